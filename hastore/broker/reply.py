@@ -1,9 +1,9 @@
-"""What a request may be answered with: a command now, or something that is made in its turn.
+"""Answers to requests: a command at once, or one that is made when its turn comes.
 
 A connection's writer makes a ``Later`` when everything before it has been sent, so a client that
-asks for much and reads nothing costs one reply's memory, not one a request.
+sends many requests and reads nothing costs the memory of one reply only.
 
-Invariant: what a ZeroCopyReply promises in its head is exactly what its ranges hold.
+Invariant: the ranges of a ZeroCopyReply hold exactly the bytes that its head announces.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ class FileRange:
 
 @attrs.frozen
 class ZeroCopyReply:
-    """A frame whose body is in the log: ``head`` and then every range."""
+    """A frame whose body is in the log: ``head``, then every range."""
 
     head: bytes
     ranges: tuple[FileRange, ...]
 
 
-# Bytes are a whole frame.
+# Bytes: an encoded frame.
 Answer = RemotingCommand | ZeroCopyReply | bytes
 
 
 @attrs.frozen
 class Later:
-    """An answer that is made in its turn; ``make`` gives None where it comes later still.
+    """An answer that is made in its turn; ``make`` returns None if it will come even later.
 
-    One that is large is made when there is room for it among those of all clients.
+    A large one is made when there is room for it among those of all clients.
     """
 
     make: Callable[[], Awaitable[Answer | None]]
@@ -59,21 +59,21 @@ class ClientConnection(Protocol):
 
     @property
     def local_address(self) -> tuple[str, int]:
-        """Where the client has connected to."""
+        """The address that the client has connected to."""
 
     @property
     def is_closed(self) -> bool:
         """Whether nothing can be sent to it any more."""
 
     def notify(self, command: RemotingCommand) -> None:
-        """Send a one-way command; dropped where the peer does not read."""
+        """Send a one-way command; drop it if the peer does not read."""
 
     def answer_later(self, later: Later) -> None:
-        """Answer a request that was held, in its turn."""
+        """Answer a request that was held, when its turn comes."""
 
 
 def silently(later: Later) -> Later:
-    """Do what is asked, and answer nothing."""
+    """Return a ``Later`` that does the same and answers nothing."""
 
     async def done() -> None:
         await later.make()

@@ -1,4 +1,4 @@
-"""What the remoting server asks of the node behind it."""
+"""The node behind a remoting server, as the server uses it."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ class RequestTarget(Protocol):
 
     @property
     def role(self) -> BrokerRole:
-        """What the node is."""
+        """The node's role."""
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Where clients reach it, as bound; None where it has no client port."""
+        """Its client port, as bound; None if it has none."""
 
     @property
     def message_store(self) -> MessageStore:
-        """What consumers read from."""
+        """The store that consumers read from."""
 
     def submit(self, message: Message) -> GroupCommitRequest:
-        """Take a message without waiting; never raises, the request says what came of it."""
+        """Take a message without waiting or raising; the request holds the outcome."""
 
     def submit_batch(self, messages: Sequence[Message]) -> GroupCommitRequest:
         """Take messages of one topic and queue, all or none."""
 
     def status(self) -> NodeStatus:
-        """Say what the node is doing."""
+        """Return a snapshot of the node."""
 
     def explain(self, last: int) -> dict[str, Any]:
-        """Say why the last puts that were not PUT_OK were not; RequestFailedError from a slave."""
+        """Explain the last puts that were not PUT_OK.  Raises RequestFailedError on a slave."""

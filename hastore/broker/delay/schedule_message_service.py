@@ -1,4 +1,6 @@
-"""Delivers delayed messages when they are due: RocketMQ's ScheduleMessageService, on a master only.
+"""Delivery of delayed messages when they are due: RocketMQ's ScheduleMessageService.
+
+Only a master runs it.
 
 ::
 
@@ -6,16 +8,16 @@
                                                     └ offset                       └ max_offset
 
 Each level has a cursor into its queue, whose messages are due in their order.  It sleeps until the
-head is due (and looks at the clock once a minute at least), puts the message into its real topic,
-and moves on once that is stored.  A level without messages waits for the dispatch to wake it.
+head is due (and checks the clock at least once a minute), puts the message into its real topic, and
+advances once that is stored.  A level without messages waits until the dispatch wakes it.
 
-At least once: ``delayOffset.json`` is written every ten seconds and at a stop, and only with
-offsets whose deliveries are on the disk, so a crash can only repeat deliveries.  What a start finds
-in the queues is looked up first, in a thread: a message whose delivery the index knows is not
-delivered again.
-So a slave's directory, which has no ``delayOffset.json``, delivers as a master what is still due.
+Delivery is at least once: ``delayOffset.json`` is written every ten seconds and at a stop, and only
+with offsets whose deliveries are on the disk, so a crash can only repeat deliveries.  Messages that
+were in the queues at the start are first looked up in the index, in a thread, and not delivered
+again if it has their delivery.  So a slave's directory, which has no ``delayOffset.json``, delivers
+what is still due when it is promoted.
 
-Invariants: an offset moves only over a message that was stored (or can never be, which is logged);
+Invariants: an offset passes only a message that was stored (or can never be, which is logged); the
 messages of a level are delivered in order.
 """
 
@@ -59,18 +61,18 @@ if TYPE_CHECKING:
 
 DELAY_OFFSET_FILE: Final = "config/delayOffset.json"
 PERSIST_INTERVAL_S: Final = 10.0  # RocketMQ's flushDelayOffsetInterval
-LOOK_AGAIN_S: Final = 60.0  # at the clock: it may have been set
-DISPATCH_WAIT_S: Final = 60.0  # at the start, for queues that are still being built
+LOOK_AGAIN_S: Final = 60.0  # the wall clock may have been set
+DISPATCH_WAIT_S: Final = 60.0  # at most, at the start, until the queues are complete
 STOP_TIMEOUT_S: Final = 2.0
 RETRY_MIN_S: Final = 0.1
 RETRY_MAX_S: Final = 10.0
 _BATCH_MAX: Final = 64
 _BATCH_SIZE_MAX: Final = 1024 * 1024
-_DISPATCH_POLL_S: Final = 0.1  # what is dispatched again makes no queue grow
+_DISPATCH_POLL_S: Final = 0.1  # a repeated dispatch does not make a queue grow
 _OFFSET_TABLE: Final = "offsetTable"
 _HOUR_MS: Final = 3_600_000
 
-# Another attempt would come to the same.
+# Another attempt would end the same way.
 _NEVER_STORED: Final = frozenset(
     {PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED}
 )
@@ -81,28 +83,28 @@ _log = logger("broker")
 @final
 @attrs.define(eq=False)
 class LevelCursor:
-    """Where one level stands: the next message to deliver, and how much of that is on the disk."""
+    """The next message of one level to deliver, and up to where deliveries are on the disk."""
 
     level: int
-    offset: int
-    inherited_end: int  # messages before it were there at the start
-    settled_offset: int = attrs.field(init=False)
+    offset: int  # queue offset of the next message to deliver
+    inherited_end: int  # queue offset; the messages below it were there at the start
+    settled_offset: int = attrs.field(init=False)  # ≤ offset; deliveries below it are on the disk
     seen: FirstSeen
     wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
-    # (end of the delivery in the log, the cursor's offset behind it), oldest first
+    # (end of the delivery in the log, the cursor's offset after it), oldest first
     _unsettled: deque[tuple[int, int]] = attrs.field(factory=deque, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Begin where the last run ended."""
+        """Treat the deliveries of the last run as settled."""
         self.settled_offset = self.offset
 
     def advance(self, next_physic_offset: int) -> None:
-        """Go behind a message whose delivery ends there in the log; 0 where there was none."""
+        """Pass a message whose delivery ends there in the log; 0 if it was not delivered."""
         self.offset += 1
         self._unsettled.append((next_physic_offset, self.offset))
 
     def settle(self, flushed_offset: int) -> bool:
-        """Count what is on the disk by now; whether something is left that is not."""
+        """Raise ``settled_offset``; return whether deliveries are left that are not flushed."""
         unsettled = self._unsettled
         while unsettled and unsettled[0][0] <= flushed_offset:
             self.settled_offset = unsettled.popleft()[1]
@@ -112,19 +114,19 @@ class LevelCursor:
 @final
 @attrs.define(eq=False)
 class ScheduleMessageService:
-    """The delivery of one master; ``submit`` takes what is due."""
+    """Delivers the delayed messages of one master through ``submit``."""
 
     env: Env
     message_store: MessageStore
     config: StoreConfig
     submit: Callable[[Message], GroupCommitRequest]
-    # Bytes that are confirmed and not dispatched yet: until then the queues are not complete.
+    # Bytes that are confirmed and not dispatched yet; the queues are complete when it is 0.
     dispatch_behind: Callable[[], int]
     levels: DelayLevels = attrs.field(init=False)
     cursors: dict[int, LevelCursor] = attrs.field(factory=dict, init=False)
     delivered: int = attrs.field(default=0, init=False)
-    dropped: int = attrs.field(default=0, init=False)  # could never be delivered
-    fault: str | None = attrs.field(default=None, init=False)  # why one could not be stored yet
+    dropped: int = attrs.field(default=0, init=False)  # messages that can never be delivered
+    fault: str | None = attrs.field(default=None, init=False)  # of a delivery that is retried
     _file: JsonFile = attrs.field(init=False)
     _stored: dict[str, Any] = attrs.field(factory=dict, init=False)  # what the file holds
     _changed: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
@@ -133,13 +135,13 @@ class ScheduleMessageService:
     _one_query: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Read the table."""
+        """Parse the levels."""
         self.levels = DelayLevels.parse(self.config.message_delay_level)
         path = f"{self.message_store.commit_log.path.rstrip('/')}/{DELAY_OFFSET_FILE}"
         self._file = JsonFile(self.env.disk, path)
 
     def on_dispatched(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Called with the queues that grew."""
+        """Wake the levels among the queues that grew."""
         for queue in queues:
             if queue.topic == SCHEDULE_TOPIC:
                 cursor = self.cursors.get(queue.queue_id + 1)
@@ -150,7 +152,7 @@ class ScheduleMessageService:
                     cursor.wake.wakeup()
 
     async def run(self) -> None:
-        """Serve until cancelled; the offsets are stored at the end."""
+        """Deliver until cancelled; store the offsets at the end."""
         self._stored = await self.env.offload.run(self._file.load)
         if not isinstance(self._stored.get(_OFFSET_TABLE), dict):
             self._stored[_OFFSET_TABLE] = {}
@@ -168,14 +170,14 @@ class ScheduleMessageService:
     # -- the start -------------------------------------------------------------------------------
 
     async def _wait_for_queues(self) -> None:
-        """Wait for the dispatch: a queue that is being built ends earlier than it will."""
+        """Wait for the dispatch, which may still be adding to the queues."""
         with trio.move_on_after(DISPATCH_WAIT_S):
             while self.dispatch_behind() > 0:
                 with trio.move_on_after(_DISPATCH_POLL_S):
                     await self._dispatched.wait_for_running()
 
     def _begin(self) -> None:
-        """Place a cursor in the queue of each level, and of each queue that there is besides."""
+        """Place a cursor in the queue of each level, and in each other schedule queue."""
         stored = _offsets_of(self._stored)
         queues = {
             queue.queue_id + 1: queue
@@ -220,7 +222,7 @@ class ScheduleMessageService:
                 else:
                     await trio.sleep(min(max(wait_ms / 1000, 0.001), LOOK_AGAIN_S))
             except DiskError as error:
-                self._note_fault(cursor, str(error))
+                self._record_fault(cursor, str(error))
                 await trio.sleep(RETRY_MAX_S)
 
     def _jump(self, cursor: LevelCursor, min_offset: int) -> None:
@@ -238,7 +240,7 @@ class ScheduleMessageService:
     def _due(
         self, cursor: LevelCursor, queue: ConsumeQueue, units: Sequence[Unit]
     ) -> tuple[int, float]:
-        """Say how many of the units are due, and how long the next has to wait (ms)."""
+        """Return how many of the units are due, and how long the next one has to wait (ms)."""
         now_ms = trio.current_time() * 1000
         wall_ms = self.env.wall_clock.now_ms()
         cursor.seen.record(queue.max_offset, now_ms)
@@ -259,13 +261,16 @@ class ScheduleMessageService:
         return len(units), 0
 
     def _delay_ms(self, level: int) -> int:
-        """Return a level's delay; the longest for one that the table has no more."""
+        """Return a level's delay; the longest one if the table no longer has the level."""
         delay_ms = self.levels.delay_ms(self.levels.clamp(level))
         assert delay_ms is not None
         return delay_ms
 
     def _deliver_time_ms(self, cursor: LevelCursor, unit: Unit) -> int:
-        """Return the unit's tags code; what is no time there is an address in a ConsumeQueueExt."""
+        """Return the time in the unit's tags code, or the record's own if that is not a time.
+
+        It is not one if it is an address in a ConsumeQueueExt.
+        """
         if unit.tags_code > 0:
             return unit.tags_code
         record = self.message_store.record_at(unit.physic_offset, unit.size)
@@ -292,10 +297,10 @@ class ScheduleMessageService:
         cursor.settle(store.commit_log.flushed_offset)
 
     async def _deliver_one(self, cursor: LevelCursor, scheduled: StoredMessage) -> int:
-        """Put what a scheduled message becomes; give the end of its record, 0 where it has none."""
+        """Deliver a scheduled message; return the end of the record, 0 if none was stored."""
         message = to_real(scheduled)
         if message is None:
-            self._drop(cursor, scheduled.physic_offset, "it does not say which topic it is of")
+            self._drop(cursor, scheduled.physic_offset, "it does not name its real topic")
             return 0
         if cursor.offset < cursor.inherited_end and await self._was_delivered(scheduled):
             return 0
@@ -312,18 +317,18 @@ class ScheduleMessageService:
             if status in _NEVER_STORED:
                 self._drop(cursor, scheduled.physic_offset, reason)
                 return 0
-            self._note_fault(cursor, reason)
+            self._record_fault(cursor, reason)
             await trio.sleep(pause_s)
             pause_s = min(pause_s * 2, RETRY_MAX_S)
 
     async def _was_delivered(self, scheduled: StoredMessage) -> bool:
-        """Whether the log holds the delivery of a message that was there at the start."""
+        """Return whether the log holds the delivery of a message that was there at the start."""
         key = scheduled.properties.get(PROPERTY_UNIQ_KEY)
         if not key:
             return False
         topic, begin_ms = scheduled.properties[PROPERTY_REAL_TOPIC], scheduled.store_timestamp_ms
         query = partial(self.message_store.query_message, topic, key, begin_ms=begin_ms)
-        async with self._one_query:  # not a thread a level
+        async with self._one_query:  # one thread for all levels
             found = await self.env.offload.run(query)
         return any(is_delivery_of(decode(record), scheduled) for record in found)
 
@@ -336,7 +341,7 @@ class ScheduleMessageService:
             reason=reason,
         )
 
-    def _note_fault(self, cursor: LevelCursor, reason: str) -> None:
+    def _record_fault(self, cursor: LevelCursor, reason: str) -> None:
         if self.fault is None:
             _log.warning("delivery_waits", level=cursor.level, reason=reason)
         self.fault = reason
@@ -359,9 +364,9 @@ class ScheduleMessageService:
                 self._changed.wakeup()
 
     async def persist(self) -> bool:
-        """Store the offsets whose deliveries are on the disk; whether some are still to be stored.
+        """Store the offsets whose deliveries are on the disk; return whether some are left.
 
-        A disk that does not take them is logged, and asked again at the next occasion.
+        A failed write is logged and repeated at the next call.
         """
         flushed_offset = self.message_store.commit_log.flushed_offset
         async with self._one_write:
@@ -384,7 +389,7 @@ class ScheduleMessageService:
 
 
 def _up_to_size(units: Sequence[Unit]) -> Sequence[Unit]:
-    """Return so many of the units that their records fit in memory together; one at least."""
+    """Return at least one of the units, and more while their records fit in one batch."""
     size = 0
     for count, unit in enumerate(units):
         size += 0 if unit.size == BLANK_SIZE else unit.size
@@ -394,7 +399,7 @@ def _up_to_size(units: Sequence[Unit]) -> Sequence[Unit]:
 
 
 def _offsets_of(stored: dict[str, Any]) -> dict[int, int]:
-    """Read the table of ``delayOffset.json``; what is no offset is passed over."""
+    """Return the table of ``delayOffset.json``, without values that are not offsets."""
     return {
         int(level): offset
         for level, offset in stored[_OFFSET_TABLE].items()

@@ -1,1 +1,1 @@
-"""Deleting what has expired.  Begin with ``expiry``."""
+"""Deletion of expired files.  Begin with ``expiry``."""

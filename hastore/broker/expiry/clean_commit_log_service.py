@@ -1,12 +1,12 @@
-"""Deletes the log's oldest files when they have expired, or the disk is too full.
+"""Deletion of the log's oldest files when they have expired, or the disk is too full.
 
-What may go is decided by ``hastore.store.log.cleaning``; here it is done, one file at a time:
+``hastore.store.log.cleaning`` decides what may be deleted; this service does it, file by file:
 
     taken out of the log ─► unlinked, directory synced ─► closed, once no read of it is under way
 
-so a crash at any point leaves a log without a hole.  The disk is looked at again before each file:
-a file of a gigabyte may be all that was missing.  A slave whose hold ran out is told so
-(``HAService.let_go``), and its link is closed.
+so a crash at any point leaves a log without a hole.  The disk is checked again before each file:
+one file of a gigabyte may be all the room that was missing.  The link to a slave whose hold ran out
+is closed (``HAService.let_go``).
 
 Invariant: files leave the log from its front, in order, each removed before the next is taken.
 """
@@ -55,11 +55,11 @@ _log = logger("broker")
 class CleanCommitLogService:
     """The expiry of one node's log.
 
-    ``holds`` says who needs which part of it; ``let_go`` is called in the step in which a file
-    left it in spite of a hold, ``on_removed`` when a round has removed something;
-    ``on_disk_full`` with the reason for which puts are refused from now on, None when it is gone.
-    ``flush_queues`` is awaited before a file goes: of its messages nothing but their units is left
-    to tell, after a power cut, how far their queues had come.
+    ``holds`` returns who needs which part of it.  ``let_go`` is called in the step in which a file
+    leaves the log in spite of a hold; ``on_removed`` when a round has removed something;
+    ``on_disk_full`` with the reason why puts are refused from now on, None once they are not.
+    ``flush_queues`` is awaited before a file is removed: after that only the units of its messages
+    show, after a power cut, how far their queues had come.
     """
 
     env: Env
@@ -73,14 +73,14 @@ class CleanCommitLogService:
     rules: CleaningRules = attrs.field(init=False)
     last_decision: CleaningDecision | None = attrs.field(default=None, init=False)
     _is_full: bool = attrs.field(default=False, init=False)
-    # The first file, and since when it has stayed only because it is held.
+    # Start of the first file, and since when (trio time) a hold alone has kept it.
     _held: tuple[int, float] | None = attrs.field(default=None, init=False)
     _fault: str | None = attrs.field(default=None, init=False)
-    # Where only archived files may go: who knows, what is known in this round, what was said.
+    # With delete_only_archived: the check, its result in this round, the reason logged last.
     _archive: ArchiveCheck | None = attrs.field(default=None, init=False)
     _in_archive: ArchiveFindings = attrs.field(default=_NOTHING_ARCHIVED, init=False)
-    _told_of: str | None = attrs.field(default=None, init=False)
-    # Removed files that are not closed: a read of them may be under way.
+    _unarchived_because: str | None = attrs.field(default=None, init=False)
+    # Removed files that are not closed yet: a read of them may be under way.
     _open: list[MappedFile] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -90,14 +90,14 @@ class CleanCommitLogService:
             self._archive = ArchiveCheck(self.env.disk, self.config.delete_only_archived)
 
     async def run(self) -> None:
-        """Serve until cancelled: look at the disk at once, delete from the first minute on."""
+        """Serve until cancelled: check the disk at once, delete after the first minute."""
         first_run = trio.current_time() + FIRST_RUN_S
         try:
             while True:
                 if trio.current_time() >= first_run:
                     await self.clean()
                 else:
-                    await self._look_at_disk()
+                    await self._check_disk()
                 await trio.sleep(self.config.clean_resource_interval_ms / 1000)
         finally:
             for mapped_file in self._open:
@@ -105,16 +105,16 @@ class CleanCommitLogService:
                     _close(mapped_file)
 
     async def clean(self) -> int:
-        """Do one round; gives the number of files that were removed."""
+        """Do one round; return the number of files that were removed."""
         await self._close_removed()
         removed = 0
         modified_ms: Mapping[str, int] | None = None
         while removed < self.rules.batch_max:
-            level = await self._look_at_disk()
+            level = await self._check_disk()
             hour = int(self.env.wall_clock.local_name(self.env.wall_clock.now_ms())[_HOUR])
             if modified_ms is None and (level is not DiskLevel.ROOM or hour in self.rules.hours):
                 modified_ms = await self._modified_ms()
-                await self._look_at_archive(level, modified_ms)
+                await self._check_archive(level, modified_ms)
             decision = self._decide(level, hour, modified_ms or {})
             if decision.removals and self.flush_queues is not None:
                 await self.flush_queues()
@@ -122,18 +122,18 @@ class CleanCommitLogService:
             if not decision.removals or not await self._remove(decision.removals[0]):
                 break
             removed += 1
-            if decision.removals[0].holders:  # whose hold ran out is given time to see it
+            if decision.removals[0].holders:  # its link is closed first
                 break
         if removed:
             self.on_removed()
         return removed
 
-    # -- what may go -----------------------------------------------------------------------------
+    # -- what may be deleted ---------------------------------------------------------------------
 
-    async def _look_at_disk(self) -> DiskLevel:
-        """Say what the disk asks for, and have puts refused or taken accordingly.
+    async def _check_disk(self) -> DiskLevel:
+        """Return how full the disk is, and have puts refused or accepted accordingly.
 
-        Log and consume queues may be on two file systems: the fuller one counts.
+        Log and consume queues may be on two file systems; the fuller one counts.
         """
         disk = self.env.disk
         paths = [f"{self.commit_log.path}/{name}" for name in ("commitlog", "consumequeue")]
@@ -142,7 +142,7 @@ class CleanCommitLogService:
                 lambda: max(disk.used_ratio(path) for path in paths if disk.exists(path))
             )
         except DiskError as error:
-            self._note_fault(error)
+            self._record_fault(error)
             return DiskLevel.ROOM
         percent = used_percent(ratio)
         was_full, self._is_full = self._is_full, self.rules.is_full(percent, was_full=self._is_full)
@@ -151,7 +151,7 @@ class CleanCommitLogService:
                 f"the disk is {percent} % full: above {self.rules.warning} % puts are refused,"
                 f" until it is {self.rules.forcibly} % or less"
             )
-            if self._told_of is not None:
+            if self._unarchived_because is not None:
                 reason += "; files that are not archived stay (delete_only_archived)"
             self.on_disk_full(reason)
             if not was_full:
@@ -166,12 +166,12 @@ class CleanCommitLogService:
         try:
             entries = await self.env.offload.run(lambda: self.env.disk.list_dir(path))
         except DiskError as error:
-            self._note_fault(error)
+            self._record_fault(error)
             return {}
         return {entry.name: entry.modified_ms for entry in entries}
 
-    async def _look_at_archive(self, level: DiskLevel, modified_ms: Mapping[str, int]) -> None:
-        """Find out which of the files that may go otherwise are archived, where they must be."""
+    async def _check_archive(self, level: DiskLevel, modified_ms: Mapping[str, int]) -> None:
+        """Look up which of the expired files are archived, if only such may be deleted."""
         archive = self._archive
         if archive is None:
             return
@@ -196,9 +196,10 @@ class CleanCommitLogService:
         newest = max(modified_ms, default="")
 
         def modified(name: str) -> int:
-            """Say when; one that is not listed was made since, or is gone but for our descriptor.
+            """Return when a file was modified (ms).
 
-            Gone, and given back, because the directory could not be synced.
+            One that is not listed was created since; or it was unlinked, and put back into the
+            log because the directory could not be synced.
             """
             return modified_ms.get(name, now_ms if name > newest else 0)
 
@@ -235,21 +236,21 @@ class CleanCommitLogService:
                 holders=list(decision.holders),
                 at_most_ms=self.rules.hold_ms,
             )
-        self._tell_of_archive(files[0].start if files else 0, decision)
+        self._report_unarchived(files[0].start if files else 0, decision)
         self.last_decision = decision
         return decision
 
-    def _tell_of_archive(self, start: int, decision: CleaningDecision) -> None:
-        """Name the first file that stays because it is not archived, and why: once."""
+    def _report_unarchived(self, start: int, decision: CleaningDecision) -> None:
+        """Log once why the first file stays, if that is because it is not archived."""
         if decision.removals:
             return
         if decision.stopped_because is not Reason.NOT_ARCHIVED:
-            self._told_of = None
+            self._unarchived_because = None
             return
-        reason = self._in_archive.reason or "it was not looked at yet"
-        if self._told_of == reason:
+        reason = self._in_archive.reason or "it was not checked yet"
+        if self._unarchived_because == reason:
             return
-        self._told_of = reason
+        self._unarchived_because = reason
         _log.warning(
             "expired_file_not_archived",
             file_from_offset=start,
@@ -258,10 +259,10 @@ class CleanCommitLogService:
             f" --out {self.config.delete_only_archived}",
         )
 
-    # -- doing it --------------------------------------------------------------------------------
+    # -- removal ---------------------------------------------------------------------------------
 
     async def _remove(self, removal: Removal) -> bool:
-        """Remove the first file; false where the disk refuses, and then it is still there."""
+        """Remove the first file; return False if the disk fails, and keep the file."""
         queue = self.commit_log.mapped_file_queue
         mapped_file = queue.take_first()
         assert mapped_file.file_from_offset == removal.start
@@ -271,7 +272,7 @@ class CleanCommitLogService:
             await self.env.offload.run(lambda: self.env.disk.remove(mapped_file.path))
         except DiskError as error:
             queue.give_back(mapped_file)
-            self._note_fault(error)
+            self._record_fault(error)
             return False
         except BaseException:
             self._open.append(mapped_file)
@@ -289,20 +290,20 @@ class CleanCommitLogService:
         return True
 
     async def _close_removed(self) -> None:
-        """Close what nobody reads any more; that gives the disk its space back."""
+        """Close the removed files that nobody reads any more, which frees their space."""
         closing = [mapped_file for mapped_file in self._open if not mapped_file.holders]
         for mapped_file in closing:
             if await self.env.offload.run(lambda file=mapped_file: _close(file)):  # type: ignore[misc]
                 self._open.remove(mapped_file)
 
-    def _note_fault(self, error: DiskError) -> None:
+    def _record_fault(self, error: DiskError) -> None:
         if self._fault != str(error):
             self._fault = str(error)
             _log.error("cleaning_failed", reason=str(error), next=error.hint)
 
 
 def _close(mapped_file: MappedFile) -> bool:
-    """Close; false while somebody has a view of the map."""
+    """Close; return False while views of the map exist."""
     try:
         mapped_file.close()
     except BufferError:

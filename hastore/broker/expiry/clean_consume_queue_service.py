@@ -1,13 +1,12 @@
-"""Consume queues and index follow the log's front: what points before it goes.
+"""Deletion of consume queue and index files that point only below the log's first byte.
 
-Woken when files of the log were removed, and run once a minute after the start, for what a crash
-left behind.  An index file that is not flushed yet is looked at again a minute later.  Only leading
-files go, never a queue's last, and the queues' minimum offsets rise to the first message that is
-still there.
+It runs when log files were removed, and a minute after the start, for what a crash left behind.  An
+index file that is not flushed yet is checked again a minute later.  Only leading files are deleted,
+never a queue's last, and each queue's minimum offset rises to its first message that is left.
 
     taken out of its queue, or the index ─► unlinked, directory synced, closed: in a thread
 
-Invariant: what is on the disk of a queue is always a run of files without a hole.
+Invariant: a queue's files on the disk have no hole.
 """
 
 from __future__ import annotations
@@ -50,11 +49,11 @@ class CleanConsumeQueueService:
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
 
     def wakeup(self) -> None:
-        """Look again: the log begins later than it did."""
+        """Run again, since the log's first byte has moved."""
         self._wake.wakeup()
 
     async def run(self) -> None:
-        """Serve until cancelled; what the disk refuses is tried again."""
+        """Serve until cancelled; try again after a disk error."""
         await trio.sleep(FIRST_RUN_S)
         while True:
             try:
@@ -68,9 +67,9 @@ class CleanConsumeQueueService:
                     await self._wake.wait_for_running()
 
     async def clean(self) -> int:
-        """Remove what lies before the log's first byte; gives the number of files.
+        """Remove the files that point only below the log's first byte; return their number.
 
-        What may go is looked up here, as the dispatch writes to the same queues meanwhile.
+        They are selected in the trio thread, since the dispatch writes to the same queues.
         """
         store = self.message_store
         min_offset = store.commit_log.min_offset
@@ -113,7 +112,7 @@ class CleanConsumeQueueService:
         return removed
 
     def _is_index_left(self) -> bool:
-        """Whether an index file is still there, or open, that could have gone."""
+        """Return whether an index file is left, or open, that the log's front has passed."""
         index_service = self.message_store.index_service
         if index_service is None:
             return False

@@ -1,4 +1,4 @@
-"""The expiry of a node, put together: log files first, consume queues and index behind them."""
+"""The expiry of a node: of log files first, then of consume queues and index."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @final
 @attrs.define(eq=False)
 class Expiry:
-    """The two services; ``run`` is all that a node starts."""
+    """The two services of a node's expiry."""
 
     clean_commit_log_service: CleanCommitLogService
     clean_consume_queue_service: CleanConsumeQueueService
@@ -44,11 +44,10 @@ def make_expiry(
     on_disk_full: Callable[[str | None], None] = lambda _reason: None,
     flush_queues: Callable[[], Awaitable[object]] | None = None,
 ) -> Expiry:
-    """Make the services of an open store; a slave has neither slaves nor puts.
+    """Return the services of an open store; a slave leaves out ``ha_service``, ``on_disk_full``.
 
-    What is not dispatched yet is held as a slave's bytes are: without it the message would never be
-    found.  ``on_disk_full`` is CleanCommitLogService's; ``flush_queues`` forces the consume queues
-    to disk.
+    The dispatch holds what it has not dispatched yet, as slaves hold what they have not got.
+    ``on_disk_full`` is CleanCommitLogService's; ``flush_queues`` forces the consume queues to disk.
     """
     clean_queues = CleanConsumeQueueService(env.offload, message_store, message_store.config)
 

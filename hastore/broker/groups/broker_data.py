@@ -1,4 +1,4 @@
-"""What a broker keeps beside its log: topics, subscription groups, consumer offsets; as files.
+"""The tables that a broker keeps beside its log: topics, subscription groups, consumer offsets.
 
 ::
 
@@ -6,11 +6,11 @@
     DIR/config/subscriptionGroup.json   written at once when a group changes
     DIR/config/consumerOffset.json      every flush_consumer_offset_interval_ms while it changes
 
-Each is written in a thread from a copy.  A disk that refuses is tried again; nobody is kept waiting
-but who asked for a topic or a group and wants to know that it is there to stay.
+Each is written in a thread, from a copy, and again after a disk error.  Only a request that makes
+a topic or a group waits until it is on the disk.
 
-Invariant: a file that cannot be read never stops the start; what the store knows of topics comes
-back from its consume queues.
+Invariant: an unreadable file never prevents the start; the topics that have consume queues are
+restored from them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Table(Protocol):
 @final
 @attrs.define(eq=False)
 class TableFile:
-    """One table and its file; ``file`` None: it lives in memory only."""
+    """One table and its file; without a ``file`` it is in memory only."""
 
     env: Env
     table: _Table
@@ -64,7 +64,7 @@ class TableFile:
     _lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     def mark_dirty(self) -> None:
-        """Note a change."""
+        """Have ``run`` write the table."""
         if not self.is_dirty and self.file is not None:
             self.is_dirty = True
             self._wake.wakeup()
@@ -75,7 +75,7 @@ class TableFile:
             self.table.load(self.file.load())
 
     async def persist(self) -> None:
-        """Write all changes made so far; DiskError where the disk refuses."""
+        """Write all changes made so far.  Raises DiskError."""
         file = self.file
         async with self._lock:
             if not self.is_dirty or file is None:
@@ -88,11 +88,11 @@ class TableFile:
                 await self.env.offload.run(lambda: file.store(value))
             except BaseException:
                 self.is_dirty = True
-                self._wake.wakeup()  # ``run`` may have seen that there was nothing to do
+                self._wake.wakeup()  # ``run`` may wait already
                 raise
 
     async def run(self) -> None:
-        """Write changes as they come, at most once an interval, until cancelled."""
+        """Write changes, at most once per interval, until cancelled."""
         refused = False
         while True:
             if not self.is_dirty:
@@ -112,7 +112,7 @@ class TableFile:
 @final
 @attrs.define(eq=False)
 class BrokerData:
-    """The three tables; ``load`` first, then ``run``, at the end ``persist_all``."""
+    """The three tables: call ``load`` first, then ``run``, ``persist_all`` at the end."""
 
     env: Env
     topics: TopicConfigManager
@@ -124,7 +124,7 @@ class BrokerData:
 
     @classmethod
     def make(cls, env: Env, config: RemotingConfig, data_dir: str | None) -> BrokerData:
-        """Make the tables, empty; ``data_dir`` None: in memory only."""
+        """Return empty tables; without a ``data_dir`` they are in memory only."""
 
         def table_file(table: _Table, name: str, interval_s: float) -> TableFile:
             path = None if data_dir is None else f"{data_dir.rstrip('/')}/{CONFIG_DIR}/{name}"
@@ -162,7 +162,7 @@ class BrokerData:
             file.load()
 
     def adopt(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Know the topics of consume queues."""
+        """Add the topics of consume queues."""
         for queue in queues:
             self.topics.adopt(queue.topic, queue.queue_id)
 
@@ -173,7 +173,7 @@ class BrokerData:
                 nursery.start_soon(file.run)
 
     async def persist_all(self) -> None:
-        """Write what has changed, cancelled or not; for the stop."""
+        """Write what has changed, at a stop, even if cancelled."""
         with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_TIMEOUT_S):
             for file in self._files:
                 try:

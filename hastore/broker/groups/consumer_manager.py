@@ -1,12 +1,12 @@
-"""Who consumes what right now: groups, their members, and their subscriptions.
+"""The consumers that are connected: groups, their members, and their subscriptions.
 
 ::
 
     heartbeat ─► members of each group ─► changed? ─► NOTIFY_CONSUMER_IDS_CHANGED to all members
-    connection closed, farewell, no heartbeat for consumer_timeout_ms ──┘
+    connection closed, unregistered, no heartbeat for consumer_timeout_ms ──┘
 
-A heartbeat is the whole truth of one client: a group that it names no more has lost a member.
-Nothing here is kept on disk; a client that is there says so again within seconds.
+A heartbeat names all groups of one client: it has left those that it no longer names.  Nothing here
+is kept on disk; every client sends its next heartbeat within seconds.
 
 Invariant: a group is in the table exactly while it has members; a member's connection is open.
 """
@@ -43,15 +43,15 @@ class Member:
 @final
 @attrs.define(eq=False)
 class ConsumerGroup:
-    """A group with at least one member; ``data`` is what the last heartbeat said."""
+    """A group with at least one member; ``data`` is of the last heartbeat."""
 
     data: ConsumerData
     members: dict[ClientConnection, Member] = attrs.field(factory=dict)
 
     def subscribe(self, data: ConsumerData) -> bool:
-        """Take what a member wants; whether the group's topics are others now.
+        """Update the subscriptions; return whether the group's topics have changed.
 
-        Of a topic's subscriptions the newest version counts, so members that made the same one at
+        The newest version of a topic's subscription counts, so members that made the same one at
         different times do not keep changing it (RocketMQ's ``updateSubscription``).
         """
         known = {subscription.topic: subscription for subscription in self.data.subscriptions}
@@ -65,7 +65,7 @@ class ConsumerGroup:
         return known.keys() != {subscription.topic for subscription in newest}
 
     def subscription(self, topic: str) -> Subscription | None:
-        """Return what the group wants of a topic; None where it wants nothing."""
+        """Return the group's subscription to a topic, or None."""
         for subscription in self.data.subscriptions:
             if subscription.topic == topic:
                 return subscription
@@ -75,13 +75,13 @@ class ConsumerGroup:
 @final
 @attrs.define(eq=False)
 class ConsumerManager:
-    """The table; ``run`` drops clients that fell silent."""
+    """The table of groups; ``run`` drops clients that send no heartbeat."""
 
     timeout_ms: int
-    # Whether a group's members are told of changes.
+    # Whether a group's members are notified of changes.
     notifies: Callable[[str], bool] = attrs.field(default=lambda _group: True)
     groups: dict[str, ConsumerGroup] = attrs.field(factory=dict, init=False)
-    # The groups of each client, and when it was heard last (trio time): the longest silent first.
+    # Of each client, when its last heartbeat came (trio time) and its groups; the oldest first.
     _clients: dict[ClientConnection, tuple[float, frozenset[str]]] = attrs.field(
         factory=dict, init=False
     )
@@ -90,7 +90,7 @@ class ConsumerManager:
     def heartbeat(
         self, client: ClientConnection, heartbeat: HeartbeatData, language: str, version: int
     ) -> None:
-        """Take one heartbeat, and tell the members of each group that changed."""
+        """Process a heartbeat, and notify the members of each group that changed."""
         if client.is_closed:
             return
         member = Member(client_id=heartbeat.client_id, language=language, version=version)
@@ -112,7 +112,7 @@ class ConsumerManager:
         self._notify(changed)
 
     def unregister(self, client: ClientConnection, group: str) -> None:
-        """Take a member's farewell."""
+        """Remove a member from a group that it leaves."""
         last_heard, groups = self._clients.get(client, (0.0, frozenset[str]()))
         if group not in groups:
             return
@@ -162,15 +162,15 @@ class ConsumerManager:
             else:
                 await trio.sleep_until(deadline)
 
-    # -- asking ----------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------
 
     def client_ids(self, group: str) -> list[str]:
-        """Return the members' client ids; empty where nobody is there."""
+        """Return the members' client ids; empty for an unknown group."""
         found = self.groups.get(group)
         return [] if found is None else [member.client_id for member in found.members.values()]
 
     def connections(self, group: str) -> dict[str, Any] | None:
-        """Return RocketMQ's ConsumerConnection, the body of 203; None where nobody is there."""
+        """Return RocketMQ's ConsumerConnection, the body of 203; None for an unknown group."""
         found = self.groups.get(group)
         if found is None:
             return None

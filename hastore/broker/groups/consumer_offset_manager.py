@@ -4,7 +4,7 @@
 
     {"dataVersion": {...}, "offsetTable": {"topic@group": {"0": 17, "1": 4}}}
 
-An offset is that of the next message, so it may be the queue's end.  A group may set it back.
+An offset is that of the next message to consume, at most the queue's end.  A group may lower it.
 
 Invariant: at most KEYS_MAX pairs of topic and group, and OFFSETS_MAX offsets.
 """
@@ -37,7 +37,7 @@ _log = logger("broker")
 @final
 @attrs.define(eq=False)
 class ConsumerOffsetManager:
-    """The table; ``on_changed`` is told of every change."""
+    """The table; ``on_changed`` is called after every change."""
 
     now_ms: Callable[[], int]
     on_changed: Callable[[], None] | None = None
@@ -46,20 +46,20 @@ class ConsumerOffsetManager:
     _count: int = attrs.field(default=0, init=False)
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the offset that a group goes on at; None where it never committed one."""
+        """Return the offset that a group has committed, or None."""
         queues = self.offsets.get(f"{topic}{TOPIC_GROUP_SEPARATOR}{group}")
         return None if queues is None else queues.get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set an offset; RequestFailedError where the table is full or the queue cannot be."""
+        """Set an offset.  Raises RequestFailedError for a full table or an impossible queue."""
         if not 0 <= queue_id < QUEUE_NUMS_MAX:
-            msg = f"queue {queue_id} is not 0 to {QUEUE_NUMS_MAX - 1}"
+            msg = f"queue {queue_id} is not in 0 to {QUEUE_NUMS_MAX - 1}"
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
         key = f"{topic}{TOPIC_GROUP_SEPARATOR}{group}"
         queues = self.offsets.get(key)
         if queues is None:
             if len(self.offsets) >= KEYS_MAX:
-                msg = f"offsets of {KEYS_MAX} pairs of topic and group are kept, and no more"
+                msg = f"this broker keeps offsets of at most {KEYS_MAX} pairs of topic and group"
                 raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
             queues = self.offsets[key] = {}
         previous = queues.get(queue_id)
@@ -67,7 +67,7 @@ class ConsumerOffsetManager:
             return
         if previous is None:
             if self._count >= OFFSETS_MAX:
-                msg = f"{OFFSETS_MAX} consumer offsets are kept, and no more"
+                msg = f"this broker keeps at most {OFFSETS_MAX} consumer offsets"
                 raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
             self._count += 1
         queues[queue_id] = offset
@@ -87,11 +87,11 @@ class ConsumerOffsetManager:
         }
 
     def next_version(self) -> None:
-        """Count a change: once a write of the file, not once an offset."""
+        """Raise the version, once for each write of the file."""
         self.version = self.version.next(self.now_ms())
 
     def load(self, value: dict[str, Any]) -> None:
-        """Take what the file holds; an offset that makes no sense is named and passed over."""
+        """Load the content of the file; invalid offsets are logged and left out."""
         self.version, rows = read_table(value, "offsetTable")
         on_changed, self.on_changed = self.on_changed, None
         for key, row in rows.items():

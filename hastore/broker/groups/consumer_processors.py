@@ -1,4 +1,4 @@
-"""What consumers say and ask besides pulling: heartbeats, offsets, members, locks.
+"""Requests of consumers other than pulls: heartbeats, offsets, members, locks.
 
 ==============================  =================================================================
 HEART_BEAT (34)                 body: hastore.wire.heartbeat_data
@@ -49,26 +49,26 @@ if TYPE_CHECKING:
     from hastore.wire.remoting_command import RemotingCommand
 
 LOCK_QUEUES_MAX: Final = 16_384  # in one request
-# A group without an offset begins at 0 where the queue still has its first message and that is no
-# further behind the log's end than this: a new group on a new topic misses nothing.  (RocketMQ
-# asks whether the message is in 40 % of the memory.)  Elsewhere the consumer decides.
+# A group without an offset begins at 0 if the queue still has its first message, and that is at
+# most this far below the log's end, so that a new group on a new topic misses nothing.  (RocketMQ
+# checks whether the message is in 40 % of the memory.)  Otherwise the consumer decides.
 RECENT_SIZE_MAX: Final = 4 * 1024**3
 
 
 @final
 @attrs.define(eq=False)
 class ConsumerProcessors:
-    """Answers consumers; each method takes a request and gives its response."""
+    """Answers consumers; each method takes a request and returns the response."""
 
     target: RequestTarget
     data: BrokerData
     consumers: ConsumerManager
     locks: RebalanceLockManager = attrs.field(factory=RebalanceLockManager, init=False)
 
-    # -- who is there ----------------------------------------------------------------------------
+    # -- members ---------------------------------------------------------------------------------
 
     def heartbeat(self, request: RemotingCommand, client: ClientConnection) -> RemotingCommand:
-        """Take a heartbeat; the groups that it names exist from now on."""
+        """Register a client and the groups that its heartbeat names."""
         heartbeat = read_heartbeat(request.body)
         is_slave = self.target.role is BrokerRole.SLAVE
         for consumer in heartbeat.consumers:
@@ -84,14 +84,14 @@ class ConsumerProcessors:
         return request.response(ResponseCode.SUCCESS)
 
     def unregister(self, request: RemotingCommand, client: ClientConnection) -> RemotingCommand:
-        """Take a farewell."""
+        """Remove a client from a group that it leaves."""
         group = text_field(request.ext_fields, "consumerGroup")
         if group:
             self.consumers.unregister(client, group)
         return request.response(ResponseCode.SUCCESS)
 
     def client_ids(self, request: RemotingCommand) -> RemotingCommand:
-        """List a group's members."""
+        """Return the client ids of a group's members."""
         group = _name(request.ext_fields, "consumerGroup")
         client_ids = self.consumers.client_ids(group)
         if not client_ids:
@@ -100,7 +100,7 @@ class ConsumerProcessors:
         return json_response(request, {"consumerIdList": client_ids})
 
     def connections(self, request: RemotingCommand) -> RemotingCommand:
-        """List a group's members with all that is known of them."""
+        """Return a group's members with their connections and subscriptions."""
         group = _name(request.ext_fields, "consumerGroup")
         connections = self.consumers.connections(group)
         if connections is None:
@@ -111,7 +111,7 @@ class ConsumerProcessors:
     # -- offsets ---------------------------------------------------------------------------------
 
     def query_offset(self, request: RemotingCommand) -> RemotingCommand:
-        """Return where a group goes on, or 0 where a new group misses nothing by that."""
+        """Return the offset that a group has committed, or 0 if it should begin there."""
         fields = request.ext_fields
         group, topic = _name(fields, "consumerGroup"), _name(fields, "topic")
         queue_id = integer_field(fields, "queueId")
@@ -135,7 +135,7 @@ class ConsumerProcessors:
         return behind <= RECENT_SIZE_MAX
 
     def update_offset(self, request: RemotingCommand) -> RemotingCommand:
-        """Set where a group goes on; -1 (the C++ client's "none yet") changes nothing."""
+        """Commit a group's offset; -1 (the C++ client's "none yet") changes nothing."""
         fields = request.ext_fields
         group, topic = _name(fields, "consumerGroup"), _name(fields, "topic")
         queue_id = integer_field(fields, "queueId")
@@ -161,7 +161,7 @@ class ConsumerProcessors:
         return json_response(request, {"lockOKMQSet": rows})
 
     def unlock(self, request: RemotingCommand) -> RemotingCommand:
-        """Return locks up."""
+        """Release a client's locks of queues."""
         group, client_id, queues = _read_lock_request(request.body)
         self.locks.unlock(group, queues, client_id)
         return request.response(ResponseCode.SUCCESS)
@@ -170,7 +170,7 @@ class ConsumerProcessors:
 def _name(fields: Mapping[str, Any], field: str) -> str:
     name = required_text_field(fields, field)
     if not 0 < len(name) <= NAME_SIZE_MAX:
-        msg = f"ext field {field} has {len(name)} characters, not 1 to {NAME_SIZE_MAX}"
+        msg = f"ext field {field} has {len(name)} characters; it must have 1 to {NAME_SIZE_MAX}"
         raise ProtocolError(msg)
     check_text(field, name)
     return name
@@ -191,7 +191,9 @@ def _read_lock_request(body: bytes) -> tuple[str, str, list[MessageQueue]]:
             _name(row, "topic"), _name(row, "brokerName"), integer_field(row, "queueId")
         )
         if not 0 <= queue.queue_id < QUEUE_NUMS_MAX:
-            msg = f"queueId {queue.queue_id} of the lock request is not 0 to {QUEUE_NUMS_MAX - 1}"
+            msg = (
+                f"queueId {queue.queue_id} of a lock request is not in 0 to {QUEUE_NUMS_MAX - 1}"
+            )
             raise ProtocolError(msg)
         queues.append(queue)
     return _name(data, "consumerGroup"), _name(data, "clientId"), queues

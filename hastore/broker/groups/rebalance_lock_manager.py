@@ -1,8 +1,8 @@
-"""Which client may consume a queue in order: locks that lapse after a minute without renewal.
+"""Locks of queues for ordered consumption, which lapse after a minute without renewal.
 
-Pure: the time is given.  Source: RocketMQ 4.9.8 ``RebalanceLockManager``.
+Pure: the caller passes the time.  Source: RocketMQ 4.9.8 ``RebalanceLockManager``.
 
-Invariant: a queue has one holder a group at any time; at most LOCKS_MAX locks.
+Invariant: of each group, at most one client holds a queue; there are at most LOCKS_MAX locks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class MessageQueue(NamedTuple):
 @final
 @attrs.define(eq=False)
 class RebalanceLockManager:
-    """The locks: group and queue → holder and when it renewed last."""
+    """The locks: group and queue → holder and time of its last renewal."""
 
     _locks: dict[tuple[str, MessageQueue], tuple[str, float]] = attrs.field(
         factory=dict, init=False
@@ -38,7 +38,7 @@ class RebalanceLockManager:
     def lock(
         self, group: str, queues: Iterable[MessageQueue], client_id: str, now: float
     ) -> list[MessageQueue]:
-        """Lock or renew; give the queues that are now the client's."""
+        """Lock or renew; return the queues that the client now holds."""
         locks = self._locks
         if len(locks) >= LOCKS_MAX:
             self._drop_lapsed(now)
@@ -55,7 +55,7 @@ class RebalanceLockManager:
         return locked
 
     def unlock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
-        """Give up what is the client's."""
+        """Release those of the locks that the client holds."""
         for queue in queues:
             key = group, queue
             if self._locks.get(key, (None, 0.0))[0] == client_id:

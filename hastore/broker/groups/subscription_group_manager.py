@@ -1,9 +1,9 @@
-"""The groups of consumers that a broker knows: those that were made, and those that came.
+"""The consumer groups that a broker knows, with their configurations.
 
-A group that nobody has made has RocketMQ's defaults; it enters the table with its first heartbeat,
-committed offset or returned message, and stays.
+A group that no administrator has made has RocketMQ's defaults; it enters the table with its first
+heartbeat, committed offset or returned message, and stays.
 
-Invariant: at most GROUPS_MAX groups; with every name its retry topic's name is legal too.
+Invariant: at most GROUPS_MAX groups; the name of each one's retry topic is legal too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log = logger("broker")
 
 
 def group_fault(group: str) -> str | None:
-    """Say what is wrong with a group's name; None where nothing is."""
+    """Return what is wrong with a group's name, or None."""
     if not group:
         return "the group's name is empty"
     fault = topic_fault(RETRY_TOPIC_PREFIX + group)
@@ -38,7 +38,7 @@ def group_fault(group: str) -> str | None:
 @final
 @attrs.define(eq=False)
 class SubscriptionGroupManager:
-    """The table of subscriptionGroup.json; ``on_changed`` is told of every change."""
+    """The table of subscriptionGroup.json; ``on_changed`` is called after every change."""
 
     now_ms: Callable[[], int]
     on_changed: Callable[[], None] | None = None
@@ -46,18 +46,18 @@ class SubscriptionGroupManager:
     version: DataVersion = attrs.field(factory=DataVersion, init=False)
 
     def find(self, group: str) -> SubscriptionGroupConfig:
-        """Return a group's configuration, also of one that is not in the table."""
+        """Return a group's configuration; the defaults if it is not in the table."""
         return self.groups.get(group) or SubscriptionGroupConfig(group=group)
 
     def register(self, group: str) -> SubscriptionGroupConfig:
-        """Return a group's configuration, put into the table where it is not yet."""
+        """Return a group's configuration, after adding it to the table if need be."""
         return self.groups.get(group) or self.put(SubscriptionGroupConfig(group=group))
 
     def put(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-        """Make or replace a group; RequestFailedError for an illegal name or a full table."""
+        """Make or replace a group.  Raises RequestFailedError for a bad name or a full table."""
         fault = group_fault(config.group)
         if fault is None and config.group not in self.groups and len(self.groups) >= GROUPS_MAX:
-            fault = f"this broker has {GROUPS_MAX} groups, and takes no more"
+            fault = f"this broker already has {GROUPS_MAX} groups, the most it keeps"
         if fault is not None:
             raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
         self.groups[config.group] = config
@@ -76,7 +76,7 @@ class SubscriptionGroupManager:
         }
 
     def load(self, value: dict[str, Any]) -> None:
-        """Take what the file holds; an entry that makes no sense is named and passed over."""
+        """Load the content of the file; invalid entries are logged and left out."""
         self.version, rows = read_table(value, "subscriptionGroupTable")
         for name, row in rows.items():
             try:

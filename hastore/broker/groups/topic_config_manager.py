@@ -1,9 +1,9 @@
-"""The topics of a broker: made on the first message, by an administrator, or found in the store.
+"""The topics of a broker: made by the first message, by an administrator, or found in the store.
 
-A topic that nobody has made has, while ``auto_create_topic_enable``, the configuration that its
-first message will give it; it is in no list before.
+With ``auto_create_topic_enable``, a topic that does not exist has the configuration with which its
+first message would make it; until then no list shows it.
 
-Invariant: at most TOPICS_MAX topics; every name in the table is one that messages may have.
+Invariant: at most TOPICS_MAX topics; every name in the table is legal for messages.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = logger("broker")
 @final
 @attrs.define(eq=False)
 class TopicConfigManager:
-    """The table of topics.json; ``on_changed`` is told of every change."""
+    """The table of topics.json; ``on_changed`` is called after every change."""
 
     queue_nums: int  # of a new topic
     auto_create: bool
@@ -45,20 +45,21 @@ class TopicConfigManager:
     version: DataVersion = attrs.field(factory=DataVersion, init=False)
 
     def find(self, topic: str) -> TopicConfig | None:
-        """Return a topic's configuration, also of one that its first message would make."""
+        """Return the configuration of a topic that exists, or that a message would make."""
         config = self.topics.get(topic)
         if config is not None or not self.auto_create or topic_fault(topic) is not None:
             return config
         return self._default(topic)
 
     def fault_of(self, topic: str) -> str:
-        """Say why ``find`` gives nothing."""
+        """Return why ``find`` returns None."""
         return topic_fault(topic) or _missing(topic)
 
     def find_for_send(self, topic: str) -> TopicConfig | None:
-        """Return the configuration of a topic that gets a message, made where there is none.
+        """Return the configuration of a topic for a message; make the topic if need be.
 
-        None where messages of that name are illegal.  RequestFailedError where it must not be made.
+        None if the name is illegal for messages.  Raises RequestFailedError if the topic does not
+        exist and must not be made.
         """
         config = self.topics.get(topic)
         if config is not None:
@@ -75,19 +76,19 @@ class TopicConfigManager:
         return TopicConfig(topic=topic, read_queue_nums=queue_nums, write_queue_nums=queue_nums)
 
     def put(self, config: TopicConfig) -> TopicConfig:
-        """Make or replace a topic; RequestFailedError for an illegal name or a full table."""
+        """Make or replace a topic.  Raises RequestFailedError for a bad name or a full table."""
         fault = topic_fault(config.topic)
         if fault is not None:
             raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
         if config.topic not in self.topics and len(self.topics) >= TOPICS_MAX:
-            msg = f"this broker has {TOPICS_MAX} topics, and takes no more"
+            msg = f"this broker already has {TOPICS_MAX} topics, the most it keeps"
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
         self.topics[config.topic] = config
         self._changed()
         return config
 
     def make_for_group(self, topic: str, queue_nums: int) -> TopicConfig:
-        """Return a group's retry or dead-letter topic, made where there is none."""
+        """Return a group's retry or dead-letter topic; make it if need be."""
         config = self.topics.get(topic)
         if config is None:
             config = self.put(
@@ -96,7 +97,7 @@ class TopicConfigManager:
         return config
 
     def adopt(self, topic: str, queue_id: int) -> None:
-        """Know a queue that the store has: what an embedded producer made, or a master."""
+        """Add a queue that the store has, made by an embedded producer or a master."""
         config = self.topics.get(topic)
         if config is not None and queue_id < config.read_queue_nums:
             return
@@ -126,7 +127,7 @@ class TopicConfigManager:
         }
 
     def load(self, value: dict[str, Any]) -> None:
-        """Take what topics.json holds; an entry that makes no sense is named and passed over."""
+        """Load the content of topics.json; invalid entries are logged and left out."""
         self.version, rows = read_table(value, "topicConfigTable")
         for name, row in rows.items():
             try:
@@ -139,19 +140,19 @@ class TopicConfigManager:
 
 
 def _missing(topic: str) -> str:
-    return f"topic {topic} does not exist, and topics are not made by themselves here"
+    return f"topic {topic} does not exist, and this broker does not create topics by itself"
 
 
 def new_topic_config(
     topic: str, *, read_queue_nums: int, write_queue_nums: int, perm: int = PERM_READ_WRITE
 ) -> TopicConfig:
-    """Return what an administrator asks for; RequestFailedError where that cannot be."""
+    """Return an administrator's configuration.  Raises RequestFailedError for bad values."""
     for name, queue_nums in (("read", read_queue_nums), ("write", write_queue_nums)):
         if not 0 < queue_nums <= QUEUE_NUMS_MAX:
-            msg = f"{queue_nums} {name} queues are not 1 to {QUEUE_NUMS_MAX}"
+            msg = f"{queue_nums} {name} queues: a topic has 1 to {QUEUE_NUMS_MAX}"
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
     if perm & ~PERM_READ_WRITE:
-        msg = f"perm {perm} is none of 0, 2 (write), 4 (read), 6 (both)"
+        msg = f"perm {perm} is not 0, 2 (write), 4 (read) or 6 (both)"
         raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
     return TopicConfig(
         topic=topic, read_queue_nums=read_queue_nums, write_queue_nums=write_queue_nums, perm=perm
@@ -159,7 +160,7 @@ def new_topic_config(
 
 
 def read_table(value: dict[str, Any], name: str) -> tuple[DataVersion, dict[str, dict[str, Any]]]:
-    """Take version and rows out of a file; what is no row is left out."""
+    """Return version and rows of a file, without entries that are not rows."""
     try:
         version = DataVersion.from_dict(value.get("dataVersion"))
     except ProtocolError:

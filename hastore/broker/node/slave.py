@@ -56,7 +56,7 @@ class Slave(RunningNode):
 
     def __attrs_post_init__(self) -> None:
         """Make what needs only the other parts."""
-        self.reput_message_service.on_dispatched.append(self._note_age)
+        self.reput_message_service.on_dispatched.append(self._record_age)
         self.expiry = make_expiry(
             self.env,
             self.message_store,
@@ -64,7 +64,7 @@ class Slave(RunningNode):
             flush_queues=self.dispatching.flush_service.flush,
         )
 
-    def _note_age(self, _queues: Sequence[ConsumeQueue]) -> None:
+    def _record_age(self, _queues: Sequence[ConsumeQueue]) -> None:
         newest_ms = self.reput_message_service.dispatched_timestamp_ms
         age_s = (self.env.wall_clock.now_ms() - newest_ms) / 1000
         self.record_ages.note(age_s, trio.current_time())

@@ -118,7 +118,7 @@ class MetricsServer:
         body = {"ok": found.ok, "why": found.why, "name": status.name, "role": status.role}
         return _json(200 if found.ok else 503, body | found.facts)
 
-    def note_failure(self) -> None:
+    def log_failure(self) -> None:
         """Log an error of this program's own with its traceback, the first one only."""
         if not self._has_failed:
             self._has_failed = True
@@ -165,7 +165,7 @@ class MetricsServer:
             peer = describe(connection.peer)
             _log.debug("metrics_link_broken", peer=peer, reason=str(error))
         except Exception:  # noqa: BLE001 - whatever it is, it ends this connection only
-            self.note_failure()
+            self.log_failure()
         finally:
             self._left(connection)
 
@@ -209,7 +209,7 @@ class _HttpConnection:
             try:
                 answer = self._server.answer(request.target.decode("ascii", "replace"))
             except Exception:  # noqa: BLE001 - who only reads can never end a node
-                self._server.note_failure()
+                self._server.log_failure()
                 why = {"ok": False, "why": "this page failed; the node's log says how"}
                 await self._send_and_close(_json(500, why))
                 return
