@@ -191,9 +191,7 @@ def _read_lock_request(body: bytes) -> tuple[str, str, list[MessageQueue]]:
             _name(row, "topic"), _name(row, "brokerName"), integer_field(row, "queueId")
         )
         if not 0 <= queue.queue_id < QUEUE_NUMS_MAX:
-            msg = (
-                f"queueId {queue.queue_id} of a lock request is not in 0 to {QUEUE_NUMS_MAX - 1}"
-            )
+            msg = f"queueId {queue.queue_id} of a lock request is not in 0 to {QUEUE_NUMS_MAX - 1}"
             raise ProtocolError(msg)
         queues.append(queue)
     return _name(data, "consumerGroup"), _name(data, "clientId"), queues

@@ -1,4 +1,4 @@
-"""The dispatch of a node, put together: from the log into consume queues and index, to the disk."""
+"""The dispatch of a node: from the log into consume queues and index, and to the disk."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 @final
 @attrs.define(eq=False)
 class Dispatching:
-    """The services; ``finish`` is the last thing that a stop does before it closes the store."""
+    """The services; a stop calls ``finish`` last, before it closes the store."""
 
     message_store: MessageStore
     reput_message_service: ReputMessageService
     flush_service: FlushConsumeQueueService
-    checkpoint_flusher: CheckpointFlusher  # run by the FlushManager, whose offset it writes, too
+    checkpoint_flusher: CheckpointFlusher  # the FlushManager runs it
 
     async def run(self) -> None:
-        """Serve until cancelled; a failed sync is fail-stop."""
+        """Serve until cancelled.  Raises FlushFailedError."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.reput_message_service.run)
             nursery.start_soon(self.flush_service.run)
 
     async def finish(self) -> None:
-        """Dispatch what is confirmed and sync what was dispatched."""
+        """Dispatch what is confirmed, and force what was dispatched to the disk."""
         await self.reput_message_service.catch_up()
         await self.flush_service.flush()
         self.message_store.redispatched_to = self.reput_message_service.committed_offset
@@ -54,9 +54,9 @@ def make_dispatching(
     feed: DispatchFeed | None = None,
     on_bad_record: Callable[[int, str], None] | None = None,
 ) -> Dispatching:
-    """Make the services of an open store; ``feed`` is a master's, ``on_bad_record`` a slave's.
+    """Return the services of an open store; ``feed`` is a master's, ``on_bad_record`` a slave's.
 
-    ``wake`` is woken when the log or its confirm offset grew.
+    The caller wakes ``wake`` when the log or its confirm offset grew.
     """
     config = message_store.config
     reput = ReputMessageService(
@@ -74,7 +74,7 @@ def make_dispatching(
         on_bad_record=on_bad_record,
         wake=wake,
     )
-    # What is dispatched: consumers see no more, and it is what was confirmed a moment ago.
+    # The checkpoint stores the dispatched offset: it follows the confirm offset closely.
     checkpoint_flusher = CheckpointFlusher(
         env, message_store.checkpoint, lambda: reput.committed_offset
     )

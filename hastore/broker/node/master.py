@@ -5,9 +5,10 @@
     producers -> RemotingServer -> PutMessage -> CommitLog -> HAService -> slaves
                                                    |-> FlushManager -> disk
 
-Start: open the store, bind the ports, run the services.  Clean stop: take nothing more, answer all
-that wait, flush, close.  A failed fdatasync is fail-stop: the services end at once, what waits is
-answered UNKNOWN_ERROR, nothing more is acknowledged, ``abort`` stays, and ``run`` raises.
+Start: bind the ports, open the store, run the services.  Clean stop: refuse new messages, flush,
+answer the puts that wait, close.  A failed fdatasync is fail-stop: the services end at once, puts
+that wait are answered UNKNOWN_ERROR, nothing more is acknowledged, ``abort`` stays, and
+``run_master`` raises.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _log = logger("broker")
 @final
 @attrs.define(eq=False, kw_only=True)
 class Master(RunningNode):
-    """A running master; made by ``hastore.open_master`` or ``run_master``."""
+    """A running master, made by ``hastore.open_master`` or ``run_master``."""
 
     config: MasterConfig
     ha_service: HAService
@@ -70,7 +71,7 @@ class Master(RunningNode):
     _state: str = attrs.field(default="serving", init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Make what needs only the other parts."""
+        """Make the services that need only the other parts."""
         env, store, puts = self.env, self.message_store, self.put_message
         reput = self.reput_message_service
         self.expiry = make_expiry(
@@ -92,10 +93,10 @@ class Master(RunningNode):
         return self.config.role
 
     def submit(self, message: Message) -> GroupCommitRequest:
-        """Append ``message`` now and wait for nothing.
+        """Append ``message`` now, without waiting.
 
         The request's ``status`` is None until flush and slaves are done with it; ``await
-        request.wait()`` parks until then.  Bound what is in flight by waiting for the oldest.
+        request.wait()`` waits until then.  To limit the puts in flight, wait for the oldest.
         """
         return self.put_message.submit(message)
 
@@ -104,7 +105,7 @@ class Master(RunningNode):
         return self.put_message.submit_batch(messages)
 
     async def put(self, message: Message) -> PutMessageResult:
-        """Append ``message`` and wait for what the modes ask for.
+        """Append ``message`` and wait for its status.
 
         Cancelling the wait leaves the message in the log and its outcome unknown.
         """
@@ -123,7 +124,7 @@ class Master(RunningNode):
         return result
 
     def status(self) -> NodeStatus:
-        """Say what this master and its slaves are doing."""
+        """Return a snapshot of this master and its slaves."""
         return master_status(
             self,
             self.ha_service,
@@ -134,7 +135,7 @@ class Master(RunningNode):
         )
 
     def explain(self, last: int) -> dict[str, Any]:
-        """Say why the last puts that were not PUT_OK were not."""
+        """Explain the last puts that were not PUT_OK."""
         return explain(
             self.status(),
             self.put_message.decisions,
@@ -143,7 +144,7 @@ class Master(RunningNode):
         )
 
     def fail(self, error: BaseException) -> None:
-        """Stop at once: nothing more is taken or acknowledged, and what waits is UNKNOWN_ERROR."""
+        """Stop at once: refuse and acknowledge nothing more, decide all puts UNKNOWN_ERROR."""
         reason = f"this master has stopped: {error}"
         self._state = "failed"
         self.put_message.stop(reason)
@@ -151,10 +152,10 @@ class Master(RunningNode):
         self.ha_service.disconnect_all(reason)
 
     async def finish(self) -> None:
-        """Take nothing more, flush, and answer all that waits with what is known of it.
+        """Refuse new messages, flush, and answer the puts that wait.
 
-        A disk that hangs keeps nobody waiting: after STOP_TIMEOUT_S the answers are given all the
-        same.  Raises what the last flush raised.
+        If the disk hangs, they are answered after STOP_TIMEOUT_S.  Raises the error of the last
+        flush.
         """
         reason = "the master is stopping"
         self._state = "stopping"
@@ -189,10 +190,10 @@ async def run_master(
     on_built: Callable[[Master], None] = lambda _master: None,
     task_status: trio.TaskStatus[Master] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run a master until cancelled; ``task_status`` gives it once it serves.
+    """Run a master until cancelled; ``task_status`` returns it once it serves.
 
     ``on_built`` gets it before any of its services runs; it must not block or raise.  Raises
-    HastoreError where it cannot start or must not go on.
+    HastoreError if it cannot start or must not continue.
     """
     async with open_metrics(config.metrics_listen) as metrics:
         await _run(config, env, metrics, on_built, task_status)
@@ -248,7 +249,7 @@ async def _run(
 def _open(
     config: MasterConfig, env: Env, store_host: tuple[str, int]
 ) -> tuple[MessageStore, RefusedSlavesFile]:
-    """Open what is in the directory; blocks."""
+    """Open the store and the table of refused slaves; blocks."""
     message_store = MessageStore.open(
         env, config.store, store_host=store_host, needs_queue_offsets=True
     )
@@ -256,7 +257,7 @@ def _open(
 
 
 async def _make_first_file(env: Env, commit_log: CommitLog) -> None:
-    """Give an empty log its first file, so that a disk without room for it is told at the start."""
+    """Create an empty log's first file, so that a disk without room for it fails the start."""
     queue = commit_log.mapped_file_queue
     if queue.files or queue.wanted_file_offset() is None:
         return
@@ -338,7 +339,7 @@ async def _serve(
     client_listener: trio.socket.SocketType | None,
     task_status: trio.TaskStatus[Master],
 ) -> None:
-    """Run the services until a stop is asked for or they are cancelled; answer all that waits."""
+    """Run the services until a stop is requested or they are cancelled; answer waiting puts."""
     server = None
     server_ended = trio.Event()
     try:
@@ -370,7 +371,7 @@ async def _serve(
             task_status.started(master)
             await master.stop_requested()
             await master.finish()
-            if server is not None:  # the answers leave before the connections are cut
+            if server is not None:  # the answers are sent before connections close
                 server.shut_down(ANSWER_TIMEOUT_S)
                 await server_ended.wait()
             nursery.cancel_scope.cancel()
@@ -383,7 +384,7 @@ async def _serve(
 
 
 async def _confirm_alone(master: Master) -> None:
-    """Let the dispatch look again once a master without slaves may confirm alone."""
+    """Wake the dispatch once a master without slaves may confirm alone."""
     await trio.sleep(master.config.ha.slave_timeout_ms / 1000)
     master.reput_message_service.wakeup()
 

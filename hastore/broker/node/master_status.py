@@ -1,4 +1,4 @@
-"""What a master says of itself and its slaves."""
+"""The status of a master and its slaves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hastore.ha.ha_connection import HAConnection
     from hastore.ha.ha_service import HAService
 
-LATE_AFTER_S: Final = 1.0  # a slave that owes an ack for longer has not caught up
+LATE_AFTER_S: Final = 1.0  # a slave whose ack is due for longer has not caught up
 
 
 def master_status(
@@ -34,13 +34,13 @@ def master_status(
     ha_address: tuple[str, int],
     state: str,
 ) -> NodeStatus:
-    """Take a snapshot of a node."""
+    """Return a snapshot of a master."""
     now = trio.current_time()
     log = node.commit_log
     slaves = tuple(
         _slave_row(ha_service, connection, now, log.max_offset)
         for connection in ha_service.connections.values()
-        # A refused one is among the refused, and its link is being closed.
+        # Refused slaves are listed in ``refused``; their links are being closed.
         if connection.progress.state is not HAConnectionState.REFUSED
     )
     wall_time_ms = node.env.wall_clock.now_ms()
@@ -98,7 +98,7 @@ def _slave_row(ha_service: HAService, connection: HAConnection, now: float, end:
     gain = rate - ha_service.end_history.bytes_per_s(now, end)
     state = progress.state
     if lag is not None and lag.seconds > LATE_AFTER_S and state is HAConnectionState.STREAMING:
-        state = HAConnectionState.CATCHING_UP  # it had caught up when it was last heard
+        state = HAConnectionState.CATCHING_UP  # it had caught up at its last report
     return SlaveRow(
         address=describe(connection.address),
         state=state.value,
@@ -117,7 +117,7 @@ def _slave_row(ha_service: HAService, connection: HAConnection, now: float, end:
 
 
 def _refusal_rows(ha_service: HAService, now: float, wall_time_ms: int) -> Iterator[RefusalRow]:
-    """Yield what was refused since the start, and who stays refused and has not come since."""
+    """Yield the peers refused since the start, after those refused earlier that stay so."""
     refused_slaves = ha_service.refused_slaves
     came = {
         (one_spelling(refusal.address[0]), refusal.reported_offset)
@@ -153,7 +153,7 @@ def _described(address: tuple[str, int] | None) -> str | None:
 
 
 def disk_used_ratio(env: Env, path: str) -> float | None:
-    """Say how full the store's file system is; None where that cannot be known."""
+    """Return how full the store's file system is, 0 to 1; None after a disk error."""
     try:
         return env.disk.used_ratio(path)
     except DiskError:
@@ -161,7 +161,7 @@ def disk_used_ratio(env: Env, path: str) -> float | None:
 
 
 def disk_free_bytes(env: Env, path: str) -> int | None:
-    """Say what is free on the store's file system; None where that cannot be known."""
+    """Return the bytes free on the store's file system; None after a disk error."""
     try:
         return env.disk.free_bytes(path)
     except DiskError:

@@ -1,4 +1,4 @@
-"""What a master and a slave have in common: a store, its flush, its dispatch, and a way to stop."""
+"""The common part of a master and a slave: a store, its flush, its dispatch, the stop."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RunningNode:
 
     @property
     def reput_message_service(self) -> ReputMessageService:
-        """The dispatch; who wants to know of queues that grew adds itself to ``on_dispatched``."""
+        """The dispatch; it calls each of ``on_dispatched`` with the queues that grew."""
         return self.dispatching.reput_message_service
 
     @property
@@ -69,15 +69,15 @@ class RunningNode:
 
     @property
     def uptime_s(self) -> float:
-        """Seconds since it was made."""
+        """Seconds since the start."""
         return trio.current_time() - self._started
 
     def stop(self) -> None:
-        """Ask for a clean stop: take nothing more, flush, answer all that waits, then end."""
+        """Request a clean stop: refuse new messages, flush, answer waiting puts, then end."""
         self._stop_requested.set()
 
     async def stop_requested(self) -> None:
-        """Wait until somebody asks for a stop."""
+        """Wait until ``stop`` is called."""
         await self._stop_requested.wait()
 
     async def last_flush(self) -> HastoreError | None:

@@ -1,6 +1,6 @@
-"""A slave: a store of its own, the HAClient that fills it, and a port that answers ``status``.
+"""A slave: a store, the HAClient that fills it, and a client port.
 
-It stores bytes and takes no messages: puts are answered SERVICE_NOT_AVAILABLE.
+Consumers read from it; puts are answered SERVICE_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ _log = logger("broker")
 @final
 @attrs.define(eq=False, kw_only=True)
 class Slave(RunningNode):
-    """A running slave; made by ``hastore.open_slave`` or ``run_slave``."""
+    """A running slave, made by ``hastore.open_slave`` or ``run_slave``."""
 
     config: SlaveConfig
     ha_client: HAClient
-    # How old records were, in seconds, when they had come: the least of late.
+    # The least age of the records dispatched lately, in seconds.
     record_ages: RecentLeast = attrs.field(factory=RecentLeast, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Make what needs only the other parts."""
+        """Make the expiry, which needs only the other parts."""
         self.reput_message_service.on_dispatched.append(self._record_age)
         self.expiry = make_expiry(
             self.env,
@@ -91,11 +91,11 @@ class Slave(RunningNode):
         return self.submit(messages[0])
 
     def status(self) -> NodeStatus:
-        """Say what this slave is doing."""
+        """Return a snapshot of this slave."""
         return slave_status(self, self.ha_client, self.record_ages)
 
     def explain(self, last: int) -> dict[str, Any]:  # noqa: ARG002 - a master's signature
-        """Refuse: a slave decides nothing."""
+        """Raise RequestFailedError: a slave decides no puts."""
         raise RequestFailedError(
             f"{self.name} is a slave: its master decides about puts",
             code=ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -110,11 +110,11 @@ async def run_slave(
     ask_client_port: AskClientPort | None = None,
     task_status: trio.TaskStatus[Slave] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run a slave until cancelled; ``task_status`` gives it once it serves.
+    """Run a slave until cancelled; ``task_status`` returns it once it serves.
 
-    It serves while its master is away: it goes on trying.  ``ask_client_port`` learns the master's
-    file size, and whether ``master`` is an HA port; None: nobody is asked.  Raises HastoreError
-    where it cannot start, WrongPortError, and FlushFailedError when the disk fails.
+    It serves while its master is away, and tries to connect again.  ``ask_client_port`` asks for
+    the master's file size, and whether ``master`` is an HA port; None: do not ask.  Raises
+    HastoreError if it cannot start, WrongPortError, and FlushFailedError when the disk fails.
     """
     async with open_metrics(config.metrics_listen) as metrics:
         await _run(config, env, metrics, ask_client_port, task_status)

@@ -1,13 +1,13 @@
-"""What a slave says of itself and its link.
+"""The status of a slave and of its link.
 
-The HA protocol never tells a slave where its master's log ends, only what is being sent.  So what
-it knows of its own lag is what it was told of and has not, and, while bytes are coming in, how old
-the newest of them are: at the rate at which they come that is an estimate of what is still to come.
-The least age of late is taken for what the two clocks differ by, up to ``CLOCK_LEAD_MAX_S``.
+The HA protocol does not send the end of the master's log, only the bytes up to it.  So a slave
+knows of its own lag the announced bytes that it does not have yet and, while bytes come in, the age
+of the newest record.  That age times the rate at which bytes come is an estimate of the lag.  The
+least recent age, up to ``CLOCK_LEAD_MAX_S``, counts as the difference of the two clocks.
 
-An old record alone is no lag: the first after a reconnect may be the last of an idle master.  A
-frame that is no full batch (``FrameSizes``) held all that the master had; what is still to come was
-written after it was sent, so not before there was this link.  The master knows better.
+An old record alone is no lag: the first after a reconnect may be an idle master's last.  A frame
+that is not a full batch (``FrameSizes``) held all that the master had; the bytes after it are
+younger than the frame, so they are younger than this link.  The master knows the lag exactly.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ ACK_LEVELS: Final = {
     FlushDiskType.ASYNC_FLUSH: "received",
     FlushDiskType.SYNC_FLUSH: "flushed",
 }
-CLOCK_LEAD_MAX_S: Final = 2.0  # who is constantly older than that is behind, or its clock is wrong
-_NOISE_S: Final = 0.02  # clocks tick by milliseconds, and the dispatch takes some
+CLOCK_LEAD_MAX_S: Final = 2.0  # a constantly greater age is a lag, or a wrong clock
+_NOISE_S: Final = 0.02  # clocks tick in milliseconds, and the dispatch takes some of them
 
 
 def slave_status(node: RunningNode, client: HAClient, record_ages: RecentLeast) -> NodeStatus:
-    """Take a snapshot of a slave; ``record_ages``: how old records were when they had come."""
+    """Return a snapshot of a slave; ``record_ages``: of records when they were dispatched."""
     log = node.commit_log
     config = node.config
     reput = node.reput_message_service
@@ -82,19 +82,19 @@ def _link(
     link, received = client.link, client.received
     rate = received.flow_monitor.bytes_per_s(now)
     reput = node.reput_message_service
-    newest_ms = reput.dispatched_timestamp_ms if reput.fault is None else 0  # else it stands still
+    newest_ms = reput.dispatched_timestamp_ms if reput.fault is None else 0
     age_s = (wall_time_ms - newest_ms) / 1000 if newest_ms else None
     told = None
     if received.master_offset is not None:
         told = max(received.master_offset - node.max_offset, 0)
     lag_bytes, lag_s = told, None
     if told == 0 and not rate:
-        lag_s = 0.0  # nothing comes, and a master sends all it has at once
+        lag_s = 0.0  # nothing comes, and a master sends what it has at once
     elif told is not None and age_s is not None:
         # As old as the newest record was when log bytes last came, by the master's clock.
         lead_s = min(record_ages.least(now) or 0.0, CLOCK_LEAD_MAX_S)
         lag_s = age_s - (now - received.last_news_time) - lead_s
-        if rate:  # what has come and is not dispatched is newer
+        if rate:  # the bytes that are not dispatched yet are newer
             lag_s -= (node.max_offset - reput.committed_offset) / rate
         if link.frame_sizes.was_all:
             lag_s = min(lag_s, received.last_news_time - link.connected_time)

@@ -1,7 +1,7 @@
-"""A sample of a master's appends: how long one takes, how many there are, where the log's end was.
+"""A sample of a master's appends: their duration, their number, and the end of the log.
 
-An append costs two comparisons here.  A few times a second one of them marks the end of the log
-and the count of messages, and has the next append measured.
+Each append costs two comparisons.  At most every 16 ms, an append marks the end of the log and the
+count of messages, and has the next append measured.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PERIOD_S: Final = 0.016
 @final
 @attrs.define(eq=False)
 class AppendSampler:
-    """Marks are due from an append outside ``since_wall_s`` ≤ its wall time < ``due_wall_s`` on."""
+    """An append marks if its wall time is not in ``since_wall_s`` … ``due_wall_s``."""
 
     end_history: LogEndHistory
     append_times: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)
@@ -34,15 +34,15 @@ class AppendSampler:
     due_wall_s: float = attrs.field(default=0.0, init=False)
 
     def measured(self, took_s: float) -> None:
-        """Record how long the append took that was to be measured."""
+        """Record how long the measured append took."""
         self.is_measuring = False
         self.append_times.observe(took_s)
 
     def mark(self, wall_s: float, result: AppendMessageResult) -> None:
-        """Mark where the log's end is, and have the next append measured.
+        """Mark the log's end, and have the next append measured.
 
-        The wall clock that the append has read says when: store timestamps stand still while it is
-        set back, and where it jumps this is early, once.
+        ``wall_s`` is the wall clock as the append has read it.  Store timestamps would not do: they
+        stand still while the clock is set back.  After a jump of the clock one mark is early.
         """
         self.since_wall_s = wall_s
         self.due_wall_s = wall_s + _PERIOD_S

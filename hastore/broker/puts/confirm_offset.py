@@ -1,16 +1,16 @@
-"""How far consumers may read: the confirm offset.
+"""The confirm offset: the end of what consumers may read.
 
-    ASYNC_MASTER  ASYNC_FLUSH   what is appended
-                  SYNC_FLUSH    what is on the disk
-    SYNC_MASTER                 that, and no further than a slave has acknowledged, while there is
-                                one to wait for
-    a slave                     what it has appended; under SYNC_FLUSH what is on its disk
+    ASYNC_MASTER  ASYNC_FLUSH   the end of the log
+                  SYNC_FLUSH    the flushed offset
+    SYNC_MASTER                 that, but at most what a slave has acknowledged, while one is
+                                available
+    a slave                     as an ASYNC_MASTER
 
-Where no slave is available a SYNC_MASTER's puts are answered SLAVE_NOT_AVAILABLE, and what is
-stored is confirmed by the master alone: behind the first put that waits for a slave still, when its
-producer has been told; ``slave_timeout_ms`` after a start, so that slaves that come back
-acknowledge the tail first.  ``read_uncommitted`` shows all that is appended
-(RocketMQ 4.9's visibility).
+While no slave is available, a SYNC_MASTER's puts are answered SLAVE_NOT_AVAILABLE, and the master
+confirms alone, with two exceptions: a put that still waits for a slave is not confirmed before its
+producer has its answer; and after a start the master waits ``slave_timeout_ms``, so that slaves
+that come back acknowledge the tail first.  With ``read_uncommitted`` consumers see all that is
+appended (RocketMQ 4.9's visibility).
 
 Invariant: nothing above the confirm offset is dispatched, so no consumer reads it.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @final
 @attrs.define(eq=False)
 class ConfirmOffset:
-    """Asked by the dispatch; ``ha_service`` is a SYNC_MASTER's, None for every other node."""
+    """Called by the dispatch; ``ha_service`` is a SYNC_MASTER's, None on every other node."""
 
     commit_log: CommitLog
     config: StoreConfig
@@ -42,7 +42,7 @@ class ConfirmOffset:
     _flushed_only: bool = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Note when a master without slaves may confirm alone."""
+        """Compute when a master without slaves may confirm alone."""
         wait_ms = 0 if self.ha_service is None else self.ha_service.config.slave_timeout_ms
         self._alone_from = trio.current_time() + wait_ms / 1000
         self._flushed_only = (

@@ -1,7 +1,7 @@
 """The puts that wait for the log's next file, in order.
 
-The first one meets the end of a file; those that come meanwhile wait behind it, within limits.
-When AllocateMappedFileService has the next file they are appended, oldest first.
+The first one has reached the end of a file; later ones wait after it, within limits.  When
+AllocateMappedFileService has the next file, they are appended, oldest first.
 
 Invariant: a put waits for at most ``create_mapped_file_timeout_ms``; then it is decided
 CREATE_MAPPED_FILE_FAILED.
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from hastore.config import StoreConfig
     from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 
-    # Appends what has waited since a time, or has it wait again.
+    # Appends a put that has waited since a time, or has it wait again.
     Append = Callable[[GroupCommitRequest, Message | Sequence[Message], float], None]
 
 
 @final
 @attrs.frozen
 class PendingPut:
-    """A put that waits."""
+    """A put that waits since ``since`` (trio time)."""
 
     request: GroupCommitRequest
     messages: Message | Sequence[Message]
@@ -51,12 +51,12 @@ class PendingPuts:
     config: StoreConfig
     allocate_service: AllocateMappedFileService
     waiting: deque[PendingPut] = attrs.field(factory=deque, init=False)
-    _size: int = attrs.field(default=0, init=False)  # of all that waits
+    _size: int = attrs.field(default=0, init=False)  # bytes of the bodies that wait
     _failure: DiskError | None = attrs.field(default=None, init=False)
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
 
     def busy_because(self) -> str | None:
-        """Say why no more may wait behind those that do; None where one more may."""
+        """Return why no further put may wait, or None if one may."""
         config = self.config
         waited_ms = (trio.current_time() - self.waiting[0].since) * 1000
         if (
@@ -73,7 +73,7 @@ class PendingPuts:
         messages: Message | Sequence[Message],
         since: float | None = None,
     ) -> None:
-        """Let a put wait, which has done so since ``since``; None: since now."""
+        """Add a put that has waited since ``since`` (None: now)."""
         size = body_size(messages)
         since = trio.current_time() if since is None else since
         if not self.waiting:
@@ -82,21 +82,21 @@ class PendingPuts:
         self._size += size
 
     def fail(self, error: DiskError) -> None:
-        """Let ``run`` raise ``error``."""
+        """Have ``run`` raise ``error``."""
         self._failure = error
         self._wake.wakeup()
 
     def decide_all(
         self, status: PutMessageStatus, reason: str, since_max: float = math.inf
     ) -> None:
-        """Give ``status`` to all that have waited since ``since_max`` or longer."""
+        """Decide the puts that have waited since ``since_max`` or longer."""
         while self.waiting and self.waiting[0].since <= since_max:
             put = self.waiting.popleft()
             self._size -= put.size
             put.request.decide(status, reason)
 
     async def run(self, append: Append) -> None:
-        """Serve until cancelled; raises what ``fail`` was called with."""
+        """Serve until cancelled.  Raises the error that ``fail`` was called with."""
         failed = PutMessageStatus.CREATE_MAPPED_FILE_FAILED
         timeout_ms = self.config.create_mapped_file_timeout_ms
         while True:
@@ -114,7 +114,7 @@ class PendingPuts:
                 continue
             if scope.cancelled_caught:
                 reason = f"no next file within {timeout_ms} ms"
-                # The head is due; asking the clock again could round the other way, for ever.
+                # Not the clock: by a rounding error the head might never be due.
                 self.decide_all(failed, reason, self.waiting[0].since if self.waiting else deadline)
             else:
                 self._append_all(append)
@@ -133,7 +133,7 @@ class PendingPuts:
 
 
 def body_size(messages: Message | Sequence[Message]) -> int:
-    """Return the bytes of the bodies."""
+    """Return the bytes of the body or bodies."""
     if isinstance(messages, Message):
         return len(messages.body)
     return sum(len(message.body) for message in messages)

@@ -1,29 +1,29 @@
 """The path of one message on a master: check, append, flush, replicate, one status.
 
-``submit`` never waits: it appends and gives a GroupCommitRequest that others complete (the flush
-manager its FLUSH part, the group transfer service its HA part).  Only where the next mapped file
-is not there yet does the append itself wait, in order, for AllocateMappedFileService.
+``submit`` never waits: it appends and returns a GroupCommitRequest that others complete (the flush
+manager its FLUSH part, the group transfer service its HA part).  If the next mapped file is not
+ready, the append waits for it, in order (``pending_puts``).
 
 The conditions of every status:
 
 ==========================  =====================================================================
-PUT_OK                      appended, and all that was waited for has happened
-FLUSH_DISK_TIMEOUT          stored; SYNC_FLUSH, and the disk was not done in sync_flush_timeout_ms
-FLUSH_SLAVE_TIMEOUT         stored; SYNC_MASTER, and no slave had it in slave_timeout_ms
-SLAVE_NOT_AVAILABLE         stored; SYNC_MASTER, and no slave is connected and near enough
+PUT_OK                      stored, and flushed and acknowledged as the modes require
+FLUSH_DISK_TIMEOUT          stored; SYNC_FLUSH, and not on the disk in sync_flush_timeout_ms
+FLUSH_SLAVE_TIMEOUT         stored; SYNC_MASTER, and not acknowledged in slave_timeout_ms
+SLAVE_NOT_AVAILABLE         stored; SYNC_MASTER, and no slave is available
 SERVICE_NOT_AVAILABLE       not stored: the node is a slave, stopping, stopped by a disk fault, or
                             its disk is too full
-CREATE_MAPPED_FILE_FAILED   not stored: no next file in create_mapped_file_timeout_ms, or ever
-OS_PAGE_CACHE_BUSY          not stored: others have waited for the next file for too long already
+CREATE_MAPPED_FILE_FAILED   not stored: no next file in create_mapped_file_timeout_ms
+OS_PAGE_CACHE_BUSY          not stored: too many puts wait for the next file, or for too long
 MESSAGE_ILLEGAL             not stored: bad topic, or larger than max_message_size or a file
 PROPERTIES_SIZE_EXCEEDED    not stored: more than 32767 bytes of properties
-UNKNOWN_ERROR               the disk failed, in a batch's write or after an append: nobody knows
+UNKNOWN_ERROR               the disk failed: it is not known whether the message is stored
 ==========================  =====================================================================
 
-A wait that is given up never undoes an append.
+A wait that ends early never undoes an append.
 
-A message with a delay is stored in the schedule topic, and its result names the topic and queue it
-was sent to, with its place in the schedule queue: so does RocketMQ's.
+A message with a delay is stored in the schedule topic.  As in RocketMQ, its result names the topic
+and queue that it was sent to, and the queue offset in the schedule queue.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from hastore.store.commit_log import AppendMessageResult, CommitLog
 
 _TOPICS_KNOWN_MAX: Final = 10_000
-_INNER_BATCH_FAULT: Final = "inner batches belong to BatchCQ topics, which this broker has not"
+_INNER_BATCH_FAULT: Final = "inner batches need BatchCQ topics, which this broker does not have"
 
 _PUT_OK = AppendMessageStatus.PUT_OK
 _END_OF_FILE = AppendMessageStatus.END_OF_FILE
@@ -96,18 +96,18 @@ class PutMessage:
     decisions: DecisionLog
     dispatch_feed: DispatchFeed
     notify_dispatch: Callable[[], None]
-    # Why nothing is taken now; None while puts are.
+    # Why puts are refused now; None while they are taken.
     unavailable_because: str | None = attrs.field(default=None, init=False)
     _disk_failure: DiskError | None = attrs.field(default=None, init=False)
     _stopped_because: str | None = attrs.field(default=None, init=False)
     _delay_levels: DelayLevels = attrs.field(init=False)
     _append_message: Callable[[Message], AppendMessageResult] = attrs.field(init=False)
-    _waiting: deque[PendingPut] = attrs.field(init=False)  # the pending ones
+    _waiting: deque[PendingPut] = attrs.field(init=False)  # ``pending.waiting``
     _topics: set[str] = attrs.field(factory=set, init=False)
     _parts_waited_for: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Look up what does not change."""
+        """Look up the values that do not change."""
         self._append_message = self.commit_log.append_message
         self._waiting = self.pending.waiting
         self._delay_levels = DelayLevels.parse(self.config.message_delay_level)
@@ -117,7 +117,7 @@ class PutMessage:
         )
 
     def submit(self, message: Message) -> GroupCommitRequest:
-        """Append one message; its request is decided now or later, never by raising."""
+        """Append one message; never raises, the request holds the outcome."""
         topic = message.topic
         request = GroupCommitRequest(topic, message.queue_id, self.decisions)
         if topic not in self._topics and self._is_illegal(message, request):
@@ -167,7 +167,7 @@ class PutMessage:
         messages: Message | Sequence[Message],
         since: float | None,
     ) -> None:
-        """Append what may have waited since ``since``."""
+        """Append a put that may have waited since ``since``."""
         if self._disk_failure is not None:
             request.decide(PutMessageStatus.SERVICE_NOT_AVAILABLE, self.unavailable_because)
             return
@@ -250,7 +250,7 @@ class PutMessage:
             request.decide(*_REFUSED[status])
 
     def _why_too_large(self, messages: Message | Sequence[Message]) -> str:
-        """Name the limit that a message or batch exceeds."""
+        """Return which limit a message or batch exceeds."""
         what = "message" if isinstance(messages, Message) else "batch"
         size, size_max = body_size(messages), self.config.max_message_size
         if size > size_max:
@@ -258,7 +258,7 @@ class PutMessage:
         return f"the {what} is larger than a mapped file takes: {size} bytes and its properties"
 
     def _postpone(self, request: GroupCommitRequest, messages: Message | Sequence[Message]) -> None:
-        """Queue a put behind those that wait for the next file, unless they wait too long."""
+        """Queue a put for the next file, unless too much waits for it already."""
         if self.unavailable_because is not None:
             request.decide(PutMessageStatus.SERVICE_NOT_AVAILABLE, self.unavailable_because)
             return
@@ -271,24 +271,24 @@ class PutMessage:
     async def run(self) -> None:
         """Serve the puts that wait for a file, in order, until cancelled.
 
-        Raises DiskError after a write that failed: what is on the disk is unknown.
+        Raises DiskError after a failed write: the content of the disk is unknown.
         """
         await self.pending.run(self._append)
 
-    # -- refusing --------------------------------------------------------------------------------
+    # -- refusal ---------------------------------------------------------------------------------
 
     def set_disk_full(self, reason: str | None) -> None:
-        """Refuse puts until there is room again, which None says."""
+        """Refuse puts for ``reason``; None: there is room again."""
         self.unavailable_because = self._stopped_because or reason
 
     def stop(self, reason: str) -> None:
-        """Refuse what comes from now on, and what has not been appended yet."""
+        """Refuse new puts, and those that are not appended yet."""
         self.unavailable_because = self._stopped_because = reason
         self.pending.decide_all(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
 
 
 def _batch_fault(messages: Sequence[Message]) -> str | None:
-    """Say what is wrong with a batch; None where nothing is."""
+    """Return what is wrong with a batch, or None."""
     if not messages:
         return "the batch is empty"
     first = messages[0]

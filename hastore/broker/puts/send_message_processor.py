@@ -1,9 +1,9 @@
-"""Messages from the client port into ``submit``, and outcomes back into reply frames.
+"""Send requests of the client port: messages into ``submit``, outcomes into reply frames.
 
-The response codes are RocketMQ's; where one code stands for several outcomes, the outcome's name is
-in the ext field ``putStatus`` too (stock clients pass over it).
+The response codes are RocketMQ's.  One code stands for several statuses, so the ext field
+``putStatus`` names the status (stock clients ignore it).
 
-Invariant: a reply says where a message is exactly when its status says that it is stored.
+Invariant: a reply has a message's place exactly when its status says that it is stored.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _PUT_OK: Final = PutMessageStatus.PUT_OK
 
 @attrs.frozen(slots=True)
 class ReplyTo:
-    """Where an answer goes: ``GroupCommitRequest.tag`` of a request that wants one."""
+    """The request that a reply answers; ``GroupCommitRequest.tag``, None for one-way ones."""
 
     opaque: int
     serialize_type: SerializeType
@@ -69,17 +69,16 @@ class ReplyTo:
 @final
 @attrs.define(eq=False)
 class SendMessageProcessor:
-    """Hands messages to ``target``, into the queues that their topics have."""
+    """Submits messages to ``target``, into the queues of their topics."""
 
     target: RequestTarget
     topics: TopicConfigManager
     _turn: int = attrs.field(default=0, init=False)
 
     def submit(self, command: RemotingCommand, peer: tuple[str, int]) -> GroupCommitRequest:
-        """Submit what a send request brings; ``tag`` of the result is its ReplyTo, or None.
+        """Submit the messages of a request; ``tag`` of the result is its ReplyTo, or None.
 
-        Raises ProtocolError for a request that cannot be read, RequestFailedError for one that is
-        never taken.
+        Raises ProtocolError for a malformed request, RequestFailedError for a refused one.
         """
         if is_batch(command):
             messages = read_batch(command, peer)
@@ -106,13 +105,14 @@ class SendMessageProcessor:
 
     def _check(self, message: Message) -> None:
         if message.sys_flag & _TRANSACTION_TYPE == _TRANSACTION_PREPARED:
-            msg = "transactional messages are not taken by this broker"
+            msg = "this broker does not take transactional messages"
             raise RequestFailedError(msg, code=ResponseCode.NO_PERMISSION)
 
     def _queue_of(self, topic: str, queue_id: int) -> int:
-        """Negative: the next in turn.  Too high: folded, so that its messages stay in order.
+        """Return the queue to write to: the next in turn for a negative number.
 
-        RequestFailedError where the topic takes no messages.
+        A number that is too high is taken modulo the number of queues, so that its messages stay in
+        order.  Raises RequestFailedError if the topic is not writable.
         """
         config = self.topics.topics.get(topic)
         if config is None:
@@ -129,13 +129,13 @@ class SendMessageProcessor:
         return self._turn % queue_nums
 
     def _new_topic(self, topic: str) -> TopicConfig | None:
-        """Make a topic for its first message, on a node that takes messages."""
+        """Make a topic for its first message; return None on a slave, or for an illegal name."""
         if self.target.role is BrokerRole.SLAVE:
             return None
         return self.topics.find_for_send(topic)
 
     def reply_frame(self, request: GroupCommitRequest, reply_to: ReplyTo) -> bytes:
-        """Write the answer to a request that is decided."""
+        """Return the encoded reply to a decided request."""
         appended = request.append_result
         if request.status is _PUT_OK and appended is not None:
             return ok_reply_frame(
@@ -151,7 +151,7 @@ class SendMessageProcessor:
 
 def _other_reply_frame(request: GroupCommitRequest, reply_to: ReplyTo) -> bytes:
     status = request.status
-    assert status is not None, "only a decided request is answered"
+    assert status is not None, "only decided requests are answered"
     appended = request.append_result
     fields = {}
     if appended is not None and status.stored:
