@@ -228,7 +228,7 @@ def test_a_slave_that_waits_for_the_first_word_is_not_sent_to_its_firewall():
         await until(lambda: master.reports and master.reports[0])
         assert slave.status().state == "connecting"
         link = doctors_finding(slave)
-        assert "has not been heard yet" in link.what
+        assert "has sent nothing yet" in link.what
         assert "5 s" in link.next_step
 
     simulate(test, messages=40, end=300)

@@ -1,1 +1,1 @@
-"""Status, what is healthy (``findings``), metrics.  Begin with ``node_status``."""
+"""Status, health rules (``findings``), metrics.  Begin with ``node_status``."""

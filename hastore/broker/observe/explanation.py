@@ -1,8 +1,8 @@
-"""Why puts ended as they did: a master's decision log in JSON, ``hastore.explain/1``.
+"""Why puts were decided as they were: a master's decision log as JSON, ``hastore.explain/1``.
 
-Times are milliseconds of this node's wall clock, as it is now: they are reckoned back from trio's.
-Nothing is guessed: ``slaves`` is what the master knew of them when the first of an entry was
-decided, and what a slave has received but not reported, no master knows.
+Times are milliseconds of this node's present wall clock, computed from trio's.  ``slaves`` is what
+the master knew of its slaves when the first put of an entry was decided; it cannot know what a
+slave had received but not reported.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ SCHEMA: Final = "hastore.explain/1"
 def explain(
     status: NodeStatus, decisions: DecisionLog, last: int, *, slave_timeout_ms: int
 ) -> dict[str, Any]:
-    """Return a master's last decisions, oldest first: those that were not PUT_OK, and a sample."""
+    """Return a master's last decisions, oldest first: all not PUT_OK, and a sample of others."""
     now = trio.current_time()
     now_ms = status.wall_time_ms
-    assert now_ms is not None, "a node says when it answered"
+    assert now_ms is not None, "a node's own status has its time"
 
     def wall_ms(time: float) -> int:
         return now_ms - round((now - time) * 1000)

@@ -1,14 +1,14 @@
-"""What is healthy is decided here: rules about one node's status, in three tables at the end.
+"""What is healthy: rules about one node's status, in three tables at the end.
 
 Pure: a status and limits in, findings out.  The health pages, ``hastore check``, ``doctor``,
 ``wait`` and the status table each show some of them, in their own form.
 
-A slave of a SYNC_MASTER is late, so that puts are FLUSH_SLAVE_TIMEOUT, when its lag in time (for
-how long what it has not acknowledged has been in its master's log) is longer than a put waits::
+A slave of a SYNC_MASTER is late, so that puts are FLUSH_SLAVE_TIMEOUT, when its lag in time (the
+age of the oldest bytes that it has not acknowledged) is longer than a put waits::
 
-    lag ≤ timeout                        in time: also an idle one, silent between two heartbeats
+    lag ≤ timeout                        in time, even if silent between two heartbeats
     lag > timeout, silent for longer     late
-    lag > timeout, soon there            catching up: connected just now, or there within a timeout
+    lag > timeout, soon in time          catching up: just connected, or in time within a timeout
     lag > timeout                        late
 """
 
@@ -33,19 +33,19 @@ _REFUSED_MAX: Final = 3
 
 
 class Level(enum.IntEnum):
-    """How bad it is; the worst of several is their maximum."""
+    """How bad a finding is; the worst of several is their maximum."""
 
     OK = 0
-    NOTICE = 1  # worth a look, and no alarm
-    UNKNOWN = 2  # cannot be known from here
-    WARNING = 3  # beyond a limit, or soon to be worse
-    FAULT = 4  # the node does its work, and somebody has to mend something
-    CRITICAL = 5  # the node does not do what it is there for, or is beyond the worse limit
+    NOTICE = 1  # worth knowing, no alarm
+    UNKNOWN = 2  # this node cannot know
+    WARNING = 3  # above a limit, or likely to get worse
+    FAULT = 4  # the node does its work, and somebody has to repair something
+    CRITICAL = 5  # the node does not serve, or is above the critical limit
 
 
 @attrs.frozen
 class Finding:
-    """What a rule found: ``what`` and, where there is more to say, ``why`` and the next step."""
+    """What a rule found, and where known the reason and the next step (``hint``)."""
 
     subject: str
     level: Level
@@ -55,28 +55,28 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """What, and why."""
+        """``what`` and ``why`` as one sentence."""
         return f"{self.what}: {self.why}" if self.why else self.what
 
 
 @attrs.frozen(kw_only=True)
 class Limits:
-    """From when on something is a warning, or critical; None: never."""
+    """Above which values a finding is a warning, or critical; None: never."""
 
-    warn_lag: int | None = None  # bytes; more is too many
+    warn_lag: int | None = None  # bytes
     crit_lag: int | None = None
-    warn_lag_s: float | None = None  # None: where puts wait for slaves, as long as they wait
+    warn_lag_s: float | None = None  # None: how long a put waits for slaves
     crit_lag_s: float | None = None
     min_slaves: int | None = None  # None: as many acks as a put needs
-    warn_disk: int | None = None  # percent; so many are too many
+    warn_disk: int | None = None  # percent; reached, not exceeded
     crit_disk: int | None = None
-    catching_up_counts: bool = True  # a slave that will soon be in time is as good as one that is
+    catching_up_counts: bool = True  # a slave that will soon be in time counts as in time
 
     @classmethod
     def of(cls, status: NodeStatus) -> Limits:
-        """The limits that the node's own settings set."""
+        """Return the limits from the node's own settings."""
         full = None if status.disk_full_ratio is None else round(status.disk_full_ratio * 100)
-        lag_max = status.slave_lag_max  # so far behind a slave does not count
+        lag_max = status.slave_lag_max  # from this lag on a slave is not available
         return cls(
             warn_lag=_BEHIND_WARN,
             crit_lag=None if lag_max is None else lag_max - 1,
@@ -86,7 +86,7 @@ class Limits:
 
 
 def findings(status: NodeStatus, limits: Limits) -> Iterator[Finding]:
-    """Apply every rule that is about a node of this role."""
+    """Yield the findings of every rule for a node of this role."""
     own = _MASTER_RULES if status.master_link is None else _SLAVE_RULES
     for subject, rule in (own | _NODE_RULES).items():
         for level, what, *more in rule(status, limits):
@@ -94,7 +94,7 @@ def findings(status: NodeStatus, limits: Limits) -> Iterator[Finding]:
 
 
 def faults(status: NodeStatus, *subjects: str, limits: Limits | None = None) -> list[str]:
-    """Say what keeps the node from its service: the critical findings of some subjects."""
+    """Return the sentences of the critical findings of some subjects."""
     return [
         finding.sentence
         for finding in findings(status, limits or Limits())
@@ -103,17 +103,17 @@ def faults(status: NodeStatus, *subjects: str, limits: Limits | None = None) -> 
 
 
 def warn_lag_s(status: NodeStatus, limits: Limits) -> float | None:
-    """The bound that was given; else what makes puts FLUSH_SLAVE_TIMEOUT, where they wait."""
+    """Return the lag limit in seconds: the given one, else how long a put waits for slaves."""
     return _put_timeout_s(status) if limits.warn_lag_s is None else limits.warn_lag_s
 
 
 def slaves_wanted(status: NodeStatus, limits: Limits) -> int:
-    """How many slaves a master must have."""
+    """Return how many slaves a master must have."""
     return status.acks_needed if limits.min_slaves is None else limits.min_slaves
 
 
 def name_of(slave: SlaveRow) -> str:
-    """The name of a slave that was asked too, else its address."""
+    """Return a slave's name if its own status is known, else its address."""
     return slave.address if slave.name is None else slave.name
 
 
@@ -122,12 +122,12 @@ def name_of(slave: SlaveRow) -> str:
 
 def _puts(status: NodeStatus, _: Limits) -> Found:
     if status.puts_refused_because is not None:
-        hint = "see its log, and start it again"
+        hint = "check its log, and start it again"
         if status.state == "serving":
             hint = "make room on its disk, or lower [store] keep; then it takes puts again"
         yield Level.CRITICAL, "puts are refused", status.puts_refused_because, hint
     elif status.state != "serving":
-        yield Level.CRITICAL, f"it is {status.state}", None, "see its log"
+        yield Level.CRITICAL, f"it is {status.state}", None, "check its log"
     else:
         yield Level.OK, "taken"
 
@@ -144,7 +144,7 @@ def _slaves(status: NodeStatus, limits: Limits) -> Found:
         yield Level.CRITICAL, f"{number} of {wanted} slaves connected", why, next_step
     elif _nobody_in_time(status, limits):
         why = f"no slave acknowledges within {format_duration(_put_timeout_s(status) or 0.0)}"
-        hint = "what is with the slave: hastore doctor; what was decided: hastore explain"
+        hint = "the state of the slave: hastore doctor; the puts: hastore explain"
         yield Level.CRITICAL, "puts are FLUSH_SLAVE_TIMEOUT", why, hint
     elif why is not None:
         yield Level.NOTICE, "nothing is replicated", why, next_step
@@ -160,8 +160,8 @@ def _waiting(status: NodeStatus, _: Limits) -> Found:
 def _gaps(status: NodeStatus, limits: Limits) -> Found:
     for slave in status.current_slaves:
         if slave.lag_bytes is None:
-            what = f"{name_of(slave)} has not reported where it is"
-            hint = "a peer that never does is no slave: see who it is"
+            what = f"{name_of(slave)} has not reported an offset"
+            hint = "a peer that never reports is not a slave: check what connects from there"
             yield Level.UNKNOWN, what, "its lag is not known", hint
             continue
         what = f"{name_of(slave)} is {format_size(slave.lag_bytes)} behind"
@@ -176,10 +176,10 @@ def _gaps(status: NodeStatus, limits: Limits) -> Found:
         level, what = max(level, level_s), what + beyond + beyond_s
         if _nobody_in_time(status, limits):
             level = Level.CRITICAL
-        hint = "hastore status -w: is the rate enough?"
+        hint = "hastore status -w: does the gap shrink?"
         if _is_late(slave, status) and _is_silent(slave, status):
             what += f", and it has reported nothing for {format_duration(slave.last_report_age_s)}"
-            hint = "see whether it is stopped, cut off, or waits for its disk"
+            hint = "check whether it is stopped, cut off, or waits for its disk"
         yield level, what, None, hint
 
 
@@ -191,7 +191,7 @@ def _beyond_bytes(lag_bytes: int, limits: Limits) -> tuple[Level, str]:
 
 
 def _beyond_s(slave: SlaveRow, status: NodeStatus, limits: Limits) -> tuple[Level, str]:
-    """By the lag in time; one of which only a least value is known may be beyond any limit."""
+    """Compare the lag in time with its limits; 'at least' may be above any limit."""
     warn_s, crit_s, lag_s = warn_lag_s(status, limits), limits.crit_lag_s, slave.lag_s
     if lag_s is not None and crit_s is not None and lag_s > crit_s:
         return Level.CRITICAL, f"; more than {format_duration(crit_s)}"
@@ -204,7 +204,7 @@ def _beyond_s(slave: SlaveRow, status: NodeStatus, limits: Limits) -> tuple[Leve
 
 
 def _put_timeout_s(status: NodeStatus) -> float | None:
-    """How long a put waits for a slave; None where it waits for none, or that is not known."""
+    """Return how long a put waits for a slave; None if it does not wait, or if unknown."""
     return status.slave_timeout_s if status.acks_needed else None
 
 
@@ -225,7 +225,7 @@ def _is_catching_up(slave: SlaveRow, status: NodeStatus) -> bool:
 
 
 def _nobody_in_time(status: NodeStatus, limits: Limits) -> bool:
-    """Whether puts are FLUSH_SLAVE_TIMEOUT: there are slaves, and all of them are late."""
+    """Return whether there are slaves and all are late, so that puts are FLUSH_SLAVE_TIMEOUT."""
     slaves, soon = status.current_followers, limits.catching_up_counts
     return bool(slaves) and all(
         _is_late(slave, status) and not (soon and _is_catching_up(slave, status))
@@ -247,17 +247,17 @@ def _link(status: NodeStatus, _: Limits) -> Found:
     link = status.master_link
     assert link is not None
     if link.state == HAClientState.CONNECTING.value and link.local_address is not None:
-        what = f"{link.address} is connected, and has not been heard yet"
-        hint = "look again: a RocketMQ master says its first word after a little more than 5 s"
+        what = f"{link.address} is connected, and has sent nothing yet"
+        hint = "check again: a RocketMQ master sends its first bytes after a little more than 5 s"
         yield Level.CRITICAL, what, None, hint
     elif link.state != HAClientState.STREAMING.value:
-        hint = link.hint or "see whether its master runs, and whether the HA port is open"
+        hint = link.hint or "check whether its master runs, and whether the HA port is open"
         yield Level.CRITICAL, f"the link to {link.address} is {link.state}", link.reason, hint
     else:
         if link.is_silent:
             what = f"its master has been silent for {format_duration(link.last_read_age_s or 0.0)}"
-            yield Level.CRITICAL, what, None, "see whether the master is stopped or cut off"
-        if link.reason is not None:  # it follows, and yet there is something to say
+            yield Level.CRITICAL, what, None, "check whether the master is stopped or cut off"
+        if link.reason is not None:  # it follows in spite of that
             yield Level.FAULT, link.reason, None, link.hint
         elif not link.is_silent:
             yield Level.OK, f"{link.address} is heard, and answered"
@@ -267,10 +267,10 @@ def _own_gap(status: NodeStatus, limits: Limits) -> Found:
     link = status.master_link
     assert link is not None
     if link.state != HAClientState.STREAMING.value:
-        return  # that is its trouble, and what it knows of its master's end is old
+        return  # the rule of the link reports that, and the known end is old
     if link.lag_bytes is None:
         hint = "ask its master: hastore status MASTER"
-        yield Level.UNKNOWN, "how far it is behind is not known yet", None, hint
+        yield Level.UNKNOWN, "its lag is not known yet", None, hint
     else:
         level, beyond = _beyond_bytes(link.lag_bytes, limits)
         about = "about " * link.lag_is_estimate
@@ -326,7 +326,7 @@ def _refused(status: NodeStatus, _: Limits) -> Found:
 
 # -- the tables, by subject ----------------------------------------------------------------------
 
-# Level and what; then, where there is more to say, why and the next step.
+# Level and what; then, if known, why and the next step.
 Found = Iterator[tuple[Level, str, *tuple[str | None, ...]]]
 Rule = Callable[["NodeStatus", Limits], Found]
 
@@ -335,14 +335,14 @@ _MASTER_RULES: Final[dict[str, Rule]] = {
     "slaves": _slaves,  # are enough, and one acknowledges while a put waits
     "waiting": _waiting,  # puts, for a slave
     "gap": _gaps,  # of each slave, in bytes and in time
-    "start": _starts,  # of a slave inside a record: its log may be another
+    "start": _starts,  # of a slave inside a record: its log may have diverged
 }
 _SLAVE_RULES: Final[dict[str, Rule]] = {
-    "link": _link,  # to the master: heard, and what comes is stored
+    "link": _link,  # to the master: heard, and its bytes are stored
     "gap": _own_gap,  # as far as a slave knows its own
 }
 _NODE_RULES: Final[dict[str, Rule]] = {
     "disk": _disk,  # has room for the log
     "consumers": _consumers,  # see what is confirmed
-    "refused": _refused,  # peers at the HA port, of late
+    "refused": _refused,  # peers at the HA port, in the last ten minutes
 }

@@ -1,8 +1,8 @@
-"""A node's status in RocketMQ's own words: broker HA status (907) and runtime info (28).
+"""A node's status in RocketMQ's terms: broker HA status (907) and runtime info (28).
 
 Pure: a NodeStatus in, JSON values out.  The keys of 907 are ``HARuntimeInfo``'s (``mqadmin
 haStatus`` prints them), with the whole NodeStatus beside them under ``hastore``; those of 28 are
-RocketMQ's where hastore knows the thing, all values text as in its ``KVTable``.
+RocketMQ's as far as hastore has such values, all text as in its ``KVTable``.
 """
 
 from __future__ import annotations

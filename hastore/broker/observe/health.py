@@ -1,15 +1,15 @@
-"""What a node answers to those who only ask yes or no: load balancers, supervisors, people.
+"""Health pages, which answer yes or no: for load balancers, supervisors, people.
 
 ========================  ======================================================================
-``/live``                 it runs: the loop answers, and no failed disk has stopped it
-``/ready``                a master takes puts; a slave hears its master and stores what comes
+``/live``                 it runs: it answers, and no failed disk has stopped it
+``/ready``                a master takes puts; a slave hears its master and stores its bytes
 ``/master``               it is a master, and takes puts
-``/slave?lag=16MiB``      it is a slave that follows, and is no further behind than that
+``/slave?lag=16MiB``      it is a slave that follows, and is at most so far behind
 ========================  ======================================================================
 
-Pure: a status in, yes or no and why out; the rules are those of ``findings``.  A slave only knows
-what its master has told it (``slave_status``), so its lag under load is an estimate; the master's
-``/metrics`` knows it.
+Pure: a status in, yes or no and why out; the rules are those of ``findings``.  A slave does not
+know where its master's log ends (``slave_status``), so its lag under load is an estimate; the
+master's ``/metrics`` have it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Health:
-    """Whether what was asked is so, and a sentence why or why not."""
+    """The answer of a page, and a sentence why."""
 
     ok: bool
     why: str
@@ -38,21 +38,21 @@ class Health:
 
 
 def is_live(status: NodeStatus) -> Health:
-    """Whether there is no use in starting it again."""
+    """Return whether a supervisor should leave the node running."""
     if status.state == "failed" and status.master_link is None:
         return Health(False, status.puts_refused_because or "this node has failed")
     return Health(True, f"up {status.uptime_s:.0f} s")
 
 
 def is_ready(status: NodeStatus) -> Health:
-    """Whether it does what nodes of its role are there for."""
+    """Return whether the node serves as its role demands."""
     if status.role == BrokerRole.SLAVE.value:
         return is_slave(status, None)
     return is_master(status)
 
 
 def is_master(status: NodeStatus) -> Health:
-    """Whether producers can send to it."""
+    """Return whether producers can send to the node."""
     facts = {"slaves": len(status.current_followers), "acks_needed": status.acks_needed}
     if status.role == BrokerRole.SLAVE.value:
         return Health(False, "this node is a slave", facts)
@@ -62,7 +62,7 @@ def is_master(status: NodeStatus) -> Health:
 
 
 def is_slave(status: NodeStatus, lag_max: int | None) -> Health:
-    """Whether it follows its master, and from near enough."""
+    """Return whether the node follows its master, at most ``lag_max`` bytes behind."""
     link = status.master_link
     if link is None:
         return Health(False, "this node is a master")
@@ -74,17 +74,17 @@ def is_slave(status: NodeStatus, lag_max: int | None) -> Health:
     }
     why = faults(status, "link", "gap", limits=Limits(crit_lag=lag_max))
     if not why and lag_max is not None and link.lag_bytes is None:
-        why = ["how far it is behind is not known yet"]
+        why = ["its lag is not known yet"]
     if why:
         return Health(False, "; ".join(why), facts)
     return Health(True, "it follows its master", facts)
 
 
 def health(path: str, query: Mapping[str, str], status: NodeStatus) -> Health | None:
-    """Answer one path; None for one that there is not.
+    """Return the answer of a page; None for an unknown path.
 
-    ValueError for a lag that is no size, and for another parameter of ``/slave``: what was meant as
-    a bound must not be answered as if there were none.
+    Raises ValueError for a lag that is not a size, and for other parameters of ``/slave``, which
+    may be misspelled bounds.
     """
     match path:
         case "/live":

@@ -6,13 +6,13 @@
     GET /live  /ready  /master  /slave[?lag=SIZE]  200 or 503, and JSON that says why
 
 It listens before the store is opened, so that a node that checks a long log is live and not ready.
-GET and HEAD only, no bodies; few connections, the first request and each that has begun whole
-within ``REQUEST_TIMEOUT_S`` and at most ``REQUEST_SIZE_MAX``, idle connections closed.  Where there
-are too many, in all or of one address, one of them is evicted for the newcomer, so that silent
-peers keep no load balancer out.  Nothing here can change a node.
+It takes GET and HEAD without bodies, and few connections.  A request must be complete within
+``REQUEST_TIMEOUT_S`` and ``REQUEST_SIZE_MAX``; idle connections are closed.  Above the limits of
+all connections, or of one address, one of them is evicted for the newcomer, so that silent peers
+cannot keep a load balancer out.  Nothing here can change a node.
 
-``h11`` knows the protocol, ``prometheus_client`` the format; a node without a metrics port imports
-neither.
+``h11`` implements the protocol, ``prometheus_client`` the format; a node without a metrics port
+imports neither.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ _log = logger("metrics")
 
 
 class _Node(Protocol):
-    """What is asked of a node."""
+    """The node whose status is served."""
 
     def status(self) -> NodeStatus:
-        """Say what it is doing."""
+        """Return a snapshot of the node."""
 
 
 @attrs.frozen
 class Answer:
-    """A status code, its content's type, and the content."""
+    """An HTTP status code, the content and its type."""
 
     code: int
     content: bytes
@@ -72,7 +72,7 @@ class Answer:
 @final
 @attrs.define(eq=False)
 class MetricsServer:
-    """Answers for the node that it serves at ``address``; None: nowhere."""
+    """Serves a node's metrics and health at ``address``; None: at no address."""
 
     address: tuple[str, int] | None
     node: _Node | None = attrs.field(default=None, init=False)
@@ -85,15 +85,15 @@ class MetricsServer:
 
     @property
     def connections(self) -> int:
-        """How many there are."""
+        """The number of connections."""
         return len(self._connections)
 
     def serve(self, node: _Node) -> None:
-        """Answer for ``node`` from now on."""
+        """Serve the status of ``node`` from now on."""
         self.node = node
 
     def answer(self, target: str) -> Answer:
-        """Answer a GET of ``/path?query``."""
+        """Return the answer to a GET of ``/path?query``."""
         path, _, query_text = target.partition("?")
         if self.node is None:
             is_live = path == "/live"
@@ -119,7 +119,7 @@ class MetricsServer:
         return _json(200 if found.ok else 503, body | found.facts)
 
     def log_failure(self) -> None:
-        """Log an error of this program's own with its traceback, the first one only."""
+        """Log the first bug of a page, with its traceback."""
         if not self._has_failed:
             self._has_failed = True
             _log.exception("metrics_failed", next="please report it; the node goes on")
@@ -137,7 +137,7 @@ class MetricsServer:
                 nursery.start_soon(self._serve, connection)
 
     def _make_room(self, peer: tuple[str, int]) -> None:
-        """Close one connection (of this peer) where there are too many."""
+        """Evict one connection if there are too many, in all or of the peer's address."""
         count, of_address = len(self._connections), self._peers.of(peer)
         crowd = LIMITS.crowd(peer[0], count=count, of_address=of_address)
         if crowd is None:
@@ -164,7 +164,7 @@ class MetricsServer:
         except OSError as error:
             peer = describe(connection.peer)
             _log.debug("metrics_link_broken", peer=peer, reason=str(error))
-        except Exception:  # noqa: BLE001 - whatever it is, it ends this connection only
+        except Exception:  # noqa: BLE001 - any error ends this connection only
             self.log_failure()
         finally:
             self._left(connection)
@@ -172,7 +172,7 @@ class MetricsServer:
 
 @final
 class _HttpConnection:
-    """One connection: request after request, until either side has had enough."""
+    """One connection: request after request, until either side closes it."""
 
     def __init__(
         self, server: MetricsServer, sock: trio.socket.SocketType, peer: tuple[str, int]
@@ -183,20 +183,20 @@ class _HttpConnection:
         self.peer = peer
         self.scope = trio.CancelScope()
         self.activity = Activity.UNIDENTIFIED
-        self.since = trio.current_time()  # that activity began
+        self.since = trio.current_time()  # when ``activity`` began
         self._server = server
         self._kinds = h11
         self._connection = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_SIZE_MAX)
 
     async def run(self) -> None:
-        """Serve; returns when the connection is to be closed."""
+        """Serve; return when the connection is to be closed."""
         connection, kinds = self._connection, self._kinds
         while True:
             try:
                 request = await self._next_request()
             except kinds.RemoteProtocolError as error:
                 if connection.our_state in {kinds.IDLE, kinds.SEND_RESPONSE}:
-                    why = {"ok": False, "why": f"not a request that is answered here: {error}"}
+                    why = {"ok": False, "why": f"not a valid request: {error}"}
                     await self._send_and_close(_json(error.error_status_hint, why))
                 return
             if request is None:
@@ -208,7 +208,7 @@ class _HttpConnection:
                 return
             try:
                 answer = self._server.answer(request.target.decode("ascii", "replace"))
-            except Exception:  # noqa: BLE001 - who only reads can never end a node
+            except Exception:  # noqa: BLE001 - a failed page must not end the node
                 self._server.log_failure()
                 why = {"ok": False, "why": "this page failed; the node's log says how"}
                 await self._send_and_close(_json(500, why))
@@ -224,7 +224,7 @@ class _HttpConnection:
         self.since = trio.current_time()
 
     async def _next_request(self) -> h11.Request | None:
-        """Return the next request; None where the peer left, was too slow, or sent a body."""
+        """Return the next request; None if the peer left or was too slow."""
         connection, kinds = self._connection, self._kinds
         request: h11.Request | None = None
         has_begun = bool(connection.trailing_data[0])
@@ -269,10 +269,10 @@ class _HttpConnection:
             while data:
                 data = data[await self.sock.send(data) :]
         if scope.cancelled_caught:
-            raise OSError("the answer was not taken in time")
+            raise OSError("the peer did not take the answer in time")
 
     async def _send_and_close(self, answer: Answer) -> None:
-        """Send the last answer; what the peer still sends is read, lest a reset overtake it."""
+        """Send the last answer; read what the peer still sends, so that no reset destroys it."""
         await self._send(answer, close=True)
         self.sock.shutdown(trio.socket.SHUT_WR)
         with trio.move_on_after(LINGER_S):
@@ -295,11 +295,11 @@ def _json(code: int, body: dict[str, Any]) -> Answer:
 async def open_metrics(
     address: tuple[str, int] | None,
 ) -> AsyncIterator[MetricsServer]:
-    """Serve for the length of the block, where an address is given; ListenError where it cannot."""
+    """Serve within the block, if an address is given.  Raises ListenError."""
     if address is None:
         yield MetricsServer(None)
         return
-    # 25 ms that no put and no scrape has to wait for later.
+    # Takes 25 ms, which no put and no scrape should wait for later.
     import hastore.broker.observe.metrics_text  # noqa: F401, PLC0415
 
     listener = await open_listener(address, "metrics and health (the metrics port)")

@@ -6,11 +6,10 @@
     # TYPE hastore_put_total counter
     hastore_put_total{status="PUT_OK"} 12345
 
-Pure.  What is not known has no sample: a missing lag is not a lag of 0.  A slave's name here is its
-address on the master, so one that connects again is a new series; ``max()`` over them is the thing
-to alert on.
+Pure.  An unknown value has no sample: it is not a lag of 0.  The ``slave`` label is the slave's
+address on the master, so one that connects again is a new series; alerts should use ``max()``.
 
-prometheus_client takes 25 ms to import: only a node with a metrics port does.
+prometheus_client takes 25 ms to import, so only nodes with a metrics port import it.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class _StatusCollector(Collector):
     status: NodeStatus
 
     def collect(self) -> Iterator[Metric]:
-        """Return those that have a sample."""
+        """Return the metrics that have a sample."""
         return (metric for metric in _metrics(self.status) if metric.samples)
 
 
@@ -168,7 +167,7 @@ def _stages(status: NodeStatus) -> Metric:
         below = [0]
         for count in histogram.buckets[: BUCKETS - 1]:
             below.append(below[-1] + count)
-        # What is less than 2^i µs is in buckets 0 to i.
+        # Times below 2^i µs are in buckets 0 to i.
         shown = [(repr((1 << bucket) / 1e6), below[bucket + 1]) for bucket in _SHOWN_BUCKETS]
         for le, count in (*shown, ("+Inf", histogram.count)):
             metric.add_sample(f"{name}_bucket", {"stage": stage, "le": le}, count)
@@ -183,7 +182,7 @@ def _one_of(label: str, members: Iterable[Enum], value: str) -> list[tuple[Label
 
 
 def _metric(name: str, text: str, samples: Iterable[tuple[Labels, Number]]) -> Metric:
-    """Return a metric of what is known: a counter where its name says so."""
+    """Return a metric with the known samples: a counter if its name ends in ``_total``."""
     base = name.removesuffix("_total")
     metric = Metric(base, text, "gauge" if base == name else "counter")
     for labels, value in samples:

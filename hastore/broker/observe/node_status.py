@@ -1,9 +1,9 @@
-"""What a node says of itself: one value, its JSON form, and nothing that does I/O.
+"""The status of a node: one value and its JSON form, without I/O.
 
-``to_dict`` gives the form ``hastore.status/1``: its keys are stable, offsets and sizes are bytes,
-durations end in ``_s``.  ``from_dict`` reads it back and ignores keys that it does not know.  What
-is not known is None: the HA protocol reports one offset a slave, so what a slave has written and
-what it has forced to its disk only the slave itself can say.
+``to_dict`` returns the form ``hastore.status/1``: its keys are stable, offsets and sizes are bytes,
+durations end in ``_s``.  ``from_dict`` reads it back and ignores unknown keys.  Unknown values are
+None: a slave reports one offset to its master, so only the slave itself knows both what it has
+written and what it has flushed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SCHEMA: Final = "hastore.status/1"
-SILENT_MAX_S: Final = 20.0  # where a node does not say
+SILENT_MAX_S: Final = 20.0  # if a node's status does not have it
 
 
 @attrs.frozen(kw_only=True)
@@ -32,17 +32,17 @@ class SlaveRow:
     last_report_age_s: float
     rate_bytes_per_s: float
     sent_bytes: int
-    # How long ago the master's end passed its ack; ``is_least``: before the master's start.
+    # How long ago the master's end passed its ack; ``is_least``: that, or longer.
     lag_s: float | None = None
     lag_s_is_least: bool = False
-    eta_s: float | None = None  # until it has caught up, if both rates stay as they are
-    # From the slave's own status, where somebody has asked both.
+    eta_s: float | None = None  # until it has caught up at the present rates
+    # From the slave's own status, if the program that asks has merged both.
     name: str | None = None
     written_offset: int | None = None
     flushed_offset: int | None = None
     ack_level: str | None = None
     messages_per_s: float | None = None
-    note: str | None = None  # what is odd about the place where it began
+    note: str | None = None  # why the offset where it began is suspicious
 
 
 @attrs.frozen(kw_only=True)
@@ -71,18 +71,18 @@ class MasterLink:
     received_bytes: int
     connections: int
     local_address: str | None = None  # our end of the link: the slave's address on its master
-    # What the master has told it of and it has not; under load also what its newest record's age
-    # tells, which is an estimate.
+    # Bytes announced by the master that it does not have; under load an estimate by the age of its
+    # newest record.
     lag_bytes: int | None = None
     lag_is_estimate: bool = False
     lag_s: float | None = None  # how old the newest record was when bytes last came
     newest_record_age_s: float | None = None  # by two machines' wall clocks
-    # A master may be so long between heartbeats, as far as this slave knows; then it leaves.
+    # The longest silence of the master before the slave closes the link (housekeeping).
     silent_max_s: float | None = None
 
     @property
     def is_silent(self) -> bool:
-        """Whether its master has not been heard for too long."""
+        """Whether the master has been silent for too long."""
         limit_s = SILENT_MAX_S if self.silent_max_s is None else self.silent_max_s
         return self.last_read_age_s is not None and self.last_read_age_s > limit_s
 
@@ -115,35 +115,35 @@ class NodeStatus:
     put_counts: dict[str, int] = attrs.field(factory=dict)
     waiting_for_slave: int = 0
     dispatch_behind_bytes: int = 0  # confirmed, and not yet readable by consumers
-    dispatch_fault: str | None = None  # why dispatch stands still
+    dispatch_fault: str | None = None  # why the dispatch has stopped
     acks_needed: int = 0  # slaves that must acknowledge a put before it is PUT_OK
     ack_level: str | None = None  # a slave: what it acknowledges is "received" or "flushed"
     slave_lag_max: int | None = None  # a slave further behind does not count as available
-    slave_timeout_s: float | None = None  # a put waits so long for its acks
+    slave_timeout_s: float | None = None  # how long a put waits for its acks
     puts_refused_because: str | None = None
-    confirm_offset: int | None = None  # consumers may read what lies below
+    confirm_offset: int | None = None  # consumers may read what is below
     written_bytes_per_s: float | None = None
-    messages_per_s: float | None = None  # that came into the log in the last seconds
+    messages_per_s: float | None = None  # appended, over the last seconds
     wall_time_ms: int | None = None  # this node's clock when it answered
     disk_used_ratio: float | None = None
-    disk_full_ratio: float | None = None  # puts are refused above
+    disk_full_ratio: float | None = None  # above it puts are refused
     metrics_address: str | None = None
     # "append", "flush", "sent", "acknowledged" → LatencyHistogram's JSON form, since the start
     stages: dict[str, dict[str, Any]] = attrs.field(factory=dict)
 
     @property
     def followers(self) -> tuple[SlaveRow, ...]:
-        """The slaves that have reported; who connects and never does may be anybody."""
+        """The connections that have reported; others may not be slaves."""
         return tuple(row for row in self.slaves if row.ack_offset is not None)
 
     @property
     def current_slaves(self) -> tuple[SlaveRow, ...]:
-        """The connections, each slave once: without old sockets that nobody has closed yet."""
+        """The connections, each slave once: without its old sockets that are still open."""
         return without_old_sockets(self.slaves)
 
     @property
     def current_followers(self) -> tuple[SlaveRow, ...]:
-        """Those that have reported."""
+        """Those of ``current_slaves`` that have reported."""
         return tuple(row for row in self.current_slaves if row.ack_offset is not None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -162,13 +162,13 @@ class NodeStatus:
 
 
 def without_old_sockets(slaves: Sequence[SlaveRow]) -> tuple[SlaveRow, ...]:
-    """Leave out the sockets whose slaves have connected again, as far as that can be known.
+    """Leave out the sockets whose slaves have probably connected again.
 
-    A slave whose link broke comes back at once; its master may take its old socket for open until
-    the housekeeping closes it.  An old socket has the address of a newer one, and is silent since
-    that was connected.  A slave that lives reports each 5 s, so that of two slaves at one address
-    (one host, or one NAT) the older may be taken for the other's old socket for so long.  Each
-    newer socket is that of one slave, so it stands for one old socket at most.
+    A slave whose link broke connects again at once; its master may consider the old socket open
+    until the housekeeping closes it.  An old socket has the address of a newer one, and has been
+    silent since that was connected.  A slave reports every 5 s, so of two slaves at one address
+    (one host, or one NAT) the older may be taken for the other's old socket that long.  Each newer
+    socket belongs to one slave, so it accounts for at most one old socket.
     """
     followers = [index for index, row in enumerate(slaves) if row.ack_offset is not None]
     followers.sort(key=lambda index: slaves[index].connected_s)  # the newest first
