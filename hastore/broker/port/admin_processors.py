@@ -1,4 +1,4 @@
-"""What administrators make, list and compare: topics, groups, offsets, decisions, bytes.
+"""Requests of administrators: topics, groups, offsets, decisions, digests of the log.
 
 =============================================  ==================================================
 UPDATE_AND_CREATE_TOPIC (17)                   topic readQueueNums writeQueueNums perm …
@@ -12,7 +12,7 @@ LOG_DIGEST (28102, hastore's own)              from to → crc32 of the log's by
 
 Source: RocketMQ 4.9.8 ``AdminBrokerProcessor``.
 
-Invariant: what is answered with success is on the disk.
+Invariant: a topic or group whose request has succeeded is on the disk.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _EXPLAINED_MAX: Final = 1_000
 @final
 @attrs.define(eq=False)
 class AdminProcessors:
-    """Answers administrators; each method takes a request and gives its response."""
+    """Answers administrators; each method takes a request and returns the response."""
 
     target: RequestTarget
     data: BrokerData
@@ -87,19 +87,19 @@ class AdminProcessors:
         return request.response(ResponseCode.SUCCESS)
 
     def all_topics(self, request: RemotingCommand) -> RemotingCommand:
-        """List all topics."""
+        """Return all topics."""
         return json_response(request, self.data.topics.to_dict())
 
     def all_groups(self, request: RemotingCommand) -> RemotingCommand:
-        """List all groups."""
+        """Return all groups."""
         return json_response(request, self.data.groups.to_dict())
 
     def all_offsets(self, request: RemotingCommand) -> RemotingCommand:
-        """List all consumer offsets."""
+        """Return all consumer offsets."""
         return json_response(request, self.data.offsets.to_dict())
 
     def explain(self, request: RemotingCommand) -> RemotingCommand:
-        """Say why the last puts that were not PUT_OK were not."""
+        """Explain the last puts that were not PUT_OK."""
         last = integer_field(request.ext_fields, "last", 20)
         return json_response(request, self.target.explain(min(max(last, 0), _EXPLAINED_MAX)))
 
@@ -112,7 +112,7 @@ class AdminProcessors:
         if not (min_offset <= begin <= end <= max_offset and end - begin <= DIGEST_SIZE_MAX):
             msg = (
                 f"no digest of the bytes from {begin} to {end}: the log has {min_offset} to"
-                f" {max_offset}, and one request takes at most {DIGEST_SIZE_MAX}"
+                f" {max_offset}, and a digest covers at most {DIGEST_SIZE_MAX} bytes"
             )
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
 
@@ -128,7 +128,7 @@ class AdminProcessors:
                 position += len(data)
             return crc
 
-        async with self._one_digest:  # not so many threads that a flush would wait for one
+        async with self._one_digest:  # leaves threads to the flushes
             crc = await self.offload.run(digest)
         return json_response(request, {"from": begin, "to": end, "crc32": crc})
 

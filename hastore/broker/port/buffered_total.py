@@ -1,6 +1,6 @@
-"""What all clients together have sent of requests that are not whole yet, and who goes beyond it.
+"""The bytes of incomplete requests of all clients, and which client is closed if they are too many.
 
-It is the largest of the peer that has sent the most that goes: a client is never closed for what
+It is the largest connection of the peer that holds the most, so a client is never closed for what
 others send, be it much in one request or a little in each of many.
 
 Invariant: ``size`` is at most ``size_max`` after each ``count``.
@@ -19,37 +19,37 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-_peer_key: Final = lru_cache(maxsize=4096)(peer_key)  # of IPv6 it takes some microseconds
+_peer_key: Final = lru_cache(maxsize=4096)(peer_key)  # some microseconds for IPv6
 
 
 class Sender(Protocol):
-    """A connection with a request that is not whole yet."""
+    """A connection, perhaps with an incomplete request."""
 
     peer: tuple[str, int]
 
     @property
     def buffered_size(self) -> int:
-        """Bytes of it."""
+        """Bytes of its incomplete request."""
 
     def close_largest(self, total: int) -> None:
-        """Close it; it is taken out of the sum within."""
+        """Close it, and take its bytes out of the sum before returning."""
 
 
 @final
 @attrs.define(eq=False)
 class BufferedTotal:
-    """The sum, and its limit."""
+    """The sum over all ``senders``, and its limit."""
 
     size_max: int
     senders: Iterable[Sender]
     size: int = attrs.field(default=0, init=False)
 
     def count(self, size: int) -> None:
-        """Count bytes that are kept more, or (negative) less."""
+        """Add bytes to the sum, or (negative) remove them."""
         self.size += size
         while self.size > self.size_max:
             peers: dict[str, list[Sender]] = {}
-            for sender in reversed(list(self.senders)):  # of equals the newest
+            for sender in reversed(list(self.senders)):  # of equals, the newest
                 if sender.buffered_size:
                     peers.setdefault(_peer_key(sender.peer[0]), []).append(sender)
             most = max(peers.values(), key=lambda senders: sum(map(_size, senders)))

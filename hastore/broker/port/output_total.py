@@ -38,13 +38,13 @@ class Holder(Protocol):
 
     @property
     def stalled_since(self) -> float | None:
-        """When its peer last took something of what there is; None while it waits for us.
+        """When its peer last took some of its output; None if there is no output.
 
-        It never falls back while the peer takes what there is.
+        It never falls while the peer takes its output.
         """
 
     def close_stalled(self) -> None:
-        """Close it: what it holds is taken out of the sums within, and it is stalled no more."""
+        """Close it, and take its output out of the sums before returning."""
 
 
 @final
@@ -56,38 +56,38 @@ class OutputTotal:
     holders: Iterable[Holder]
     size: int = attrs.field(default=0, init=False)
     large: int = attrs.field(default=0, init=False)
-    # Who is first in the queue waits for ``_released``.
+    # The first in the queue waits for ``_released``.
     _queue: trio.StrictFIFOLock = attrs.field(factory=trio.StrictFIFOLock, init=False)
     _released: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
-    # When to look for stalled holders again, in trio's time: none has been stalled for STALLED_S
-    # before, and with many clients a look at all of them costs as much as some replies.
-    _next_look_time: float = attrs.field(default=0.0, init=False)
+    # When to search for stalled holders again (trio time): none can have stalled for STALLED_S
+    # before, and with many clients a search costs as much as some replies.
+    _next_search_time: float = attrs.field(default=0.0, init=False)
 
     def count(self, size: int) -> None:
-        """Count bytes that are held more, or (negative) less."""
+        """Add bytes to the output, or (negative) remove them."""
         self.size += size
         if size > 0 and self.size > self.size_max:
             self._close_stalled()
 
     def reserve_now(self, size: int) -> bool:
-        """Count a large answer of at most ``size``, if there is room and nobody waits for it."""
+        """Reserve for a large answer of at most ``size``; return False if that has to wait."""
         if self._queue.locked() or not self._has_room(size):
             return False
         self.large += size
         return True
 
     async def reserve(self, size: int) -> None:
-        """Wait until a large answer of at most ``size`` may be made, and count it."""
+        """Reserve for a large answer of at most ``size``; wait in turn until there is room."""
         async with self._queue:
             while not self._has_room(size):
                 self._close_stalled(size)
                 if not self._has_room(size):
-                    with trio.move_on_at(self._next_look_time):
+                    with trio.move_on_at(self._next_search_time):
                         await self._released.wait_for_running()
             self.large += size
 
     def release(self, size: int) -> None:
-        """Take a reservation back, or a part of it."""
+        """Return a reservation, or a part of it."""
         self.large -= size
         if size and self._released.is_waiting:
             self._released.wakeup()
@@ -97,7 +97,7 @@ class OutputTotal:
 
     def _close_stalled(self, wanted: int = 0) -> None:
         now = trio.current_time()
-        if now < self._next_look_time:
+        if now < self._next_search_time:
             return
         stalled = [
             (since, holder)
@@ -108,16 +108,16 @@ class OutputTotal:
         for since, holder in stalled:
             is_enough = max(self.size, self.large + wanted) <= self.size_max
             if is_enough or since + STALLED_S > now:
-                self._next_look_time = since + STALLED_S
+                self._next_search_time = since + STALLED_S
                 return
             holder.close_stalled()
-        self._next_look_time = now + STALLED_S
+        self._next_search_time = now + STALLED_S
 
 
 @final
 @attrs.define(eq=False)
 class HeldOutput:
-    """One connection's output; ``size`` of it all, ``reserved`` for a large answer."""
+    """One connection's output: ``size`` is that of all, ``reserved`` for a large answer."""
 
     total: OutputTotal
     size: int = attrs.field(default=0, init=False)
@@ -127,7 +127,7 @@ class HeldOutput:
     _whole_at: float = attrs.field(default=0.0, init=False)
 
     def count(self, size: int) -> None:
-        """Count bytes that are held more, or (negative) less."""
+        """Add bytes to the output, or (negative) remove them."""
         self.size += size
         if not self.is_closed:
             self.total.count(size)
@@ -135,7 +135,7 @@ class HeldOutput:
     # -- large answers ---------------------------------------------------------------------------
 
     def reserve_now(self, size: int) -> bool:
-        """Reserve for a large answer, if nobody has to wait for that."""
+        """Reserve for a large answer; return False if that has to wait."""
         if not self.total.reserve_now(size):
             return False
         self.reserved = size
@@ -150,29 +150,29 @@ class HeldOutput:
             self.reserved = size
 
     def release(self, left: int = 0) -> None:
-        """Take the reservation back, but for ``left`` bytes."""
+        """Return the reservation except ``left`` bytes."""
         size = max(self.reserved - left, 0)
         self.reserved -= size
         self.total.release(size)
 
-    # -- being taken -----------------------------------------------------------------------------
+    # -- sending ---------------------------------------------------------------------------------
 
     def begin(self, size: int) -> None:
-        """So much is given to the peer now."""
+        """Start to send ``size`` bytes."""
         self.stalled_since = trio.current_time()
         self._whole_at = self.stalled_since + size / TAKING_RATE_MIN
 
     def taken(self, size: int) -> None:
-        """The peer took so much of it."""
+        """Record that the peer took ``size`` bytes."""
         self.count(-size)
         self.stalled_since = min(trio.current_time(), self._whole_at)
 
     def rest(self) -> None:
-        """There is nothing to take."""
+        """Record that nothing is being sent."""
         self.stalled_since = None
 
     def close(self) -> None:
-        """Give up what is not sent."""
+        """Drop all output from the sums."""
         if not self.is_closed:
             self.total.count(-self.size)
             self.release()

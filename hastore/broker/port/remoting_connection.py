@@ -1,18 +1,18 @@
-"""One client's connection: everything that one recv brought is taken in one pass.
+"""One client's connection: all requests that one recv returned are taken in one pass.
 
 ::
 
     recv -> FrameReader -> submit / process -> (GroupCommitRequest.on_done) -> out -> one send
 
-There is no task, event or wait per message: the reading task submits, whoever decides a request
-appends its reply to ``out``, and the one writing task sends all that has gathered.  An answer that
-is large or has to wait (``reply.Later``) is made by the writing task itself when its turn comes; no
-reply waits behind one for which there is no room yet.
+There is no task, event or wait per message: the reading task submits, the service that decides a
+request appends the reply to ``out``, and the one writing task sends all that has gathered.  The
+writing task itself makes answers that are large or have to wait (``reply.Later``) when their turn
+comes; replies do not wait for one that has no room yet.
 
 Invariants: frames never interleave; at most ``in_flight_max`` requests wait for a decision, at most
 one large answer is in memory, and a peer that does not take its replies is not read (replies, and
-requests that wait for their turn, count by their size); a connection that has ended leaves its
-undecided requests to be decided and answers none of them.  A header that has begun is whole within
+requests that wait for their turn, count by their size).  The undecided requests of a connection
+that has ended are decided, and not answered.  A header must be complete within
 ``header_timeout_ms``, a request or an answer within ``idle_timeout_ms``.
 """
 
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
     from hastore.env.interface import SendFile
 
 RECEIVE_SIZE: Final = 64 * 1024
-_REQUEST_COST: Final = 2048  # of a request that waits for its turn, beside its own bytes
-_REQUESTS_WITHOUT_A_BREAK: Final = 64  # 3 ms or so: many greedy clients are many turns
+_REQUEST_COST: Final = 2048  # bytes that a waiting request takes beside its own
+_REQUESTS_WITHOUT_A_BREAK: Final = 64  # some 3 ms, then it is the turn of others
 _NEVER: Final = float("inf")
-SEND_FILE_SIZE: Final = 256 * 1024  # between two signs of life of a peer that reads slowly
+SEND_FILE_SIZE: Final = 256 * 1024  # sent before the idle deadline is moved again
 
 
 @final
 @attrs.define(eq=False)
 class RemotingConnection:
-    """A connected client; ``run`` serves it until it ends and says why."""
+    """A connected client; ``run`` serves it until it ends, and returns why."""
 
     sock: trio.socket.SocketType
     peer: tuple[str, int]
@@ -67,11 +67,11 @@ class RemotingConnection:
     in_flight: int = attrs.field(default=0, init=False)
     requests: int = attrs.field(default=0, init=False)
     _reader: FrameReader = attrs.field(init=False)
-    buffered_size: int = attrs.field(default=0, init=False)  # of a request that is not whole
+    buffered_size: int = attrs.field(default=0, init=False)  # bytes of an incomplete request
     _header_deadline: float = attrs.field(default=_NEVER, init=False)
     _idle_deadline: float = attrs.field(default=_NEVER, init=False)
     _out: list[bytes | Later] = attrs.field(factory=list, init=False)
-    # Replies that are not taken, and requests whose turn has not come.
+    # The bytes of replies that are not taken, and of requests whose turn has not come.
     _held: HeldOutput = attrs.field(init=False)
     _to_send: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _room: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
@@ -81,14 +81,14 @@ class RemotingConnection:
     _failure: Exception | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Make the reader, with the configured limit, and the account of what is not taken."""
+        """Make the reader and the account of the output."""
         self._reader = FrameReader(self.config.frame_size_max)
         self._held = HeldOutput(self.output_total)
 
     async def run(self) -> Exception | None:
         """Serve until the peer leaves, breaks the protocol, falls silent, or ``stop_reading``.
 
-        Gives None for a connection that ended well, else what ended it.
+        Return None for a connection that ended normally, else the error that ended it.
         """
         try:
             self._progressed()
@@ -100,7 +100,7 @@ class RemotingConnection:
                     self._reading = False
                     self._to_send.wakeup()
             if self._scope.cancelled_caught and self._failure is None:
-                return self._too_late()
+                return self._timeout_error()
             return self._failure
         finally:
             self._close()
@@ -109,7 +109,7 @@ class RemotingConnection:
 
     @property
     def local_address(self) -> tuple[str, int]:
-        """Where the client has connected to."""
+        """The address that the client has connected to."""
         return bound_address(self.sock)
 
     @property
@@ -119,20 +119,20 @@ class RemotingConnection:
 
     @property
     def stalled_since(self) -> float | None:
-        """When its peer last took something, as HeldOutput counts it."""
+        """Since when the peer has not taken enough (HeldOutput); None without output."""
         return self._held.stalled_since
 
     def stop_reading(self) -> None:
-        """Take no further request; ``run`` ends when those in flight are answered."""
+        """Take no more requests; ``run`` returns when those in flight are answered."""
         self._read_scope.cancel()
 
     def evict(self, reason: str, *, limit: str) -> None:
-        """End at once, for others: this one asks nothing, takes nothing, or holds too much."""
+        """End at once, to make room for others."""
         self._close()
         self._fail(LimitReachedError(reason, limit=limit))
 
     def close_stalled(self) -> None:
-        """End at once: all clients together leave too many answers, and this one takes none."""
+        """End at once: clients leave too many answers, and this one takes none."""
         size = self._held.size
         reason = f"takes no answers, and clients hold too many; {size} bytes of them are its own"
         self.evict(reason, limit="output_size_total_max")
@@ -163,7 +163,7 @@ class RemotingConnection:
             self._fail(error)
 
     def _watch_header(self) -> None:
-        """Set the time by which a header that has begun must be whole."""
+        """Set the deadline for the rest of a header, or remove it."""
         if self._reader.is_in_header:
             if self._header_deadline == _NEVER:
                 self._header_deadline = trio.current_time() + self.config.header_timeout_ms / 1000
@@ -181,7 +181,7 @@ class RemotingConnection:
         return self.in_flight < config.in_flight_max and self._held.size < config.output_size_max
 
     def close_largest(self, total: int) -> None:
-        """End at once: all clients together send too much, its peer most, and it most of that."""
+        """End at once: clients hold too much of incomplete requests, this one the most."""
         size = self.buffered_size
         reason = f"clients hold {total} bytes of incomplete requests, its address most: here {size}"
         self.evict(reason, limit="buffered_size_max")
@@ -195,7 +195,7 @@ class RemotingConnection:
     def _take(self, command: RemotingCommand) -> None:
         self.requests += 1
         if command.is_response:
-            return  # nobody here asks clients anything
+            return  # this server sends no requests
         if command.code not in SEND_CODES:
             response = self.processors.process(command, self)
             if not isinstance(response, RemotingCommand):
@@ -207,7 +207,7 @@ class RemotingConnection:
         try:
             request = self.sends.submit(command, self.peer)
         except (ProtocolError, RequestFailedError) as error:
-            # MESSAGE_ILLEGAL also for what cannot be read: it is certain that nothing was stored.
+            # MESSAGE_ILLEGAL for malformed requests too: certainly nothing was stored.
             code = getattr(error, "code", ResponseCode.MESSAGE_ILLEGAL)
             if not command.is_one_way:
                 self._reply(encode_command(command.response(code, remark=str(error))))
@@ -221,14 +221,14 @@ class RemotingConnection:
     # -- replies out -----------------------------------------------------------------------------
 
     def _on_put_done(self, request: GroupCommitRequest) -> None:
-        """Answer a request that was in flight; called by whoever decided it."""
+        """Answer a request that was in flight; called when it is decided."""
         self.in_flight -= 1
         if self.is_closed:
             return
         reply_to: ReplyTo | None = request.tag
         if reply_to is not None:
             self._reply(self.sends.reply_frame(request, reply_to))
-        self._give_room()
+        self._signal_room()
         if not self._reading:
             self._to_send.wakeup()
 
@@ -239,12 +239,12 @@ class RemotingConnection:
         self._held.count(len(reply))
 
     def notify(self, command: RemotingCommand) -> None:
-        """Send a one-way command; dropped where the peer does not read."""
+        """Send a one-way command; drop it if the peer does not read."""
         if not self.is_closed and self._held.size < self.config.output_size_max:
             self._reply(encode_command(command))
 
     def answer_later(self, later: Later) -> None:
-        """Let the writing task make an answer in its turn; in flight until it has begun."""
+        """Have the writing task make an answer in its turn; until then it is in flight."""
         if self.is_closed:
             return
         self.in_flight += 1
@@ -253,7 +253,7 @@ class RemotingConnection:
         self._out.append(later)
 
     def _counted(self, later: Later, size: int) -> Later:
-        """Count a request, which ``later`` keeps, until it is answered."""
+        """Count the request that ``later`` keeps in memory, until the answer is made."""
         size += _REQUEST_COST
         self._held.count(size)
 
@@ -293,7 +293,7 @@ class RemotingConnection:
     async def _wait_for_room(
         self, turn: deque[bytes | Later], size: int, nursery: trio.Nursery
     ) -> deque[bytes | Later]:
-        """Wait for room for a large answer; send the replies meanwhile, and give what is left."""
+        """Wait for room for a large answer, sending replies; return the answers that are left."""
 
         async def reserve() -> None:
             await self._held.reserve(size)
@@ -319,7 +319,7 @@ class RemotingConnection:
             finally:
                 self.in_flight -= 1
             if answer is None:
-                self._give_room()
+                self._signal_room()
             elif isinstance(answer, ZeroCopyReply):
                 self._held.release()
                 await self._send_files(answer)
@@ -333,7 +333,7 @@ class RemotingConnection:
 
     async def _send_files(self, answer: ZeroCopyReply) -> None:
         self._held.count(len(answer.head))
-        with contextlib.ExitStack() as stack:  # expiry waits for the files that are being sent
+        with contextlib.ExitStack() as stack:  # expiry does not close files that are being sent
             for part in answer.ranges:
                 stack.enter_context(part.mapped_file.held())
             await self._send_all(answer.head, trio.socket.MSG_MORE)
@@ -349,7 +349,7 @@ class RemotingConnection:
                 left = left[sent:]
                 self._held.taken(sent)
                 self._progressed()
-                self._give_room()
+                self._signal_room()
         finally:
             self._held.rest()
 
@@ -361,14 +361,14 @@ class RemotingConnection:
             position += size
             self._progressed()
 
-    def _give_room(self) -> None:
+    def _signal_room(self) -> None:
         if self._room.is_waiting and self._has_room():
             self._room.wakeup()
 
     # -- the end ---------------------------------------------------------------------------------
 
     def _close(self) -> None:
-        """Give up what is not whole, and what is not sent."""
+        """Drop the incomplete request and the unsent replies."""
         self._account(0)
         self._reader.clear()
         self._held.close()
@@ -381,8 +381,8 @@ class RemotingConnection:
     def _set_deadline(self) -> None:
         self._scope.deadline = min(self._idle_deadline, self._header_deadline)
 
-    def _too_late(self) -> LimitReachedError:
-        """Say which deadline has passed."""
+    def _timeout_error(self) -> LimitReachedError:
+        """Return the error for the deadline that has passed."""
         if self._header_deadline < self._idle_deadline:
             ms = self.config.header_timeout_ms
             msg = f"no whole header of a request within {ms} ms"
@@ -393,7 +393,7 @@ class RemotingConnection:
 
     def _fail(self, error: Exception) -> None:
         if self._failure is None:
-            # Without its traceback, whose frames hold requests and answers of many megabytes until
-            # the garbage collector finds the ring.
+            # The frames of a traceback would keep requests and answers of many megabytes in memory
+            # until the garbage collector finds the reference cycle.
             self._failure = error.with_traceback(None)
         self._scope.cancel()

@@ -1,17 +1,16 @@
 """The client port: RocketMQ's remoting protocol 4.x in front of a master or a slave.
 
-One task accepts at each listener; each connection is served by its own two tasks
-(``RemotingConnection``).  A peer that breaks the protocol, falls silent, or comes when
-``connections_max`` (of one address: ``connections_per_address_max``) are there already is closed,
-remembered in ``statistics`` and logged, once a minute for each kind and peer; nobody else notices.
-A client that has asked for nothing yet is evicted for a newcomer, so that silent peers keep no
-client out.
+One task accepts at each listener; each connection is served by two tasks of its own
+(``RemotingConnection``).  A peer that breaks the protocol, falls silent, or exceeds
+``connections_max`` or ``connections_per_address_max`` is closed, recorded in ``statistics``, and
+logged once a minute for each kind and peer; other clients do not notice.  A client that has sent no
+request yet is evicted for a newcomer, so that silent peers cannot keep clients out.
 
 Topics, groups and offsets are read before the first request and written when they change
 (``BrokerData``); without ``data_dir`` they live in memory only.
 
-Invariant: at most ``connections_max`` connections, each bounded as RemotingConnection says; what
-they hold together is bounded by ``buffered_size_max`` and ``output_size_total_max``.
+Invariant: at most ``connections_max`` connections, each within the limits of RemotingConnection,
+and together within ``buffered_size_max`` and ``output_size_total_max``.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _log = logger("remoting")
 
 @attrs.frozen(kw_only=True)
 class RemotingStatistics:
-    """A server at one instant; ``refused`` are the last peers that were closed, and why."""
+    """A snapshot of a server; ``refused``: the last peers that were closed, and why."""
 
     connections: int
     in_flight: int
@@ -84,7 +83,7 @@ class RemotingServer:
         self._sends = SendMessageProcessor(target, self.data.topics)
         self._processors = RequestProcessors(env, target, config, self.data)
         self._connections: dict[RemotingConnection, None] = {}
-        # Those that have asked for nothing yet, perhaps; the oldest first.
+        # Contains all that have sent no request yet; the oldest first.
         self._unidentified: dict[RemotingConnection, None] = {}
         self._peers = PeerCount()
         self._limits = PortLimits(config.connections_max, config.connections_per_address_max)
@@ -98,9 +97,9 @@ class RemotingServer:
         self._scope = trio.CancelScope()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled, or until ``shut_down`` has let the last connection end.
+        """Serve until cancelled, or until the last connection has ended after ``shut_down``.
 
-        ``task_status``: the tables are read.  What is to be kept is written before it returns.
+        ``task_status`` reports that the tables are read.  They are written before it returns.
         """
         with self._scope:
             await self._env.offload.run(self.data.load)
@@ -124,19 +123,19 @@ class RemotingServer:
                         accepting.start_soon(self._accept_connections, listener, nursery)
 
     def on_dispatched(self, queues: Sequence[ConsumeQueue]) -> None:
-        """Know the queues that grew, and wake the pulls that wait for them."""
+        """Add the topics of queues that grew, and wake the pulls that wait for them."""
         self.data.adopt(queues)
         self._processors.pulls.on_dispatched(queues)
 
     def shut_down(self, grace_s: float) -> None:
-        """Take no more requests, answer those in flight, let ``run`` end within ``grace_s``."""
+        """Take no more requests, answer those in flight; ``run`` ends within ``grace_s``."""
         self._scope.deadline = trio.current_time() + grace_s
         self._accept_scope.cancel()
         for connection in self._connections:
             connection.stop_reading()
 
     def statistics(self) -> RemotingStatistics:
-        """Take a snapshot."""
+        """Return a snapshot."""
         return RemotingStatistics(
             connections=len(self._connections),
             in_flight=sum(connection.in_flight for connection in self._connections),
@@ -175,7 +174,7 @@ class RemotingServer:
             nursery.start_soon(self._serve, connection)
 
     def _make_room(self, peer: tuple[str, int]) -> LimitReachedError | None:
-        """Make room for one more if need be; say which limit stands in the way if none can be."""
+        """Evict a client if there are too many; return the exceeded limit if none can be."""
         count, of_address = len(self._connections), self._peers.of(peer)
         crowd = self._limits.crowd(peer[0], count=count, of_address=of_address)
         if crowd is None:
@@ -226,7 +225,7 @@ class RemotingServer:
 
 
 def _kind(error: ProtocolError) -> str:
-    """Name what a peer was refused for."""
+    """Return the kind of refusal for the log."""
     if isinstance(error, LimitReachedError):
         return error.limit
     return "frame_size_max" if isinstance(error, FrameTooLargeError) else "protocol"

@@ -1,10 +1,10 @@
-"""Answers to everything that is not a message sent: one table from request code to processor.
+"""Answers to all requests but sent messages: one table from request code to processor.
 
 A master is its own name server: it answers GET_ROUTEINFO_BY_TOPIC with a route to itself, so a
 stock client needs no other.
 
-Invariant: every request gets exactly one response command; a malformed one gets SYSTEM_ERROR with
-a remark that names the fault.
+Invariant: every request gets exactly one response; a malformed one gets SYSTEM_ERROR and a remark
+that names the fault.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
 
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
-# Answers that are small: they wait for other things than room.
+# Answers that are small, and need not wait for room.
 _SMALL: Final = frozenset(
     {
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
@@ -81,7 +81,7 @@ class RequestProcessors:
         query = QueryMessageProcessor(target, self.config, self.env.offload)
         admin = AdminProcessors(target, data, self.env.offload)
         back = SendBackProcessor(target, data, self.env.offload)
-        # Answered as they are read: what they need is in memory.
+        # Answered at once: what they need is in memory.
         self._now = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
             RequestCode.HEART_BEAT: consumer.heartbeat,
@@ -97,7 +97,7 @@ class RequestProcessors:
             RequestCode.GET_MAX_OFFSET: _alone(query.max_offset),
             RequestCode.GET_MIN_OFFSET: _alone(query.min_offset),
         }
-        # Answered when everything before them has been sent: they have large answers, or wait.
+        # Answered when everything before them has been sent: the answers are large, or wait.
         self._in_turn = {
             RequestCode.PULL_MESSAGE: self.pulls.pull,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _waiting(query.search_offset),
@@ -117,7 +117,7 @@ class RequestProcessors:
     def process(
         self, request: RemotingCommand, client: ClientConnection
     ) -> RemotingCommand | Later:
-        """Answer one request, or say how it is answered in its turn."""
+        """Return the answer to a request, or how to make it in its turn."""
         in_turn = self._in_turn.get(request.code)
         if in_turn is not None:
             make = partial(_answer_in_turn, in_turn, request, client)
@@ -149,7 +149,7 @@ class RequestProcessors:
         target = self.target
         address = target.address
         if address is None or address[0] in _WILDCARDS:
-            address = client.local_address  # the client knows this one: it is the one it used
+            address = client.local_address  # the client can reach this one: it has
         is_slave = target.role is BrokerRole.SLAVE
         route = {
             "brokerDatas": [
@@ -182,11 +182,11 @@ class RequestProcessors:
         return json_response(request, {"table": runtime_info(status, now_ms)})
 
 
-# -- from one form of processor to another --------------------------------------------------------
+# -- adapters ------------------------------------------------------------------------------------
 
 
 def _alone(process: Callable[[RemotingCommand], RemotingCommand]) -> _Now:
-    """Leave out the client, for a processor that does not ask who it is."""
+    """Adapt a processor that does not need the client."""
 
     def processed(request: RemotingCommand, _client: ClientConnection) -> RemotingCommand:
         return process(request)
@@ -218,7 +218,7 @@ async def _answer_in_turn(
 
 
 def _failure(request: RemotingCommand, error: HastoreError) -> RemotingCommand:
-    """Answer with what a processor refused, or could not read; the disk's faults too."""
+    """Return the answer for a request that failed, also by a disk error."""
     if isinstance(error, RequestFailedError):
         return request.response(error.code, remark=str(error))
     kind = "" if isinstance(error, ProtocolError) else f"{type(error).__name__}: "

@@ -1,16 +1,17 @@
-"""CONSUMER_SEND_MSG_BACK (36): a message that a consumer could not handle comes again, later.
+"""CONSUMER_SEND_MSG_BACK (36): a consumer failed on a message, and will get it again later.
 
 ::
 
     fields   offset (physical) group delayLevel originMsgId originTopic maxReconsumeTimes
 
     consumer ─► %RETRY%group, delayed by level 3 + reconsumeTimes (or as asked)
-                 └─ after max_reconsume_times, or delayLevel < 0 ─► %DLQ%group, nobody's any more
+                 └─ after max_reconsume_times, or delayLevel < 0 ─► %DLQ%group, without consumers
 
-The message is stored again, whole, with its first topic in RETRY_TOPIC and its first id in
+The whole message is stored again, with its original topic in RETRY_TOPIC and its original id in
 ORIGIN_MESSAGE_ID.  Source: RocketMQ 4.9.8 ``AbstractSendMessageProcessor``.
 
-Invariant: the answer is a success exactly when the message is stored again.
+Invariant: the answer is a success if and only if the message is stored again, or the group's
+configuration says that it should not be.
 """
 
 from __future__ import annotations
@@ -48,21 +49,21 @@ PROPERTY_ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 FIRST_RETRY_LEVEL: Final = 3  # 10 s in the default table
 _DLQ_QUEUE_NUMS: Final = 1
 _RECONSUME_TIMES_MAX: Final = 1_000_000
-# What the store sets by itself, for the hosts of the first record.
+# The store sets these for the hosts of the new record.
 _HOST_FLAGS: Final = layout.BORN_HOST_V6_FLAG | layout.STORE_HOST_V6_FLAG
 
 
 @final
 @attrs.define(eq=False)
 class SendBackProcessor:
-    """Stores again, through ``target.submit``, what consumers send back."""
+    """Stores messages again that consumers send back, through ``target.submit``."""
 
     target: RequestTarget
     data: BrokerData
     offload: Offload
 
     async def send_back(self, request: RemotingCommand) -> RemotingCommand:
-        """Take one message back, and wait until it is stored."""
+        """Store one message again, and wait for its status."""
         if self.target.role is BrokerRole.SLAVE:
             msg = "this node is a slave; send to its master"
             raise RequestFailedError(msg, code=ResponseCode.SERVICE_NOT_AVAILABLE)
@@ -71,7 +72,7 @@ class SendBackProcessor:
         check_text("the group", name)
         group = self.data.groups.register(name)
         if not group.retry_queue_nums:
-            return request.response(ResponseCode.SUCCESS)  # the group wants no message twice
+            return request.response(ResponseCode.SUCCESS)  # the group has no retries
         physic_offset = integer_field(fields, "offset", bits=64)
         delay_level = integer_field(fields, "delayLevel", 0)
         times_max = integer_field(fields, "maxReconsumeTimes", group.retry_max_times)
@@ -85,7 +86,7 @@ class SendBackProcessor:
     async def _put_again(
         self, physic_offset: int, group: SubscriptionGroupConfig, delay_level: int, times_max: int
     ) -> GroupCommitRequest:
-        """Submit a message again; it is in memory no longer than that, however long the put."""
+        """Submit a message again; keep it in memory no longer than that."""
         record = await visible_record(self.offload, self.target.message_store, physic_offset)
         message = self._again(message_codec.decode(record), group, delay_level, times_max)
         return self.target.submit(message)
@@ -105,7 +106,7 @@ class SendBackProcessor:
             PROPERTY_ORIGIN_MESSAGE_ID,
             message_codec.message_id(stored.store_host, stored.physic_offset),
         )
-        # The consumer gives the message up once this is answered: so it waits as a put does.
+        # The consumer drops the message after a success, so this put waits for disk and slaves.
         properties.pop(PROPERTY_WAIT_STORE_MSG_OK, None)
         if stored.reconsume_times >= times_max or delay_level < 0:
             topic = DLQ_TOPIC_PREFIX + group.group
