@@ -1,7 +1,8 @@
-"""Reads old records in a thread, and new ones at once (``hastore.store.log.cold_read``).
+"""Reads of old records in a thread, and of new ones at once (``hastore.store.log.cold_read``).
 
 A file that expires meanwhile is closed only when no read of it is under way
-(``CleanCommitLogService``).  Few reads have a thread at a time: a flush must not wait for one.
+(``CleanCommitLogService``).  At most THREADS_MAX reads run in threads, so that a flush never waits
+for one.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class ColdReader:
     )
 
     async def run(self, log: CommitLog, steps: ReadSteps[T]) -> T:
-        """Run a read's steps; one whose records are all new is done without a pause."""
+        """Run a read's steps; new records are read without a checkpoint."""
         answer: Any = None
         try:
             while True:
@@ -50,6 +51,6 @@ class ColdReader:
             return result
 
     async def in_thread(self, call: Callable[[], T]) -> T:
-        """Run what is cold."""
+        """Run a cold read."""
         async with self._threads:
             return await self.offload.run(call)

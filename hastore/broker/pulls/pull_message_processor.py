@@ -1,29 +1,28 @@
-"""PULL_MESSAGE: messages of a queue, straight from the files where nothing has to look inside.
+"""PULL_MESSAGE: messages of a queue, sent from the log files without parsing if there is no filter.
 
-What a read comes to, and what the consumer is told (RocketMQ 4.9.8 ``PullMessageProcessor``):
+The outcome of a read and the answer's code (RocketMQ 4.9.8 ``PullMessageProcessor``):
 
 =======================  =============================  ==========================================
 FOUND                    SUCCESS
-NO_MATCHED_MESSAGE       PULL_RETRY_IMMEDIATELY         held on where the pull was held already
+NO_MATCHED_MESSAGE       PULL_RETRY_IMMEDIATELY         held again if the pull was held
 MESSAGE_WAS_REMOVING     PULL_RETRY_IMMEDIATELY
 OFFSET_FOUND_NULL        PULL_NOT_FOUND                 held
 OFFSET_OVERFLOW_ONE      PULL_NOT_FOUND                 held: the next message will be there
-NO_MATCHED_LOGIC_QUEUE   PULL_NOT_FOUND at offset 0     held; at others PULL_OFFSET_MOVED
+NO_MATCHED_LOGIC_QUEUE   PULL_NOT_FOUND at offset 0     held; PULL_OFFSET_MOVED at others
 NO_MESSAGE_IN_QUEUE      the same
-OFFSET_TOO_SMALL         PULL_OFFSET_MOVED              a slave: PULL_RETRY_IMMEDIATELY, and to ask
-OFFSET_OVERFLOW_BADLY    PULL_OFFSET_MOVED              the master, which knows (it may be behind)
+OFFSET_TOO_SMALL         PULL_OFFSET_MOVED              from a slave PULL_RETRY_IMMEDIATELY: it
+OFFSET_OVERFLOW_BADLY    PULL_OFFSET_MOVED              may be behind, so ask the master
 OFFSET_RESET             PULL_OFFSET_MOVED
 =======================  =============================  ==========================================
 
-Records that lie side by side leave together.  Pieces of at least SENDFILE_SIZE_MIN on average leave
-by sendfile; smaller ones (several topics share the log) are copied into the reply, and so is what
-is not flushed: a socket would hold on to its pages (``write_socket_service``).  Where they may be
-cold that is done in a thread, and so is what a filter reads (``cold_read``).  Measured on loopback,
-32 pieces a reply, copied | by sendfile, in MB/s: 1 KiB 607 | 74, 4 KiB 1261 | 302, 8 KiB
-1808 | 564, 16 KiB 714 | 1473, 64 KiB 569 | 4337; one piece: 4 KiB 284 | 206, 16 KiB 910 | 801,
-64 KiB 1816 | 2681.
+Adjacent records are sent as one piece.  Pieces of at least SENDFILE_SIZE_MIN on average are sent by
+sendfile; smaller ones (several topics share the log) are copied into the reply, and so are bytes
+that are not flushed, whose pages a socket would hold (``write_socket_service``).  Cold bytes are
+copied, or read for a filter, in a thread (``cold_read``).  Measured on loopback, 32 pieces a reply,
+copied | by sendfile, in MB/s: 1 KiB 607 | 74, 4 KiB 1261 | 302, 8 KiB 1808 | 564, 16 KiB
+714 | 1473, 64 KiB 569 | 4337; one piece: 4 KiB 284 | 206, 16 KiB 910 | 801, 64 KiB 1816 | 2681.
 
-Invariant: an answer says where to go on, whatever its code.
+Invariant: an answer has the offset to continue at, whatever its code.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ if TYPE_CHECKING:
     from hastore.wire.remoting_command import RemotingCommand
 
 SENDFILE_SIZE_MIN: Final = 16 * 1024
-SHORT_POLLING_S: Final = 1.0  # how long a pull is held where long_polling_enable is false
+SHORT_POLLING_S: Final = 1.0  # how long a pull is held without long_polling_enable
 
 _FOUND: Final = ResponseCode.SUCCESS
 _NOT_FOUND: Final = ResponseCode.PULL_NOT_FOUND
@@ -92,7 +91,7 @@ _NO_QUEUE: Final = frozenset(
 
 
 def response_code(status: GetMessageStatus, queue_offset: int, *, is_slave: bool) -> ResponseCode:
-    """Say what a read's status is to the consumer that asked for ``queue_offset``."""
+    """Return the response code for a read at ``queue_offset``."""
     code = _CODES[status]
     if status in _NO_QUEUE and queue_offset:
         code = _MOVED
@@ -101,10 +100,10 @@ def response_code(status: GetMessageStatus, queue_offset: int, *, is_slave: bool
 
 @attrs.frozen
 class _Asked:
-    """A pull that was checked: what is needed to try it, once or again.
+    """A validated pull: what is needed to try it, once or again.
 
-    A client may have many of them held, so what else came with the request, its body above all, is
-    not kept; nor is what is made of the expression, which may be many times its size.
+    A client may have many of them held, so the rest of the request, its body above all, is not
+    kept; nor is the parsed expression, which may be many times as large.
     """
 
     serialize_type: SerializeType
@@ -117,7 +116,7 @@ class _Asked:
 @final
 @attrs.define(eq=False)
 class PullMessageProcessor:
-    """Answers pulls from ``target``'s store; ``holds`` keeps those that find nothing."""
+    """Answers pulls from ``target``'s store; ``holds`` holds those that find nothing."""
 
     env: Env
     target: RequestTarget
@@ -128,12 +127,12 @@ class PullMessageProcessor:
     _cold_reader: ColdReader = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Make the hold service, whose pulls come back here."""
+        """Make the reader and the hold service."""
         self._cold_reader = ColdReader(self.env.offload)
         self.holds = PullRequestHoldService(self._wake)
 
     def on_dispatched(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Look at what waits for queues that grew."""
+        """Wake the pulls that wait for queues that grew."""
         notify = self.holds.notify
         for queue in queues:
             notify(queue.topic, queue.queue_id, queue.max_offset)
@@ -141,7 +140,7 @@ class PullMessageProcessor:
     async def pull(self, command: RemotingCommand, client: ClientConnection) -> Answer | None:
         """Answer a pull, or hold it (None).
 
-        Raises ProtocolError where it cannot be read, RequestFailedError where it is refused.
+        Raises ProtocolError for a malformed pull, RequestFailedError for a refused one.
         """
         request = read_pull_request(command.ext_fields)
         asked = _Asked(
@@ -164,7 +163,7 @@ class PullMessageProcessor:
     # -- checks ----------------------------------------------------------------------------------
 
     def _check_group(self, request: PullRequest) -> int:
-        """Return the broker that the group reads from best."""
+        """Return the id of the broker that the group should read from."""
         group = self.data.groups.find(request.group)
         if not group.consume_enable:
             msg = f"group {request.group} is not allowed to consume"
@@ -192,7 +191,7 @@ class PullMessageProcessor:
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
 
     def _expression(self, request: PullRequest) -> str:
-        """Return the expression that the request brings, or the one of its group's heartbeat."""
+        """Return the expression in the request, else that of the group's heartbeat."""
         expression, expression_type = request.subscription, request.expression_type
         if expression is None:
             group = self.consumers.groups.get(request.group)
@@ -205,7 +204,7 @@ class PullMessageProcessor:
                 raise RequestFailedError(msg, code=ResponseCode.SUBSCRIPTION_NOT_LATEST)
             expression, expression_type = subscription.expression, subscription.expression_type
         if expression_type != EXPRESSION_TAG:
-            msg = f"messages are filtered by TAG here, not by {expression_type:.20}"
+            msg = f"this broker filters messages by TAG, not by {expression_type:.20}"
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
         return expression
 
@@ -223,7 +222,7 @@ class PullMessageProcessor:
         return self.target.message_store
 
     async def _get(self, asked: _Asked, queue_offset: int) -> GetMessageResult:
-        """Read the queue.  No pause lies between its end and the result: a pull can be held."""
+        """Read the queue; no checkpoint follows, so that a pull can be held."""
         request, store = asked.request, self._store
         tag_filter = TagFilter.parse(asked.expression)
         return await self._cold_reader.run(
@@ -263,7 +262,7 @@ class PullMessageProcessor:
         held.client.answer_later(Later(partial(self._again, held)))
 
     async def _again(self, held: HeldPull) -> Answer | None:
-        """Try a pull that was held; what still finds nothing is held on while it has time."""
+        """Try a held pull; hold it again if it finds nothing and has time left."""
         asked: _Asked = held.tag
         result = await self._get(asked, held.queue_offset)
         code = self._code(result.status, held.queue_offset)
@@ -271,7 +270,7 @@ class PullMessageProcessor:
         if goes_on and not held.is_due:
             held.queue_offset = result.next_begin_offset
             if held.queue_offset < result.max_offset:
-                # One read looks at so many only; nobody would wake it for those that are left.
+                # A read checks a limited number of messages; nothing would wake it for the rest.
                 await trio.lowlevel.checkpoint()
                 self._wake(held)
                 return None
@@ -290,7 +289,7 @@ class PullMessageProcessor:
             else:
                 ranges, body = await self._body(result.ranges)
                 if not ranges and not body:
-                    code = _RETRY  # the files went between the queue's read and this one
+                    code = _RETRY  # the files expired after the queue was read
         head = pull_reply_head(
             asked.serialize_type,
             asked.opaque,
@@ -307,7 +306,7 @@ class PullMessageProcessor:
         return ZeroCopyReply(head, tuple(ranges)) if ranges else head + body
 
     async def _body(self, records: tuple[tuple[int, int], ...]) -> tuple[list[FileRange], bytes]:
-        """Give the records as ranges of files to send, or as bytes; neither where they are gone."""
+        """Return the records as ranges of files, or as bytes; both empty if they expired."""
         log = self._store.commit_log
         pieces = merge_ranges(records, log.file_size)
         ranges = []
@@ -333,7 +332,7 @@ def _read(ranges: list[FileRange]) -> bytes:
 
 
 def merge_ranges(records: Iterable[tuple[int, int]], file_size: int) -> list[tuple[int, int]]:
-    """Join records that lie side by side in one file."""
+    """Join the (offset, size) of adjacent records in one file."""
     pieces: list[tuple[int, int]] = []
     end = -1
     for offset, size in records:

@@ -5,10 +5,10 @@
     hold ─► queue's pulls ─► on_dispatched: the queue grew ─► wake(pull)
               └─► slot of the deadline ─► time is up ───────► wake(pull), is_due
 
-There is no timer a pull: deadlines are rounded up to slots of a tenth of a second, and one task
-sleeps until the first slot that holds anything.
+Pulls have no timers of their own: deadlines are rounded up to slots of a tenth of a second, and one
+task sleeps until the first slot.
 
-Invariants: a pull is woken once, and held no more then; a client holds at most HELD_MAX pulls.
+Invariants: a pull is woken once, and is not held any more then; a client holds at most HELD_MAX.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ K = TypeVar("K")
 @final
 @attrs.define(eq=False)
 class HeldPull:
-    """A pull that waits for a message at ``queue_offset``; ``tag`` is the caller's own."""
+    """A pull that waits for a message at ``queue_offset``; ``tag`` belongs to the caller."""
 
     client: ClientConnection
     topic: str
@@ -50,10 +50,10 @@ class HeldPull:
 @final
 @attrs.define(eq=False)
 class PullRequestHoldService:
-    """The held pulls; ``wake`` is called with each that is held no more, and must not block."""
+    """The held pulls; ``wake`` is called with each one that is released, and must not block."""
 
     wake: Callable[[HeldPull], None]
-    # Dicts as ordered sets: who waits longest is woken first.
+    # Dicts as ordered sets: the pull that waits longest is woken first.
     _queues: dict[tuple[str, int], dict[HeldPull, None]] = attrs.field(factory=dict, init=False)
     _clients: dict[ClientConnection, dict[HeldPull, None]] = attrs.field(factory=dict, init=False)
     _slots: dict[int, dict[HeldPull, None]] = attrs.field(factory=dict, init=False)
@@ -64,7 +64,7 @@ class PullRequestHoldService:
         return sum(map(len, self._clients.values()))
 
     def hold(self, pull: HeldPull) -> bool:
-        """Hold a pull; False where its client holds too many, or is gone."""
+        """Hold a pull; return False if its client is gone or holds too many."""
         client = pull.client
         pulls = self._clients.setdefault(client, {})
         if len(pulls) >= HELD_MAX or client.is_closed:

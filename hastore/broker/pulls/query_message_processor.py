@@ -1,4 +1,4 @@
-"""Questions about queues and single messages: offsets, times, a key, an id.
+"""Queries for queues and single messages: by offset, time, key or id.
 
 =====================================  ==========================================================
 SEARCH_OFFSET_BY_TIMESTAMP (29)        topic queueId timestamp → offset
@@ -10,11 +10,11 @@ VIEW_MESSAGE_BY_ID (33)                offset (physical) → one record
 
 Source: RocketMQ 4.9.8 ``AdminBrokerProcessor``, ``QueryMessageProcessor``.
 
-A key is looked for in a thread, one after the other: where many messages carry it, or only its
-hash, the index names millions before the time that is asked for.
+One key at a time is searched, in a thread: if many messages have it, or only its hash, the index
+lists millions before the requested time.
 
-Invariant: at most QUERY_COUNT_MAX records and ``pull_size_max`` bytes are answered (one record in
-every case).
+Invariant: an answer has at most QUERY_COUNT_MAX records and ``pull_size_max`` bytes (but always one
+record).
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from hastore.wire.remoting_command import RemotingCommand
 
 QUERY_COUNT_MAX: Final = 64  # RocketMQ's maxMsgsNumBatch
-UNIQUE_KEY_COUNT: Final = 32  # what a query by UNIQ_KEY looks at (defaultQueryMaxNum)
-KEY_SIZE_MAX: Final = 32_767  # characters: what a record's properties can hold
+UNIQUE_KEY_COUNT: Final = 32  # limit of a query by UNIQ_KEY (defaultQueryMaxNum)
+KEY_SIZE_MAX: Final = 32_767  # characters that fit into a record's properties
 _UNIQUE_KEY_FIELD: Final = "_UNIQUE_KEY_QUERY"
 _TIME_MAX: Final = 2**63 - 1
 
@@ -52,7 +52,7 @@ _TIME_MAX: Final = 2**63 - 1
 @final
 @attrs.define(eq=False)
 class QueryMessageProcessor:
-    """Answers from ``target``'s store."""
+    """Answers queries from ``target``'s store."""
 
     target: RequestTarget
     config: RemotingConfig
@@ -102,7 +102,7 @@ class QueryMessageProcessor:
         check_text("the topic", topic)
         check_text("the key", key)
         if len(key) > KEY_SIZE_MAX:
-            msg = f"a key of {len(key)} characters; at most {KEY_SIZE_MAX}"
+            msg = f"the key has {len(key)} characters; at most {KEY_SIZE_MAX} are possible"
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
         count_max = integer_field(fields, "maxNum", UNIQUE_KEY_COUNT)
         if boolean_field(fields, _UNIQUE_KEY_FIELD):
@@ -115,7 +115,7 @@ class QueryMessageProcessor:
             begin_ms=max(integer_field(fields, "beginTimestamp", 0, bits=64), 0),
             end_ms=integer_field(fields, "endTimestamp", _TIME_MAX, bits=64),
         )
-        async with self._one_query:  # not so many threads that a flush would wait for one
+        async with self._one_query:  # leaves threads to the flushes
             records = await self.offload.run(query)
         if not records:
             msg = f"no message of topic {topic:.128} has key {key:.128} in that time"
@@ -132,7 +132,7 @@ class QueryMessageProcessor:
         )
 
     def _index_fields(self) -> dict[str, str]:
-        """Say how far the index reaches; clients show it, and go by nothing in it."""
+        """Return the index's end, in time and offset; clients only show it."""
         index_service = self._store.index_service
         end = 0 if index_service is None else index_service.end_physic_offset
         checkpoint = self._store.checkpoint
@@ -142,16 +142,16 @@ class QueryMessageProcessor:
         }
 
     async def view_message(self, request: RemotingCommand) -> RemotingCommand:
-        """Return the record that begins at a physical offset, if consumers may see it already."""
+        """Return the record that begins at a physical offset, if it was dispatched."""
         physic_offset = integer_field(request.ext_fields, "offset", bits=64)
         record = await visible_record(self.offload, self._store, physic_offset)
         return request.response(ResponseCode.SUCCESS, body=record)
 
 
 async def visible_record(offload: Offload, store: MessageStore, physic_offset: int) -> bytes:
-    """Return the record that begins at an offset, if it was dispatched: then consumers may see it.
+    """Return the record that begins at an offset, if consumers may see it (it was dispatched).
 
-    RequestFailedError where there is none.
+    Raises RequestFailedError if there is none.
     """
     if 0 <= physic_offset < store.consume_queues.max_physic_offset:
         record = await offload.run(lambda: store.record_at(physic_offset))
