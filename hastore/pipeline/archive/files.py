@@ -100,14 +100,11 @@ def archive_segment(
         for table in _chunks(segment_rows(disk, log, log_range)):
             writer.write(table)
     files = tuple(_finished(disk, folder, path, rows) for path, rows in writer.files.items())
-    source = disk.open_file(log_range.path, writable=False)
-    try:
+    with contextlib.closing(disk.open_file(log_range.path, writable=False)) as source:
         found = sum(
             _compare(f"{folder}/{file.path}", source, log_range.file_offset) for file in files
         )
         wanted = _count_written(source, end)
-    finally:
-        source.close()
     if file_digest(disk, log_range.path, log_range.file_size) != sha256:
         raise _changed(log_range.path, end)
     if found != wanted:  # rows do not overlap, so bytes are missing
@@ -213,12 +210,9 @@ def _parquet_writer(path: str) -> pq.ParquetWriter:
 def _finished(disk: Disk, folder: str, path: str, rows: int) -> ArchivedFile:
     """Sync a file and its directory, and return its entry."""
     whole = f"{folder}/{path}"
-    file = disk.open_file(whole, writable=False)
-    try:
+    with contextlib.closing(disk.open_file(whole, writable=False)) as file:
         file.sync()
         size = file.size
-    finally:
-        file.close()
     disk.sync_dir(whole.rpartition("/")[0])
     return ArchivedFile(path=path, rows=rows, size=size, sha256=file_digest(disk, whole, size))
 
@@ -291,44 +285,40 @@ def restore_segment(disk: Disk, archive: str, segment: ArchivedSegment, path: st
     """
     for file in segment.files:
         _check_file(disk, archive, file)
-    target = disk.open_sparse_file(path, segment.size)
-    try:
+    with contextlib.closing(disk.open_sparse_file(path, segment.size)) as target:
         for file in segment.files:
             for offset, data in file_runs(f"{archive}/{file.path}"):
                 position = offset - segment.physic_offset
                 if not 0 <= position <= segment.size - len(data):
-                    raise _not_the_same(archive, segment)
+                    raise _rows_differ(archive, segment)
                 target.pwrite(data, position)
         target.sync()
-    finally:
-        target.close()
     if file_digest(disk, path, segment.size) != segment.sha256:
-        raise _not_the_same(archive, segment)
+        raise _rows_differ(archive, segment)
 
 
 def _check_file(disk: Disk, archive: str, file: ArchivedFile) -> None:
     path = f"{archive}/{file.path}"
-    what = None
+    fault = None
     if not disk.exists(path):
-        what = "is missing"
+        fault = "is missing"
     else:
-        opened = disk.open_file(path, writable=False)
-        size = opened.size
-        opened.close()
+        with contextlib.closing(disk.open_file(path, writable=False)) as opened:
+            size = opened.size
         if size != file.size:
-            what = f"has {size} bytes, not {file.size}"
+            fault = f"has {size} bytes, not {file.size}"
         elif file_digest(disk, path, size) != file.sha256:
-            what = "has changed: its SHA-256 differs from the manifest's"
-    if what is not None:
+            fault = "has changed: its SHA-256 differs from the manifest's"
+    if fault is not None:
         raise LogDamagedError(
-            f"{path} {what}",
+            f"{path} {fault}",
             path=path,
             physic_offset=0,
             hint="restore the file from a copy of the archive",
         )
 
 
-def _not_the_same(archive: str, segment: ArchivedSegment) -> LogDamagedError:
+def _rows_differ(archive: str, segment: ArchivedSegment) -> LogDamagedError:
     return LogDamagedError(
         f"{archive}: the rows of segment {segment.segment} differ from its bytes",
         path=archive,

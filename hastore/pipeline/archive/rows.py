@@ -12,6 +12,7 @@ Invariant: rows do not overlap, so they may be written back in any order.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -68,19 +69,16 @@ ROW_SCHEMA: Final = pa.schema([*FILE_SCHEMA, ("topic", pa.string()), ("date", pa
 
 def segment_rows(disk: Disk, log: LogDirectory, log_range: LogRange) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one whole segment, with ``topic`` and ``date``.  Raises DiskError."""
-    file = disk.open_file(log_range.path, writable=False)
-    try:
+    with contextlib.closing(disk.open_file(log_range.path, writable=False)) as file:
         for piece in pieces(disk, log, log_range):
             if isinstance(piece, RecordBlock):
                 yield _records(piece, log_range)
-            else:
-                for offset in range(piece.start_offset, piece.end_offset, RAW_SIZE_MAX):
-                    size = min(RAW_SIZE_MAX, piece.end_offset - offset)
-                    data = file.pread(size, offset - log_range.file_offset)
-                    if data.count(0) != len(data):
-                        yield _raw(piece, log_range, offset, data)
-    finally:
-        file.close()
+                continue
+            for offset in range(piece.start_offset, piece.end_offset, RAW_SIZE_MAX):
+                size = min(RAW_SIZE_MAX, piece.end_offset - offset)
+                data = file.pread(size, offset - log_range.file_offset)
+                if data.count(0) != len(data):
+                    yield _raw(piece, log_range, offset, data)
 
 
 def _records(block: RecordBlock, log_range: LogRange) -> pa.RecordBatch:

@@ -11,6 +11,7 @@ not read.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import attrs
@@ -175,10 +176,7 @@ def _read(disk: Disk, log: LogDirectory, start: int, size: int) -> bytes:
     """Read up to ``size`` bytes, at most to the file's end; b"" if no file has the offset."""
     for file in log.files:
         if file.physic_offset <= start < file.next_offset:
-            opened = disk.open_file(file.path, writable=False)
-            try:
+            with contextlib.closing(disk.open_file(file.path, writable=False)) as opened:
                 size = min(size, file.next_offset - start)
                 return opened.pread(size, start - file.physic_offset)
-            finally:
-                opened.close()
     return b""

@@ -15,6 +15,7 @@ the producer leaves one.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
@@ -307,8 +308,7 @@ def _number_of_put(path: str, wanted: _Lines) -> int:
 
 def _lines(path: str) -> Iterator[bytes]:
     """Yield the lines of a file without line ends; their length has no limit."""
-    file = real_env().disk.open_file(path, writable=False)
-    try:
+    with contextlib.closing(real_env().disk.open_file(path, writable=False)) as file:
         position, rest = 0, b""
         while chunk := file.pread(_CHUNK_SIZE, position):
             position += len(chunk)
@@ -316,5 +316,3 @@ def _lines(path: str) -> Iterator[bytes]:
             yield from lines
         if rest:
             yield rest
-    finally:
-        file.close()

@@ -59,9 +59,6 @@ def write_table(frame: DataFrame, folder: str, name: str) -> str:
 
 def _sync(disk: Disk, folder: str) -> None:
     for entry in disk.list_dir(folder):
-        file = disk.open_file(f"{folder}/{entry.name}", writable=True)
-        try:
+        with contextlib.closing(disk.open_file(f"{folder}/{entry.name}", writable=True)) as file:
             file.sync()
-        finally:
-            file.close()
     disk.sync_dir(folder)

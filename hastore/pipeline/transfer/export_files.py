@@ -21,6 +21,7 @@ Text with a NUL counts as other bytes: many programs end a text there.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
@@ -177,11 +178,8 @@ def _tidy(disk: Disk, parts: str) -> list[str]:
         if not entry.size:
             disk.remove(old)
             continue
-        file = disk.open_file(old, writable=False)
-        try:
+        with contextlib.closing(disk.open_file(old, writable=False)) as file:
             file.sync()
-        finally:
-            file.close()
         disk.rename(old, f"{parts}/{name}")
         names.append(name)
     disk.sync_dir(parts)
@@ -194,10 +192,14 @@ def _csv_head(columns: Sequence[str]) -> bytes:
 
 def _join(disk: Disk, files: Sequence[str], whole: str, head: bytes) -> None:
     """Join files into one, synced; ``head`` comes first."""
-    sources = [disk.open_file(file, writable=False) for file in files]
-    sizes = [source.size for source in sources]
-    target = disk.open_sparse_file(whole, len(head) + sum(sizes))
-    try:
+    with contextlib.ExitStack() as stack:
+        sources = [
+            stack.enter_context(contextlib.closing(disk.open_file(file, writable=False)))
+            for file in files
+        ]
+        sizes = [source.size for source in sources]
+        target = disk.open_sparse_file(whole, len(head) + sum(sizes))
+        stack.callback(target.close)
         target.pwrite(head, 0)
         position = len(head)
         for source, size in zip(sources, sizes, strict=True):
@@ -206,6 +208,3 @@ def _join(disk: Disk, files: Sequence[str], whole: str, head: bytes) -> None:
                 target.pwrite(data, position)
                 position += len(data)
         target.sync()
-    finally:
-        for file in (*sources, target):
-            file.close()
