@@ -14,7 +14,7 @@ from hastore.errors import ConfigError, NotAStoreError
 from hastore.pipeline.rpo import history_lines
 from hastore.pipeline.rpo.history_lines import NotAHistoryError
 from hastore.pipeline.rpo.job import rpo
-from hastore.pipeline.rpo.rules import Fate, count_fates, judge
+from hastore.pipeline.rpo.rules import Fate, count_fates, verdict_of
 from hastore_cli.main import root
 from hastore_scenarios.judge.account import Account
 from hastore_scenarios.judge.history import load_history
@@ -77,7 +77,7 @@ def test_mixed_histories_give_the_checkers_verdict(spark, tmp_path):
     assert sorted(seen, key=order) == sorted(map(attrs.asdict, expected), key=order)
     fates = count_fates(expected)
     assert {fate: result.summary[fate.name.lower()] for fate in Fate} == fates
-    assert result.summary["verdict"] == judge(expected).value == "lost"
+    assert result.summary["verdict"] == verdict_of(expected).value == "lost"
     foreign = sum(one["foreign"] for one in result.summary["by_survivor"])
     assert foreign == sum(world.foreign() for world in worlds)
     for column in ("by_status", "by_topic"):

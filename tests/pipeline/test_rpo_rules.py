@@ -4,7 +4,14 @@ import attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hastore.pipeline.rpo.rules import Fate, PutTally, RpoVerdict, all_fates, count_fates, judge
+from hastore.pipeline.rpo.rules import (
+    Fate,
+    PutTally,
+    RpoVerdict,
+    all_fates,
+    count_fates,
+    verdict_of,
+)
 from hastore_scenarios.judge.account import Account
 from hastore_scenarios.judge.presence import RULES, count_broken, disagreements
 from tests.pipeline.rpo_worlds import RpoWorld
@@ -37,16 +44,16 @@ def test_every_case_has_one_fate_and_every_fate_a_case():
 
 def test_a_message_that_one_survivor_has_is_kept():
     """The other one may lack it: a message survives in one log."""
-    assert judge([one_put(present="01")]) is RpoVerdict.KEPT
-    assert judge([one_put(present="00")]) is RpoVerdict.LOST
+    assert verdict_of([one_put(present="01")]) is RpoVerdict.KEPT
+    assert verdict_of([one_put(present="00")]) is RpoVerdict.LOST
 
 
 def test_what_only_the_master_was_to_have_is_lost_but_not_wrong():
     """An ASYNC_MASTER's PUT_OK speaks for its own log: counted apart, wrong when asked for."""
     alone = [one_put(present="00", promised=False, puts=3)]
     assert count_fates(alone)[Fate.ALONE_LOST] == 3
-    assert judge(alone) is RpoVerdict.KEPT
-    assert judge(alone, strict=True) is RpoVerdict.LOST
+    assert verdict_of(alone) is RpoVerdict.KEPT
+    assert verdict_of(alone, strict=True) is RpoVerdict.LOST
 
 
 def test_lost_outweighs_broken():
@@ -57,14 +64,14 @@ def test_lost_outweighs_broken():
         one_put(outcome="unknown", status="NO_ANSWER", repeated=True, extra=1),
         one_put(altered=1),
     ]
-    assert [judge([one]) for one in broken] == [RpoVerdict.BROKEN] * 4
-    assert judge([*broken, one_put(present="00")]) is RpoVerdict.LOST
+    assert [verdict_of([one]) for one in broken] == [RpoVerdict.BROKEN] * 4
+    assert verdict_of([*broken, one_put(present="00")]) is RpoVerdict.LOST
     fine = [
         one_put(outcome="unknown", status="NO_ANSWER"),
         one_put(outcome="unknown", status="NO_ANSWER", present="00"),
         one_put(outcome="fail", status="NOT_SENT", present="00"),
     ]
-    assert judge(fine) is RpoVerdict.KEPT
+    assert verdict_of(fine) is RpoVerdict.KEPT
 
 
 @settings(max_examples=300)
@@ -96,7 +103,7 @@ def test_the_verdict_is_lost_if_and_only_if_a_promised_message_is_nowhere(random
         for put in world.history.operations
     )
     assert count_fates(tallies)[Fate.ACKNOWLEDGED_LOST] == lost
-    assert (judge(tallies) is RpoVerdict.LOST) == bool(lost)
+    assert (verdict_of(tallies) is RpoVerdict.LOST) == bool(lost)
 
 
 def test_a_disagreement_names_the_rule_and_both_numbers():

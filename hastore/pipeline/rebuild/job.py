@@ -30,7 +30,7 @@ from hastore.pipeline.rebuild.sink import (
     take_parts,
     write_rows,
 )
-from hastore.pipeline.rebuild.source import read_records
+from hastore.pipeline.rebuild.source import TASKS_PER_CORE, read_records
 from hastore.store.index.file import IndexFile
 from hastore.store.index.layout import IndexLayout
 from hastore.store.index.service import INDEX_DIR
@@ -71,7 +71,6 @@ INFO: Final = JobInfo(
         "hastore pipeline run rebuild D1 --out D2",
     ),
 )
-_TASKS_PER_CORE: Final = 2
 
 
 class RebuildConflictError(StoreError):
@@ -272,7 +271,7 @@ class _Build:
         wanted = file_size_of(self.config.mapped_file_size_consume_queue)
         old_root = f"{self.log.root or self.target}/{CONSUME_QUEUE_DIR}"
         old = find_queues(disk, old_root, wanted)
-        tasks = _TASKS_PER_CORE * self.spark.sparkContext.defaultParallelism
+        tasks = TASKS_PER_CORE * self.spark.sparkContext.defaultParallelism
         write_rows(queue_rows(records, tasks), self._sink(QUEUES, old.file_size))
         new_root = f"{self._work}/{CONSUME_QUEUE_DIR}"
         disk.make_dirs(new_root)

@@ -6,13 +6,15 @@ Every Python worker of Spark imports this module, so it imports little.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Final, final
 
 import attrs
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from hastore.pipeline.source.facts_source import WorkPartition
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -23,7 +25,7 @@ _DDL: Final = (
     "kind STRING, physic_offset BIGINT, last_offset BIGINT, end_offset BIGINT, topic BINARY,"
     " queue_id INT, queue_offset BIGINT, count INT, data BINARY"
 )
-_TASKS_PER_CORE: Final = 2
+TASKS_PER_CORE: Final = 2
 
 
 @final
@@ -50,7 +52,7 @@ def read_records(
     spark.dataSource.register(RebuildDataSource)
     options = RebuildOptions(
         store=store,
-        tasks=_TASKS_PER_CORE * spark.sparkContext.defaultParallelism,
+        tasks=TASKS_PER_CORE * spark.sparkContext.defaultParallelism,
         message_delay_level=message_delay_level,
         with_units=with_units,
         with_keys=with_keys,
@@ -77,14 +79,6 @@ class RebuildDataSource(DataSource):
         return RebuildReader(RebuildOptions(**json.loads(self.options["rebuild"])))
 
 
-class RangePartition(InputPartition):
-    """The ranges that one task reads."""
-
-    def __init__(self, ranges: Sequence[Any]) -> None:
-        super().__init__(None)
-        self.ranges = list(ranges)
-
-
 @final
 class RebuildReader(DataSourceReader):
     """Divides a log among tasks, and reads."""
@@ -99,11 +93,11 @@ class RebuildReader(DataSourceReader):
 
         disk = real_env().disk
         ranges = find_ranges(disk, self.options.store, Bounds())
-        return [RangePartition(group) for group in group_ranges(disk, ranges, self.options.tasks)]
+        return [WorkPartition(group) for group in group_ranges(disk, ranges, self.options.tasks)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Read one task's ranges.  Raises DiskError."""
-        if not isinstance(partition, RangePartition):
+        if not isinstance(partition, WorkPartition):
             return
         from hastore.env.real import real_env  # noqa: PLC0415 - see above
         from hastore.pipeline.rebuild.records import RebuildRecords  # noqa: PLC0415
@@ -114,5 +108,5 @@ class RebuildReader(DataSourceReader):
         levels = DelayLevels.parse(options.message_delay_level)
         log = find_log(disk, options.store)
         records = RebuildRecords(disk, log, levels, options.with_units, options.with_keys)
-        for log_range in partition.ranges:
+        for log_range in partition.work:
             yield from records.read(log_range)

@@ -14,8 +14,8 @@ from hastore.pipeline.rpo.rules import (
     count_fates,
     fates_by,
     fates_by_survivor,
-    judge,
     tallies_of,
+    verdict_of,
 )
 from hastore.store.tools.log_directory import find_log
 
@@ -100,7 +100,7 @@ def _result(
             f"{history} holds no put",
             hint="hastore produce --history FILE and hastore scenario run --keep write histories",
         )
-    verdict = judge(tallies, strict=strict)
+    verdict = verdict_of(tallies, strict=strict)
     numbers = {fate.name.lower(): number for fate, number in count_fates(tallies).items()}
     rows: list[dict[str, Any]] = []
     by_second: list[dict[str, Any]] = []

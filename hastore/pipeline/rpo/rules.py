@@ -152,7 +152,7 @@ def count_fates(tallies: Iterable[PutTally]) -> dict[Fate, int]:
     return counts
 
 
-def judge(tallies: Iterable[PutTally], *, strict: bool = False) -> RpoVerdict:
+def verdict_of(tallies: Iterable[PutTally], *, strict: bool = False) -> RpoVerdict:
     """Return the verdict; ``strict``: messages that only their master was to have count as lost."""
     tallies = list(tallies)
     counts = count_fates(tallies)
