@@ -201,7 +201,7 @@ def _in_order(
     if start is not None and end is not None and start > end:
         raise ConfigError(
             f"{name} {given[name]} is after {end_name} {given[end_name]}",
-            hint="give the earlier one as the start",
+            hint="the start must not be after the end",
         )
 
 
@@ -231,4 +231,4 @@ def time_ms(text: str, name: str) -> int:
 
 
 def _invalid(name: str, text: str, wanted: str) -> ConfigError:
-    return ConfigError(f"option {name}: {text!r} is not {wanted}", hint=f"give {wanted}")
+    return ConfigError(f"option {name}: {text!r} is not {wanted}", hint=f"use {wanted}")

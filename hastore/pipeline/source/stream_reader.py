@@ -87,7 +87,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return record_at(disk, store, int(wanted))
         raise ConfigError(
             f"option startingOffset: {wanted!r} is not a position in a log",
-            hint="give earliest, latest, an offset, or @ and a time",
+            hint="use earliest, latest, an offset, or @ and a time",
         )
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name

@@ -39,6 +39,6 @@ def columns_of(schema: StructType) -> list[str]:
         if found != own:
             raise ConfigError(
                 f"column {field.name} is {own}, not {found}",
-                hint=f"give it as {own}, and cast it afterwards",
+                hint=f"declare it as {own}, and cast it afterwards",
             )
     return names

@@ -68,8 +68,8 @@ def spark_error(error: BaseException) -> HastoreError:
     if missing is not None:
         return HastoreError(
             f"the Python of Spark's workers has no {missing[1].partition('.')[0]}",
-            hint="install numpy, pyarrow and isal there, and give --py-files the file that"
-            " hastore pipeline package builds",
+            hint="install numpy, pyarrow and isal there, and pass the file that hastore pipeline"
+            " package builds with --py-files",
         )
     lines = [line.strip() for line in whole.splitlines()]
     text = next((line for line in lines if line and not _NOISE.match(line)), type(error).__name__)
