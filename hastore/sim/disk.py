@@ -92,7 +92,7 @@ class SimFile:
         if self.buffer is None:
             return
         image = bytearray(self.buffer[:])
-        self.buffer.close()  # BufferError while somebody holds a view of it
+        self.buffer.close()  # BufferError while there is a view of it
         self.buffer = None
         self.inode.mapped -= 1
         self.inode.cache = image

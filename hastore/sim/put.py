@@ -1,4 +1,4 @@
-"""One message of a simulated producer: what it was told, and what the oracles know of it."""
+"""One message of a simulated producer: its answer, and what the oracles recorded about it."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class Simulation:
         self.producers = Producers(self.cluster, self.oracle, self.choices, self._violated)
         self.violation: ViolationError | None = None
         self.virtual_s = 0.0
-        self._steps = Steps(lambda: self._look(self.oracle.check_step), self._violated)
+        self._steps = Steps(lambda: self._check(self.oracle.check_step), self._violated)
         self.faults: Faults | None = None
         self._names = {node.host: node.name for node in self.cluster.nodes}
         self._names |= {CONSUMER: "consumer", PRODUCER: "producer"}
@@ -161,7 +161,7 @@ class Simulation:
         """Add what a node logs to the trace."""
         who = self._names.get(HOST.get(""), "world")
         self.trace.add(who, f"logs {text}", is_detail=level < logging.ERROR)
-        self._look(lambda: self.oracle.heard(who, text))
+        self._check(lambda: self.oracle.heard(who, text))
 
     async def run(self) -> None:
         """Run the seed, as the main task of a trio run in virtual time."""
@@ -209,7 +209,7 @@ class Simulation:
             self.trace.add("oracle", f"VIOLATION {error}")
         self._broken.set()
 
-    def _look(self, rule: Callable[[], None]) -> None:
+    def _check(self, rule: Callable[[], None]) -> None:
         try:
             rule()
         except ViolationError as error:
@@ -219,7 +219,7 @@ class Simulation:
 
     def _node_ended(self, node: SimNode, error: BaseException | None) -> None:
         assert self.faults is not None
-        self._look(lambda: self.oracle.node_ended(node, error))
+        self._check(lambda: self.oracle.node_ended(node, error))
         if isinstance(error, LogDamagedError) and not node.is_master:
             self._replace_disk(node)
         self.faults.restart(node, error)
@@ -248,7 +248,7 @@ class Simulation:
             await self._liveness()
             readers.cancel_scope.cancel()
         if self.violation is None:
-            self._look(self.oracle.check_end)
+            self._check(self.oracle.check_end)
 
     async def _safety(self) -> None:
         assert self.faults is not None
@@ -267,7 +267,7 @@ class Simulation:
     async def _check_rot_now_and_then(self) -> None:
         while True:
             await trio.sleep(_ROT_EVERY_S)
-            self._look(self._check_rot)
+            self._check(self._check_rot)
 
     # -- liveness ----------------------------------------------------------------------------------
 
@@ -276,8 +276,8 @@ class Simulation:
         with trio.move_on_after(LIVENESS_S):
             while True:
                 await trio.sleep(1.0)
-                self._look(self._check_rot)
-                self._look(self._operate)
+                self._check(self._check_rot)
+                self._check(self._operate)
                 if self._has_caught_up():
                     put = await self.producers.put(10)
                     if put is not None and put.status is not None and put.status.value == "PUT_OK":

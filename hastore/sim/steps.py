@@ -27,9 +27,9 @@ STEPS_AT_ONCE_MAX: Final = 4 * WINDOW_SIZE
 @final
 @attrs.define(eq=False)
 class Steps(trio.abc.Instrument):
-    """Calls ``look`` after each step, and ``broken`` if it raises or time stands still."""
+    """Calls ``check`` after each step, and ``broken`` if it raises or time stands still."""
 
-    look: Callable[[], None]
+    check: Callable[[], None]
     broken: Callable[[ViolationError], None]
     now: float = 0.0
     _at_once: int = 0
@@ -50,7 +50,7 @@ class Steps(trio.abc.Instrument):
         if self._is_over:
             return
         try:
-            self.look()
+            self.check()
         except Exception as error:  # noqa: BLE001 - trio would remove the instrument and go on
             self.broken(broken_off(error))
 

@@ -16,7 +16,7 @@ FILE_SIZE = 64 * 1024
     ),
 )
 async def expired_range(world: World) -> None:
-    """If the slave appended after a gap, its offsets would look right, but messages would lack."""
+    """If the slave appended after a gap, its offsets would look right, but messages be missing."""
     master = await world.start_master("a", mapped_file_size=FILE_SIZE)
     slave = await world.start_slave("b", master=master, mapped_file_size=FILE_SIZE)
     await world.wait_healthy(slave)

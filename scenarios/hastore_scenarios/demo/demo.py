@@ -63,7 +63,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DEFAULTS: Final = (StoreConfig(data_dir=""), HAConfig())
 
 
-async def tell(stage: DemoStage, given: DemoInput, *, spark: bool) -> Verdict:
+async def run_story(stage: DemoStage, given: DemoInput, *, spark: bool) -> Verdict:
     """Run the story from beginning to end; return the checker's verdict."""
     await start_both(stage)
     await produce_lines(stage, given)
@@ -420,7 +420,7 @@ async def _in_place(given: DemoInput, console: Console, place: DemoPlace, *, spa
     verdict: Verdict | None = None
     async with _processes_ended(stage):
         try:
-            verdict = await tell(stage, given, spark=spark)
+            verdict = await run_story(stage, given, spark=spark)
         except (DemoFailed, ScenarioFailed, trio.TooSlowError) as error:
             stage.expect(False, str(error) or "a step took too long", "the demo ends here")
     stage.step("The whole story")

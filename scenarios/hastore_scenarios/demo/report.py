@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "demo"
 _TITLE: Final = "a master, a slave, and faults"
-_PROVES: Final = "no acknowledged message is lost, whoever is killed, frozen or promoted"
+_PROVES: Final = "no acknowledged message is lost, whichever node is killed, frozen or promoted"
 
 
 def take_puts(history: History, path: Path, *, node: str, began_wall_s: float) -> None:
