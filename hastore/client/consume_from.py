@@ -63,7 +63,7 @@ class ConsumeFrom:
     async def find(
         self, client: RemotingClient, group: str | None, topic: str, queue_id: int
     ) -> int:
-        """Return this start's offset in a queue, which the node may be asked for.
+        """Return this start's offset in a queue; may ask the node for it.
 
         Raises as ``RemotingClient.invoke`` does.
         """

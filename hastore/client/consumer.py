@@ -113,8 +113,8 @@ class Consumer:
         """
         start = start or (ConsumeFrom.beginning() if group is None else ConsumeFrom.stored())
         if start.needs_group and group is None:
-            msg = "a stored offset is a group's, and no group is given"
-            raise ConfigError(msg, hint="give a group, or begin somewhere else")
+            msg = "only a group has stored offsets, and there is none here"
+            raise ConfigError(msg, hint="name a group, or another start")
         settings = StreamSettings(
             topic=topic,
             group=group,

@@ -277,7 +277,7 @@ async def open_remoting_client(
     except UnreachableError as error:
         error.hint = error.hint or (
             "start a node there (hastore master, or hastore slave if it was one)"
-            ", or give another address"
+            ", or name another address"
         )
         raise
     tune(sock)

@@ -56,7 +56,7 @@ def _disk_error(doing: str, path: str, error: OSError) -> DiskError:
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in _FULL:
         msg = f"no space to {doing} {path}: {reason}"
-        hint = "free space on that file system; reads go on meanwhile"
+        hint = "free space on that file system; reads continue meanwhile"
         return DiskFullError(msg, path=path, hint=hint)
     msg = f"cannot {doing} {path}: {reason}"
     return DiskError(msg, path=path, hint=_HINTS.get(error.errno or 0))

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 THREADS_MAX: Final = 8  # concurrent reads ahead; the rest of trio's threads are for flushes
 STEP_SIZE: Final = 1024 * 1024
-ASKED_DISTANCE: Final = 256 * 1024
+PROBE_DISTANCE: Final = 256 * 1024
 COPY_SIZE: Final = 64 * 1024  # buffer of each peer where sendfile does not work
 
 # The answers of file systems without RWF_NOWAIT (tmpfs), and of kernels before Linux 4.14.
-_CANNOT_ASK: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+_CANNOT_PROBE: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 # "Applications may wish to fall back to read(2) and write(2)": sendfile(2).
 _CANNOT_SEND: Final = frozenset({errno.EINVAL, errno.ENOSYS})
 _ANY_BYTE: Final = [bytearray(1)]
@@ -46,7 +46,7 @@ class RealSendFile:
 
     offload: Offload
     # Whether RWF_NOWAIT works here; a node's log is on one file system.
-    _can_ask: bool = attrs.field(default=True, init=False)
+    _can_probe: bool = attrs.field(default=True, init=False)
     _threads: trio.CapacityLimiter = attrs.field(
         factory=lambda: trio.CapacityLimiter(THREADS_MAX), init=False
     )
@@ -86,19 +86,19 @@ class RealSendFile:
 
     def _is_cached(self, file: DiskFile, position: int, size: int) -> bool:
         """Whether the probed pages are in the page cache; true where the kernel cannot say."""
-        if not self._can_ask:
+        if not self._can_probe:
             return True
         source = file.fileno()
         last = position + size - 1
         try:
-            for asked in range(position, last, ASKED_DISTANCE):
-                os.preadv(source, _ANY_BYTE, asked, os.RWF_NOWAIT)
+            for probed in range(position, last, PROBE_DISTANCE):
+                os.preadv(source, _ANY_BYTE, probed, os.RWF_NOWAIT)
             os.preadv(source, _ANY_BYTE, last, os.RWF_NOWAIT)
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno in _CANNOT_ASK:
-                self._can_ask = False  # sendfile will raise any other error
+            if error.errno in _CANNOT_PROBE:
+                self._can_probe = False  # sendfile will raise any other error
         return True
 
     async def _read(self, file: DiskFile, position: int, size: int) -> bytes:

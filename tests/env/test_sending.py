@@ -15,7 +15,7 @@ import trio.testing
 
 from hastore.env import sending
 from hastore.env.real import RealDisk, real_env
-from hastore.env.sending import ASKED_DISTANCE, COPY_SIZE, STEP_SIZE, THREADS_MAX, RealSendFile
+from hastore.env.sending import COPY_SIZE, PROBE_DISTANCE, STEP_SIZE, THREADS_MAX, RealSendFile
 from hastore.errors import DiskError
 from tests.support.env.fake_env import FakeOffload
 
@@ -129,7 +129,7 @@ async def test_what_is_cold_is_read_in_a_thread_first(sent, kernel):
 
 
 @pytest.mark.parametrize(
-    "cold", [0, SIZE - 1, 2 * ASKED_DISTANCE, STEP_SIZE, STEP_SIZE - 1], ids=str
+    "cold", [0, SIZE - 1, 2 * PROBE_DISTANCE, STEP_SIZE, STEP_SIZE - 1], ids=str
 )
 async def test_one_cold_page_is_enough_for_a_thread(sent, kernel, cold):
     """The first, the last, and one each 256 KiB: what read-ahead and eviction leave half done."""
