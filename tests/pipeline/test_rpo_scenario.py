@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from hastore.errors import ConfigError
 from hastore.pipeline.spark.install_source import install_command
 from hastore_cli.lab import scenario_run
-from hastore_cli.lab.scenario_run import judge_by_spark
+from hastore_cli.lab.scenario_run import check_by_spark
 from hastore_cli.main import root
 from hastore_scenarios.judge.judgement import recheck
 from hastore_scenarios.judge.result import ScenarioResult
@@ -36,20 +36,20 @@ def test_spark_and_the_checker_agree_until_a_log_is_damaged(spark, tmp_path):
         path.write_bytes(data)
     result = made_up(directory=str(folder), verdict=verdict)
     assert result.passed
-    (judged,) = judge_by_spark([result])
-    assert not judged.passed
-    assert judged.spark["verdict"] == "lost"
-    assert "acknowledged lost: the checker counts 0, Spark 2" in judged.why
-    assert judged.to_dict()["spark"]["rules"]["not replicated"] == 1
+    (checked,) = check_by_spark([result])
+    assert not checked.passed
+    assert checked.spark["verdict"] == "lost"
+    assert "acknowledged lost: the checker counts 0, Spark 2" in checked.why
+    assert checked.to_dict()["spark"]["rules"]["not replicated"] == 1
 
     (folder / "history.jsonl").write_text("")
-    (judged,) = judge_by_spark([result])
-    assert judged.spark is None  # nothing was put: nothing to join
+    (checked,) = check_by_spark([result])
+    assert checked.spark is None  # nothing was put: nothing to join
 
 
 def test_what_passed_is_removed_and_told_in_json(spark, tmp_path, monkeypatch):
     """--spark adds a part to the JSON, and leaves nothing behind where all is well."""
-    monkeypatch.setattr(scenario_run, "judge_by_spark", with_little)
+    monkeypatch.setattr(scenario_run, "check_by_spark", with_little)
     command = ["scenario", "run", "sync-put", "--spark", "--directory", str(tmp_path), "-o", "json"]
     command += ["--out", str(tmp_path / "out")]
     told = CliRunner().invoke(root, command, standalone_mode=False)

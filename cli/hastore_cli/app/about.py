@@ -8,7 +8,7 @@ from typing import Final
 
 import rich_click as click
 
-from hastore_cli.app.command import ExampleCommand
+from hastore_cli.app.command import ExampleCommand, output_option
 from hastore_cli.app.terminal import tell
 
 _PARTS: Final = ("trio", "attrs", "structlog", "isal", "click", "rich")
@@ -27,9 +27,7 @@ def _version_of(package: str) -> str | None:
 
 
 @click.command(cls=ExampleCommand, examples=("hastore version", "hastore version -o json"))
-@click.option(
-    "-o", "--output", type=click.Choice(["table", "json"], case_sensitive=False), default="table"
-)
+@output_option()
 def version(output: str) -> None:
     """Print the versions of hastore, Python, the kernel and the main packages."""
     versions = {

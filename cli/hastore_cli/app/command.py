@@ -9,10 +9,21 @@ from typing import TYPE_CHECKING, Any, final
 import rich_click as click
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rich_click import RichContext
     from rich_click.rich_help_formatter import RichHelpFormatter
+
+
+def output_option(*choices: str) -> Callable[..., Callable[..., Any]]:
+    """Return the option ``-o``; without ``choices`` it takes ``table`` and ``json``."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(choices or ("table", "json"), case_sensitive=False),
+        default="table",
+        show_default=True,
+    )
 
 
 class ExampleCommand(click.RichCommand):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from hastore_cli.app.command import ExampleCommand
-from hastore_cli.log.options import TIME_HELP, output_option, wall_clock_ms
+from hastore_cli.app.command import ExampleCommand, output_option
+from hastore_cli.log.options import TIME_HELP, wall_clock_ms
 from hastore_cli.messages.printer import FORMAT_HELP, MessagePrinter, format_option
 from hastore_cli.node.options import addr_option, topic_is_an_argument
 from hastore_cli.settings.param_types import GROUP, TOPIC, ParsedType, WholeNumber

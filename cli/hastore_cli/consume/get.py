@@ -9,9 +9,9 @@ import rich_click as click
 from click.core import ParameterSource
 from click.globals import get_current_context
 
-from hastore_cli.app.command import ExampleCommand
+from hastore_cli.app.command import ExampleCommand, output_option
 from hastore_cli.app.times import ALWAYS, TimeWindow, parse_window
-from hastore_cli.log.options import DIR, TIME_HELP, output_option, wall_clock_ms
+from hastore_cli.log.options import DIR, TIME_HELP, wall_clock_ms
 from hastore_cli.messages.printer import FORMAT_HELP, MessagePrinter, format_option
 from hastore_cli.node.options import addr_option, ask_node
 from hastore_cli.settings.param_types import TOPIC, ParsedType, WholeNumber

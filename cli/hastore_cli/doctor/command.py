@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from hastore_cli.app.command import ExampleCommand
+from hastore_cli.app.command import ExampleCommand, output_option
 from hastore_cli.settings.param_types import complete_directory
 
 if TYPE_CHECKING:
@@ -38,13 +38,7 @@ _STYLES: Final = {"ok": "green", "warn": "yellow", "bad": "red", "unknown": "yel
 @click.option(
     "--full", is_flag=True, help="Compare all bytes of the logs, not only the end and samples."
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"], case_sensitive=False),
-    default="table",
-    show_default=True,
-)
+@output_option()
 def doctor(addrs: tuple[str, ...], output: str, *, full: bool) -> int:
     """Find faults in ports, links, disks, clocks and configuration, gaps, and logs that differ.
 

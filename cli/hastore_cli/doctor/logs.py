@@ -47,7 +47,7 @@ class LogSource(Protocol):
     end: int
 
     async def crc32(self, begin: int, end: int) -> int:
-        """Give the CRC32 of at most ``STEP_SIZE`` bytes; HastoreError where that is impossible."""
+        """Return the CRC32 of at most ``STEP_SIZE`` bytes.  Raises HastoreError."""
 
 
 @final

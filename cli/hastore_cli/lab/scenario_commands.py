@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import rich_click as click
 from click.shell_completion import CompletionItem
 
-from hastore_cli.app.command import ExampleCommand, LazyGroup
+from hastore_cli.app.command import ExampleCommand, LazyGroup, output_option
 from hastore_cli.app.terminal import tell
 from hastore_cli.settings.param_types import WholeNumber
 
@@ -21,14 +21,6 @@ if TYPE_CHECKING:
 SCHEMA: Final = "hastore.scenarios/1"
 EXIT_FAILED: Final = 1
 EXIT_VIOLATION: Final = 4
-
-_output_option = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"], case_sensitive=False),
-    default="table",
-    show_default=True,
-)
 
 
 def _complete_name(
@@ -58,7 +50,7 @@ def scenario() -> None:
 
 
 @scenario.command(name="list", cls=ExampleCommand, examples=("hastore scenario list",))
-@_output_option
+@output_option()
 def list_scenarios(*, output: str) -> None:
     """List the catalog."""
     from hastore_scenarios.registry import all_scenarios
@@ -84,7 +76,7 @@ def list_scenarios(*, output: str) -> None:
     cls=ExampleCommand, examples=("hastore scenario show sync-put", "hastore scenario show 3")
 )
 @click.argument("name", metavar="NAME|NUMBER|FILE.py", shell_complete=_complete_name)
-@_output_option
+@output_option()
 def show(*, name: str, output: str) -> None:
     """Show what a scenario proves, and its source."""
     from pathlib import Path
@@ -181,7 +173,7 @@ def new(*, file: str, force: bool) -> None:
     is_flag=True,
     help="Also compare the histories with the logs on Spark: both must agree.",
 )
-@_output_option
+@output_option()
 def run(
     *,
     names: tuple[str, ...],
@@ -230,7 +222,7 @@ def run(
     as_json = output == "json"
     results: Iterable[ScenarioResult] = (run_planned(each, quiet=as_json) for each in runs)
     if spark:
-        results = _judged_by_spark(list(results), quiet=as_json)
+        results = _checked_by_spark(list(results), quiet=as_json)
     finished = []
     for planned, result in zip(runs, results, strict=True):
         finished.append(write_folder(result, planned, keep=keep))
@@ -269,14 +261,16 @@ def _sum_up(finished: list[FinishedRun], *, as_json: bool) -> int:
     return EXIT_VIOLATION if broken else EXIT_FAILED
 
 
-def _judged_by_spark(results: Sequence[ScenarioResult], *, quiet: bool) -> Iterator[ScenarioResult]:
+def _checked_by_spark(
+    results: Sequence[ScenarioResult], *, quiet: bool
+) -> Iterator[ScenarioResult]:
     """Yield the results with Spark's verdict on the kept logs."""
-    from hastore_cli.lab.scenario_run import judge_by_spark
+    from hastore_cli.lab.scenario_run import check_by_spark
 
-    for judged in judge_by_spark(results):
+    for checked in check_by_spark(results):
         if not quiet:
-            _print_spark(judged)
-        yield judged
+            _print_spark(checked)
+        yield checked
 
 
 def _print_spark(result: ScenarioResult) -> None:

@@ -377,16 +377,16 @@ def refuse_without_spark() -> None:
         find_java_home()
 
 
-def judge_by_spark(results: Sequence[ScenarioResult]) -> Iterator[ScenarioResult]:
+def check_by_spark(results: Sequence[ScenarioResult]) -> Iterator[ScenarioResult]:
     """Yield each result with Spark's verdict; their directories must exist."""
     from hastore_cli.pipeline.run import running_spark
 
     with running_spark() as spark:
         for result in results:
-            yield _judged(spark, result)
+            yield _checked(spark, result)
 
 
-def _judged(spark: SparkSession, result: ScenarioResult) -> ScenarioResult:
+def _checked(spark: SparkSession, result: ScenarioResult) -> ScenarioResult:
     from hastore.pipeline.rpo.job import rpo
     from hastore_scenarios.judge.account import Account
     from hastore_scenarios.judge.history import load_history

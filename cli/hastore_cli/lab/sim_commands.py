@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import rich_click as click
 
 from hastore.quantities import ungrouped
-from hastore_cli.app.command import ExampleCommand, LazyGroup
+from hastore_cli.app.command import ExampleCommand, LazyGroup, output_option
 from hastore_cli.app.terminal import tell
 from hastore_cli.settings.param_types import Number, WholeNumber
 
@@ -30,14 +30,6 @@ _SEED_MAX: Final = 2**63 - 1
 _SHRUNK_MAX: Final = 3  # failing seeds whose story is printed; the others are named
 _SHRINK_MAX_S: Final = 60.0
 _RANGE: Final = re.compile(r"(\d+)(?:\.\.(\d+))?")
-
-_output_option = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"], case_sensitive=False),
-    default="table",
-    show_default=True,
-)
 
 
 @click.group(
@@ -91,7 +83,7 @@ def _parse_seeds(
     help="Run seeds from A until the time is over or B is reached; at least one seed.",
 )
 @click.option("--jobs", type=WholeNumber(1, 256), help="Processes. [default: one per processor]")
-@_output_option
+@output_option()
 def run(
     *, seeds: tuple[int, int | None] | None, minutes: float | None, jobs: int | None, output: str
 ) -> int:
@@ -170,7 +162,7 @@ def _failed_json(tally: SeedTotals) -> list[dict[str, Any]]:
 )
 @click.argument("seed", type=WholeNumber(0, _SEED_MAX))
 @click.option("--trace", is_flag=True, help="Every line, including the nodes' logs.")
-@_output_option
+@output_option()
 def replay(*, seed: int, trace: bool, output: str) -> int:
     """Repeat the run of a seed; a failing one is shrunk to the faults it needs."""
     from hastore_cli.lab.sim_run import (

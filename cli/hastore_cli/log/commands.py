@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from hastore_cli.app.command import ExampleCommand, LazyGroup
-from hastore_cli.log.options import DIR, DIR_HELP, echo_json, open_log, output_option, quiet_logging
+from hastore_cli.app.command import ExampleCommand, LazyGroup, output_option
+from hastore_cli.log.options import DIR, DIR_HELP, echo_json, open_log, quiet_logging
 from hastore_cli.messages.printer import FORMAT_HELP, MessagePrinter, format_option
 from hastore_cli.settings.config_file import config_option, read_store_config
 from hastore_cli.settings.param_types import WholeNumber
@@ -71,7 +71,7 @@ def log_group() -> None:
     epilog=DIR_HELP,
 )
 @click.argument("dir", type=DIR)
-@output_option("table", "json")
+@output_option()
 def info(dir: str, output: str) -> None:  # noqa: A002 - the argument's name in --help
     """Show files, offsets, messages, times and topics.
 
@@ -167,7 +167,7 @@ def cat(
 @click.argument("dir", type=DIR)
 @click.option("--log-only", is_flag=True, help="Leave consume queues and index out.")
 @config_option
-@output_option("table", "json")
+@output_option()
 def verify(*, dir: str, log_only: bool, config_flag: str | None, output: str) -> None:  # noqa: A002
     """Check every record: checksums, lengths, offsets, files, and fields without a checksum.
 
@@ -266,7 +266,7 @@ def _refuse_damage(report: VerifyReport, directory: str) -> None:
 )
 @click.argument("dir", type=DIR)
 @click.argument("dir2", type=DIR)
-@output_option("table", "json")
+@output_option()
 def diff(dir: str, dir2: str, output: str) -> None:  # noqa: A002
     """Compare two logs by offset, up to the end of the shorter one.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 
-from hastore_cli.app.command import ExampleCommand
+from hastore_cli.app.command import ExampleCommand, output_option
 from hastore_cli.log.options import (
     DIR,
     DIR_HELP,
@@ -16,7 +16,6 @@ from hastore_cli.log.options import (
     TIME_HELP,
     filter_options,
     open_log,
-    output_option,
     parse_body_pattern,
 )
 from hastore_cli.messages.printer import FORMAT_HELP, MessagePrinter, format_option

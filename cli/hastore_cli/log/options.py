@@ -32,17 +32,6 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def output_option(*choices: str) -> Callable[..., Callable[..., object]]:
-    """Return the option ``-o`` with its choices; a table is the default."""
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Choice(choices, case_sensitive=False),
-        default="table",
-        show_default=True,
-    )
-
-
 def open_log(path: str) -> tuple[Disk, LogDirectory]:
     """Return the disk and the log in a directory.  Raises NotAStoreError if there is none."""
     from hastore.env.real import RealDisk

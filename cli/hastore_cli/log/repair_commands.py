@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, final
 import rich_click as click
 
 from hastore.quantities import format_address
-from hastore_cli.app.command import ExampleCommand
-from hastore_cli.log.options import DIR, echo_json, output_option, quiet_logging
+from hastore_cli.app.command import ExampleCommand, output_option
+from hastore_cli.log.options import DIR, echo_json, quiet_logging
 from hastore_cli.node.options import RefusedError
 from hastore_cli.settings.config_file import config_option, read_store_config
 from hastore_cli.settings.param_types import complete_directory
@@ -47,7 +47,7 @@ EXIT_DRY_RUN: Final = 10
     "--backup", type=click.Path(file_okay=False), metavar="DIR", help="Copy old bytes there."
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask, even if messages are lost.")
-@output_option("table", "json")
+@output_option()
 def repair(
     *,
     dir: str,  # noqa: A002 - the argument's name in --help
@@ -148,7 +148,7 @@ def _confirm_loss(plan: RepairPlan, directory: str) -> None:
 @click.option("--consumequeue", is_flag=True, help="Build the consume queues again.")
 @click.option("--index", is_flag=True, help="Build the index of keys again.")
 @config_option
-@output_option("table", "json")
+@output_option()
 def rebuild(
     *,
     dir: str,  # noqa: A002

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import rich_click as click
 
 from hastore.quantities import format_size
-from hastore_cli.app.command import ExampleCommand, LazyGroup
+from hastore_cli.app.command import ExampleCommand, LazyGroup, output_option
 from hastore_cli.app.terminal import make_console, tell
 from hastore_cli.pipeline.run import SCHEMA, needs_extra
 
@@ -40,14 +40,6 @@ _MODULES: Final = {
     "import": "transfer.import_job",
 }
 
-_output_option = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"], case_sensitive=False),
-    default="table",
-    show_default=True,
-)
-
 
 @click.group(
     name="pipeline",
@@ -68,7 +60,7 @@ def pipeline_group() -> None:
     cls=ExampleCommand,
     examples=("hastore pipeline list", "hastore pipeline list -o json | jq -r '.jobs[].name'"),
 )
-@_output_option
+@output_option()
 def list_jobs(*, output: str) -> None:
     """List the jobs."""
     if output == "json":
@@ -89,7 +81,7 @@ def list_jobs(*, output: str) -> None:
     epilog="The options of a job: hastore pipeline run JOB --help",
 )
 @click.argument("job", type=click.Choice(list(_JOBS)))
-@_output_option
+@output_option()
 def show(*, job: str, output: str) -> None:
     """Show what a job reads, and what its columns mean."""
     with needs_extra():
@@ -147,13 +139,7 @@ def run_group() -> None:
     metavar="FILE",
     help="The file to write; an existing one is replaced.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"], case_sensitive=False),
-    default="table",
-    show_default=True,
-)
+@output_option()
 def package(*, out: str, output: str) -> None:
     """Build the file that brings hastore to executors without it."""
     from hastore.env.real import real_env

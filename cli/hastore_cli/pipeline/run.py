@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import rich_click as click
 from click.exceptions import Exit
 
+from hastore_cli.app.command import output_option
 from hastore_cli.app.terminal import make_console, say, tell
 from hastore_cli.log.options import quiet_logging
 
@@ -74,13 +75,7 @@ def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``master``, ``conf`` and ``output``."""
     for option in reversed(
         (
-            click.option(
-                "-o",
-                "--output",
-                type=click.Choice(["table", "json"], case_sensitive=False),
-                default="table",
-                show_default=True,
-            ),
+            output_option(),
             click.option(
                 "--master",
                 metavar="URL",
@@ -184,15 +179,15 @@ def ended_by_a_signal() -> Iterator[Callable[[], None]]:
     block it is a line and SystemExit.  Yields a check for places where a KeyboardInterrupt may have
     been lost: Python drops one that comes during ``__del__``.
     """
-    told: list[int] = []
+    received: list[int] = []
 
     def end(number: int, _frame: object) -> None:
-        told.append(number)
-        if len(told) != 2:  # a second one would break off the clean-up; a third one may
+        received.append(number)
+        if len(received) != 2:  # a second one would break off the clean-up; a third one may
             raise KeyboardInterrupt
 
     def check() -> None:
-        if told:
+        if received:
             raise KeyboardInterrupt
 
     def hook(lost: sys.UnraisableHookArgs) -> None:
@@ -210,16 +205,16 @@ def ended_by_a_signal() -> Iterator[Callable[[], None]]:
         yield check
         check()
     except BaseException:  # also errors because the JVM had gone
-        if not told:
+        if not received:
             raise
     finally:
         sys.unraisablehook = unraisable
         for number, handler in before.items():
             signal.signal(number, handler)
-    if told:
-        name = signal.Signals(told[0]).name
+    if received:
+        name = signal.Signals(received[0]).name
         say("interrupted" if name == "SIGINT" else f"ended by {name}")
-        raise SystemExit(128 + told[0])
+        raise SystemExit(128 + received[0])
 
 
 @contextlib.contextmanager

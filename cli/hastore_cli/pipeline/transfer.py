@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import rich_click as click
 from click.exceptions import Exit
 
-from hastore_cli.app.command import ExampleCommand
+from hastore_cli.app.command import ExampleCommand, output_option
 from hastore_cli.app.progress_bar import ReadingBar
 from hastore_cli.log.options import TIME, TIME_HELP, wall_clock_ms
 from hastore_cli.node.address import resolve_address
@@ -242,13 +242,7 @@ def export(
     metavar="N",
     help="Leave out the first N rows, which were sent before.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"], case_sensitive=False),
-    default="table",
-    show_default=True,
-)
+@output_option()
 def import_command(*, path: str, to: str, skip: int, output: str) -> None:
     """Send the messages of an export to a master, in their order."""
     with needs_extra(), ReadingBar("sending", 0, counts=True) as bar:

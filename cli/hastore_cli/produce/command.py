@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from hastore_cli.app.command import ExampleCommand
+from hastore_cli.app.command import ExampleCommand, output_option
 from hastore_cli.node.options import addr_option_of, topic_is_an_argument
 from hastore_cli.settings.param_types import SIZE, TOPIC, Number, WholeNumber, complete_file
 
@@ -70,13 +70,7 @@ def _text_without_separators(
     help="Record every message and its outcome, for: hastore pipeline run rpo FILE STORE.",
 )
 @click.option("--lenient", is_flag=True, help="Stored is enough: exit 0 instead of 20, 21 and 22.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"], case_sensitive=False),
-    default="table",
-    show_default=True,
-)
+@output_option()
 def produce(
     *,
     topic: str,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from hastore.quantities import parse_duration_ms
-from hastore_cli.app.command import ExampleCommand
+from hastore_cli.app.command import ExampleCommand, output_option
 from hastore_cli.settings.param_types import complete_directory
 
 if TYPE_CHECKING:
@@ -40,13 +40,7 @@ _WATCH_DEFAULT = "2"
 )
 @click.option("--extended", is_flag=True, help="Add the latencies of each stage since the start.")
 @click.option("-e", "extended_too", is_flag=True, hidden=True)  # elsewhere it is --exit
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"], case_sensitive=False),
-    default="table",
-    show_default=True,
-)
+@output_option()
 def status(
     addrs: tuple[str, ...], watch: str | None, output: str, *, extended: bool, extended_too: bool
 ) -> int:

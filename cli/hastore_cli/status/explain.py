@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import rich_click as click
 
 from hastore.quantities import format_count, format_duration, format_size
-from hastore_cli.app.command import ExampleCommand
+from hastore_cli.app.command import ExampleCommand, output_option
 from hastore_cli.app.terminal import one_line
 from hastore_cli.node.options import ask_node
 from hastore_cli.settings.param_types import WholeNumber, complete_directory
@@ -58,13 +58,7 @@ _EXIT_UNREACHABLE: Final = 3
     show_default=True,
     help="Number of decisions; consecutive ones with one cause count as one.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"], case_sensitive=False),
-    default="table",
-    show_default=True,
-)
+@output_option()
 def explain(addrs: tuple[str, ...], last: int, output: str) -> int:
     """Explain why puts were not PUT_OK: which slave was missing, behind or silent, and since when.
 
@@ -99,10 +93,10 @@ async def _refusal_of(node: NodeClient, error: RequestFailedError) -> RequestFai
     from hastore.errors import HastoreError, RequestFailedError
 
     try:
-        told = (await node.admin.ha_status()).get("hastore")
+        answer = (await node.admin.ha_status()).get("hastore")
     except HastoreError:
         return error
-    status = NodeStatus.from_dict(told) if isinstance(told, dict) else None
+    status = NodeStatus.from_dict(answer) if isinstance(answer, dict) else None
     if status is None or status.master_link is None:
         return error
     msg = f"{node.address} ({one_line(status.name)}) is a slave: only its master can explain"

@@ -14,7 +14,7 @@ import rich_click as click
 
 from hastore.broker.observe.findings import Limits, faults
 from hastore.quantities import format_count, format_duration, format_size
-from hastore_cli.app.command import ExampleCommand
+from hastore_cli.app.command import ExampleCommand, output_option
 from hastore_cli.settings.param_types import DURATION_MS, SIZE, WholeNumber, complete_directory
 
 if TYPE_CHECKING:
@@ -126,13 +126,7 @@ def _too_far_behind(status: NodeStatus, lag_below: int) -> list[str]:
 @click.option(
     "--timeout", type=DURATION_MS, default="30s", show_default=True, help="0s: check once."
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"], case_sensitive=False),
-    default="table",
-    show_default=True,
-)
+@output_option()
 def wait(
     addr: str,
     *,
@@ -172,14 +166,14 @@ def _wait(addr: str, wanted: Wanted, timeout_s: float, *, as_json: bool) -> int:
     check_is_possible(addr)
     missing, waited_s, has_answered = trio.run(_until, addr, wanted, timeout_s)
     if as_json:
-        told = {
+        document = {
             "schema": SCHEMA,
             "met": not missing,
             "missing": missing,
             "waited_s": waited_s,
             "has_answered": has_answered,
         }
-        click.echo(json.dumps(told, indent=2))
+        click.echo(json.dumps(document, indent=2))
     elif not missing:
         tell(f"{addr} is as asked after {format_duration(waited_s)}")
     if not missing:

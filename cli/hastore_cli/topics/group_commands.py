@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from hastore_cli.app.command import ExampleCommand, LazyGroup
-from hastore_cli.log.options import TIME_HELP, echo_json, output_option, wall_clock_ms
+from hastore_cli.app.command import ExampleCommand, LazyGroup, output_option
+from hastore_cli.log.options import TIME_HELP, echo_json, wall_clock_ms
 from hastore_cli.node.options import RefusedError, addr_option, ask_node
 from hastore_cli.settings.param_types import GROUP, TOPIC, ParsedType, WholeNumber
 
@@ -55,7 +55,7 @@ def group_group() -> None:
     examples=("hastore group list", "hastore group list -o json | jq '.groups[] | .group, .lag'"),
 )
 @addr_option
-@output_option("table", "json")
+@output_option()
 def list_groups(*, addr: str, output: str) -> None:
     """List the groups: lag in messages, topics, connected members."""
     from hastore_cli.app.terminal import say, tell
@@ -83,7 +83,7 @@ def list_groups(*, addr: str, output: str) -> None:
 )
 @click.argument("group")
 @addr_option
-@output_option("table", "json")
+@output_option()
 def describe_group(*, group: str, addr: str, output: str) -> None:
     """Show one group: its offset and lag in each queue, and its connected members."""
     from hastore_cli.app.terminal import tell
@@ -130,7 +130,7 @@ def describe_group(*, group: str, addr: str, output: str) -> None:
 @click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @addr_option
-@output_option("table", "json")
+@output_option()
 def reset_group(
     *,
     group: str,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from hastore_cli.app.command import ExampleCommand, LazyGroup
-from hastore_cli.log.options import echo_json, output_option
+from hastore_cli.app.command import ExampleCommand, LazyGroup, output_option
+from hastore_cli.log.options import echo_json
 from hastore_cli.node.options import RefusedError, addr_option, ask_node
 from hastore_cli.settings.param_types import TOPIC, WholeNumber
 
@@ -39,7 +39,7 @@ def topic_group() -> None:
 )
 @click.option("-a", "--all", "show_all", is_flag=True, help="Include the broker's own topics.")
 @addr_option
-@output_option("table", "json")
+@output_option()
 def list_topics(*, show_all: bool, addr: str, output: str) -> None:
     """List the topics: messages, queues, permissions.
 
@@ -127,7 +127,7 @@ def create_topic(*, topic: str, queues: int, perm: str, addr: str, change: bool)
 )
 @click.argument("topic", type=TOPIC)
 @addr_option
-@output_option("table", "json")
+@output_option()
 def describe_topic(*, topic: str, addr: str, output: str) -> None:
     """Show one topic: the offsets of its queues, and the lag of its groups."""
     from hastore_cli.app.terminal import tell
