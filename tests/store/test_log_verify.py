@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from hastore.env.real import RealDisk
 from hastore.store.record.layout import INNER_BATCH_FLAG
-from hastore.store.tools import log_verify
+from hastore.store.tools import log_finding
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_verify import verify_log
 from tests.support.store.log_builder import (
@@ -262,13 +262,13 @@ def test_behind_unreadable_bytes_queues_may_skip():
 
 def test_findings_are_counted_where_they_are_too_many_to_keep(monkeypatch):
     """Damage is never crowded out of the report by warnings."""
-    monkeypatch.setattr(log_verify, "FINDINGS_MAX", 3)
+    monkeypatch.setattr(log_finding, "FINDINGS_MAX", 3)
     builder = LogBuilder(prop_crc=False)
     for _ in range(10):
         builder.add(store_timestamp_ms=FIRST_MS - len(builder.offsets))
     builder.add()
     report = verify(builder, builder.flipped(builder.offsets[-1] + 90))
-    assert report.counts[log_verify.Severity.WARNING, "store-time"] == 9
+    assert report.counts[log_finding.Severity.WARNING, "store-time"] == 9
     assert len(report.findings) == 4
     assert damage_of(report)
 

@@ -17,36 +17,22 @@ Kinds, in addition to those of the log itself (``log_finding``):
 from __future__ import annotations
 
 import bisect
-import collections
-import itertools
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
-from hastore.store.tools.log_finding import Finding, Severity
-from hastore.store.tools.log_verify import FINDINGS_MAX
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from hastore.store.tools.log_finding import Findings
 
 _UNREADABLE_MAX: Final = 100_000
 
 
 @final
-class DerivedFindings:
+class DerivedFindings(Findings):
     """Collects findings; ``min_offset`` is the log's, ``is_open``: it was not closed cleanly."""
 
     def __init__(self, *, min_offset: int, is_open: bool) -> None:
+        super().__init__()
         self.min_offset = min_offset
         self.is_open = is_open
-        self._kept: dict[Severity, list[Finding]] = {severity: [] for severity in Severity}
-        self._counts: collections.Counter[tuple[Severity, str]] = collections.Counter()
         self._unreadable: list[tuple[int, int]] = []
-
-    def add(self, finding: Finding) -> None:
-        """Count a finding, and keep it if there is room."""
-        self._counts[finding.severity, finding.kind] += 1
-        kept = self._kept[finding.severity]
-        if len(kept) < FINDINGS_MAX:
-            kept.append(finding)
 
     def record_unreadable(self, physic_offset: int, next_offset: int) -> None:
         """Record damage of the log: units and entries that point there are no findings."""
@@ -59,13 +45,3 @@ class DerivedFindings:
             return True
         at = bisect.bisect_right(self._unreadable, (physic_offset, 2**63)) - 1
         return at >= 0 and physic_offset < self._unreadable[at][1]
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """The findings that were kept, in the log's order."""
-        return tuple(sorted(itertools.chain(*self._kept.values()), key=lambda f: f.physic_offset))
-
-    @property
-    def counts(self) -> Mapping[tuple[Severity, str], int]:
-        """Numbers of all findings by severity and kind."""
-        return dict(self._counts)

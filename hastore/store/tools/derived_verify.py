@@ -18,11 +18,11 @@ from hastore.store.store_lock import ABORT_FILE
 from hastore.store.tools.consume_queue_verify import ConsumeQueueVerification
 from hastore.store.tools.derived_findings import DerivedFindings
 from hastore.store.tools.index_verify import IndexVerification
-from hastore.store.tools.log_finding import Finding, Severity
+from hastore.store.tools.log_finding import FindingsReport
 from hastore.store.tools.log_walker import LogWalker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from hastore.config import StoreConfig
     from hastore.env.interface import Disk
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen(kw_only=True)
-class DerivedReport:
-    """The result of a verification; ``findings`` and ``counts`` as in a VerifyReport.
+class DerivedReport(FindingsReport):
+    """The result of a verification.
 
     ``units`` and ``keys`` count those found for their records.  ``has_consume_queues`` and
     ``has_index`` say whether there was anything to check.  ``units_behind`` and ``keys_behind``
@@ -49,17 +49,6 @@ class DerivedReport:
     index_files: int
     keys: int
     keys_behind: int
-    findings: tuple[Finding, ...]
-    counts: Mapping[tuple[Severity, str], int]
-
-    def count(self, severity: Severity) -> int:
-        """How many findings of one severity there were."""
-        return sum(count for (of, _), count in self.counts.items() if of is severity)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether no damage was found."""
-        return self.count(Severity.DAMAGE) == 0
 
 
 def verify_derived(

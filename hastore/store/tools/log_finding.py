@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import collections
 import enum
-from typing import Final
+import itertools
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from hastore.message import PROPERTY_KEYS
 from hastore.store.record.message_codec import decode_properties
 from hastore.store.record.record_check import RecordCheck, RecordKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FINDINGS_MAX: Final = 1_000  # kept in a report of each severity; all are counted
 
 
 class Severity(enum.Enum):
@@ -37,6 +44,48 @@ class Finding:
     queue_id: int | None = None
     queue_offset: int | None = None
     key: str | None = None
+
+
+class Findings:
+    """Collects findings: counts all, and keeps at most FINDINGS_MAX of each severity."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Severity, list[Finding]] = {severity: [] for severity in Severity}
+        self._counts: collections.Counter[tuple[Severity, str]] = collections.Counter()
+
+    def add(self, finding: Finding) -> None:
+        """Count a finding, and keep it if there is room."""
+        self._counts[finding.severity, finding.kind] += 1
+        kept = self._kept[finding.severity]
+        if len(kept) < FINDINGS_MAX:
+            kept.append(finding)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings that were kept, in the log's order."""
+        return tuple(sorted(itertools.chain(*self._kept.values()), key=lambda f: f.physic_offset))
+
+    @property
+    def counts(self) -> Mapping[tuple[Severity, str], int]:
+        """Numbers of all findings by severity and kind."""
+        return dict(self._counts)
+
+
+@attrs.frozen(kw_only=True)
+class FindingsReport:
+    """A report with ``findings`` and ``counts`` of a ``Findings``."""
+
+    findings: tuple[Finding, ...]
+    counts: Mapping[tuple[Severity, str], int]
+
+    def count(self, severity: Severity) -> int:
+        """Return the number of findings of one severity."""
+        return sum(count for (of, _), count in self.counts.items() if of is severity)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no damage was found."""
+        return self.count(Severity.DAMAGE) == 0
 
 
 # Kinds of damage whose record has no known size: its bytes are skipped as unreadable.

@@ -11,8 +11,6 @@ Read-only.  Damage cannot have been written like this; a warning is odd, but may
 
 from __future__ import annotations
 
-import collections
-import itertools
 import re
 from typing import TYPE_CHECKING, Final, final
 
@@ -20,18 +18,23 @@ import attrs
 
 from hastore.store.record.layout import SYS_FLAGS_KNOWN
 from hastore.store.record.record_check import RecordCheck, RecordKind
-from hastore.store.tools.log_finding import Finding, Severity, find_in_record
+from hastore.store.tools.log_finding import (
+    Finding,
+    Findings,
+    FindingsReport,
+    Severity,
+    find_in_record,
+)
 from hastore.store.tools.log_walker import LogWalker
 from hastore.store.tools.queue_continuity import QueueContinuity
 from hastore.topic import TOPIC_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from hastore.env.interface import Disk
     from hastore.store.tools.log_directory import LogDirectory, LogFile
 
-FINDINGS_MAX: Final = 1_000  # kept in a report of each severity; all are counted
 
 # Names and values without NUL or separator; the last separator may be missing.
 _PAIRS: Final = re.compile(
@@ -41,12 +44,11 @@ _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
 
 
 @attrs.frozen(kw_only=True)
-class VerifyReport:
+class VerifyReport(FindingsReport):
     """The result of a verification of ``[min_offset, max_offset)``.
 
     ``max_offset`` is the end of the last intact record.  ``messages`` counts intact messages,
-    ``uncovered_messages`` those without a ``__CRC32#``.  ``findings`` holds at most FINDINGS_MAX of
-    each severity; ``counts`` counts all of them by severity and kind.
+    ``uncovered_messages`` those without a ``__CRC32#``.
     """
 
     path: str
@@ -57,18 +59,7 @@ class VerifyReport:
     messages: int
     uncovered_messages: int
     fillers: int
-    findings: tuple[Finding, ...]
-    counts: Mapping[tuple[Severity, str], int]
     strays: tuple[str, ...]
-
-    def count(self, severity: Severity) -> int:
-        """How many findings of one severity there were."""
-        return sum(count for (of, _), count in self.counts.items() if of is severity)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether no damage was found."""
-        return self.count(Severity.DAMAGE) == 0
 
 
 def verify_log(
@@ -87,8 +78,7 @@ class _Verification:
         self._log = log
         self._queues = QueueContinuity(starts_at_zero=log.min_offset == 0)
         self._topics: set[bytes] = set()
-        self._findings: dict[Severity, list[Finding]] = {severity: [] for severity in Severity}
-        self._counts: collections.Counter[tuple[Severity, str]] = collections.Counter()
+        self._findings = Findings()
 
     def run(self, walker: LogWalker) -> VerifyReport:
         """Check every record, then the files."""
@@ -129,24 +119,19 @@ class _Verification:
             messages=messages,
             uncovered_messages=uncovered,
             fillers=fillers,
-            findings=tuple(
-                sorted(itertools.chain(*self._findings.values()), key=lambda f: f.physic_offset)
-            ),
-            counts=dict(self._counts),
+            findings=self._findings.findings,
+            counts=self._findings.counts,
             strays=self._log.strays,
         )
 
     def _add_all(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
-            self._counts[finding.severity, finding.kind] += 1
-            kept = self._findings[finding.severity]
-            if len(kept) < FINDINGS_MAX:
-                kept.append(finding)
+            self._findings.add(finding)
 
     def _add(
         self, severity: Severity, kind: str, offset: int, check: RecordCheck, detail: str
     ) -> None:
-        self._add_all([find_in_record(severity, kind, offset, check, detail)])
+        self._findings.add(find_in_record(severity, kind, offset, check, detail))
 
     # -- one record ------------------------------------------------------------------------------
 
@@ -160,7 +145,7 @@ class _Verification:
     def _see_queue_offset(self, offset: int, check: RecordCheck) -> None:
         finding = self._queues.see(offset, check)
         if finding is not None:
-            self._add_all([finding])
+            self._findings.add(finding)
         if check.sys_flag & ~SYS_FLAGS_KNOWN:
             detail = f"sysFlag {check.sys_flag & 0xFFFFFFFF:08x} has unknown bits"
             self._add(Severity.WARNING, "sys-flag", offset, check, detail)
