@@ -139,7 +139,7 @@ class IndexVerification:
             detail = f"its key {missing[0]!r} is not in the index, other keys are"
             self._add_record(Severity.DAMAGE, "index-missing", physic_offset, check, record, detail)
         if set(hashes) - set(expected):
-            detail = f"the index has other keys for it than its own: {len(hashes)} entries"
+            detail = f"the index has keys that the record lacks: {len(hashes)} entries"
             self._add_record(
                 Severity.DAMAGE, "index-dangling", physic_offset, check, record, detail
             )
