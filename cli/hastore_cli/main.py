@@ -58,7 +58,7 @@ _COMMANDS: Final = {
 
 _PANELS: Final = (
     ("Run nodes", ["master", "slave"]),
-    ("Talk to it", ["produce", "consume", "get", "topic", "group"]),
+    ("Messages", ["produce", "consume", "get", "topic", "group"]),
     ("Observe", ["status", "explain", "doctor", "check", "wait"]),
     ("Files", ["log"]),
     ("Data", ["pipeline"]),
@@ -112,7 +112,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     }
 )
 def root() -> None:
-    """Run and use a replicated commit log: one master, its slaves, a true outcome for every put."""
+    """Run the nodes of a replicated commit log, send and read messages, check nodes and logs."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -65,7 +65,7 @@ def linked(**changes):
         ("puts", facts(attrs.evolve(FINE, state="stopping")), Result.BAD, "it is stopping"),
         ("HA port", facts(FINE), Result.OK, "can be reached"),
         ("HA port", facts(FINE, ha_error="refused"), Result.BAD, "refused"),
-        ("HA port", facts(FINE, ha_was_tried=False), Result.WARN, "its own machine only"),
+        ("HA port", facts(FINE, ha_was_tried=False), Result.WARN, "only for its own machine"),
         ("slaves", facts(FINE), Result.OK, "1 connected"),
         ("slaves", facts(ALONE), Result.BAD, "SLAVE_NOT_AVAILABLE: no slave is connected"),
         ("slaves", facts(attrs.evolve(ALONE, acks_needed=0)), Result.WARN, "nothing is replicated"),

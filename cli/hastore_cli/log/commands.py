@@ -62,7 +62,7 @@ _INSPECTING: Final = ["info", "cat", "find", "tail", "verify", "diff"]
     }
 )
 def log_group() -> None:
-    """Inspect a store's directory, RocketMQ's or hastore's, in use or not; and repair one."""
+    """Inspect a store's directory, RocketMQ's or hastore's, in use or not; repair it."""
 
 
 @log_group.command(
@@ -126,7 +126,7 @@ def cat(
     template: MessageFormat | None,
     bodies: bool,
 ) -> None:
-    """Print messages, one a line.
+    """Print messages, one per line.
 
     A binary body is shown as the beginning of its hex, and in JSON as body_base64.
     """

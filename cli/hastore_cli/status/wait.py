@@ -96,7 +96,7 @@ def _too_far_behind(status: NodeStatus, lag_below: int) -> list[str]:
     examples=(
         "hastore wait D1 --healthy",
         "hastore wait 127.0.0.1:10911 --replicas 2 --lag-below 1MiB --timeout 2min",
-        "hastore wait D2 --role SYNC_MASTER && hastore produce orders --addr D2 < FILE",
+        "hastore wait D2 --role SYNC_MASTER && hastore produce orders --addr D2",
     ),
     epilog="Exit code: 0 when all conditions are met, 5 when the time is over (names what is"
     " missing), 3 when the node never answered, 2 when ADDR is not an address.",
@@ -124,7 +124,11 @@ def _too_far_behind(status: NodeStatus, lag_below: int) -> list[str]:
     help="A master takes puts and has a slave in time, if it needs one. A slave follows.",
 )
 @click.option(
-    "--timeout", type=DURATION_MS, default="30s", show_default=True, help="0s: check once."
+    "--timeout",
+    type=DURATION_MS,
+    default="30s",
+    show_default=True,
+    help="At most; 0s checks once.",
 )
 @output_option()
 def wait(
