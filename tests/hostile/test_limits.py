@@ -500,7 +500,7 @@ async def test_a_flood_from_everywhere_is_bounded_too(autojump_clock, caplog):
     await trio.sleep(peers.INTERVAL_S)
     log.note(("10.9.9.9", 1), kind="idle", reason="idle")
     assert caplog.records[-1].msg["others"] == 5_000 - peers.LINES_MAX
-    assert len(log._told) <= peers.HOSTS_MAX
+    assert len(log._logged) <= peers.HOSTS_MAX
 
 
 async def test_slaves_that_come_and_go_are_told_ten_times_a_minute(tmp_path, caplog):

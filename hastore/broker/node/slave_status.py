@@ -84,13 +84,13 @@ def _link(
     reput = node.reput_message_service
     newest_ms = reput.dispatched_timestamp_ms if reput.fault is None else 0
     age_s = (wall_time_ms - newest_ms) / 1000 if newest_ms else None
-    told = None
+    announced = None
     if received.master_offset is not None:
-        told = max(received.master_offset - node.max_offset, 0)
-    lag_bytes, lag_s = told, None
-    if told == 0 and not rate:
+        announced = max(received.master_offset - node.max_offset, 0)
+    lag_bytes, lag_s = announced, None
+    if announced == 0 and not rate:
         lag_s = 0.0  # nothing comes, and a master sends what it has at once
-    elif told is not None and age_s is not None:
+    elif announced is not None and age_s is not None:
         # As old as the newest record was when log bytes last came, by the master's clock.
         lead_s = min(record_ages.least(now) or 0.0, CLOCK_LEAD_MAX_S)
         lag_s = age_s - (now - received.last_news_time) - lead_s
@@ -100,7 +100,7 @@ def _link(
             lag_s = min(lag_s, received.last_news_time - link.connected_time)
         lag_s = max(lag_s, 0.0)
         if lag_s > _NOISE_S:
-            lag_bytes = max(told, round(rate * lag_s))
+            lag_bytes = max(announced, round(rate * lag_s))
     return MasterLink(
         address=describe(client.config.master),
         state=client.state.value,
@@ -114,7 +114,7 @@ def _link(
         connections=received.connections,
         local_address=None if link.local_address is None else describe(link.local_address),
         lag_bytes=lag_bytes,
-        lag_is_estimate=lag_bytes != told,
+        lag_is_estimate=lag_bytes != announced,
         lag_s=lag_s,
         newest_record_age_s=None if age_s is None else max(age_s, 0.0),
         silent_max_s=client.config.ha.ha_housekeeping_interval_ms / 1000,

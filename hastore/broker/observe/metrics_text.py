@@ -2,7 +2,7 @@
 
 ::
 
-    # HELP hastore_put_total Puts since the start, by their status.
+    # HELP hastore_put_total Puts since the start, by status.
     # TYPE hastore_put_total counter
     hastore_put_total{status="PUT_OK"} 12345
 
@@ -63,18 +63,18 @@ def _metrics(status: NodeStatus) -> Iterator[Metric]:
     info = {"name": status.name, "cluster": status.cluster, "flush": status.flush_disk_type}
     yield _metric("hastore_info", "Which node this is.", [(info, 1)])
     roles = _one_of("role", BrokerRole, status.role)
-    yield _metric("hastore_role", "1 for what the node is.", roles)
+    yield _metric("hastore_role", "1 for the node's role.", roles)
     for name, text, value in (
         ("uptime_seconds", "Time since the start.", status.uptime_s),
         ("commitlog_min_offset", "First byte of the log.", status.min_offset),
         ("commitlog_max_offset", "End of the log.", status.max_offset),
-        ("commitlog_flushed_offset", "End of what is on disk.", status.flushed_offset),
-        ("commitlog_confirm_offset", "Consumers may read up to.", status.confirm_offset),
-        ("disk_free_bytes", "Free on the store's file system.", status.disk_free_bytes),
-        ("disk_used_ratio", "How full that is, 0 to 1.", status.disk_used_ratio),
+        ("commitlog_flushed_offset", "End of what is on the disk.", status.flushed_offset),
+        ("commitlog_confirm_offset", "End of what consumers may read.", status.confirm_offset),
+        ("disk_free_bytes", "Free bytes on the store's file system.", status.disk_free_bytes),
+        ("disk_used_ratio", "Used part of that file system, 0 to 1.", status.disk_used_ratio),
         (
             "dispatch_behind_bytes",
-            "Confirmed, and not readable by consumers yet.",
+            "Confirmed bytes that consumers cannot read yet.",
             status.dispatch_behind_bytes,
         ),
     ):
@@ -95,11 +95,11 @@ def _master(status: NodeStatus) -> Iterator[Metric]:
         ("put_waiting", "Puts that wait for a slave now.", status.waiting_for_slave),
         ("put_refused", "1 while puts are refused.", is_refusing),
         ("ha_slaves", "Slaves that follow now.", len(status.current_followers)),
-        ("ha_slave_available", "1 while one is near enough to wait for.", has_slave),
+        ("ha_slave_available", "1 while a slave is available.", has_slave),
         ("ha_acks_needed", "Acks that make a put PUT_OK.", status.acks_needed),
         (
             "ha_acknowledged_offset",
-            "Highest end that a slave has acknowledged.",
+            "Highest offset that a slave has acknowledged.",
             status.push2_slave_max_offset,
         ),
     ):
@@ -108,8 +108,8 @@ def _master(status: NodeStatus) -> Iterator[Metric]:
 
 
 _OF_SLAVE: Final[Sequence[tuple[str, str, Callable[[SlaveRow], Number]]]] = (
-    ("sent_offset", "Sent up to.", lambda row: row.sent_offset),
-    ("ack_offset", "Acknowledged.", lambda row: row.ack_offset),
+    ("sent_offset", "End of what was sent to it.", lambda row: row.sent_offset),
+    ("ack_offset", "End of what it has acknowledged.", lambda row: row.ack_offset),
     ("lag_bytes", "Bytes behind.", lambda row: row.lag_bytes),
     (
         "lag_seconds",
@@ -118,12 +118,12 @@ _OF_SLAVE: Final[Sequence[tuple[str, str, Callable[[SlaveRow], Number]]]] = (
     ),
     (
         "lag_seconds_is_least",
-        "1 where it is at least that: what it lacks is older than this node's start.",
+        "1 if the lag may be longer: it began before this node's start.",
         lambda row: None if row.lag_s is None else int(row.lag_s_is_least),
     ),
     (
         "last_report_age_seconds",
-        "Time since it was last heard.",
+        "Time since its last report.",
         lambda row: row.last_report_age_s,
     ),
     ("sent_bytes_total", "Bytes sent on this connection.", lambda row: row.sent_bytes),
@@ -147,7 +147,7 @@ def _link(link: MasterLink) -> Iterator[Metric]:
     yield _metric("hastore_ha_link_state", "1 for the state of the link.", states)
     for name, text, value in (
         ("lag_bytes", "Bytes behind, as known here.", link.lag_bytes),
-        ("lag_seconds", "Age of what comes in.", link.lag_s),
+        ("lag_seconds", "Lag in time, as estimated here.", link.lag_s),
         (
             "last_read_age_seconds",
             "Time since the master was last heard.",
