@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import attrs
 import trio
 
-from hastore.broker.observe.node_status import NodeStatus, RefusalRow, SlaveRow
+from hastore.broker.observe.node_status import RefusalRow, SlaveRow
 from hastore.concurrency.tcp import describe
-from hastore.errors import DiskError
 from hastore.ha.ha_service import REFUSALS_KEPT_MAX
 from hastore.ha.refused_slaves import one_spelling
 from hastore.status import BrokerRole, HAConnectionState
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hastore.broker.node.node import RunningNode
+    from hastore.broker.observe.node_status import NodeStatus
     from hastore.broker.puts.put_message import PutMessage
-    from hastore.env.interface import Env
     from hastore.ha.ha_connection import HAConnection
     from hastore.ha.ha_service import HAService
 
@@ -43,43 +43,23 @@ def master_status(
         # Refused slaves are listed in ``refused``; their links are being closed.
         if connection.progress.state is not HAConnectionState.REFUSED
     )
-    wall_time_ms = node.env.wall_clock.now_ms()
-    return NodeStatus(
-        name=node.config.name,
-        cluster=node.config.cluster,
-        role=role.value,
-        state=state,
-        address=_described(node.address),
+    status = node.common_status(role, state)
+    assert status.wall_time_ms is not None
+    return attrs.evolve(
+        status,
         ha_address=describe(ha_address),
-        data_dir=node.config.store.data_dir,
-        process_id=node.env.process_id,
-        uptime_s=node.uptime_s,
-        mapped_file_size=log.file_size,
-        mapped_files=len(log.mapped_file_queue.files),
-        flush_disk_type=node.config.store.flush_disk_type.value,
-        min_offset=log.min_offset,
-        max_offset=log.max_offset,
-        flushed_offset=log.flushed_offset,
-        disk_free_bytes=disk_free_bytes(node.env, node.config.store.data_dir),
         push2_slave_max_offset=ha_service.ack_table.push2_slave_max_offset,
         slaves=slaves,
-        refused=tuple(_refusal_rows(ha_service, now, wall_time_ms)),
+        refused=tuple(_refusal_rows(ha_service, now, status.wall_time_ms)),
         slave_unavailable_because=ha_service.unavailable_because(log.max_offset),
-        put_counts={status.value: count for status, count in puts.decisions.counts.items()},
+        put_counts={each.value: count for each, count in puts.decisions.counts.items()},
         waiting_for_slave=len(ha_service.group_transfer_service),
-        dispatch_behind_bytes=node.reput_message_service.behind,
-        dispatch_fault=node.reput_message_service.fault,
         acks_needed=int(role is BrokerRole.SYNC_MASTER),
         slave_lag_max=ha_service.config.ha_slave_fallbehind_max,
         slave_timeout_s=ha_service.config.slave_timeout_ms / 1000,
         puts_refused_because=puts.unavailable_because,
-        confirm_offset=node.reput_message_service.confirm_offset(),
         written_bytes_per_s=ha_service.end_history.bytes_per_s(now, log.max_offset),
         messages_per_s=puts.sampler.appended.per_s(now),
-        wall_time_ms=wall_time_ms,
-        metrics_address=_described(node.metrics_address),
-        disk_used_ratio=disk_used_ratio(node.env, node.config.store.data_dir),
-        disk_full_ratio=node.config.store.disk_space_warning_level_ratio / 100,
         stages={
             "append": puts.sampler.append_times.to_dict(),
             "flush": node.flush_manager.pass_times.to_dict(),
@@ -146,23 +126,3 @@ def _refusal_rows(ha_service: HAService, now: float, wall_time_ms: int) -> Itera
             reported_offset=refusal.reported_offset,
             age_s=now - refusal.time,
         )
-
-
-def _described(address: tuple[str, int] | None) -> str | None:
-    return None if address is None else describe(address)
-
-
-def disk_used_ratio(env: Env, path: str) -> float | None:
-    """Return how full the store's file system is, 0 to 1; None after a disk error."""
-    try:
-        return env.disk.used_ratio(path)
-    except DiskError:
-        return None
-
-
-def disk_free_bytes(env: Env, path: str) -> int | None:
-    """Return the bytes free on the store's file system; None after a disk error."""
-    try:
-        return env.disk.free_bytes(path)
-    except DiskError:
-        return None

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import attrs
 import trio
 
-from hastore.errors import HastoreError
+from hastore.broker.observe.node_status import NodeStatus
+from hastore.concurrency.tcp import describe
+from hastore.errors import DiskError, HastoreError
 from hastore.trace import logger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hastore.broker.expiry.expiry import Expiry
     from hastore.broker.node.dispatching import Dispatching
     from hastore.config import MasterConfig, SlaveConfig
@@ -18,10 +22,13 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
     from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
     from hastore.flush.flush_manager import FlushManager
+    from hastore.status import BrokerRole
     from hastore.store.commit_log import CommitLog
     from hastore.store.message_store import MessageStore
 
 STOP_TIMEOUT_S: Final = 3.0  # for the last flush; a stop takes at most 5 s in all
+
+T = TypeVar("T")
 
 _log = logger("broker")
 
@@ -72,6 +79,37 @@ class RunningNode:
         """Seconds since the start."""
         return trio.current_time() - self._started
 
+    def common_status(self, role: BrokerRole, state: str) -> NodeStatus:
+        """Return a snapshot of the parts that a master and a slave have in common."""
+        env, store = self.env, self.config.store
+        log, reput = self.commit_log, self.reput_message_service
+        metrics_address = self.metrics_address
+        return NodeStatus(
+            name=self.name,
+            cluster=self.cluster,
+            role=role.value,
+            state=state,
+            address=None if self.address is None else describe(self.address),
+            ha_address=None,
+            data_dir=store.data_dir,
+            process_id=env.process_id,
+            uptime_s=self.uptime_s,
+            mapped_file_size=log.file_size,
+            mapped_files=len(log.mapped_file_queue.files),
+            flush_disk_type=store.flush_disk_type.value,
+            min_offset=log.min_offset,
+            max_offset=log.max_offset,
+            flushed_offset=log.flushed_offset,
+            disk_free_bytes=_or_none(env.disk.free_bytes, store.data_dir),
+            dispatch_behind_bytes=reput.behind,
+            dispatch_fault=reput.fault,
+            confirm_offset=reput.confirm_offset(),
+            wall_time_ms=env.wall_clock.now_ms(),
+            metrics_address=None if metrics_address is None else describe(metrics_address),
+            disk_used_ratio=_or_none(env.disk.used_ratio, store.data_dir),
+            disk_full_ratio=store.disk_space_warning_level_ratio / 100,
+        )
+
     def stop(self) -> None:
         """Request a clean stop: refuse new messages, flush, answer waiting puts, then end."""
         self._stop_requested.set()
@@ -90,4 +128,12 @@ class RunningNode:
             except HastoreError as error:
                 _log.error("last_flush_failed", reason=str(error), next=error.hint)
                 return error
+        return None
+
+
+def _or_none(read: Callable[[str], T], path: str) -> T | None:
+    """Return a value of a path's file system; None after a disk error."""
+    try:
+        return read(path)
+    except DiskError:
         return None

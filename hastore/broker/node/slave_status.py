@@ -14,15 +14,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import attrs
 import trio
 
-from hastore.broker.node.master_status import disk_free_bytes, disk_used_ratio
-from hastore.broker.observe.node_status import MasterLink, NodeStatus
+from hastore.broker.observe.node_status import MasterLink
 from hastore.concurrency.tcp import describe
 from hastore.status import BrokerRole, FlushDiskType
 
 if TYPE_CHECKING:
     from hastore.broker.node.node import RunningNode
+    from hastore.broker.observe.node_status import NodeStatus
     from hastore.concurrency.recent_least import RecentLeast
     from hastore.ha.ha_client import HAClient
 
@@ -36,40 +37,17 @@ _NOISE_S: Final = 0.02  # clocks tick in milliseconds, and the dispatch takes so
 
 def slave_status(node: RunningNode, client: HAClient, record_ages: RecentLeast) -> NodeStatus:
     """Return a snapshot of a slave; ``record_ages``: of records when they were dispatched."""
-    log = node.commit_log
-    config = node.config
-    reput = node.reput_message_service
-    wall_time_ms = node.env.wall_clock.now_ms()
-    return NodeStatus(
-        name=config.name,
-        cluster=config.cluster,
-        role=BrokerRole.SLAVE.value,
-        state=client.state.value,
-        address=None if node.address is None else describe(node.address),
-        ha_address=None,
-        data_dir=config.store.data_dir,
-        process_id=node.env.process_id,
-        uptime_s=node.uptime_s,
-        mapped_file_size=log.file_size,
-        mapped_files=len(log.mapped_file_queue.files),
-        flush_disk_type=config.store.flush_disk_type.value,
-        min_offset=log.min_offset,
-        max_offset=log.max_offset,
-        flushed_offset=log.flushed_offset,
-        disk_free_bytes=disk_free_bytes(node.env, config.store.data_dir),
-        master_link=_link(node, client, record_ages, wall_time_ms),
-        dispatch_behind_bytes=reput.behind,
-        dispatch_fault=reput.fault,
-        ack_level=ACK_LEVELS[config.store.flush_disk_type],
-        confirm_offset=reput.confirm_offset(),
-        written_bytes_per_s=client.received.flow_monitor.bytes_per_s(trio.current_time()),
-        messages_per_s=reput.dispatched.per_s(trio.current_time()),
-        wall_time_ms=wall_time_ms,
-        metrics_address=None if node.metrics_address is None else describe(node.metrics_address),
-        disk_used_ratio=disk_used_ratio(node.env, config.store.data_dir),
-        disk_full_ratio=config.store.disk_space_warning_level_ratio / 100,
+    now, received = trio.current_time(), client.received
+    status = node.common_status(BrokerRole.SLAVE, client.state.value)
+    assert status.wall_time_ms is not None
+    return attrs.evolve(
+        status,
+        master_link=_link(node, client, record_ages, status.wall_time_ms),
+        ack_level=ACK_LEVELS[node.config.store.flush_disk_type],
+        written_bytes_per_s=received.flow_monitor.bytes_per_s(now),
+        messages_per_s=node.reput_message_service.dispatched.per_s(now),
         stages={
-            "append": client.received.append_times.to_dict(),
+            "append": received.append_times.to_dict(),
             "flush": node.flush_manager.pass_times.to_dict(),
         },
     )
