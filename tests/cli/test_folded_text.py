@@ -48,7 +48,7 @@ async def test_a_scenario_fits_a_terminal_of_80_columns(tmp_path: Path) -> None:
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[:2] == [
-        "09 parted-logs (sim, seed 0): a former master whose log went another way is",
-        "   refused and named, is not written to, and counts for nothing",
+        "09 parted-logs (sim, seed 0): a former master whose log has diverged is refused",
+        "   and named, its log is not changed, and it does not count as a slave",
     ]
     assert "  out   out/report.html" in lines

@@ -26,7 +26,7 @@ from hastore.sim.trace import Trace
 from hastore.status import BrokerRole, FlushDiskType
 from hastore.wire.ha_frames import HEADER, REPORT, REPORT_DIVERGED, REPORT_SIZE
 from hastore_cli.doctor.facts import Facts
-from hastore_cli.doctor.rules import Result, judge
+from hastore_cli.doctor.rules import Result, diagnose
 from tests.support.waiting import eventually
 
 HEARTBEAT_S = 5.06  # its loop looks each 0.1 s, and asks for more than 5 s
@@ -158,7 +158,7 @@ def simulate(test, *, messages=0, heartbeat_ms=5_000, **script):
 def doctors_finding(slave):
     """What ``hastore doctor`` says of the slave's link."""
     facts = Facts(given="D2", address=("127.0.0.1", 1), status=slave.status(), took_s=0.001)
-    (link,) = [finding for finding in judge([facts]) if finding.check == "link"]
+    (link,) = [finding for finding in diagnose([facts]) if finding.check == "link"]
     return link
 
 
