@@ -122,7 +122,7 @@ class CleanCommitLogService:
             if not decision.removals or not await self._remove(decision.removals[0]):
                 break
             removed += 1
-            if decision.removals[0].holders:  # its link is closed first
+            if decision.removals[0].holders:  # the holder gets a round to react
                 break
         if removed:
             self.on_removed()

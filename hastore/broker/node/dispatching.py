@@ -33,7 +33,7 @@ class Dispatching:
     checkpoint_flusher: CheckpointFlusher  # the FlushManager runs it
 
     async def run(self) -> None:
-        """Serve until cancelled.  Raises FlushFailedError."""
+        """Serve until cancelled.  Raises DiskError after a failed read or sync."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.reput_message_service.run)
             nursery.start_soon(self.flush_service.run)
@@ -74,7 +74,7 @@ def make_dispatching(
         on_bad_record=on_bad_record,
         wake=wake,
     )
-    # The checkpoint stores the dispatched offset: it follows the confirm offset closely.
+    # The dispatched offset is stored as the confirm offset: consumers have seen nothing above it.
     checkpoint_flusher = CheckpointFlusher(
         env, message_store.checkpoint, lambda: reput.committed_offset
     )

@@ -190,7 +190,7 @@ async def run_master(
     on_built: Callable[[Master], None] = lambda _master: None,
     task_status: trio.TaskStatus[Master] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run a master until cancelled; ``task_status`` returns it once it serves.
+    """Run a master until cancelled; ``nursery.start`` returns it once it serves.
 
     ``on_built`` gets it before any of its services runs; it must not block or raise.  Raises
     HastoreError if it cannot start or must not continue.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hastore.ha.ha_connection import HAConnection
     from hastore.ha.ha_service import HAService
 
-LATE_AFTER_S: Final = 1.0  # a slave whose ack is due for longer has not caught up
+LATE_AFTER_S: Final = 1.0  # a slave whose ack has been due for longer has not caught up
 
 
 def master_status(

@@ -110,7 +110,7 @@ async def run_slave(
     ask_client_port: AskClientPort | None = None,
     task_status: trio.TaskStatus[Slave] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run a slave until cancelled; ``task_status`` returns it once it serves.
+    """Run a slave until cancelled; ``nursery.start`` returns it once it serves.
 
     It serves while its master is away, and tries to connect again.  ``ask_client_port`` asks for
     the master's file size, and whether ``master`` is an HA port; None: do not ask.  Raises

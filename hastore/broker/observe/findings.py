@@ -68,7 +68,7 @@ class Limits:
     warn_lag_s: float | None = None  # None: how long a put waits for slaves
     crit_lag_s: float | None = None
     min_slaves: int | None = None  # None: as many acks as a put needs
-    warn_disk: int | None = None  # percent; reached, not exceeded
+    warn_disk: int | None = None  # percent; from this value on
     crit_disk: int | None = None
     catching_up_counts: bool = True  # a slave that will soon be in time counts as in time
 

@@ -181,7 +181,7 @@ class RemotingConnection:
         return self.in_flight < config.in_flight_max and self._held.size < config.output_size_max
 
     def close_largest(self, total: int) -> None:
-        """End at once: clients hold too much of incomplete requests, this one the most."""
+        """End at once: incomplete requests have too many bytes, this one the most."""
         size = self.buffered_size
         reason = f"clients hold {total} bytes of incomplete requests, its address most: here {size}"
         self.evict(reason, limit="buffered_size_max")

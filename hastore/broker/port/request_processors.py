@@ -149,7 +149,7 @@ class RequestProcessors:
         target = self.target
         address = target.address
         if address is None or address[0] in _WILDCARDS:
-            address = client.local_address  # the client can reach this one: it has
+            address = client.local_address  # the client has just reached this one
         is_slave = target.role is BrokerRole.SLAVE
         route = {
             "brokerDatas": [

@@ -1,6 +1,6 @@
 """The confirm offset: the end of what consumers may read.
 
-    ASYNC_MASTER  ASYNC_FLUSH   the end of the log
+    ASYNC_MASTER  ASYNC_FLUSH   the readable offset
                   SYNC_FLUSH    the flushed offset
     SYNC_MASTER                 that, but at most what a slave has acknowledged, while one is
                                 available

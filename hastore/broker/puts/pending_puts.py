@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @final
 @attrs.frozen
 class PendingPut:
-    """A put that waits since ``since`` (trio time)."""
+    """A put that has waited since ``since`` (trio time)."""
 
     request: GroupCommitRequest
     messages: Message | Sequence[Message]
@@ -114,7 +114,7 @@ class PendingPuts:
                 continue
             if scope.cancelled_caught:
                 reason = f"no next file within {timeout_ms} ms"
-                # Not the clock: by a rounding error the head might never be due.
+                # The head is due; by the clock, rounding could keep it waiting for ever.
                 self.decide_all(failed, reason, self.waiting[0].since if self.waiting else deadline)
             else:
                 self._append_all(append)
