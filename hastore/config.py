@@ -121,7 +121,7 @@ class StoreConfig:
         kind=Kind.COUNT_OR_ZERO,
     )
     flush_thorough_interval_ms: int = duration(
-        10_000, "store.flush_thorough_interval", "Period of flushes that skip nothing."
+        10_000, "store.flush_thorough_interval", "Period of flushes of all dirty pages."
     )
     transient_store_pool_enable: bool = switch(
         False,
@@ -139,7 +139,7 @@ class StoreConfig:
         kind=Kind.COUNT_OR_ZERO,
     )
     commit_thorough_interval_ms: int = duration(
-        200, "store.commit_thorough_interval", "Period of writes that skip nothing."
+        200, "store.commit_thorough_interval", "Period of writes of all new pages."
     )
     # Dispatch.
     mapped_file_size_consume_queue: int = size(
@@ -157,7 +157,7 @@ class StoreConfig:
     flush_consume_queue_thorough_interval_ms: int = duration(
         60_000,
         "store.queue_flush_thorough_interval",
-        "Period of consume queue flushes that skip nothing.",
+        "Period of consume queue flushes of all dirty pages.",
     )
     message_index_enable: bool = switch(True, "store.index", "Keep an index of keys.")
     max_hash_slot_num: int = count(5_000_000, "store.index_slots", "Hash slots of one index file.")

@@ -1,8 +1,8 @@
 """``hastore`` and ``python -m hastore_cli``: run the command line.
 
-Python turns Ctrl-C into KeyboardInterrupt from its own start to its own end.  While the command
-line is being imported, and after a command has ended, that would print a needless traceback: there
-the signal ends the process, as it ends any tool.
+By default Python raises KeyboardInterrupt on Ctrl-C, from its start to its end.  While the command
+line is being imported, and after a command has ended, that would print a needless traceback, so
+there the signal ends the process, as with any tool.
 """
 
 from __future__ import annotations

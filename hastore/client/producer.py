@@ -91,7 +91,7 @@ class Producer:
     ) -> AsyncIterator[Producer]:
         """Connect to a master while the block runs.
 
-        Raises UnreachableError if nobody answers, RequestFailedError if a slave does.
+        Raises UnreachableError if no node answers, RequestFailedError if the node is a slave.
         """
         async with open_remoting_client(
             address,

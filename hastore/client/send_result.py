@@ -96,7 +96,7 @@ class PendingSend(PendingRequest):
         response = self.response
         if response is None:
             assert self.failure is not None, "a result needs an outcome: await wait()"
-            msg = f"nobody knows whether the message to {self.topic} was stored: {self.failure}"
+            msg = f"unknown whether the message to {self.topic} was stored: {self.failure}"
             hint = "look for its UNIQ_KEY in the log before sending it again"
             raise UnknownOutcomeError(msg, unique_key=self.unique_key, hint=hint)
         status = self.status

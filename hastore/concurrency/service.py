@@ -1,4 +1,4 @@
-"""How the end of a service is read.
+"""How a service ended: by a cancellation, or by a failure.
 
 A service is a task with one entry, ``run``, that serves until cancelled.  If ``run`` raises
 anything but a cancellation, the service has failed.

@@ -34,7 +34,7 @@ class FlushDiskWatcher:
 
     def _make_queue(self) -> DeadlineWatcher:
         queue = OffsetOrderedQueue(Part.FLUSH, PutMessageStatus.FLUSH_DISK_TIMEOUT)
-        reason = f"the disk was not done within {self.sync_flush_timeout_ms} ms; it is in the log"
+        reason = f"not flushed to disk within {self.sync_flush_timeout_ms} ms; it is in the log"
         return DeadlineWatcher(queue, reason)
 
     def __len__(self) -> int:

@@ -179,7 +179,7 @@ class HAClient:
                 assert isinstance(error, LogDamagedError)
                 await self._compare_damage(error)
             case LinkAction.CALL_BROKEN:
-                self._note_broken(LinkEndedError(f"the stream makes no sense any more: {error}"))
+                self._note_broken(LinkEndedError(f"the stream no longer fits this log: {error}"))
             case _:
                 self._note_broken(error)
 
@@ -274,7 +274,8 @@ class HAClient:
             if link.frames != frames or trickled >= _TRICKLE_SIZE:
                 # It may be later than ``now``: silence does not count while we wait for our disk.
                 link.last_read_time, trickled = max(link.last_read_time, now), 0
-            # A lone header in the buffer is incomplete: whole, it was a heartbeat and was parsed.
+            # A header that is left in the buffer begins an incomplete frame with log bytes: a
+            # heartbeat would have been parsed.
             news = link.frame_bytes + (buffer.unparsed if buffer.unparsed >= HEADER_SIZE else 0)
             if link.frames != frames:
                 self._note_progress(now, brought_bytes=news != counted)
@@ -383,13 +384,13 @@ class HAClient:
     async def _compare_damage(self, first: LogDamagedError) -> None:
         """Give up if the master's record is intact; return if its record is the same."""
         if self.error is not first:
-            self.reason, self.error = f"{first}; is its master's?", first
+            self.reason, self.error = f"{first}; comparing it with the master's record", first
         try:
             damage: HastoreError | None = await self._appender.file_end_at(first.physic_offset)
             if damage is None or not await self._damages.is_same_on_master(first.physic_offset):
                 damage = await self._damages.compare()
         except (HastoreError, OSError) as error:
-            reason = f"{first}; its master's cannot be compared with it: {error}"
+            reason = f"{first}; cannot compare it with the master's record: {error}"
             if self.reason != reason:
                 master = describe(self.config.master)
                 _log.warning("ha_link_broken", master=master, reason=reason)

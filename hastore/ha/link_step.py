@@ -1,4 +1,4 @@
-"""The steps of a slave from one link to the next: the table, and no transition elsewhere.
+"""The step of a slave's newest link, and the one table of all transitions between steps.
 
 ::
 

@@ -222,7 +222,7 @@ class SlaveAppender:
         log = self.commit_log
         end = log.max_offset
         finder = self._own_finder
-        # Fed beyond our end: with bytes of the master's that were not stored, or are gone.
+        # A scan beyond our end has read bytes that our log does not have: begin a new one.
         if finder is None or finder.walked_from != start or finder.fed_until > end:
             self._own_finder = finder = FirstBlankFinder(start)
         was_waiting, self.is_waiting = self.is_waiting, True

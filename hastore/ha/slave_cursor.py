@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from hastore.wire.double_read_buffer import DoubleReadBuffer
 
 _NOTHING_SENT: Final = (
-    "the master sends nothing from the beginning on: it has no message yet, or, a RocketMQ broker,"
-    " has deleted its first file"
+    "the master sends nothing from the start of its log: it has no messages yet, or it is a"
+    " RocketMQ broker that has deleted its first file"
 )
 _NOTHING_SENT_HINT: Final = (
-    "if it has messages, copy what is there from its last file on: hastore slave --from last-file"
+    "if it has messages, begin the copy at its last file: hastore slave --from last-file"
 )
 
 

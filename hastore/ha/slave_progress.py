@@ -100,8 +100,8 @@ class LogBounds:
 def expired(slave_offset: int, min_offset: int) -> ExpiredError:
     """Return the error for a slave that needs a deleted file."""
     return ExpiredError(
-        f"this master deleted its files before {min_offset}, which this slave still needed from"
-        f" {slave_offset} on; they were held for it as long as is allowed",
+        f"this slave needs the log from {slave_offset} on, but this master has deleted its files"
+        f" before {min_offset}: [store] delete_held_after limits how long it keeps them for slaves",
         min_offset=min_offset,
         slave_offset=slave_offset,
         hint=_EXPIRED_HINT,

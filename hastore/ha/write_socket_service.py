@@ -6,11 +6,11 @@ which reads nothing into this process; a thread first brings cold ones into the 
 (``hastore.env.sending``).  All appended bytes (committed, with a transient store pool) are sent,
 flushed or not: RocketMQ's rule.  But only flushed bytes leave by ``sendfile``: a socket holds the
 pages until the peer has them, and a start after a failed flush and a kill could not drop such pages
-from the cache (``recovery_trim``).
+from the cache (``hastore.store.recovery.trim``).
 
-A slave that waits for bytes does not wait for this task's turn: while nothing is in flight to it
-the appending producer sends the bytes itself, as far as the socket takes them at once
-(``on_appended``).  This task sends the rest, and all bytes until the next ack.
+While nothing is in flight to the slave, the appending producer itself sends the bytes, as many as
+the socket accepts at once (``on_appended``), so that the slave need not wait for this task's turn.
+This task sends the rest, and all bytes until the next ack.
 
 Each slave has its own task and socket: one that reads slowly blocks only itself.
 """

@@ -133,7 +133,7 @@ class Oracle:
             if node.name not in self.rotten:
                 raise ViolationError("damage", f"{node.name} refuses an intact log: {error}")
         elif not may_end(node, error):
-            reason = "nobody asked" if error is None else f"{type(error).__name__}: {error}"
+            reason = "ended without error" if error is None else f"{type(error).__name__}: {error}"
             raise ViolationError("ended", f"{node.name}: {reason}") from error
 
     def heard(self, node: str, text: str) -> None:

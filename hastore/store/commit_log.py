@@ -227,7 +227,7 @@ class CommitLog(LogTail):
         )
 
     def _append_to_next_file(self, message: Message, size: int) -> AppendMessageResult:
-        """Append a message that does not fit the current file, unless it fits none."""
+        """Append a message to the next file; refuse one that is too large for any file."""
         body_size = len(message.body)
         if body_size > self._max_message_size or size > self._record_end_max:
             return self._refuse(_SIZE_EXCEEDED)

@@ -270,7 +270,7 @@ async def test_a_broken_link_leaves_every_outcome_unknown():
             await node.receive(3)
             node.drop()
             for one in pending:
-                with pytest.raises(UnknownOutcomeError, match=r"nobody knows .* orders") as caught:
+                with pytest.raises(UnknownOutcomeError, match=r"unknown .* to orders") as caught:
                     await one.wait()
                 assert caught.value.unique_key == one.unique_key
                 assert one.status is None

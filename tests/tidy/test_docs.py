@@ -69,7 +69,7 @@ def test_the_record_in_the_formats_page_is_what_the_codec_reads_and_writes() -> 
 def test_the_readme_lists_every_status_and_whether_it_is_stored() -> None:
     """The README's table of statuses is PutMessageStatus, with `stored` as its second column."""
     text = (REPO_ROOT / "README.md").read_text()
-    rows = dict(re.findall(r"^\| `([A-Z_]+)` \| (yes|no|nobody knows) \|", text, re.MULTILINE))
+    rows = dict(re.findall(r"^\| `([A-Z_]+)` \| (yes|no|unknown) \|", text, re.MULTILINE))
     assert set(rows) == {status.value for status in PutMessageStatus}
     for status in PutMessageStatus:
         assert (rows[status.value] == "yes") == status.stored, status

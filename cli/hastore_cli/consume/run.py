@@ -143,7 +143,7 @@ class ConsumeRun:
             while True:
                 offset = cursor.next_offset
                 result = await reader.pull(cursor, suspend_s=SUSPEND_S)
-                # Without messages it says how far the tags left everything out.
+                # Without messages it may still advance: past messages that the tags left out.
                 if result.messages or result.next_begin_offset != offset:
                     await send.send((cursor, result))
 

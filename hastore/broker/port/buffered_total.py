@@ -1,7 +1,7 @@
 """The bytes of incomplete requests of all clients, and which client is closed if they are too many.
 
-It is the largest connection of the peer that holds the most, so a client is never closed for what
-others send, be it much in one request or a little in each of many.
+The largest connection of the peer that has sent the most is closed, so no client is closed for what
+others send, whether they send one large request or many small ones.
 
 Invariant: ``size`` is at most ``size_max`` after each ``count``.
 """

@@ -134,7 +134,7 @@ class RemotingConnection:
     def close_stalled(self) -> None:
         """End at once: clients leave too many answers, and this one takes none."""
         size = self._held.size
-        reason = f"takes no answers, and clients hold too many; {size} bytes of them are its own"
+        reason = f"reads no answers, and too many are unread; {size} bytes of them are its own"
         self.evict(reason, limit="output_size_total_max")
 
     # -- requests in -----------------------------------------------------------------------------
@@ -183,7 +183,10 @@ class RemotingConnection:
     def close_largest(self, total: int) -> None:
         """End at once: incomplete requests have too many bytes, this one the most."""
         size = self.buffered_size
-        reason = f"clients hold {total} bytes of incomplete requests, its address most: here {size}"
+        reason = (
+            f"clients have sent {total} bytes of incomplete requests, its address the most,"
+            f" this connection {size}"
+        )
         self.evict(reason, limit="buffered_size_max")
 
     def _account(self, buffered_size: int) -> None:
@@ -385,10 +388,10 @@ class RemotingConnection:
         """Return the error for the deadline that has passed."""
         if self._header_deadline < self._idle_deadline:
             ms = self.config.header_timeout_ms
-            msg = f"no whole header of a request within {ms} ms"
+            msg = f"no complete request header within {ms} ms"
             return LimitReachedError(msg, limit="header_timeout_ms")
         ms = self.config.idle_timeout_ms
-        msg = f"no whole request and no reply taken for {ms} ms"
+        msg = f"no complete request, and no reply read, for {ms} ms"
         return LimitReachedError(msg, limit="idle_timeout_ms")
 
     def _fail(self, error: Exception) -> None:

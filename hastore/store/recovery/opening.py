@@ -185,7 +185,7 @@ class LogOpener:
             if reached < min(self.end.offset(self.found), file_end):
                 raise DiskError(
                     f"{mapped_file.path} changed at offset {reached} while the log was opened:"
-                    " bytes that an earlier failure kept off the disk are gone from memory",
+                    " bytes that a failed sync had left in the page cache only are lost",
                     path=mapped_file.path,
                     hint="start again: the log then ends before that",
                 )

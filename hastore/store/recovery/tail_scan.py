@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 CHUNK_SIZE: Final = 1024 * 1024
 _ZEROS: Final = bytes(CHUNK_SIZE + MAGIC_SIZE - 1)
 _NOWHERE: Final = 2**63
-# What a walk needs of a head, where both hosts are IPv4.
+# The fields of a head that a walk reads, if both hosts are IPv4.
 _V4_HEAD: Final = head_struct(
     "size", "magic", "body_crc", "queue_id", "queue_offset", "stored_offset", "sys_flag",
     "body_size",
@@ -94,12 +94,13 @@ class WalkEnd:
 @final
 @attrs.define(eq=False)
 class FileWalk:
-    """Walks files in order, counts records and records queue offsets in the ``table``, if any.
+    """Walks files in order, counts records, and collects queue offsets in the ``table``, if any.
 
-    The consume queues have every record below ``dispatched_to`` that is not younger than
-    ``settled_ms`` (None: of any age); their queue offsets are not recorded.  ``unsettled_from`` is
-    where the younger ones begin, at most a chunk early; None if there are none.  From ``torn_from``
-    on a power cut may have left holes; ``border`` is a record's start at most a chunk before that.
+    Records below ``dispatched_to`` that are not younger than ``settled_ms`` (None: of any age) are
+    in the consume queues, so their queue offsets are not collected.  ``unsettled_from`` is where
+    the younger records begin, at most a chunk too early; None if there are none.  From
+    ``torn_from`` on, a power cut may have left holes; ``border`` is the start of a record at most a
+    chunk before that.
     """
 
     table: TopicQueueTable | None

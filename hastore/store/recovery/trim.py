@@ -9,12 +9,13 @@ Order: the bytes are copied, durably; then zeroed from the back to the front; th
 the process dies in between, the log is still torn at the same offset, and every byte is in at least
 one place.  The checkpoint must be lowered before anything is zeroed.
 
-Writing again: after an unclean stop the page cache may hold bytes that a failed sync left off the
-disk, in pages that the kernel takes for clean.  Read, dropped from the cache and written again they
-are dirty, and the next sync writes them.  (Without dropping them ext4 would still not: it takes the
-old page to have its block, which stays marked as never written.)  Cached pages after the log's end
-are dropped too, for the sake of later appends.  Zeros that an earlier start wrote are also written
-again: ``trimmed/`` says where.
+Writing again: after an unclean stop the page cache may hold bytes that a failed sync did not write
+to disk, in pages that the kernel considers clean, so that no later sync writes them either.  They
+are read, dropped from the cache and written again; then their pages are dirty, and the next sync
+writes them.  (On ext4, writing them without dropping the pages first does not help: the block of a
+cached page stays marked as never written.)  Cached pages after the log's end are dropped too, for
+the sake of later appends.  Zeros that an earlier start wrote are also written again: ``trimmed/``
+says where.
 """
 
 from __future__ import annotations
