@@ -1,1 +1,4 @@
-"""Waking, waiting and deadlines: what the services of every layer share."""
+"""Waking, waiting and deadlines: what the services of every layer share.
+
+A put is decided here: begin with ``group_commit_request``.
+"""

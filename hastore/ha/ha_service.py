@@ -180,9 +180,9 @@ class HAService:
     def acknowledge(self, connection: HAConnection, ack_offset: int) -> None:
         """Count a slave's report and wake the producers that it satisfies.
 
-        Until ``has_acknowledged`` it only shows how near the slave is.
+        Until ``counts_as_ack`` it only shows how near the slave is.
         """
-        if not connection.progress.has_acknowledged:
+        if not connection.progress.counts_as_ack:
             self.ack_table.set_position(connection.connection_id, ack_offset)
         elif self.ack_table.acknowledge(connection.connection_id, ack_offset):
             self.group_transfer_service.notify_transfer_some(connection.address)

@@ -4,7 +4,7 @@ No clock, no socket: ``HAConnection`` and its services pass reports in and act o
 
 A first report only says where the slave wants to resume.  Its log may have diverged from ours below
 that offset, which it finds out when our bytes arrive.  So its reports become acknowledgements
-(``has_acknowledged``) once one is above the offset where the stream began, or repeats that offset
+(``counts_as_ack``) once one is above the offset where the stream began, or repeats that offset
 while our log ends there (a stock slave that has all of an idle master's log).
 
 The states of a connection::
@@ -122,7 +122,7 @@ class SlaveProgress:
     # The first report as received: where the stream is to begin, or a new slave's 0, 1 or 2.
     first_report: int | None = attrs.field(default=None, init=False)
     # Whether ack_offset counts as an acknowledgement; until then it is where the slave resumes.
-    has_acknowledged: bool = attrs.field(default=False, init=False)
+    counts_as_ack: bool = attrs.field(default=False, init=False)
     # Why the link has ended, the first reason; None while reports count and bytes are sent.
     ended_because: str | None = attrs.field(default=None, init=False)
     # The largest body of the next frame, in bytes: from ha_transfer_batch_size to its maximum.
@@ -163,7 +163,7 @@ class SlaveProgress:
             self._check_later_report(offset, log)
             self.ack_offset = offset
             self._start_request = None
-            self.has_acknowledged = offset > self._start_offset or offset >= log.max_offset
+            self.counts_as_ack = offset > self._start_offset or offset >= log.max_offset
         caught_up = self.ack_offset >= log.max_offset
         if caught_up != (self.state is HAConnectionState.STREAMING):
             event = HAConnectionEvent.CAUGHT_UP if caught_up else HAConnectionEvent.FELL_BEHIND

@@ -98,15 +98,15 @@ def test_new_slave_may_repeat_its_wish_until_it_has_bytes():
 def test_a_report_proves_something_once_it_is_beyond_where_the_link_began():
     """Or repeats that place where the log has nothing beyond: a stock slave of an idle master."""
     slave = started(offset=331_000, sent=518)
-    assert not slave.has_acknowledged
+    assert not slave.counts_as_ack
     slave.on_report(331_000, LOG)
-    assert not slave.has_acknowledged
+    assert not slave.counts_as_ack
     slave.on_report(331_001, LOG)
-    assert slave.has_acknowledged
+    assert slave.counts_as_ack
     idle = started(offset=331_518, sent=0)
-    assert not idle.has_acknowledged
+    assert not idle.counts_as_ack
     idle.on_report(331_518, LOG)
-    assert idle.has_acknowledged
+    assert idle.counts_as_ack
 
 
 def test_state_follows_the_acks():
