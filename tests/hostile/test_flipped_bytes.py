@@ -194,7 +194,7 @@ async def test_a_masters_own_bad_record_ends_nobodys_following(tmp_path, part, c
                 await eventually(lambda: behind.committed_offset == late.next_offset)
                 assert behind.skipped == 2
             else:
-                assert f"stands at offset {bad[1]}" in slave.status().dispatch_fault
+                assert f"stopped at offset {bad[1]}" in slave.status().dispatch_fault
             assert slave.status().state == "streaming"
     assert "masters_log_is_damaged" in [record.msg["event"] for record in caplog.records]
 
