@@ -275,9 +275,7 @@ class ClusterNode:
             if link is not None and link.state in _GIVEN_UP:
                 msg = f"{self.name} will not follow: {link.state}, {link.reason}"
                 raise NodeDiedError(msg, hint=link.hint)
-            # A longer log may have diverged, which only its link shows.
-            follows = link is not None and link.state == "streaming"
-            return follows and status.max_offset >= end and status.dispatch_behind_bytes == 0
+            return has_caught_up(status, end)
 
         await self.waited(is_there, f"it has caught up with offset {end}", within_s=within_s)
 
@@ -316,6 +314,18 @@ class ClusterNode:
             because = f": {self.death}" if self.death else ""
             raise NodeDiedError(f"{self.name} does not run{because}", hint="restart() starts it")
         return self._runner
+
+
+def has_caught_up(status: NodeStatus, end: int) -> bool:
+    """Return whether a slave has its master's log up to ``end``, compared and dispatched.
+
+    Its own end is no proof: it may be that of another log, of which nothing was compared yet.
+    What it reports on a link is.
+    """
+    link = status.master_link
+    if link is None or link.state != "streaming" or link.reported_offset is None:
+        return False
+    return min(link.reported_offset, status.max_offset) >= end and not status.dispatch_behind_bytes
 
 
 def _pauses() -> Iterable[float]:

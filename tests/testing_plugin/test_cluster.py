@@ -11,6 +11,7 @@ import socket
 import threading
 from pathlib import Path
 
+import attrs
 import pytest
 
 import hastore
@@ -20,6 +21,7 @@ from hastore.status import PutMessageStatus as S
 from hastore.testing.cluster import Cluster
 from hastore.testing.free_port import FreePort
 from hastore.testing.loop_thread import LoopClosedError
+from hastore.testing.node import has_caught_up
 from hastore.testing.node_settings import NodeStart
 from hastore.testing.runner import NodeDiedError
 
@@ -236,6 +238,28 @@ def test_a_slave_that_will_never_follow_is_not_waited_for(hastore_cluster):
     former.follow(slave)
     with pytest.raises(NodeDiedError, match="a will not follow: diverged"):
         former.wait_caught_up()
+
+
+def test_only_a_compared_log_has_caught_up(hastore_cluster):
+    """A longer log, streaming from its master, of which nothing was compared: not yet."""
+    node = hastore_cluster(slaves=1).slaves[0]
+    node.wait_caught_up()
+    status = node.status()
+    link = status.master_link
+
+    def slave(reported_offset, state="streaming", behind=0):
+        changed = attrs.evolve(link, state=state, reported_offset=reported_offset)
+        return attrs.evolve(
+            status, max_offset=3_000, dispatch_behind_bytes=behind, master_link=changed
+        )
+
+    assert has_caught_up(slave(165), 165)
+    assert not has_caught_up(slave(3), 165)  # the comparison begins here
+    assert not has_caught_up(slave(None), 165)
+    assert not has_caught_up(slave(165, state="backing-off"), 165)
+    assert not has_caught_up(slave(165, behind=1), 165)
+    assert not has_caught_up(slave(3_001), 3_001)
+    assert not has_caught_up(attrs.evolve(status, master_link=None), 0)
 
 
 def test_a_node_that_dies_by_itself_is_not_passed_over(tmp_path):
