@@ -149,6 +149,14 @@ def test_a_unit_that_is_not_its_records_is_named(a_pair, disk, field, data, says
     assert finding.next_offset == record.next_offset
 
 
+@pytest.mark.parametrize(("code", "is_whole"), [(-(2**31) - 1, True), (-(2**31), False)])
+def test_an_address_in_place_of_the_tags_is_no_damage(disk, code, is_whole):
+    """RocketMQ's ConsumeQueueExt: every number below the least hash code is an address."""
+    path, position = file_with(disk, 11)
+    edit(disk, path, position + 12, struct.pack(">q", code))
+    assert verify(disk).is_whole is is_whole
+
+
 def test_a_unit_that_points_forward_is_damage_too(disk):
     """A later record could have had the same queue offset; none has."""
     path, position = file_with(disk, 3)

@@ -146,6 +146,24 @@ async def test_a_tag_with_the_same_hash_does_not_pass(disk, autojump_clock):
     assert len(result.ranges) == len(result.records) == 1
 
 
+async def test_tags_behind_an_address_are_read_from_the_record(disk, autojump_clock):
+    """RocketMQ with enableConsumeQueueExt puts an address where the code of the tags would be."""
+    env = fake_env(disk)
+    store = open_store(env, config_of(mapped_file_size=FILE_SIZE))
+    queues = store.consume_queues
+    for number, tags in enumerate(["A", "B", "A", "C", "B"]):
+        start = store.commit_log.max_offset
+        append(store.commit_log, Message("t", b"%d" % number, properties={"TAGS": tags}))
+        size = store.commit_log.max_offset - start
+        queues.put("t", 0, number, start, size, -(2**63) + 20 * number)
+    while queues.commit_step() is None:
+        pass
+    for wanted, found in [("A", [0, 2]), ("B || C", [1, 3, 4]), ("D", [])]:
+        result = store.get_message("t", 0, 0, message_filter=TagFilter.parse(wanted))
+        assert bodies(store, result) == found
+        assert result.next_begin_offset == 5
+
+
 async def test_offset_by_time_is_the_first_at_or_after(store):
     """Before the first: the first; between: the next; behind the last: the end."""
     times = [store.store_time_of("orders", 0, offset) for offset in range(20)]

@@ -16,8 +16,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from hastore.pipeline.verify.queue_breaks import QUEUE
-from hastore.store.queue.ext import ADDRESS_MAX
-from hastore.store.queue.unit import BLANK_SIZE
+from hastore.store.queue.unit import BLANK_SIZE, EXT_ADDRESS_MAX
 from hastore.topic import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def join_units(expected: DataFrame, units: DataFrame, stores: DataFrame) -> Data
 
 def wrong_units(joined: DataFrame) -> DataFrame:
     """Return the records whose unit differs from them."""
-    is_ext = F.col("unit_tags_code") <= ADDRESS_MAX  # an address in consumequeue_ext/
+    is_ext = F.col("unit_tags_code") <= EXT_ADDRESS_MAX  # an address in consumequeue_ext/
     has_other_code = (F.col("unit_tags_code") != F.col("tags_code")) & ~is_ext
     wrong = (
         F.when(F.col("is_blank"), "is blank")

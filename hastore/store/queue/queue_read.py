@@ -152,7 +152,7 @@ class QueueRead:
 
     def _has_code(self, unit: Unit) -> bool:
         assert self.message_filter is not None
-        return self.message_filter.matches_code(unit.tags_code)
+        return unit.is_extended or self.message_filter.matches_code(unit.tags_code)
 
     def _take(self, unit: Unit) -> None:
         self._ranges.append((unit.physic_offset, unit.size))

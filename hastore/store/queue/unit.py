@@ -9,6 +9,9 @@
 
 All integers are big-endian and signed.  This module is the only owner of the format.
 
+With RocketMQ's ``enableConsumeQueueExt`` a tags code is the offset of a unit in consumequeue_ext/
+plus the least 64-bit number: hash codes are 32-bit numbers, so every lower one is such an address.
+
 Source: RocketMQ 4.9.8 ``ConsumeQueue`` (CQ_STORE_UNIT_SIZE, ``fillPreBlank``); the same in 5.x.
 """
 
@@ -22,6 +25,7 @@ UNIT_FIELDS: Final = (("physic_offset", "q"), ("size", "i"), ("tags_code", "q"))
 UNIT: Final = struct.Struct(">" + "".join(code for _, code in UNIT_FIELDS))
 UNIT_SIZE: Final = UNIT.size
 SIZE_POSITION: Final = 8
+EXT_ADDRESS_MAX: Final = -(2**31) - 1  # greatest tags code that is an address
 BLANK_SIZE: Final = 0x7FFFFFFF  # in the size field of a blank
 BLANK: Final = UNIT.pack(0, BLANK_SIZE, 0)
 
@@ -37,6 +41,11 @@ class Unit(NamedTuple):
     def is_blank(self) -> bool:
         """Whether no message has this queue offset."""
         return self.size == BLANK_SIZE and not self.physic_offset
+
+    @property
+    def is_extended(self) -> bool:
+        """Whether the tags code is an address in consumequeue_ext/."""
+        return self.tags_code <= EXT_ADDRESS_MAX
 
 
 BLANK_UNIT: Final = Unit(0, BLANK_SIZE, 0)

@@ -15,7 +15,6 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, final
 
 from hastore.store.queue.directory import CONSUME_QUEUE_DIR, find_queues
-from hastore.store.queue.ext import is_ext_address
 from hastore.store.queue.unit import UNIT, UNIT_SIZE, Unit, file_size_of
 from hastore.store.tools.log_finding import Finding, Severity
 from hastore.topic import SCHEDULE_TOPIC
@@ -122,8 +121,8 @@ class ConsumeQueueVerification:
             return f"points at {unit.physic_offset}"
         if unit.size != check.size:
             return f"has the size {unit.size}, the record {check.size}"
-        if is_ext_address(unit.tags_code):
-            return ""  # an address in consumequeue_ext/
+        if unit.is_extended:
+            return ""  # its tags code is in consumequeue_ext/
         return f"has the tags code {unit.tags_code}, the record {record.tags_code}"
 
     def _see_wrong(
