@@ -1,1 +1,1 @@
-"""The tests; they mirror hastore/, and each says in one sentence what is true."""
+"""The tests; their folders mirror those of hastore/."""

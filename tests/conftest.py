@@ -1,4 +1,4 @@
-"""For every test: hypothesis profiles, Ctrl-C, logging; the golden stores are a plugin's."""
+"""Setup for all tests: plugins, hypothesis profiles and logging."""
 
 import logging
 import os
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Each failure is named, nothing is left behind, and RocketMQ's stores are written from figures.
+# They report each failure, remove what a run leaves behind, and write RocketMQ's golden stores.
 pytest_plugins = ["tests.failure_reports", "tests.golden.fixtures", "tests.janitor"]
 
-# dev: quick, new examples each time. ci: more, and the same each time, so that a red run can be
-# repeated. nightly: as many as a night has room for. Chosen by HYPOTHESIS_PROFILE.
+# dev: fast, new examples each time. ci: more, and the same each time, so that a failure can be
+# repeated. nightly: as many as fit into a night. HYPOTHESIS_PROFILE chooses one.
 settings.register_profile(
     "dev", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -29,7 +29,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.ge
 
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
-    """Undo what a command that ran in this process did to the logging of all that follow."""
+    """Restore the logging after a test that ran a command in this process."""
     logger = logging.getLogger("hastore")
     handlers, propagate, level = logger.handlers[:], logger.propagate, logger.level
     raise_exceptions = logging.raiseExceptions

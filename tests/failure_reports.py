@@ -1,12 +1,12 @@
-"""A pytest plugin: each failure is named, whatever goes wrong while it is rendered.
+"""A pytest plugin: each failure is reported, even if pytest cannot render it.
 
 pytest parses a failure's source to render it. CPython up to 3.11.7 keeps the parser's depth in one
 place for all its users (gh-106905): if the collector runs a finalizer within `ast.parse`, and the
 finalizer parses too (because its warning is rendered, say), the outer call raises SystemError. An
 error in `pytest_runtest_makereport` ends the run with INTERNALERROR, and then no failure is listed.
 
-Three measures: the collector waits while a report is made; a report that cannot be rendered is
-replaced by a plain one; a run that ends with INTERNALERROR lists the failures it has seen.
+Three measures: the collector is off while a report is made; a report that cannot be rendered is
+replaced by a plain one; a run that ends with INTERNALERROR lists the failures so far.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ def _no_collection() -> Iterator[None]:
         gc.enable()
 
 
-# trylast: the innermost wrapper, so that those of other plugins get a report, never an exception.
+# trylast: the innermost wrapper, so that other plugins' wrappers always get a report.
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
@@ -41,7 +41,7 @@ def pytest_runtest_makereport(
     try:
         with _no_collection():
             return (yield)
-    except Exception as fault:  # noqa: BLE001 - whatever it is, the test must be named
+    except Exception as fault:  # noqa: BLE001 - the test must be reported in any case
         assert call.when != "collect"
         return pytest.TestReport(
             nodeid=item.nodeid,
@@ -76,7 +76,7 @@ def pytest_make_collect_report(
 def pytest_sessionfinish(
     session: pytest.Session, exitstatus: int | pytest.ExitCode
 ) -> Generator[None, object, object]:
-    """List the failures even if the run itself broke: pytest does not."""
+    """List the failures even if the run itself broke, which pytest does not do."""
     result = yield
     terminal = session.config.pluginmanager.getplugin("terminalreporter")
     if exitstatus == pytest.ExitCode.INTERNAL_ERROR and terminal is not None:
@@ -108,7 +108,7 @@ def _plain(error: BaseException | None) -> str:
         lines += _frames(error)
         try:
             lines.append(f"{type(error).__name__}: {error}")
-        except Exception:  # noqa: BLE001 - its own __str__ may be what is broken
+        except Exception:  # noqa: BLE001 - its __str__ may be broken
             lines.append(type(error).__name__)
         parts = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
         left = [*parts, *filter(None, [error.__cause__ or error.__context__]), *left]

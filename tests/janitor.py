@@ -1,15 +1,15 @@
-"""Nothing outlives a test run, however it ends: processes, mounts, network namespaces, cgroups.
+"""Remove what a test run leaves behind: processes, mounts, network namespaces, cgroups.
 
 ::
 
     pytest (or xdist's controller) ── a pipe that it holds open ──> python -m tests.janitor
        └── workers, nodes, JVMs …: RUN_VARIABLE=PID-START in the environment of each
 
-The janitor waits for the end of the pipe: pytest closes it when it has done, or dies. Then it kills
-the processes of each run that is over (its own, and one that was killed together with its janitor)
-and removes what is named after a process that is gone. A run does the same when it starts.
+The janitor waits for the end of the pipe, which closes when pytest exits or dies. Then it kills the
+processes of each finished run (its own, and runs that were killed together with their janitor) and
+removes everything named after a process that is gone. A run does the same when it starts.
 
-This module is a pytest plugin, too: it starts the janitor and has SIGTERM end a run as Ctrl-C does.
+This module is also a pytest plugin: it starts the janitor and makes SIGTERM act like Ctrl-C.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ _JANITOR = pytest.StashKey[subprocess.Popen[bytes]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start the janitor, and let signals end the run."""
-    # A shell starts what it puts in the background with SIGINT ignored, and children inherit that:
-    # Ctrl-C must reach the processes that tests start.
+    # A shell starts background jobs with SIGINT ignored, and children inherit that, but Ctrl-C must
+    # reach the processes that tests start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         return
-    # What runs is undone, and what has failed so far is named.
+    # Fixtures are torn down, and the failures so far are listed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if "MAKELEVEL" in os.environ:  # a make that is killed ends its run
+    if "MAKELEVEL" in os.environ:  # if make is killed, the run ends
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     clean()
     config.stash[_JANITOR] = _start()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Have temporary files made where pytest's own are, which it removes after three runs."""
+    """Put temporary files below pytest's own, which it removes after three runs."""
     scratch = session.config._tmp_path_factory.getbasetemp() / "scratch"
     scratch.mkdir(exist_ok=True)
     os.environ["TMPDIR"] = str(scratch)
@@ -61,14 +61,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Wait for the janitor: nothing is left when this process ends."""
+    """Wait for the janitor, so that nothing is left when this process ends."""
     janitor = config.stash.get(_JANITOR, None)
     if janitor is not None:
         janitor.communicate()
 
 
 def _start() -> subprocess.Popen[bytes]:
-    """Mark this process's children as its run's, and have a janitor wait for its end."""
+    """Mark this process's children as those of its run, and start a janitor for it."""
     environment = {name: value for name, value in os.environ.items() if name != RUN_VARIABLE}
     run = os.environ[RUN_VARIABLE] = f"{os.getpid()}-{_start_of(os.getpid())}"
     return subprocess.Popen(
@@ -82,16 +82,16 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def clean(over: str = "") -> list[str]:
-    """End the processes of runs that are over and remove what they left; give what that was.
+    """End the processes of finished runs, remove what they left, and return its descriptions.
 
-    ``over`` is a run that is over though its pytest still waits for this.
+    ``over`` is a run to count as finished although its pytest still waits for the janitor.
     """
     pid = int(over.partition("-")[0]) if over else None
     return _kill_processes(over) + _remove_the_rest(pid)
 
 
 def _kill_processes(over: str) -> list[str]:
-    """Kill until there is none left: one that is killed may just have started another."""
+    """Kill until none is left: a killed process may just have started another one."""
     found: dict[int, str] = {}
     for _ in range(_ROUNDS_MAX):
         left = dict(_orphans(over))
@@ -106,7 +106,7 @@ def _kill_processes(over: str) -> list[str]:
 
 
 def _orphans(over: str) -> list[tuple[int, str]]:
-    """Return the processes of runs that are over, with their command lines."""
+    """Return the processes of finished runs, with their command lines."""
     mark = f"{RUN_VARIABLE}=".encode()
     orphans = []
     for directory in Path("/proc").glob("[0-9]*"):
@@ -121,12 +121,12 @@ def _orphans(over: str) -> list[tuple[int, str]]:
                 command = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                 orphans.append((int(directory.name), command.strip()))
         except (OSError, ValueError):
-            continue  # it has ended, or is somebody else's
+            continue  # it has ended, or belongs to another user
     return orphans
 
 
 def _start_of(pid: int) -> str:
-    """Return when a process started, in ticks since the boot; empty where there is none."""
+    """Return when a process started, in ticks since the boot; empty if there is none."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -136,7 +136,7 @@ def _start_of(pid: int) -> str:
 
 
 def _remove_the_rest(over: int | None) -> list[str]:
-    """Remove mounts, namespaces and cgroups whose names have the id of a process that is gone."""
+    """Remove mounts, namespaces and cgroups that are named after a process that is gone."""
     from hastore_scenarios.story.world import ScenarioFailed
     from hastore_scenarios.worlds.netns.network import is_gone
     from hastore_scenarios.worlds.netns.network import remove_leftovers as remove_namespaces

@@ -1,4 +1,4 @@
-"""What a configuration refuses: values out of range, and values that contradict each other."""
+"""Configurations refuse values out of range, and values that contradict each other."""
 
 import itertools
 
@@ -32,7 +32,7 @@ NOT_BELOW_0 = (
 
 
 def numbers_of(config):
-    """The names of the numbers of a configuration."""
+    """Return the names of a configuration's integer fields."""
     given = {"data_dir": "/d"} if config is StoreConfig else {}
     values = attrs.asdict(config(**given), recurse=False)
     return [name for name, value in values.items() if type(value) is int]
@@ -42,8 +42,8 @@ def numbers_of(config):
     ("config", "name"),
     [(kind, name) for kind in (StoreConfig, HAConfig, RemotingConfig) for name in numbers_of(kind)],
 )
-def test_every_number_has_a_lowest_value(config, name):
-    """A negative number is refused by its name, and 0 where it would mean nothing."""
+def test_numbers_below_their_minimum_are_refused(config, name):
+    """Negative numbers are refused, and 0 where it has no meaning; the error names the field."""
     given = {"data_dir": "/d"} if config is StoreConfig else {}
     with pytest.raises(ConfigError, match=f"{name} must .* -1$"):
         config(**given, **{name: -1})
@@ -55,7 +55,7 @@ def test_every_number_has_a_lowest_value(config, name):
 
 
 def test_files_are_4_kib_to_2_gib():
-    """RocketMQ's positions are Java ints, and a file holds at least a page."""
+    """RocketMQ's positions are Java ints, and a file holds at least one page."""
     for size in (None, MAPPED_FILE_SIZE_MIN, MAPPED_FILE_SIZE_MAX):
         assert StoreConfig(data_dir="/d", mapped_file_size=size).mapped_file_size == size
     for size in (MAPPED_FILE_SIZE_MIN - 1, MAPPED_FILE_SIZE_MAX + 1):
@@ -64,8 +64,8 @@ def test_files_are_4_kib_to_2_gib():
 
 
 @pytest.mark.parametrize("ratios", list(itertools.product((60, 70, 80), repeat=3)))
-def test_the_levels_of_a_disk_rise(ratios):
-    """Expired files go first, then any, then puts are refused: no level is above the next."""
+def test_disk_levels_must_not_decrease(ratios):
+    """First expired files are deleted, then any files, then puts are refused."""
     given = dict(zip(RATIOS, ratios, strict=True))
     if list(ratios) == sorted(ratios):
         assert attrs.asdict(StoreConfig(data_dir="/d", **given)).items() >= given.items()
@@ -84,8 +84,8 @@ def test_the_levels_of_a_disk_rise(ratios):
         (RATIOS[2], 84, f"{RATIOS[1]} 85 must not be above {RATIOS[2]} 84"),
     ],
 )
-def test_a_level_of_a_disk_is_held_against_the_defaults_of_the_others(name, value, message):
-    """One that was moved past its neighbour is refused, and the error names both."""
+def test_a_disk_level_is_checked_against_the_others_defaults(name, value, message):
+    """A level beyond its neighbour is refused, and the error names both."""
     with pytest.raises(ConfigError, match=f"^{message}\n"):
         StoreConfig(data_dir="/d", **{name: value})
 
@@ -113,16 +113,16 @@ def test_ha_settings_that_contradict_each_other_are_refused(changes, message):
         HAConfig(**changes)
 
 
-def test_ha_settings_at_their_limits_are_taken():
-    """A batch may be as large as the read buffer takes, and the first as large as the largest."""
+def test_ha_settings_at_their_limits_are_accepted():
+    """A batch may fill the read buffer, and the first batch may be as large as the largest."""
     size = HA_FRAME_BODY_SIZE_MAX
     config = HAConfig(ha_transfer_batch_size=size, ha_transfer_batch_size_max=size)
     assert config.ha_transfer_batch_size == size
     assert HAConfig(ha_send_heartbeat_interval_ms=19_999).ha_send_heartbeat_interval_ms == 19_999
 
 
-def test_a_node_is_what_its_configuration_says():
-    """A master is no slave, write buffers are for ASYNC_FLUSH, and for masters."""
+def test_a_configuration_must_fit_its_node():
+    """A master's role is not SLAVE; write buffers are for masters with ASYNC_FLUSH."""
     pool = {"data_dir": "/d", "transient_store_pool_enable": True}
     with pytest.raises(ConfigError, match="not SLAVE") as caught:
         MasterConfig(store=StoreConfig(data_dir="/d"), role=BrokerRole.SLAVE)

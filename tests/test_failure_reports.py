@@ -1,4 +1,4 @@
-"""A failure that cannot be rendered is named all the same, and the run goes on."""
+"""A failure that cannot be rendered is still reported, and the run continues."""
 
 import os
 import subprocess
@@ -40,7 +40,7 @@ def pytest_runtest_makereport(item, call):
         ast.parse = parse
 """
 
-# Garbage whose finalizer parses is there when the parser begins; the collector finds it on the way.
+# Creates garbage whose finalizer parses; the collector finds it while the parser runs.
 _PARSING_GARBAGE = """
 import ast, gc, pytest
 
@@ -79,7 +79,7 @@ def pytest_runtest_logreport(report):
 def _run(
     directory: Path, plugin: str, *options: str, tests: str = _TESTS
 ) -> subprocess.CompletedProcess[str]:
-    """Run pytest in a process of its own, with `plugin` doing harm."""
+    """Run pytest in a separate process with the harmful `plugin`."""
     (directory / "pytest.ini").write_text(_SETTINGS)
     (directory / "test_pair.py").write_text(tests)
     (directory / "harm.py").write_text(plugin)
@@ -98,8 +98,8 @@ def _run(
 
 
 @pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["one process", "workers"])
-def test_a_failure_that_cannot_be_rendered_is_named_and_the_run_goes_on(tmp_path, options):
-    """If pytest cannot parse the failing source, the test is named anyway and the rest runs."""
+def test_an_unrenderable_failure_is_reported_and_the_run_continues(tmp_path, options):
+    """Pytest cannot parse the failing source; it names the test anyway and runs the rest."""
     run = _run(tmp_path, _BROKEN_PARSER, *options)
     assert "INTERNALERROR" not in run.stdout + run.stderr
     assert "1 failed, 1 passed" in run.stdout
@@ -110,16 +110,16 @@ def test_a_failure_that_cannot_be_rendered_is_named_and_the_run_goes_on(tmp_path
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="only 3.11 collects within the parser")
-def test_garbage_that_parses_does_not_run_within_the_parser(tmp_path):
-    """While a failure is rendered, the collector runs no finalizer within the parser."""
+def test_finalizers_do_not_run_while_a_failure_is_rendered(tmp_path):
+    """A finalizer that parses would break the parser that is already running."""
     run = _run(tmp_path, _PARSING_GARBAGE, tests=_LONG_TESTS)
     assert "INTERNALERROR" not in run.stdout + run.stderr
     assert "could not render" not in run.stdout
     assert "1 failed, 1 passed" in run.stdout
 
 
-def test_a_run_that_breaks_names_what_had_failed(tmp_path):
-    """A run that ends with INTERNALERROR lists the failures it has seen."""
+def test_a_broken_run_lists_its_failures(tmp_path):
+    """It ends with INTERNALERROR, for which pytest itself lists none."""
     run = _run(tmp_path, _BROKEN_RUN)
     assert "INTERNALERROR" in run.stdout + run.stderr
     assert "FAILED test_pair.py::test_that_fails" in run.stdout
@@ -128,5 +128,5 @@ def test_a_run_that_breaks_names_what_had_failed(tmp_path):
 
 
 def test_the_suite_uses_the_plugin(pytestconfig):
-    """This very run is protected."""
+    """The current run is protected, too."""
     assert pytestconfig.pluginmanager.has_plugin("tests.failure_reports")

@@ -1,4 +1,4 @@
-"""What ``import hastore`` brings along."""
+"""Which modules ``import hastore`` loads."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from tests.patience import PROCESS_WITHIN_S
 
 
 def test_importing_hastore_loads_neither_trio_nor_a_node() -> None:
-    """A program that only needs values and types does not wait for what runs a node."""
+    """A program that only needs values and types does not wait for a node's modules."""
     code = (
         "import sys, hastore;"
         "from hastore import open_master, open_slave;"

@@ -1,4 +1,4 @@
-"""However a run ends, nothing that it has started or mounted is left."""
+"""However a run ends, none of its processes, mounts or namespaces remain."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 
 REPO_ROOT = Path(__file__).resolve().parents[1]
 
-# A test that leaves all it can: a process in a session of its own, a mount, a network namespace.
+# A test that leaves a process in a separate session, a mount and a network namespace.
 _TEST = """
 import os, pathlib, subprocess, sys, tempfile, time
 
@@ -47,7 +47,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _start(directory: Path, *options: str, blocks: bool) -> subprocess.Popen[bytes]:
-    """Run pytest with the janitor in a process of its own."""
+    """Run pytest with the janitor in a separate process."""
     (directory / "pytest.ini").write_text("[pytest]\n")
     (directory / "test_one.py").write_text(f"BLOCKS = {blocks}\n" + _TEST)
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", RUN_VARIABLE))}
@@ -65,8 +65,8 @@ def _start(directory: Path, *options: str, blocks: bool) -> subprocess.Popen[byt
 
 
 def _expect_nothing_left(directory: Path, run: subprocess.Popen[bytes]) -> str:
-    """Wait for the end of the run and of all that has its output; give what was said."""
-    said = run.communicate(timeout=PROCESS_WITHIN_S)[0].decode()
+    """Wait until the run has ended and its leftovers are gone; return its output."""
+    output = run.communicate(timeout=PROCESS_WITHIN_S)[0].decode()
     pid, is_mounted, is_named, name, scratch = (directory / "ready").read_text().split()
     wait_until(lambda: not _is_alive(int(pid)))
     if is_mounted == "1":
@@ -74,32 +74,32 @@ def _expect_nothing_left(directory: Path, run: subprocess.Popen[bytes]) -> str:
     if is_named == "1":
         wait_until(lambda: not Path("/var/run/netns", name).exists())
     assert Path(scratch).is_relative_to(directory)
-    return said
+    return output
 
 
 @pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["one process", "workers"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_run_that_is_interrupted_leaves_nothing(tmp_path, number, options):
-    """By Ctrl-C, SIGTERM or SIGKILL: its processes, mounts and namespaces go."""
+def test_an_interrupted_run_leaves_nothing(tmp_path, number, options):
+    """Its processes, mounts and namespaces are removed."""
     run = _start(tmp_path, *options, blocks=True)
     wait_until(lambda: (tmp_path / "ready").exists() or run.poll() is not None)
     run.send_signal(number)
-    said = _expect_nothing_left(tmp_path, run)
+    output = _expect_nothing_left(tmp_path, run)
     expected = -signal.SIGKILL if number == signal.SIGKILL else pytest.ExitCode.INTERRUPTED
-    assert run.returncode == expected, said
+    assert run.returncode == expected, output
 
 
-def test_what_a_test_leaves_is_removed_and_named(tmp_path):
-    """A run that ends by itself says what its tests have left."""
+def test_leftovers_of_a_test_are_removed_and_reported(tmp_path):
+    """The run ends by itself and prints what its tests have left."""
     run = _start(tmp_path, blocks=False)
-    said = _expect_nothing_left(tmp_path, run)
+    output = _expect_nothing_left(tmp_path, run)
     pid = (tmp_path / "ready").read_text().split()[0]
-    assert f"left by a test run, and removed: process {pid}: " in said
+    assert f"left by a test run, and removed: process {pid}: " in output
     assert run.returncode == 0
 
 
-def test_a_run_that_was_killed_with_its_janitor_is_cleaned_by_the_next(tmp_path):
-    """SIGKILL of everything that could clean: what is left goes when the next run starts."""
+def test_the_next_run_cleans_up_after_a_killed_janitor(tmp_path):
+    """The run and its janitor are killed with SIGKILL, so only a later run can clean up."""
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()

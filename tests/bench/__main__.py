@@ -3,8 +3,8 @@
     python -m tests.bench [--dir DIR] [--json build/bench.json] [--only KEY …]
 
 Each bound is a ratio of two things measured right after each other, in several pairs; the table
-shows both medians and the median ratio.  The same goes into a JSON file, with the machine's name
-and every pair.  It is a report: the exit code is 0 whether the bounds hold or not, and 1 only where
+shows both medians and the median ratio.  A JSON file gets the same, with the machine's name and
+every pair.  It is a report: the exit code is 0 whether the bounds hold or not, and 1 only if
 something could not be measured.
 
     append       CommitLog.append_message in a loop : pack + zlib.crc32 + copy into a map
@@ -106,7 +106,7 @@ HEAD = (
 
 
 def line_of(row: Row) -> str:
-    """One row of the table."""
+    """Return one row of the table."""
     verdict = "holds" if row.holds else ("within 2×" if row.within_twice else "MISSED")
     label = f"{row.bound.work}: {row.bound.text}"
     spread = f"{min(row.ratios):.2f}…{max(row.ratios):.2f}"

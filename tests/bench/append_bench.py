@@ -2,8 +2,8 @@
 
 The bare loop writes the same bytes (tests/bench/test_bench.py reads them back): it packs the fixed
 fields with the time, takes zlib's CRC32 of the body and of the record for ``__CRC32#``, and copies
-the record into a map.  It makes no objects, counts no queue, checks nothing, and knows topic and
-properties as bytes.  Both write to a fresh, allocated file, so both take its page faults.
+the record into a map.  It creates no objects, counts no queue offsets, checks nothing, and has
+topic and properties as bytes.  Both write to a fresh, allocated file and take its page faults.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def bench_append(directory: Path) -> Row:
 
 
 def append_us(path: Path, count: int = COUNT) -> float:
-    """Append through the commit log; gives µs a message."""
+    """Append through the commit log; return µs a message."""
     log = CommitLog.open(
         real_env(),
         StoreConfig(data_dir=str(path), mapped_file_size=FILE_SIZE),
@@ -80,7 +80,7 @@ def append_us(path: Path, count: int = COUNT) -> float:
 
 
 def bare_us(path: Path, count: int = COUNT) -> float:
-    """Write the same records in a bare loop; gives µs a message."""
+    """Write the same records in a bare loop; return µs a message."""
     topic = TOPIC.encode()
     properties = b"".join(f"{k}\x01{v}\x02".encode() for k, v in PROPERTIES.items())
     tail = bytes([len(topic)]) + topic + struct.pack(">h", len(properties) + 20) + properties

@@ -1,7 +1,7 @@
 """The bare loop of the catch-up bound: DIR LOG_DIR BYTES.
 
 A child sends the log's files with sendfile in calls of 1 MiB; this process receives into one 4 MiB
-buffer and copies what came into maps of fresh, allocated files.  Prints {"bytes", "seconds",
+buffer and copies from it into maps of fresh, allocated files.  Prints {"bytes", "seconds",
 "rss_anon_mib"}.
 """
 

@@ -1,8 +1,8 @@
 """Catch-up of a fresh slave over loopback, against a bare sendfile → recv_into → copy loop.
 
 Both copy the same log files, from one process to another, into fresh allocated files through maps.
-Ours is a `hastore master` process and a slave process that says how long it took from its first
-byte to its last; the bare loop has no frames, no reports, no flush, no trio.
+Ours is a `hastore master` process and a slave process that measures the time from its first byte to
+its last; the bare loop has no frames, no reports, no flush and no trio.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hastore_scenarios.worlds.process.child_process import child_environment
 from tests.bench.nodes import TOPIC, anonymous_mib, node_process, scratch
 from tests.support.bench.bound import Bound, Row
 
-PAIRS = 21  # many: where a hypervisor takes free memory back, fresh pages cost up to ten times more
+PAIRS = 21  # many: if a hypervisor takes free memory back, fresh pages cost up to ten times more
 FILE_SIZE = 256 * 1024 * 1024
 LOG_SIZE = 768 * 1024 * 1024
 BODY_SIZE = 16 * 1024
@@ -47,7 +47,7 @@ MEMORY = Bound(
 
 @attrs.frozen(kw_only=True)
 class Copied:
-    """What a receiving process said of itself."""
+    """What a receiving process reported."""
 
     gb_per_s: float
     rss_anon_mib: float
@@ -95,7 +95,7 @@ async def bench_catch_up(directory: Path) -> list[Row]:
 
 
 def write_log(path: Path) -> int:
-    """Write the log that is copied; gives its end."""
+    """Write the log that is copied; return its end."""
     log = CommitLog.open(
         real_env(),
         StoreConfig(data_dir=str(path), mapped_file_size=FILE_SIZE),
@@ -127,5 +127,5 @@ def run(module: str, *arguments: object) -> Copied:
         timeout=60,
         env=child_environment(),
     )
-    said = json.loads(done.stdout)
-    return Copied(gb_per_s=said["bytes"] / said["seconds"] / 1e9, rss_anon_mib=said["rss_anon_mib"])
+    data = json.loads(done.stdout)
+    return Copied(gb_per_s=data["bytes"] / data["seconds"] / 1e9, rss_anon_mib=data["rss_anon_mib"])

@@ -1,8 +1,8 @@
-"""What dispatch costs the appends, and whether it keeps up with 64 producers.
+"""How much dispatch slows appends, and whether it keeps up with 64 producers.
 
-Both sides append the same 1 KiB messages to a fresh log, 64 of them between two checkpoints, as 64
-producer tasks would; ours with the feed and ReputMessageService running beside, until every message
-is in its consume queue.  A second row gives each message a UNIQ_KEY and a key for the index.
+Both sides append the same 1 KiB messages to a fresh log, 64 of them between two checkpoints, like
+64 producer tasks.  Ours also runs the feed and ReputMessageService until every message is in its
+consume queue.  In a second row each message has a UNIQ_KEY and a key for the index.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ async def bench_dispatch(directory: Path) -> list[Row]:
 
 
 async def append_rate(path: Path, *, keys: bool, dispatch: bool) -> tuple[float, int]:
-    """Append COUNT messages; gives messages a second, and the most bytes dispatch was behind."""
+    """Append COUNT messages; return messages a second, and dispatch's largest lag in bytes."""
     env = real_env()
     config = StoreConfig(data_dir=str(path), mapped_file_size=FILE_SIZE)
     store = MessageStore.open(

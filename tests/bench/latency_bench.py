@@ -1,4 +1,4 @@
-"""One producer's put, against a bare trio ping-pong of the same sizes between two processes."""
+"""One producer's put, compared with a bare trio ping-pong of the same sizes, between processes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def bench_latency(directory: Path) -> Row:
 
 
 async def p50_us(act, rounds: int = ROUNDS) -> float:
-    """The median time of ``act``."""
+    """Return the median time of ``act`` in µs."""
     now = trio.current_time
     times = []
     for _ in range(rounds):
@@ -59,7 +59,7 @@ async def p50_us(act, rounds: int = ROUNDS) -> float:
 
 
 class ping_pong:  # noqa: N801 - used as a function
-    """A bare ping to a process that answers; ``async with`` gives the ping."""
+    """A bare ping to a process that answers; ``async with`` returns the ping function."""
 
     async def __aenter__(self):
         """Start the other process and connect."""
@@ -81,7 +81,7 @@ class ping_pong:  # noqa: N801 - used as a function
         return ping
 
     async def __aexit__(self, *_: object) -> None:
-        """Hang up; the other process ends by itself."""
+        """Close the connection; the other process then ends by itself."""
         self._sock.close()
         self._process.wait()
 

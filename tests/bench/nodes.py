@@ -26,13 +26,13 @@ IN_FLIGHT = 64
 
 
 def message() -> Message:
-    """A message of 1 KiB, with the one property that every producer sets."""
+    """Return a message of 1 KiB, with the one property that every producer sets."""
     return Message(TOPIC, BODY, properties=PROPERTIES)
 
 
 @contextlib.contextmanager
 def scratch(directory: Path, name: str) -> Iterator[Path]:
-    """An empty directory that is gone afterwards."""
+    """Make an empty directory for the block."""
     path = directory / name
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
@@ -50,7 +50,7 @@ async def master_here(
     flush: FlushDiskType = FlushDiskType.ASYNC_FLUSH,
     env: Env | None = None,
 ) -> AsyncIterator[Master]:
-    """A master in this process, without a client port."""
+    """Run a master in this process, without a client port."""
     config = MasterConfig(
         store=StoreConfig(data_dir=str(path), flush_disk_type=flush),
         role=role,
@@ -64,7 +64,7 @@ async def master_here(
 
 @contextlib.asynccontextmanager
 async def node_process(name: str, *arguments: str, path: Path) -> AsyncIterator[NodeProcess]:
-    """``hastore master|slave …`` on ``path``, ended with SIGTERM."""
+    """Run ``hastore master|slave …`` on ``path``; SIGTERM ends it."""
     node = await NodeProcess.start(
         name,
         [*arguments, "--data", str(path), "--listen", "127.0.0.1:0", "--log-format", "json"],
@@ -81,7 +81,7 @@ async def node_process(name: str, *arguments: str, path: Path) -> AsyncIterator[
 
 @contextlib.asynccontextmanager
 async def with_slave(master: Master, path: Path) -> AsyncIterator[NodeProcess]:
-    """A slave of ``master`` in another process, in step when the block begins."""
+    """Run a slave of ``master`` in another process, in step when the block begins."""
     host, port = master.ha_address
     async with node_process("slave", "slave", "--master", f"{host}:{port}", path=path) as slave:
         while master.status().slave_unavailable_because is not None:
@@ -90,7 +90,7 @@ async def with_slave(master: Master, path: Path) -> AsyncIterator[NodeProcess]:
 
 
 def anonymous_mib(pid: int) -> float:
-    """RssAnon: memory that is not a file's, in MiB."""
+    """Return RssAnon, the memory that does not belong to a file, in MiB."""
     text = Path(f"/proc/{pid}/status").read_text()
     found = re.search(r"^RssAnon:\s+(\d+) kB", text, re.MULTILINE)
     assert found is not None

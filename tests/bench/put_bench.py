@@ -62,7 +62,7 @@ async def bench_puts(directory: Path) -> list[Row]:
 
 
 async def submit_rate(master: Master, count: int) -> float:
-    """Keep 64 unanswered without a task each; gives messages a second."""
+    """Keep 64 puts unanswered, without a task for each; return messages a second."""
     each = message()
     submit = master.submit
     window: deque = deque()
@@ -81,7 +81,7 @@ async def submit_rate(master: Master, count: int) -> float:
 
 
 async def await_rate(master: Master, count: int) -> float:
-    """Have 64 tasks put one message after the other; gives messages a second."""
+    """Let 64 tasks put one message after the other; return messages a second."""
     each = message()
 
     async def produce() -> None:
@@ -120,7 +120,7 @@ async def bench_sync_flush(directory: Path) -> Row:
 
 @attrs.define(eq=False)
 class SyncCounter:
-    """How often a file was synced."""
+    """The number of syncs of all files."""
 
     calls: int = 0
 
@@ -142,7 +142,7 @@ class CountingFile:
 
 
 class CountingDisk:
-    """The real disk, its files counting their syncs."""
+    """The real disk, with files that count their syncs."""
 
     def __init__(self, disk: object, counter: SyncCounter) -> None:
         self._disk = disk

@@ -1,11 +1,11 @@
 """A start after a crash: three files of 1 GiB, consume queue and index, killed near their end.
 
 The bound is the rate at which a bare loop reads one of those files and compares each record's body
-checksum: it looks at nothing else, and makes no objects.  A start may take twice as long as that
+checksum: it checks nothing else, and creates no objects.  A start may take twice as long as that
 loop takes for one file, whatever the log's length.  The checkpoint is a second old and says, as it
-does in life, that records of three more seconds may not have been dispatched.
+does in real use, that records of three more seconds may not have been dispatched.
 
-Both find their files in the page cache: that is the harder comparison, as a disk slows both.
+Both find their files in the page cache, which makes the bound harder: a disk slows both.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ BOUND = Bound(
 
 @attrs.define(eq=False)
 class SlowClock:
-    """Wall time by the message, so that a log written at once looks written in life."""
+    """A wall clock that messages advance: a log written at once looks like one in real use."""
 
     ms: float = 1_700_000_000_000.0
 
@@ -64,7 +64,7 @@ class SlowClock:
 
 @attrs.frozen(kw_only=True)
 class Crashed:
-    """A store that was killed, and what is put back before each start."""
+    """A store that was killed, and the files that are restored before each start."""
 
     path: Path
     file_size: int
@@ -95,7 +95,7 @@ def bench_recovery(directory: Path) -> Row:
 
 
 def build(path: Path, file_size: int = GIB, clock: SlowClock | None = None) -> Crashed:
-    """Write the store as a master does, and leave it as a kill leaves it."""
+    """Write the store as a master does, and leave it as after a kill."""
     clock = clock or SlowClock()
     env = attrs.evolve(real_env(), wall_clock=clock)
     config = StoreConfig(data_dir=str(path), mapped_file_size=file_size)
@@ -141,7 +141,7 @@ def build(path: Path, file_size: int = GIB, clock: SlowClock | None = None) -> C
             _flush(store, clock.now_ms())
     kept = {"checkpoint": (path / "checkpoint").read_bytes(), "abort": b"1"}
     assert checkpoint.is_own
-    os.sync()  # what is dirty now is no part of a start
+    os.sync()  # writing back dirty pages is no part of a start
     store.close(clean=False)
     return Crashed(path=path, file_size=file_size, files=kept)
 
@@ -158,7 +158,7 @@ def _flush(store: MessageStore, now_ms: int) -> None:
             file.sync()
         store.consume_queues.mark_flushed(files)
     if store.index_service is not None:
-        for _ in range(2):  # the second writes the mark of what the first made durable
+        for _ in range(2):  # the second marks what the first has made durable
             index_files = store.index_service.dirty_files()
             for index_file in index_files:
                 index_file.sync()
@@ -170,7 +170,7 @@ def _flush(store: MessageStore, now_ms: int) -> None:
 
 
 def start_s(crashed: Crashed) -> tuple[float, str]:
-    """Open the store; gives the seconds, and what was done in them."""
+    """Open the store; return the seconds, and a note about the work done."""
     gc.collect()
     began = time.perf_counter()
     store = MessageStore.open(
@@ -191,7 +191,7 @@ def start_s(crashed: Crashed) -> tuple[float, str]:
 
 
 def bare_s(path: Path) -> float:
-    """Read a file, and compare each body's checksum; gives the seconds."""
+    """Read a file and compare each body's checksum; return the seconds."""
     descriptor = os.open(path, os.O_RDONLY)
     size = os.fstat(descriptor).st_size
     crc32, unpack = isal_zlib.crc32, _HEAD.unpack_from

@@ -1,7 +1,7 @@
-"""A slave that copies a log and says how long it took: DIR HOST:PORT BYTES.
+"""A slave that copies a log and measures the time: DIR HOST:PORT BYTES.
 
-Prints {"bytes", "seconds", "rss_anon_mib"}: from the first look that found bytes (and what was
-there already then) to the end.
+Prints {"bytes", "seconds", "rss_anon_mib"}.  The clock starts when the log is first seen to have
+bytes; those are not counted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.bench.nodes import anonymous_mib
 
 
 async def copy(path: str, master: str, size: int) -> dict[str, float]:
-    """Be a slave until ``size`` bytes are there."""
+    """Run a slave until its log has ``size`` bytes."""
     host, _, port = master.rpartition(":")
     config = SlaveConfig(
         store=StoreConfig(data_dir=path, mapped_file_size=FILE_SIZE),

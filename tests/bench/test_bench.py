@@ -1,4 +1,4 @@
-"""The benchmarks measure what they say: the references do the same work, the counters count."""
+"""The benchmarks are valid: the references do the same work, and the counters count."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ HIGHER = Bound(key="h", work="w", text="t", limit=0.5, at_least=True)
         (HIGHER, [(1, 5)], 0.2, False, False),
     ],
 )
-def test_a_bound_is_judged_by_the_median_of_its_pairs(
+def test_a_bound_is_checked_against_the_median_of_its_pairs(
     bound: Bound, pairs: list, ratio: float, holds: bool, within_twice: bool
 ) -> None:
-    """At most or at least the limit, and whether a miss is below a factor of two."""
+    """A limit may be the most or the least; a miss may be within a factor of two."""
     row = Row.of_pairs(bound, pairs, "unit")
     assert (row.ratio, row.holds, row.within_twice) == (ratio, holds, within_twice)
     json.dumps(row.to_dict())
 
 
-def test_the_bare_loop_writes_the_records_that_the_store_writes(tmp_path: Path) -> None:
-    """Both logs are whole under `log verify`, have as many messages, and are of one size."""
+def test_the_bare_loop_writes_the_same_records_as_the_store(tmp_path: Path) -> None:
+    """`log verify` finds both logs intact, with the same number of messages and the same size."""
     for name in ("ours", "bare"):
         (tmp_path / name / "commitlog").mkdir(parents=True)
     append_us(tmp_path / "ours", 99)
@@ -60,21 +60,21 @@ def test_the_bare_loop_writes_the_records_that_the_store_writes(tmp_path: Path) 
     assert ours.uncovered_messages == bare.uncovered_messages == 0
 
 
-def test_the_bare_copy_copies(tmp_path: Path) -> None:
-    """What the reference receives is the log, over a file's end."""
+def test_the_bare_copy_copies_the_log(tmp_path: Path) -> None:
+    """The reference's bytes are those of the log, beyond a file's end, too."""
     log_dir, target = tmp_path / "log", tmp_path / "target"
     log_dir.mkdir()
     target.mkdir()
     for index in range(2):
         (log_dir / f"{index:020d}").write_bytes(bytes([index + 1]) * 100_000)
-    said = bare_copy.receive(target, log_dir, 150_000)
-    assert said["bytes"] == 150_000
+    copy = bare_copy.receive(target, log_dir, 150_000)
+    assert copy["bytes"] == 150_000
     copied = b"".join(path.read_bytes() for path in sorted(target.iterdir()))
     assert copied == bytes([1]) * 100_000 + bytes([2]) * 50_000 + bytes(50_000)
 
 
 async def test_the_counting_disk_counts_and_still_syncs(tmp_path: Path) -> None:
-    """Every put of a lone SYNC_FLUSH producer costs a sync, and the count says so."""
+    """Every put of a single SYNC_FLUSH producer costs one sync."""
     counter = SyncCounter()
     env = attrs.evolve(real_env(), disk=CountingDisk(real_env().disk, counter))
     async with master_here(
@@ -88,8 +88,8 @@ async def test_the_counting_disk_counts_and_still_syncs(tmp_path: Path) -> None:
         assert master.max_offset > 69 * len(BODY)
 
 
-def test_the_machine_is_named(tmp_path: Path) -> None:
-    """CPU, cores, kernel, Python and file system are in the line above the table."""
+def test_the_machine_is_described(tmp_path: Path) -> None:
+    """The line above the table has, among others, CPU, cores and file system."""
     machine = this_machine(tmp_path)
     assert machine.cpu
     assert machine.cores >= 1

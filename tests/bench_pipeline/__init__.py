@@ -1,1 +1,1 @@
-"""``make bench-pipeline``: how fast logs become tables."""
+"""``make bench-pipeline`` measures how fast logs become tables."""

@@ -2,16 +2,17 @@
 
     python -m tests.bench_pipeline [--dir DIR] [--size MIB] [--json build/bench-pipeline.json]
 
-Two logs, with bodies of 1 KiB and of 100 B, are written by hastore's store.  Everything is a ratio
-of two things measured right after each other, in turn; the table shows medians.  Speeds are bytes
-of the log.  It is a report: exit code 1 only where something could not be measured.
+hastore's store writes two logs, with bodies of 1 KiB and of 100 B.  Each result is a ratio of two
+things that are measured alternately, right after each other; the table shows medians.  Speeds are
+bytes of the log per second.  A bound that does not hold is only reported: the exit code is 1 only
+if something could not be measured.
 
     decode_table, decode_all   log to Arrow outside Spark : a loop that reads and checks CRCs
     spark                      find the few records with a flipped bit, local[2] : two bare cores
-    rows                       the same : with a Python data source that gives tuples
+    rows                       the same : with a Python data source that yields tuples
     cores                      local[2] : local[1]
 
-Takes about five minutes; nothing else should run meanwhile.
+It takes about five minutes, during which nothing else should run.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ BODIES = {"1 KiB": 1024, "100 B": 100}
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure, print the table, and write the JSON file; return the exit code."""
     parser = argparse.ArgumentParser(prog="bench-pipeline", description=__doc__.partition("\n")[0])
     parser.add_argument("--dir", help="where the logs are written (default: a temporary one)")
     parser.add_argument("--size", type=int, default=1024, help="MiB of each log (1024)")
@@ -83,7 +84,7 @@ def main() -> int:
 
 
 def write_logs(directory: Path, size_mib: int) -> dict[str, Path]:
-    """Write both logs, at the same time."""
+    """Write both logs at the same time; return their directories by body size."""
     logs = {body: directory / f"b{size}" for body, size in BODIES.items()}
     writers = []
     for body, path in logs.items():
@@ -94,15 +95,15 @@ def write_logs(directory: Path, size_mib: int) -> dict[str, Path]:
             subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment())
         )
     for body, writer in zip(logs, writers, strict=True):
-        said, _ = writer.communicate(timeout=600)
+        count, _ = writer.communicate(timeout=600)
         assert writer.returncode == 0, f"the log with bodies of {body} could not be written"
-        print(f"a log of {size_mib} MiB with bodies of {body}: {int(said):,} messages", flush=True)
-    os.sync()  # or the kernel writes them while it is measured
+        print(f"a log of {size_mib} MiB with bodies of {body}: {int(count):,} messages", flush=True)
+    os.sync()  # or the kernel writes them during the measurement
     return logs
 
 
 def shown(rows: list[Row]) -> list[Row]:
-    """Print rows as soon as they are there."""
+    """Print rows as soon as they are measured, and return them."""
     for row in rows:
         print(line_of(row), flush=True)
     return rows

@@ -1,4 +1,4 @@
-"""The references outside Spark: loops that do what must be done and make no table of it.
+"""The references outside Spark: loops that do the same checks, but make no table.
 
 bare      read a chunk, go from record to record, compare each body with its CRC
 checking  the same, and compare each record with its ``__CRC32#`` too, as the decoder does
@@ -28,7 +28,7 @@ DIGITS = slice(-2, -12, -1)  # of a record: __CRC32# 01 dddddddddd 02, the last 
 
 
 def bare_s(path: Path, *, checks_records: bool = False) -> tuple[float, int]:
-    """Read and check one file; gives the CPU seconds and the number of records."""
+    """Read and check one file; return the CPU seconds and the number of records."""
     descriptor = os.open(path, os.O_RDONLY)
     size = os.fstat(descriptor).st_size
     crc32, unpack = isal_zlib.crc32, HEAD.unpack_from
@@ -59,7 +59,7 @@ def bare_s(path: Path, *, checks_records: bool = False) -> tuple[float, int]:
 
 
 def decode_s(store: Path, columns: Sequence[str] | None, start: int, end: int) -> tuple[float, int]:
-    """Decode a part of a log; gives the CPU seconds and the number of rows."""
+    """Decode a part of a log; return the CPU seconds and the number of rows."""
     disk = real_env().disk
     decoder = RangeDecoder(disk, columns)
     ranges = find_ranges(disk, str(store), Bounds(start_offset=start, end_offset=end))
@@ -69,7 +69,7 @@ def decode_s(store: Path, columns: Sequence[str] | None, start: int, end: int) -
 
 
 def audit_s(store: Path) -> tuple[float, float, list[int]]:
-    """Find what is damaged, on one core: seconds, CPU seconds, offsets."""
+    """Find damaged records on one core; return seconds, CPU seconds and the offsets."""
     disk = real_env().disk
     decoder = RangeDecoder(disk, ["physic_offset"], RowFilter(damaged=True))
     ranges = find_ranges(disk, str(store), Bounds())
@@ -82,7 +82,7 @@ def audit_s(store: Path) -> tuple[float, float, list[int]]:
 
 
 def main() -> None:
-    """Audit the store that the command line names once the input ends; print the seconds."""
+    """Wait for the end of the input, audit the store named in argv, and print the seconds."""
     store = Path(sys.argv[1])
     print("ready", flush=True)
     sys.stdin.read()

@@ -1,4 +1,4 @@
-"""Decoding to Arrow outside Spark, against a bare loop that reads and checks the same bytes."""
+"""Compares decoding to Arrow outside Spark with a bare loop that checks the same bytes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tests.bench_pipeline.bare_loop import bare_s, decode_s
 from tests.support.bench.bound import Bound, Row
 
 PAIRS = 5
-FILES = 2  # of each pair; they go round
-TRIES = 4  # in a row, of which the quickest counts: the machine has other guests
+FILES = 2  # of each pair, taken in rotation
+TRIES = 4  # in a row; the fastest counts, because other guests share the machine
 LIMIT = 0.50
 
 
 def bench_decode(store: Path, body: str) -> list[Row]:
-    """Measure the table without bodies, and with; CPU seconds, so that a wait counts for nobody."""
+    """Measure the table without and with bodies, in CPU seconds, so that waiting does not count."""
     files = sorted((store / "commitlog").iterdir())
     pairs: dict[str, list[tuple[float, float]]] = {"table": [], "all": []}
     body_only: dict[str, list[float]] = {"table": [], "all": []}

@@ -1,4 +1,4 @@
-"""The logs that are read: written by hastore's own store, of one body size each.
+"""Writes the logs of the benchmarks with hastore's own store; all bodies of a log have one size.
 
 python -m tests.bench_pipeline.log_files DIR BYTES BODY_SIZE
 """
@@ -19,11 +19,11 @@ FILE_SIZE = 64 * 1024 * 1024
 BODY_START = 88  # of a record
 TOPICS = ("Orders", "Payments", "Shipping")
 TAGS = ("Created", "Changed", "Done", "Failed")
-MESSAGES = 4_096  # different ones; then they come again
+MESSAGES = 4_096  # different ones, which are then repeated
 
 
 def some_messages(body_size: int) -> list[Message]:
-    """Messages as producers write them: a unique key, a tag, a key; bodies of random bytes."""
+    """Return typical messages: with a unique key, a tag and a key, and a body of random bytes."""
     rng = random.Random(body_size)
     return [
         Message(
@@ -42,7 +42,7 @@ def some_messages(body_size: int) -> list[Message]:
 
 
 def write_log(path: Path, size: int, body_size: int, file_size: int = FILE_SIZE) -> int:
-    """Append until the log has ``size`` bytes; gives the number of messages."""
+    """Append until the log has ``size`` bytes; return the number of messages."""
     log = CommitLog.open(
         real_env(),
         StoreConfig(data_dir=str(path), mapped_file_size=file_size),
@@ -52,7 +52,7 @@ def write_log(path: Path, size: int, body_size: int, file_size: int = FILE_SIZE)
     queue = log.mapped_file_queue
     messages = some_messages(body_size)
     count = 0
-    # The last file is not begun if that would only be for a few records.
+    # Stops early, so that a few records do not begin another file.
     while log.max_offset < size - 2 * (body_size + 400):
         message = messages[count % MESSAGES]
         while log.append_message(message).status is AppendMessageStatus.END_OF_FILE:
@@ -68,7 +68,7 @@ def write_log(path: Path, size: int, body_size: int, file_size: int = FILE_SIZE)
 
 
 def damage(path: Path) -> list[int]:
-    """Flip a bit in the first body of each file; gives the records' offsets."""
+    """Flip a bit in the first body of each file; return the records' offsets."""
     files = sorted((path / "commitlog").iterdir())
     for file in files:
         with file.open("r+b") as opened:

@@ -1,6 +1,6 @@
-"""What one writes first: a Python data source that gives one tuple a message.
+"""A simple Python data source that yields one tuple for each message.
 
-It is what ``format("hastore")`` is held against, and reads sound logs only.
+``format("hastore")`` is compared with it.  It reads undamaged logs only.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ HEAD_SIZE = 91
 
 
 class RowSource(DataSource):
-    """All columns of the table, or those of the user's schema."""
+    """Has all columns of the table, or those of the user's schema."""
 
     @classmethod
     def name(cls) -> str:
-        """Return what ``format`` is told."""
+        """Return the name for ``format``."""
         return "rows"
 
     def schema(self) -> str:
@@ -34,12 +34,12 @@ class RowSource(DataSource):
         return table_ddl()
 
     def reader(self, schema: StructType) -> RowReader:
-        """Make the reader."""
+        """Return a reader of the schema's columns."""
         return RowReader(self.options["path"], int(self.options["files"]), schema.fieldNames())
 
 
 class RowReader(DataSourceReader):
-    """A task a file."""
+    """Reads each file in one task."""
 
     def __init__(self, path: str, files: int, columns: list[str]) -> None:
         self.path = path
@@ -47,12 +47,12 @@ class RowReader(DataSourceReader):
         self.columns = columns
 
     def partitions(self) -> list[InputPartition]:
-        """Return the first files."""
+        """Return a partition for each of the first ``files`` files."""
         files = sorted(Path(self.path, "commitlog").iterdir())[: self.files]
         return [InputPartition(file.name) for file in files]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """Decode record by record."""
+        """Decode one file record by record."""
         data = Path(self.path, "commitlog", partition.value).read_bytes()
         position = 0
         while position + HEAD_SIZE <= len(data):

@@ -1,10 +1,10 @@
-"""A CRC audit in Spark: against perfect cores, one core, and a plain Python data source.
+"""Compares a CRC audit in Spark with perfect cores, one core, and a plain Python data source.
 
-One bit of each file is flipped first, so an audit that did not read or check everything would find
-too little.
+One bit of each file is flipped first, so an audit that does not read or check everything finds too
+little.
 
-Two sessions, local[1] and local[2], are there all the time, each in a process of its own; they are
-asked in turn, so that a slow moment of the machine hits all.
+Two sessions, local[1] and local[2], run all the time, each in its own process.  They work in turn,
+so that a slow moment of the machine affects both.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tests.bench_pipeline.log_files import damage, write_log
 from tests.support.bench.bound import Bound, Row
 
 ROUNDS = 5
-TRIES = 4  # in a row, of which the quickest counts: the machine has other guests
-SMALL_QUERIES = 100  # the JVM compiles for long what it runs; a small log will do for that
+TRIES = 4  # in a row; the fastest counts, because other guests share the machine
+SMALL_QUERIES = 100  # the JVM needs many runs to compile everything; a small log suffices
 SMALL_LOG_SIZE = 1 << 20
 WARM_UPS = 3  # with the log itself
 ROW_ROUNDS = 2
-ROW_FILES = 1  # the plain source is slow: it reads these only
+ROW_FILES = 1  # the plain source is slow, so it reads only these
 
 
 @attrs.define(eq=False)
@@ -43,15 +43,15 @@ class Session:
     process: subprocess.Popen[str]
 
     def run(self, work: str, log: Path, **options: object) -> dict[str, Any]:
-        """Have something done."""
+        """Send one request, and return the answer."""
         assert self.process.stdin is not None
-        said = {"work": work, "log": str(log), **options}
-        self.process.stdin.write(json.dumps(said) + "\n")
+        document = {"work": work, "log": str(log), **options}
+        self.process.stdin.write(json.dumps(document) + "\n")
         self.process.stdin.flush()
         return self.answer()
 
     def answer(self) -> dict[str, Any]:
-        """Read one line."""
+        """Read one line of JSON."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -62,7 +62,7 @@ class Session:
 
 @contextlib.contextmanager
 def sessions() -> Iterator[dict[str, Session]]:
-    """Start both; they end with the block."""
+    """Start both sessions, and end them with the block."""
     find_java_home()
     started = {
         master: Session(
@@ -83,15 +83,15 @@ def sessions() -> Iterator[dict[str, Session]]:
     finally:
         for session in started.values():
             assert session.process.stdin is not None
-            session.process.stdin.close()  # the end of what it is told is its end
+            session.process.stdin.close()  # the session ends with its input
         for session in started.values():
             session.process.wait(60)
 
 
 def warm_up(both: dict[str, Session], scratch: Path) -> None:
-    """Have both sessions run each query until the JVM has compiled what it is made of.
+    """Run each query in both sessions until the JVM has compiled its code.
 
-    Side by side, so that they have the same machine.
+    The sessions run side by side, so that the machine is equally busy for both.
     """
     store = scratch / "small"
     store.mkdir()
@@ -108,7 +108,7 @@ def warm_up(both: dict[str, Session], scratch: Path) -> None:
 
 
 def bench_audit(both: dict[str, Session], store: Path, body: str) -> list[Row]:
-    """Measure one log."""
+    """Measure one log, and return its rows of the table."""
     size = sum(file.stat().st_size for file in (store / "commitlog").iterdir())
     damaged = damage(store)
     for _ in range(WARM_UPS):
@@ -124,11 +124,11 @@ def bench_audit(both: dict[str, Session], store: Path, body: str) -> list[Row]:
                 took_s, decode_s = min(_core_s(store, damaged) for _ in range(TRIES))
             else:
                 tries = [both[key].run("audit", store) for _ in range(TRIES)]
-                assert all(said["found"] == damaged for said in tries)
-                said = min(tries, key=lambda said: said["seconds"])
-                took_s = said["seconds"]
+                assert all(document["found"] == damaged for document in tries)
+                document = min(tries, key=lambda document: document["seconds"])
+                took_s = document["seconds"]
                 if key == "local[2]":
-                    cpu_s = said["python_s"], said["jvm_s"]
+                    cpu_s = document["python_s"], document["jvm_s"]
             rates[key].append(size / took_s / 1e6)
         shares.append((decode_s, max(cpu_s[0] - decode_s, 0.0), cpu_s[1]))
     plain, narrow = _plain_rates(both["local[2]"], store, rates["local[2]"])
@@ -157,20 +157,20 @@ def bench_audit(both: dict[str, Session], store: Path, body: str) -> list[Row]:
 
 
 def _core_s(store: Path, damaged: list[int]) -> tuple[float, float]:
-    """Audit in this process; gives seconds, and CPU seconds."""
+    """Audit in this process; return seconds and CPU seconds."""
     took_s, cpu_s, found = audit_s(store)
     assert found == damaged
     return took_s, cpu_s
 
 
 def both_cores(store: Path) -> float:
-    """Say how many times the work of one bare process two do that run at the same time."""
+    """Return how many times the work of one bare process two concurrent ones do."""
     (one,) = _audits(store, 1)
     return 2 * one / max(_audits(store, 2))
 
 
 def _audits(store: Path, count: int) -> list[float]:
-    """Return the seconds of some bare audits side by side, each in a process of its own."""
+    """Return the seconds of ``count`` bare audits side by side, each in its own process."""
     command = [sys.executable, "-m", "tests.bench_pipeline.bare_loop", str(store)]
     started = [
         subprocess.Popen(
@@ -197,7 +197,7 @@ def _audits(store: Path, count: int) -> list[float]:
 
 
 def _scaling_note(scalings: list[float]) -> str:
-    """Say what the machine gives to a second core."""
+    """Describe how much a second core adds on this machine."""
     low, high = min(scalings), max(scalings)
     return (
         f"two bare processes at once do {statistics.median(scalings):.2f} × the work of one"
@@ -206,7 +206,7 @@ def _scaling_note(scalings: list[float]) -> str:
 
 
 def _count_note(both: dict[str, Session], store: Path, size: int) -> str:
-    """Say what an audit costs that counts all rows, so that each goes to the JVM."""
+    """Describe the cost of an audit that counts all rows, so that each goes to the JVM."""
     for _ in range(WARM_UPS):
         for session in both.values():
             session.run("count", store)
@@ -224,7 +224,7 @@ def _count_note(both: dict[str, Session], store: Path, size: int) -> str:
 def _plain_rates(
     session: Session, store: Path, fast: list[float]
 ) -> tuple[list[tuple[float, float]], list[float]]:
-    """Measure the plain source: with Arrow's speed beside it, and the factor with one column."""
+    """Measure the plain source; return speeds after Arrow's, and the factors with one column."""
     files = sorted((store / "commitlog").iterdir())[:ROW_FILES]
     size = sum(file.stat().st_size for file in files)
     pairs, narrow = [], []
@@ -239,7 +239,7 @@ def _plain_rates(
 
 
 def _share_note(shares: list[tuple[float, float, float]]) -> str:
-    """Say where the CPU's time went."""
+    """Describe where the CPU time went."""
     sums = [statistics.median(values) for values in zip(*shares, strict=True)]
     whole = sum(sums)
     decode, transfer, jvm = (100 * value / whole for value in sums)

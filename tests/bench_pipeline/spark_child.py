@@ -1,4 +1,4 @@
-"""A Spark session in a process of its own, which runs what it is told and says how long it took.
+"""A Spark session in its own process, which runs requests and prints how long they took.
 
     python -m tests.bench_pipeline.spark_child local[2]
     {"work": "audit", "log": "/tmp/b100"}            one line in
@@ -24,13 +24,13 @@ from hastore.pipeline.spark.session import spark_session
 from hastore.pipeline.spark.table import read
 from tests.bench_pipeline.row_source import RowSource
 
-# Adaptive execution makes two jobs of a query; without it one is planned.
+# Adaptive execution would plan two jobs for a query, not one.
 CONF = {"spark.driver.memory": "2g", "spark.sql.adaptive.enabled": "false"}
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
-    """Serve until the input ends."""
+    """Run requests until the input ends."""
     with spark_session(sys.argv[1], CONF) as spark:
         spark.dataSource.register(RowSource)
         jvm = SparkContext._gateway.proc.pid
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def run(spark: SparkSession, jvm: int, work: str, log: str, files: int = 0) -> dict[str, Any]:
-    """Do one piece of work."""
+    """Run one request, and return its answer."""
     before = cpu_s(jvm)
     began = time.perf_counter()
     found: list[int] = []
@@ -50,7 +50,7 @@ def run(spark: SparkSession, jvm: int, work: str, log: str, files: int = 0) -> d
             found = sorted(row["physic_offset"] for row in frame.collect())
         case "count":
             count(read(spark, log, ["crc_ok"]))
-        case "rows":  # as a plain source is: Spark cannot tell it which columns a query needs
+        case "rows":  # all columns, because Spark does not tell a source which ones a query needs
             count(spark.read.format("rows").option("files", files).load(log))
         case "narrow rows":
             frame = spark.read.format("rows").schema("crc_ok BOOLEAN").option("files", files)
@@ -66,14 +66,14 @@ def run(spark: SparkSession, jvm: int, work: str, log: str, files: int = 0) -> d
 
 
 def count(frame: DataFrame) -> None:
-    """Count all bodies, and those that fit their CRC."""
+    """Count all bodies, and those that match their CRC."""
     row = frame.select(sf.count_if("crc_ok"), sf.count("*")).first()
     assert row is not None
     assert 0 < row[0] < row[1]
 
 
 def cpu_s(jvm: int) -> tuple[float, float]:
-    """CPU seconds of the JVM, and of all below it, those that ended included."""
+    """Return the CPU seconds of the JVM, and of all its descendants, even if they have ended."""
     own: dict[int, float] = {}
     children: dict[int, list[int]] = {}
     ended: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""The pipeline's benchmarks measure what they say: all ways through a log see the same messages."""
+"""The pipeline's benchmarks compare like with like: all readers see the same messages."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ FILE_SIZE = 256 * 1024
 
 
 @pytest.mark.parametrize("body_size", [100, 1024])
-def test_all_ways_see_the_same_messages(tmp_path: Path, body_size: int) -> None:
-    """The loops, the decoder and the plain source: one number of records, the same rows."""
+def test_all_readers_see_the_same_messages(tmp_path: Path, body_size: int) -> None:
+    """The loops, the decoder and the plain source agree on the number of records and on rows."""
     count = write_log(tmp_path, 1 << 20, body_size, file_size=FILE_SIZE)
     files = sorted((tmp_path / "commitlog").iterdir())
     assert len(files) == 4
@@ -44,13 +44,13 @@ def test_all_ways_see_the_same_messages(tmp_path: Path, body_size: int) -> None:
     assert audit_s(tmp_path)[2] == offsets == [index * FILE_SIZE for index in range(4)]
 
 
-def test_the_bare_loop_checks(tmp_path: Path) -> None:
-    """One flipped byte of a body, and one of a topic, stop the loops that look at them."""
+def test_bare_loop_detects_a_flipped_byte(tmp_path: Path) -> None:
+    """Only the loop that checks whole records detects one in a topic."""
     write_log(tmp_path, FILE_SIZE, 100, file_size=FILE_SIZE)
     (file,) = (tmp_path / "commitlog").iterdir()
-    sound = file.read_bytes()
+    intact = file.read_bytes()
     for position, loops in ((100, (False, True)), (190, (True,))):
-        damaged = bytearray(sound)
+        damaged = bytearray(intact)
         damaged[position] ^= 1
         file.write_bytes(damaged)
         for checks_records in loops:

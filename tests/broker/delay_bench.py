@@ -28,7 +28,7 @@ LEVELS = "1s 5s 10s"
 
 @attrs.define(slots=False)
 class TrioClock:
-    """A wall clock that goes as trio's does, until it is set."""
+    """A wall clock that follows trio's clock until a test sets it."""
 
     set_by_ms: int = 0
     asked: int = 0
@@ -46,7 +46,7 @@ class TrioClock:
 
 @attrs.define(slots=False)
 class Store:
-    """What the delivery needs of a message store."""
+    """The part of a message store that the delivery uses."""
 
     commit_log: object
     consume_queues: ConsumeQueueStore
@@ -74,13 +74,13 @@ class Store:
 
 
 def records(log):
-    """Every record of a log, as bytes and decoded."""
+    """Yield each record of a log as bytes and decoded, without BLANKs."""
     data = all_bytes(log)
     position = 0
     while position < len(data):
         try:
             record = decode(data, position)
-        except RecordError:  # the BLANK of a file's end
+        except RecordError:  # the BLANK at a file's end
             position += int.from_bytes(data[position : position + 4], "big")
             continue
         yield data[position : position + record.total_size], record
@@ -89,7 +89,7 @@ def records(log):
 
 @attrs.define(eq=False, slots=False)
 class Bench:
-    """One run of a node; ``again`` gives the next on the disk that a kill leaves."""
+    """One run of a node; ``again`` starts the next one on the disk that a kill leaves."""
 
     disk: FakeDisk = attrs.field(factory=FakeDisk)
     clock: TrioClock = attrs.field(factory=TrioClock)
@@ -116,7 +116,7 @@ class Bench:
         self.reput.on_dispatched.append(self.service.on_dispatched)
 
     def submit(self, message):
-        """Take a message as PutMessage does."""
+        """Append a message and answer it as PutMessage does."""
         self.attempts.append(trio.current_time())
         request = GroupCommitRequest(message.topic, message.queue_id)
         if self.refusal is not None and message.topic != "SCHEDULE_TOPIC_XXXX":
@@ -130,18 +130,18 @@ class Bench:
         return request
 
     def send(self, level, name, topic="orders", queue_id=0, **properties):
-        """Send a delayed message named by its UNIQ_KEY and body."""
+        """Send a delayed message whose UNIQ_KEY and body are ``name``."""
         properties = {"UNIQ_KEY": name, "DELAY": str(level), **properties}
         message = Message(topic, name.encode(), queue_id=queue_id, properties=properties)
         self.submit(to_schedule(message, self.service.levels))
 
     def delivered(self, topic="orders"):
-        """The names of what is in a topic, in the log's order."""
+        """The bodies of a topic's messages, in the log's order."""
         return [record.body.decode() for _, record in records(self.log) if record.topic == topic]
 
     @contextlib.asynccontextmanager
     async def running(self):
-        """Dispatch and deliver for the length of the block; then a clean stop."""
+        """Dispatch and deliver while the block runs, then stop cleanly."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.reput.run)
             nursery.start_soon(self.service.run)
@@ -149,6 +149,6 @@ class Bench:
             nursery.cancel_scope.cancel()
 
     def again(self, disk=None):
-        """Start anew, where a kill left the disk."""
+        """Return a new bench on ``disk``, or on the disk that a kill leaves now."""
         self.log.close(clean=False)
         return Bench(disk or self.disk.kill(), self.clock)

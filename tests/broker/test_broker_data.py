@@ -1,4 +1,4 @@
-"""Topics, groups and offsets: their limits, their files, and what a fault of the disk costs."""
+"""Topics, groups and offsets: their limits, their files, and how they survive disk faults."""
 
 import json
 from types import SimpleNamespace
@@ -40,8 +40,8 @@ def stored(disk, name):
 # -- topics --------------------------------------------------------------------------------------
 
 
-def test_a_topic_is_made_by_its_first_message_and_by_nothing_less():
-    """Asking for a topic shows what it would be; sending makes it."""
+def test_the_first_send_creates_a_topic_but_a_lookup_does_not():
+    """A lookup returns the configuration that a new topic would get."""
     topics = make(default_topic_queue_nums=3).topics
     assert topics.find("T").read_queue_nums == 3
     assert not topics.topics
@@ -49,8 +49,8 @@ def test_a_topic_is_made_by_its_first_message_and_by_nothing_less():
     assert list(topics.topics) == ["T"]
 
 
-def test_without_auto_creation_an_unknown_topic_is_none():
-    """Neither found nor made, and the error says so."""
+def test_without_auto_creation_unknown_topics_are_refused():
+    """A lookup returns None and a send raises an error, until an administrator adds the topic."""
     topics = make(auto_create_topic_enable=False).topics
     assert topics.find("T") is None
     with pytest.raises(RequestFailedError, match="does not exist") as caught:
@@ -61,8 +61,8 @@ def test_without_auto_creation_an_unknown_topic_is_none():
 
 
 @pytest.mark.parametrize("topic", ["", "a b", "x" * 128, "\ud800"])
-def test_an_illegal_topic_is_never_made(topic):
-    """Not by a message, not by an administrator, not from the store."""
+def test_an_illegal_topic_is_never_created(topic):
+    """Neither by a message nor by an administrator nor by a queue in the store."""
     data = make()
     assert data.topics.find(topic) is None
     assert data.topics.find_for_send(topic) is None
@@ -76,14 +76,14 @@ def test_an_illegal_topic_is_never_made(topic):
     "wrong",
     [{"read_queue_nums": 0}, {"write_queue_nums": 65_536}, {"perm": 1}, {"perm": 14}],
 )
-def test_a_configuration_that_cannot_be_is_refused(wrong):
-    """Numbers of queues and permissions have their bounds."""
+def test_invalid_topic_configurations_are_refused(wrong):
+    """Numbers of queues and permissions have bounds."""
     with pytest.raises(RequestFailedError):
         new_topic_config("T", **({"read_queue_nums": 1, "write_queue_nums": 1} | wrong))
 
 
-def test_the_queues_of_the_store_are_known():
-    """A queue that no producer made here becomes a topic, or more queues to read; not two times."""
+def test_adopt_creates_topics_for_the_queues_of_the_store():
+    """A known topic gets more read queues if needed; adopting a queue again changes nothing."""
     data = make(default_topic_queue_nums=2)
     data.adopt([queue("T", 5), queue("SCHEDULE_TOPIC_XXXX", 0), queue("%RETRY%g", 0)])
     version = data.topics.version
@@ -94,8 +94,8 @@ def test_the_queues_of_the_store_are_known():
     assert topics["T"].write_queue_nums == 2
 
 
-def test_tables_have_their_limits(monkeypatch):
-    """A full table takes nothing new, and changes what is there."""
+def test_full_tables_refuse_new_rows_but_take_updates(monkeypatch):
+    """Topics, groups and consumer offsets each have a limit."""
     monkeypatch.setattr(topic_config_manager, "TOPICS_MAX", 1)
     monkeypatch.setattr(subscription_group_manager, "GROUPS_MAX", 1)
     monkeypatch.setattr(consumer_offset_manager, "KEYS_MAX", 1)
@@ -122,7 +122,7 @@ def test_tables_have_their_limits(monkeypatch):
 
 @pytest.mark.parametrize("group", ["", "a b", "x" * 249])
 def test_a_group_whose_retry_topic_is_illegal_is_refused(group):
-    """A group's name becomes a topic's name."""
+    """The retry topic's name contains the group's name, and a topic's name has limits."""
     with pytest.raises(RequestFailedError):
         make().groups.register(group)
 
@@ -130,8 +130,8 @@ def test_a_group_whose_retry_topic_is_illegal_is_refused(group):
 # -- files ---------------------------------------------------------------------------------------
 
 
-async def test_what_changes_is_written_and_read_again(autojump_clock, nursery):
-    """Topics and groups at once, offsets after their interval; a new start knows all of it."""
+async def test_changes_are_written_and_read_by_the_next_start(autojump_clock, nursery):
+    """Topics and groups are written at once, offsets after their interval."""
     disk = FakeDisk()
     data = make(disk, flush_consumer_offset_interval_ms=5_000)
     nursery.start_soon(data.run)
@@ -147,7 +147,7 @@ async def test_what_changes_is_written_and_read_again(autojump_clock, nursery):
     await trio.sleep(60)
     data.offsets.commit("g", "T", 4, 17)
     await trio.sleep(60)
-    assert len(disk.changes) == writes, "what has not changed is not written"
+    assert len(disk.changes) == writes, "unchanged tables were written"
     again = make(disk)
     assert again.topics.topics == data.topics.topics
     assert again.groups.find("g").retry_max_times == 3
@@ -155,8 +155,8 @@ async def test_what_changes_is_written_and_read_again(autojump_clock, nursery):
     assert again.topics.version == data.topics.version
 
 
-async def test_the_stop_writes_what_is_left():
-    """Without a running service everything is written once, and the version counts on."""
+async def test_persist_all_writes_changed_tables_once():
+    """It needs no running service; a second call writes nothing."""
     disk = FakeDisk()
     data = make(disk)
     data.offsets.commit("g", "T", 0, 1)
@@ -166,8 +166,8 @@ async def test_the_stop_writes_what_is_left():
     assert not disk.exists(f"{CONFIG}/topics.json")
 
 
-async def test_a_full_disk_is_tried_again(autojump_clock, nursery):
-    """Nothing is lost while the disk refuses, and it is written once the disk takes it."""
+async def test_a_write_is_retried_after_a_full_disk(autojump_clock, nursery):
+    """Changes are kept in memory while the disk refuses them."""
     disk = FakeDisk()
     disk.fail("write_file", disk_full())
     data = make(disk)
@@ -180,11 +180,9 @@ async def test_a_full_disk_is_tried_again(autojump_clock, nursery):
     assert list(stored(disk, "topics.json")["topicConfigTable"]) == ["T"]
 
 
-@pytest.mark.parametrize("attempt", range(8))  # which task is first is chance
-async def test_what_an_administrator_could_not_store_is_tried_again(
-    autojump_clock, nursery, attempt
-):
-    """Though the service looked while the refused write was on its way, and saw nothing to do."""
+@pytest.mark.parametrize("attempt", range(8))  # which task runs first is random
+async def test_the_service_retries_an_administrators_failed_write(autojump_clock, nursery, attempt):
+    """It does so even if it found nothing to write while the failing write was under way."""
     disk = FakeDisk()
     data = make(disk)
     nursery.start_soon(data.run)
@@ -209,8 +207,8 @@ async def test_what_an_administrator_could_not_store_is_tried_again(
         b'{"offsetTable": {"T@g": {1:2, ' + b"9" * 5000 + b":1}}}",
     ],
 )
-def test_what_makes_no_sense_stops_nothing(content):
-    """A torn file, and one with rows that cannot be: what can be read is taken."""
+def test_damaged_files_do_not_prevent_a_start(content):
+    """Valid rows of a damaged file are read, the others skipped."""
     disk = FakeDisk()
     for name in ("topics.json", "subscriptionGroup.json", "consumerOffset.json"):
         disk.put(f"{CONFIG}/{name}", content)
@@ -220,7 +218,7 @@ def test_what_makes_no_sense_stops_nothing(content):
 
 
 def test_a_java_brokers_files_are_read():
-    """Bare integer keys, RocketMQ 5's fields, and rows that are no topic's."""
+    """They have bare integer keys and RocketMQ 5's fields; invalid rows are skipped."""
     disk = FakeDisk()
     disk.put(f"{CONFIG}/consumerOffset.json", b'{"offsetTable":{"%RETRY%g@g":{0:3},"T@g":{0:5}}}')
     disk.put(
@@ -241,7 +239,7 @@ def test_a_java_brokers_files_are_read():
 
 
 async def test_without_a_directory_everything_lives_in_memory(autojump_clock, nursery):
-    """Nothing is written, and nobody waits for it."""
+    """Nothing is written, and ``persist_all`` returns."""
     disk = FakeDisk()
     data = BrokerData.make(fake_env(disk), RemotingConfig(), None)
     data.load()

@@ -1,4 +1,4 @@
-"""The log's oldest files go when they may: one at a time, from the front, and nobody is cut off."""
+"""Expiry of log files: the oldest first, one at a time, and how long a reader can hold one."""
 
 import hashlib
 
@@ -18,13 +18,13 @@ from tests.support.store.open_log import FILE_SIZE, append, flush, open_log
 
 HOUR_MS = 3_600_000
 FILES = 6
-# START_MS is 22:13:20 of a day in UTC; the clock is set to 04:00 of the next.
+# START_MS is 22:13:20 UTC; the clock is set to 04:00 of the next day.
 AT_FOUR_MS = 5 * HOUR_MS + 46 * 60_000 + 40_000
 
 
 @attrs.define(slots=False)
 class Bench:
-    """A log of six full files and a seventh, all expired but the last; it is four o'clock."""
+    """A log of six full, expired files and a seventh that is in use, at four o'clock."""
 
     disk: FakeDisk = attrs.field(factory=FakeDisk)
     config: StoreConfig = attrs.field(factory=lambda: StoreConfig(data_dir="/d"))
@@ -57,8 +57,8 @@ class Bench:
         return index * FILE_SIZE
 
 
-async def test_expired_files_are_removed_from_the_front_and_the_last_stays(autojump_clock):
-    """In order; the directory and the log's start say the same; the bytes behind are all there."""
+async def test_expired_files_are_removed_in_order_except_the_last(autojump_clock):
+    """The directory and the log's min offset agree, and the bytes of the last file are intact."""
     bench = Bench()
     before = bench.log.read(bench.at(FILES), FILE_SIZE)
     removed_before = len(bench.disk.changes)
@@ -78,7 +78,7 @@ async def test_expired_files_are_removed_from_the_front_and_the_last_stays(autoj
 
 
 async def test_the_first_run_is_a_minute_after_the_start_then_every_ten_seconds(autojump_clock):
-    """As in RocketMQ; a round takes at most delete_file_batch_max files, 100 ms apart."""
+    """As in RocketMQ. A round removes at most delete_file_batch_max files, 100 ms apart."""
     bench = Bench(config=StoreConfig(data_dir="/d", delete_file_batch_max=2))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bench.service.run)
@@ -88,16 +88,16 @@ async def test_the_first_run_is_a_minute_after_the_start_then_every_ten_seconds(
         nursery.cancel_scope.cancel()
 
 
-async def test_nothing_goes_at_another_hour_while_there_is_room(autojump_clock):
-    """The directory is not even listed."""
+async def test_nothing_is_removed_at_another_hour_if_there_is_room(autojump_clock):
+    """Files expire at four o'clock only; here it is five."""
     bench = Bench()
     bench.clock.set_by_ms += HOUR_MS
     assert await bench.service.clean() == 0
     assert bench.service.last_decision.stopped_because is Reason.NOT_THE_HOUR
 
 
-async def test_files_that_are_younger_stay_until_the_disk_asks_for_them(autojump_clock):
-    """Above 85 % one goes after the other, only until there is room."""
+async def test_younger_files_are_removed_only_above_the_disk_limit(autojump_clock):
+    """Above 85 % they are removed one by one, until the usage is back at 85 %."""
     bench = Bench()
     bench.disk.set_modified_ms(bench.paths(), START_MS)
     assert await bench.service.clean() == 0
@@ -113,7 +113,7 @@ async def test_files_that_are_younger_stay_until_the_disk_asks_for_them(autojump
 
 
 async def test_puts_are_refused_while_the_disk_is_full(autojump_clock):
-    """From above 90 % until 85 %; the reason says how full it is.  It is known at once."""
+    """From above 90 % down to 85 %; the reason names the usage, and the first check is at once."""
     bench = Bench(config=StoreConfig(data_dir="/d", clean_file_forcibly_enable=False))
     bench.disk.set_modified_ms(bench.paths(), START_MS)
     bench.disk.used = 0.901
@@ -127,14 +127,14 @@ async def test_puts_are_refused_while_the_disk_is_full(autojump_clock):
         bench.disk.used = 0.85
         await trio.sleep(10)
         assert bench.calls[-1] is None
-        told = len(bench.calls)
+        reported = len(bench.calls)
         await trio.sleep(100)
-        assert len(bench.calls) == told
+        assert len(bench.calls) == reported
         nursery.cancel_scope.cancel()
 
 
-async def test_a_hold_keeps_a_file_for_two_minutes_and_its_holder_is_told(autojump_clock):
-    """The file goes then, alone in its round, and ``let_go`` is called as it leaves the log."""
+async def test_a_hold_keeps_a_file_for_two_minutes_then_lapses(autojump_clock):
+    """The file is then removed alone in its round; ``let_go`` is called as it leaves the log."""
     bench = Bench()
     bench.holds = [Hold(physic_offset=bench.at(1) + 5, who="slave a")]
     async with trio.open_nursery() as nursery:
@@ -151,8 +151,8 @@ async def test_a_hold_keeps_a_file_for_two_minutes_and_its_holder_is_told(autoju
         nursery.cancel_scope.cancel()
 
 
-async def test_a_holder_that_moves_on_is_never_cut_off(autojump_clock):
-    """Each file has its own two minutes: a slow slave that makes progress keeps its link."""
+async def test_a_holder_that_makes_progress_is_never_cut_off(autojump_clock):
+    """Each file has its own two minutes, so a slow slave keeps its link."""
     bench = Bench()
     bench.holds = [Hold(physic_offset=0, who="slave a")]
     async with trio.open_nursery() as nursery:
@@ -166,8 +166,8 @@ async def test_a_holder_that_moves_on_is_never_cut_off(autojump_clock):
     assert not [call for call in bench.calls if call[0] == "let go"]
 
 
-async def test_a_file_is_closed_when_the_last_read_of_it_has_ended(autojump_clock):
-    """One that was forced out under a reader is unlinked, and still reads until then."""
+async def test_a_removed_file_is_closed_after_its_last_read(autojump_clock):
+    """A file removed while it is read is unlinked, but stays readable until then."""
     bench = Bench()
     first = bench.log.mapped_file_queue.files[0]
     async with trio.open_nursery() as nursery:
@@ -182,8 +182,8 @@ async def test_a_file_is_closed_when_the_last_read_of_it_has_ended(autojump_cloc
         nursery.cancel_scope.cancel()
 
 
-async def test_a_view_of_the_map_only_delays_the_close(autojump_clock):
-    """A map that somebody looks at cannot be closed, and nothing breaks."""
+async def test_a_view_of_the_map_only_delays_the_close_of_a_file(autojump_clock):
+    """A map cannot be closed while a view of it exists; a later round closes it."""
     bench = Bench()
     first = bench.log.mapped_file_queue.files[0]
     view = first.view[0:4]
@@ -195,7 +195,7 @@ async def test_a_view_of_the_map_only_delays_the_close(autojump_clock):
 
 
 async def test_a_file_that_cannot_be_removed_stays_in_the_log(autojump_clock):
-    """None behind it goes either, so there is no hole; it is tried again."""
+    """The files after it stay too, so there is no hole; the next round tries again."""
     bench = Bench()
     bench.disk.fail("remove", DiskError("cannot remove F: Input/output error", path="F"))
     assert await bench.service.clean() == 0
@@ -205,10 +205,8 @@ async def test_a_file_that_cannot_be_removed_stays_in_the_log(autojump_clock):
     assert await bench.service.clean() == FILES
 
 
-async def test_a_file_that_is_gone_already_goes(autojump_clock):
-    """Its name was taken out of a directory that could not be synced then: the next round ends it,
-    and those behind it have their turn.
-    """
+async def test_a_file_that_is_unlinked_already_leaves_the_log(autojump_clock):
+    """Its directory could not be synced after the removal: the next round finishes it."""
     bench = Bench()
 
     def fail_the_first(removal):
@@ -223,8 +221,8 @@ async def test_a_file_that_is_gone_already_goes(autojump_clock):
     assert bench.log.min_offset == bench.at(FILES)
 
 
-async def test_what_is_not_flushed_stays(autojump_clock):
-    """Whatever its age."""
+async def test_unflushed_files_are_kept(autojump_clock):
+    """Their age does not matter."""
     bench = Bench()
     bench.log.mapped_file_queue.files[0].flushed_position -= 1
     assert await bench.service.clean() == 0
@@ -232,8 +230,8 @@ async def test_what_is_not_flushed_stays(autojump_clock):
 
 
 @pytest.mark.parametrize("broken", ["used_ratio", "list_dir"])
-async def test_a_disk_that_does_not_answer_costs_no_file(autojump_clock, broken):
-    """What is not known to be old is not deleted."""
+async def test_nothing_is_removed_if_the_disk_cannot_be_checked(autojump_clock, broken):
+    """Files are kept while the usage or the files' times are unknown."""
     bench = Bench()
 
     bench.disk.fail(broken, DiskError("cannot look: Input/output error", path="/d"))
@@ -243,8 +241,8 @@ async def test_a_disk_that_does_not_answer_costs_no_file(autojump_clock, broken)
     assert bench.log.min_offset == 0
 
 
-async def test_a_kill_at_any_point_leaves_a_log_without_a_hole(autojump_clock):
-    """Whatever was removed by then was the front."""
+async def test_a_kill_during_removal_leaves_no_hole_in_the_log(autojump_clock):
+    """Only files at the front are missing, before and after each removal."""
     bench = Bench()
     disks = []
     for around in (bench.disk.before, bench.disk.after):
@@ -255,13 +253,13 @@ async def test_a_kill_at_any_point_leaves_a_log_without_a_hole(autojump_clock):
 
 
 class ArchivedBench(Bench):
-    """The same, where a file may only go once it is in the archive ``/a``."""
+    """A bench that removes a file only if the archive ``/a`` has it."""
 
     def __init__(self):
         super().__init__(config=StoreConfig(data_dir="/d", delete_only_archived="/a"))
 
     def archive(self, *indexes):
-        """Let the archive have these files; they are as they were written."""
+        """Write an archive manifest that lists these files with their present bytes."""
         entries = []
         for index in indexes:
             path = self.paths()[index - self.log.min_offset // FILE_SIZE]
@@ -273,7 +271,7 @@ class ArchivedBench(Bench):
                     sha256=hashlib.sha256(data).hexdigest(),
                     end=FILE_SIZE,
                     is_complete=True,
-                    # Every second one has another time than its file: then its bytes decide.
+                    # Every second entry has another time than its file, so the bytes are compared.
                     modified_ms=self.disk.inodes[path].modified_ms + index % 2,
                     rows=0,
                     messages=0,
@@ -284,16 +282,16 @@ class ArchivedBench(Bench):
         self.disk.put("/a/manifest.json", manifest_text(entries))
 
 
-async def test_only_archived_files_go_where_it_is_asked_for(autojump_clock, caplog):
-    """Not one before; the first that waits is named once, with the command that helps."""
+async def test_delete_only_archived_keeps_unarchived_files(autojump_clock, caplog):
+    """The first file that has to wait is reported once, with the command that archives it."""
     bench = ArchivedBench()
     assert await bench.service.clean() == 0
     assert bench.service.last_decision.stopped_because is Reason.NOT_ARCHIVED
     await bench.service.clean()
-    told = [r.msg for r in caplog.records if "expired_file_not_archived" in str(r.msg)]
-    assert len(told) == 1
-    assert told[0]["reason"] == "/a has no manifest.json"
-    assert told[0]["next"] == "hastore pipeline run archive /d --out /a"
+    reported = [r.msg for r in caplog.records if "expired_file_not_archived" in str(r.msg)]
+    assert len(reported) == 1
+    assert reported[0]["reason"] == "/a has no manifest.json"
+    assert reported[0]["next"] == "hastore pipeline run archive /d --out /a"
     bench.archive(0, 1, 3)
     assert await bench.service.clean() == 2
     assert bench.log.min_offset == bench.at(2)
@@ -303,8 +301,8 @@ async def test_only_archived_files_go_where_it_is_asked_for(autojump_clock, capl
     assert bench.service.last_decision.stopped_because is Reason.LAST_FILE
 
 
-async def test_a_full_disk_refuses_puts_rather_than_lose_what_is_not_archived(autojump_clock):
-    """At no level does a file go; puts are refused, and the reason says what else is in the way."""
+async def test_a_full_disk_refuses_puts_but_keeps_unarchived_files(autojump_clock):
+    """They stay at every usage, and the reason names ``delete_only_archived``."""
     bench = ArchivedBench()
     bench.disk.set_modified_ms(bench.paths(), START_MS)  # and none of them has expired
     bench.disk.used = 0.95

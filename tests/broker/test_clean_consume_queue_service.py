@@ -1,4 +1,4 @@
-"""Queues and index follow the log's front, and nobody waits for the disk meanwhile."""
+"""Expiry of consume queues and index with the log, without blocking the event loop."""
 
 import attrs
 import pytest
@@ -19,7 +19,7 @@ INDEX = "/d/index/"
 
 @attrs.define
 class Log:
-    """As much of a commit log as is asked for."""
+    """The part of a commit log that the service reads."""
 
     min_offset: int = 0
 
@@ -56,7 +56,7 @@ class Store:
 
 
 async def test_files_are_removed_in_a_thread(autojump_clock):
-    """Leading ones, of each queue and of the index; what is left is whole."""
+    """The oldest files of each queue and of the index go; the remaining entries are complete."""
     store = Store()
     store.commit_log.min_offset = 2_150
     assert await store.service().clean() == 3 * 2 + 1
@@ -68,8 +68,8 @@ async def test_files_are_removed_in_a_thread(autojump_clock):
     assert await store.service().clean() == 0
 
 
-async def test_dispatch_goes_on_while_a_file_is_removed(autojump_clock):
-    """Units and keys that come meanwhile are where they belong."""
+async def test_dispatch_continues_while_a_file_is_removed(autojump_clock):
+    """Units and keys that arrive during the removal can be read."""
     store = Store()
     store.commit_log.min_offset = 2_150
     store.offload.hang()
@@ -87,8 +87,8 @@ async def test_dispatch_goes_on_while_a_file_is_removed(autojump_clock):
 
 
 @pytest.mark.parametrize("dirty", [False, True])
-async def test_what_cannot_be_removed_is_put_back(dirty, autojump_clock):
-    """It is still there for a start, is flushed as before, and goes with the next round."""
+async def test_a_file_that_cannot_be_removed_is_put_back(dirty, autojump_clock):
+    """A restart finds it, it is flushed as before, and the next round removes it."""
     store = Store()
     queue = store.consume_queues.find("t", 0)
     if dirty:
@@ -108,8 +108,8 @@ async def test_what_cannot_be_removed_is_put_back(dirty, autojump_clock):
     assert store.names() == [f"t/0/{400:020d}"]
 
 
-async def test_a_queue_that_began_anew_meanwhile_gets_nothing_back(autojump_clock):
-    """Its old files go with the others that are obsolete."""
+async def test_a_queue_that_restarts_meanwhile_gets_no_file_back(autojump_clock):
+    """The queue continues far after its old files, so these are obsolete and removed."""
     store = Store()
     queue = store.consume_queues.find("t", 0)
     store.commit_log.min_offset = 2_500
@@ -128,8 +128,8 @@ async def test_a_queue_that_began_anew_meanwhile_gets_nothing_back(autojump_cloc
     assert queue.units(9_000_000, 1) == [(9_000, 100, 5)]
 
 
-async def test_an_index_file_is_open_while_a_query_reads_it(autojump_clock):
-    """It is gone from the disk, and closed when the query has ended."""
+async def test_an_index_file_stays_open_while_a_query_reads_it(autojump_clock):
+    """It is unlinked at once and closed after the query."""
     store = Store()
     first = store.index_service.files[0]
     under_way = store.index_service.candidates("t", "k", 0, 2**62)
@@ -147,7 +147,7 @@ async def test_an_index_file_is_open_while_a_query_reads_it(autojump_clock):
 
 
 async def test_a_file_that_is_being_flushed_is_closed_by_the_flush(autojump_clock):
-    """And only then: another thread has it in its hands."""
+    """The service must not close it while another thread uses it."""
     store = Store()
     queue = store.consume_queues.find("t", 0)
     file = queue.files[0]
@@ -162,8 +162,8 @@ async def test_a_file_that_is_being_flushed_is_closed_by_the_flush(autojump_cloc
     assert store.consume_queues.is_flushed
 
 
-async def test_a_stop_before_a_file_is_removed_takes_nothing_away(autojump_clock):
-    """What was taken out of a queue is in it again."""
+async def test_a_stop_before_the_removal_puts_the_files_back(autojump_clock):
+    """A later round removes them."""
     store = Store()
     store.commit_log.min_offset = 2_150
 

@@ -1,4 +1,4 @@
-"""Old records are read in a thread, new ones at once, and few at a time."""
+"""Reads far from the log's end run in a limited number of threads, others at once."""
 
 import attrs
 import pytest
@@ -15,13 +15,13 @@ END = 10 * COLD_DISTANCE
 
 @attrs.define
 class Log:
-    """As much of a log as is asked for."""
+    """The part of a log that the reader uses."""
 
     max_offset: int = END
 
 
 def reading(offload, offsets, seen):
-    """A read of records at these offsets; gives what came of each."""
+    """A read of records at these offsets; returns the result of each step."""
     found = []
     for offset in offsets:
 
@@ -33,8 +33,8 @@ def reading(offload, offsets, seen):
     return found
 
 
-async def test_what_lies_far_behind_the_end_is_read_in_a_thread():
-    """A step at a time, each by its own distance; the answers come back to the read."""
+async def test_records_far_from_the_end_are_read_in_a_thread():
+    """Each step is decided by its own distance, and its result goes back to the read."""
     offload, seen = FakeOffload(), []
     offsets = [0, END - COLD_DISTANCE, END - COLD_DISTANCE + 1, END]
     found = await ColdReader(offload).run(Log(), reading(offload, offsets, seen))
@@ -42,16 +42,18 @@ async def test_what_lies_far_behind_the_end_is_read_in_a_thread():
     assert seen == list(zip(offsets, [True, True, False, False], strict=True))
 
 
-async def test_a_read_of_what_is_new_is_done_without_a_pause():
-    """Nobody else runs between its first step and its result: a pull that found nothing is held."""
+async def test_recent_records_are_read_without_a_checkpoint():
+    """No other task runs between the first step and the result: no message can arrive before a pull
+    that found nothing is held.
+    """
     offload, seen = FakeOffload(), []
     with trio.testing.assert_no_checkpoints():
         await ColdReader(offload).run(Log(), reading(offload, [END - 5, END], seen))
     assert len(seen) == 2
 
 
-async def test_few_reads_have_a_thread_at_a_time():
-    """The others wait for their turn, and a flush finds a thread."""
+async def test_a_limited_number_of_reads_have_a_thread():
+    """The others wait for their turn, so that a flush still finds a thread."""
     offload, seen = FakeOffload(), []
     reader = ColdReader(offload)
     offload.hang()
@@ -64,8 +66,8 @@ async def test_few_reads_have_a_thread_at_a_time():
     assert len(seen) == 3 * THREADS_MAX
 
 
-async def test_what_a_disk_does_not_give_is_the_readers_error():
-    """As it is without a thread."""
+async def test_a_disk_error_in_a_thread_reaches_the_reader():
+    """It is raised as it would be without a thread."""
     offload = FakeOffload()
 
     def broken():

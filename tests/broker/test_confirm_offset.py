@@ -1,4 +1,4 @@
-"""What a SYNC_MASTER lets consumers see when its last slave leaves."""
+"""What consumers can read from a SYNC_MASTER after its last slave has left."""
 
 import attrs
 
@@ -8,8 +8,8 @@ from tests.support.nodes.harness import QUICK, master_config, raw_slave
 from tests.support.waiting import eventually
 
 
-async def test_a_put_that_waits_is_not_visible_when_its_slave_leaves(tmp_path):
-    """Its producer was not told anything yet; when it is, by the time-out, consumers see it."""
+async def test_a_waiting_put_stays_invisible_after_its_slave_leaves(tmp_path):
+    """Consumers see it once its producer has been answered with FLUSH_SLAVE_TIMEOUT."""
     ha = attrs.evolve(QUICK, slave_timeout_ms=6_000)
     async with hastore.open_master(master_config(tmp_path / "m", ha=ha)) as master:
 
@@ -18,7 +18,7 @@ async def test_a_put_that_waits_is_not_visible_when_its_slave_leaves(tmp_path):
 
         result = await master.put(hastore.Message("t", b"alone"))
         assert result.status is PutMessageStatus.SLAVE_NOT_AVAILABLE
-        await eventually(lambda: visible() == 1, "the time after a start is over")
+        await eventually(lambda: visible() == 1, "the master confirms without a slave")
         async with raw_slave(master) as slave:
             await slave.report(1)
             await eventually(lambda: master.ha_service.is_slave_ok(0))
@@ -30,4 +30,4 @@ async def test_a_put_that_waits_is_not_visible_when_its_slave_leaves(tmp_path):
         assert (waiting.status, visible()) == (None, 1)
         await waiting.wait()
         assert waiting.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
-        await eventually(lambda: visible() == 3, "both are seen")
+        await eventually(lambda: visible() == 3, "all three messages are visible")

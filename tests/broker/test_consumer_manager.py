@@ -1,4 +1,4 @@
-"""Groups and their members: who is told of which change."""
+"""Consumer groups and their members, and the notifications of changes."""
 
 import attrs
 import trio
@@ -8,15 +8,15 @@ from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData, Subscriptio
 
 
 @attrs.define(eq=False)
-class Someone:
+class FakeClient:
     name: str
     is_closed: bool = False
-    told: list[str] = attrs.field(factory=list)
+    notified: list[str] = attrs.field(factory=list)
     peer: tuple[str, int] = ("10.0.0.1", 5)
 
     def notify(self, command):
         assert (command.code, command.flag) == (40, 2)
-        self.told.append(command.ext_fields["consumerGroup"])
+        self.notified.append(command.ext_fields["consumerGroup"])
 
 
 def beat(manager, client, *groups, version=1, topic="T", expression="*"):
@@ -25,59 +25,59 @@ def beat(manager, client, *groups, version=1, topic="T", expression="*"):
     manager.heartbeat(client, HeartbeatData(client_id=client.name, consumers=consumers), "CPP", 407)
 
 
-async def test_members_are_told_who_comes_and_goes():
-    """The first heartbeat, a farewell and a closed connection are changes; a repetition is none."""
+async def test_members_are_notified_when_another_joins_or_leaves():
+    """A first heartbeat, an unregistration and a closed connection count; a repetition does not."""
     manager = ConsumerManager(1000)
-    one, two = Someone("one"), Someone("two")
+    one, two = FakeClient("one"), FakeClient("two")
     beat(manager, one, "g")
     beat(manager, one, "g")
-    assert (one.told, two.told) == (["g"], [])
+    assert (one.notified, two.notified) == (["g"], [])
     beat(manager, two, "g", "h")
-    assert (one.told, two.told) == (["g"] * 2, ["g", "h"])
+    assert (one.notified, two.notified) == (["g"] * 2, ["g", "h"])
     assert manager.client_ids("g") == ["one", "two"]
     manager.unregister(two, "g")
     manager.unregister(two, "g")
-    assert one.told == ["g"] * 3
+    assert one.notified == ["g"] * 3
     manager.client_gone(one)
     manager.client_gone(one)
     assert manager.client_ids("g") == []
     assert list(manager.groups) == ["h"]
 
 
-async def test_a_heartbeat_is_the_whole_truth():
-    """A group that a client's heartbeat names no more has lost that member."""
+async def test_a_heartbeat_replaces_the_clients_memberships():
+    """A client leaves the groups that its new heartbeat does not name."""
     manager = ConsumerManager(1000)
-    one, two = Someone("one"), Someone("two")
+    one, two = FakeClient("one"), FakeClient("two")
     beat(manager, one, "g", "h")
     beat(manager, two, "g")
-    told = len(two.told)
+    notified = len(two.notified)
     beat(manager, one, "h")
     assert manager.client_ids("g") == ["two"]
-    assert two.told[told:] == ["g"]
+    assert two.notified[notified:] == ["g"]
     beat(manager, two)
     assert list(manager.groups) == ["h"]
 
 
-async def test_the_newest_subscription_counts_and_only_other_topics_are_a_change():
-    """Two members with one subscription of different age do not keep changing it."""
+async def test_the_newest_subscription_wins_without_notifications():
+    """Members with different versions do not keep changing it; only a new topic is a change."""
     manager = ConsumerManager(1000)
-    one, two = Someone("one"), Someone("two")
+    one, two = FakeClient("one"), FakeClient("two")
     beat(manager, one, "g", version=5, expression="new")
     beat(manager, two, "g", version=4, expression="old")
     assert manager.groups["g"].subscription("T").expression == "new"
-    told = len(one.told)
+    notified = len(one.notified)
     beat(manager, one, "g", version=5, expression="new")
-    assert len(one.told) == told
+    assert len(one.notified) == notified
     beat(manager, one, "g", topic="U")
-    assert len(one.told) == told + 1
+    assert len(one.notified) == notified + 1
     assert manager.groups["g"].subscription("T") is None
 
 
 async def test_a_silent_client_is_dropped(autojump_clock, nursery):
-    """Without a heartbeat for the time-out a client is a member no more; others stay."""
+    """A client that sends no heartbeat within the time-out loses its memberships; others stay."""
     manager = ConsumerManager(1000)
     nursery.start_soon(manager.run)
-    one, two = Someone("one"), Someone("two")
+    one, two = FakeClient("one"), FakeClient("two")
     beat(manager, one, "g")
     beat(manager, two, "g")
     for _ in range(3):
@@ -90,25 +90,25 @@ async def test_a_silent_client_is_dropped(autojump_clock, nursery):
     assert manager.client_ids("g") == ["one"]
 
 
-async def test_a_group_may_want_no_notifications():
-    """What the group's configuration says is kept to."""
+async def test_a_group_can_disable_notifications():
+    """The group's configuration decides."""
     manager = ConsumerManager(1000, notifies=lambda group: group != "quiet")
-    one = Someone("one")
+    one = FakeClient("one")
     beat(manager, one, "quiet", "loud")
-    assert one.told == ["loud"]
+    assert one.notified == ["loud"]
 
 
-async def test_a_closed_connection_becomes_no_member():
-    """A heartbeat that is read after the end changes nothing."""
+async def test_the_heartbeat_of_a_closed_connection_is_ignored():
+    """The node may read it after the connection's end."""
     manager = ConsumerManager(1000)
-    beat(manager, Someone("one", is_closed=True), "g")
+    beat(manager, FakeClient("one", is_closed=True), "g")
     assert not manager.groups
 
 
-async def test_the_connections_are_told_in_rocketmqs_words():
-    """203's body: each member, and the subscriptions by topic."""
+async def test_connections_are_listed_in_rocketmqs_form():
+    """The body that answers code 203: each member, and the subscriptions by topic."""
     manager = ConsumerManager(1000)
-    beat(manager, Someone("one"), "g")
+    beat(manager, FakeClient("one"), "g")
     body = manager.connections("g")
     assert body["connectionSet"] == [
         {"clientAddr": "10.0.0.1:5", "clientId": "one", "language": "CPP", "version": 407}

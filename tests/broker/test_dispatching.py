@@ -1,4 +1,4 @@
-"""What consumers see of a running node: what is confirmed, soon, and on the slave the same."""
+"""What consumers read from a running node: confirmed messages only, and the same on a slave."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ ASYNC = BrokerRole.ASYNC_MASTER
 
 
 def queue_files(path: Path) -> dict[str, bytes]:
-    """Every consume queue's files, by their path."""
+    """The contents of all consume queue files, by path."""
     root = path / "consumequeue"
     return {
         str(file.relative_to(root)): file.read_bytes()
@@ -29,12 +29,12 @@ def queue_files(path: Path) -> dict[str, bytes]:
 
 
 def seen(node, topic="orders", queues=4) -> int:
-    """How many messages consumers could read."""
+    """The number of messages that consumers can read."""
     return sum(node.message_store.max_offset_in_queue(topic, queue) for queue in range(queues))
 
 
-async def test_a_message_is_readable_a_moment_after_its_put(tmp_path):
-    """Put, and read by queue, by tag and by key, in the same process."""
+async def test_a_message_is_soon_readable_by_queue_tag_and_key(tmp_path):
+    """It is read in the master's own process."""
     async with hastore.open_master(master_config(tmp_path, role=ASYNC)) as master:
         message = Message("orders", b"one", properties={"TAGS": "red", "KEYS": "k"})
         result = await master.put(message)
@@ -47,7 +47,7 @@ async def test_a_message_is_readable_a_moment_after_its_put(tmp_path):
 
 
 async def test_a_slave_builds_the_same_queues(tmp_path):
-    """Consume queues of master and slave are the same bytes, over file ends and batches."""
+    """Its consume queues have the same bytes as the master's, over file ends and batches."""
     async with hastore.open_master(master_config(tmp_path / "m", role=ASYNC)) as master:
         settings = slave_config(tmp_path / "s", master.ha_address)
         async with hastore.open_slave(settings) as slave:
@@ -61,7 +61,7 @@ async def test_a_slave_builds_the_same_queues(tmp_path):
     assert queue_files(tmp_path / "m") == queue_files(tmp_path / "s")
 
 
-async def test_nothing_is_seen_before_a_slave_has_it(tmp_path):
+async def test_a_message_is_invisible_until_a_slave_acknowledges_it(tmp_path):
     """A SYNC_MASTER's consumers wait for the acknowledgement, as its producers do."""
     async with hastore.open_master(master_config(tmp_path)) as master, raw_slave(master) as peer:
         await peer.report(0)
@@ -77,8 +77,8 @@ async def test_nothing_is_seen_before_a_slave_has_it(tmp_path):
         await eventually(lambda: seen(master) == 1)
 
 
-async def test_the_checkpoint_says_how_far_consumers_may_read(tmp_path):
-    """Who only has the files (a Spark stream) follows the log up to there, and no further."""
+async def test_the_checkpoint_has_the_confirm_offset(tmp_path):
+    """Readers that only have the files, such as a Spark stream, read the log up to it."""
 
     def confirmed():
         return StoreCheckpoint.open(real_env().disk, str(tmp_path)).confirm_offset
@@ -97,7 +97,7 @@ async def test_the_checkpoint_says_how_far_consumers_may_read(tmp_path):
     assert confirmed() <= master.max_offset
 
 
-async def test_read_uncommitted_shows_what_is_appended(tmp_path):
+async def test_read_uncommitted_shows_unacknowledged_messages(tmp_path):
     """The option restores RocketMQ 4.9's visibility."""
     config = master_config(tmp_path, store={"read_uncommitted": True})
     async with hastore.open_master(config) as master, raw_slave(master) as peer:
@@ -111,7 +111,7 @@ async def test_read_uncommitted_shows_what_is_appended(tmp_path):
 
 
 async def test_without_a_slave_the_master_confirms_alone(tmp_path):
-    """SLAVE_NOT_AVAILABLE means stored here, and read here; after a start not at once."""
+    """After a start it waits first, although the put was answered with SLAVE_NOT_AVAILABLE."""
     config = master_config(tmp_path, ha=HAConfig(slave_timeout_ms=2_000))
     async with hastore.open_master(config) as master:
         result = await master.put(Message("orders", b"alone"))
@@ -120,8 +120,8 @@ async def test_without_a_slave_the_master_confirms_alone(tmp_path):
         await eventually(lambda: seen(master) == 1)
 
 
-async def test_a_slave_that_leaves_does_not_hold_the_readers(tmp_path):
-    """What it had not acknowledged is confirmed by the master alone once it is gone."""
+async def test_a_departed_slave_does_not_block_readers(tmp_path):
+    """The master alone confirms what the slave had not acknowledged."""
     config = master_config(tmp_path, ha=HAConfig(slave_timeout_ms=50))
     async with hastore.open_master(config) as master:
         async with raw_slave(master) as peer:
@@ -133,8 +133,8 @@ async def test_a_slave_that_leaves_does_not_hold_the_readers(tmp_path):
         await eventually(lambda: seen(master) == 1)
 
 
-async def test_a_clean_stop_leaves_whole_queues_and_a_kill_does_not_matter(tmp_path):
-    """After a stop, and after the queues are thrown away, a start knows every message."""
+async def test_queues_survive_a_clean_stop_and_are_rebuilt_after_a_kill(tmp_path):
+    """For the kill the queue files are deleted; every message is found again."""
     for throw_away in (False, True):
         async with hastore.open_master(master_config(tmp_path, role=ASYNC)) as master:
             before = seen(master)
@@ -152,8 +152,8 @@ async def test_a_clean_stop_leaves_whole_queues_and_a_kill_does_not_matter(tmp_p
         assert result.queue_offset == 12
 
 
-async def test_under_sync_flush_only_what_is_on_disk_is_seen(tmp_path):
-    """Readers see a message when its bytes are on the disk."""
+async def test_under_sync_flush_only_flushed_messages_are_visible(tmp_path):
+    """Dispatch stays at or below the flushed offset."""
     config = master_config(
         tmp_path, role=ASYNC, store={"flush_disk_type": FlushDiskType.SYNC_FLUSH}
     )

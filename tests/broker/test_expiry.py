@@ -1,4 +1,4 @@
-"""Expiry of whole nodes: what is left is whole, and whoever is cut off is told on both ends."""
+"""Expiry in whole nodes: remaining data is complete, and both ends report a slave cut off."""
 
 import attrs
 import pytest
@@ -33,7 +33,7 @@ def config_of(path, **changes):
 
 
 def expiry_of(master, *, days=4):
-    """The services of a node that lives some days later."""
+    """The expiry services of a node whose clock is some days ahead."""
     env = master.env
     clock = FakeClock(env.wall_clock.now_ms() + days * DAY_MS)
     expiry = make_expiry(
@@ -47,7 +47,7 @@ def expiry_of(master, *, days=4):
 
 
 async def fill(master, files):
-    """Put until the log has begun so many files, dispatched and flushed."""
+    """Put messages until the log has ``files`` files, all flushed and dispatched."""
     while master.max_offset < (files - 1) * FILE_SIZE + 1:
         for message in messages(20):
             assert (await master.put(message)).ok
@@ -55,8 +55,8 @@ async def fill(master, files):
     await eventually(lambda: not master.reput_message_service.behind)
 
 
-async def test_queues_and_index_follow_the_log(tmp_path):
-    """After a round every message that is left is found, by offset, key and time, and no other."""
+async def test_queues_and_index_expire_with_the_log(tmp_path):
+    """After a round the remaining messages, and no others, are found by offset and by key."""
     async with hastore.open_master(config_of(tmp_path)) as master:
         await fill(master, 6)
         store = master.message_store
@@ -95,7 +95,7 @@ async def test_queues_and_index_follow_the_log(tmp_path):
 
 
 async def test_a_full_disk_refuses_puts_and_serves_reads(tmp_path, autojump_clock):
-    """Above 90 %: SERVICE_NOT_AVAILABLE with the reason; below again: taken again."""
+    """Above 90 % puts are SERVICE_NOT_AVAILABLE with the reason, until the usage has dropped."""
     env = attrs.evolve(real_env(), offload=FakeOffload())
     async with hastore.open_master(config_of(tmp_path), env=env) as master:
         result = await master.put(Message("orders", b"x"))
@@ -113,7 +113,7 @@ async def test_a_full_disk_refuses_puts_and_serves_reads(tmp_path, autojump_cloc
         assert (await master.put(Message("orders", b"x"))).ok
 
 
-async def test_a_connected_slave_holds_what_it_needs_and_is_told_past_the_limit(tmp_path):
+async def test_a_slave_holds_its_files_until_the_limit_then_is_refused(tmp_path):
     """Its link is closed; the refusal names both offsets and what to do."""
     async with hastore.open_master(config_of(tmp_path / "m")) as master:
         await fill(master, 3)
@@ -138,8 +138,8 @@ async def test_a_connected_slave_holds_what_it_needs_and_is_told_past_the_limit(
         assert await clean_log.clean() == 1
 
 
-async def test_a_slave_that_reads_slowly_is_not_cut_in_the_middle_of_a_file(tmp_path):
-    """A send that is under way holds its file too; forced out, it ends as a closed link."""
+async def test_a_send_holds_its_file_until_the_file_is_forced_out(tmp_path):
+    """The slave reads nothing; its link is closed after the file is forced out."""
     async with hastore.open_master(config_of(tmp_path / "m")) as master:
         for message in messages(200, size=60_000):
             assert (await master.put(message)).ok
@@ -164,8 +164,8 @@ async def test_a_slave_that_reads_slowly_is_not_cut_in_the_middle_of_a_file(tmp_
         assert "this slave needs the log from" in master.status().refused[0].reason
 
 
-async def test_a_slave_that_comes_back_too_late_says_what_to_do(tmp_path):
-    """Both ends name the reason; the slave stops trying and keeps its log."""
+async def test_a_slave_that_returns_too_late_fails_with_a_hint(tmp_path):
+    """Both ends report the reason; the slave stops connecting and keeps its log."""
     async with hastore.open_master(config_of(tmp_path / "m")) as master:
         await fill(master, 1)
         slave_settings = slave_config(tmp_path / "s", master.ha_address)
@@ -186,8 +186,8 @@ async def test_a_slave_that_comes_back_too_late_says_what_to_do(tmp_path):
 
 
 @pytest.mark.parametrize("behind", [1, 3_000])
-async def test_a_slave_near_the_masters_oldest_byte_compares_less_and_goes_on(tmp_path, behind):
-    """Its end is still there; only what it would compare before that is gone."""
+async def test_a_slave_near_the_masters_min_offset_still_connects(tmp_path, behind):
+    """The slave's end remains on the master; only bytes to compare before it are deleted."""
     async with hastore.open_master(config_of(tmp_path / "m")) as master:
         await fill(master, 1)
         while master.max_offset < FILE_SIZE + behind:
@@ -204,8 +204,8 @@ async def test_a_slave_near_the_masters_oldest_byte_compares_less_and_goes_on(tm
             assert slave.status().master_link.state == "streaming"
 
 
-async def test_a_slaves_own_files_expire_too(tmp_path):
-    """Each node by its own clock and disk; the link is not touched."""
+async def test_a_slave_expires_its_own_files(tmp_path):
+    """Each node uses its own clock and disk, and the link is not affected."""
     async with hastore.open_master(config_of(tmp_path / "m")) as master:
         await fill(master, 4)
         settings = slave_config(tmp_path / "s", master.ha_address, store=STORE)
@@ -228,8 +228,8 @@ async def test_a_slaves_own_files_expire_too(tmp_path):
             await eventually(lambda: slave.max_offset == master.max_offset)
 
 
-async def test_the_services_run_in_a_node(tmp_path, autojump_clock):
-    """A minute after the start the first round is done, queues and all."""
+async def test_the_expiry_services_run_in_a_node(tmp_path, autojump_clock):
+    """The first round is a minute after the start and includes the queues."""
     env = attrs.evolve(real_env(), offload=FakeOffload())
     async with hastore.open_master(config_of(tmp_path), env=env) as master:
         await fill(master, 3)

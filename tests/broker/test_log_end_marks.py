@@ -1,4 +1,4 @@
-"""How long ago the log's end passed an offset, whatever the wall clock does meanwhile."""
+"""The lag in seconds comes from marks of the log's end, whatever the wall clock does."""
 
 import attrs
 import pytest
@@ -15,7 +15,7 @@ START_MS = 1_700_000_000_000
 
 
 class SetClock:
-    """A wall clock that goes with trio's, and can be set."""
+    """A wall clock that follows trio's clock and can be set."""
 
     def __init__(self):
         self.off_by_ms = START_MS - trio.current_time() * 1000
@@ -32,10 +32,10 @@ class SetClock:
 
 @pytest.mark.parametrize("set_back_s", [0, 3_600])
 @pytest.mark.parametrize("burst", [1, 300])
-async def test_a_lag_in_seconds_is_true_while_the_wall_clock_is_set_back(
+async def test_lag_in_seconds_is_right_after_the_clock_is_set_back(
     tmp_path, autojump_clock, set_back_s, burst
 ):
-    """Store timestamps stand still then; a trickle and bursts are marked all the same."""
+    """Store timestamps stand still meanwhile; both a trickle and bursts are marked."""
     clock = SetClock()
     env = attrs.evolve(real_env(), offload=FakeOffload(), wall_clock=clock)
     config = master_config(tmp_path, role=BrokerRole.ASYNC_MASTER)

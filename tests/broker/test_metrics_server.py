@@ -1,4 +1,4 @@
-"""Metrics and health over HTTP: what is answered, to whom, and what a peer cannot do."""
+"""Metrics and health checks over HTTP: the pages, the answers, and limits against bad peers."""
 
 import contextlib
 import json
@@ -41,14 +41,14 @@ LATE = attrs.evolve(MASTER.slaves[0], lag_bytes=1, lag_s=4.0, last_report_age_s=
 
 
 def samples(status):
-    """Every sample of a page by name and labels, as Prometheus' own parser reads it."""
+    """All samples of a page by name and labels, read with Prometheus' own parser."""
     found = {}
     for family in text_string_to_metric_families(metrics_text(status).decode()):
         assert family.documentation
         assert family.type != "unknown"
         for sample in family.samples:
             key = (sample.name, *sorted(sample.labels.items()))
-            assert key not in found, f"twice: {key}"
+            assert key not in found, f"duplicate sample: {key}"
             found[key] = sample.value
     return found
 
@@ -60,8 +60,8 @@ STAGE = {"count": 7, "sum_s": 0.5, "max_s": 0.4, "buckets": [0, 0, 3, 0, 0, 4]}
     ("page", "status"),
     [("master.txt", attrs.evolve(MASTER, stages={"flush": STAGE})), ("slave.txt", STREAMING)],
 )
-def test_names_types_labels_and_values_are_those_of_the_first_version(page, status):
-    """Dashboards and alerts name them: a page written then says the same as one made now."""
+def test_a_page_has_the_samples_of_the_first_version(page, status):
+    """Dashboards and alerts rely on its names, types, labels and values."""
 
     def read(text):
         return {
@@ -78,7 +78,7 @@ def test_names_types_labels_and_values_are_those_of_the_first_version(page, stat
 
 
 def test_only_a_node_with_a_metrics_port_imports_prometheus_client():
-    """It takes longer than h11, and a start shall not wait for what nobody asks for."""
+    """The import is slow, and a start without a metrics port must not wait for it."""
     code = (
         "import sys, hastore.broker.node.master, hastore.broker.node.slave\n"
         "assert not {'h11', 'prometheus_client'} & set(sys.modules)"
@@ -86,8 +86,8 @@ def test_only_a_node_with_a_metrics_port_imports_prometheus_client():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_master_has_its_puts_its_slaves_and_its_offsets():
-    """With the names of the design page, and no sample for what is not known."""
+def test_a_masters_page_has_its_puts_slaves_and_offsets():
+    """The names are those of the design page, and an unknown value has no sample."""
     found = samples(MASTER)
     assert found["hastore_put_total", ("status", "PUT_OK")] == 12_345
     assert found["hastore_commitlog_flushed_offset",] == 1_073_905
@@ -102,23 +102,23 @@ def test_a_master_has_its_puts_its_slaves_and_its_offsets():
     assert found["hastore_ha_slave_state", new, ("state", "streaming")] == 0
 
 
-def test_a_slave_has_its_link():
-    """And nothing of puts, which it does not take."""
+def test_a_slaves_page_has_its_link_but_no_puts():
+    """A slave takes no puts, and an unknown lag has no sample."""
     found = samples(SLAVE)
     assert found["hastore_ha_link_state", ("state", "diverged")] == 1
     assert ("hastore_ha_link_lag_bytes",) not in found
     assert not any(name.startswith("hastore_put") for name, *_ in found)
 
 
-def test_names_are_escaped():
-    """Whatever a node is called, the page stays readable."""
+def test_a_nodes_name_is_escaped():
+    """A quote, a backslash and a newline in it leave the page readable."""
     name = 'a"b\\c\nd'
     found = samples(attrs.evolve(MASTER, name=name))
     assert any(("name", name) in key for key in found)
 
 
 def test_stages_are_histograms():
-    """Cumulative, ending with the count, by stage."""
+    """Each stage has cumulative buckets that end with its count."""
     found = samples(attrs.evolve(MASTER, stages={"flush": STAGE}))
     name, which = "hastore_ha_ack_seconds_bucket", ("stage", "flush")
     values = [
@@ -131,7 +131,7 @@ def test_stages_are_histograms():
     assert found["hastore_ha_ack_seconds_count", which] == 7
 
 
-# -- yes or no -----------------------------------------------------------------------------------
+# -- health checks -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ def test_stages_are_histograms():
         ("/slave?lag=1000KiB", STREAMING, False, "1.0 MiB behind, as far as it knows; more than"),
     ],
 )
-def test_a_role_is_answered_with_yes_or_no_and_why(path, status, ok, why):
-    """A load balancer reads the code, a person the sentence."""
+def test_a_health_check_returns_a_result_and_a_reason(path, status, ok, why):
+    """A load balancer reads the status code, a person the reason."""
     path, _, query = path.partition("?")
     found = health(path, dict([query.split("=")] if query else []), status)
     assert found.ok is ok
@@ -182,8 +182,8 @@ def test_a_role_is_answered_with_yes_or_no_and_why(path, status, ok, why):
         ({"lag_bytes": 40 * MIB, "lag_is_estimate": True}, "about 40.0 MiB behind"),
     ],
 )
-def test_a_slave_that_may_be_behind_is_not_near_enough(changes, why):
-    """Silence and ignorance are no proof of nearness."""
+def test_a_slave_that_may_lag_too_much_fails_its_check(changes, why):
+    """Neither silence nor an unknown lag proves that a slave is close to its master."""
     link = attrs.evolve(STREAMING.master_link, **changes)
     found = health("/slave", {"lag": "16MiB"}, attrs.evolve(STREAMING, master_link=link))
     assert not found.ok
@@ -191,8 +191,8 @@ def test_a_slave_that_may_be_behind_is_not_near_enough(changes, why):
 
 
 @pytest.mark.parametrize("text", ["", "-1", "16 XB", "1e9", "16MI", "16\N{KELVIN SIGN}"])
-def test_a_lag_that_is_no_size_is_refused(text):
-    """With a sentence, not with a guess."""
+def test_a_lag_that_is_not_a_size_is_refused(text):
+    """The check guesses nothing."""
     with pytest.raises(ValueError, match="is not a size"):
         health("/slave", {"lag": text}, STREAMING)
 
@@ -201,7 +201,7 @@ def test_a_lag_that_is_no_size_is_refused(text):
 
 
 class FixedNode:
-    """A node that always says the same."""
+    """A node whose status never changes."""
 
     def status(self):
         """A master's status."""
@@ -210,7 +210,7 @@ class FixedNode:
 
 @contextlib.asynccontextmanager
 async def serving(node=None):
-    """A server, and its address."""
+    """Open a metrics server, for ``node`` if there is one."""
     async with open_metrics(LOOPBACK) as server:
         if node is not None:
             server.serve(node)
@@ -218,7 +218,7 @@ async def serving(node=None):
 
 
 async def talk(server, data, *, half_close=False):
-    """Send bytes and read to the end."""
+    """Send bytes and return all that is received up to the end."""
     stream = await trio.open_tcp_stream(*server.address)
     async with stream:
         await stream.send_all(data)
@@ -232,26 +232,26 @@ async def talk(server, data, *, half_close=False):
 
 
 def request(path, method="GET", more=""):
-    """A request after which the connection is closed."""
+    """A request that asks the server to close the connection."""
     return f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{more}\r\n".encode()
 
 
 def split(reply):
-    """Code and body."""
+    """Return the status code and the body of a reply."""
     head, _, body = reply.partition(b"\r\n\r\n")
     return int(head.split()[1]), body
 
 
-async def test_a_node_that_opens_its_store_is_live_and_not_ready():
-    """A long check of the log's end is no reason to kill it."""
+async def test_a_node_that_opens_its_store_is_live_but_not_ready():
+    """A long check of the log's end is no reason to kill the node."""
     async with serving() as server:
         assert split(await talk(server, request("/live")))[0] == 200
         for path in ("/ready", "/master", "/metrics"):
             assert split(await talk(server, request(path)))[0] == 503
 
 
-async def test_pages_by_their_path():
-    """Metrics as text, health as JSON, anything else as 404 with the pages there are."""
+async def test_each_path_has_its_page():
+    """Metrics are text, health is JSON, and any other path is 404 with a list of the pages."""
     async with serving(FixedNode()) as server:
         code, body = split(await talk(server, request("/metrics")))
         assert code == 200
@@ -263,7 +263,7 @@ async def test_pages_by_their_path():
 
 
 async def test_a_connection_is_kept_for_the_next_request():
-    """Scrapers come every few seconds; two requests in one packet are two answers."""
+    """Pipelined requests get one answer each."""
     async with serving(FixedNode()) as server:
         first = b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n"
         reply = await talk(server, first + first + request("/live"))
@@ -272,14 +272,14 @@ async def test_a_connection_is_kept_for_the_next_request():
 
 
 @pytest.mark.parametrize("fails", ["status", "send"])
-async def test_a_page_that_fails_ends_nothing_but_its_connection(fails, monkeypatch):
-    """500 where it still can be said; the next page is served, and so is the node."""
+async def test_a_page_that_fails_closes_only_its_connection(fails, monkeypatch):
+    """The answer is 500 if none has begun; the next page is served."""
 
     class Broken(FixedNode):
         """A node whose status has a bug."""
 
         def status(self):
-            """What no test has seen."""
+            """Raise an unexpected error."""
             raise KeyError("K")
 
     async with serving(FixedNode()) as server:
@@ -293,16 +293,16 @@ async def test_a_page_that_fails_ends_nothing_but_its_connection(fails, monkeypa
         server.serve(FixedNode())
         assert split(await talk(server, request("/live")))[0] == 200
         assert split(await talk(server, request("/slave?lag=16%E2%84%AA")))[0] == 400
-        # A bound that is misspelt or empty is not taken for none.
+        # A misspelt or empty limit is an error, not the absence of one.
         for target in ("/slave?lagg=3", "/slave?lag=", "/slave?lag=3&x", "/slave?lag=x&lag=3"):
             assert split(await talk(server, request(target)))[0] == 400, target
         for target in ("/slave?lag=3&lag=16MiB", "/slave?lag=3&lag=3"):
-            code, told = split(await talk(server, request(target)))
-            assert (code, b"twice" in told) == (400, True), target
+            code, reason = split(await talk(server, request(target)))
+            assert (code, b"twice" in reason) == (400, True), target
 
 
-async def test_head_is_a_get_without_content():
-    """The same headers, its length too."""
+async def test_head_returns_a_status_without_a_body():
+    """The status is that of a GET."""
     async with serving(FixedNode()) as server:
         code, body = split(await talk(server, request("/metrics", "HEAD")))
         assert (code, body) == (200, b"")
@@ -322,8 +322,8 @@ async def test_head_is_a_get_without_content():
     ],
     ids=["post", "delete", "body", "chunks", "headers", "no-host", "no-http", "long-path"],
 )
-async def test_what_is_no_plain_get_is_refused(data, code):
-    """With a reason, and the connection is closed."""
+async def test_only_plain_get_requests_are_accepted(data, code):
+    """Other requests get an error code, and their connection is closed."""
     async with serving(FixedNode()) as server:
         reply = await talk(server, data)
         assert split(reply)[0] == code
@@ -332,7 +332,7 @@ async def test_what_is_no_plain_get_is_refused(data, code):
 
 
 async def test_a_request_that_comes_a_byte_at_a_time_is_cut_off(monkeypatch):
-    """The whole request has one deadline, however often a byte comes."""
+    """The whole request has one deadline, however often a byte arrives."""
     monkeypatch.setattr(metrics_server, "REQUEST_TIMEOUT_S", 0.3)
     async with serving(FixedNode()) as server:
         stream = await trio.open_tcp_stream(*server.address)
@@ -346,9 +346,9 @@ async def test_a_request_that_comes_a_byte_at_a_time_is_cut_off(monkeypatch):
         await stream.aclose()
 
 
-async def test_silent_connections_keep_nobody_out(monkeypatch):
-    """Of one address there are few; the first that asked nothing is evicted for a newcomer."""
-    monkeypatch.setattr(metrics_server, "REQUEST_TIMEOUT_S", 600.0)  # it is not this that ends one
+async def test_silent_connections_are_evicted_for_new_ones(monkeypatch):
+    """Connections per address are limited; the first without a request is evicted."""
+    monkeypatch.setattr(metrics_server, "REQUEST_TIMEOUT_S", 600.0)  # no connection times out
     async with serving(FixedNode()) as server, contextlib.AsyncExitStack() as stack:
 
         async def connected():
@@ -363,13 +363,13 @@ async def test_silent_connections_keep_nobody_out(monkeypatch):
         with trio.fail_after(WITHIN_S):
             assert await silent[0].receive_some(1) == b""
         await scraper.send_all(request("/live"))
-        assert b" 200 " in await scraper.receive_some(4_096)  # it has asked: it is kept
+        assert b" 200 " in await scraper.receive_some(4_096)  # kept, because it has sent a request
 
 
-async def test_connections_are_few_in_all(monkeypatch):
-    """One of the silent peers is evicted, and there is room again when others leave."""
+async def test_the_total_number_of_connections_is_limited(monkeypatch):
+    """A silent peer is evicted for a new one, and there is room again when others leave."""
     monkeypatch.setattr(metrics_server, "LIMITS", attrs.evolve(LIMITS, per_address_max=1_000))
-    monkeypatch.setattr(metrics_server, "REQUEST_TIMEOUT_S", 600.0)  # it is not this that ends one
+    monkeypatch.setattr(metrics_server, "REQUEST_TIMEOUT_S", 600.0)  # no connection times out
     async with serving(FixedNode()) as server:
         async with trio.open_nursery() as nursery:
             count = LIMITS.connections_max + 1
@@ -384,8 +384,8 @@ async def test_connections_are_few_in_all(monkeypatch):
         assert split(await talk(server, request("/live")))[0] == 200
 
 
-async def test_who_asks_nothing_is_closed_sooner_than_who_has_asked(monkeypatch):
-    """A first request has its time from the connection on; a scraper may come back later."""
+async def test_a_connection_without_a_request_is_closed_early(monkeypatch):
+    """A first request has a deadline from the connection on; the next one may come later."""
     monkeypatch.setattr(metrics_server, "REQUEST_TIMEOUT_S", 0.2)
     async with serving(FixedNode()) as server:
         async with await trio.open_tcp_stream(*server.address) as stream:
@@ -394,7 +394,7 @@ async def test_who_asks_nothing_is_closed_sooner_than_who_has_asked(monkeypatch)
 
 
 async def test_a_peer_that_does_not_read_is_cut_off(monkeypatch):
-    """Its answers wait in the socket, then it is closed: memory is bounded by its connection."""
+    """Its answers fill the socket, then it is closed: each connection's memory is bounded."""
     monkeypatch.setattr(metrics_server, "REQUEST_TIMEOUT_S", 0.2)
     async with serving(FixedNode()) as server:
         stream = await trio.open_tcp_stream(*server.address)
@@ -406,8 +406,8 @@ async def test_a_peer_that_does_not_read_is_cut_off(monkeypatch):
         await stream.aclose()
 
 
-async def test_no_port_is_opened_unless_asked_for():
-    """And one that is taken is named."""
+async def test_a_metrics_port_is_opened_only_if_configured():
+    """A configured port that is in use raises ListenError."""
     async with open_metrics(None) as server:
         assert server.address is None
     async with serving() as server:
@@ -417,7 +417,7 @@ async def test_no_port_is_opened_unless_asked_for():
 
 
 async def test_real_nodes_answer_by_their_role(tmp_path):
-    """A master and its slave, asked as a load balancer asks."""
+    """A master and its slave get a load balancer's requests."""
     slave_config = {"listen": LOOPBACK, "metrics_listen": LOOPBACK, "ha": QUICK}
     async with master_on(tmp_path / "m", metrics_listen=LOOPBACK) as master:
         config = SlaveConfig(store=store(tmp_path / "s"), master=master.ha_address, **slave_config)
@@ -441,8 +441,8 @@ async def test_real_nodes_answer_by_their_role(tmp_path):
             assert master.status().metrics_address is not None
 
 
-async def test_a_start_that_fails_says_so_as_it_does_without_metrics(tmp_path):
-    """The error is itself, not a group of what ran beside it, and the port is free again."""
+async def test_a_failed_start_with_metrics_raises_the_error_itself(tmp_path):
+    """It is not wrapped in an exception group, and the metrics port is free again."""
     async with master_on(tmp_path / "m", metrics_listen=LOOPBACK) as master:
         config = attrs.evolve(master.config, listen=LOOPBACK, ha_listen=LOOPBACK)
         with pytest.raises(StoreLockedError):
@@ -452,8 +452,8 @@ async def test_a_start_that_fails_says_so_as_it_does_without_metrics(tmp_path):
         assert server.address == port
 
 
-async def test_a_cancelled_node_with_metrics_ends_cleanly(tmp_path):
-    """As one without: the log is flushed and no mark of an unclean stop stays."""
+async def test_a_cancelled_node_with_metrics_stops_cleanly(tmp_path):
+    """As without metrics, the log is flushed and the ``abort`` file is removed."""
     config = MasterConfig(
         store=store(tmp_path / "m"), listen=None, ha_listen=LOOPBACK, metrics_listen=LOOPBACK
     )

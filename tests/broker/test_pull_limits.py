@@ -1,4 +1,4 @@
-"""What pulls may cost: consumers that hold many, ask with much, or take no answer."""
+"""Limits on pulls: many held pulls, large requests, and consumers that read no answers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.support.nodes.reading import frame_of, open_master, pull_command, put
 from tests.support.waiting import eventually
 
 
-async def test_a_held_pull_finds_its_message_behind_many_others(tmp_path, monkeypatch):
-    """Behind more than one read looks at, though nothing comes after it to wake the pull again."""
+async def test_a_held_pull_finds_its_message_after_many_others(tmp_path, monkeypatch):
+    """The match is after more units than one read checks, and no later message wakes the pull."""
     monkeypatch.setattr(queue_read, "UNITS_MAX", 4)
     async with open_master(tmp_path) as master, raw_client(master.address) as client:
         await put(master)
@@ -38,15 +38,15 @@ async def test_a_held_pull_finds_its_message_behind_many_others(tmp_path, monkey
 
 
 async def test_a_held_pull_keeps_no_body(tmp_path, monkeypatch):
-    """A client may hold a thousand pulls, and each may have come with sixteen megabytes."""
+    """A client may hold a thousand pulls, and each may have come with a body of 16 MiB."""
     held = []
     hold = pull_request_hold_service.PullRequestHoldService.hold
 
-    def noted(self, pull):
+    def record(self, pull):
         held.append(pull)
         return hold(self, pull)
 
-    monkeypatch.setattr(pull_request_hold_service.PullRequestHoldService, "hold", noted)
+    monkeypatch.setattr(pull_request_hold_service.PullRequestHoldService, "hold", record)
     async with open_master(tmp_path) as master, raw_client(master.address) as client:
         command = pull_command(suspend_timeout_ms=600_000)
         command.body = bytes(100_000)
@@ -59,8 +59,8 @@ async def test_a_held_pull_keeps_no_body(tmp_path, monkeypatch):
         assert sum(sys.getsizeof(thing) for thing in reached if type(thing) in {bytes, str}) < 1_000
 
 
-async def test_a_client_that_holds_too_many_is_answered_at_once(tmp_path, monkeypatch):
-    """One pull above the limit is not held."""
+async def test_pulls_above_the_limit_of_held_pulls_are_answered_at_once(tmp_path, monkeypatch):
+    """The client may hold two pulls; its third is answered."""
     monkeypatch.setattr(pull_request_hold_service, "HELD_MAX", 2)
     async with open_master(tmp_path) as master, raw_client(master.address) as client:
         for opaque in range(3):
@@ -69,48 +69,48 @@ async def test_a_client_that_holds_too_many_is_answered_at_once(tmp_path, monkey
     assert (response.opaque, response.code) == (2, 19)
 
 
-async def test_a_consumer_that_never_reads_harms_nobody(tmp_path):
-    """A thousand unread pulls cost one answer's memory; others are served, and it is closed."""
+async def test_a_consumer_that_never_reads_does_not_slow_others(tmp_path):
+    """A thousand unread pulls cost one answer's memory, and their connection is closed."""
     async with (
         open_master(tmp_path, in_flight_max=100, idle_timeout_ms=5_000) as master,
-        raw_client(master.address) as deaf,
+        raw_client(master.address) as stalled,
         raw_client(master.address) as client,
     ):
         await put(master, "L", [bytes(100_000)] * 40)
         with trio.move_on_after(0.5):
-            await deaf.send(*[frame_of(pull_command(n, topic="L")) for n in range(1_000)])
-        # Looked at, not read: whoever reads before it is closed is not deaf any more.
+            await stalled.send(*[frame_of(pull_command(n, topic="L")) for n in range(1_000)])
+        # Polled instead of read: a client that reads is not stalled any more.
         poll = select.poll()
-        poll.register(deaf.sock.fileno(), select.POLLRDHUP)
+        poll.register(stalled.sock.fileno(), select.POLLRDHUP)
         for n in range(20):
             await put(master, "S", [b"%d" % n])
             found = bodies(await client.ask(pull_command(topic="S", queue_offset=n)))
             assert found == [b"%d" % n]
-            assert n or not poll.poll(0), "nobody waited for the deaf one to be closed"
-        await eventually(lambda: poll.poll(0), "the deaf one is closed")
+            assert n or not poll.poll(0), "the stalled connection was closed too early"
+        await eventually(lambda: poll.poll(0), "the stalled connection is closed")
         with trio.fail_after(WITHIN_S):
-            await deaf.closed()
+            await stalled.closed()
         files = master.commit_log.mapped_file_queue.files
         assert [file.holders for file in files] == [0] * len(files)
 
 
-async def test_requests_that_wait_for_their_turn_are_bounded_by_their_size(tmp_path):
-    """A client that reads no answer is soon not read either, however large what it asks with is."""
-    async with open_master(tmp_path) as master, raw_client(master.address) as deaf:
+async def test_waiting_requests_are_bounded_by_their_size(tmp_path):
+    """The node soon stops reading from a client that reads no answers."""
+    async with open_master(tmp_path) as master, raw_client(master.address) as stalled:
         await put(master, bodies=[bytes(100_000)] * 40)
         large = pull_command()
         large.body = bytes(4 * MIB)
         sent = 0
         with trio.move_on_after(1):
-            await deaf.send(*[pull_command() for _ in range(10)])
+            await stalled.send(*[pull_command() for _ in range(10)])
             while sent < 40:
-                await deaf.send(large)
+                await stalled.send(large)
                 sent += 1
         assert sent < 10
 
 
-async def test_a_pull_that_wants_no_answer_gets_none_later_either(tmp_path):
-    """It is not held, though it asks for that."""
+async def test_a_one_way_pull_is_not_held(tmp_path):
+    """It asks to be held, but never gets an answer."""
     async with open_master(tmp_path) as master, raw_client(master.address) as client:
         await put(master)
         pull = pull_command(1, flag=FLAG_ONE_WAY, queue_offset=1, suspend_timeout_ms=600_000)

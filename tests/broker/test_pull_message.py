@@ -1,4 +1,4 @@
-"""PULL_MESSAGE on real nodes: what is found, what is held, what is refused, who may not harm."""
+"""PULL_MESSAGE on real nodes: finding, refusing, holding, groups, slaves and parallel requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.waiting import eventually
 
 
 def bodies(response):
-    """The bodies of an answer's messages; each must be sound."""
+    """The bodies of an answer's messages; each record must be intact."""
     found = []
     position = 0
     while position < len(response.body):
@@ -61,22 +61,22 @@ def offsets(response):
     ],
 )
 def test_each_status_has_rocketmqs_code(status, code, at_slave):
-    """PullMessageProcessor's table; a slave that does not have an offset sends to the master."""
+    """The table of PullMessageProcessor: a slave without the offset names the master."""
     status = GetMessageStatus(status)
     assert response_code(status, 5, is_slave=False) == code
     assert response_code(status, 5, is_slave=True) == at_slave
 
 
 @pytest.mark.parametrize("status", ["NO_MATCHED_LOGIC_QUEUE", "NO_MESSAGE_IN_QUEUE"])
-def test_an_empty_queue_is_waited_for_from_its_beginning(status):
-    """Offset 0 of a queue that has nothing yet will come."""
+def test_a_pull_from_offset_0_of_an_empty_queue_waits(status):
+    """The first message of the queue will have that offset."""
     assert response_code(GetMessageStatus(status), 0, is_slave=False) == 19
     assert response_code(GetMessageStatus(status), 0, is_slave=True) == 19
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 50)), max_size=20))
-def test_merged_ranges_are_the_same_bytes_and_stay_in_their_files(steps):
-    """Neighbours are joined, but not across a file's end."""
+def test_merged_ranges_have_the_same_bytes_and_stay_in_a_file(steps):
+    """Adjacent ranges are joined, but not across a file's end."""
     records = []
     offset = 0
     for gap, size in steps:
@@ -96,13 +96,13 @@ def test_merged_ranges_are_the_same_bytes_and_stay_in_their_files(steps):
 # -- finding -------------------------------------------------------------------------------------
 
 
-SYNCED = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}  # what is large leaves by sendfile
+SYNCED = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}  # large answers are sent by sendfile
 
 
 @pytest.mark.parametrize("serialize_type", SerializeType)
 @pytest.mark.parametrize("size", [10, 3_000], ids=["copied", "by sendfile"])
-async def test_messages_come_as_they_are_stored(tmp_path, size, serialize_type):
-    """The body is the records' own bytes; the fields say where to go on."""
+async def test_pulled_messages_are_the_stored_bytes(tmp_path, size, serialize_type):
+    """The ext fields have the next offset and the bounds of the queue."""
     async with open_master(tmp_path, SYNCED) as master, raw_client(master.address) as client:
         given_bodies = [b"%d" % n * size for n in range(10)]
         results = await put(master, bodies=given_bodies)
@@ -117,29 +117,29 @@ async def test_messages_come_as_they_are_stored(tmp_path, size, serialize_type):
 
 
 @pytest.mark.parametrize("flush", list(FlushDiskType))
-async def test_only_what_is_flushed_is_lent_to_a_socket(tmp_path, flush):
-    """A socket may hold pages for longer than the process lives; either way all of it comes."""
-    lent = LentBytes()
+async def test_only_flushed_bytes_are_shared_with_a_socket(tmp_path, flush):
+    """A socket may keep pages longer than the process lives; unflushed bytes are copied."""
+    shared = LentBytes()
     async with (
-        open_master(tmp_path, flushed_by(flush), env=lent.env()) as lent.master,
-        raw_client(lent.master.address) as client,
+        open_master(tmp_path, flushed_by(flush), env=shared.env()) as shared.master,
+        raw_client(shared.master.address) as client,
     ):
-        await put(lent.master, bodies=[bytes(100_000)] * 3)
+        await put(shared.master, bodies=[bytes(100_000)] * 3)
         response = await client.ask(pull_command())
     assert bodies(response)[0] == bytes(100_000)
-    assert bool(lent.ends) is (flush is FlushDiskType.SYNC_FLUSH)
-    assert not lent.unflushed
+    assert bool(shared.ends) is (flush is FlushDiskType.SYNC_FLUSH)
+    assert not shared.unflushed
 
 
 @pytest.fixture(params=[0, 1 << 30], ids=["cold", "hot"])
-def _distance(request, monkeypatch):
-    """All that is read may be on the disk only, or nothing is."""
+def _cold_distance(request, monkeypatch):
+    """Make all reads cold, or none."""
     monkeypatch.setattr(cold_read, "COLD_DISTANCE", request.param)
 
 
-@pytest.mark.usefixtures("_distance")
-async def test_topics_that_share_the_log_are_taken_apart(tmp_path):
-    """Small records between others', and large ones by sendfile piece by piece, across files."""
+@pytest.mark.usefixtures("_cold_distance")
+async def test_topics_that_share_the_log_are_separated(tmp_path):
+    """Small records lie between others, and large ones are sent by sendfile, across files."""
     async with open_master(tmp_path, SYNCED) as master, raw_client(master.address) as client:
         small, large = [], []
         for n in range(30):
@@ -158,8 +158,8 @@ async def test_topics_that_share_the_log_are_taken_apart(tmp_path):
     assert found_large == large
 
 
-async def test_count_and_size_have_their_limits(tmp_path):
-    """What the client asks for, what the node allows, and always one message."""
+async def test_count_and_size_of_an_answer_are_limited(tmp_path):
+    """By the client and by the node, but one message is always returned."""
     async with (
         open_master(tmp_path, pull_count_max=4, pull_size_max=1_000) as master,
         raw_client(master.address) as client,
@@ -174,15 +174,15 @@ async def test_count_and_size_have_their_limits(tmp_path):
     assert (len(bodies(large)), offsets(large)[0]) == (1, 1)
 
 
-@pytest.mark.usefixtures("_distance")
-async def test_tags_are_looked_at(tmp_path):
-    """Only messages with a wanted tag come, and the next offset is behind those looked at."""
+@pytest.mark.usefixtures("_cold_distance")
+async def test_only_messages_with_a_wanted_tag_are_returned(tmp_path):
+    """The next offset is after all messages that were checked."""
     async with open_master(tmp_path) as master, raw_client(master.address) as client:
         for n in range(12):
             await put(master, bodies=[b"%d" % n], properties={"TAGS": "abc"[n % 3]})
         both = await client.ask(pull_command(subscription="a || c"))
         none = await client.ask(pull_command(subscription="z"))
-        # "Aa" and "BB" have one hash code.
+        # "Aa" and "BB" have the same hash code.
         await put(master, "H", [b"x"], properties={"TAGS": "Aa"})
         collision = await client.ask(pull_command(topic="H", subscription="BB"))
     assert bodies(both) == [b"%d" % n for n in range(12) if n % 3 != 1]
@@ -190,8 +190,8 @@ async def test_tags_are_looked_at(tmp_path):
     assert (collision.code, collision.remark) == (20, "NO_MATCHED_MESSAGE")
 
 
-async def test_where_nothing_is_the_answer_says_where_to_go_on(tmp_path):
-    """At the end, behind it, in an empty queue: each with its code and the next offset."""
+async def test_a_pull_without_messages_returns_a_next_offset(tmp_path):
+    """At the end, after it and in an empty queue, each with its own code."""
     async with open_master(tmp_path) as master, raw_client(master.address) as client:
         await put(master, bodies=[b""] * 3)
         asked = [
@@ -220,8 +220,8 @@ async def test_where_nothing_is_the_answer_says_where_to_go_on(tmp_path):
         ({"expression_type": "SQL92"}, 1, "SQL92"),
     ],
 )
-async def test_a_pull_that_cannot_be_is_refused(tmp_path, changes, code, named):
-    """Each with RocketMQ's code and a remark that names the fault; the link goes on."""
+async def test_an_invalid_pull_is_refused(tmp_path, changes, code, named):
+    """The answer has RocketMQ's code and names the fault, and the connection stays open."""
     async with open_master(tmp_path) as master, raw_client(master.address) as client:
         response = await client.ask(pull_command(3, **changes))
         assert (response.code, response.opaque) == (code, 3)
@@ -231,8 +231,8 @@ async def test_a_pull_that_cannot_be_is_refused(tmp_path, changes, code, named):
         assert (await client.ask(pull_command(5))).code == 19
 
 
-async def test_permissions_are_kept_to(tmp_path):
-    """A topic that is not readable, one not writable, and a group that may not consume."""
+async def test_permissions_are_enforced(tmp_path):
+    """A topic may be unreadable or unwritable, and a group may be barred from consuming."""
     async with open_master(tmp_path) as master, raw_client(master.address) as client:
         for topic, perm in [("W", 2), ("R", 4)]:
             fields = {"topic": topic, "readQueueNums": 2, "writeQueueNums": 2, "perm": perm}
@@ -249,8 +249,8 @@ async def test_permissions_are_kept_to(tmp_path):
 # -- holding -------------------------------------------------------------------------------------
 
 
-async def test_a_held_pull_is_answered_as_soon_as_a_message_comes(tmp_path):
-    """Every holder of the queue gets it; the other queue's goes on waiting; sends go through."""
+async def test_a_held_pull_is_answered_when_a_message_arrives(tmp_path):
+    """All pulls of its queue are; a pull of another queue stays held and blocks no sends."""
     async with (
         open_master(tmp_path) as master,
         raw_client(master.address) as one,
@@ -269,8 +269,8 @@ async def test_a_held_pull_is_answered_as_soon_as_a_message_comes(tmp_path):
 
 
 @pytest.mark.parametrize("limit", ["client's", "node's", "short polling"])
-async def test_a_held_pull_is_answered_when_its_time_is_up(tmp_path, limit, monkeypatch):
-    """PULL_NOT_FOUND after the time asked for, the longest that is allowed, or the short one."""
+async def test_a_held_pull_is_answered_at_its_time_out(tmp_path, limit, monkeypatch):
+    """PULL_NOT_FOUND after the client's time-out, the node's maximum or the short polling time."""
     monkeypatch.setattr("hastore.broker.pulls.pull_message_processor.SHORT_POLLING_S", 0.3)
     remoting = {
         "client's": {},
@@ -286,12 +286,12 @@ async def test_a_held_pull_is_answered_when_its_time_is_up(tmp_path, limit, monk
         response = await client.ask(pull_command(suspend_timeout_ms=asked_ms))
         waited = trio.current_time() - began
     assert response.code == 19
-    assert 0.29 < waited < 30  # of 50, or of the node's 60
+    assert 0.29 < waited < 30  # not 50, nor the node's 60
 
 
-@pytest.mark.usefixtures("_distance")
-async def test_a_held_pull_with_tags_waits_for_one_that_matches(tmp_path):
-    """Messages with other tags wake nobody for good, and the answer goes on behind them."""
+@pytest.mark.usefixtures("_cold_distance")
+async def test_a_held_pull_with_tags_waits_for_a_match(tmp_path):
+    """Other messages leave it held; the next offset is after them."""
     async with open_master(tmp_path) as master, raw_client(master.address) as client:
         await client.send(pull_command(1, subscription="b", suspend_timeout_ms=60_000))
         await client.send(pull_command(2, subscription="c", suspend_timeout_ms=5_000))
@@ -303,8 +303,8 @@ async def test_a_held_pull_with_tags_waits_for_one_that_matches(tmp_path):
     assert (too_late.opaque, too_late.code, offsets(too_late)[0]) == (2, 19, 4)
 
 
-async def test_a_client_that_left_is_not_waited_for(tmp_path):
-    """Its pulls and its memberships are gone, and the node serves the others."""
+async def test_a_closed_client_loses_its_pulls_and_memberships(tmp_path):
+    """The node goes on serving others."""
     async with open_master(tmp_path) as master, raw_client(master.address) as other:
         async with raw_client(master.address) as client:
             body = json.dumps(
@@ -323,20 +323,20 @@ async def test_a_client_that_left_is_not_waited_for(tmp_path):
         assert bodies(await other.ask(pull_command())) == [b"body"]
 
 
-async def test_a_stop_is_not_kept_waiting_by_held_pulls(tmp_path):
-    """The node ends at once, and the connection with it."""
+async def test_held_pulls_do_not_delay_a_stop(tmp_path):
+    """The node ends at once and closes the connection."""
     async with open_master(tmp_path) as master, raw_client(master.address) as client:
         await client.send(pull_command(suspend_timeout_ms=50_000))
         await client.ask(RemotingCommand(code=105, ext_fields={"topic": "T"}))  # it is held now
         began = trio.current_time()
-    assert trio.current_time() - began < 30  # of 50
+    assert trio.current_time() - began < 30  # not 50
 
 
 # -- groups --------------------------------------------------------------------------------------
 
 
-async def test_a_pull_without_subscription_takes_its_groups(tmp_path):
-    """The heartbeat's subscription counts; an older one than the pull knows is refused."""
+async def test_a_pull_without_subscription_uses_its_groups(tmp_path):
+    """It comes from the heartbeat; one older than the pull's version is refused."""
     subscription = Subscription(topic="T", expression="b", version=5)
     consumer = ConsumerData(group="g", subscriptions=(subscription,))
     body = json.dumps(HeartbeatData(client_id="c", consumers=(consumer,)).to_dict()).encode()
@@ -344,8 +344,8 @@ async def test_a_pull_without_subscription_takes_its_groups(tmp_path):
         for tag in "ab":
             await put(master, bodies=[tag.encode()], properties={"TAGS": tag})
         await client.send(RemotingCommand(code=34, body=body))
-        told = [await client.receive(), await client.receive()]
-        assert {command.code for command in told} == {40, 0}
+        received = [await client.receive(), await client.receive()]
+        assert {command.code for command in received} == {40, 0}
         found = await client.ask(pull_command(subscription=None, subscription_version=5))
         stale = await client.ask(pull_command(subscription=None, subscription_version=6))
         other = await client.ask(pull_command(subscription=None, topic="U"))
@@ -353,8 +353,8 @@ async def test_a_pull_without_subscription_takes_its_groups(tmp_path):
     assert (stale.code, other.code) == (25, 24)
 
 
-async def test_a_pull_may_commit_an_offset(tmp_path):
-    """With its flag the commit offset is the group's, on a master; a slave leaves it alone."""
+async def test_a_pull_can_commit_an_offset(tmp_path):
+    """With its flag a master stores the offset for the group; a slave ignores it."""
     asked = RemotingCommand(
         code=14, ext_fields={"consumerGroup": "g", "topic": "T", "queueId": "0"}
     )
@@ -373,8 +373,8 @@ async def test_a_pull_may_commit_an_offset(tmp_path):
 # -- slaves --------------------------------------------------------------------------------------
 
 
-async def test_a_slave_is_read_like_its_master(tmp_path):
-    """Same bytes, same offsets; long polls see what comes; sends are refused."""
+async def test_a_slave_answers_pulls_like_its_master(tmp_path):
+    """Bytes and offsets are the same, and pulls can be held; sends are refused."""
     async with open_master(tmp_path / "m") as master, raw_client(master.address) as client:
         await put(master, bodies=[b"%d" % n for n in range(20)])
         async with open_slave(tmp_path / "s", master) as slave, raw_client(slave.address) as other:
@@ -386,8 +386,8 @@ async def test_a_slave_is_read_like_its_master(tmp_path):
                     here.body,
                     here.ext_fields,
                 )
-            behind = await other.ask(pull_command(queue_offset=99))
-            assert (behind.code, behind.ext_fields["suggestWhichBrokerId"]) == (20, "0")
+            beyond_end = await other.ask(pull_command(queue_offset=99))
+            assert (beyond_end.code, beyond_end.ext_fields["suggestWhichBrokerId"]) == (20, "0")
             refused = await other.ask(send_command(topic="new"))
             assert (refused.code, refused.ext_fields["putStatus"]) == (14, "SERVICE_NOT_AVAILABLE")
             await other.send(pull_command(7, queue_offset=20, suspend_timeout_ms=20_000))
@@ -395,11 +395,11 @@ async def test_a_slave_is_read_like_its_master(tmp_path):
             assert bodies(await other.receive()) == [b"new"]
 
 
-# -- who may not harm ----------------------------------------------------------------------------
+# -- parallel requests ---------------------------------------------------------------------------
 
 
 async def test_frames_of_one_connection_never_interleave(tmp_path):
-    """Sends, large pulls by sendfile and small questions, all at once: each answered, whole."""
+    """Sends, large pulls by sendfile and small requests run at once; each gets a whole answer."""
     async with open_master(tmp_path, SYNCED) as master, raw_client(master.address) as client:
         await put(master, "L", [bytes(100_000)] * 40)
         wanted = {}

@@ -1,4 +1,4 @@
-"""Held pulls: woken by growth or by time, never twice, never for who is gone."""
+"""Held pulls: woken once, by a growing queue or a deadline, and dropped with their client."""
 
 import trio
 
@@ -6,7 +6,7 @@ from hastore.broker.pulls import pull_request_hold_service
 from hastore.broker.pulls.pull_request_hold_service import HeldPull, PullRequestHoldService
 
 
-class Someone:
+class FakeClient:
     is_closed = False
 
 
@@ -15,10 +15,10 @@ def held(client, offset=0, *, seconds=10.0, queue_id=0, topic="T"):
 
 
 async def test_a_pull_is_woken_once_when_its_queue_grows(autojump_clock):
-    """Only pulls of that queue, only those whose offset is there now, each once."""
+    """Only pulls of that queue are, and only those whose offset exists now."""
     woken = []
     service = PullRequestHoldService(woken.append)
-    client = Someone()
+    client = FakeClient()
     first, second = held(client, 5), held(client, 7)
     other = held(client, 5, queue_id=1)
     for pull in (first, second, other):
@@ -33,13 +33,13 @@ async def test_a_pull_is_woken_once_when_its_queue_grows(autojump_clock):
     assert len(service) == 1
 
 
-async def test_a_pull_is_woken_when_its_time_is_up(autojump_clock, nursery):
-    """Within a tenth of a second after the deadline, in the order of the deadlines."""
+async def test_a_pull_is_woken_at_its_deadline(autojump_clock, nursery):
+    """Within about a tenth of a second, in the order of the deadlines."""
     woken = []
     service = PullRequestHoldService(lambda pull: woken.append((pull, trio.current_time())))
     nursery.start_soon(service.run)
     begin = trio.current_time()
-    client = Someone()
+    client = FakeClient()
     slow, quick = held(client, seconds=5.0), held(client, seconds=0.25)
     service.hold(slow)
     await trio.sleep(0.1)
@@ -53,12 +53,12 @@ async def test_a_pull_is_woken_when_its_time_is_up(autojump_clock, nursery):
     assert not service._slots
 
 
-async def test_a_pull_that_was_woken_by_growth_is_not_due_later(autojump_clock, nursery):
-    """Its deadline passes without a second wake-up; held again it has its deadline still."""
+async def test_a_pull_woken_by_growth_wakes_at_its_deadline_if_held_again(autojump_clock, nursery):
+    """Its deadline stays the same and causes a single wake-up."""
     woken = []
     service = PullRequestHoldService(woken.append)
     nursery.start_soon(service.run)
-    pull = held(Someone(), seconds=1.0)
+    pull = held(FakeClient(), seconds=1.0)
     service.hold(pull)
     service.notify("T", 0, 1)
     await trio.sleep(0.5)
@@ -69,12 +69,12 @@ async def test_a_pull_that_was_woken_by_growth_is_not_due_later(autojump_clock, 
     assert woken == [pull, pull]
 
 
-async def test_who_is_gone_is_forgotten(autojump_clock, nursery):
-    """Pulls of a closed connection are woken by nothing and cannot be held."""
+async def test_pulls_of_a_closed_connection_are_forgotten(autojump_clock, nursery):
+    """Nothing wakes them, and the client's later pulls are not held."""
     woken = []
     service = PullRequestHoldService(woken.append)
     nursery.start_soon(service.run)
-    gone, other = Someone(), Someone()
+    gone, other = FakeClient(), FakeClient()
     service.hold(held(gone))
     kept = held(other)
     service.hold(kept)
@@ -88,11 +88,11 @@ async def test_who_is_gone_is_forgotten(autojump_clock, nursery):
     assert not service._clients
 
 
-async def test_a_client_holds_so_many_pulls_and_no_more(autojump_clock, monkeypatch):
-    """One above the limit is not held; the others stay."""
+async def test_the_number_of_a_clients_held_pulls_is_limited(autojump_clock, monkeypatch):
+    """The pull above the limit is not held; other clients have their own limit."""
     monkeypatch.setattr(pull_request_hold_service, "HELD_MAX", 2)
     service = PullRequestHoldService(lambda _: None)
-    client = Someone()
+    client = FakeClient()
     assert [service.hold(held(client)) for _ in range(3)] == [True, True, False]
-    assert service.hold(held(Someone()))
+    assert service.hold(held(FakeClient()))
     assert len(service) == 3

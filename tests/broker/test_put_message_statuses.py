@@ -1,4 +1,4 @@
-"""Every status that a put can come to, each by its own condition, in virtual time."""
+"""The condition that leads to each put status, in virtual time."""
 
 import pytest
 import trio
@@ -23,7 +23,7 @@ def async_master(path, **changes):
 
 
 def first_waiting_put(master):
-    """Put into the first file until a put has to wait for the second; give that put."""
+    """Fill the first file and return the first put that has to wait for the second."""
     while True:
         request = master.submit(messages(1)[0])
         if request.status is None:
@@ -31,8 +31,8 @@ def first_waiting_put(master):
         assert request.status is Status.PUT_OK
 
 
-async def test_put_ok_names_the_place_of_the_record(tmp_path, autojump_clock, world):
-    """PUT_OK comes with the offsets, the queue offset and the message id."""
+async def test_put_ok_returns_the_offsets_and_the_message_id(tmp_path, autojump_clock, world):
+    """The message id ends with the physical offset."""
     async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
         first = await master.put(Message("orders", b"a", queue_id=3))
         second = await master.put(Message("orders", b"b", queue_id=3))
@@ -56,10 +56,10 @@ async def test_put_ok_names_the_place_of_the_record(tmp_path, autojump_clock, wo
         ),
     ],
 )
-async def test_what_cannot_be_stored_is_refused_and_changes_nothing(
+async def test_an_illegal_message_is_refused_and_changes_nothing(
     tmp_path, autojump_clock, world, message, status
 ):
-    """An illegal message leaves neither bytes nor a queue offset behind."""
+    """It takes up neither bytes nor a queue offset."""
     async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
         result = await master.put(message)
         assert (result.status, result.physic_offset) == (status, None)
@@ -68,8 +68,8 @@ async def test_what_cannot_be_stored_is_refused_and_changes_nothing(
         assert (await master.put(Message("orders", b"x"))).queue_offset == 0
 
 
-async def test_message_size_limit_is_the_bodys(tmp_path, autojump_clock, world):
-    """A body of max_message_size is taken, one byte more is not."""
+async def test_max_message_size_limits_the_body(tmp_path, autojump_clock, world):
+    """A body of that size is accepted, one byte more is not."""
     config = async_master(tmp_path, store={"max_message_size": 1000})
     async with hastore.open_master(config, env=world.env) as master:
         assert (await master.put(Message("orders", bytes(1000)))).ok
@@ -85,10 +85,8 @@ async def test_message_size_limit_is_the_bodys(tmp_path, autojump_clock, world):
         ([33_000, 33_000], "the batch is larger than a mapped file takes: 66000 bytes and"),
     ],
 )
-async def test_the_limit_that_a_message_exceeds_is_the_one_that_is_named(
-    tmp_path, autojump_clock, world, bodies, reason
-):
-    """One can be configured, the other cannot: who sends must know which it is."""
+async def test_the_reason_names_the_exceeded_limit(tmp_path, autojump_clock, world, bodies, reason):
+    """One limit can be configured and the other cannot: a sender must know which it is."""
     config = async_master(tmp_path, store={"max_message_size": 100_000})
     batch = [Message("orders", bytes(size)) for size in bodies]
     async with hastore.open_master(config, env=world.env) as master:
@@ -99,8 +97,10 @@ async def test_the_limit_that_a_message_exceeds_is_the_one_that_is_named(
         assert master.max_offset == 0
 
 
-async def test_no_next_file_in_time_is_create_mapped_file_failed(tmp_path, autojump_clock, world):
-    """While the next file hangs, puts wait; at the deadline they are refused, and later heal."""
+async def test_puts_without_a_next_file_are_create_mapped_file_failed(
+    tmp_path, autojump_clock, world
+):
+    """They wait until their deadline; puts succeed again once the file exists."""
     config = async_master(tmp_path)
     async with hastore.open_master(config, env=world.env) as master:
         world.offload.hang()
@@ -112,8 +112,8 @@ async def test_no_next_file_in_time_is_create_mapped_file_failed(tmp_path, autoj
         assert (await master.put(messages(1)[0])).ok
 
 
-async def test_a_full_disk_refuses_at_once_and_heals(tmp_path, autojump_clock, world):
-    """No space for the next file is CREATE_MAPPED_FILE_FAILED with the reason; then it goes on."""
+async def test_a_full_disk_refuses_puts_at_once_until_it_has_room(tmp_path, autojump_clock, world):
+    """Without space for the next file puts are CREATE_MAPPED_FILE_FAILED, with the reason."""
     async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
         world.disk.fail("create_file", DiskFullError("no space to create X", path="X"))
         begin = trio.current_time()
@@ -125,9 +125,7 @@ async def test_a_full_disk_refuses_at_once_and_heals(tmp_path, autojump_clock, w
         assert (await master.put(messages(1)[0])).ok
 
 
-async def test_a_disk_without_room_for_the_first_file_is_told_at_the_start(
-    tmp_path, autojump_clock, world
-):
+async def test_a_start_without_room_for_the_first_file_fails(tmp_path, autojump_clock, world):
     """A master that could not store a single message does not start."""
     world.disk.fail("create_file", DiskFullError("no space to create X", path="X"))
     with pytest.raises(DiskFullError):
@@ -135,10 +133,10 @@ async def test_a_disk_without_room_for_the_first_file_is_told_at_the_start(
             pass
 
 
-async def test_puts_behind_a_long_wait_for_a_file_are_os_page_cache_busy(
+async def test_puts_after_a_long_wait_for_a_file_are_os_page_cache_busy(
     tmp_path, autojump_clock, world
 ):
-    """After a second of waiting newcomers are turned away; those that wait keep their place."""
+    """After a second new puts are refused; those that wait already keep their place."""
     async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
         world.offload.hang()
         waiting = [first_waiting_put(master), *[master.submit(m) for m in messages(4)]]
@@ -153,8 +151,8 @@ async def test_puts_behind_a_long_wait_for_a_file_are_os_page_cache_busy(
         assert offsets == sorted(offsets)
 
 
-async def test_waiting_puts_are_bounded(tmp_path, autojump_clock, world):
-    """More than pending_put_max waiting puts are OS_PAGE_CACHE_BUSY whatever the time."""
+async def test_the_number_of_waiting_puts_is_bounded(tmp_path, autojump_clock, world):
+    """Above pending_put_max they are OS_PAGE_CACHE_BUSY at once."""
     config = async_master(tmp_path, store={"pending_put_max": 2})
     async with hastore.open_master(config, env=world.env) as master:
         world.offload.hang()
@@ -164,8 +162,8 @@ async def test_waiting_puts_are_bounded(tmp_path, autojump_clock, world):
         assert await requests[1].wait() is Status.PUT_OK
 
 
-async def test_puts_over_file_ends_keep_their_order(tmp_path, autojump_clock, world):
-    """A thousand non-waiting puts over several files are stored in the order they came."""
+async def test_puts_across_file_ends_keep_their_order(tmp_path, autojump_clock, world):
+    """1500 puts that do not wait for each other are stored in several files."""
     async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
         requests = [master.submit(message) for message in messages(1500)]
         for request in requests:
@@ -177,8 +175,10 @@ async def test_puts_over_file_ends_keep_their_order(tmp_path, autojump_clock, wo
         assert master.status().mapped_files > 3
 
 
-async def test_a_slow_disk_is_flush_disk_timeout_at_the_deadline(tmp_path, autojump_clock, world):
-    """Whatever the disk does, the answer comes at the deadline, and the record stays."""
+async def test_a_hanging_flush_is_flush_disk_timeout_at_the_deadline(
+    tmp_path, autojump_clock, world
+):
+    """Each put has its own deadline, and its record stays in the log."""
     config = async_master(tmp_path, store={"flush_disk_type": FlushDiskType.SYNC_FLUSH})
     async with hastore.open_master(config, env=world.env) as master:
         assert (await master.put(messages(1)[0])).ok
@@ -200,8 +200,8 @@ async def test_a_slow_disk_is_flush_disk_timeout_at_the_deadline(tmp_path, autoj
         assert (await master.put(messages(1)[0])).ok
 
 
-async def test_one_sync_serves_all_that_wait(tmp_path, autojump_clock, world):
-    """Requests that arrive together share one fdatasync."""
+async def test_one_sync_serves_all_waiting_puts(tmp_path, autojump_clock, world):
+    """Requests that arrive together share an fdatasync."""
     config = async_master(tmp_path, store={"flush_disk_type": FlushDiskType.SYNC_FLUSH})
     async with hastore.open_master(config, env=world.env) as master:
         await master.put(messages(1)[0])
@@ -212,8 +212,8 @@ async def test_one_sync_serves_all_that_wait(tmp_path, autojump_clock, world):
         assert len(world.disk.syncs) - before <= 2
 
 
-async def test_a_failed_sync_is_fail_stop(tmp_path, autojump_clock, world):
-    """After a failed fdatasync what waits is UNKNOWN_ERROR, nothing is taken, and run raises."""
+async def test_a_failed_sync_stops_the_master(tmp_path, autojump_clock, world):
+    """Waiting puts are UNKNOWN_ERROR, later ones are refused, and the node raises the error."""
     config = async_master(tmp_path, store={"flush_disk_type": FlushDiskType.SYNC_FLUSH})
     results = []
     with pytest.raises(FlushFailedError, match="on purpose"):  # noqa: PT012 - the block fails
@@ -229,8 +229,8 @@ async def test_a_failed_sync_is_fail_stop(tmp_path, autojump_clock, world):
     assert (tmp_path / "abort").exists()
 
 
-async def test_nothing_is_acknowledged_after_a_failed_sync(tmp_path, autojump_clock, world):
-    """From the step on in which a sync fails no put and no slave's ack becomes PUT_OK."""
+async def test_all_puts_are_refused_after_a_failed_sync(tmp_path, autojump_clock, world):
+    """No put is PUT_OK from the failure on."""
     config = async_master(tmp_path)
     statuses = []
     with pytest.raises(FlushFailedError):  # noqa: PT012 - the block fails
@@ -247,19 +247,17 @@ async def test_nothing_is_acknowledged_after_a_failed_sync(tmp_path, autojump_cl
     assert set(statuses[failed_at:]) == {Status.SERVICE_NOT_AVAILABLE}
 
 
-async def test_a_failed_last_flush_makes_the_stop_an_error(tmp_path, autojump_clock, world):
-    """A stop that could not flush raises and leaves ``abort``: it was not a clean one."""
-    with pytest.raises(FlushFailedError, match="on purpose"):  # noqa: PT012 - the end of the block fails
+async def test_a_failed_last_flush_makes_the_stop_raise(tmp_path, autojump_clock, world):
+    """The ``abort`` file remains, because the stop was not clean."""
+    with pytest.raises(FlushFailedError, match="on purpose"):  # noqa: PT012 - its end fails
         async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
             assert (await master.put(messages(1)[0])).ok
             world.disk.fail("sync", FlushFailedError("on purpose", path="X"))
     assert (tmp_path / "abort").exists()
 
 
-async def test_a_disk_that_hangs_at_the_stop_keeps_no_producer_waiting(
-    tmp_path, autojump_clock, world
-):
-    """What waits for the disk is answered three seconds into the stop, whatever the disk does."""
+async def test_puts_are_answered_if_the_disk_hangs_at_the_stop(tmp_path, autojump_clock, world):
+    """They are FLUSH_DISK_TIMEOUT three seconds after the stop began."""
     config = async_master(tmp_path, store={"flush_disk_type": FlushDiskType.SYNC_FLUSH})
     answers = []
     async with trio.open_nursery() as nursery:
@@ -279,7 +277,7 @@ async def test_a_disk_that_hangs_at_the_stop_keeps_no_producer_waiting(
 
 @pytest.mark.parametrize("inner", [{"sys_flag": 0x80}, {"properties": {"INNER_NUM": "9" * 5000}}])
 async def test_inner_batches_are_illegal(tmp_path, autojump_clock, world, inner):
-    """A record that claims to hold a batch would skew its queue's offsets: RocketMQ refuses it."""
+    """A record that claims to hold a batch would skew its queue's offsets; RocketMQ refuses it."""
     async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
         assert (await master.put(Message("orders", b"x"))).ok
         assert (await master.put(Message("orders", b"x", **inner))).status is Status.MESSAGE_ILLEGAL
@@ -287,8 +285,8 @@ async def test_inner_batches_are_illegal(tmp_path, autojump_clock, world, inner)
         assert (await master.put_batch(batch)).status is Status.MESSAGE_ILLEGAL
 
 
-async def test_puts_that_wait_are_bounded_in_bytes(tmp_path, autojump_clock, world):
-    """Bodies that wait for the next file take a bounded amount of memory."""
+async def test_the_bytes_of_waiting_puts_are_bounded(tmp_path, autojump_clock, world):
+    """Bodies that wait for the next file take a limited amount of memory."""
     config = async_master(tmp_path, store={"pending_put_size_max": 1000})
     async with hastore.open_master(config, env=world.env) as master:
         world.offload.hang()
@@ -300,8 +298,8 @@ async def test_puts_that_wait_are_bounded_in_bytes(tmp_path, autojump_clock, wor
             assert await request.wait() is Status.PUT_OK
 
 
-async def test_a_stopped_master_is_service_not_available(tmp_path, autojump_clock, world):
-    """A master that has stopped takes nothing, and what waited for a file was not stored."""
+async def test_a_stopped_master_answers_service_not_available(tmp_path, autojump_clock, world):
+    """A put that waited for a file is not stored, and new ones are refused."""
     async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
         world.offload.hang()
         waiting = first_waiting_put(master)
@@ -311,8 +309,8 @@ async def test_a_stopped_master_is_service_not_available(tmp_path, autojump_cloc
         assert master.submit(messages(1)[0]).status is Status.SERVICE_NOT_AVAILABLE
 
 
-async def test_a_batch_is_consecutive_records_with_one_answer(tmp_path, autojump_clock, world):
-    """A batch's records follow each other in the log and in their queue."""
+async def test_a_batch_is_stored_in_a_row_with_one_answer(tmp_path, autojump_clock, world):
+    """Its records follow each other in the log and in their queue."""
     async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
         await master.put(Message("orders", b"x"))
         result = await master.put_batch([Message("orders", bytes([i])) for i in range(10)])
@@ -332,15 +330,15 @@ async def test_a_batch_is_consecutive_records_with_one_answer(tmp_path, autojump
         [Message("a b", b"x")],
     ],
 )
-async def test_a_batch_that_cannot_be_one_is_illegal(tmp_path, autojump_clock, world, batch):
-    """Mixed topics or queues, delayed and transactional messages are no batch."""
+async def test_an_invalid_batch_is_illegal(tmp_path, autojump_clock, world, batch):
+    """A batch has one topic and one queue, and no delayed or transactional messages."""
     async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
         assert (await master.put_batch(batch)).status is Status.MESSAGE_ILLEGAL
         assert master.max_offset == 0
 
 
 async def test_a_cancelled_put_stays_in_the_log(tmp_path, autojump_clock, world):
-    """Giving up the wait does not undo the append."""
+    """Cancelling the wait does not undo the append."""
     config = async_master(tmp_path, store={"flush_disk_type": FlushDiskType.SYNC_FLUSH})
     async with hastore.open_master(config, env=world.env) as master:
         await master.put(messages(1)[0])
@@ -354,28 +352,28 @@ async def test_a_cancelled_put_stays_in_the_log(tmp_path, autojump_clock, world)
 
 
 async def test_a_batch_whose_write_fails_stops_the_master(tmp_path, autojump_clock, world):
-    """Nobody knows what is on that disk: the batch is unknown, and nothing more is taken."""
-    told = "cannot write F: Input/output error"
+    """What reached the disk is unknown, so the batch is UNKNOWN_ERROR; later puts are refused."""
+    reason = "cannot write F: Input/output error"
 
     async def write():
         async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
             batch = [Message("orders", b"of three") for _ in range(3)]
             await master.put(Message("orders", b"first"))
-            world.disk.fail("pwrite", DiskError(told, path="F"))
+            world.disk.fail("pwrite", DiskError(reason, path="F"))
             failed, later = master.submit_batch(batch), master.submit_batch(batch)
-            assert (failed.status, failed.reason) == (Status.UNKNOWN_ERROR, told)
+            assert (failed.status, failed.reason) == (Status.UNKNOWN_ERROR, reason)
             assert later.status is Status.SERVICE_NOT_AVAILABLE
-            assert later.reason == f"this master has stopped: {told}"
+            assert later.reason == f"this master has stopped: {reason}"
             await trio.sleep_forever()
 
-    with pytest.raises(DiskError, match=told):
+    with pytest.raises(DiskError, match=reason):
         await write()
 
 
-async def test_a_batch_without_room_is_unknown_and_the_next_is_taken(
+async def test_a_batch_on_a_full_disk_is_unknown_and_a_later_one_stored(
     tmp_path, autojump_clock, world
 ):
-    """A file with holes on a full disk: the log ends where it ended, and there may be room."""
+    """A sparse file may find no room: the log keeps its end, and there may be room later."""
     async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
         batch = [Message("orders", b"of three") for _ in range(3)]
         await master.put(Message("orders", b"first"))

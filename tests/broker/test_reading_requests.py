@@ -1,4 +1,4 @@
-"""Everything a reader may ask besides pulling, on real nodes, through AdminClient and raw."""
+"""Requests of readers other than pulls, on real nodes, through AdminClient and as raw frames."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from tests.support.waiting import eventually
 
 
 @pytest.mark.parametrize("cold_distance", [0, 1 << 30], ids=["cold", "hot"])
-async def test_offsets_keys_and_ids_find_their_messages(tmp_path, monkeypatch, cold_distance):
-    """Min, max and time of a queue; messages by key and window, and by physical offset."""
+async def test_messages_are_found_by_offset_time_key_and_id(tmp_path, monkeypatch, cold_distance):
+    """A queue also has bounds and an oldest store time; a query may have a time window."""
     monkeypatch.setattr(cold_read, "COLD_DISTANCE", cold_distance)
     clock = FakeClock()
     env = attrs.evolve(real_env(), wall_clock=clock)
@@ -65,8 +65,8 @@ async def test_offsets_keys_and_ids_find_their_messages(tmp_path, monkeypatch, c
         assert (viewed.body, viewed.queue_offset) == (b"4", 4)
 
 
-async def test_a_query_that_takes_long_keeps_nobody_waiting(tmp_path, monkeypatch):
-    """It runs in a thread, and a second one does not take another thread meanwhile."""
+async def test_a_slow_query_does_not_delay_other_requests(tmp_path, monkeypatch):
+    """It runs in a thread, and a second query does not take another thread meanwhile."""
     gate = threading.Event()
     running = []
 
@@ -98,8 +98,8 @@ async def test_a_query_that_takes_long_keeps_nobody_waiting(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("where", ["inside", "end", "behind", "negative"])
-async def test_where_no_message_begins_there_is_none(tmp_path, where):
-    """An offset within a record, at the log's end, behind it or below 0 is named in the error."""
+async def test_view_message_fails_where_no_message_begins(tmp_path, where):
+    """Within a record, at the log's end, after it or below 0; the error names the offset."""
     async with open_master(tmp_path) as master, AdminClient.connect(master.address) as admin:
         (result,) = await put(master)
         offset = {
@@ -115,8 +115,8 @@ async def test_where_no_message_begins_there_is_none(tmp_path, where):
 # -- topics and groups ---------------------------------------------------------------------------
 
 
-async def test_topics_and_groups_are_made_and_listed(tmp_path):
-    """What is made is listed, on the disk, in the route, and there after a restart."""
+async def test_created_topics_and_groups_are_listed_and_persisted(tmp_path):
+    """They are also on the disk, in the route, and there after a restart."""
     async with open_master(tmp_path) as master, AdminClient.connect(master.address) as admin:
         await admin.create_topic("T", read_queue_nums=4, write_queue_nums=2, perm=4)
         await admin.create_group(SubscriptionGroupConfig(group="g", retry_max_times=3))
@@ -139,16 +139,16 @@ async def test_topics_and_groups_are_made_and_listed(tmp_path):
     ("topic", "queue_nums", "named"),
     [("a b", 1, "allowed are"), ("TBW102", 1, "own"), ("T", 0, "0 read queues")],
 )
-async def test_a_topic_that_cannot_be_is_refused(tmp_path, topic, queue_nums, named):
-    """The remark says what is wrong, and nothing is made."""
+async def test_an_invalid_topic_is_refused(tmp_path, topic, queue_nums, named):
+    """The remark names the fault, and no topic is created."""
     async with open_master(tmp_path) as master, AdminClient.connect(master.address) as admin:
         with pytest.raises(RequestFailedError, match=named):
             await admin.create_topic(topic, read_queue_nums=queue_nums)
         assert await admin.topics() == {}
 
 
-async def test_without_auto_creation_topics_are_made_by_hand(tmp_path):
-    """No route, no pull and no send for a topic that nobody made."""
+async def test_without_auto_creation_an_administrator_creates_topics(tmp_path):
+    """An unknown topic has no route, no pulls and no offsets."""
     async with (
         open_master(tmp_path, auto_create_topic_enable=False) as master,
         AdminClient.connect(master.address) as admin,
@@ -163,8 +163,8 @@ async def test_without_auto_creation_topics_are_made_by_hand(tmp_path):
         assert (await client.ask(pull_command())).code == 19
 
 
-async def test_a_slave_lists_and_makes_nothing(tmp_path):
-    """A slave knows its master's topics from the log; what changes something is refused."""
+async def test_a_slave_lists_topics_but_creates_none(tmp_path):
+    """It knows its master's topics from the log and refuses all changes."""
     async with open_master(tmp_path / "m") as master:
         (result,) = await put(master, "T", queue_id=11)
         async with (
@@ -187,8 +187,8 @@ async def test_a_slave_lists_and_makes_nothing(tmp_path):
 # -- consumers -----------------------------------------------------------------------------------
 
 
-async def test_a_group_without_an_offset_begins_at_0_or_decides_itself(tmp_path, monkeypatch):
-    """0 where that misses nothing and is near; else the consumer is told that there is none."""
+async def test_a_group_without_an_offset_starts_at_0_or_decides_itself(tmp_path, monkeypatch):
+    """The answer is 0 if that misses nothing and is near; otherwise there is no offset."""
     async with open_master(tmp_path) as master, AdminClient.connect(master.address) as admin:
         assert await admin.query_offset("g", "T", 0) == 0
         await put(master)
@@ -202,8 +202,8 @@ async def test_a_group_without_an_offset_begins_at_0_or_decides_itself(tmp_path,
         assert await admin.query_offset("g", "T", 0) == 0
 
 
-async def test_members_are_told_of_each_other(tmp_path):
-    """A second member's heartbeat and its end are told to the first; the lists agree."""
+async def test_members_are_notified_of_each_other(tmp_path):
+    """The first one is notified of the second one's heartbeat and end; the lists agree."""
 
     def beat(client_id):
         data = HeartbeatData(client_id=client_id, consumers=(ConsumerData(group="g"),))
@@ -211,10 +211,10 @@ async def test_members_are_told_of_each_other(tmp_path):
 
     async def asked(client, command):
         await client.send(command)
-        told = []
+        notified = []
         while (answer := await client.receive()).opaque != command.opaque or answer.code == 40:
-            told.append(answer.ext_fields["consumerGroup"])
-        return answer, told
+            notified.append(answer.ext_fields["consumerGroup"])
+        return answer, notified
 
     listing = RemotingCommand(code=38, opaque=8, ext_fields={"consumerGroup": "g"})
     async with (
@@ -242,7 +242,7 @@ async def test_members_are_told_of_each_other(tmp_path):
 
 
 async def test_queues_are_locked_for_one_client(tmp_path):
-    """LOCK_BATCH_MQ gives what is free, UNLOCK_BATCH_MQ gives it back."""
+    """LOCK_BATCH_MQ returns the queues that it locked; UNLOCK_BATCH_MQ frees them."""
 
     def request(code, client_id):
         queues = [{"topic": "T", "brokerName": "hastore-a", "queueId": n} for n in range(2)]
@@ -264,7 +264,7 @@ async def test_queues_are_locked_for_one_client(tmp_path):
 # -- returned messages ---------------------------------------------------------------------------
 
 
-async def returned(master, client, offset, **fields):
+async def return_message(master, client, offset, **fields):
     given = {"group": "g", "offset": offset, "delayLevel": 0, **fields}
     response = await client.ask(RemotingCommand(code=36, ext_fields=given))
     assert response.code == 0, response.remark
@@ -281,14 +281,14 @@ def last_record(master):
     return message_codec.decode(master.message_store.record_at(offset))
 
 
-async def test_a_returned_message_comes_again_later(tmp_path):
-    """It is stored whole, delayed, with its first topic and id; level 3 and upwards."""
+async def test_a_returned_message_is_stored_for_a_later_delivery(tmp_path):
+    """It is delayed from level 3 upwards, and keeps its body, first topic and id."""
     async with open_master(tmp_path) as master, raw_client(master.address) as client:
         properties = {"KEYS": "k", "TAGS": "t", "UNIQ_KEY": "U"}
         message = Message("T", b"body", flag=7, properties=properties, born_timestamp_ms=5)
         (first,) = [await master.put(message)]
         await dispatched(master, first.next_offset)
-        await returned(master, client, first.physic_offset)
+        await return_message(master, client, first.physic_offset)
         stored = last_record(master)
         second_offset = stored.physic_offset
     assert stored.topic == "SCHEDULE_TOPIC_XXXX"
@@ -311,15 +311,15 @@ async def test_a_returned_message_comes_again_later(tmp_path):
 @pytest.mark.parametrize(
     "fields", [{"delayLevel": -1}, {"maxReconsumeTimes": 0}], ids=["as asked", "too often"]
 )
-async def test_what_comes_back_too_often_is_a_dead_letter(tmp_path, fields):
-    """Past its last attempt a message goes to the group's %DLQ% topic, at once."""
+async def test_a_message_returned_too_often_is_a_dead_letter(tmp_path, fields):
+    """After its last attempt it goes to the group's %DLQ% topic at once."""
     async with (
         open_master(tmp_path) as master,
         AdminClient.connect(master.address) as admin,
         raw_client(master.address) as client,
     ):
         (first,) = await put(master, properties={"DELAY": "0"})
-        await returned(master, client, first.physic_offset, **fields)
+        await return_message(master, client, first.physic_offset, **fields)
         stored = last_record(master)
         topics = await admin.topics()
     assert (stored.topic, stored.queue_id, stored.body) == ("%DLQ%g", 0, b"body")
@@ -327,8 +327,8 @@ async def test_what_comes_back_too_often_is_a_dead_letter(tmp_path, fields):
     assert topics["%DLQ%g"].read_queue_nums == 1
 
 
-async def test_a_returned_message_that_is_not_there_is_refused(tmp_path):
-    """The offset is named, and nothing is stored."""
+async def test_returning_an_offset_without_a_message_is_refused(tmp_path):
+    """The remark names the offset, and nothing is stored."""
     async with open_master(tmp_path) as master, raw_client(master.address) as client:
         fields = {"group": "g", "offset": 5, "delayLevel": 0}
         response = await client.ask(RemotingCommand(code=36, ext_fields=fields))
@@ -336,8 +336,8 @@ async def test_a_returned_message_that_is_not_there_is_refused(tmp_path):
         assert "offset 5" in response.remark
 
 
-async def test_a_group_without_retry_queues_gets_nothing_twice(tmp_path):
-    """With retryQueueNums 0 the answer is a success, and nothing is stored."""
+async def test_a_group_without_retry_queues_gets_no_retries(tmp_path):
+    """With retryQueueNums 0 the answer is a success, but nothing is stored."""
     async with (
         open_master(tmp_path) as master,
         AdminClient.connect(master.address) as admin,
@@ -345,11 +345,11 @@ async def test_a_group_without_retry_queues_gets_nothing_twice(tmp_path):
     ):
         await admin.create_group(SubscriptionGroupConfig(group="g", retry_queue_nums=0))
         (first,) = await put(master)
-        await returned(master, client, first.physic_offset)
+        await return_message(master, client, first.physic_offset)
         assert master.max_offset == first.next_offset
 
 
-# -- whatever comes ------------------------------------------------------------------------------
+# -- random requests -----------------------------------------------------------------------------
 
 READING_CODES = [
     code for code in RequestCode if code not in {10, 310, 320, RequestCode.UPDATE_AND_CREATE_TOPIC}
@@ -380,8 +380,8 @@ values = (
         max_size=60,
     )
 )
-def test_whatever_is_asked_is_answered_and_the_next_one_is_served(tmp_path_factory, requests):
-    """Each request has one answer with its number, whatever its fields; nothing breaks the node."""
+def test_random_requests_get_one_answer_each(tmp_path_factory, requests):
+    """Each answer has its request's number, and the node serves the next request."""
 
     async def ask_all():
         data_dir = tmp_path_factory.mktemp("node")

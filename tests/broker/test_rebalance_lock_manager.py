@@ -1,4 +1,4 @@
-"""Locks of queues: one holder a group, renewed or lapsed."""
+"""Locks of queues: one holder per group, until it unlocks or stops renewing."""
 
 from hastore.broker.groups import rebalance_lock_manager
 from hastore.broker.groups.rebalance_lock_manager import MessageQueue, RebalanceLockManager
@@ -6,8 +6,8 @@ from hastore.broker.groups.rebalance_lock_manager import MessageQueue, Rebalance
 ONE, TWO = MessageQueue("T", "b", 0), MessageQueue("T", "b", 1)
 
 
-def test_a_queue_has_one_holder_a_group():
-    """The second client gets what is free; another group has locks of its own."""
+def test_a_queue_has_one_lock_holder_per_group():
+    """A second client gets only what is free; another group has its own locks."""
     locks = RebalanceLockManager()
     assert locks.lock("g", [ONE], "a", 0.0) == [ONE]
     assert locks.lock("g", [ONE, TWO], "b", 1.0) == [TWO]
@@ -15,7 +15,7 @@ def test_a_queue_has_one_holder_a_group():
 
 
 def test_a_lock_lapses_without_renewal():
-    """After a minute of silence the next client gets it; a renewal counts from then."""
+    """A minute after the last renewal another client can get it."""
     locks = RebalanceLockManager()
     locks.lock("g", [ONE], "a", 0.0)
     assert locks.lock("g", [ONE], "a", 50.0) == [ONE]
@@ -24,8 +24,8 @@ def test_a_lock_lapses_without_renewal():
     assert locks.lock("g", [ONE], "a", 111.0) == []
 
 
-def test_only_the_holder_unlocks():
-    """A stranger's unlock changes nothing."""
+def test_only_the_holder_can_unlock():
+    """The unlock of another client changes nothing."""
     locks = RebalanceLockManager()
     locks.lock("g", [ONE], "a", 0.0)
     locks.unlock("g", [ONE, TWO], "b")
@@ -34,8 +34,8 @@ def test_only_the_holder_unlocks():
     assert locks.lock("g", [ONE], "b", 0.0) == [ONE]
 
 
-def test_there_are_so_many_locks_and_no_more(monkeypatch):
-    """A full table takes no new lock, renews what is there, and forgets what has lapsed."""
+def test_the_number_of_locks_is_limited(monkeypatch):
+    """A full table takes no new lock, renews existing ones and frees those that have lapsed."""
     monkeypatch.setattr(rebalance_lock_manager, "LOCKS_MAX", 1)
     locks = RebalanceLockManager()
     assert locks.lock("g", [ONE, TWO], "a", 0.0) == [ONE]

@@ -1,4 +1,4 @@
-"""Requests of readers that are well-formed and still refused: each with a remark that says why."""
+"""Well-formed requests of readers that are refused, each with a remark that says why."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def with_body(code, value):
         (RemotingCommand(code=203, ext_fields={"consumerGroup": "g"}), 206, "online"),
     ],
 )
-async def test_a_request_that_is_refused_says_why(tmp_path, request_, code, named):
-    """RocketMQ's code, and the fault by name; the link goes on."""
+async def test_a_refusal_has_a_code_and_a_reason(tmp_path, request_, code, named):
+    """The code is RocketMQ's, the remark names the fault, and the connection stays open."""
     async with open_master(tmp_path) as master, raw_client(master.address) as client:
         response = await client.ask(request_)
         assert (response.code, response.opaque) == (code, request_.opaque)
@@ -60,8 +60,8 @@ async def test_a_request_that_is_refused_says_why(tmp_path, request_, code, name
         assert (await client.ask(pull_command())).code == 19
 
 
-async def test_a_group_that_may_not_broadcast_is_not_served(tmp_path):
-    """Its members say how they consume; clustering is served, broadcasting is not."""
+async def test_a_group_that_may_not_broadcast_is_refused(tmp_path):
+    """Heartbeats name the message model: clustering is served, broadcasting is not."""
     group = {"groupName": "g", "consumeBroadcastEnable": False}
     async with open_master(tmp_path) as master, raw_client(master.address) as client:
         assert (await client.ask(with_body(200, group))).code == 0
@@ -76,8 +76,8 @@ async def test_a_group_that_may_not_broadcast_is_not_served(tmp_path):
     assert codes == [16, 19]
 
 
-async def test_a_disk_that_cannot_be_read_is_named(tmp_path, monkeypatch):
-    """A pull and a view of what the disk does not give are errors, and the node serves on."""
+async def test_a_read_error_is_returned_to_the_client(tmp_path, monkeypatch):
+    """Both a pull and a view fail with the disk's error, and the node goes on."""
     async with open_master(tmp_path) as master, raw_client(master.address) as client:
         (result,) = await put(master)
 
@@ -98,8 +98,8 @@ async def test_a_disk_that_cannot_be_read_is_named(tmp_path, monkeypatch):
         assert response.remark == "DiskError: cannot read: Input/output error"
 
 
-async def test_a_disk_that_takes_no_topic_says_so(tmp_path):
-    """What could not be written is no success; it is written when the disk takes it again."""
+async def test_creating_a_topic_on_a_full_disk_is_an_error(tmp_path):
+    """The topic is written as soon as the disk has room."""
     fields = {"topic": "T", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
     env = RealFiles().env
     async with open_master(tmp_path, env=env) as master, raw_client(master.address) as client:

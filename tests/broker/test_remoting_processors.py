@@ -21,7 +21,7 @@ from tests.support.nodes.in_memory_target import InMemoryTarget
 LOCAL = ("10.0.0.7", 10911)
 
 
-class Somebody:
+class FakeClient:
     peer = ("10.0.0.8", 4711)
     local_address = LOCAL
     is_closed = False
@@ -38,7 +38,7 @@ def make_processors(target=None):
 
 def ask(code, target=None, *, body=b"", **fields):
     request = RemotingCommand(code=code, opaque=5, ext_fields=fields, body=body)
-    response = make_processors(target).process(request, Somebody())
+    response = make_processors(target).process(request, FakeClient())
     assert response.is_response
     assert response.opaque == 5
     return response
@@ -56,7 +56,7 @@ def ask(code, target=None, *, body=b"", **fields):
     ],
 )
 def test_every_legal_topic_has_a_route_to_the_master(topic, queues):
-    """A master is its own name server: a route with its queues, for any topic."""
+    """A master is its own name server and returns a route for any such topic."""
     response = ask(105, topic=topic)
     assert response.code == 0
     assert json.loads(response.body) == {
@@ -82,34 +82,34 @@ def test_every_legal_topic_has_a_route_to_the_master(topic, queues):
 
 @pytest.mark.parametrize("topic", ["", "a b", "ü", "a/b", "x" * 128, "\ud800"])
 def test_an_illegal_topic_has_no_route(topic):
-    """An illegal topic does not exist, and the remark says why."""
+    """It counts as a topic that does not exist, and the remark says why."""
     response = ask(105, topic=topic)
     assert response.code == 17
     assert "topic" in response.remark
 
 
 def test_a_route_without_a_topic_is_refused():
-    """The missing field is named."""
+    """The remark names the missing field."""
     response = ask(105)
     assert (response.code, response.remark) == (1, "ext field topic is missing")
 
 
 @pytest.mark.parametrize(
-    ("bound", "told"),
+    ("bound", "reported"),
     [
         (("0.0.0.0", 10911), "10.0.0.7:10911"),
         (None, "10.0.0.7:10911"),
         (("::1", 7), "[::1]:7"),
     ],
 )
-def test_a_wildcard_address_is_told_as_the_one_that_the_client_used(bound, told):
+def test_a_wildcard_address_becomes_the_one_that_the_client_used(bound, reported):
     """A client can only come back to an address that it can reach."""
     response = ask(105, InMemoryTarget(address=bound), topic="T")
-    assert json.loads(response.body)["brokerDatas"][0]["brokerAddrs"] == {"0": told}
+    assert json.loads(response.body)["brokerDatas"][0]["brokerAddrs"] == {"0": reported}
 
 
-def test_a_slave_offers_no_queue_to_write_to():
-    """A slave's route is honest: not a master, read only."""
+def test_a_slaves_route_has_no_write_queues():
+    """It does not present the slave as a master, and its queues are read-only."""
     route = json.loads(ask(105, InMemoryTarget(role=BrokerRole.SLAVE), topic="T").body)
     assert route["brokerDatas"][0]["brokerAddrs"] == {"1": "127.0.0.1:10911"}
     assert route["queueDatas"][0]["writeQueueNums"] == 0
@@ -123,26 +123,26 @@ def test_a_slave_offers_no_queue_to_write_to():
         b'{"clientID":"c","consumerDataSet":[{"groupName":"g","consumeType":1,"t":{0:"x"}}]}',
     ],
 )
-async def test_a_heartbeat_is_acknowledged(body):
-    """Heartbeats of the C++ and Java clients are taken: a newline behind, bare integer keys."""
+async def test_heartbeats_of_stock_clients_are_accepted(body):
+    """C++ clients add a newline, and Java clients write bare integer keys."""
     assert ask(34, body=body).code == 0
 
 
 @pytest.mark.parametrize("body", [b"", b"nonsense", b"[]", b'"' + bytes(1 << 20) + b'"'])
-def test_a_heartbeat_that_cannot_be_is_refused(body):
-    """A heartbeat that is not a JSON object, or too large, gets an error that names it."""
+def test_an_invalid_heartbeat_is_refused(body):
+    """If it is not a JSON object, or too large, the error names the heartbeat."""
     response = ask(34, body=body)
     assert response.code == 1
     assert "heartbeat" in response.remark
 
 
-def test_a_farewell_of_a_producer_is_acknowledged():
-    """UNREGISTER_CLIENT has nothing to undo where nobody consumed."""
+def test_unregistering_a_producer_succeeds():
+    """UNREGISTER_CLIENT has nothing to undo for a client that does not consume."""
     assert ask(35, clientID="c").code == 0
 
 
-def test_an_unknown_code_is_refused_in_the_protocols_own_form():
-    """What is not supported is answered 3, with the code in the remark."""
+def test_an_unknown_request_code_is_not_supported():
+    """The answer is code 3, with the request's code in the remark."""
     response = ask(999)
     assert (response.code, response.remark) == (3, "request type 999 not supported")
 
@@ -150,20 +150,20 @@ def test_an_unknown_code_is_refused_in_the_protocols_own_form():
 def test_answers_keep_the_serialize_type():
     """A binary request is answered in binary."""
     request = RemotingCommand(code=35, serialize_type=SerializeType.ROCKETMQ)
-    response = make_processors().process(request, Somebody())
+    response = make_processors().process(request, FakeClient())
     assert response.serialize_type is SerializeType.ROCKETMQ
 
 
-def test_the_ha_status_carries_the_whole_node_status():
-    """907 answers in RocketMQ's words and carries hastore's own beside them."""
+def test_the_ha_status_includes_the_whole_node_status():
+    """The answer to 907 has RocketMQ's fields, with hastore's own beside them."""
     target = InMemoryTarget()
     info = json.loads(ask(907, target).body)
     assert info["master"] is True
     assert NodeStatus.from_dict(info["hastore"]) == target.status()
 
 
-def test_a_masters_slaves_are_told_in_rocketmqs_words():
-    """Each slave has its ack, its distance and whether it is in sync."""
+def test_the_ha_status_lists_slaves_in_rocketmqs_fields():
+    """Each slave has its ack, its lag and whether it is in sync."""
     row = SlaveRow(
         address="10.0.0.2:4000",
         state="streaming",
@@ -193,8 +193,8 @@ def test_a_masters_slaves_are_told_in_rocketmqs_words():
     assert info["haConnectionInfo"][1]["diff"] == -1
 
 
-def test_a_slaves_link_is_told_in_rocketmqs_words():
-    """A slave tells its master, its own end and when it last heard something."""
+def test_the_ha_status_describes_a_slaves_link_in_rocketmqs_fields():
+    """A slave reports its master, its own end and when it last received something."""
     link = MasterLink(
         address="10.0.0.1:10912",
         state="streaming",
@@ -225,7 +225,7 @@ def test_a_slaves_link_is_told_in_rocketmqs_words():
 
 
 def test_the_runtime_info_is_a_table_of_text():
-    """28 answers RocketMQ's keys, each value text."""
+    """The answer to 28 has RocketMQ's keys."""
     target = InMemoryTarget()
     target.counts[PutMessageStatus.PUT_OK] = 7
     target.counts[PutMessageStatus.FLUSH_SLAVE_TIMEOUT] = 2

@@ -1,4 +1,4 @@
-"""The client port over loopback: answers, pipelining, limits, bad peers, the end."""
+"""The client port over loopback: answers, pipelining, limits, bad peers and shutdown."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.support.nodes.raw_client import raw_client, send_command
 
 
 @pytest.mark.parametrize("serialize_type", SerializeType)
-async def test_a_message_is_stored_and_answered_in_its_own_form(serialize_type):
-    """A send is answered with where it was stored, under its number, in its serialize type."""
+async def test_a_message_is_stored_and_answered_in_its_serialize_type(serialize_type):
+    """The answer has the request's number and says where the message is stored."""
     target = InMemoryTarget()
     async with serving(target) as (_, address), raw_client(address) as client:
         local = client.sock.getsockname()
@@ -75,8 +75,8 @@ async def test_a_message_is_stored_and_answered_in_its_own_form(serialize_type):
         (PutMessageStatus.UNKNOWN_ERROR, 1),
     ],
 )
-async def test_each_status_has_its_code_and_says_where_only_if_stored(status, code, serialize_type):
-    """A status becomes RocketMQ's code; msgId is there exactly where the message is stored."""
+async def test_each_status_has_its_code_and_msg_id_only_if_stored(status, code, serialize_type):
+    """The codes are RocketMQ's; a status other than PUT_OK comes with its name and its reason."""
     target = InMemoryTarget(answer=status, reason=f"because {status.value}")
     async with serving(target) as (_, address), raw_client(address) as client:
         response = await client.ask(send_command(serialize_type=serialize_type))
@@ -89,7 +89,7 @@ async def test_each_status_has_its_code_and_says_where_only_if_stored(status, co
 
 
 async def test_a_batch_is_stored_together_and_answered_once():
-    """SEND_BATCH_MESSAGE brings several messages; the answer names all their ids."""
+    """The answer to SEND_BATCH_MESSAGE has the ids of all its messages."""
     target = InMemoryTarget()
     body = write_batch([Message("T", b"1", properties={"n": "1"}), Message("T", b"2", flag=5)])
     async with serving(target) as (_, address), raw_client(address) as client:
@@ -106,8 +106,8 @@ async def test_a_batch_is_stored_together_and_answered_once():
     ]
 
 
-async def test_the_long_form_of_the_cpp_client_is_taken():
-    """SEND_MESSAGE 10 with spelled-out fields, numbers and ``"0"`` booleans is stored too."""
+async def test_the_long_form_of_the_cpp_client_is_accepted():
+    """SEND_MESSAGE 10 has spelled-out fields, numbers and ``"0"`` as a boolean."""
     target = InMemoryTarget()
     fields = {
         "producerGroup": "g",
@@ -128,7 +128,7 @@ async def test_the_long_form_of_the_cpp_client_is_taken():
 
 
 async def test_one_way_requests_get_no_answer():
-    """Nothing answers a one-way request, taken or refused, message or not."""
+    """Neither accepted nor refused ones, sends or others."""
     target = InMemoryTarget()
     async with serving(target) as (_, address), raw_client(address) as client:
         await client.send(
@@ -142,8 +142,8 @@ async def test_one_way_requests_get_no_answer():
     assert len(target.messages) == 1
 
 
-async def test_a_one_way_message_is_counted_until_it_is_decided():
-    """A one-way send takes part in the in-flight limit and is dropped when it is decided."""
+async def test_a_one_way_send_is_in_flight_until_it_is_decided():
+    """It counts towards the in-flight limit, like any other send."""
     target = InMemoryTarget(answer=None)
     async with serving(target) as (server, address), raw_client(address) as client:
         await client.send(send_command(1, flag=2))
@@ -155,16 +155,16 @@ async def test_a_one_way_message_is_counted_until_it_is_decided():
 
 
 @pytest.mark.parametrize(("given_id", "taken"), [(3, 3), (8, 0), (21, 5)])
-async def test_a_queue_that_is_too_high_is_folded(given_id, taken):
-    """Messages for a queue that does not exist stay together in one that does."""
+async def test_a_queue_id_that_is_too_high_is_mapped_to_an_existing_one(given_id, taken):
+    """All messages for that queue go to the same one."""
     target = InMemoryTarget()
     async with serving(target) as (_, address), raw_client(address) as client:
         response = await client.ask(send_command(queue_id=given_id))
     assert response.ext_fields["queueId"] == str(taken)
 
 
-async def test_messages_without_a_queue_go_round():
-    """Queue -1 means: any; each in turn."""
+async def test_messages_without_a_queue_go_to_each_queue_in_turn():
+    """A queue id of -1 means any queue."""
     target = InMemoryTarget()
     async with (
         serving(target, RemotingConfig(default_topic_queue_nums=3)) as (_, address),
@@ -185,10 +185,8 @@ async def test_messages_without_a_queue_go_round():
         ({"ext_fields": {"m": "true"}}, 13, "batch entry at byte 0"),
     ],
 )
-async def test_a_message_that_cannot_be_taken_is_refused_and_the_connection_lives(
-    changes, code, remark
-):
-    """A malformed or unsupported send is answered with a reason; the next one is served."""
+async def test_an_invalid_send_is_refused_and_the_connection_stays_open(changes, code, remark):
+    """A malformed or unsupported send is answered with a reason."""
     target = InMemoryTarget()
     async with serving(target) as (_, address), raw_client(address) as client:
         response = await client.ask(send_command(1, **changes))
@@ -198,8 +196,8 @@ async def test_a_message_that_cannot_be_taken_is_refused_and_the_connection_live
     assert len(target.messages) == 1
 
 
-async def test_a_thousand_in_flight_are_answered_in_any_order():
-    """A thousand requests of one connection wait at once; each answer finds its request."""
+async def test_a_thousand_requests_are_answered_in_any_order():
+    """They wait at once on one connection, and each answer has its request's number."""
     target = InMemoryTarget(answer=None)
     async with serving(target) as (server, address), raw_client(address) as client:
         await client.send(*(send_command(number, body=b"%d" % number) for number in range(1000)))
@@ -214,8 +212,8 @@ async def test_a_thousand_in_flight_are_answered_in_any_order():
     assert [int(answer.ext_fields["queueOffset"]) for answer in answers] == list(range(999, -1, -1))
 
 
-async def test_beyond_the_in_flight_limit_a_connection_is_not_read():
-    """With ``in_flight_max`` requests undecided no further one is taken, and none is lost."""
+async def test_a_connection_is_not_read_above_the_in_flight_limit():
+    """While ``in_flight_max`` requests are undecided no other is accepted, and none is lost."""
     target = InMemoryTarget(answer=None)
     async with (
         serving(target, RemotingConfig(in_flight_max=4)) as (server, address),
@@ -232,21 +230,21 @@ async def test_beyond_the_in_flight_limit_a_connection_is_not_read():
     assert [answer.opaque for answer in answers] == list(range(10))
 
 
-async def test_a_peer_that_takes_no_replies_is_not_read():
-    """Replies that nobody takes stop the reading: memory stays bounded, others are served."""
+async def test_a_peer_that_reads_no_replies_is_not_read_either():
+    """Memory stays bounded, and others are served."""
     target = InMemoryTarget(keep=False)
     async with (
         serving(target, RemotingConfig(output_size_max=20_000)) as (_, address),
-        raw_client(address) as glutton,
+        raw_client(address) as stalled,
         raw_client(address) as other,
     ):
-        glutton.sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 4096)
+        stalled.sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 4096)
         request = encode_command(send_command(body=b"")) * 100
         async with trio.open_nursery() as nursery:
 
             async def send_on():
                 while True:
-                    await glutton.send(request)
+                    await stalled.send(request)
 
             nursery.start_soon(send_on)
             await trio.testing.wait_all_tasks_blocked(0.1)  # the kernel's buffers are full
@@ -256,8 +254,8 @@ async def test_a_peer_that_takes_no_replies_is_not_read():
             nursery.cancel_scope.cancel()
 
 
-async def test_too_many_connections_are_turned_away():
-    """The connection above the limit is closed at once; those that are there are served."""
+async def test_connections_above_the_limit_are_closed():
+    """Existing connections are served, and a freed place can be taken."""
     target = InMemoryTarget()
     async with serving(target, RemotingConfig(connections_max=2)) as (server, address):
         async with raw_client(address) as first, raw_client(address) as second:
@@ -275,7 +273,7 @@ async def test_too_many_connections_are_turned_away():
 
 
 async def test_a_silent_peer_is_closed():
-    """A connection that sends nothing for the idle time-out is closed and named."""
+    """It has sent nothing for the idle time-out, and the statistics name that reason."""
     target = InMemoryTarget()
     async with (
         serving(target, RemotingConfig(idle_timeout_ms=20)) as (server, address),
@@ -323,8 +321,8 @@ async def test_a_slow_trickle_does_not_keep_a_connection_alive():
     ],
     ids=lambda value: str(value)[:20],
 )
-async def test_a_peer_that_breaks_the_protocol_is_closed_and_named(data, reason):
-    """What is no frame closes its own connection, with the reason kept; others go on."""
+async def test_a_peer_that_breaks_the_protocol_is_closed_with_a_reason(data, reason):
+    """The reason stays in the statistics; other connections go on."""
     target = InMemoryTarget()
     async with (
         serving(target) as (server, address),
@@ -339,8 +337,8 @@ async def test_a_peer_that_breaks_the_protocol_is_closed_and_named(data, reason)
     assert len(target.messages) == 2
 
 
-async def test_requests_before_the_broken_frame_are_answered_if_they_can_be():
-    """What was whole before the break is stored; nothing after it is."""
+async def test_requests_before_a_broken_frame_are_stored():
+    """The frames after it are not read."""
     target = InMemoryTarget()
     async with serving(target) as (_, address), raw_client(address) as bad:
         await bad.send(send_command(1), b"\xff" * 20, send_command(2))
@@ -349,7 +347,7 @@ async def test_requests_before_the_broken_frame_are_answered_if_they_can_be():
 
 
 async def test_incomplete_requests_of_all_peers_have_one_limit():
-    """Many peers with half a frame each cannot fill the memory: the largest is closed."""
+    """Many peers with half a frame each cannot fill the memory: the largest one is closed."""
     target = InMemoryTarget()
     frame = encode_command(send_command(body=bytes(60_000)))
     async with (
@@ -373,8 +371,8 @@ async def test_incomplete_requests_of_all_peers_have_one_limit():
         assert server.statistics().buffered_size == 0
 
 
-async def test_a_frame_as_large_as_the_limit_is_taken():
-    """A body of several MiB arrives whole, in many pieces."""
+async def test_a_large_frame_arrives_whole():
+    """Its body of 4 MiB comes in many pieces."""
     target = InMemoryTarget()
     body = bytes(range(256)) * (16 * 1024)
     async with serving(target) as (_, address), raw_client(address) as client:
@@ -382,8 +380,8 @@ async def test_a_frame_as_large_as_the_limit_is_taken():
     assert target.messages[0].body == body
 
 
-async def test_a_connection_that_ends_leaves_its_requests_to_be_decided():
-    """Deciding requests of a peer that has gone is safe and answers nobody."""
+async def test_requests_of_a_closed_connection_can_still_be_decided():
+    """No answer is sent, and another connection is served."""
     target = InMemoryTarget(answer=None)
     async with serving(target) as (server, address):
         async with raw_client(address) as client:
@@ -404,8 +402,8 @@ async def test_a_connection_that_ends_leaves_its_requests_to_be_decided():
             assert (await other.receive()).opaque == 9
 
 
-async def test_a_peer_that_only_closes_its_sending_half_gets_its_answers():
-    """The end of the requests is not the end of the answers."""
+async def test_a_half_closed_peer_gets_its_answers():
+    """The connection is closed after the last one."""
     target = InMemoryTarget(answer=None)
     async with serving(target) as (_, address), raw_client(address) as client:
         await client.send(send_command(1), send_command(2))
@@ -417,8 +415,8 @@ async def test_a_peer_that_only_closes_its_sending_half_gets_its_answers():
         assert await client.receive() is None
 
 
-async def test_replies_to_a_peer_that_has_gone_end_its_connection():
-    """A peer that ends its requests and then leaves is noticed when its answer is sent."""
+async def test_a_reply_to_a_peer_that_has_gone_closes_its_connection():
+    """The peer half-closes first, so its end is noticed only when the answer is sent."""
     target = InMemoryTarget(answer=None)
     async with serving(target) as (server, address):
         async with raw_client(address) as client:
@@ -438,8 +436,8 @@ async def test_replies_to_a_peer_that_has_gone_end_its_connection():
         assert server.statistics().refused_total == 0
 
 
-async def test_shutting_down_answers_what_is_in_flight_and_ends():
-    """After ``shut_down`` no request is taken, those in flight are answered, ``run`` returns."""
+async def test_shut_down_answers_requests_in_flight_and_ends():
+    """No later request is accepted, and ``run`` returns."""
     target = InMemoryTarget(answer=None)
     async with serving(target) as (server, address), raw_client(address) as client:
         await client.send(send_command(1))
@@ -456,8 +454,8 @@ async def test_shutting_down_answers_what_is_in_flight_and_ends():
     assert len(target.messages) == 1
 
 
-async def test_shutting_down_ends_though_nobody_decides(autojump_clock):
-    """Requests that stay undecided hold a shut-down up for the grace time at most."""
+async def test_shut_down_ends_after_the_grace_time(autojump_clock):
+    """Undecided requests delay it for that long at most."""
     target = InMemoryTarget(answer=None)
     async with serving(target) as (server, address), raw_client(address) as client:
         await client.send(send_command(1))
@@ -470,7 +468,7 @@ async def test_shutting_down_ends_though_nobody_decides(autojump_clock):
 
 
 class ByteFuzzer:
-    """One server for many examples: starting a loop each time would take most of the time."""
+    """One server for many examples, because starting a loop for each takes most of the time."""
 
     @staticmethod
     async def check(streams):
@@ -497,7 +495,7 @@ heartbeat = encode_command(RemotingCommand(code=34, body=b'{"clientID":"c"}'))
 
 @st.composite
 def wild_streams(draw):
-    """Random bytes, or real frames with some bytes changed, cut and put together."""
+    """Random bytes, or real frames joined, with some bytes changed and the end cut off."""
     if draw(st.booleans()):
         return draw(st.binary(max_size=200))
     parts = draw(
@@ -512,5 +510,5 @@ def wild_streams(draw):
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(wild_streams(), st.integers(1, 300)), min_size=1, max_size=8))
 def test_the_server_survives_any_bytes(streams):
-    """Whatever a peer sends, its connection ends or is answered, and another's is served on."""
+    """The sender's connection ends or is answered, and another one is served."""
     trio.run(ByteFuzzer.check, streams)

@@ -1,4 +1,4 @@
-"""Delayed messages in whole nodes: dispatched, delivered, read, restarted, promoted."""
+"""Delayed messages in whole nodes: delivery, reads, restarts and promotion."""
 
 import attrs
 import trio
@@ -22,7 +22,7 @@ def config_of(path, **changes):
 
 
 def quick_env():
-    """Virtual time for the wall clock too, and nothing in threads."""
+    """An environment without threads, whose wall clock follows virtual time."""
     return attrs.evolve(real_env(), offload=FakeOffload(), wall_clock=TrioClock())
 
 
@@ -32,14 +32,14 @@ def delayed(name, level):
 
 
 def bodies(node):
-    """What a consumer of the topic reads, with a filter that the delivery must pass."""
+    """What a consumer with a tag filter reads from the topic; delivered messages must match it."""
     store = node.message_store
     found = store.get_message("orders", 2, 0, max_count=1000, message_filter=TagFilter.parse("red"))
     return [decode(record).body.decode() for record in found.records or ()]
 
 
-async def test_a_delayed_message_is_read_when_it_is_due(tmp_path, autojump_clock):
-    """By queue with its tag, and by key; not before."""
+async def test_a_delayed_message_is_readable_once_it_is_due(tmp_path, autojump_clock):
+    """It is found by queue with its tag and by key, but not before."""
     async with hastore.open_master(config_of(tmp_path), env=quick_env()) as master:
         await trio.sleep(10)
         assert (await master.put(delayed("five", 2))).ok
@@ -55,7 +55,7 @@ async def test_a_delayed_message_is_read_when_it_is_due(tmp_path, autojump_clock
 
 
 async def test_many_messages_of_a_level_are_all_delivered_in_order(tmp_path, autojump_clock):
-    """Over the ends of files, where a put has to wait."""
+    """They span several files, and a put at a file's end has to wait."""
     names = [f"m{n}" for n in range(900)]
     async with hastore.open_master(config_of(tmp_path), env=quick_env()) as master:
         requests = [master.submit(delayed(name, 1)) for name in names]
@@ -67,7 +67,7 @@ async def test_many_messages_of_a_level_are_all_delivered_in_order(tmp_path, aut
 
 
 async def test_a_restart_delivers_the_rest(tmp_path, autojump_clock):
-    """What was delivered is not again; what became due meanwhile is at once."""
+    """Messages that became due meanwhile come at once; delivered ones do not come again."""
     env = quick_env()
     async with hastore.open_master(config_of(tmp_path), env=env) as master:
         await trio.sleep(1)
@@ -83,8 +83,8 @@ async def test_a_restart_delivers_the_rest(tmp_path, autojump_clock):
         assert {1: (1, 1), 2: (1, 1)}.items() <= service.progress().items()
 
 
-async def test_a_promoted_slaves_directory_delivers_what_its_master_had_not(tmp_path):
-    """It has no offsets of its own: what the index shows as delivered is not delivered again."""
+async def test_a_promoted_slave_delivers_only_undelivered_messages(tmp_path):
+    """It has no stored offsets, but the index shows what its master had delivered."""
     async with hastore.open_master(config_of(tmp_path / "m")) as master:
         settings = slave_config(tmp_path / "s", master.ha_address, store=STORE)
         async with hastore.open_slave(settings) as slave:

@@ -1,4 +1,4 @@
-"""Delayed messages are delivered when they are due, in order, at least once and rarely twice."""
+"""Delivery of delayed messages: when they are due, in order, at least once and rarely twice."""
 
 import json
 
@@ -24,7 +24,7 @@ def stored_offsets(disk):
 
 
 async def test_each_level_is_delivered_when_it_is_due(autojump_clock):
-    """Not a second before, whatever was sent first."""
+    """Not before, whichever message was sent first."""
     bench = Bench()
     async with bench.running():
         bench.send(3, "ten")
@@ -39,7 +39,7 @@ async def test_each_level_is_delivered_when_it_is_due(autojump_clock):
 
 
 async def test_a_level_keeps_its_order_over_many_messages(autojump_clock):
-    """Messages of one level are delivered as they were sent."""
+    """Messages of one level are delivered in the order in which they were sent."""
     bench = Bench()
     names = [f"m{n}" for n in range(200)]
     async with bench.running():
@@ -50,8 +50,8 @@ async def test_a_level_keeps_its_order_over_many_messages(autojump_clock):
         assert bench.service.delivered == 200
 
 
-async def test_what_is_delivered_is_found_in_its_own_queue(autojump_clock):
-    """With its tags code: the delivery is a message like any other."""
+async def test_a_delivered_message_is_in_its_own_queue(autojump_clock):
+    """It has a tags code and properties like any other message."""
     bench = Bench()
     async with bench.running():
         bench.send(1, "a", queue_id=3, TAGS="red")
@@ -65,8 +65,8 @@ async def test_what_is_delivered_is_found_in_its_own_queue(autojump_clock):
         }  # fmt: skip
 
 
-async def test_nothing_is_done_while_nothing_is_delayed(autojump_clock):
-    """No level looks at the clock without a message."""
+async def test_the_clock_is_not_read_without_delayed_messages(autojump_clock):
+    """A level without messages does nothing."""
     bench = Bench()
     async with bench.running():
         await trio.sleep(1)
@@ -75,8 +75,8 @@ async def test_nothing_is_done_while_nothing_is_delayed(autojump_clock):
         assert bench.clock.asked == asked
 
 
-async def test_a_waiting_head_is_looked_at_once_a_minute(autojump_clock):
-    """So a clock that is set forward is noticed; no more often."""
+async def test_a_waiting_message_is_checked_once_a_minute(autojump_clock):
+    """No more often, but enough to notice a clock that is set forward."""
     bench = Bench()
     bench.service.levels = type(bench.service.levels).parse("2h")
     bench.reput.dispatcher.delay_levels = bench.service.levels
@@ -91,9 +91,9 @@ async def test_a_waiting_head_is_looked_at_once_a_minute(autojump_clock):
         assert bench.delivered() == ["late"]
 
 
-async def test_a_clock_that_is_set_back_holds_nothing_for_longer_than_its_delay(autojump_clock):
-    """Neither what waits then nor what comes later, although its deliver times lie in a future
-    that the clock reaches in a day.
+async def test_a_clock_set_back_holds_no_message_beyond_its_delay(autojump_clock):
+    """Neither a message that waits nor a later one, although the deliver time of the first is a day
+    ahead of the clock.
     """
     bench = Bench()
     async with bench.running():
@@ -110,7 +110,7 @@ async def test_a_clock_that_is_set_back_holds_nothing_for_longer_than_its_delay(
         assert bench.delivered() == ["before", "a", "b", "c"]
 
 
-async def test_a_restart_goes_on_where_the_last_run_ended(autojump_clock):
+async def test_a_restart_continues_where_the_last_run_ended(autojump_clock):
     """Delivered messages are not delivered again, the others when they are due."""
     bench = Bench()
     async with bench.running():
@@ -124,11 +124,11 @@ async def test_a_restart_goes_on_where_the_last_run_ended(autojump_clock):
         assert bench.delivered() == ["one"]
         await trio.sleep_until(10.5)
         assert bench.delivered() == ["one", "ten"]
-        assert bench.store.queries == 1  # "one" was not even looked at
+        assert bench.store.queries == 1  # "one" was not even looked up
 
 
-async def test_what_was_due_while_the_node_was_down_is_delivered_at_its_start(autojump_clock):
-    """At once, in order."""
+async def test_messages_due_while_the_node_was_down_come_at_its_start(autojump_clock):
+    """They are delivered at once and in order."""
     bench = Bench()
     for name in ("a", "b"):
         bench.send(1, name)
@@ -140,7 +140,7 @@ async def test_what_was_due_while_the_node_was_down_is_delivered_at_its_start(au
 
 
 async def test_a_kill_before_the_offsets_are_stored_repeats_no_delivery(autojump_clock):
-    """The index knows what was delivered: a promoted slave's directory too."""
+    """The index shows what was delivered, as it does on a promoted slave."""
     bench = Bench()
     async with bench.running():
         bench.send(1, "one")
@@ -155,8 +155,8 @@ async def test_a_kill_before_the_offsets_are_stored_repeats_no_delivery(autojump
         assert bench.service.delivered == 1
 
 
-async def test_the_index_is_asked_in_a_thread_one_message_after_the_other(autojump_clock):
-    """However long that takes the loop goes on, and each level keeps its order."""
+async def test_the_index_is_queried_in_a_thread_for_each_message(autojump_clock):
+    """The event loop goes on meanwhile, and each level keeps its order."""
     bench = Bench()
     for name in ("a", "b", "c"):
         bench.send(1, name)
@@ -183,7 +183,7 @@ async def test_the_index_is_asked_in_a_thread_one_message_after_the_other(autoju
 
 @pytest.mark.parametrize("case", ["no index", "no key"])
 async def test_without_index_or_key_a_kill_may_repeat_a_delivery(autojump_clock, case):
-    """At least once: nothing is lost, and nothing tells that it was delivered."""
+    """Delivery is at least once: nothing is lost, and nothing shows that it was delivered."""
     bench = Bench()
     async with bench.running():
         if case == "no key":
@@ -200,8 +200,8 @@ async def test_without_index_or_key_a_kill_may_repeat_a_delivery(autojump_clock,
         assert bench.delivered() == ["one", "one"]
 
 
-async def test_offsets_are_stored_only_when_their_deliveries_are_on_the_disk(autojump_clock):
-    """A power cut that takes a delivery takes no offset with it."""
+async def test_offsets_are_stored_only_after_their_deliveries_are_flushed(autojump_clock):
+    """A power cut that loses a delivery must not keep its offset."""
     bench = Bench()
     async with bench.running():
         bench.send(1, "one")
@@ -218,8 +218,8 @@ async def test_offsets_are_stored_only_when_their_deliveries_are_on_the_disk(aut
         assert stored_offsets(bench.disk) == {"1": 1}
 
 
-async def test_a_message_that_is_refused_is_tried_until_it_is_taken(autojump_clock):
-    """With longer and longer pauses; those behind it wait, and the order stays."""
+async def test_a_refused_delivery_is_retried_until_it_succeeds(autojump_clock):
+    """The pauses grow; later messages of the level wait, so the order stays."""
     bench = Bench()
     async with bench.running():
         bench.refusal = Status.SERVICE_NOT_AVAILABLE
@@ -235,8 +235,8 @@ async def test_a_message_that_is_refused_is_tried_until_it_is_taken(autojump_clo
         assert bench.service.fault is None
 
 
-async def test_what_can_never_be_stored_is_passed_over(autojump_clock):
-    """An illegal message blocks nobody; it is counted."""
+async def test_an_illegal_message_is_dropped_and_counted(autojump_clock):
+    """It does not block the messages after it."""
     bench = Bench()
     async with bench.running():
         bench.submit(Message("SCHEDULE_TOPIC_XXXX", b"x", properties={"DELAY": "1"}))
@@ -250,7 +250,7 @@ async def test_what_can_never_be_stored_is_passed_over(autojump_clock):
         assert bench.service.dropped == 2
 
 
-async def test_a_disk_that_cannot_be_read_loses_nothing(autojump_clock):
+async def test_a_read_error_loses_no_message(autojump_clock):
     """The level waits and tries again."""
     bench = Bench()
     read = bench.store.record_at
@@ -268,8 +268,8 @@ async def test_a_disk_that_cannot_be_read_loses_nothing(autojump_clock):
         assert bench.delivered() == ["a"]
 
 
-async def test_offsets_that_could_not_be_stored_are_stored_later(autojump_clock):
-    """A full disk costs nothing but time."""
+async def test_offsets_are_stored_once_a_full_disk_has_room(autojump_clock):
+    """The service retries the failed write."""
     bench = Bench()
     async with bench.running():
         bench.send(1, "a")
@@ -280,8 +280,8 @@ async def test_offsets_that_could_not_be_stored_are_stored_later(autojump_clock)
         assert stored_offsets(bench.disk) == {"1": 1}
 
 
-async def test_the_file_is_rocketmqs(autojump_clock):
-    """Bare integer keys are read, what is not ours is kept, what is no offset is passed over."""
+async def test_rocketmqs_offset_file_is_read_and_kept(autojump_clock):
+    """Bare integer keys are read, foreign fields kept and invalid offsets skipped."""
     bench = Bench()
     for name in ("a", "b", "c"):
         bench.send(1, name)
@@ -298,8 +298,8 @@ async def test_the_file_is_rocketmqs(autojump_clock):
 
 
 @pytest.mark.parametrize("text", [b'{"offsetTable":{"1":9}}', b'{"offsetTable":5}', b"{"])
-async def test_offsets_that_cannot_be_are_corrected(autojump_clock, text):
-    """One beyond the queue's end is taken for its end; a torn file is none."""
+async def test_invalid_offsets_in_the_file_are_corrected(autojump_clock, text):
+    """An offset beyond the queue's end becomes the end; a torn file counts as none."""
     bench = Bench()
     bench.disk.put(FILE, text)
     bench.send(1, "a")
@@ -310,8 +310,8 @@ async def test_offsets_that_cannot_be_are_corrected(autojump_clock, text):
         assert bench.delivered() == (["b"] if b"9" in text else ["a", "b"])
 
 
-async def test_messages_that_expired_before_they_were_due_are_passed_over(autojump_clock):
-    """Their number is told; the next is delivered."""
+async def test_messages_that_expired_before_they_were_due_are_skipped(autojump_clock):
+    """They are counted, and the next message is delivered."""
     bench = Bench()
     async with bench.running():
         for _ in range(3):
@@ -324,11 +324,11 @@ async def test_messages_that_expired_before_they_were_due_are_passed_over(autoju
         assert bench.service.dropped == 3
 
 
-async def test_a_start_waits_for_the_queues_to_be_built(autojump_clock):
-    """An offset beyond the end of a queue that is being built is not taken for a mistake."""
+async def test_delivery_waits_until_the_queues_are_built(autojump_clock):
+    """Until then a stored offset beyond the end of its queue is not an error."""
     bench = Bench()
-    behind = [100]
-    bench.service.dispatch_behind = lambda: behind[0]
+    backlog = [100]
+    bench.service.dispatch_behind = lambda: backlog[0]
     bench.disk.put(FILE, b'{"offsetTable":{"1":1}}')
     async with bench.running():
         await trio.sleep(5)
@@ -336,13 +336,13 @@ async def test_a_start_waits_for_the_queues_to_be_built(autojump_clock):
             bench.send(1, name)
         await trio.sleep(5)
         assert bench.delivered() == []
-        behind[0] = 0
+        backlog[0] = 0
         await trio.sleep(2)
         assert bench.delivered() == ["b"]
 
 
 async def test_levels_of_an_earlier_table_are_delivered_too(autojump_clock):
-    """A queue that today's table has no level for still has its messages."""
+    """Their queues still have messages, although no level of today's table belongs to them."""
     bench = Bench()
     properties = {"DELAY": "7", "REAL_TOPIC": "orders", "REAL_QID": "0", "UNIQ_KEY": "x"}
     message = Message("SCHEDULE_TOPIC_XXXX", b"x", queue_id=6, properties=properties)
@@ -354,8 +354,8 @@ async def test_levels_of_an_earlier_table_are_delivered_too(autojump_clock):
         assert bench.service.progress()[7] == (1, 1)
 
 
-async def test_an_address_in_the_place_of_the_time_is_looked_up(autojump_clock):
-    """A ConsumeQueueExt's address is no time: the record's own store time counts."""
+async def test_an_ext_address_in_place_of_the_time_is_not_taken_for_one(autojump_clock):
+    """The record's own store time counts instead of a ConsumeQueueExt address."""
     bench = Bench()
     bench.send(2, "a")
     ((_, record),) = records(bench.log)
@@ -368,8 +368,8 @@ async def test_an_address_in_the_place_of_the_time_is_looked_up(autojump_clock):
         assert bench.delivered() == ["a"]
 
 
-def test_what_is_due_at_once_need_not_fit_in_memory_at_once():
-    """A mebibyte of records at a time, one record at least; blanks have no size."""
+def test_due_messages_are_read_a_mebibyte_at_a_time():
+    """At least one record is read, whatever its size; blank units have no size."""
     large = Unit(0, 700_000, 1)
     assert len(_up_to_size([large] * 3)) == 1
     assert len(_up_to_size([Unit(0, 5_000_000, 1)])) == 1

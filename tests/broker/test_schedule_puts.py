@@ -1,4 +1,4 @@
-"""What a put does with a delay, and with a disk that is full."""
+"""Puts of delayed messages, and puts on a full disk."""
 
 import pytest
 
@@ -19,9 +19,9 @@ def record_of(master, result):
     return decode(master.commit_log.read(result.physic_offset, size))
 
 
-async def test_a_delayed_put_names_where_it_was_sent_to(tmp_path, autojump_clock):
-    """The record is in the schedule topic; the result is what RocketMQ's client would see: the
-    producer's topic and queue, with the place in the schedule queue.
+async def test_a_delayed_put_returns_the_producers_topic_and_queue(tmp_path, autojump_clock):
+    """The record is in the schedule topic. As in RocketMQ, only the queue offset in the result is
+    that of the schedule queue.
     """
     async with hastore.open_master(config(tmp_path)) as master:
         for index in range(3):
@@ -45,9 +45,9 @@ async def test_a_delayed_put_names_where_it_was_sent_to(tmp_path, autojump_clock
         Message("orders", b"x", queue_id=2**31, properties={"DELAY": "1"}),
     ],
 )
-async def test_what_cannot_be_delayed_is_illegal(tmp_path, autojump_clock, message):
-    """A producer has no business in the schedule topic, a level is a number, and what could not be
-    delivered to its queue is not taken.
+async def test_an_invalid_delayed_message_is_illegal(tmp_path, autojump_clock, message):
+    """Producers may not use the schedule topic, a level is a number, and the queue id must be valid
+    at the delivery.
     """
     async with hastore.open_master(config(tmp_path)) as master:
         result = await master.put(message)
@@ -57,7 +57,7 @@ async def test_what_cannot_be_delayed_is_illegal(tmp_path, autojump_clock, messa
 
 
 async def test_a_full_disk_refuses_puts_until_there_is_room(tmp_path, autojump_clock):
-    """The reason is the one given; a stopped master stays stopped when there is room again."""
+    """The answer has the given reason. A stopped master stays stopped when there is room again."""
     async with hastore.open_master(config(tmp_path)) as master:
         puts = master.put_message
         puts.set_disk_full("disk is 91 % full")

@@ -1,4 +1,4 @@
-"""What a slave knows of its own lag: what it was told of, and how old is what comes in."""
+"""A slave's own view of its lag: from its master's end, and from the age of incoming records."""
 
 from types import SimpleNamespace
 
@@ -18,7 +18,7 @@ NOW_MS = 1_700_000_000_000
 ALL = {"was_all": True}
 
 
-def stand_in(
+def fake_slave(
     *,
     rate,
     newest_ms,
@@ -31,7 +31,7 @@ def stand_in(
     linked_s=3_600.0,
     was_all=False,
 ):
-    """A slave as far as its link's status asks it."""
+    """The parts of a slave that the status of its link reads."""
     now = trio.current_time()
     ages = RecentLeast()
     if least_age_s is not None:
@@ -68,50 +68,52 @@ def stand_in(
 
 
 def link_of(slave, now_ms):
-    """What a slave says of its link."""
+    """The link in the status of a slave."""
     return module._link(slave, slave.ha_client, slave.record_ages, now_ms)
 
 
 @pytest.mark.parametrize(
     ("slave", "lag_bytes", "is_estimate", "lag_s"),
     [
-        ({"rate": 0.0, "newest_ms": NOW_MS - 60_000}, 0, False, 0.0),  # nothing comes
+        ({"rate": 0.0, "newest_ms": NOW_MS - 60_000}, 0, False, 0.0),  # no bytes come in
         ({"rate": 1e6, "newest_ms": NOW_MS}, 0, False, 0.0),
         ({"rate": 1e6, "newest_ms": NOW_MS - 60_000}, 60_000_000, True, 60.0),  # catching up
-        # A burst that has ended: it was new when it came.
+        # A burst that has ended: its records were new when they came.
         ({"rate": 1e6, "newest_ms": NOW_MS - 1_500, "read_ago_s": 1.5}, 0, False, 0.0),
         ({"rate": 1e6, "newest_ms": 0, "max_offset": 900}, 100, False, None),  # no record yet
-        ({"rate": 1e6, "newest_ms": NOW_MS + 9_000}, 0, False, 0.0),  # its clock is behind
+        ({"rate": 1e6, "newest_ms": NOW_MS + 9_000}, 0, False, 0.0),  # its clock is slow
         ({"rate": 1e6, "newest_ms": NOW_MS, "master_offset": None}, None, False, None),
-        # Its clock is a second ahead, or behind: so old is everything that comes.
+        # Its clock is a second fast, or slow: all records seem that much older, or newer.
         ({"rate": 2e7, "newest_ms": NOW_MS - 1_010, "least_age_s": 1.0}, 0, False, 0.01),
         ({"rate": 1e6, "newest_ms": NOW_MS + 900, "least_age_s": -1.0}, 100_000, True, 0.1),
-        # A slave that is a minute behind for longer than that is not thought to have a wrong clock.
+        # A lag of a minute that lasts is not mistaken for a wrong clock.
         ({"rate": 1e6, "newest_ms": NOW_MS - 60_000, "least_age_s": 60.0}, 58_000_000, True, 58.0),
-        # Received bytes that wait for dispatch, or that it stopped at, are not lacking.
+        # Received bytes that wait for dispatch, or at which it stopped, are no lag.
         ({"rate": 1e6, "newest_ms": NOW_MS - 500, "undispatched": 490_000}, 0, False, 0.01),
         ({"rate": 1e6, "newest_ms": NOW_MS - 60_000, "fault": "torn"}, 0, False, None),
-        # An old record that came at once with a new link, and was all there was.
+        # An old record that came at once on a new link, and was all there was.
         ({"rate": 4e3, "newest_ms": NOW_MS - 20_000, **ALL, "linked_s": 0.01}, 0, False, 0.01),
         (
             {"rate": 4e3, "newest_ms": NOW_MS - 20_000, **ALL, "linked_s": 1.51, "read_ago_s": 1.5},
             *(0, False, 0.01),
         ),
-        # There was more, or it may have been under way for as long as there is the link.
+        # There was more, or it may have been on its way since the link began.
         ({"rate": 1e6, "newest_ms": NOW_MS - 20_000, "linked_s": 0.01}, 20_000_000, True, 20.0),
         ({"rate": 1e6, "newest_ms": NOW_MS - 20_000, **ALL}, 20_000_000, True, 20.0),
         ({"rate": 1e6, "newest_ms": NOW_MS - 20_000, **ALL, "linked_s": 5.0}, 5_000_000, True, 5.0),
     ],
 )
-async def test_a_lag_as_a_slave_knows_it(slave, lag_bytes, is_estimate, lag_s, autojump_clock):
-    """From what it was told of and lacks, and, while bytes come in, from their age and rate."""
-    link = link_of(stand_in(**slave), NOW_MS)
+async def test_a_slave_knows_or_estimates_its_lag(
+    slave, lag_bytes, is_estimate, lag_s, autojump_clock
+):
+    """From its master's end and its own; while bytes come in, also from their age and rate."""
+    link = link_of(fake_slave(**slave), NOW_MS)
     assert (link.lag_bytes, link.lag_is_estimate) == (lag_bytes, is_estimate)
     assert link.lag_s == (None if lag_s is None else pytest.approx(lag_s, abs=0.002))
     assert link.local_address == "127.0.0.1:5"
 
 
-async def test_a_slave_that_has_all_knows_it(tmp_path):
+async def test_a_slave_in_step_reports_no_lag(tmp_path):
     """Two seconds after the last byte at the latest."""
     async with master_on(tmp_path / "m") as master, slave_of(master, tmp_path / "s") as slave:
         await put(master, 10)
@@ -120,13 +122,13 @@ async def test_a_slave_that_has_all_knows_it(tmp_path):
         await eventually(
             lambda: not slave.ha_client.received.flow_monitor.bytes_per_s(trio.current_time())
         )
-        _, told = await call_json("status", at(slave))
-        assert told["ack_level"] == "received"
-        assert (told["master_link"]["lag_bytes"], told["master_link"]["lag_s"]) == (0, 0)
+        _, reported = await call_json("status", at(slave))
+        assert reported["ack_level"] == "received"
+        assert (reported["master_link"]["lag_bytes"], reported["master_link"]["lag_s"]) == (0, 0)
 
 
-async def test_a_slave_that_comes_back_to_an_idle_master_does_not_think_it_is_far_behind(tmp_path):
-    """Its newest record is 20 s old, and was all that it lacked."""
+async def test_a_slave_that_returns_to_an_idle_master_reports_little_lag(tmp_path):
+    """Its newest record is 20 s old, but was all that it lacked."""
     async with master_on(tmp_path / "m") as master:
         async with slave_of(master, tmp_path / "s"):
             await put(master, 10)
@@ -140,11 +142,11 @@ async def test_a_slave_that_comes_back_to_an_idle_master_does_not_think_it_is_fa
     assert link.lag_bytes < master.max_offset
 
 
-# -- bytes to compare ----------------------------------------------------------------------------
+# -- log digests ---------------------------------------------------------------------------------
 
 
 async def digest(node, **fields):
-    """Ask a node's processor for a digest."""
+    """Request a log digest from a node's processor."""
     from hastore.broker.port.admin_processors import AdminProcessors
 
     texts = {name.rstrip("_"): str(value) for name, value in fields.items()}
@@ -152,8 +154,8 @@ async def digest(node, **fields):
     return await AdminProcessors(node, None, node.env.offload).log_digest(request)
 
 
-async def test_a_digest_is_of_bytes_that_are_there(tmp_path):
-    """Any range of the log up to 4 MiB; master and slave give the same; all else is refused."""
+async def test_a_digest_covers_only_bytes_that_are_in_the_log(tmp_path):
+    """Master and slave return the same for a range of at most 4 MiB; other ranges are refused."""
     async with master_on(tmp_path / "m") as master, slave_of(master, tmp_path / "s") as slave:
         await put(master, 10)
         end = master.max_offset

@@ -1,4 +1,4 @@
-"""What the tests of several commands share."""
+"""The fixture that runs a command in the test process."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from hastore_cli.main import main
 
 @pytest.fixture
 def run(capsysbinary):
-    """Runs a command in this process: exit code, stdout, stderr."""
+    """A function that runs a command and returns its exit code, stdout and stderr."""
 
     def call(*arguments):
         code = main([str(argument) for argument in arguments])

@@ -17,10 +17,10 @@ from tests.support.commands.running import WITHIN_S, command, environment
 def on_a_terminal(
     *arguments, columns=80, lines=24, cwd=None, stdin=None, stdout=None, until=None, **extra
 ):
-    """Run a command; gives its exit code and the lines that it printed, stderr among them.
+    """Run a command; return its exit code and the lines that it printed, including stderr.
 
-    ``stdin``: bytes from a pipe; ``stdout``: a file for it; else they are the terminal, too.
-    ``until``: called with all that was printed so far; once it is true it gets a SIGINT.
+    ``stdin``: bytes to send through a pipe; ``stdout``: a file; by default both are the terminal.
+    ``until``: called with all output so far; once it returns true, the command gets a SIGINT.
     """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
@@ -52,19 +52,19 @@ def on_a_terminal(
 
 
 def plain(line):
-    """A line without what moves the cursor or colours it."""
+    """Remove the escape sequences that move the cursor or set colours."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip()
 
 
 def _without_size():
-    """The terminal says how large it is, not the variables of who runs the tests."""
+    """The environment without COLUMNS and LINES, so that only the pty's size counts."""
     return {n: v for n, v in environment().items() if n not in {"COLUMNS", "LINES"}}
 
 
 def read_from(descriptor, deadline):
-    """What is printed next; nothing once the other side is closed."""
+    """Read the next output; return no bytes once the other side is closed."""
     readable, _, _ = select.select([descriptor], [], [], deadline - time.monotonic())
-    assert readable, "the command prints nothing more and does not end"
+    assert readable, "the command stopped printing but did not end"
     try:
         return os.read(descriptor, 65_536)
     except OSError:

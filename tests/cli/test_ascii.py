@@ -1,4 +1,4 @@
-"""A terminal or a pipe that knows ASCII only gets text from every command, never an error."""
+"""Every command prints to an ASCII-only terminal or pipe without an encoding error."""
 
 import io
 import sys
@@ -11,7 +11,7 @@ from tests.cli.live_node import master_with
 from tests.cli.on_a_terminal import on_a_terminal
 from tests.support.store.log_builder import LogBuilder
 
-# Nothing of Python's that turns a C locale into UTF-8.
+# Turns off everything with which Python makes a C locale UTF-8.
 ASCII = {
     "LC_ALL": "C",
     "PYTHONCOERCECLOCALE": "0",
@@ -22,7 +22,7 @@ ASCII = {
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
-    """A directory with two logs, one of them damaged, whose messages are no ASCII."""
+    """A directory with two logs, one of them damaged; its path and messages are not ASCII."""
     here = tmp_path_factory.mktemp("grün")
     for name in ("D1", "D2"):
         builder = LogBuilder()
@@ -38,7 +38,7 @@ def here(tmp_path_factory):
 
 
 def checked(shown):
-    """What was printed is ASCII, is something, and is no error of encoding."""
+    """Assert that the output is ASCII, is not empty and shows no encoding error; return it."""
     assert shown.isascii(), shown
     assert shown.strip()
     for wrong in ("Traceback", "unexpected", "codec"):
@@ -84,11 +84,11 @@ def checked(shown):
         (0, "pipeline list"),
     ],
 )
-def test_commands_that_need_no_node(here, monkeypatch, code, line):
-    """Tables, reports, errors with paths and topics in them."""
-    monkeypatch.setenv("HASTORE_ADDR", "127.0.0.1:1")  # at the default port somebody may be
+def test_commands_without_a_node_print_ascii(here, monkeypatch, code, line):
+    """Tables, reports, and errors that contain paths and topics."""
+    monkeypatch.setenv("HASTORE_ADDR", "127.0.0.1:1")  # a node may run at the default port
     monkeypatch.chdir(here)
-    monkeypatch.setenv("HASTORE_ADDR", "127.0.0.1:1")  # at the default port may be a node
+    monkeypatch.setenv("HASTORE_ADDR", "127.0.0.1:1")  # a node may run at the default port
     streams = []
     for name in ("stdout", "stderr"):
         stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
@@ -112,26 +112,26 @@ def test_commands_that_need_no_node(here, monkeypatch, code, line):
         (0, "sim run --seeds 0..0 --jobs 1"),
     ],
 )
-def test_a_terminal_whose_whole_locale_is_ascii(here, code, line):
-    """Paths, files that are written and bars as well."""
+def test_terminal_with_an_ascii_locale_gets_ascii(here, code, line):
+    """Also for paths, written files and progress bars."""
     found, lines = on_a_terminal(*line.split(), cwd=here, **ASCII)
     assert found == code, lines
     checked("\n".join(lines))
 
 
 @pytest.mark.parametrize("more", [(), ("-F", "%s\\n")], ids=["table", "format"])
-def test_a_terminal_of_latin_1_gets_its_own_bytes(here, more):
-    """Also of a body that a format prints; what Latin-1 lacks is escaped."""
+def test_latin_1_terminal_gets_latin_1_bytes(here, more):
+    """Also for a body that a format prints; characters missing from Latin-1 are escaped."""
     command = ("log", "cat", "D1", "-n", 1, *more)
     _, lines = on_a_terminal(*command, columns=200, cwd=here, PYTHONIOENCODING="l1")
     data = "\n".join(lines).encode(errors="surrogateescape")
     assert "grüße, \\u65e5\\u672c" in data.decode("l1")
 
 
-def test_a_node_and_who_talks_to_it(here):
-    """Its log, status, explain, produce, consume, topics and groups."""
+def test_a_node_and_its_clients_print_ascii(here):
+    """The node's log, and the commands that query it, produce or consume."""
     body = "grüße\n".encode()
-    streams = {"PYTHONIOENCODING": "ascii"}  # a C locale would have no such key as an argument
+    streams = {"PYTHONIOENCODING": "ascii"}  # under a C locale, an argument cannot hold this key
     with master_with(here / "näme", **streams) as master:
         address = ("--addr", master.address)
         for code, arguments in (
@@ -155,8 +155,8 @@ def test_a_node_and_who_talks_to_it(here):
     assert log.isascii()
 
 
-def test_what_an_encoding_lacks_is_shown_simpler():
-    """A simpler character where there is one, else an escape; each encoding keeps its own."""
+def test_unencodable_characters_are_replaced_or_escaped():
+    """A similar character if there is one, else an escape; encodable characters are kept."""
     ascii_stream, latin, utf8 = (
         io.TextIOWrapper(io.BytesIO(), encoding=name) for name in ("ascii", "latin-1", "utf-8")
     )

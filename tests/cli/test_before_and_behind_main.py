@@ -1,4 +1,4 @@
-"""Ctrl-C before the command line is there, and when a command has done all it had to."""
+"""Ctrl-C before the command line is parsed, and after the command has finished."""
 
 import signal
 import subprocess
@@ -28,7 +28,7 @@ runpy.run_module("hastore_cli", run_name="__main__", alter_sys=True)
 
 
 def run(when, **how):
-    """`hastore --version`, which is sent SIGINT before or behind it."""
+    """Run `hastore --version`, which gets a SIGINT before or after main()."""
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, "--version", when],
         env=environment(),
@@ -41,15 +41,15 @@ def run(when, **how):
 
 
 @pytest.mark.parametrize("when", ["before", "behind"])
-def test_ctrl_c_outside_of_main_says_nothing(when):
-    """The process ends by the signal, as any tool does, without a traceback."""
+def test_ctrl_c_outside_main_prints_no_traceback(when):
+    """The process dies of the signal, as other tools do."""
     done = run(when)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
     assert done.stdout.startswith("hastore ") == (when == "behind")
 
 
 @pytest.mark.parametrize("when", ["before", "behind"])
-def test_ctrl_c_that_is_ignored_stays_so(when):
-    """As a shell starts what it puts into the background."""
+def test_ignored_ctrl_c_stays_ignored(when):
+    """A shell starts background jobs this way."""
     done = run(when, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
     assert (done.returncode, done.stderr) == (0, "")

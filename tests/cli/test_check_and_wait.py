@@ -1,4 +1,4 @@
-"""`hastore check` and `hastore wait`: thresholds, exit codes, what is missing."""
+"""`hastore check` and `hastore wait`: thresholds, exit codes and unmet conditions."""
 
 import attrs
 import pytest
@@ -31,35 +31,35 @@ STREAMING = attrs.evolve(
 
 
 def behind(lag_bytes, lag_s=None):
-    """A master whose slave is that far behind."""
+    """A master whose slave lags by ``lag_bytes``."""
     return attrs.evolve(FINE, slaves=(attrs.evolve(NEAR, lag_bytes=lag_bytes, lag_s=lag_s),))
 
 
 def least(lag_s):
-    """A master whose slave has been behind since before the master's start."""
+    """A master whose slave has lagged since before the master started."""
     row = attrs.evolve(NEAR, lag_bytes=5, lag_s=lag_s, lag_s_is_least=True)
     return attrs.evolve(FINE, slaves=(row,))
 
 
 def late(*rows, acks_needed=1):
-    """A master whose puts wait 3 s, and slaves that are 620 B behind for 5.2 s, but for this."""
+    """A master whose puts wait 3 s; slaves lag by 620 B and 5.2 s unless their row differs."""
     as_is = {"lag_bytes": 620, "lag_s": 5.2, "last_report_age_s": 5.1}
     slaves = tuple(attrs.evolve(NEAR, **{**as_is, **changes}) for changes in rows)
     return attrs.evolve(FINE, slaves=slaves, acks_needed=acks_needed, slave_timeout_s=3.0)
 
 
 IN_TIME = {"lag_s": 2.9}
-IDLE = {"lag_bytes": 0, "lag_s": 0.0}  # it reports once in 5 s
+IDLE = {"lag_bytes": 0, "lag_s": 0.0}  # reports every 5 s
 STEADY = {"last_report_age_s": 0.01}
 
 
 def heard_s_ago(age_s):
-    """A slave whose master may be silent for 20 s."""
+    """A slave that last heard its master ``age_s`` ago, of at most 20 s."""
     link = attrs.evolve(STREAMING.master_link, last_read_age_s=age_s, silent_max_s=20.0)
     return attrs.evolve(STREAMING, master_link=link)
 
 
-MASTERS_DAMAGE = attrs.evolve(
+MASTER_LOG_DAMAGED = attrs.evolve(
     STREAMING,
     master_link=attrs.evolve(
         STREAMING.master_link, reason="the log of master m is damaged at 7, and this slave's"
@@ -84,7 +84,7 @@ MASTERS_DAMAGE = attrs.evolve(
             Level.CRITICAL,
             "is 129.0 MiB behind; more than 128.0 MiB",
         ),
-        # Behind by what is older than the master's start: that it is 3 s at least says little.
+        # The lag began before the master started, so 3 s is only a lower bound.
         (least(3.0), {"warn_lag_s": 60.0}, Level.WARNING, "at least 3.0 s: from before"),
         (
             least(3.0),
@@ -97,7 +97,7 @@ MASTERS_DAMAGE = attrs.evolve(
         (attrs.evolve(FINE, slaves=(NEAR, STRANGER)), {"min_slaves": 2}, Level.CRITICAL, "1 of 2"),
         (heard_s_ago(15.0), {}, Level.OK, "follows"),
         (heard_s_ago(21.0), {}, Level.CRITICAL, "silent for 21.0 s"),
-        (MASTERS_DAMAGE, {}, Level.WARNING, "the log of master m is damaged at 7"),
+        (MASTER_LOG_DAMAGED, {}, Level.WARNING, "the log of master m is damaged at 7"),
         (behind(0, 3.0), {"warn_lag_s": 2.0}, Level.WARNING, "3.0 s; more than 2.0 s"),
         (
             behind(0, 3.0),
@@ -106,7 +106,7 @@ MASTERS_DAMAGE = attrs.evolve(
             "3.0 s; more than 2.0 s",
         ),
         (behind(None), {}, Level.WARNING, "lag is not known"),
-        # Nobody acknowledges as long as a put waits: each is FLUSH_SLAVE_TIMEOUT.
+        # No slave acknowledges while a put waits: every put is FLUSH_SLAVE_TIMEOUT.
         (
             late({}),
             {},
@@ -154,16 +154,16 @@ MASTERS_DAMAGE = attrs.evolve(
         ),
     ],
 )
-def test_a_node_is_judged_by_its_worst_finding(status, limits, level, text):
-    """One line that begins with the level and says why."""
+def test_check_reports_the_worst_finding(status, limits, level, text):
+    """The line begins with the level and gives the reason."""
     verdict = check_status(status, attrs.evolve(DEFAULTS, **limits))
     assert verdict.level is level, verdict.line
     assert verdict.line.startswith(f"{level.name} ")
     assert text in verdict.line
 
 
-def test_the_performance_data_is_what_plugins_write():
-    """label=value;warn;crit;min, behind the one bar of the line."""
+def test_performance_data_has_the_nagios_plugin_format():
+    """label=value;warn;crit;min, after the only bar of the line."""
     line = check_status(attrs.evolve(behind(5, 0.25), disk_used_ratio=0.414), DEFAULTS).line
     text, _, figures = line.partition(" | ")
     assert "|" not in text
@@ -207,8 +207,8 @@ def test_the_performance_data_is_what_plugins_write():
         ({"healthy": True}, attrs.evolve(FINE, dispatch_fault="torn"), "nothing new: torn"),
     ],
 )
-def test_what_is_not_so_yet_is_named(wanted, status, missing):
-    """And nothing where all of it is so."""
+def test_wait_names_each_unmet_condition(wanted, status, missing):
+    """The list is empty if all conditions are met."""
     found = Wanted(**wanted).missing(status)
     assert missing in "; ".join(found)
     assert bool(found) is bool(missing)
@@ -219,9 +219,9 @@ def test_what_is_not_so_yet_is_named(wanted, status, missing):
     [
         (FINE, True, True),
         (STREAMING, True, True),
-        (MASTERS_DAMAGE, True, True),
-        (behind(1 << 40), True, True),  # a lag is for `check` and `--lag-below`
-        (ALONE, True, False),  # it takes puts, and answers SLAVE_NOT_AVAILABLE
+        (MASTER_LOG_DAMAGED, True, True),
+        (behind(1 << 40), True, True),  # lag matters only to `check` and `--lag-below`
+        (ALONE, True, False),  # accepts puts, but answers SLAVE_NOT_AVAILABLE
         (late({}), True, False),
         (attrs.evolve(FINE, dispatch_fault="torn"), True, False),
         (attrs.evolve(FINE, puts_refused_because="full"), False, False),
@@ -230,8 +230,8 @@ def test_what_is_not_so_yet_is_named(wanted, status, missing):
         (heard_s_ago(21.0), False, False),
     ],
 )
-def test_a_fault_is_one_wherever_somebody_asks(status, is_ready, is_healthy):
-    """`/ready`, `wait --healthy`, `check` and `doctor` never contradict each other."""
+def test_ready_wait_check_and_doctor_agree(status, is_ready, is_healthy):
+    """A fault that one of them reports is never hidden by another."""
     assert health("/ready", {}, status).ok is is_ready
     assert (not Wanted(healthy=True).missing(status)) is is_healthy
     found = [
@@ -244,8 +244,8 @@ def test_a_fault_is_one_wherever_somebody_asks(status, is_ready, is_healthy):
         assert Result.BAD not in found
 
 
-async def test_wait_ends_when_it_is_so(tmp_path):
-    """While it waits a slave comes; then it is over at once."""
+async def test_wait_ends_once_its_conditions_are_met(tmp_path):
+    """A slave connects during the wait."""
     async with master_on(tmp_path / "m") as master:
         await put(master)
         ended = []
@@ -262,60 +262,60 @@ async def test_wait_ends_when_it_is_so(tmp_path):
         assert "is as asked after" in out
 
 
-async def test_wait_says_what_is_missing_when_the_time_is_over(tmp_path):
-    """Exit code 5; 3 where nobody ever answered; 2 where nothing was asked for."""
+async def test_wait_reports_unmet_conditions_on_timeout(tmp_path):
+    """Exit code 5; 3 if no node ever answered; 2 if no condition was given."""
     async with master_on(tmp_path / "m") as master:
-        code, _, said = await call("wait", at(master), "--healthy", "--timeout", "300ms")
+        code, _, err = await call("wait", at(master), "--healthy", "--timeout", "300ms")
         assert code == 5
-        assert is_one_line_with_a_next_step(said)
-        assert "no slave is connected" in said
-        code, told = await call_json("wait", at(master), "--offset", "9", "--timeout", "100ms")
-        assert (code, told["met"], told["has_answered"]) == (5, False, True)
-    code, _, said = await call("wait", "127.0.0.1:1", "--healthy", "--timeout", "100ms")
+        assert is_one_line_with_a_next_step(err)
+        assert "no slave is connected" in err
+        code, answer = await call_json("wait", at(master), "--offset", "9", "--timeout", "100ms")
+        assert (code, answer["met"], answer["has_answered"]) == (5, False, True)
+    code, _, err = await call("wait", "127.0.0.1:1", "--healthy", "--timeout", "100ms")
     assert code == 3
-    assert is_one_line_with_a_next_step(said)
+    assert is_one_line_with_a_next_step(err)
     assert (await call("wait", "127.0.0.1:1"))[0] == 2
 
 
-async def test_wait_without_time_looks_once(tmp_path):
-    """What is so is so; what is not is exit code 5, and nobody there 3."""
+async def test_wait_with_zero_timeout_checks_once(tmp_path):
+    """Exit code 0 if the condition is met, 5 if not, 3 if no node answers."""
     no_time = ("--timeout", "0s")
     async with master_on(tmp_path / "m") as master:
         assert (await call("wait", at(master), "--role", "master", *no_time))[0] == 0
-        code, _, said = await call("wait", at(master), "--healthy", *no_time)
-        assert (code, said.startswith("error: not so: puts are")) == (5, True), said
-    code, _, said = await call("wait", "127.0.0.1:1", "--healthy", *no_time)
+        code, _, err = await call("wait", at(master), "--healthy", *no_time)
+        assert (code, err.startswith("error: not so: puts are")) == (5, True), err
+    code, _, err = await call("wait", "127.0.0.1:1", "--healthy", *no_time)
     assert code == 3
-    assert "cannot" in said
+    assert "cannot" in err
 
 
-async def test_a_lag_below_nothing_is_refused():
-    """It could never be met, so no time is waited out."""
-    code, _, said = await call("wait", "127.0.0.1:1", "--lag-below", "0B")
+async def test_wait_refuses_lag_below_zero():
+    """No lag is below zero, so waiting would be pointless."""
+    code, _, err = await call("wait", "127.0.0.1:1", "--lag-below", "0B")
     assert code == 2
-    assert is_one_line_with_a_next_step(said)
-    assert "--lag-below 1B" in said
+    assert is_one_line_with_a_next_step(err)
+    assert "--lag-below 1B" in err
 
 
 @pytest.mark.parametrize("addr", ["127.0.0.1:99999", "127.0.0.1", "::1", "h:x", "127.0.0.1:0"])
-async def test_wait_for_no_address_is_refused_at_once(addr):
-    """What can never answer is a usage error, as for `status`, and no time is waited out."""
-    code, _, said = await call("wait", addr, "--healthy", "--timeout", "5s")
+async def test_wait_refuses_an_invalid_address_at_once(addr):
+    """An address that can never answer is a usage error, as for `status`."""
+    code, _, err = await call("wait", addr, "--healthy", "--timeout", "5s")
     assert code == 2
-    assert is_one_line_with_a_next_step(said)
+    assert is_one_line_with_a_next_step(err)
 
 
-async def test_wait_for_a_directory_that_may_come_goes_on(tmp_path):
-    """It need not be there yet, whatever is in its name."""
+async def test_wait_accepts_a_directory_that_does_not_exist_yet(tmp_path):
+    """Even if its name contains a colon."""
     for name in ("later", "la:ter"):
         where = tmp_path / name
-        code, _, said = await call("wait", where, "--healthy", "--timeout", "10ms")
+        code, _, err = await call("wait", where, "--healthy", "--timeout", "10ms")
         assert code == 3
-        assert name in said
+        assert name in err
 
 
 async def test_check_has_nagios_exit_codes(tmp_path):
-    """0, 2, and 3 for a node that does not answer and for a wrong option."""
+    """0, 2, and 3 for an unreachable node or a wrong option."""
     async with master_on(tmp_path / "m") as master:
         code, out, _ = await call("check", at(master))
         assert code == 2
@@ -333,20 +333,20 @@ async def test_check_has_nagios_exit_codes(tmp_path):
     assert (await call("check", "--no-such-option"))[0] == 3
 
 
-async def test_a_slave_that_stopped_makes_check_and_doctor_tell(tmp_path):
-    """Its link stands and it reports nothing: puts time out. Idle and caught up, all is well."""
+async def test_check_and_doctor_report_a_slave_that_stopped_reporting(tmp_path):
+    """Its connection stays open while puts time out; once it has caught up, all is well."""
     async with master_on(tmp_path / "m") as master:
         await put(master)
         async with raw_slave(master) as silent:
             await silent.report(master.max_offset)
             await eventually(lambda: master.status().slave_unavailable_because is None)
-            await put(master)  # until it has timed out
+            await put(master)  # returns once it has timed out
             code, out, _ = await call("check", at(master))
             assert code == 2
             assert "puts are FLUSH_SLAVE_TIMEOUT: no slave acknowledges within 300.0 ms" in out
-            code, told = await call_json("doctor", at(master))
+            code, answer = await call_json("doctor", at(master))
             assert code == 1
-            seen = {each["check"]: each for each in told["findings"]}
+            seen = {each["check"]: each for each in answer["findings"]}
             assert (seen["slaves"]["result"], seen["gap"]["result"]) == ("bad", "bad")
             assert "stopped, cut off, or waits for its disk" in seen["gap"]["next"]
             await silent.report(master.max_offset)
@@ -363,10 +363,10 @@ async def test_a_slave_that_stopped_makes_check_and_doctor_tell(tmp_path):
         ("--warn-disk", "95", "--crit-disk", "90"),
     ],
 )
-async def test_bounds_that_would_never_warn_are_refused(bounds):
-    """Exit code 3 before anybody is asked; the same bound twice, or one alone, is fine."""
-    code, out, said = await call("check", "127.0.0.1:1", *bounds)
+async def test_check_refuses_a_warning_bound_above_the_critical_one(bounds):
+    """Exit code 3, and no node is asked; equal bounds, or one alone, are accepted."""
+    code, out, err = await call("check", "127.0.0.1:1", *bounds)
     assert (code, out) == (3, "")
-    assert f"{bounds[0]} is above {bounds[2]}" in said
+    assert f"{bounds[0]} is above {bounds[2]}" in err
     for fine in ((*bounds[:3], bounds[1]), bounds[:2], bounds[2:]):
         assert (await call("check", "127.0.0.1:1", *fine))[1].startswith("UNKNOWN cannot")

@@ -1,4 +1,4 @@
-"""Settings from flags, environment and TOML: precedence, origins, and errors that help."""
+"""Settings from flags, environment and TOML: precedence, origins and error messages."""
 
 import errno
 import os
@@ -30,7 +30,7 @@ from tests.support.commands.running import REPO_ROOT
 
 @pytest.fixture(autouse=True)
 def no_other_sources(monkeypatch, tmp_path):
-    """No variable and no file of this machine takes part."""
+    """Hide this machine's environment variables and configuration files."""
     import os
 
     for name in list(os.environ):
@@ -41,13 +41,13 @@ def no_other_sources(monkeypatch, tmp_path):
 
 
 def write(path: Path, text: str) -> Path:
-    """Write a TOML file and give its path."""
+    """Write a TOML file and return its path."""
     path.write_text(text)
     return path
 
 
-def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_path, monkeypatch):
-    """Each source is taken where no stronger one speaks, and is remembered."""
+def test_flags_override_environment_then_file_then_default(tmp_path, monkeypatch):
+    """The origin of each setting is recorded."""
     file = write(
         tmp_path / "h.toml",
         '[node]\ndata="F"\nname="from-file"\ncluster="from-file"\n[ha]\nslave_timeout="9s"\n',
@@ -70,7 +70,7 @@ def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(tmp_pat
 
 
 def test_check_config_prints_every_setting():
-    """Each key that a kind of node heeds is there, but for those that are unset."""
+    """All keys that this kind of node uses, except unset ones."""
     for node, flags in (
         ("master", {"node_data": "D"}),
         ("slave", {"node_data": "D", "ha_master": ("127.0.0.1", 1)}),
@@ -98,14 +98,14 @@ def test_check_config_prints_every_setting():
     ],
 )
 def test_every_field_of_the_configuration_is_a_setting(part, config):
-    """Whatever a node can be told can be told in a file, by a variable or by a flag."""
+    """So every option of a node can be set by a file, a variable or a flag."""
     fields = {field.name for field in attrs.fields(config)} - {"store", "ha", "remoting"}
     places = [place for places in PLACES.values() for place in places.values()]
     assert fields <= {place.field.name for place in places if place.part == part}
 
 
-def test_what_check_config_prints_is_the_same_configuration_again(tmp_path):
-    """The printed TOML, used as a file, gives an equal node."""
+def test_check_config_output_configures_an_equal_node(tmp_path):
+    """The printed TOML is read back as a configuration file."""
     flags = {
         "node_data": 'a "quoted" \\ path',
         "node_role": BrokerRole.ASYNC_MASTER,
@@ -138,8 +138,8 @@ def test_what_check_config_prints_is_the_same_configuration_again(tmp_path):
         ('[store]\nslave_timeot="3s"', "[store] slave_timeot", "[ha] slave_timeout"),
     ],
 )
-def test_an_unknown_key_is_named_with_its_file_and_the_nearest_key(tmp_path, text, what, nearest):
-    """A misspelt, a misplaced and a homeless key each lead to the right one."""
+def test_unknown_key_error_names_the_file_and_the_nearest_key(tmp_path, text, what, nearest):
+    """For misspelt keys, keys in a wrong section, and keys without a section."""
     file = write(tmp_path / "bad.toml", text)
     with pytest.raises(ConfigError) as caught:
         read_config_file(file)
@@ -151,7 +151,7 @@ def test_an_unknown_key_is_named_with_its_file_and_the_nearest_key(tmp_path, tex
 
 
 @pytest.mark.parametrize(
-    ("section", "key", "value", "said"),
+    ("section", "key", "value", "reason"),
     [
         ("ha", "slave_timeout", 3, "write 500ms, 3s"),
         ("ha", "slave_timeout", "0s", "above 0"),
@@ -177,12 +177,12 @@ def test_an_unknown_key_is_named_with_its_file_and_the_nearest_key(tmp_path, tex
         ("store", "flush_least_pages", -1, "whole number"),
     ],
 )
-def test_a_value_that_cannot_be_is_named_with_file_and_key(section, key, value, said):
-    """The message says where the value stands and what would be right."""
+def test_invalid_value_error_names_the_file_and_the_key(section, key, value, reason):
+    """The message also says which values are valid."""
     with pytest.raises(ConfigError) as caught:
         parse_table({section: {key: value}}, "x.toml")
     assert str(caught.value).startswith(f"x.toml: [{section}] {key}: ")
-    assert said in str(caught.value)
+    assert reason in str(caught.value)
     assert caught.value.hint.startswith("correct it, or leave it out")
 
 
@@ -199,27 +199,27 @@ def test_a_value_that_cannot_be_is_named_with_file_and_key(section, key, value, 
         ("delay_levels", "1s  2m", "message_delay_level", "1s 2m"),
     ],
 )
-def test_a_value_is_taken_in_the_forms_that_people_write(tmp_path, key, value, field, expected):
-    """Hours, percentages and lists become what the store works with."""
+def test_values_are_accepted_in_several_notations(tmp_path, key, value, field, expected):
+    """Hours, percentages and lists are converted to the store's units."""
     text = value if isinstance(value, int) else f'"{value}"'
     file = write(tmp_path / "v.toml", f"[store]\n{key} = {text}\n")
     settings = node_settings("master", {"node_data": "D"}, str(file))
     assert getattr(settings.node.store, field) == expected
 
 
-def test_a_variable_that_cannot_be_is_named():
-    """An environment variable is its own place in an error."""
+def test_invalid_variable_is_named_in_the_error():
+    """The error gives the variable as the origin of the value."""
     with pytest.raises(ConfigError, match="HASTORE_STORE_FILE_SIZE: '12x' is not a size"):
         read_environment({"HASTORE_STORE_FILE_SIZE": "12x"})
 
 
-def test_an_empty_variable_is_no_setting():
-    """`HASTORE_NODE_NAME=` unsets, as it does for other tools."""
+def test_empty_variable_counts_as_unset():
+    """`HASTORE_NODE_NAME=` unsets the name, as with other tools."""
     assert read_environment({"HASTORE_NODE_NAME": ""}) == {}
 
 
-def test_a_variable_that_looks_misspelt_is_found():
-    """A near miss of a setting is told, a stranger's variable is left in peace."""
+def test_misspelt_variables_are_reported():
+    """Variables of other programs, such as those that Kubernetes sets, are ignored."""
     environ = {"HASTORE_STORE_FILE_SZE": "1", "HASTORE_HA_SERVICE_HOST": "k8s", "HASTORE_X": ""}
     assert near_miss_variables(environ) == [("HASTORE_STORE_FILE_SZE", "HASTORE_STORE_FILE_SIZE")]
 
@@ -227,8 +227,8 @@ def test_a_variable_that_looks_misspelt_is_found():
 @pytest.mark.parametrize(
     ("node", "role"), [("master", "SLAVE"), ("slave", "SYNC_MASTER"), ("slave", "ASYNC_MASTER")]
 )
-def test_a_file_of_another_role_is_refused(tmp_path, node, role):
-    """A slave's file does not make a master, nor the other way round."""
+def test_config_file_with_another_role_is_refused(tmp_path, node, role):
+    """A slave's file cannot start a master, nor a master's file a slave."""
     file = write(tmp_path / "r.toml", f'[node]\nrole = "{role.lower()}"\ndata = "D"\n')
     with pytest.raises(
         ConfigError, match=f"wrong role: .* says {role}, and this is `hastore {node}"
@@ -236,8 +236,8 @@ def test_a_file_of_another_role_is_refused(tmp_path, node, role):
         resolve(node, flags={}, environ={}, file=file)
 
 
-def test_a_file_may_serve_both_kinds_of_node(tmp_path):
-    """Keys that only the other kind heeds are left alone, so that a slave can be promoted."""
+def test_one_file_can_configure_a_master_and_a_slave(tmp_path):
+    """Each ignores the other's keys, so a slave can be promoted with the same file."""
     file = write(
         tmp_path / "both.toml",
         '[node]\ndata="D"\n[listen]\nha="h:1"\n[ha]\nmaster="m:2"\nfrom="LAST_FILE"\n',
@@ -251,8 +251,8 @@ def test_a_file_may_serve_both_kinds_of_node(tmp_path):
     assert master.ha_listen == ("h", 1)
 
 
-def test_what_has_no_default_must_be_given():
-    """A missing directory or master names the flag, the variable and the key."""
+def test_settings_without_a_default_are_required():
+    """The error for a missing directory or master names the flag and the variable."""
     with pytest.raises(ConfigError, match="--data is missing") as caught:
         node_settings("master", {}, None)
     assert "HASTORE_NODE_DATA" in caught.value.hint
@@ -260,8 +260,8 @@ def test_what_has_no_default_must_be_given():
         node_settings("slave", {"node_data": "D"}, None)
 
 
-def test_the_first_file_that_exists_is_the_one(tmp_path, monkeypatch):
-    """-c, then HASTORE_CONFIG, then the working directory, then the user's directory."""
+def test_first_existing_config_file_is_used(tmp_path, monkeypatch):
+    """The order is -c, HASTORE_CONFIG, the working directory, the user's directory."""
     environ = {"XDG_CONFIG_HOME": str(tmp_path / "user")}
     assert find_config_file(None, environ) is None
     user = tmp_path / "user" / "hastore" / "hastore.toml"
@@ -275,10 +275,8 @@ def test_the_first_file_that_exists_is_the_one(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("refused", ["the file", "its directory"])
-def test_a_file_that_nobody_named_and_nobody_may_read_is_passed_over(
-    tmp_path, monkeypatch, refused
-):
-    """A candidate that a mode or a directory keeps us out of is no error until it is named."""
+def test_unreadable_default_config_file_is_skipped(tmp_path, monkeypatch, refused):
+    """Missing permission for a file or its directory is an error only if the user names it."""
     environ = {"XDG_CONFIG_HOME": str(tmp_path / "user")}
     user = tmp_path / "user" / "hastore" / "hastore.toml"
     user.parent.mkdir(parents=True)
@@ -287,7 +285,7 @@ def test_a_file_that_nobody_named_and_nobody_may_read_is_passed_over(
     if refused == "the file":
         kept_out.write_text("")
         kept_out.chmod(0)
-        real_access = os.access  # root may read it in spite of its mode
+        real_access = os.access  # root may read it despite its mode
         monkeypatch.setattr(
             os, "access", lambda path, mode: Path(path) != kept_out and real_access(path, mode)
         )
@@ -304,8 +302,8 @@ def test_a_file_that_nobody_named_and_nobody_may_read_is_passed_over(
     assert find_config_file("hastore.toml", environ) == Path("hastore.toml")
 
 
-def test_a_file_that_was_named_must_be_readable_toml(tmp_path):
-    """A missing file and a broken one are errors; the broken one with its line."""
+def test_named_config_file_must_be_readable_toml(tmp_path):
+    """A missing file and invalid TOML are errors; a syntax error is reported with its line."""
     with pytest.raises(ConfigError, match=r"cannot read .*none.toml: No such file"):
         read_config_file(tmp_path / "none.toml")
     with pytest.raises(ConfigError, match=r"is not TOML: .*line 2"):
@@ -316,8 +314,8 @@ def test_a_file_that_was_named_must_be_readable_toml(tmp_path):
 
 
 @given(st.sampled_from(SETTINGS), st.data())
-def test_every_value_reads_back_from_its_toml_text(setting, data):
-    """For every kind, parse and format are inverse."""
+def test_every_value_round_trips_through_toml(setting, data):
+    """parse_value() reverses format_value() for every kind."""
     values = {
         Kind.TEXT: st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), min_size=1),
         Kind.BOOL: st.booleans(),
@@ -341,8 +339,8 @@ def test_every_value_reads_back_from_its_toml_text(setting, data):
     assert parse_value(setting.kind, text) == value
 
 
-def test_a_port_alone_is_one_of_this_machine():
-    """Metrics are open to nobody else unless somebody says so."""
+def test_port_without_a_host_is_on_loopback():
+    """Other machines can read metrics only if the user asks for it."""
     assert parse_value(Kind.LOCAL_ADDRESS, "9402") == ("127.0.0.1", 9402)
     assert parse_value(Kind.LOCAL_ADDRESS, 9402) == ("127.0.0.1", 9402)
     assert parse_value(Kind.LOCAL_ADDRESS, "0.0.0.0:9402") == ("0.0.0.0", 9402)
@@ -351,7 +349,7 @@ def test_a_port_alone_is_one_of_this_machine():
 
 
 def test_the_table_of_settings_is_consistent():
-    """Keys, variables and flags are each unique, and every default is a value of its kind."""
+    """Keys and flags are unique, and every default is valid for its kind."""
     assert len({(s.section, s.key) for s in SETTINGS}) == len(SETTINGS)
     flags = [s.flag for s in SETTINGS if s.flag]
     assert len(set(flags)) == len(flags)
@@ -366,7 +364,7 @@ def test_the_table_of_settings_is_consistent():
 
 
 def test_the_documentation_lists_every_setting_with_its_default():
-    """The tables of docs/cli.md have a row for each setting as the code has it, and no other."""
+    """The tables of docs/cli.md have exactly one row per setting."""
     text = (REPO_ROOT / "docs" / "cli.md").read_text()
     for section in SECTIONS:
         table = text.split(f"| `[{section}]` | default | |\n|---|---|---|\n")[1].split("\n\n")[0]
@@ -375,7 +373,7 @@ def test_the_documentation_lists_every_setting_with_its_default():
 
 
 def documented(setting):
-    """The setting's row in docs/cli.md."""
+    """The row that docs/cli.md must have for the setting."""
     flag = f" (`{setting.flag}`)" if setting.flag else ""
     default = default_text("master", setting) or default_text("slave", setting)
     shown = f"`{default}`" if default else ""

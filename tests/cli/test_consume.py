@@ -1,4 +1,4 @@
-"""``hastore consume`` against a live node: places to begin, groups, formats, ends."""
+"""``hastore consume`` against a live node: starting points, groups, formats and exit codes."""
 
 import json
 import signal
@@ -20,7 +20,7 @@ from tests.support.commands.running import (
 )
 from tests.support.waiting import wait_until
 
-# One node for all of them.
+# All tests of this file share one node, so they run in one worker.
 pytestmark = pytest.mark.xdist_group("consume")
 
 NOW_MS = 1_795_248_742_549
@@ -28,7 +28,7 @@ NOW_MS = 1_795_248_742_549
 
 @pytest.fixture(scope="module")
 def master(tmp_path_factory):
-    """A master with twenty messages in the topic `orders`: 0 to 9 tagged a, then tagged b."""
+    """A master with 20 messages in topic `orders`: 0 to 9 with tag a, 10 to 19 with tag b."""
     with master_with(tmp_path_factory.mktemp("consume") / "D1") as running:
         produce(running.address, "orders", range(10), "--tag", "a", "-k", "k")
         produce(running.address, "orders", range(10, 20), "--tag", "b")
@@ -37,7 +37,7 @@ def master(tmp_path_factory):
 
 @pytest.fixture
 def consume(master, capsysbinary):
-    """Runs `consume` in this process: exit code, stdout, stderr."""
+    """A function that runs `consume` and returns its exit code, stdout and stderr."""
 
     def call(*arguments):
         code = main(["consume", "--addr", master.address, *map(str, arguments)])
@@ -54,15 +54,15 @@ def bodies(out):
     return [int(line) for line in out.splitlines()]
 
 
-def test_what_is_there_comes_in_the_order_of_the_log(consume):
-    """All queues together, in the order in which the messages were stored; then the end."""
+def test_consume_prints_messages_in_log_order(consume):
+    """All queues are merged in the order in which their messages were stored."""
     code, out, err = consume("orders", "-e", *BODIES)
     assert (code, err) == (0, "")
     assert bodies(out) == list(range(20))
 
 
-def test_an_end_by_number_a_queue_and_tags(consume):
-    """-n stops early, -q reads one queue, --tag only what has one of the tags."""
+def test_consume_by_count_queue_and_tags(consume):
+    """-n limits the count, -q reads one queue, --tag prints messages with one of the tags."""
     assert bodies(consume("orders", "-n", 7, *BODIES)[1]) == list(range(7))
     rows = [
         json.loads(line) for line in consume("orders", "-e", "-q", 3, "-o", "jsonl")[1].splitlines()
@@ -75,19 +75,19 @@ def test_an_end_by_number_a_queue_and_tags(consume):
     assert (code, out, err) == (0, "", "no message matches\n")
 
 
-def test_places_to_begin(consume):
-    """From the end nothing is left, from an offset less, from a time what was stored since."""
+def test_consume_from_the_end_an_offset_or_a_time(consume):
+    """A number is an offset in every queue; a time selects messages stored since then."""
     code, out, err = consume("orders", "-e", "--from", "end")
     assert (code, out, err) == (0, "", "no messages there in orders\n")
     later = bodies(consume("orders", "-e", "--from", 1, *BODIES)[1])
-    assert len(later) == 12  # eight queues, each without its first
+    assert len(later) == 12  # eight queues, each without its first message
     assert bodies(consume("orders", "-e", "--from", "@1h", *BODIES)[1]) == list(range(20))
     assert consume("orders", "-e", "--from", "@now")[1] == ""
     assert consume("orders", "-e", "--from", 10**12)[1] == ""
 
 
-def test_a_group_goes_on_where_it_was(consume):
-    """What was printed is committed, whatever ended the run; the rest comes next time."""
+def test_group_resumes_after_the_last_printed_message(consume):
+    """Printed messages are committed, whether -n or the end of the queues ended the run."""
     assert bodies(consume("orders", "-g", "billing", "-n", 5, *BODIES)[1]) == list(range(5))
     assert bodies(consume("orders", "-g", "billing", "-e", *BODIES)[1]) == list(range(5, 20))
     code, out, _ = consume("orders", "-g", "billing", "-e")
@@ -96,8 +96,8 @@ def test_a_group_goes_on_where_it_was(consume):
     assert bodies(again) == [0]
 
 
-def test_a_group_that_reads_some_tags_does_not_look_at_the_others_twice(consume, master):
-    """The offsets of what the tags left out are committed too."""
+def test_group_commits_past_messages_that_its_tags_exclude(consume, master):
+    """So the next run does not read them again."""
     assert bodies(consume("orders", "-g", "picky", "-e", "--tag", "a", *BODIES)[1]) == list(
         range(10)
     )
@@ -105,8 +105,8 @@ def test_a_group_that_reads_some_tags_does_not_look_at_the_others_twice(consume,
     assert json.loads(described.stdout)["lag"] == 0
 
 
-def test_a_line_a_message_and_json(consume):
-    """A table line has place, time, size, key and tag; the document its schema."""
+def test_consume_prints_one_line_per_message_or_json(consume):
+    """A line has place, time, size, key and tag; the JSON document names its schema."""
     line = consume("orders", "-n", 1)[1]
     assert "orders/" in line
     assert " @ 0  1 B  key k  tag a  0" in line
@@ -117,7 +117,7 @@ def test_a_line_a_message_and_json(consume):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["nothing"], 1, "topic nothing does not exist"),
         (["orders", "-q", 99], 2, "topic orders has no queue 99"),
@@ -130,23 +130,23 @@ def test_a_line_a_message_and_json(consume):
         (["orders", "-g", ""], 2, "a group has at least one character"),
     ],
 )
-def test_what_cannot_be_is_said_with_a_next_step(consume, arguments, code, said):
-    """Usage errors and a missing topic: one line, where to go from there."""
+def test_consume_errors_have_a_next_step(consume, arguments, code, message):
+    """Usage errors and a missing topic are reported in one line with a hint."""
     found, out, err = consume(*arguments)
     assert (found, out) == (code, "")
-    assert said in err
+    assert message in err
     assert is_one_line_with_a_next_step(err)
 
 
-def test_nobody_there(capsys, tmp_path):
-    """Exit 3 where nobody listens, and where no node runs on a directory."""
+def test_no_listener_exits_3(capsys, tmp_path):
+    """Also for a directory on which no node runs."""
     assert main(["consume", "orders", "--addr", "127.0.0.1:1"]) == 3
     assert main(["consume", "orders", "--addr", str(tmp_path)]) == 3
     assert "hastore master --data" in capsys.readouterr().err
 
 
-def test_new_messages_come_as_they_are_stored_and_ctrl_c_commits(tmp_path):
-    """A process waits for messages, prints each, and a Ctrl-C ends it with 130."""
+def test_new_messages_are_printed_at_once_and_ctrl_c_commits(tmp_path):
+    """The process waits for messages; Ctrl-C ends it with exit code 130."""
     with master_with(tmp_path / "D1") as running:
         produce(running.address, "live", ["one"])
         arguments = command("consume", "live", "--addr", tmp_path / "D1", "-g", "g", *BODIES)
@@ -166,8 +166,8 @@ def test_new_messages_come_as_they_are_stored_and_ctrl_c_commits(tmp_path):
         assert hastore("consume", "live", "--addr", running.address, "-g", "g", "-e").stdout == ""
 
 
-def test_a_reader_is_a_member_and_what_its_tags_leave_out_is_committed(tmp_path):
-    """The group has a member while it reads, so no reset comes between; its lag ends at 0."""
+def test_reader_is_a_group_member_and_commits_excluded_messages(tmp_path):
+    """A reset is refused while it reads; afterwards the group's lag is 0."""
     with master_with(tmp_path / "D1") as running:
         produce(running.address, "live", ["a"], "--tag", "a")
 
@@ -181,7 +181,7 @@ def test_a_reader_is_a_member_and_what_its_tags_leave_out_is_committed(tmp_path)
             watchdog.start()
             assert process.stdout.readline() == b"a\n"
             produce(running.address, "live", ["b"] * 20, "--tag", "b")
-            produce(running.address, "live", ["a"] * 8, "--tag", "a")  # all queues answer
+            produce(running.address, "live", ["a"] * 8, "--tag", "a")  # one per queue
             assert [process.stdout.readline() for _ in range(8)] == [b"a\n"] * 8
             assert [member["language"] != "" for member in describe()["members"]] == [True]
             reset = ("group", "reset", "g", "--to", "beginning", "--yes")
@@ -196,8 +196,8 @@ def test_a_reader_is_a_member_and_what_its_tags_leave_out_is_committed(tmp_path)
         assert (shown["members"], shown["lag"]) == ([], 0)
 
 
-def test_a_node_that_stops_ends_the_reading_with_3(tmp_path):
-    """Who reads is told that nobody answers any more."""
+def test_consume_exits_3_when_the_node_stops(tmp_path):
+    """The error is one line with a next step."""
     with master_with(tmp_path / "D1") as running:
         produce(running.address, "live", ["one"])
         arguments = command("consume", "live", "--addr", running.address, *BODIES)
@@ -214,8 +214,8 @@ def test_a_node_that_stops_ends_the_reading_with_3(tmp_path):
     assert is_one_line_with_a_next_step(err.decode())
 
 
-def test_a_slave_is_read_as_its_master_is(tmp_path):
-    """The same messages, from the slave's own files and its own port."""
+def test_consume_from_a_slave(tmp_path):
+    """The slave serves the same messages from its own files and port."""
     with (
         master_with(tmp_path / "D1") as running,
         node("slave", tmp_path / "D2", "--master", running.ha_address, "--name", "b") as slave,
@@ -237,13 +237,13 @@ def test_a_slave_is_read_as_its_master_is(tmp_path):
         ("@15min", ConsumeStart(StartKind.TIME, NOW_MS - 900_000)),
     ],
 )
-def test_a_place_is_a_word_an_offset_or_a_time(text, expected):
-    """What --from and --to take."""
+def test_start_is_a_word_an_offset_or_a_time(text, expected):
+    """--from and --to accept these forms."""
     assert parse_start(text, NOW_MS) == expected
 
 
 @pytest.mark.parametrize("text", ["", "@", "@soon", "-1", "first"])
-def test_what_is_no_place_is_refused(text):
-    """With a sentence that says what is one."""
+def test_invalid_start_is_refused(text):
+    """The error quotes the text and says what is valid."""
     with pytest.raises(ValueError, match="'"):
         parse_start(text, NOW_MS)

@@ -1,4 +1,4 @@
-"""A slave counts once: an old socket of it, which nobody has closed, is no second slave."""
+"""A slave counts once, even while an old socket of it is still open."""
 
 import attrs
 import pytest
@@ -14,26 +14,26 @@ from tests.support.waiting import eventually
 
 
 def connected(address, *, for_s, silent_s, **changes):
-    """A slave that has caught up."""
+    """A slave that has caught up, unless ``changes`` say otherwise."""
     row = attrs.evolve(NEAR, address=address, connected_s=for_s, last_report_age_s=silent_s)
     return attrs.evolve(row, **changes)
 
 
-def of(*rows):
+def master_of(*rows):
     return attrs.evolve(FINE, slaves=rows)
 
 
 OLD = connected("10.0.0.7:5000", for_s=60.0, silent_s=4.0)
 NEW = connected("10.0.0.7:5001", for_s=1.0, silent_s=0.5)
 ALIVE = connected("10.0.0.7:5002", for_s=60.0, silent_s=0.2)
-STRANGER = connected(
+UNIDENTIFIED = connected(
     "10.0.0.7:5003", for_s=1.0, silent_s=1.0, state="connected", ack_offset=None, lag_bytes=None
 )
 
 
-def test_the_headline_of_status_counts_a_slave_once():
-    """It says how many slaves there are; the table below still shows both sockets."""
-    first, *rest = text_of(of(OLD, NEW)).splitlines()
+def test_status_headline_counts_a_slave_once():
+    """The table below the headline still shows both sockets."""
+    first, *rest = text_of(master_of(OLD, NEW)).splitlines()
     assert first.endswith(" · 1 of 1 slave caught up")
     assert sum("10.0.0.7" in line for line in rest) == 2
 
@@ -42,12 +42,12 @@ def test_the_headline_of_status_counts_a_slave_once():
     ("rows", "number"),
     [
         ((OLD,), 1),
-        ((OLD, NEW), 1),  # its old socket says nothing any more since the new one is there
+        ((OLD, NEW), 1),  # the old socket has been silent since the new one connected
         ((NEW, OLD), 1),
-        ((ALIVE, NEW), 2),  # it still reports: two slaves
+        ((ALIVE, NEW), 2),  # both sockets report: two slaves
         ((ALIVE, OLD, NEW), 2),
-        ((OLD, OLD, NEW), 2),  # one has come again, whichever it was; the other need not have
-        ((OLD, STRANGER), 1),  # who has not reported replaces nobody
+        ((OLD, OLD, NEW), 2),  # one of the old two reconnected; the other may be alive
+        ((OLD, UNIDENTIFIED), 1),  # a peer that has not reported replaces no slave
         ((OLD, attrs.evolve(NEW, address="10.0.0.8:5001")), 2),
         ((attrs.evolve(OLD, address="[::ffff:10.0.0.7]:5000"), NEW), 1),
         ((attrs.evolve(OLD, address="[fe80::1]:1"), attrs.evolve(NEW, address="[fe80::2]:1")), 2),
@@ -62,9 +62,9 @@ def test_the_headline_of_status_counts_a_slave_once():
         ((), 0),
     ],
 )
-def test_an_old_socket_of_a_slave_is_no_second_slave(rows, number):
-    """What tells it: the same address, and silent since the other one was connected."""
-    status = of(*rows)
+def test_old_socket_of_a_slave_does_not_count(rows, number):
+    """A socket is old if it has been silent since another from its address connected."""
+    status = master_of(*rows)
     assert len(status.current_followers) == number
     assert f"slaves={number};;" in check_status(status, DEFAULTS).line
     missing = Wanted(replicas=number + 1).missing(status)
@@ -73,15 +73,15 @@ def test_an_old_socket_of_a_slave_is_no_second_slave(rows, number):
     assert len(NodeStatus.from_dict(status.to_dict()).current_followers) == number
 
 
-def test_the_lag_of_an_old_socket_alarms_nobody():
-    """It is not behind: it is not there."""
-    status = of(attrs.evolve(OLD, lag_bytes=1 << 30, lag_s=60.0), NEW)
+def test_lag_of_an_old_socket_is_ignored():
+    """`check` reports no lag, and `wait --lag-below` is met."""
+    status = master_of(attrs.evolve(OLD, lag_bytes=1 << 30, lag_s=60.0), NEW)
     assert check_status(status, attrs.evolve(DEFAULTS, warn_lag_s=1.0)).level is Level.OK
     assert not Wanted(lag_below=1).missing(status)
 
 
-async def test_two_sockets_of_one_slave_are_one_to_check_and_wait(tmp_path):
-    """As long as the old one is silent; when it reports again they are two."""
+async def test_check_and_wait_count_two_sockets_of_a_slave_once(tmp_path):
+    """They count as two once the old socket reports again."""
     async with master_on(tmp_path / "m") as master:
         await put(master)
         room = ("--warn-disk", "100", "--crit-disk", "100")
@@ -95,8 +95,8 @@ async def test_two_sockets_of_one_slave_are_one_to_check_and_wait(tmp_path):
                 code, out, _ = await call("check", at(master), "--min-slaves", "2", *room)
                 assert code == 2
                 assert "1 of 2 slaves connected" in out
-                code, told = await call_json("wait", at(master), *wanted)
-                assert (code, told["missing"]) == (5, ["1 of 2 slaves have caught up"])
+                code, answer = await call_json("wait", at(master), *wanted)
+                assert (code, answer["missing"]) == (5, ["1 of 2 slaves have caught up"])
                 await old.report(master.max_offset)
                 await eventually(lambda: len(master.status().current_followers) == 2)
                 code, out, _ = await call("check", at(master), "--min-slaves", "2", *room)

@@ -1,4 +1,4 @@
-"""`hastore doctor`: each fault is found, named, and has a next step; what is not known says so."""
+"""`hastore doctor` finds and names each fault with a next step, and marks unknown results."""
 
 import os
 from functools import partial
@@ -34,25 +34,25 @@ from tests.support.waiting import eventually
 
 HERE = ("127.0.0.1", 10911)
 MIB = 1 << 20
-NOTED = attrs.evolve(
+WITH_NOTE = attrs.evolve(
     FINE, slaves=(attrs.evolve(FINE.slaves[0], note="it began at 7, inside a record"),)
 )
 ROOMY = {"disk_used_ratio": 0.4, "disk_free_bytes": 100 << 30, "disk_full_ratio": 0.9}
 
 
 def facts(status, **more):
-    """A node that has answered."""
+    """The facts of a node that has answered."""
     known = {"given": "D1", "address": HERE, "took_s": 0.001, "ha_was_tried": True, **more}
     return Facts(status=attrs.evolve(status, **ROOMY), **known)
 
 
 def found(check, *nodes):
-    """The findings of one check."""
+    """The findings of ``check`` on ``nodes``."""
     return [finding for finding in diagnose(nodes) if finding.check == check]
 
 
 def linked(**changes):
-    """A slave that follows, with another link."""
+    """A slave that follows its master, with ``changes`` to its link."""
     return attrs.evolve(STREAMING, master_link=attrs.evolve(STREAMING.master_link, **changes))
 
 
@@ -75,7 +75,7 @@ def linked(**changes):
         ("gap", facts(least(3.0)), Result.OK, "5 B behind, at least 3.0 s"),
         ("slaves", facts(attrs.evolve(FINE, slaves=(NEAR, STRANGER))), Result.OK, "1 connected"),
         ("gap", facts(behind(None)), Result.UNKNOWN, "has not reported"),
-        ("start", facts(NOTED), Result.WARN, "127.0.0.1:50212: it began at 7, inside a record"),
+        ("start", facts(WITH_NOTE), Result.WARN, "127.0.0.1:50212: it began at 7, inside a record"),
         ("gap", facts(late({})), Result.BAD, "a put waits 3.0 s, and it has reported nothing for"),
         ("gap", facts(late(STEADY)), Result.BAD, "620 B behind, 5.2 s; a put waits 3.0 s"),
         ("gap", facts(late(STEADY | {"eta_s": 1.0})), Result.WARN, "in about 1.0 s; a put waits"),
@@ -104,29 +104,29 @@ def linked(**changes):
         ("clock", facts(FINE, clock_lead_s=0.9, clock_error_s=0.8), Result.OK, "± 800.0 ms"),
     ],
 )
-def test_a_node_by_itself(check, node, result, what):
-    """Every check has a result and says what it saw; what is not well has a next step."""
+def test_checks_of_one_node(check, node, result, what):
+    """Every result other than OK has a next step."""
     (finding,) = found(check, node)
     assert (finding.result, what in finding.what) == (result, True), finding
     assert (finding.next_step is not None) or result is Result.OK
 
 
-def test_a_slave_that_is_late_beside_one_in_time_is_a_warning():
-    """Its own row says so; puts are acknowledged by the other."""
+def test_late_slave_is_a_warning_while_another_is_in_time():
+    """Puts still succeed, because the other slave acknowledges them."""
     silent, other = found("gap", facts(late({}, IN_TIME)))
     assert (silent.result, other.result) == (Result.WARN, Result.OK)
     assert "stopped, cut off, or waits for its disk" in silent.next_step
 
 
-def test_a_gap_is_that_of_a_link_that_stands():
-    """A broken link is what is wrong; what a slave knew before of its master's end is old."""
+def test_broken_link_has_no_gap():
+    """The link is the fault; the slave's last known end of its master's log is out of date."""
     broken = facts(linked(state="backing-off"))
     assert not found("gap", broken)
     assert found("link", broken)[0].result is Result.BAD
 
 
-def test_an_old_socket_has_no_gap():
-    """As for `check` and `wait`: its slave is there under another port."""
+def test_old_socket_has_no_gap():
+    """Its slave is connected from another port, as for `check` and `wait`."""
     old = attrs.evolve(NEAR, address="10.0.0.7:1", connected_s=60.0, last_report_age_s=4.0)
     old = attrs.evolve(old, lag_bytes=1 << 30)
     new = attrs.evolve(NEAR, address="10.0.0.7:2", connected_s=1.0)
@@ -138,8 +138,8 @@ def test_an_old_socket_has_no_gap():
     ("used", "free", "result"),
     [(0.95, 1 << 40, Result.BAD), (0.82, 1 << 40, Result.WARN), (0.4, 1 << 30, Result.WARN)],
 )
-def test_a_disk_that_fills_up(used, free, result):
-    """Before puts are refused, and before the next file has no room."""
+def test_disk_that_fills_up_is_reported(used, free, result):
+    """The check warns before puts are refused and before the next file lacks room."""
     status = attrs.evolve(FINE, **ROOMY | {"disk_used_ratio": used, "disk_free_bytes": free})
     (finding,) = found("disk", attrs.evolve(facts(FINE), status=status))
     assert finding.result is result
@@ -147,8 +147,8 @@ def test_a_disk_that_fills_up(used, free, result):
     assert found("disk", attrs.evolve(facts(FINE), status=unknown))[0].result is Result.UNKNOWN
 
 
-def test_what_is_between_nodes():
-    """Clocks against each other, links from both sides, sizes, flush types, two masters."""
+def test_checks_across_nodes():
+    """Clocks, both ends of a link, file sizes, flush types, two masters, one node given twice."""
     row = attrs.evolve(NEAR, address="127.0.0.1:9")
     master = facts(
         attrs.evolve(FINE, slaves=(row,), flush_disk_type="SYNC_FLUSH"), clock_lead_s=7.0
@@ -173,8 +173,8 @@ def test_what_is_between_nodes():
     assert found("twice", master, attrs.evolve(master, given="D4"))[0].result is Result.WARN
 
 
-def test_a_node_that_does_not_answer():
-    """A port is bad; a directory also tells of the last stop, or of a process that hangs."""
+def test_unreachable_node_is_reported_with_its_last_stop():
+    """A port is only bad; a directory also shows the last stop, or a process that hangs."""
     error = UnreachableError("nobody", hint="start it")
     (port,) = diagnose([Facts(given="h:1", error=error)])
     assert (port.result, port.next_step) == (Result.BAD, "start it")
@@ -187,8 +187,8 @@ def test_a_node_that_does_not_answer():
     assert not found("last stop", hangs)
 
 
-def test_nobody_is_sent_to_start_a_second_master():
-    """A slave's directory, or any beside a running master, is started as a slave; else it asks."""
+def test_next_step_never_starts_a_second_master():
+    """A slave's directory, and any beside a running master, is to be started as a slave."""
     error = UnreachableError("nobody", hint="start it")
 
     def step(role_was, *others):
@@ -207,30 +207,30 @@ def test_nobody_is_sent_to_start_a_second_master():
         assert "hastore master" not in beside
 
 
-async def test_a_directory_without_a_store_had_no_last_stop(tmp_path):
-    """Nobody answers, and nothing is there to look at: exit code 3, as for a port."""
-    code, told = await call_json("doctor", tmp_path)
+async def test_directory_without_a_store_has_no_last_stop(tmp_path):
+    """No node answers and there is no store to inspect: exit code 3, as for a port."""
+    code, output = await call_json("doctor", tmp_path)
     assert code == 3
-    assert (str(tmp_path), "last stop") not in results(told)
-    assert "there is no store either" in told["findings"][0]["next"]
+    assert (str(tmp_path), "last stop") not in results(output)
+    assert "there is no store either" in output["findings"][0]["next"]
     (tmp_path / "commitlog").mkdir()
-    code, told = await call_json("doctor", tmp_path)
+    code, output = await call_json("doctor", tmp_path)
     assert code == 1
-    assert results(told)[str(tmp_path), "last stop"] == "ok"
+    assert results(output)[str(tmp_path), "last stop"] == "ok"
 
 
-async def test_what_a_killed_node_was_is_read_from_what_it_left(tmp_path):
-    """A slave that was killed leaves its node.json: its directory is not started as a master."""
+async def test_role_of_a_killed_node_is_read_from_node_json(tmp_path):
+    """The next step for a killed slave starts it as a slave again."""
     left = NodeFile(pid=2**22 + 1, role="SLAVE", address=("127.0.0.1", 1), ha_address=None)
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "node.json").write_bytes(left.to_json())
-    _, told = await call_json("doctor", tmp_path)
-    (port,) = [each for each in told["findings"] if each["check"] == "client port"]
+    _, output = await call_json("doctor", tmp_path)
+    (port,) = [each for each in output["findings"] if each["check"] == "client port"]
     assert "the slave that it was: hastore slave --master" in port["next"]
 
 
-async def test_a_node_that_hangs_is_no_wrong_port(tmp_path, nursery):
-    """By its directory its process is named, whoever asks; by its port it may be either."""
+async def test_hung_node_is_not_taken_for_a_wrong_port(tmp_path, nursery):
+    """Given its directory, every command names the process; a port alone allows both causes."""
 
     async def hang_up(stream):
         await stream.aclose()
@@ -240,11 +240,11 @@ async def test_a_node_that_hangs_is_no_wrong_port(tmp_path, nursery):
     left = NodeFile(pid=os.getpid(), role="SLAVE", address=address, ha_address=None)
     (tmp_path / "node.json").write_bytes(left.to_json())
     for command in ("status", "explain", "doctor"):
-        _, told, said = await call(command, tmp_path)
-        assert f"process {os.getpid()} runs" in told + said
-        assert "HA port" not in told + said
-        _, told, said = await call(command, f"127.0.0.1:{address[1]}")
-        assert "not its HA port? if so, is the process stopped?" in told + said
+        _, output, err = await call(command, tmp_path)
+        assert f"process {os.getpid()} runs" in output + err
+        assert "HA port" not in output + err
+        _, output, err = await call(command, f"127.0.0.1:{address[1]}")
+        assert "not its HA port? if so, is the process stopped?" in output + err
     nursery.cancel_scope.cancel()
 
 
@@ -257,8 +257,8 @@ async def test_a_node_that_hangs_is_no_wrong_port(tmp_path, nursery):
         ("127.0.0.1:2", ("10.0.0.7", 1), None),
     ],
 )
-def test_the_ha_port_as_seen_from_here(ha_address, address, expected):
-    """A wildcard is where the node was reached; another machine's loopback is out of reach."""
+def test_ha_address_as_seen_from_this_machine(ha_address, address, expected):
+    """A wildcard becomes the node's own address; another machine's loopback is unreachable."""
     node = attrs.evolve(facts(FINE), address=address)
     node = attrs.evolve(node, status=attrs.evolve(FINE, ha_address=ha_address))
     assert ha_address_from_here(node) == expected
@@ -268,21 +268,21 @@ def test_the_ha_port_as_seen_from_here(ha_address, address, expected):
 
 
 class Bytes:
-    """A log in memory."""
+    """A log in memory that counts the bytes read."""
 
     def __init__(self, data, begin=0):
         self.data, self.begin, self.end = data, begin, begin + len(data)
         self.read = 0
 
     async def crc32(self, begin, end):
-        """Anything that tells bytes apart."""
+        """Return any value that differs for different bytes."""
         assert self.begin <= begin <= end <= self.end
         self.read += end - begin
         return hash(bytes(self.data[begin - self.begin : end - self.begin]))
 
 
-async def test_logs_that_are_alike():
-    """Small ones whole; of large ones the end, the start and samples; all with --full."""
+async def test_equal_logs_have_no_difference():
+    """Small logs are compared whole, large ones by both ends and samples unless --full is set."""
     small = await compare(Bytes(b"x" * 1000), Bytes(b"x" * 900, begin=0), is_full=False)
     assert (small.end, small.compared, small.first_difference) == (900, 900, None)
     data = bytes(8 * MIB)
@@ -296,8 +296,8 @@ async def test_logs_that_are_alike():
 
 
 @pytest.mark.parametrize("is_full", [False, True])
-async def test_logs_that_parted(is_full):
-    """The end tells it, and --full finds the very first byte."""
+async def test_diverged_logs_have_a_first_difference(is_full):
+    """A comparison of samples may find a later byte; --full finds the very first one."""
     data = bytearray(8 * MIB)
     other = bytearray(data)
     other[5 * MIB + 3 :] = b"y" * (3 * MIB - 3)
@@ -311,27 +311,27 @@ async def test_logs_that_parted(is_full):
 # -- with nodes ----------------------------------------------------------------------------------
 
 
-def results(told):
+def results(output):
     """Result by node and check."""
-    return {(each["node"], each["check"]): each["result"] for each in told["findings"]}
+    return {(each["node"], each["check"]): each["result"] for each in output["findings"]}
 
 
-async def test_a_master_and_its_slave_that_are_well(tmp_path):
-    """Exit code 0, and nothing but ok; once more with one of them stopped."""
+async def test_doctor_exit_code_follows_the_state_of_a_slave(tmp_path):
+    """0 while it follows its master, 1 after it stopped, 4 after its log was changed."""
     async with master_on(tmp_path / "m") as master:
         async with slave_of(master, tmp_path / "s") as slave:
             await put(master, 20)
-            code, told = await call_json("doctor", at(master), at(slave))
-            seen = results(told)
+            code, output = await call_json("doctor", at(master), at(slave))
+            seen = results(output)
             del seen[at(master), "disk"], seen[at(slave), "disk"]  # this machine's
-            assert set(seen.values()) == {"ok"}, told
+            assert set(seen.values()) == {"ok"}, output
             assert seen[at(slave), "same log"] == "ok"
             assert seen[at(slave), "both ways"] == "ok"
             code, text, _ = await call("doctor", at(master))
             assert "nothing to compare it with" in text
-        code, told = await call_json("doctor", at(master), str(tmp_path / "s"))
+        code, output = await call_json("doctor", at(master), str(tmp_path / "s"))
         assert code == 1
-        seen = results(told)
+        seen = results(output)
         assert seen[at(master), "slaves"] == "bad"
         assert seen[str(tmp_path / "s"), "client port"] == "bad"
         assert seen[str(tmp_path / "s"), "last stop"] == "ok"
@@ -340,14 +340,14 @@ async def test_a_master_and_its_slave_that_are_well(tmp_path):
         data = bytearray(log.read_bytes())
         data[1000] ^= 1
         log.write_bytes(data)
-        code, told = await call_json("doctor", at(master), str(tmp_path / "s"))
+        code, output = await call_json("doctor", at(master), str(tmp_path / "s"))
         assert code == 4
-        (same,) = [each for each in told["findings"] if each["check"] == "same log"]
+        (same,) = [each for each in output["findings"] if each["check"] == "same log"]
         assert f"differs from the log of {at(master)} at 1 000" in same["what"]
 
 
-async def test_a_master_that_goes_on_is_not_behind_its_slave(tmp_path):
-    """Its end is asked again where the slave, asked later, has more: only then it is behind."""
+async def test_growing_master_is_not_reported_as_shorter_than_its_slave(tmp_path):
+    """If the slave, asked later, has more, the master is asked again before the two compare."""
     async with master_on(tmp_path / "m") as master, slave_of(master, tmp_path / "s") as slave:
         await put(master, 3)
         before = master.status()
@@ -366,8 +366,8 @@ async def test_a_master_that_goes_on_is_not_behind_its_slave(tmp_path):
         assert "7 B longer than the log of M" in finding.what
 
 
-async def test_a_broker_of_another_make_hides_nothing_of_the_others(tmp_path, monkeypatch):
-    """It is a finding, and the others are looked at as ever; a slip in an address is refused."""
+async def test_foreign_broker_does_not_hide_findings_of_other_nodes(tmp_path, monkeypatch):
+    """The broker is a finding, and the others are checked; an invalid address is refused."""
 
     async def fetch(address):
         if address[1] == 1:
@@ -376,27 +376,27 @@ async def test_a_broker_of_another_make_hides_nothing_of_the_others(tmp_path, mo
 
     monkeypatch.setattr(doctor_facts, "fetch_status", fetch)
     async with master_on(tmp_path / "m") as master:
-        code, told = await call_json("doctor", "127.0.0.1:1", at(master))
+        code, output = await call_json("doctor", "127.0.0.1:1", at(master))
         assert code == 1
-        seen = results(told)
+        seen = results(output)
         assert seen["127.0.0.1:1", "client port"] == "bad"
         assert seen[at(master), "client port"] == "ok"
-        code, _, said = await call("doctor", "127.0.0.1:0", at(master))
+        code, _, err = await call("doctor", "127.0.0.1:0", at(master))
         assert code not in {0, 1}
-        assert "port 0" in said
+        assert "port 0" in err
 
 
-async def test_a_slave_that_promises_less_than_its_master(tmp_path):
-    """SYNC_FLUSH on one side only is a warning, and warnings are no failure."""
+async def test_slave_that_flushes_less_than_its_master_is_a_warning(tmp_path):
+    """Only the master has SYNC_FLUSH."""
     flushing = store(tmp_path / "m", flush_disk_type=FlushDiskType.SYNC_FLUSH)
     async with master_on(tmp_path / "m", store=flushing) as master:
         async with slave_of(master, tmp_path / "s") as slave:
-            _, told = await call_json("doctor", at(master), at(slave))
-            assert results(told)[at(slave), "flush"] == "warn"
+            _, output = await call_json("doctor", at(master), at(slave))
+            assert results(output)[at(slave), "flush"] == "warn"
 
 
-async def test_nobody_answers():
-    """Exit code 3, and what to do."""
+async def test_no_listener_exits_3():
+    """The finding is bad and has a next step."""
     code, text, _ = await call("doctor", "127.0.0.1:1")
     assert code == 3
     assert "bad" in text

@@ -1,4 +1,4 @@
-"""`hastore explain`: each cause in words, and nothing said that the master does not know."""
+"""`hastore explain` words each cause, and states only what the master knows."""
 
 import re
 from functools import partial
@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 
 def row(status, **changes):
-    """A decision as the node tells it."""
+    """A decision as the node reports it."""
     return {
         "status": status,
         "count": 1,
@@ -50,7 +50,7 @@ def row(status, **changes):
 
 
 def slave(sent, ack, age=0.5):
-    """A slave as it stood."""
+    """A slave as it was at the time of a decision."""
     return {
         "address": "10.0.0.2:5",
         "sent_offset": sent,
@@ -103,14 +103,14 @@ DEPARTED = {"address": "10.0.0.2:5", "reason": "Connection reset by peer", "at_m
         ("UNKNOWN_ERROR", {"reason": None}, "no reason kept"),
     ],
 )
-def test_each_cause_is_told_in_a_sentence(status, changes, why):
-    """From what the master knew at that moment, and no more."""
+def test_each_cause_is_explained_in_a_sentence(status, changes, why):
+    """The sentence uses only what the master knew at that moment."""
     found, _ = cause_of(row(status, **changes), MASTER)
     assert re.fullmatch(why, found), found
 
 
-def test_several_of_one_cause_are_one_entry_with_a_count():
-    """With the time of the first and of the last of them."""
+def test_decisions_of_one_cause_are_one_entry_with_a_count():
+    """The entry shows the times of the first and the last of them."""
     weak = [row("SLAVE_NOT_AVAILABLE", count=1204, last_ms=1_795_283_885_000)]
     lines = list(explanation_lines({**MASTER, "weak": weak}))
     assert lines[0] == "n1  SYNC_MASTER  127.0.0.1:10911   PUT_OK 12 345"
@@ -122,8 +122,8 @@ def test_several_of_one_cause_are_one_entry_with_a_count():
     assert lines[3].endswith("hastore slave --master 127.0.0.1:10912 --data DIR")
 
 
-def test_what_is_of_another_day_has_its_date():
-    """What is of today has not."""
+def test_entries_of_another_day_show_the_date():
+    """Entries of today show only the time."""
     weak = [row("SLAVE_NOT_AVAILABLE", departed={**DEPARTED, "at_ms": 1_795_200_000_000})]
     today = "\n".join(explanation_lines({**MASTER, "now_ms": weak[0]["first_ms"], "weak": weak}))
     assert re.search(r"^ \d\d:\d\d:\d\d\.774  SLAVE", today, re.MULTILINE), today
@@ -133,8 +133,8 @@ def test_what_is_of_another_day_has_its_date():
     assert re.search(r"connected since 2026-11-2\d \d\d:\d\d:\d\d \(", later), later
 
 
-def test_what_was_acknowledged_names_the_slave_and_the_time():
-    """One put by itself, or what one report released with its oldest and newest."""
+def test_acknowledged_puts_show_the_slave_and_the_time():
+    """For a single put, and for all puts that one report acknowledged."""
     one = row("PUT_OK", slave="10.0.0.2:5", waited_max_s=0.0041, waited_min_s=0.0041)
     many = {**one, "count": 12, "waited_min_s": 0.0012}
     text = "\n".join(explanation_lines({**MASTER, "acknowledged": [one, many]}))
@@ -142,14 +142,14 @@ def test_what_was_acknowledged_names_the_slave_and_the_time():
     assert "12 puts, the oldest orders/2, by 10.0.0.2:5 after 4.1 ms (the newest 1.2 ms)" in text
 
 
-def test_text_of_a_peer_moves_no_cursor():
-    """Topic, reason and name come from elsewhere."""
+def test_escape_sequences_from_a_peer_are_not_printed():
+    """Topic, reason and name come from other machines."""
     weak = [row("UNKNOWN_ERROR", topic="a\x1b[2J", reason="b\x1b[2J")]
     assert "\x1b" not in "\n".join(explanation_lines({**MASTER, "name": "\x1b", "weak": weak}))
 
 
-async def test_a_master_tells_why_and_a_slave_does_not(tmp_path):
-    """A real one without a slave, then with one; its slave points to it."""
+async def test_master_explains_its_puts_and_a_slave_refuses(tmp_path):
+    """Puts without and then with a slave; the slave points to its master."""
     async with master_on(tmp_path / "m") as master:
         await put(master, 3)
         code, shown, _ = await call("explain", at(master))
@@ -157,16 +157,16 @@ async def test_a_master_tells_why_and_a_slave_does_not(tmp_path):
         assert "no slave connected since the master's start" in shown
         async with slave_of(master, tmp_path / "s") as slave_node:
             await put(master)
-            _, told = await call_json("explain", at(master))
-            assert told["schema"] == "hastore.explain/1"
-            (weak,) = told["weak"]
+            _, answer = await call_json("explain", at(master))
+            assert answer["schema"] == "hastore.explain/1"
+            (weak,) = answer["weak"]
             assert (weak["status"], weak["count"]) == ("SLAVE_NOT_AVAILABLE", 3)
-            assert weak["first_ms"] <= weak["last_ms"] <= told["now_ms"]
+            assert weak["first_ms"] <= weak["last_ms"] <= answer["now_ms"]
             assert weak["first_offset"] * 3 == weak["last_offset"]
-            assert told["put_counts"]["PUT_OK"] == 1
-            (acknowledged,) = told["acknowledged"]
+            assert answer["put_counts"]["PUT_OK"] == 1
+            (acknowledged,) = answer["acknowledged"]
             assert 0 < acknowledged["waited_max_s"] < 3
-            assert told["stages"]["acknowledged"]["count"] == 1
+            assert answer["stages"]["acknowledged"]["count"] == 1
             _, shown, _ = await call("explain", at(master), at(slave_node))
             assert re.search(r"by hastore-a \(127.0.0.1:\d+\) after", shown), shown
             code, _, refused = await call("explain", at(slave_node))
@@ -179,8 +179,8 @@ async def test_a_master_tells_why_and_a_slave_does_not(tmp_path):
 
 
 @pytest.mark.parametrize("answers", [1, 2])
-async def test_a_broker_that_is_none_of_ours_is_told_as_it_answered(nursery, answers):
-    """It knows neither request, or hangs up at the second: what it said of the first is told."""
+async def test_foreign_broker_is_not_taken_for_a_slave(nursery, answers):
+    """It supports neither request, or hangs up at the second; its first answer is reported."""
 
     async def refuse(stream):
         client = RawClient(stream.socket)
@@ -191,21 +191,21 @@ async def test_a_broker_that_is_none_of_ours_is_told_as_it_answered(nursery, ans
 
     (listener,) = await nursery.start(partial(trio.serve_tcp, refuse, 0, host="127.0.0.1"))
     address = "{}:{}".format(*listener.socket.getsockname())
-    code, shown, said = await call("explain", address)
+    code, shown, err = await call("explain", address)
     nursery.cancel_scope.cancel()
     assert (code, shown) == (1, "")
-    assert "is a slave" not in said
-    assert address in said
-    assert is_one_line_with_a_next_step(said), said
+    assert "is a slave" not in err
+    assert address in err
+    assert is_one_line_with_a_next_step(err), err
 
 
-def test_a_slave_that_was_asked_too_has_a_name():
-    """And its acknowledgements a meaning."""
+def test_slave_with_a_known_status_is_named():
+    """The status also says whether its acknowledgements mean received or flushed."""
     known = {"10.0.0.2:5": {"name": "n2", "ack_level": "flushed"}}
     late = row("FLUSH_SLAVE_TIMEOUT", slaves=[slave(END, END - 100)])
     why, _ = cause_of(late, {**MASTER, "known_slaves": known})
     assert why.startswith("n2 (10.0.0.2:5) was sent it but had not flushed it after 3000 ms")
-    late["slaves"][0]["last_report_age_s"] = 4.0  # a disk that hangs: no report, and no silence
+    late["slaves"][0]["last_report_age_s"] = 4.0  # its disk hangs: it sends no reports
     why, next_step = cause_of(late, {**MASTER, "known_slaves": known})
     assert "had not flushed it after 3000 ms: 100 B missing, last report 4" in why
     assert "hastore status SLAVE --extended" in next_step
@@ -213,8 +213,8 @@ def test_a_slave_that_was_asked_too_has_a_name():
     assert "reported nothing for 4" in why
 
 
-async def test_a_slave_that_says_nothing_is_named(tmp_path):
-    """It is connected and was sent the put; for how long it has been silent is known."""
+async def test_silent_slave_is_named(tmp_path):
+    """It is connected and was sent the put; the output says how long it has been silent."""
     async with master_on(tmp_path / "m") as master:
         await put(master)
         async with raw_slave(master) as silent:
@@ -225,18 +225,18 @@ async def test_a_slave_that_says_nothing_is_named(tmp_path):
     assert re.search(r"why   127.0.0.1:\d+ was sent it, and reported nothing for \d+", shown), shown
 
 
-async def test_a_slave_that_does_not_answer_is_exit_code_3(tmp_path):
-    """As for `status`: what is known is shown, and who is missing is said."""
+async def test_unreachable_slave_exits_3(tmp_path):
+    """As for `status`, known facts are shown and the missing node is named."""
     async with master_on(tmp_path / "m") as master:
         await put(master)
-        code, shown, said = await call("explain", at(master), "127.0.0.1:1")
+        code, shown, err = await call("explain", at(master), "127.0.0.1:1")
         assert (code, "SLAVE_NOT_AVAILABLE" in shown) == (3, True)
-        assert is_one_line_with_a_next_step(said)
+        assert is_one_line_with_a_next_step(err)
         assert (await call("explain", at(master), at(master)))[0] == 0
 
 
-async def test_nobody_there_is_exit_code_3():
-    """One line and a next step."""
-    code, _, said = await call("explain", "127.0.0.1:1")
+async def test_no_listener_exits_3():
+    """The error is one line with a next step."""
+    code, _, err = await call("explain", "127.0.0.1:1")
     assert code == 3
-    assert is_one_line_with_a_next_step(said)
+    assert is_one_line_with_a_next_step(err)

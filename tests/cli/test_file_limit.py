@@ -1,4 +1,4 @@
-"""Open files: a node that may have too few for all its connections says so when it starts."""
+"""A node warns at start if it may open too few files for all its connections."""
 
 import resource
 
@@ -16,16 +16,16 @@ WANTED = {"master": 1_000 + 64 + FILES_OF_A_STORE, "slave": 1_000 + FILES_OF_A_S
 
 @pytest.mark.parametrize(("config", "node"), [(MASTER, "master"), (SLAVE, "slave")])
 @pytest.mark.parametrize("spare", [-1, 0])
-def test_too_few_open_files_are_told(config, node, spare, monkeypatch, caplog):
-    """With the limit and with what would be enough; where there is enough nothing is said."""
+def test_low_limit_of_open_files_is_reported(config, node, spare, monkeypatch, caplog):
+    """The event has the limit and the number wanted; a sufficient limit logs nothing."""
     limits = {resource.RLIMIT_NOFILE: (256, WANTED[node] + spare)}
     monkeypatch.setattr(runner.resource, "getrlimit", lambda what: limits[what])
     monkeypatch.setattr(runner.resource, "setrlimit", limits.__setitem__)
     raise_file_limit(config)
     assert limits[resource.RLIMIT_NOFILE][0] == WANTED[node] + spare
-    told = [record.msg for record in caplog.records]
+    events = [record.msg for record in caplog.records]
     if spare < 0:
-        assert (told[0]["limit"], told[0]["wanted"]) == (WANTED[node] - 1, WANTED[node])
-        assert "connections_max" in told[0]["next"]
+        assert (events[0]["limit"], events[0]["wanted"]) == (WANTED[node] - 1, WANTED[node])
+        assert "connections_max" in events[0]["next"]
     else:
-        assert not told
+        assert not events

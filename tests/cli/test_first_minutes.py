@@ -1,4 +1,4 @@
-"""What a newcomer types first, and gets wrong: as processes, on ports side by side."""
+"""What newcomers type first and get wrong, run as processes."""
 
 import json
 import socket
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def two_ports() -> tuple[int, int]:
-    """Two free ports side by side, the lower for clients, as RocketMQ and hastore have them."""
+    """Return two adjacent free ports, the lower for clients, as in RocketMQ and hastore."""
     while True:
         with ExitStack() as stack:
             first = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -26,8 +26,8 @@ def two_ports() -> tuple[int, int]:
 
 @contextmanager
 def master_on_two_ports(data, file_size):
-    """A master whose client port is the one below its HA port."""
-    for attempt in range(10):  # somebody else may take a port in between
+    """Run a master whose client port is one below its HA port."""
+    for attempt in range(10):  # another process may take a port in between
         client, ha = (f"127.0.0.1:{port}" for port in two_ports())
         with ExitStack() as stack:
             try:
@@ -42,8 +42,8 @@ def master_on_two_ports(data, file_size):
             return
 
 
-def test_a_slave_at_the_client_port_is_told_the_ha_port_and_ends(tmp_path):
-    """Exit 2, one line and the command that was meant."""
+def test_slave_pointed_at_the_client_port_exits_and_names_the_ha_port(tmp_path):
+    """Exit 2, with one line and the intended command."""
     with node("master", tmp_path / "D1") as master:
         done = hastore("slave", "--data", tmp_path / "D2", "--master", master.address)
     assert done.returncode == 2
@@ -55,8 +55,8 @@ def test_a_slave_at_the_client_port_is_told_the_ha_port_and_ends(tmp_path):
     ]
 
 
-def test_a_slave_needs_no_file_size(tmp_path):
-    """It asks its master's client port; what it copies is equal, file by file."""
+def test_slave_takes_the_file_size_from_its_master(tmp_path):
+    """It asks the master's client port; the copied log files are equal."""
     with master_on_two_ports(tmp_path / "D1", "64KiB") as master:
         sent = hastore("produce", "t", "-n", "200", "--size", "1000", "--addr", master.data)
         assert sent.returncode == 20, sent.stderr
@@ -72,8 +72,8 @@ def test_a_slave_needs_no_file_size(tmp_path):
     assert done.returncode == 0, done.stdout
 
 
-def test_a_wrong_file_size_is_refused_before_anything_is_copied(tmp_path):
-    """Both sizes and the way out, in the log and in the status."""
+def test_wrong_file_size_is_refused_before_anything_is_copied(tmp_path):
+    """The slave's state is failed, and its log names both sizes and the option to change."""
     with (
         master_on_two_ports(tmp_path / "D1", "64KiB") as master,
         node("slave", tmp_path / "D2", "--master", master.ha_address, file_size="128KiB") as slave,

@@ -1,4 +1,4 @@
-"""Sentences on a terminal of 80 columns are broken between words, and nowhere else."""
+"""Long lines on a terminal wrap between words, and nowhere else."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hastore_scenarios.worlds.process.child_process import child_environment, ha
 TEXT = "     0.142 s  as expected: its log is as it was (ends_at=83170 parted_at=59250)"
 
 
-def test_a_line_is_broken_between_words_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What goes on hangs below its beginning; a path is whole, however long."""
+def test_lines_wrap_between_words_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Continuation lines are indented; a path is never broken, however long."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "40")
     assert fold(TEXT, hang=14) == [
@@ -28,16 +28,16 @@ def test_a_line_is_broken_between_words_on_a_terminal(monkeypatch: pytest.Monkey
     assert fold("", hang=2) == [""]
 
 
-def test_off_a_terminal_a_line_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever its length."""
+def test_lines_do_not_wrap_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe or a file gets each line whole, however long."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
     monkeypatch.setenv("COLUMNS", "40")
     assert fold(TEXT, hang=14) == [TEXT]
 
 
 @pytest.mark.timeout(300)
-async def test_a_scenario_fits_a_terminal_of_80_columns(tmp_path: Path) -> None:
-    """Timeline, headline and verdict; only a path may be longer."""
+async def test_scenario_output_fits_80_columns(tmp_path: Path) -> None:
+    """Covers the headline, the timeline and the verdict."""
     code, text = await run_on_terminal(
         hastore_command("scenario", "run", "parted-logs", "--world", "sim", "--out", "out"),
         {**child_environment(), "NO_COLOR": "1"},

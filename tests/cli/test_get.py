@@ -9,13 +9,13 @@ from tests.cli.live_node import master_with, produce
 from tests.support.commands.running import hastore, is_one_line_with_a_next_step
 from tests.support.store.log_builder import FIRST_MS, LogBuilder
 
-# One node for all of them.
+# All tests of this file share one node, so they run in one worker.
 pytestmark = pytest.mark.xdist_group("get")
 
 
 @pytest.fixture(scope="module")
 def master(tmp_path_factory):
-    """A master with ten messages, each with a key of its own but the last two, who share one."""
+    """A master with ten messages; only the last two share a key."""
     with master_with(tmp_path_factory.mktemp("get") / "D1") as running:
         running.sent = [
             produce(running.address, "orders", [n], "-k", f"k{min(n, 8)}", "--tag", "t")[0]
@@ -26,13 +26,13 @@ def master(tmp_path_factory):
 
 @pytest.fixture(params=["node", "files"])
 def get(request, master, run):
-    """Runs `get` against the node, or against its files."""
+    """A function that runs `get` against the node, then against its files."""
     where = ["--addr", master.address] if request.param == "node" else ["--dir", master.data]
     return lambda *arguments: run("get", *arguments, *where)
 
 
-def test_a_message_is_got_by_its_id_and_by_its_offset(get, master):
-    """In full for people, with every property; the same in JSON."""
+def test_get_by_id_and_by_offset(get, master):
+    """The text shows every property; JSON shows the same message."""
     sent = master.sent[3]
     code, out, err = get("--id", sent["message_id"])
     assert (code, err) == (0, "")
@@ -44,8 +44,8 @@ def test_a_message_is_got_by_its_id_and_by_its_offset(get, master):
     assert (message["body"], message["offset"]) == ("3", sent["physic_offset"])
 
 
-def test_a_clients_id_is_found_with_its_topic(get, master):
-    """UNIQ_KEY looks like an id and holds no offset: the topic says where to look."""
+def test_get_by_unique_key_needs_the_topic(get, master):
+    """A UNIQ_KEY looks like a message id but holds no offset."""
     unique_key = master.sent[4]["unique_key"]
     code, out, err = get("--id", unique_key)
     assert (code, out) == (1, "")
@@ -53,8 +53,8 @@ def test_a_clients_id_is_found_with_its_topic(get, master):
     assert get("--id", unique_key, "-t", "orders", "-F", "%s")[1] == "4"
 
 
-def test_messages_are_got_by_their_key(get):
-    """All that have it, oldest first; none is exit 1."""
+def test_get_by_key(get):
+    """All matches, oldest first; exit 1 if there is none."""
     assert get("--key", "k8", "-t", "orders", "-F", r"%s\n")[1] == "8\n9\n"
     assert get("--key", "k8", "-t", "orders", "-n", 1, "-F", r"%s\n")[1] == "8\n"
     code, out, err = get("--key", "none", "-t", "orders")
@@ -62,8 +62,8 @@ def test_messages_are_got_by_their_key(get):
     assert is_one_line_with_a_next_step(err)
 
 
-def test_messages_are_got_by_time(get, master, run):
-    """From T1 on, before T2; either side may be open."""
+def test_get_by_time(get, master, run):
+    """From T1 inclusive to T2 exclusive; either side may be open."""
     rows = json.loads(run("get", "--time", "1h..", "--dir", master.data, "-o", "json")[1])
     times = [row["store_timestamp_ms"] for row in rows["messages"]]
     assert len(times) == 10
@@ -78,8 +78,8 @@ def test_messages_are_got_by_time(get, master, run):
     assert both[0] == 1
 
 
-def test_an_offset_where_no_message_begins(get, master):
-    """In the middle of one, and behind the end: exit 1 and where to look."""
+def test_get_at_an_offset_without_a_message_exits_1(get, master):
+    """Inside a message and after the end of the log; the error has a next step."""
     for offset in (master.sent[0]["physic_offset"] + 5, 10**12):
         code, out, err = get("--offset", offset)
         assert (code, out) == (1, "")
@@ -87,7 +87,7 @@ def test_an_offset_where_no_message_begins(get, master):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "give one of --id"),
         (["--id", "7F00000100002A9F000000004001F3C8", "--offset", 1], "give one of"),
@@ -101,16 +101,16 @@ def test_an_offset_where_no_message_begins(get, master):
         (["--time", "now", "-t", "orders"], "is not a window"),
     ],
 )
-def test_what_cannot_be_asked(run, arguments, said):
-    """Usage, before any node is asked."""
+def test_get_refuses_invalid_arguments(run, arguments, message):
+    """A usage error, before any node is asked."""
     code, out, err = run("get", *arguments)
     assert (code, out) == (2, "")
-    assert said in err
+    assert message in err
     assert is_one_line_with_a_next_step(err)
 
 
-def test_an_id_names_host_and_offset():
-    """IPv4 and IPv6 ids are read; the text is kept as brokers write it."""
+def test_message_id_holds_host_and_offset():
+    """IPv4 and IPv6 ids are parsed; the text is in upper case, as brokers write it."""
     found = MessageId.parse("7f00000100002a9f000000004001f3c8")
     assert (found.store_host, found.physic_offset) == (("127.0.0.1", 10_911), 0x4001F3C8)
     assert found.text == "7F00000100002A9F000000004001F3C8"
@@ -118,8 +118,8 @@ def test_an_id_names_host_and_offset():
     assert (v6.store_host, v6.physic_offset) == (("::1", 10_911), 0)
 
 
-def test_files_need_no_topic_and_damage_is_named(tmp_path, run):
-    """Without a node all topics are looked through; what is behind damage is found, exit 4."""
+def test_get_from_files_needs_no_topic_and_reports_damage(tmp_path, run):
+    """All topics are searched; messages after damage are found, with exit code 4."""
     builder = LogBuilder().add(b"one", key="x").add(b"two", topic="other", key="x")
     store = builder.write(tmp_path / "D1")
     assert (
@@ -132,8 +132,8 @@ def test_files_need_no_topic_and_damage_is_named(tmp_path, run):
     assert err.startswith("unreadable: 0  ")
 
 
-def test_a_body_that_is_no_text_is_shown_as_hex(tmp_path, run):
-    """Bytes beside their printable form, and how to get all of them."""
+def test_binary_body_is_shown_as_hex(tmp_path, run):
+    """Printable characters stand beside the bytes; the rest is counted."""
     store = LogBuilder().add(bytes(range(256)) * 2).write(tmp_path / "D1")
     out = run("get", "--offset", 0, "--dir", store)[1]
     assert "00000040  40 41 42" in out
@@ -141,26 +141,26 @@ def test_a_body_that_is_no_text_is_shown_as_hex(tmp_path, run):
     assert "… 256 more bytes" in out
 
 
-def test_get_as_a_process_on_a_directory_of_a_node(master):
-    """--addr takes the directory that a node runs on."""
+def test_get_takes_the_directory_of_a_node_as_address(master):
+    """As a process; --addr without a listener exits 3."""
     done = hastore("get", "--key", "k3", "-t", "orders", "--addr", master.data, "-F", "%s")
     assert (done.returncode, done.stdout, done.stderr) == (0, "3", "")
     assert hastore("get", "--offset", 0, "--addr", "127.0.0.1:1").returncode == 3
 
 
-def test_looking_for_a_clients_id_in_files_shows_how_far_it_is(tmp_path, monkeypatch, run):
+def test_get_by_unique_key_from_files_shows_progress(tmp_path, monkeypatch, run):
     """Without an index the whole log is read, which may take a while."""
     raw = b"UNIQ_KEY\x01" + b"AB" * 16 + b"\x02"
     store = LogBuilder().fill(5).add(b"it", properties_raw=raw).write(tmp_path / "D1")
-    told = []
+    progress = []
     monkeypatch.setattr(
-        "hastore_cli.app.progress_bar.ReadingBar._start", lambda bar: bar_started(bar, told)
+        "hastore_cli.app.progress_bar.ReadingBar._start", lambda bar: bar_started(bar, progress)
     )
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     code, out, _ = run("get", "--id", "AB" * 16, "-t", "orders", "--dir", store, "-F", "%s")
     assert (code, out) == (0, "it")
-    assert sum(told) > 0
+    assert sum(progress) > 0
 
 
-def bar_started(bar, told):
-    bar.on_progress = told.append
+def bar_started(bar, progress):
+    bar.on_progress = progress.append

@@ -1,4 +1,4 @@
-"""``hastore log``: what it prints, its JSON and exit codes, on RocketMQ's stores and our own."""
+"""``hastore log``: output, JSON and exit codes, for RocketMQ's stores and hastore's own."""
 
 import base64
 import json
@@ -28,7 +28,7 @@ WHOLE = {
 
 @pytest.fixture
 def store(tmp_path):
-    """A small whole store of three files."""
+    """A small undamaged store of three files."""
     return LogBuilder().fill(20, topic="orders").fill(25, topic="audit").write(tmp_path / "D1")
 
 
@@ -41,10 +41,8 @@ def manifest_messages(golden, manifest):
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_every_whole_golden_store_verifies_with_its_manifests_counts(
-    name, golden, golden_copy, run
-):
-    """Exit 0, no finding, and as many messages as RocketMQ itself read."""
+def test_verify_counts_match_the_manifest_of_a_golden_store(name, golden, golden_copy, run):
+    """Exit 0, no findings, and as many messages as RocketMQ itself read."""
     code, out, err = run("log", "verify", golden_copy(name), "-o", "json")
     report = json.loads(out)
     assert (code, err) == (0, "")
@@ -58,8 +56,8 @@ def test_every_whole_golden_store_verifies_with_its_manifests_counts(
     assert report["messages_without_crc32"] == uncovered
 
 
-def test_a_torn_golden_store_is_damaged_at_its_torn_record(golden, golden_copy, run):
-    """Exit 4, the offset named on both streams, and everything before it counted."""
+def test_verify_reports_the_torn_record_of_a_golden_store(golden, golden_copy, run):
+    """Exit 4; both streams name the offset, and all messages before it are counted."""
     torn = json.loads((golden / "crashed_torn.info.json").read_text())
     offset = torn["tornRecordOffset"]
     code, out, err = run("log", "verify", golden_copy("crashed_torn"))
@@ -71,8 +69,8 @@ def test_a_torn_golden_store_is_damaged_at_its_torn_record(golden, golden_copy, 
     assert f"{len(manifest_messages(golden, 'crashed_torn.recovered'))} messages" in out
 
 
-def test_damage_outside_every_checksum_is_seen_where_it_can_be(golden_copy, run):
-    """Zeroed properties are named with topic and key, and what no checksum covers is said."""
+def test_verify_finds_zeroed_properties_without_a_checksum(golden_copy, run):
+    """The finding names topic and queue; the report counts messages without a checksum."""
     code, out, err = run("log", "verify", golden_copy("crashed_torn_props"))
     assert code == 4
     assert "331293  properties  the property text holds 37 NUL bytes  GoldenBatch/1 @ 4" in out
@@ -81,8 +79,8 @@ def test_damage_outside_every_checksum_is_seen_where_it_can_be(golden_copy, run)
     assert "331293" in err
 
 
-def test_verify_prints_places_and_counts(store, run):
-    """Damage in the middle: where, what, which message; the rest is still counted."""
+def test_verify_prints_every_damaged_place(store, run):
+    """Each finding has its offset, kind and message; the scan goes on after the damage."""
     path = store / "commitlog" / f"{0:020d}"
     data = bytearray(path.read_bytes())
     data[300] ^= 1
@@ -100,8 +98,8 @@ def test_verify_prints_places_and_counts(store, run):
     assert report["findings"][1]["next_offset"] == 1350
 
 
-def test_warnings_alone_are_whole(tmp_path, run):
-    """A store time that falls is printed, and the exit code is 0."""
+def test_verify_with_only_warnings_exits_0(tmp_path, run):
+    """A store timestamp that goes backwards is a warning."""
     store = LogBuilder().add().add(store_timestamp_ms=FIRST_MS - 5).write(tmp_path / "D")
     code, out, err = run("log", "verify", store)
     assert (code, err) == (0, "")
@@ -109,8 +107,8 @@ def test_warnings_alone_are_whole(tmp_path, run):
     assert "store-time" in out
 
 
-def test_an_empty_log_is_whole(tmp_path, run):
-    """A store without a single file, or with a prepared one only, has nothing wrong."""
+def test_empty_log_is_valid(tmp_path, run):
+    """A store without log files, or with only a preallocated one."""
     (tmp_path / "D" / "commitlog").mkdir(parents=True)
     assert run("log", "verify", tmp_path / "D")[0] == 0
     (tmp_path / "D" / "commitlog" / f"{0:020d}").write_bytes(bytes(FILE_SIZE))
@@ -125,7 +123,7 @@ def test_an_empty_log_is_whole(tmp_path, run):
 
 
 def test_info_of_a_golden_store(golden, golden_copy, run):
-    """Files, offsets, messages, topics and times are those of the manifest."""
+    """Files, offsets, messages, topics and times match the manifest."""
     code, out, _ = run("log", "info", golden_copy("crashed"), "-o", "json")
     info = json.loads(out)
     rows = manifest_messages(golden, "crashed.recovered")
@@ -143,7 +141,7 @@ def test_info_of_a_golden_store(golden, golden_copy, run):
 
 
 def test_info_as_a_table(store, run):
-    """One glance: extent, messages, time span, files, topics; a stray and damage are named."""
+    """The table names a stray file and damage beside extent, messages, time span and files."""
     (store / "commitlog" / "core").write_text("")
     path = store / "commitlog" / f"{FILE_SIZE:020d}"
     path.write_bytes(b"x" * 8 + path.read_bytes()[8:])
@@ -160,8 +158,8 @@ def test_info_as_a_table(store, run):
 # -- cat -----------------------------------------------------------------------------------------
 
 
-def test_cat_gives_every_message_of_a_golden_store(golden, golden_copy, run):
-    """A line a message, and its fields and body are the manifest's."""
+def test_cat_prints_every_message_of_a_golden_store(golden, golden_copy, run):
+    """One line per message, with the fields and the body size of the manifest."""
     code, out, _ = run("log", "cat", golden_copy("clean"), "-o", "jsonl")
     rows = manifest_messages(golden, "clean")
     messages = [json.loads(line) for line in out.splitlines()]
@@ -179,8 +177,8 @@ def test_cat_gives_every_message_of_a_golden_store(golden, golden_copy, run):
         assert len(message["body"].encode()) == row["bodyLen"]
 
 
-def test_cat_chooses(store, run):
-    """From an offset on, of one topic, at most so many, without bodies."""
+def test_cat_selects_by_offset_topic_and_count(store, run):
+    """--no-bodies also leaves the bodies out."""
     _, out, _ = run("log", "cat", store, "--topic", "audit", "-n", 3, "--no-bodies")
     assert [line.split()[6:9] for line in out.splitlines()] == [
         ["B", "key", key] for key in ("k20", "k21", "k22")
@@ -190,8 +188,8 @@ def test_cat_chooses(store, run):
     assert message["offset"] == 450
 
 
-def test_cat_says_when_there_is_nothing(store, run):
-    """An offset behind the end or an unknown topic: no data, a word on stderr, exit 0."""
+def test_cat_reports_when_no_message_matches(store, run):
+    """An offset after the end or an unknown topic prints a line on stderr and exits with 0."""
     code, out, err = run("log", "cat", store, "--from-offset", 10**12, "--topic", "x")
     assert (code, out) == (0, "")
     assert "no messages of topic x" in err
@@ -207,7 +205,7 @@ def test_cat_says_when_there_is_nothing(store, run):
     ],
 )
 def test_cat_shows_any_body_on_one_line(tmp_path, run, body, key, shown):
-    """Text as text, all else as hex, in JSON as base64; a terminal is never sent escapes."""
+    """Text as text, other bytes as hex, in JSON as base64; escape sequences are not printed."""
     store = LogBuilder().add(body, key="a\x1bb").write(tmp_path / "D")
     assert run("log", "cat", store)[1].splitlines()[0].endswith(f"key a\\x1bb  {shown}")
     (message,) = [json.loads(run("log", "cat", store, "-o", "jsonl")[1])]
@@ -215,8 +213,8 @@ def test_cat_shows_any_body_on_one_line(tmp_path, run, body, key, shown):
     assert (base64.b64decode(value) if key == "body_base64" else value.encode()) == body
 
 
-def test_cat_goes_on_behind_damage(store, run):
-    """Damage is said on stderr, the messages behind it are printed, and the exit code is 4."""
+def test_cat_continues_after_damage(store, run):
+    """Damage is reported on stderr, later messages are printed, and the exit code is 4."""
     path = store / "commitlog" / f"{0:020d}"
     path.write_bytes(b"x" + path.read_bytes()[1:])
     code, out, err = run("log", "cat", store, "-o", "jsonl")
@@ -226,8 +224,8 @@ def test_cat_goes_on_behind_damage(store, run):
     assert "next" in err
 
 
-def test_cat_into_a_pipe_that_closes_stops_quietly(tmp_path):
-    """`hastore log cat D | head -1`: one line, no traceback, no complaint."""
+def test_cat_stops_quietly_when_its_pipe_closes(tmp_path):
+    """As in `hastore log cat D | head -1`: one line, and no error."""
     builder = LogBuilder(file_size=1 << 20)
     for _ in range(500):
         builder.add(b"x" * 1_000)
@@ -247,16 +245,16 @@ def test_cat_into_a_pipe_that_closes_stops_quietly(tmp_path):
 # -- diff ----------------------------------------------------------------------------------------
 
 
-def test_a_golden_replica_equals_its_master(golden, run):
-    """RocketMQ's slave copied its master's bytes."""
+def test_diff_of_a_golden_master_and_its_replica_is_equal(golden, run):
+    """RocketMQ's slave copied its master byte for byte."""
     code, out, err = run("log", "diff", golden / "replica_master", golden / "replica")
     assert (code, err) == (0, "")
     assert "equal" in out
     assert "331518" in out
 
 
-def test_a_prefix_is_no_error_and_says_how_far_behind(golden, run):
-    """The torn log lacks its last record: exit 0, bytes and messages named."""
+def test_diff_reports_a_prefix_and_how_much_it_lacks(golden, run):
+    """The torn log lacks its last record; a prefix exits with 0."""
     code, out, _ = run("log", "diff", golden / "crashed", golden / "crashed_torn")
     assert code == 0
     assert "right ends 225 bytes, 1 message earlier" in out
@@ -272,8 +270,8 @@ def test_a_prefix_is_no_error_and_says_how_far_behind(golden, run):
     assert report["left"]["damaged_tail"]["offset"] == 331293
 
 
-def test_a_difference_is_named_on_both_sides(golden, run):
-    """Exit 4, the first differing offset, and the message there on each side."""
+def test_diff_names_the_first_difference_on_both_sides(golden, run):
+    """Exit 4, with the offset and the message there on each side."""
     code, out, err = run("log", "diff", golden / "crashed", golden / "crashed_torn_props")
     assert code == 4
     assert "first at 331481" in out
@@ -282,8 +280,8 @@ def test_a_difference_is_named_on_both_sides(golden, run):
     assert is_one_line_with_a_next_step(err)
 
 
-def test_a_diff_says_gone_fronts_disjoint_logs_and_other_file_sizes(tmp_path, run):
-    """What the two directories do not have in common is said."""
+def test_diff_reports_deleted_files_disjoint_logs_and_file_sizes(tmp_path, run):
+    """A deleted first file is no error; the other two cases exit with 4."""
     whole = LogBuilder().fill(50)
     one = whole.write(tmp_path / "one")
     two = whole.write(tmp_path / "two")
@@ -302,8 +300,8 @@ def test_a_diff_says_gone_fronts_disjoint_logs_and_other_file_sizes(tmp_path, ru
     assert "the file sizes differ" in out
 
 
-def test_two_logs_with_the_same_damage_are_alike_and_not_right(tmp_path, run):
-    """Exit 4 where what was compared is damaged, even if both sides have the same bytes."""
+def test_diff_of_equally_damaged_logs_exits_4(tmp_path, run):
+    """The bytes are equal, but the damage still counts."""
     builder = LogBuilder().fill(50)
     data = builder.flipped(builder.offsets[7] + 95)
     sides = [builder.write(tmp_path / name, data=data) for name in ("one", "two")]
@@ -316,8 +314,8 @@ def test_two_logs_with_the_same_damage_are_alike_and_not_right(tmp_path, run):
     assert (code, json.loads(out)["damage"]["kind"]) == (4, "bad-body-crc")
 
 
-def test_a_difference_to_a_damaged_side_shows_the_damage(store, tmp_path, run):
-    """JSON names the record on each side, and on one of them what is wrong with it."""
+def test_diff_shows_the_damage_of_one_side(store, tmp_path, run):
+    """JSON describes the record on each side, or the kind of damage there."""
     other = LogBuilder().fill(20, topic="orders").fill(25, topic="audit").write(tmp_path / "D2")
     path = other / "commitlog" / f"{0:020d}"
     data = bytearray(path.read_bytes())
@@ -336,8 +334,8 @@ def test_a_difference_to_a_damaged_side_shows_the_damage(store, tmp_path, run):
 
 
 @pytest.mark.parametrize("name", ["info", "cat", "verify"])
-def test_what_is_no_log_is_an_error_with_a_next_step(name, tmp_path, run):
-    """A missing directory and a file are usage errors, a directory without a log is refused."""
+def test_path_without_a_log_is_an_error_with_a_next_step(name, tmp_path, run):
+    """A missing directory or a file is a usage error; a directory without a log is refused."""
     (tmp_path / "file").write_text("")
     for wrong, expected in (("nothing", 2), ("file", 2), (".", 6)):
         code, out, err = run("log", name, tmp_path / wrong)
@@ -345,16 +343,16 @@ def test_what_is_no_log_is_an_error_with_a_next_step(name, tmp_path, run):
         assert is_one_line_with_a_next_step(err), err
 
 
-def test_help_has_examples_and_exit_codes(run):
-    """Each command of the group can be learned from its help."""
+def test_help_of_each_log_command_has_an_example(run):
+    """For `info`, `cat`, `verify` and `diff`."""
     for name in ("info", "cat", "verify", "diff"):
         code, out, _ = run("log", name, "--help")
         assert code == 0
         assert f"hastore log {name} D1" in out
 
 
-def test_a_terminal_gets_a_bar_colour_and_groups_and_a_pipe_gets_none(store):
-    """On a terminal numbers are grouped and the bar is on stderr; elsewhere all is plain."""
+def test_terminal_gets_a_bar_colour_and_grouped_numbers(store):
+    """A pipe gets none of them."""
     ours, theirs = pty.openpty()
     arguments = command("log", "verify", store)
     with subprocess.Popen(
@@ -382,8 +380,8 @@ def _read(descriptor):
         return b""
 
 
-def test_texts_and_times():
-    """Control characters and what is no UTF-8 are escaped; any number is some time."""
+def test_text_escapes_and_time_format():
+    """Control characters and invalid UTF-8 are escaped; times out of range are printed in ms."""
     assert escaped("a\x1b\n\udcff é") == "a\\x1b\\n\\udcff é"
     assert time_text(FIRST_MS + 7) == "2023-11-14T22:13:20.007Z"
     assert time_text(-1) == "1969-12-31T23:59:59.999Z"

@@ -1,4 +1,4 @@
-"""``hastore log find`` and ``log tail``: what they choose, and following a log that grows."""
+"""``hastore log find`` and ``log tail``: their filters, and following a growing log."""
 
 import json
 import signal
@@ -28,7 +28,7 @@ def properties(**values):
 
 @pytest.fixture
 def store(tmp_path):
-    """Fifty messages in several files: two topics, keys, tags, bodies."""
+    """50 messages in several files, with two topics, keys, tags and bodies."""
     builder = LogBuilder()
     for number in range(50):
         raw = properties(
@@ -68,22 +68,22 @@ def numbers(out):
         (["--since", "2023-11-14T22:13:20.010Z", "--until", FIRST_MS + 12], [10, 11]),
     ],
 )
-def test_find_gives_what_fits_and_nothing_else(store, run, arguments, expected):
-    """Each choice alone and several together, in the order of the log."""
+def test_find_prints_exactly_the_matching_messages(store, run, arguments, expected):
+    """Each filter alone and several together, in log order."""
     code, out, err = run("log", "find", store, *arguments, "-o", "jsonl")
     assert (code, numbers(out)) == (0, expected)
     assert err == ("" if expected else "no message matches\n")
 
 
-def test_find_keeps_to_a_range_of_offsets(store, run):
-    """From the first message that begins at an offset, up to one that begins before another."""
+def test_find_in_a_range_of_offsets(store, run):
+    """A message is in the range if it begins there."""
     offsets = [int(line) for line in run("log", "find", store, "-F", r"%O\n")[1].splitlines()]
     chosen = ("--from-offset", offsets[20] - 1, "--to-offset", offsets[22])
     assert numbers(run("log", "find", store, *chosen, "-o", "jsonl")[1]) == [20, 21]
 
 
 def test_find_prints_a_line_json_or_a_format(store, run):
-    """The same message in each form; the JSON document has its schema."""
+    """The same message in each form; the JSON document names its schema."""
     _, line, _ = run("log", "find", store, "-k", "k7")
     assert "orders/3 @ 1  13 B  key k7 all  tag odd" in line
     document = json.loads(run("log", "find", store, "-k", "k7", "-o", "json")[1])
@@ -93,8 +93,8 @@ def test_find_prints_a_line_json_or_a_format(store, run):
     assert json.loads(run("log", "find", store, "-k", "x", "-o", "json")[1])["messages"] == []
 
 
-def test_find_goes_on_behind_damage_and_says_so(store, run):
-    """What cannot be read is named on stderr, the rest is found, exit 4."""
+def test_find_reports_damage_and_continues_after_it(store, run):
+    """Damage is named on stderr, later matches are printed, and the exit code is 4."""
     path = store / "commitlog" / f"{0:020d}"
     path.write_bytes(b"x" + path.read_bytes()[1:])
     code, out, err = run("log", "find", store, "-k", "k7", "-o", "jsonl")
@@ -103,8 +103,8 @@ def test_find_goes_on_behind_damage_and_says_so(store, run):
     assert "hastore log verify" in err
 
 
-def test_every_golden_message_is_found_by_its_unique_key_and_keys(golden, golden_copy, run):
-    """RocketMQ's own store, searched without consume queue or index."""
+def test_find_golden_messages_by_key(golden, golden_copy, run):
+    """RocketMQ's own store is searched without consume queues or index."""
     rows = json.loads((golden / "clean.manifest.json").read_text())["records"]
     rows = [row for row in rows if row["type"] == "MSG"]
     directory = golden_copy("clean")
@@ -118,7 +118,7 @@ def test_every_golden_message_is_found_by_its_unique_key_and_keys(golden, golden
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--body", "a", "--regex", "b"], "exclude each other"),
         (["--regex", "("], "'('"),
@@ -130,16 +130,16 @@ def test_every_golden_message_is_found_by_its_unique_key_and_keys(golden, golden
         (["-F", "%s", "-o", "json"], "leave -o out"),
     ],
 )
-def test_what_cannot_be_asked_is_a_usage_error(store, run, arguments, said):
-    """Exit 2, one line, the way to the help."""
+def test_find_refuses_invalid_arguments(store, run, arguments, message):
+    """Exit 2, with one line and a next step."""
     code, out, err = run("log", "find", store, *arguments)
     assert (code, out) == (2, "")
-    assert said in err
+    assert message in err
     assert is_one_line_with_a_next_step(err)
 
 
-def test_a_window_starts_at_the_file_that_holds_its_first_instant(store):
-    """Files that were full before it are not read; a file of zeros tells nothing."""
+def test_time_window_starts_at_the_file_with_its_first_message(store):
+    """Earlier files are not read; a preallocated file of zeros is ignored."""
     disk = RealDisk()
     log = find_log(disk, str(store))
     assert len(log.files) > 2
@@ -150,8 +150,8 @@ def test_a_window_starts_at_the_file_that_holds_its_first_instant(store):
     assert start_of_window(disk, log, FIRST_MS + 10**6) == log.files[-2].physic_offset
 
 
-def test_a_clock_that_was_set_back_hides_no_message(tmp_path, run):
-    """A message before the window's end is found behind one that is a little later."""
+def test_find_by_time_tolerates_a_clock_that_was_set_back(tmp_path, run):
+    """A message inside the window is found after one that is slightly too late."""
     builder = LogBuilder()
     for number, time_ms in enumerate((0, 5_000, 1_000, CLOCK_SLACK_MS + 9_000, 2_000)):
         builder.add(b'{"number": %d}' % number, store_timestamp_ms=FIRST_MS + time_ms)
@@ -164,15 +164,15 @@ def test_a_clock_that_was_set_back_hides_no_message(tmp_path, run):
 
 
 @pytest.mark.parametrize("count", [1, 3, 49, 50, 60])
-def test_tail_gives_the_last_messages_over_files(store, run, count):
-    """As many as are asked for, or all there are, oldest first."""
+def test_tail_prints_the_last_messages_across_files(store, run, count):
+    """As many as requested, or all there are, oldest first."""
     code, out, err = run("log", "tail", store, "-n", count, "-o", "jsonl")
     assert (code, err) == (0, "")
     assert numbers(out) == list(range(50))[-count:]
 
 
 def test_tail_of_one_topic_and_tag(store, run):
-    """The last that fit, however far before the end they are."""
+    """The last matches, however far from the end they are."""
     out = run("log", "tail", store, "-n", 2, "-t", "orders", "--tag", "even", "-o", "jsonl")[1]
     assert numbers(out) == [26, 28]
     code, out, err = run("log", "tail", store, "--tag", "none")
@@ -180,7 +180,7 @@ def test_tail_of_one_topic_and_tag(store, run):
 
 
 def test_tail_starts_in_the_middle_of_a_large_file(tmp_path):
-    """It finds a record near the end, not by walking all that is before it."""
+    """It finds a record near the end without reading everything before it."""
     builder = LogBuilder(file_size=8 << 20)
     for number in range(3_000):
         builder.add(b"%01000d" % number, key=f"k{number}")
@@ -194,23 +194,23 @@ def test_tail_starts_in_the_middle_of_a_large_file(tmp_path):
     assert follower.stalled is None
 
 
-def test_tail_says_when_the_log_ends_in_something_unfinished(golden_copy, run):
-    """A torn record is no message; what stands there is said, and the exit code is 0."""
+def test_tail_reports_an_unfinished_end(golden_copy, run):
+    """A torn record is not printed; stderr describes it, and the exit code is 0."""
     code, out, err = run("log", "tail", golden_copy("crashed_torn"), "-n", 1, "-F", r"%k\n")
     assert (code, out) == (0, "KBatch3\n")
     assert err.startswith("unfinished: 331293  bad-lengths")
 
 
 def test_tail_of_an_empty_log(tmp_path, run):
-    """No file, or a prepared one only: nothing to show, and that is said."""
+    """Without a file, or with only a preallocated one."""
     (tmp_path / "D1" / "commitlog").mkdir(parents=True)
     assert run("log", "tail", tmp_path / "D1") == (0, "", "the log is empty\n")
     (tmp_path / "D1" / "commitlog" / f"{0:020d}").write_bytes(bytes(FILE_SIZE))
     assert run("log", "tail", tmp_path / "D1") == (0, "", "the log is empty\n")
 
 
-def test_following_waits_for_what_is_half_written_and_passes_over_damage(tmp_path):
-    """A torn end is waited for, a damaged record with others behind it is told, once."""
+def test_follower_waits_at_a_torn_end_and_skips_damage(tmp_path):
+    """A record counts as damaged, and is reported once, if an intact one follows."""
     builder = LogBuilder().fill(4)
     store = builder.write(tmp_path / "D1")
     path = store / "commitlog" / f"{0:020d}"
@@ -230,16 +230,16 @@ def test_following_waits_for_what_is_half_written_and_passes_over_damage(tmp_pat
 
 
 @pytest.mark.parametrize("count", [3, 20, 60])
-def test_tail_goes_back_over_files_until_it_has_enough(store, run, monkeypatch, count):
-    """A first look at the last bytes that finds too little is followed by larger ones."""
+def test_tail_enlarges_its_window_until_it_has_enough(store, run, monkeypatch, count):
+    """The first window, at the end of the log, holds too few matches."""
     monkeypatch.setattr("hastore_cli.log.follower._WINDOW_SIZE", 300)
     code, out, err = run("log", "tail", store, "--topic", "orders", "-n", count, "-F", "%s ")
     wanted = range(max(30 - count, 0), 30)
     assert (code, out, err) == (0, "".join(f'{{"number": {n}}} ' for n in wanted), "")
 
 
-def test_tail_names_damage_once_however_often_it_comes_by(store, run, monkeypatch):
-    """Each larger look reads the same places again."""
+def test_tail_reports_damage_once(store, run, monkeypatch):
+    """Each larger window reads the same places again."""
     monkeypatch.setattr("hastore_cli.log.follower._WINDOW_SIZE", 300)
     path = max((store / "commitlog").iterdir())
     data = bytearray(path.read_bytes())
@@ -254,8 +254,8 @@ def test_tail_names_damage_once_however_often_it_comes_by(store, run, monkeypatc
     assert len([line for line in err.splitlines() if line.startswith("unfinished")]) == 1
 
 
-def test_following_goes_on_where_files_were_deleted(store):
-    """A log whose front has gone is followed from where it begins now."""
+def test_follower_continues_after_deleted_files(store):
+    """It resumes at the first remaining file and reports the skipped range."""
     skipped = []
     follower = LogFollower(RealDisk(), str(store), lambda *place: skipped.append(place))
     (store / "commitlog" / f"{0:020d}").unlink()
@@ -265,8 +265,8 @@ def test_following_goes_on_where_files_were_deleted(store):
     follower.close()
 
 
-def test_tail_follows_a_real_log_and_ends_with_ctrl_c(tmp_path):
-    """A process that follows prints what is appended, over a file's end, and ends with 130."""
+def test_tail_follows_a_growing_log_until_ctrl_c(tmp_path):
+    """The process prints appended messages across file boundaries and exits with 130."""
     builder = LogBuilder().fill(3)
     store = builder.write(tmp_path / "D1")
     arguments = command("log", "tail", store, "-f", "-n", 1, "-F", r"%k\n")
@@ -289,8 +289,8 @@ def test_tail_follows_a_real_log_and_ends_with_ctrl_c(tmp_path):
     assert (process.returncode, out, err.strip()) == (130, b"", b"")
 
 
-def test_find_as_a_process(store):
-    """A format's bytes on stdout and nothing else; a document that never ends is refused."""
+def test_find_and_tail_as_processes(store):
+    """A format prints only its own bytes; following with -o json is refused."""
     found = hastore("log", "find", store, "--tag", "odd", "-n", 2, "-F", r"%t\t%s\n")
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout == 'orders\t{"number": 1}\norders\t{"number": 3}\n'

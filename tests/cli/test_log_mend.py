@@ -1,4 +1,4 @@
-"""``hastore log repair`` and ``log rebuild``, and what ``log verify`` says of queues and index."""
+"""``hastore log repair`` and ``log rebuild``, and how ``log verify`` checks queues and index."""
 
 import json
 import shutil
@@ -17,20 +17,20 @@ SIZES = {"HASTORE_STORE_INDEX_SLOTS": "200", "HASTORE_STORE_INDEX_ENTRIES": "400
 
 @pytest.fixture
 def sizes(monkeypatch):
-    """The golden stores' index sizes, as their node would be configured."""
+    """The index sizes of the golden stores, set in the environment."""
     for name, value in SIZES.items():
         monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
 def pair(tmp_path):
-    """A small store and a replica of it, each record with a checksum."""
+    """A builder, and a store and a replica written by it; each record has a checksum."""
     builder = LogBuilder().fill(50)
     return builder, builder.write(tmp_path / "D1"), builder.write(tmp_path / "D2")
 
 
 def damage(store, offset, size=4):
-    """Overwrite some bytes of a log."""
+    """Overwrite ``size`` bytes of a log."""
     path = store / "commitlog" / f"{offset - offset % FILE_SIZE:020d}"
     data = bytearray(path.read_bytes())
     data[offset % FILE_SIZE : offset % FILE_SIZE + size] = b"x" * size
@@ -41,7 +41,7 @@ def damage(store, offset, size=4):
 
 
 def test_verify_checks_queues_and_index_of_a_golden_store(golden_copy, run, sizes):
-    """RocketMQ's own consume queues and index fit its log, and that is said."""
+    """RocketMQ's own consume queues and index match its log; --log-only skips them."""
     store = golden_copy("clean")
     code, out, err = run("log", "verify", store)
     assert (code, err) == (0, "")
@@ -52,8 +52,8 @@ def test_verify_checks_queues_and_index_of_a_golden_store(golden_copy, run, size
     assert json.loads(run("log", "verify", store, "-o", "json", "--log-only")[1])["derived"] is None
 
 
-def test_verify_names_a_wrong_unit_and_how_to_mend_it(golden_copy, run, sizes):
-    """Exit 4, the queue's place, and the rebuild as the next step; the rebuild mends it."""
+def test_verify_reports_a_wrong_unit_and_rebuild_repairs_it(golden_copy, run, sizes):
+    """Exit 4, with the rebuild as the next step."""
     store = golden_copy("clean")
     path = next((store / "consumequeue" / "GoldenB" / "1").iterdir())
     data = bytearray(path.read_bytes())
@@ -71,8 +71,8 @@ def test_verify_names_a_wrong_unit_and_how_to_mend_it(golden_copy, run, sizes):
     assert run("log", "verify", store)[0] == 0
 
 
-def test_verify_says_when_the_index_has_other_sizes(golden_copy, run):
-    """Not damage: the sizes are the node's configuration, which can be named."""
+def test_verify_skips_an_index_with_other_sizes(golden_copy, run):
+    """Index sizes are configuration, so this is no damage; the output names the variable."""
     code, out, err = run("log", "verify", golden_copy("clean"))
     assert (code, err) == (0, "")
     assert "the index was not checked" in out
@@ -82,8 +82,8 @@ def test_verify_says_when_the_index_has_other_sizes(golden_copy, run):
 # -- rebuild -------------------------------------------------------------------------------------
 
 
-def test_rebuild_gives_the_golden_consume_queues_and_keys_again(golden_copy, run, tmp_path):
-    """Both in one pass, with the sizes of a configuration file; JSON says what was built."""
+def test_rebuild_restores_golden_consume_queues_and_keys(golden_copy, run, tmp_path):
+    """Both in one pass, with the sizes of a configuration file; JSON counts what was built."""
     store = golden_copy("clean")
     before = queue_files(store)
     (tmp_path / "c.toml").write_text("[store]\nindex_slots = 200\nindex_entries = 400\n")
@@ -111,8 +111,8 @@ def queue_files(store):
     }
 
 
-def test_rebuild_of_a_damaged_log_is_told(pair, run):
-    """What is readable is built, and the exit code is 4."""
+def test_rebuild_of_a_damaged_log_exits_4(pair, run):
+    """Readable records are indexed, and the skipped places are counted."""
     builder, store, _ = pair
     damage(store, builder.offsets[3])
     code, out, err = run("log", "rebuild", store, "--consumequeue")
@@ -122,15 +122,15 @@ def test_rebuild_of_a_damaged_log_is_told(pair, run):
     assert is_one_line_with_a_next_step(err)
 
 
-def test_rebuild_must_be_told_what(pair, run):
-    """Neither flag is a usage error."""
+def test_rebuild_without_a_flag_is_a_usage_error(pair, run):
+    """The error names --consumequeue and --index."""
     code, out, err = run("log", "rebuild", pair[1])
     assert (code, out) == (2, "")
     assert "--consumequeue, --index, or both" in err
 
 
-def test_what_changes_a_store_is_refused_while_a_node_runs(tmp_path):
-    """Exit 6 for both, and the node goes on."""
+def test_rebuild_and_repair_are_refused_while_a_node_runs(tmp_path):
+    """Both exit with 6."""
     with master_with(tmp_path / "D1") as running:
         produce(running.address, "orders", range(3))
         log = tmp_path / "D1" / "commitlog" / f"{0:020d}"
@@ -146,14 +146,14 @@ def test_what_changes_a_store_is_refused_while_a_node_runs(tmp_path):
 # -- repair --------------------------------------------------------------------------------------
 
 
-def test_a_whole_log_needs_no_repair(pair, run):
-    """Exit 0, nothing changed, whichever way it is asked."""
+def test_undamaged_log_needs_no_repair(pair, run):
+    """Exit 0, also with --dry-run and with a replica."""
     for more in ([], ["--dry-run"], ["--from-replica", pair[2]]):
         assert run("log", "repair", pair[1], *more) == (0, "", "nothing to repair\n")
 
 
-def test_what_is_damaged_and_what_is_done_fit_a_terminal(pair):
-    """At 80 columns: folded at words, numbers in groups, as everywhere."""
+def test_verify_and_repair_output_fits_80_columns(pair):
+    """Lines fold at words, and numbers are grouped."""
     builder, store, replica = pair
     damage(store, builder.offsets[30] + 95)
     grouped = f"{builder.offsets[30]:,}".replace(",", " ")
@@ -165,8 +165,8 @@ def test_what_is_damaged_and_what_is_done_fit_a_terminal(pair):
         assert all(len(line) <= 80 for line in shown[at : at + 2])
 
 
-def test_a_replica_mends_without_loss(pair, run):
-    """The plan first (10), then the same bytes as the replica's, and the old ones kept."""
+def test_repair_from_a_replica_loses_nothing(pair, run):
+    """The dry run exits with 10; the repair copies the replica's bytes and keeps the old ones."""
     builder, store, replica = pair
     damage(store, builder.offsets[3] + 95)
     damage(store, builder.offsets[30])
@@ -182,8 +182,8 @@ def test_a_replica_mends_without_loss(pair, run):
     assert len(list((store / "trimmed").iterdir())) == 2
 
 
-def test_loss_is_only_on_purpose_and_keeps_the_offsets_behind_it(pair, run, tmp_path):
-    """Without --yes and a person 6; with it the range is filled, its bytes in the backup."""
+def test_repair_with_loss_needs_yes_and_keeps_later_offsets(pair, run, tmp_path):
+    """Without --yes it exits with 6; with it, a filler replaces the range, which is backed up."""
     builder, store, _ = pair
     damage(store, builder.offsets[3])
     refused = hastore("log", "repair", store)
@@ -205,8 +205,8 @@ def test_loss_is_only_on_purpose_and_keeps_the_offsets_behind_it(pair, run, tmp_
     assert found == "".join(f"k{n} " for n in range(50) if n != 3)
 
 
-def test_what_the_index_knows_of_lost_messages_is_built_anew(pair, run):
-    """The next step after a loss is the one that makes `log verify` content again."""
+def test_index_is_rebuilt_after_a_repair_with_loss(pair, run):
+    """The repair gives the rebuild as the next step; then `log verify` passes."""
     builder, store, _ = pair
     assert run("log", "rebuild", store, "--consumequeue", "--index")[0] == 0
     damage(store, builder.offsets[3])
@@ -216,8 +216,8 @@ def test_what_the_index_knows_of_lost_messages_is_built_anew(pair, run):
     assert run("log", "verify", store)[0] == 0
 
 
-def test_a_replicas_directory_may_have_a_colon_in_its_name(pair, run, tmp_path, monkeypatch):
-    """What is a directory is no address."""
+def test_replica_directory_may_have_a_colon_in_its_name(pair, run, tmp_path, monkeypatch):
+    """An existing directory is not parsed as an address."""
     builder, store, replica = pair
     monkeypatch.chdir(tmp_path)
     replica.rename(tmp_path / "D2:2026")
@@ -225,15 +225,15 @@ def test_a_replicas_directory_may_have_a_colon_in_its_name(pair, run, tmp_path, 
     assert run("log", "repair", store, "--from-replica", "D2:2026")[0] == 0
 
 
-def test_a_torn_end_is_left_to_the_next_start(golden_copy, run):
-    """It is named, and is no reason to repair."""
+def test_repair_leaves_a_torn_end_to_the_next_start(golden_copy, run):
+    """It is reported, but needs no repair."""
     code, out, err = run("log", "repair", golden_copy("crashed_torn"))
     assert (code, err) == (0, "nothing to repair\n")
     assert "a torn end at 331293" in out
 
 
-def test_a_log_that_is_no_replica_is_refused(pair, run, tmp_path):
-    """Exit 4, both places named, nothing changed."""
+def test_repair_refuses_a_log_that_is_no_replica(pair, run, tmp_path):
+    """Exit 4; an invalid source is a usage error."""
     builder, store, _ = pair
     damage(store, builder.offsets[3])
     other = LogBuilder().fill(50, topic="other!").write(tmp_path / "other")
@@ -245,8 +245,8 @@ def test_a_log_that_is_no_replica_is_refused(pair, run, tmp_path):
     assert is_one_line_with_a_next_step(err)
 
 
-def test_a_running_master_mends_its_former_slave(tmp_path):
-    """The bytes come over the HA port; afterwards both logs are equal."""
+def test_repair_of_a_former_slave_from_its_running_master(tmp_path):
+    """The bytes come through its HA port; afterwards both logs are equal."""
     with master_with(tmp_path / "D1", file_size="64KiB") as master:
         with node(
             "slave", tmp_path / "D2", "--master", master.ha_address, file_size="64KiB"
@@ -259,11 +259,11 @@ def test_a_running_master_mends_its_former_slave(tmp_path):
         for offset in (sent[0]["physic_offset"] + 300, end + 20):
             flip(tmp_path / "D2", offset)
         assert hastore("log", "verify", tmp_path / "D2").returncode == 4
-        mended = hastore(
+        repaired = hastore(
             "log", "repair", tmp_path / "D2", "--from-replica", master.ha_address, "-o", "json"
         )
-        assert mended.returncode == 0, mended.stderr
-        assert [part["action"] for part in json.loads(mended.stdout)["parts"]] == ["replace"] * 2
+        assert repaired.returncode == 0, repaired.stderr
+        assert [part["action"] for part in json.loads(repaired.stdout)["parts"]] == ["replace"] * 2
         assert hastore("log", "diff", tmp_path / "D1", tmp_path / "D2").returncode == 0
         assert hastore("status", master.address).returncode == 0
 
@@ -284,8 +284,8 @@ def wait_until_equal(root):
     raise AssertionError("the slave did not catch up")
 
 
-def test_a_master_that_has_not_got_the_bytes_says_so(tmp_path):
-    """An offset behind its end, and a port that is no HA port, end with a reason."""
+def test_read_after_the_end_of_a_master_is_an_error(tmp_path):
+    """Reads before the end return the log's bytes."""
     with master_with(tmp_path / "D1") as master:
         produce(master.address, "orders", range(3))
         host, _, port = master.ha_address.rpartition(":")

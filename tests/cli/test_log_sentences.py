@@ -1,4 +1,4 @@
-"""Log events as sentences: each event that is logged reads well, and says only what it has."""
+"""Log events as sentences: every logged event reads well and shows only pairs that it has."""
 
 import ast
 import json
@@ -22,7 +22,7 @@ from hastore_cli.app.logging_setup import (
 from tests.support.commands.running import REPO_ROOT
 
 LEVELS = ("info", "warning", "error", "exception")
-# Of lines about peers: `PeerLog` adds the peer's name to the pairs of its `note`.
+# Events about peers: `PeerLog` adds the peer's name to the pairs of its `note`.
 PEER_PAIRS = {
     "ha_slave_connected": {"slave", "at"},
     "ha_slave_gone": {"slave", "reason"},
@@ -30,18 +30,18 @@ PEER_PAIRS = {
     "client_refused": {"peer", "kind", "reason"},
     "metrics_refused": {"peer", "kind", "reason"},
 }
-# Pairs of the caller's own, as `**pairs`.
+# Stands for pairs that a caller passes as `**pairs`.
 SPREAD = "**"
 
 
 def logged_events() -> dict[str, list[tuple[str, frozenset[str]]]]:
-    """Every event that a node may log at info or above: where, and with which pairs."""
+    """Every event that a node may log at info or above: its places in the code and its pairs."""
     found = defaultdict(list)
     for root in ("hastore", "cli/hastore_cli"):
         for path in sorted(Path(REPO_ROOT, root).rglob("*.py")):
             text = path.read_text()
             if "_log" not in text and ".log" not in text:
-                continue  # every worker reads all this before its first test
+                continue  # parsing is slow, and every worker waits for it
             for call in ast.walk(ast.parse(text)):
                 if not isinstance(call, ast.Call) or not call.args:
                     continue
@@ -66,52 +66,52 @@ def logged_events() -> dict[str, list[tuple[str, frozenset[str]]]]:
 EVENTS = logged_events()
 
 
-def test_the_search_finds_the_events():
-    """Lines about peers, lines over several rows, and those of the command itself."""
+def test_logged_events_finds_every_form_of_call():
+    """Calls about peers, calls over several lines, and calls in the command line tool."""
     assert {"ha_slave_refused", "torn_tail_trimmed", "ready", "metrics_failed"} <= EVENTS.keys()
     assert len(EVENTS) > 60
 
 
 @pytest.mark.parametrize("event", sorted(EVENTS))
 def test_every_event_reads_as_a_sentence(event):
-    """No name with underscores, no `key=value` and no brace is left; each pair has its place."""
+    """No underscores, `key=value` or braces remain, and each pair has its place."""
     for where, pairs in EVENTS[event]:
         values = {name: f"<{name}>" for name in pairs - {SPREAD}}
-        said = sentence_of(event, values)
-        assert not re.search(r"[a-z]_[a-z]|[{}=]", re.sub("<.*?>", "", said)), f"{where}: {said}"
+        text = sentence_of(event, values)
+        assert not re.search(r"[a-z]_[a-z]|[{}=]", re.sub("<.*?>", "", text)), f"{where}: {text}"
         if event in SENTENCES:
             named = {name for template in SENTENCES[event] for name in fields_of(template)}
-            in_brackets = set(re.findall("<(.*?)>", said)) - named
-            assert not in_brackets, f"{where}: say or leave out {in_brackets}: {said}"
+            in_brackets = set(re.findall("<(.*?)>", text)) - named
+            assert not in_brackets, f"{where}: mention or omit {in_brackets}: {text}"
 
 
 @pytest.mark.parametrize("event", sorted(SENTENCES))
-def test_a_sentence_is_of_an_event_that_there_is_and_of_pairs_that_it_has(event):
-    """A template that names a pair which no caller gives would never be chosen."""
-    assert event in EVENTS, "nobody logs this event"
+def test_every_template_fits_a_logged_event(event):
+    """A template with a pair that no caller passes would never be used."""
+    assert event in EVENTS, "no code logs this event"
     for template in SENTENCES[event]:
         assert any(SPREAD in pairs or fields_of(template) <= pairs for _, pairs in EVENTS[event]), (
             f"no call of {event} has all pairs of: {template}"
         )
 
 
-def test_an_event_without_a_sentence_is_its_name_in_words_and_its_pairs():
-    """What was added and forgotten here can be read all the same."""
-    said = sentence_of("tail_was_scanned", {"physic_offset": 7, "files": ["a", "b"], "part": "ha"})
-    assert said == "tail was scanned: physic offset 7, files a, b"
+def test_event_without_a_template_shows_its_name_and_pairs():
+    """So an event added without a template can still be read."""
+    text = sentence_of("tail_was_scanned", {"physic_offset": 7, "files": ["a", "b"], "part": "ha"})
+    assert text == "tail was scanned: physic offset 7, files a, b"
     assert sentence_of("Some library's own line", {}) == "Some library's own line"
 
 
-def test_a_pair_that_the_sentence_does_not_say_follows_in_brackets():
-    """Nothing is lost that an event has got since its sentence was written."""
+def test_pairs_missing_from_the_template_follow_in_brackets():
+    """So a pair added after its template was written is not lost."""
     pairs = {"slave": "h:1", "at": 5, "version": 3, "more": 2, "others": 0}
     assert sentence_of("ha_slave_connected", pairs) == (
         "slave h:1 connected, at offset 5 (version 3); 2 more like it from there"
     )
 
 
-def test_the_first_template_whose_pairs_all_have_a_value_is_taken():
-    """None and an empty list are no values."""
+def test_first_template_with_values_for_all_pairs_is_used():
+    """None and an empty list do not count as values."""
     assert sentence_of("file_deleted", {"path": "P", "reason": "expired", "held_by": []}) == (
         "deleted P (expired)"
     )
@@ -120,8 +120,8 @@ def test_the_first_template_whose_pairs_all_have_a_value_is_taken():
     )
 
 
-def test_sizes_and_times_are_said_as_people_say_them():
-    """A slave that copies says how far it is, and how long it will take."""
+def test_sizes_and_times_are_formatted_for_people():
+    """A copying slave shows its progress, its rate and the time left."""
     pairs = {"master": "m:1", "at": 5, "end": 9, "copied_bytes": 1288490189, "percent": 35}
     pairs |= {"total_bytes": 3650722202, "bytes_per_s": 220200960, "left_s": 10}
     assert sentence_of("ha_copying", pairs) == (
@@ -132,16 +132,16 @@ def test_sizes_and_times_are_said_as_people_say_them():
     assert sentence_of("ha_copying", unknown) == "copying from m:1: 1.2 GiB so far, 210.0 MiB/s"
 
 
-def test_a_next_step_is_a_line_of_its_own_unless_the_sentence_says_it():
-    """As below an error of a command."""
+def test_next_step_is_separate_unless_the_template_has_it():
+    """It looks like the next step below a command's error."""
     assert next_of("ha_gave_up", {"reason": "r", "next": "do this"}) == "do this"
     assert next_of("ha_gave_up", {"reason": "r", "next": None}) is None
     assert next_of("queue_offset_moved", {"next": 7}) is None
 
 
 @pytest.fixture
-def hastores_logger():
-    """The logger as it was, afterwards."""
+def restored_logger():
+    """Restores the hastore logger after the test."""
     log = logging.getLogger("hastore")
     before = log.handlers[:], log.propagate, log.level, logging.raiseExceptions
     yield
@@ -158,9 +158,9 @@ def written_to(stderr, config, monkeypatch, *, colour=False):
     stderr.flush()
 
 
-@pytest.mark.usefixtures("hastores_logger")
-def test_a_terminal_gets_sentences(monkeypatch):
-    """The time of day, the sentence, and the next step; what a peer wrote stays on one line."""
+@pytest.mark.usefixtures("restored_logger")
+def test_terminal_gets_sentences(monkeypatch):
+    """Time of day, sentence and next step; line breaks in a peer's text are removed."""
     ours, theirs = pty.openpty()
     with open(theirs, "w") as terminal, open(ours, "rb", buffering=0) as screen:  # noqa: PTH123
         written_to(terminal, LogConfig(), monkeypatch)
@@ -174,9 +174,9 @@ def test_a_terminal_gets_sentences(monkeypatch):
     )
 
 
-@pytest.mark.usefixtures("hastores_logger")
-def test_a_narrow_terminal_gets_sentences_folded_at_words(monkeypatch):
-    """No address is torn in two."""
+@pytest.mark.usefixtures("restored_logger")
+def test_sentences_fold_at_words_on_a_narrow_terminal(monkeypatch):
+    """Addresses are never split."""
     monkeypatch.setenv("COLUMNS", "40")
     ours, theirs = pty.openpty()
     with open(theirs, "w") as terminal, open(ours, "rb", buffering=0) as screen:  # noqa: PTH123
@@ -190,9 +190,9 @@ def test_a_narrow_terminal_gets_sentences_folded_at_words(monkeypatch):
     ]
 
 
-@pytest.mark.usefixtures("hastores_logger")
-def test_a_file_gets_names_and_pairs(monkeypatch, tmp_path):
-    """JSON, or with --log-format console a line of pairs: what programs read does not change."""
+@pytest.mark.usefixtures("restored_logger")
+def test_log_file_gets_event_names_and_pairs(monkeypatch, tmp_path):
+    """JSON, or lines of pairs with --log-format console, so that programs can read them."""
     with open(tmp_path / "log", "w") as file:  # noqa: PTH123
         written_to(file, LogConfig(), monkeypatch)
     records = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""The root command: help, versions, completion, and how every failure becomes an exit code."""
+"""The root command: help, versions, completion, and the exit codes of failures."""
 
 import os
 import pty
@@ -30,7 +30,7 @@ COMMANDS = ["master", "slave", "produce", "status", "log", "scenario", "completi
 
 
 def test_help_names_every_command():
-    """`hastore --help` groups the commands and shows how to begin."""
+    """`hastore --help` groups the commands and has examples."""
     result = CliRunner().invoke(root, ["--help"])
     assert result.exit_code == 0
     for name in COMMANDS:
@@ -57,7 +57,7 @@ def test_help_names_every_command():
     ids=" ".join,
 )
 def test_every_command_has_help_with_examples(command):
-    """--help of each says what it is for and what to type."""
+    """--help shows a command line to copy."""
     result = CliRunner().invoke(root, [*command, "--help"])
     assert result.exit_code == 0
     assert "xamples" in result.output
@@ -65,15 +65,15 @@ def test_every_command_has_help_with_examples(command):
 
 
 def parameters(command, context):
-    """All parameters of a command and of those below it."""
+    """All parameters of a command and of its subcommands."""
     yield from command.params
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             yield from parameters(command.get_command(context, name), context)
 
 
-def test_what_is_no_number_is_called_so():
-    """By every option of every command: not "no valid integer range", and NaN is no number."""
+def test_numeric_options_refuse_text_and_nan():
+    """In every command; the error says "integer" or "number", not click's "integer range"."""
     numbers = 0
     for parameter in parameters(root, click.Context(root)):
         if isinstance(parameter.type, (click.IntRange, click.FloatRange)):
@@ -92,7 +92,7 @@ SHORT_FLAGS = {
     "-f": {"--follow"},
     "-g": {"--group"},
     "-k": {"--key"},
-    "-n": {"--count", "--last", ""},  # how many
+    "-n": {"--count", "--last", ""},  # a count
     "-o": {"--output"},
     "-p": {"--property"},
     "-q": {"--queue"},
@@ -103,7 +103,7 @@ SHORT_FLAGS = {
 
 
 def test_a_short_flag_means_the_same_in_every_command():
-    """And each that there is is documented."""
+    """The list is complete, and docs/cli.md documents each flag."""
     found = {}
     for parameter in parameters(root, click.Context(root)):
         if isinstance(parameter, click.Option) and not parameter.hidden:
@@ -119,8 +119,8 @@ def test_a_short_flag_means_the_same_in_every_command():
     assert set(re.findall("`(-.)`", section)) == set(SHORT_FLAGS)
 
 
-def test_what_was_a_tag_is_not_taken_for_a_topic(tmp_path):
-    """Where the topic is an argument -t is refused; where nothing is found it is explained."""
+def test_tag_given_as_topic_gets_a_hint(tmp_path):
+    """-t is refused if the topic is an argument, and explained if no message matches."""
     for name in ("produce", "consume"):
         done = hastore(name, "orders", "-t", "paid || sent")
         assert done.returncode == 2
@@ -134,8 +134,8 @@ def test_what_was_a_tag_is_not_taken_for_a_topic(tmp_path):
         assert "next" not in hastore("log", name, store, "-t", "orders").stderr
 
 
-def test_a_number_can_be_pasted_back_as_it_is_printed():
-    """By every whole-number option of every command; what is no grouping is refused."""
+def test_integer_options_accept_grouped_numbers():
+    """Printed numbers can be pasted back into every command; other groupings are refused."""
     numbers = 0
     for parameter in parameters(root, click.Context(root)):
         if isinstance(parameter.type, click.IntRange):
@@ -153,8 +153,8 @@ def test_a_number_can_be_pasted_back_as_it_is_printed():
     assert numbers > 20
 
 
-def test_a_number_with_a_fraction_may_be_grouped_too():
-    """A rate is printed in groups as an offset is."""
+def test_float_options_accept_grouped_numbers():
+    """Rates are printed in groups, as offsets are."""
     fractions = [
         each
         for each in parameters(root, click.Context(root))
@@ -173,15 +173,15 @@ def test_a_number_with_a_fraction_may_be_grouped_too():
                 parameter.type.convert(text, parameter, None)
 
 
-def test_a_grouped_number_without_quotes_is_told_to_take_them(tmp_path):
-    """The shell makes three words of it: the hint says what to type."""
+def test_grouped_number_without_quotes_gets_a_hint(tmp_path):
+    """The shell splits it into three words; the hint shows the quotes."""
     done = hastore("log", "cat", tmp_path, "--from-offset", "236", "602", "469")
     assert done.returncode == 2
     assert "next  put quotes around a number with spaces, such as '236 602 469'" in done.stderr
 
 
 def test_help_imports_no_command_and_no_trio():
-    """What makes help slow is not imported for it."""
+    """These imports would make help slow."""
     code = (
         "import sys; from hastore_cli.main import main; main(['--help']); "
         "print(*sys.modules, file=sys.stderr)"
@@ -211,15 +211,15 @@ def _help_seconds() -> float:
     return children - before.children_user - before.children_system
 
 
-def test_help_has_colour_only_where_it_may():
-    """Colour when forced, none in a pipe, none with NO_COLOR."""
+def test_help_has_colour_only_when_allowed():
+    """FORCE_COLOR turns it on; a pipe and NO_COLOR turn it off."""
     assert "\x1b[" not in hastore("--help").stdout
     assert "\x1b[3" in hastore("--help", FORCE_COLOR="1").stdout
     assert "\x1b[3" not in hastore("--help", FORCE_COLOR="1", NO_COLOR="1").stdout
 
 
-def test_versions_are_told():
-    """`--version` is one line for scripts, `version` has what a bug report needs."""
+def test_version_flag_and_version_command():
+    """`--version` prints one line for scripts, `version` the details for a bug report."""
     short = hastore("--version")
     assert short.stdout.startswith("hastore ")
     long = hastore("version")
@@ -230,14 +230,14 @@ def test_versions_are_told():
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_a_script(shell):
-    """Each shell gets a script that asks hastore itself for the words."""
+    """The script asks hastore itself for completions."""
     result = hastore("completion", shell)
     assert result.returncode == 0
     assert "_HASTORE_COMPLETE" in result.stdout
 
 
-def test_completion_knows_commands_flags_and_their_words():
-    """A shell that asks gets commands, then flags, then the values of a flag."""
+def test_completion_offers_commands_flags_and_values():
+    """The test sets the variables with which bash asks for completions."""
 
     def words(line: str) -> list[str]:
         parts = line.split(" ")
@@ -270,8 +270,8 @@ def test_completion_knows_commands_flags_and_their_words():
         ("hastore produce orders lin", "file"),
     ],
 )
-def test_completion_gives_directories_and_files_where_they_go(line, kind):
-    """Also where an address may stand instead."""
+def test_completion_offers_directories_and_files(line, kind):
+    """Also for arguments that accept an address instead."""
     done = hastore(
         _HASTORE_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(line.count(" "))
     )
@@ -279,23 +279,23 @@ def test_completion_gives_directories_and_files_where_they_go(line, kind):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_knows_the_scenarios(shell):
-    """By their names, behind other names too; what is none may be a file."""
+def test_completion_offers_scenario_names(shell):
+    """Also after other names; text that matches no scenario may be a file."""
 
-    def told(line):
+    def completions(line):
         typed = line.rpartition(" ")[2] if shell == "fish" else str(line.count(" "))
         done = hastore(_HASTORE_COMPLETE=f"{shell}_complete", COMP_WORDS=line, COMP_CWORD=typed)
         return re.split("[,\\s]", done.stdout)
 
-    assert "promotion" in told("hastore scenario run pro")
-    assert "slave-ahead" in told("hastore scenario run promotion slave-")
-    assert "promotion" in told("hastore scenario show pro")
-    assert "promotion" not in told("hastore scenario show sl")
-    assert "file" in told("hastore scenario run my_st")
+    assert "promotion" in completions("hastore scenario run pro")
+    assert "slave-ahead" in completions("hastore scenario run promotion slave-")
+    assert "promotion" in completions("hastore scenario show pro")
+    assert "promotion" not in completions("hastore scenario show sl")
+    assert "file" in completions("hastore scenario run my_st")
 
 
-def test_a_real_bash_completes_the_name_of_a_scenario(tmp_path):
-    """Tab and Enter, in a bash that has read the script."""
+def test_bash_completes_a_scenario_name(tmp_path):
+    """An interactive bash loads the script and gets a Tab."""
     installed = Path(sys.executable).with_name("hastore")
     (tmp_path / "rc").write_text(
         f'PATH={installed.parent}:$PATH\neval "$(hastore completion bash)"\nPS1="$ "\n'
@@ -321,7 +321,7 @@ def test_a_real_bash_completes_the_name_of_a_scenario(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["mastr"], "did you mean master?"),
         (["xyzzy"], "No such command 'xyzzy'"),
@@ -352,8 +352,8 @@ def test_a_real_bash_completes_the_name_of_a_scenario(tmp_path):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_wrong_usage_is_one_line_and_exit_2(arguments, said, capsys, monkeypatch):
-    """Every usage error names what is wrong and what to type next."""
+def test_wrong_usage_is_one_line_and_exit_2(arguments, message, capsys, monkeypatch):
+    """Every usage error names the mistake and a next step."""
     monkeypatch.chdir(REPO_ROOT)
     for name in list(os.environ):
         if name.startswith("HASTORE_"):
@@ -362,18 +362,18 @@ def test_wrong_usage_is_one_line_and_exit_2(arguments, said, capsys, monkeypatch
     captured = capsys.readouterr()
     assert captured.out == ""
     assert is_one_line_with_a_next_step(captured.err)
-    assert said in captured.err
+    assert message in captured.err
 
 
-def test_no_command_at_all_prints_help():
-    """`hastore` alone says what there is."""
+def test_no_command_prints_help():
+    """`hastore` alone lists the commands and exits with 2."""
     done = hastore()
     assert done.returncode == 2
     assert "Run nodes" in done.stdout + done.stderr
 
 
-def test_the_first_hastore_error_of_a_group_is_reported(capsys):
-    """Trio's groups are unwrapped, however deep, whatever else is in them."""
+def test_first_hastore_error_of_a_group_is_reported(capsys):
+    """Nested exception groups are searched, and other errors in them are ignored."""
     inner = ExceptionGroup("", [ValueError("a"), FlushFailedError("disk gone", path="p")])
     assert report(BaseExceptionGroup("", [KeyboardInterrupt(), inner])) == 1
     captured = capsys.readouterr()
@@ -391,36 +391,36 @@ def test_the_first_hastore_error_of_a_group_is_reported(capsys):
         (RuntimeError("x"), 1),
     ],
 )
-def test_an_error_is_one_line_and_its_exit_code(error, code, capsys):
-    """The class decides the exit code; nothing prints a traceback."""
+def test_error_class_decides_the_exit_code(error, code, capsys):
+    """The error line appears without a traceback."""
     assert report(error) == code
     err = capsys.readouterr().err
     assert err.startswith("error: ")
     assert "Traceback" not in err
 
 
-def test_an_error_of_two_lines_becomes_one(capsys):
-    """Whatever a peer put into a message, it does not break the line or the terminal."""
+def test_error_of_two_lines_is_printed_on_one(capsys):
+    """Line breaks and escapes in a peer's text do not reach the terminal."""
     report(ListenError("a\nb\x1b[31m", hint="c\nd"))
     assert capsys.readouterr().err == "error: a b [31m\n  next  c d\n"
 
 
-def test_a_traceback_is_there_for_those_who_ask(capsys, monkeypatch):
-    """HASTORE_DEBUG=1 shows it, above the line."""
+def test_hastore_debug_shows_the_traceback(capsys, monkeypatch):
+    """HASTORE_DEBUG=1 prints it with the error line."""
     monkeypatch.setenv("HASTORE_DEBUG", "1")
     report(ListenError("x"))
     assert "ListenError" in capsys.readouterr().err
 
 
-def test_interrupts_have_their_own_exit_code(capsys):
-    """Ctrl-C says nothing and is 130."""
+def test_interrupt_exits_130_without_a_message(capsys):
+    """Ctrl-C raises KeyboardInterrupt or click's Abort."""
     assert report(KeyboardInterrupt()) == 130
     assert report(click.Abort()) == 130
     assert capsys.readouterr().err == ""
 
 
-def test_collapsing_gives_the_one_error_and_leaves_others_alone():
-    """A group becomes its main error; a lone error stays as it is."""
+def test_collapsed_raises_the_main_error_of_a_group():
+    """An error outside a group is left unchanged."""
     with pytest.raises(ListenError), collapsed():
         raise ExceptionGroup("", [ListenError("x")])
     with pytest.raises(ValueError, match="y"), collapsed():
@@ -429,7 +429,7 @@ def test_collapsing_gives_the_one_error_and_leaves_others_alone():
 
 
 def test_closed_streams_are_no_error():
-    """With stdin, stdout and stderr closed a command still ends with its own exit code."""
+    """A command without stdin, stdout or stderr still exits with its own code."""
     shell = f"{sys.executable} -m hastore_cli version <&- >&- 2>&-"
     assert subprocess.run(["sh", "-c", shell], check=False).returncode == 0
     shell = f"{sys.executable} -m hastore_cli produce t --addr 127.0.0.1:1 <&-"
@@ -438,8 +438,8 @@ def test_closed_streams_are_no_error():
     assert b"stdin is closed" in done.stderr
 
 
-def test_a_full_disk_behind_stdout_is_one_line_with_a_next_step():
-    """`hastore … > /dev/full` says what is full and what to do."""
+def test_full_disk_on_stdout_is_one_line_with_a_next_step():
+    """As in `hastore … > /dev/full`."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "hastore_cli", "version"],
@@ -453,8 +453,8 @@ def test_a_full_disk_behind_stdout_is_one_line_with_a_next_step():
     assert is_one_line_with_a_next_step(done.stderr)
 
 
-def test_a_reader_that_goes_away_is_no_error():
-    """In `hastore … | head` nothing is printed about the pipe."""
+def test_closed_pipe_on_stdout_prints_no_error():
+    """As in `hastore … | head`; the exit code is 141."""
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
@@ -468,8 +468,8 @@ def test_a_reader_that_goes_away_is_no_error():
     assert done.stderr == b""
 
 
-def test_examples_fit_a_terminal_of_80_columns():
-    """What is copied from a help page is one command, on one line."""
+def test_help_examples_fit_80_columns():
+    """Each example can be copied from the help as one line."""
 
     def examples_of(command):
         context = click.Context(command)

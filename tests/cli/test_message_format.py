@@ -1,4 +1,4 @@
-"""``-F``: each field, each escape, and what it refuses."""
+"""``-F``: each field, each escape, and errors."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.support.store.log_builder import FIRST_MS, LogBuilder
 
 @pytest.fixture
 def message():
-    """One message with keys, a tag, a unique key and a property of its own."""
+    """A message with keys, a tag, a unique key and a user property."""
     raw = b"KEYS\x01a b\x02TAGS\x01paid\x02UNIQ_KEY\x01U1\x02who\x01me\x02"
     builder = (
         LogBuilder()
@@ -34,13 +34,13 @@ def message():
         ("", b""),
     ],
 )
-def test_a_format_gives_the_bytes_it_says(message, text, expected):
-    """Fields, properties by name, escapes as in C; a body byte for byte."""
+def test_format_renders_fields_and_escapes(message, text, expected):
+    """Also properties by name; escapes are those of C, and bodies are kept byte for byte."""
     assert MessageFormat.parse(text).render(message) == expected
 
 
-def test_positions_properties_and_the_id(message):
-    """The physical offset, all properties, and the id that `get --id` takes."""
+def test_format_of_offset_id_and_properties(message):
+    """The id is the one that `get --id` accepts."""
     rendered = MessageFormat.parse("%O %i %h").render(message).decode()
     offset, message_id, properties = rendered.split(" ", 2)
     assert int(offset) == message.physic_offset
@@ -48,14 +48,14 @@ def test_positions_properties_and_the_id(message):
     assert properties.startswith("KEYS=a b,TAGS=paid,UNIQ_KEY=U1,who=me")
 
 
-def test_a_terminal_is_never_sent_a_messages_escapes(message):
-    """Control characters of fields are shown as escapes, those of the format are kept."""
+def test_printable_format_escapes_control_characters_of_fields(message):
+    """Control characters of the format itself are kept."""
     shown = MessageFormat.parse(r"%s\x1b").render(message, printable=True)
     assert shown == b"b\\x1b[2J\\udcff\x1b"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
         ("%z", "'%z' is not a field; there are %t %p"),
         ("50%", "'%' is not a field"),
@@ -64,14 +64,14 @@ def test_a_terminal_is_never_sent_a_messages_escapes(message):
         ("a\\", "is not an escape"),
     ],
 )
-def test_what_a_format_does_not_know_is_named(text, said):
-    """Usage, not silence: a misspelt field is an error."""
-    with pytest.raises(ValueError, match=said):
+def test_unknown_fields_and_escapes_are_errors(text, reason):
+    """The error quotes the wrong part."""
+    with pytest.raises(ValueError, match=reason):
         MessageFormat.parse(text)
 
 
-def test_the_help_names_every_field():
-    """Whatever -F takes stands in the help."""
+def test_help_names_every_field():
+    """The list of fields in the error message is compared with the help."""
     with pytest.raises(ValueError, match="%t") as caught:
         MessageFormat.parse("%z")
     known = str(caught.value).partition("there are ")[2].split()

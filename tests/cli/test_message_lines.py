@@ -1,4 +1,4 @@
-"""Messages on a terminal take one line each, as wide as it is; elsewhere they are whole."""
+"""A message takes one line of a terminal, cut to its width; a pipe gets all of it."""
 
 import pytest
 from rich.cells import cell_len
@@ -19,7 +19,7 @@ BODIES = {
 
 @pytest.fixture
 def store(tmp_path):
-    """A log with a message for each kind of body."""
+    """A log with one message for each kind of body."""
     builder = LogBuilder()
     for key, body in BODIES.items():
         builder.add(body, key=key)
@@ -29,20 +29,20 @@ def store(tmp_path):
 def shown(store, columns=80, **extra):
     code, lines = on_a_terminal("log", "cat", store, columns=columns, **extra)
     assert code == 0
-    return dict(zip(BODIES, lines, strict=True))  # a line each
+    return dict(zip(BODIES, lines, strict=True))  # one line per message
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
-def test_a_message_is_one_line_of_a_terminal(store, columns):
-    """What does not fit ends with an ellipsis; nothing is wider than the terminal."""
+def test_message_takes_one_line_of_a_terminal(store, columns):
+    """A line that does not fit ends with an ellipsis."""
     lines = shown(store, columns)
     assert all(cell_len(line) <= columns for line in lines.values())
     assert lines["long"].endswith("x…" if columns > 80 else "…")
     assert lines["wide"].endswith("…")
 
 
-def test_what_a_body_would_do_to_a_terminal_is_shown_instead(store):
-    """Line ends and escape sequences as what they are; what is no text as hex."""
+def test_control_characters_of_a_body_are_escaped(store):
+    """Line ends and escape sequences are printed as escapes, binary bodies as hex."""
     lines = shown(store, 200)
     assert lines["lines"].endswith(r"  one\ntwo\r\nthree\tfour")
     assert lines["escapes"].endswith(r"  \x1b]0;title\x07\x1b[2J")
@@ -50,8 +50,8 @@ def test_what_a_body_would_do_to_a_terminal_is_shown_instead(store):
     assert "\x1b" not in "".join(lines.values())
 
 
-def test_an_ellipsis_of_an_ascii_terminal_fits_too(store):
-    """Three dots take more room than one character, and an escape six."""
+def test_ascii_ellipsis_fits_the_terminal(store):
+    """Three dots are wider than one character, and an escape takes six."""
     lines = shown(store, 100, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert lines["long"].endswith("xx...")
     assert lines["wide"].endswith("...")
@@ -59,8 +59,8 @@ def test_an_ellipsis_of_an_ascii_terminal_fits_too(store):
     assert all(len(line) <= 100 and line.isascii() for line in lines.values())
 
 
-def test_a_pipe_gets_every_body_whole(store):
-    """Tables for people with the line ends escaped, formats byte for byte."""
+def test_pipe_gets_every_body_whole(store):
+    """Tables escape line ends; a format prints the body byte for byte."""
     out = hastore("log", "cat", store).stdout
     assert out.count("\n") == len(BODIES)
     assert "x" * 500 in out
@@ -69,8 +69,8 @@ def test_a_pipe_gets_every_body_whole(store):
     assert one.encode() == BODIES["lines"]
 
 
-def test_each_command_that_lists_messages_keeps_to_the_terminal(tmp_path):
-    """From files and from a node: find, tail, get, consume."""
+def test_every_listing_command_fits_the_terminal(tmp_path):
+    """`find`, `tail`, `get` and `consume`, from files and from a node."""
     with master_with(tmp_path / "D1") as master:
         body = b"y" * 300 + b"\n"
         assert hastore("produce", "t", "--addr", master.address, "-k", "k", stdin=body).stdout
@@ -83,14 +83,14 @@ def test_each_command_that_lists_messages_keeps_to_the_terminal(tmp_path):
         ):
             code, lines = on_a_terminal(*arguments)
             assert code == 0, arguments
-            # Above it there may have been a bar, which is gone.
+            # An erased progress bar may precede the text of the line.
             (line,) = [line.rpartition("\x1b[2K")[2] for line in lines if "300 B" in line]
             assert len(line) == 80, arguments
             assert line.endswith("y…"), arguments
 
 
-def test_a_single_message_keeps_its_lines(tmp_path):
-    """`get --offset` shows one in full, but no carriage return writes over what it shows."""
+def test_get_by_offset_keeps_the_lines_of_a_body(tmp_path):
+    """All of it is shown, but carriage returns are escaped, as they would overwrite text."""
     store = LogBuilder().add(b"first\nsafe\rrm -rf /\n").write(tmp_path / "D1")
     _, lines = on_a_terminal("get", "--offset", 0, "--dir", store)
     assert lines[-3:] == ["first", r"safe\rrm -rf /", ""]

@@ -1,4 +1,4 @@
-"""Where a node is found by its directory, and whether its process runs."""
+"""How a node is found by its directory, and whether its process runs."""
 
 import os
 import subprocess
@@ -7,8 +7,8 @@ import sys
 from hastore_cli.node.address import running_pid
 
 
-def test_a_zombie_does_not_run():
-    """A node that was killed is gone, also where nobody has waited for its process."""
+def test_zombie_process_does_not_count_as_running():
+    """A killed node is gone even before its parent has waited for it."""
     assert running_pid(os.getpid()) == os.getpid()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         assert running_pid(process.pid) == process.pid

@@ -1,4 +1,4 @@
-"""`hastore master` and `hastore slave` as processes: ready, stopped, and every bad input."""
+"""`hastore master` and `hastore slave` as processes: start, stop and invalid input."""
 
 import json
 import os
@@ -27,8 +27,8 @@ from tests.support.commands.running import (
 MASTER = ("master", "--listen", ANY_PORT, "--ha-listen", ANY_PORT)
 
 
-def test_a_node_says_where_it_is(tmp_path):
-    """node.json for scripts, a ready record in the log, and status by directory or address."""
+def test_node_publishes_its_addresses(tmp_path):
+    """In node.json and in its ready event; `status` accepts its directory or its address."""
     with node("master", tmp_path / "D", "--broker-role", "async_master", "--name", "n1") as master:
         assert master.info["schema"] == "hastore.node/1"
         assert master.info["role"] == "ASYNC_MASTER"
@@ -45,8 +45,8 @@ def test_a_node_says_where_it_is(tmp_path):
     assert ready["next"] == f"hastore slave --master {master.ha_address} --data DIR"
 
 
-def test_people_get_a_ready_line_with_the_next_command(tmp_path):
-    """With the console log the ready line says what listens where, and what to type."""
+def test_ready_line_has_the_next_command(tmp_path):
+    """With the console log format it also lists the listening addresses."""
     with node("master", tmp_path / "D", "--log-format", "console") as master:
         text = master.wait_for_text("  next  ")
     assert f"ready: SYNC_MASTER hastore-a, log {master.data} ends at 0\n" in text
@@ -70,8 +70,8 @@ def test_a_signal_stops_a_node_cleanly(tmp_path, signum, code):
     assert "abort" not in names
 
 
-def test_a_slave_stops_cleanly_too(tmp_path):
-    """Also while its master is away."""
+def test_slave_without_a_master_stops_cleanly(tmp_path):
+    """The slave is still trying to connect."""
     with node("slave", tmp_path / "D", "--master", "127.0.0.1:1") as slave:
         assert slave.info["ha_address"] is None
         status = hastore("status", slave.data)
@@ -79,8 +79,8 @@ def test_a_slave_stops_cleanly_too(tmp_path):
         assert slave.stop(signal.SIGINT) == 130
 
 
-def test_a_killed_node_leaves_its_file_and_starts_again(tmp_path):
-    """After kill -9 node.json is there, nobody answers (exit 3), and a restart just works."""
+def test_killed_node_leaves_node_json_and_restarts(tmp_path):
+    """After kill -9, `status` exits with 3; the next start needs no repair."""
     data = tmp_path / "D"
     with node("master", data) as master:
         hastore("produce", "t", "-n", "5", "--addr", data)
@@ -94,7 +94,7 @@ def test_a_killed_node_leaves_its_file_and_starts_again(tmp_path):
 
 
 def test_check_config_prints_the_configuration_and_starts_nothing(tmp_path):
-    """The output is TOML with the origin of each value; the directory is not made."""
+    """The output is TOML with the origin of each value; the data directory is not created."""
     done = hastore(*MASTER, "--data", tmp_path / "D", "--check-config", HASTORE_HA_MAX_GAP="1GiB")
     assert done.returncode == 0
     assert tomllib.loads(done.stdout)["ha"]["max_gap"] == "1GiB"
@@ -102,64 +102,64 @@ def test_check_config_prints_the_configuration_and_starts_nothing(tmp_path):
     assert not (tmp_path / "D").exists()
 
 
-# -- bad input: one line, a next step, the exit code, and nothing is lost --------------------------
+# -- invalid input: one line, a next step, an exit code, and no data is lost -----------------------
 
 
-def refused(done: subprocess.CompletedProcess[str], code: int, *said: str) -> None:
-    """Check an error's form, code and words."""
+def refused(done: subprocess.CompletedProcess[str], code: int, *expected: str) -> None:
+    """Check an error's exit code, form and text."""
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
     assert is_one_line_with_a_next_step(done.stderr), done.stderr
-    for text in said:
+    for text in expected:
         assert text in done.stderr
 
 
-def test_wrong_role(tmp_path):
-    """A master cannot be a SLAVE; the next step is the command that can."""
+def test_slave_role_for_a_master_is_refused(tmp_path):
+    """The next step is the command that starts a slave."""
     done = hastore(*MASTER, "--data", tmp_path / "D", "--broker-role", "slave")
     refused(done, 2, "wrong role", "hastore slave --master")
     assert not (tmp_path / "D").exists()
 
 
 @pytest.mark.parametrize("flag", ["--listen", "--ha-listen"])
-def test_port_in_use(tmp_path, flag):
-    """The address and its purpose are named."""
+def test_port_in_use_is_refused(tmp_path, flag):
+    """The error names the address, and the next step the flag."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         done = hastore(*MASTER, "--data", tmp_path / "D", flag, address)
     refused(done, 1, f"cannot listen on {address}", "Address already in use", f"{flag} 127.0.0.1:0")
 
 
-def test_address_of_another_machine(tmp_path):
-    """An address that is not ours cannot be listened on."""
+def test_address_of_another_machine_is_refused(tmp_path):
+    """192.0.2.1 is reserved for documentation, so no machine has it."""
     done = hastore(*MASTER, "--data", tmp_path / "D", "--listen", "192.0.2.1:10911")
     refused(done, 1, "cannot listen on 192.0.2.1:10911")
 
 
-def test_directory_locked_by_another_process(tmp_path):
-    """The second node is refused, the first goes on."""
+def test_directory_locked_by_another_process_is_refused(tmp_path):
+    """The error names the process of the first node, which keeps running."""
     with node("master", tmp_path / "D") as master:
-        said = f"process {master.process.pid}, a SYNC_MASTER, runs there: hastore status"
-        refused(hastore(*MASTER, "--data", master.data), 6, "held by another process", said)
+        expected = f"process {master.process.pid}, a SYNC_MASTER, runs there: hastore status"
+        refused(hastore(*MASTER, "--data", master.data), 6, "held by another process", expected)
         assert json.loads((master.data / "node.json").read_text())["pid"] == master.process.pid
         assert hastore("status", master.data).returncode == 0
 
 
-def test_not_a_store(tmp_path):
-    """A directory with somebody's letters is left as it is."""
+def test_directory_with_other_files_is_refused(tmp_path):
+    """The directory keeps its only file."""
     (tmp_path / "letter.txt").write_text("dear reader")
     refused(hastore(*MASTER, "--data", tmp_path), 6, "letter.txt")
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 
-def test_a_file_in_place_of_the_directory(tmp_path):
-    """A file is no data directory."""
+def test_file_as_data_directory_is_refused(tmp_path):
+    """The error names the path."""
     (tmp_path / "D").write_text("x")
     refused(hastore(*MASTER, "--data", tmp_path / "D"), 1, "D")
 
 
-def test_wrong_file_size(tmp_path):
-    """Both sizes are named; without the flag the directory's own is taken."""
+def test_file_size_other_than_the_stores_is_refused(tmp_path):
+    """The error names both sizes; without the flag, the store's size is used."""
     data = tmp_path / "D"
     with node("master", data, file_size="64KiB") as master:
         hastore("produce", "t", "-n", "200", "--addr", data)
@@ -169,8 +169,8 @@ def test_wrong_file_size(tmp_path):
         assert status_of(data)["mapped_file_size"] == 65_536
 
 
-def test_unreadable_directory(tmp_path):
-    """No permission is said as such."""
+def test_unreadable_directory_is_refused(tmp_path):
+    """Root runs the command without its power over file modes."""
     data = tmp_path / "D"
     data.mkdir(mode=0)
     refused(
@@ -187,18 +187,18 @@ def test_unreadable_directory(tmp_path):
 
 
 def without_power_over_modes() -> list[str]:
-    """What to put before a command so that even root heeds the modes of files."""
+    """A command prefix that makes even root obey file modes."""
     if os.geteuid() != 0:
         return []
     setpriv = shutil.which("setpriv")
     if setpriv is None:
-        pytest.skip("root reads everything here, and there is no setpriv")
+        pytest.skip("root ignores file modes, and setpriv is not installed")
     lost = "-dac_override,-dac_read_search"
     return [setpriv, f"--bounding-set={lost}", f"--inh-caps={lost}"]
 
 
-def test_disk_full_when_the_first_file_is_made(tmp_path):
-    """A new log that cannot have its first file does not start, and says so."""
+def test_disk_full_at_the_first_file_prevents_the_start(tmp_path):
+    """A limit on the file size stands in for the full disk."""
     done = subprocess.run(
         command(*MASTER, "--data", tmp_path / "D", "--log-level", "error"),
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
@@ -211,8 +211,8 @@ def test_disk_full_when_the_first_file_is_made(tmp_path):
     refused(done, 1, "no space to create")
 
 
-def test_disk_full_when_a_later_file_is_made(tmp_path):
-    """The put is refused and says why; the node lives, and what was stored stays readable."""
+def test_disk_full_at_a_later_file_refuses_puts(tmp_path):
+    """The output gives the reason; the node keeps running."""
     data = tmp_path / "D"
     with node("master", data, file_size="64KiB") as master:
         resource.prlimit(master.process.pid, resource.RLIMIT_FSIZE, (1_000, resource.RLIM_INFINITY))
@@ -227,25 +227,25 @@ def test_disk_full_when_a_later_file_is_made(tmp_path):
     assert stored == 8 - result["counts"]["CREATE_MAPPED_FILE_FAILED"]
 
 
-def test_bad_toml_key(tmp_path):
-    """The file, the key and the nearest key."""
+def test_unknown_toml_key_is_refused(tmp_path):
+    """The error names the file, the key and the nearest key."""
     file = tmp_path / "h.toml"
     file.write_text('[ha]\nslave_timout = "3s"\n')
     done = hastore(*MASTER, "--data", tmp_path / "D", "-c", file)
     refused(done, 2, f"{file}: no such key: [ha] slave_timout", "[ha] slave_timeout")
 
 
-def test_a_misspelt_variable_is_told_and_ignored(tmp_path):
-    """It may belong to somebody else, so it is a note and no error."""
+def test_misspelt_variable_is_reported_and_ignored(tmp_path):
+    """It may belong to another program, so this is no error."""
     done = hastore(*MASTER, "--data", tmp_path / "D", "--check-config", HASTORE_HA_MAXGAP="1GiB")
     assert done.returncode == 0
     assert "did you mean HASTORE_HA_MAX_GAP?" in done.stderr
 
 
-def test_a_second_signal_ends_at_once(tmp_path):
-    """When a clean stop is not wanted after all, abort stays and the next start checks the tail."""
+def test_second_signal_ends_a_node_at_once(tmp_path):
+    """It skips the clean stop, so abort stays and the next start checks the tail."""
     with node("master", tmp_path / "D") as master:
-        # Frozen in between, the node finds both signals when it runs on.
+        # The node is frozen, so both signals are pending when it continues.
         master.process.send_signal(signal.SIGSTOP)
         master.process.send_signal(signal.SIGTERM)
         master.process.send_signal(signal.SIGINT)
@@ -254,8 +254,8 @@ def test_a_second_signal_ends_at_once(tmp_path):
         assert "Traceback" not in master.log.read_text()
 
 
-def test_the_ha_port_instead_of_the_client_port_is_named(tmp_path):
-    """Every command that asks a node says which port it needs; the node refuses the connection."""
+def test_commands_sent_to_the_ha_port_name_the_mistake(tmp_path):
+    """The node refuses the connection and lists it in its status."""
     with node("master", tmp_path / "D") as master:
         for command in ("status", "explain"):
             refused(hastore(command, master.ha_address), 3, "not its HA port")

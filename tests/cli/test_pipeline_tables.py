@@ -1,4 +1,4 @@
-"""Tables of the pipeline's jobs on a terminal of 80 columns."""
+"""Tables of the pipeline jobs on terminals of several widths."""
 
 import io
 
@@ -21,7 +21,7 @@ FINDING = {
 
 @pytest.fixture
 def printed(monkeypatch):
-    """Prints a table on a terminal of some width; gives its lines."""
+    """A function that prints a table on a terminal of a given width and returns its lines."""
 
     def call(rows, width, *, is_terminal=True):
         out = io.StringIO()
@@ -35,15 +35,15 @@ def printed(monkeypatch):
     return call
 
 
-def test_what_fits_is_a_table(printed):
-    """A line for each row."""
+def test_table_that_fits_has_one_line_per_row(printed):
+    """The header has all columns."""
     head, row = printed([FINDING], 200)
     assert head.split() == list(FINDING)
     assert row.endswith(FINDING["detail"])
 
 
-def test_the_longest_text_is_below_its_row_where_it_does_not_fit(printed):
-    """No value is folded, and none is cut."""
+def test_longest_text_moves_below_its_row_if_it_does_not_fit(printed):
+    """No value is folded or cut."""
     other = FINDING | {"offset": 1, "detail": None}
     lines = printed([FINDING, other], 80)
     assert all(len(line) <= 80 for line in lines)
@@ -54,13 +54,13 @@ def test_the_longest_text_is_below_its_row_where_it_does_not_fit(printed):
     assert len(lines) == 4
 
 
-def test_values_that_do_not_fit_at_all_are_folded(printed):
-    """And complete."""
+def test_values_wider_than_the_terminal_are_folded(printed):
+    """At 40 columns, the row takes several lines."""
     lines = printed([FINDING], 40)
     assert all(len(line) <= 40 for line in lines)
     assert len(lines) > 4
 
 
-def test_off_a_terminal_a_row_is_a_line(printed):
-    """For awk: however wide it is."""
+def test_row_is_one_line_without_a_terminal(printed):
+    """So awk can read it, however wide it is."""
     assert len(printed([FINDING], 1000, is_terminal=False)) == 2

@@ -1,4 +1,4 @@
-"""`hastore produce` and `hastore status` against real nodes: lines, counts, exit codes, signals."""
+"""`hastore produce` and `hastore status` on real nodes: output, counts, exit codes, signals."""
 
 import json
 import signal
@@ -18,7 +18,7 @@ from tests.support.commands.running import (
     wait_for_status,
 )
 
-# One node for all of them.
+# All tests of this file share one node, so they run in one worker.
 pytestmark = pytest.mark.xdist_group("produce")
 
 
@@ -41,8 +41,8 @@ def pair(tmp_path_factory):
         yield master
 
 
-def test_a_message_that_is_replicated_is_put_ok(pair):
-    """One line: status, topic/queue @ offset, id, latency; exit 0 and nothing on stderr."""
+def test_replicated_message_is_put_ok(pair):
+    """One line with status, topic/queue @ offset, id and latency; exit 0, no stderr."""
     done = hastore(
         "produce",
         "orders",
@@ -65,8 +65,8 @@ def test_a_message_that_is_replicated_is_put_ok(pair):
     assert latency.endswith(("ms", "µs"))
 
 
-def test_a_message_without_a_slave_is_exit_20_with_why_and_next(alone):
-    """It is stored; stderr says why it is weaker than asked and what to start."""
+def test_message_without_a_slave_exits_20_with_a_next_step(alone):
+    """The message is stored; stderr gives the reason and the command that starts a slave."""
     done = hastore("produce", "orders", "--addr", alone.address, stdin=b"hi\n")
     assert done.returncode == 20
     assert done.stdout.startswith("SLAVE_NOT_AVAILABLE  orders/")
@@ -75,8 +75,8 @@ def test_a_message_without_a_slave_is_exit_20_with_why_and_next(alone):
     assert f"  next  start one: hastore slave --master {alone.ha_address} --data DIR" in done.stderr
 
 
-def test_lenient_and_no_wait_make_it_exit_0(alone):
-    """--lenient forgives, --no-wait does not ask."""
+def test_lenient_and_no_wait_exit_0_without_a_slave(alone):
+    """--lenient accepts a weaker outcome; --no-wait does not wait for a slave."""
     lenient = hastore("produce", "orders", "-n", "1", "--addr", alone.data, "--lenient")
     assert lenient.returncode == 0
     assert lenient.stdout.startswith("SLAVE_NOT_AVAILABLE")
@@ -85,8 +85,8 @@ def test_lenient_and_no_wait_make_it_exit_0(alone):
     assert no_wait.stdout.startswith("PUT_OK")
 
 
-def test_up_to_twenty_messages_get_a_line_each_and_more_are_counted(pair):
-    """20 lines are 20 lines; 21 are a table with rate and latencies."""
+def test_up_to_20_messages_are_listed_and_more_are_counted(pair):
+    """From 21 on, a table shows counts, rate and latencies."""
     few = hastore("produce", "t", "--addr", pair.data, stdin=b"x\n" * 20)
     assert len(few.stdout.splitlines()) == 20
     many = hastore("produce", "t", "--addr", pair.data, stdin=b"x\n" * 21)
@@ -98,8 +98,8 @@ def test_up_to_twenty_messages_get_a_line_each_and_more_are_counted(pair):
         assert fact in total
 
 
-def test_many_messages_pass_and_are_all_replicated(pair):
-    """5 000 made-up messages over file ends, all PUT_OK, and the slave has them all."""
+def test_5000_messages_are_all_replicated(pair):
+    """The slave has acknowledged the whole log when the command ends."""
     done = hastore("produce", "t", "-n", "5000", "--addr", pair.data, "-o", "json")
     result = json.loads(done.stdout)
     assert done.returncode == 0, done.stdout
@@ -110,8 +110,8 @@ def test_many_messages_pass_and_are_all_replicated(pair):
     assert status["slaves"][0]["ack_offset"] == status["max_offset"]
 
 
-def test_json_has_every_message_of_a_few(pair):
-    """Stable keys, offsets as numbers, one document."""
+def test_json_lists_a_few_messages(pair):
+    """One document with stable keys and numeric offsets."""
     done = hastore("produce", "t", "--addr", pair.data, "-o", "json", stdin=b"a\nb\n")
     result = json.loads(done.stdout)
     assert result["schema"] == "hastore.produce/1"
@@ -122,8 +122,8 @@ def test_json_has_every_message_of_a_few(pair):
     assert result["exit_code"] == 0
 
 
-def test_the_topic_and_the_input_are_checked_before_anything_is_sent(alone):
-    """Nothing was stored by a command that was wrong."""
+def test_topic_and_input_are_checked_before_sending(alone):
+    """An invalid command stores nothing."""
     before = status_of(alone.data)["max_offset"]
     for arguments in (["or ders"], ["t", "no/such/file"], ["t", "-n", "x"]):
         done = hastore("produce", *arguments, "--addr", alone.data)
@@ -132,8 +132,8 @@ def test_the_topic_and_the_input_are_checked_before_anything_is_sent(alone):
     assert status_of(alone.data)["max_offset"] == before
 
 
-def test_a_body_too_large_is_rejected_and_the_others_are_stored(alone):
-    """Exit 23, MESSAGE_ILLEGAL, with why and next; its neighbours are not harmed."""
+def test_too_large_body_is_rejected_and_the_others_are_stored(alone):
+    """Exit 23 and MESSAGE_ILLEGAL, with the reason and a next step."""
     big = b"small\n" + b"x" * (5 << 20) + b"\nsmall\n"
     done = hastore("produce", "t", "--addr", alone.data, "--no-wait", stdin=big)
     assert done.returncode == 23
@@ -146,8 +146,8 @@ def test_a_body_too_large_is_rejected_and_the_others_are_stored(alone):
     assert "message_max" in done.stderr
 
 
-def test_a_line_too_large_for_any_broker_names_its_number(alone, tmp_path):
-    """What was before it is sent and reported."""
+def test_line_too_large_for_any_broker_is_named_by_its_number(alone, tmp_path):
+    """Earlier lines are sent and reported."""
     file = tmp_path / "lines"
     file.write_bytes(b"first\n" + b"x" * (16 << 20))
     done = hastore("produce", "t", file, "--addr", alone.data, "--no-wait")
@@ -156,22 +156,22 @@ def test_a_line_too_large_for_any_broker_names_its_number(alone, tmp_path):
     assert "line 2 is longer" in done.stderr
 
 
-def test_nobody_there_is_exit_3():
-    """An address where nobody listens, and a directory where no node runs."""
+def test_no_listener_exits_3():
+    """The error is one line with a next step."""
     done = hastore("produce", "t", "-n", "1", "--addr", "127.0.0.1:1")
     assert done.returncode == 3
     assert is_one_line_with_a_next_step(done.stderr)
 
 
-def test_a_directory_without_a_node_is_exit_3(tmp_path):
-    """The next step is the command that starts one there."""
+def test_directory_without_a_node_exits_3(tmp_path):
+    """The next step is the command that starts a node there."""
     done = hastore("produce", "t", "-n", "1", "--addr", tmp_path)
     assert done.returncode == 3
     assert f"hastore master --data {tmp_path}" in done.stderr
 
 
-def test_a_slave_rejects_with_exit_23(tmp_path):
-    """A slave takes no messages and says to whom they belong."""
+def test_produce_to_a_slave_exits_23(tmp_path):
+    """A slave accepts no messages."""
     with node("slave", tmp_path / "S", "--master", "127.0.0.1:1") as slave:
         done = hastore("produce", "t", "-n", "1", "--addr", slave.data)
     assert done.returncode == 23
@@ -179,15 +179,15 @@ def test_a_slave_rejects_with_exit_23(tmp_path):
     assert is_one_line_with_a_next_step(done.stderr)
 
 
-def test_an_empty_input_is_no_failure(alone):
-    """Nothing to send is said and is exit 0."""
+def test_empty_input_exits_0(alone):
+    """A line on stderr says that nothing was sent."""
     done = hastore("produce", "t", "--addr", alone.data)
     assert done.returncode == 0
     assert "nothing was sent" in done.stderr
 
 
-def test_the_rate_is_kept(alone):
-    """300 messages at 1 000 a second take 0.3 s, or longer where the machine is busy."""
+def test_rate_is_kept(alone):
+    """300 messages at 1 000 a second take 0.3 s, or longer on a busy machine."""
     done = hastore(
         "produce", "t", "-n", "300", "--rate", "1000", "--addr", alone.data, "-o", "json"
     )
@@ -195,8 +195,8 @@ def test_the_rate_is_kept(alone):
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_producing_with_the_counts(alone, signum, code):
-    """Ctrl-C on an endless input: what was sent is reported, exit 128 + signal."""
+def test_signal_ends_produce_with_128_plus_the_signal(alone, signum, code):
+    """The input is still open when the signal arrives."""
     with subprocess.Popen(
         command("produce", "t", "--addr", alone.data, "--no-wait"),
         stdin=subprocess.PIPE,
@@ -206,7 +206,7 @@ def test_a_signal_ends_producing_with_the_counts(alone, signum, code):
     ) as process:
         process.stdin.write(b"one\n")
         process.stdin.flush()
-        # The line is printed although the input goes on: a slow input is not waited for.
+        # The outcome appears although stdin is open: produce does not wait for more input.
         assert process.stdout.readline().startswith(b"PUT_OK  t/")
         process.send_signal(signum)
         out, err = process.communicate(timeout=WITHIN_S)
@@ -214,8 +214,8 @@ def test_a_signal_ends_producing_with_the_counts(alone, signum, code):
     assert b"Traceback" not in out + err
 
 
-def test_a_master_that_dies_leaves_no_answer_and_exit_3(tmp_path):
-    """Killed while messages are in flight: nobody knows of those, and it is said."""
+def test_killed_master_exits_3(tmp_path):
+    """It is killed while a message is in flight, whose outcome stays unknown."""
     with (
         node("master", tmp_path / "D") as master,
         subprocess.Popen(
@@ -232,7 +232,7 @@ def test_a_master_that_dies_leaves_no_answer_and_exit_3(tmp_path):
         master.process.send_signal(signal.SIGSTOP)
         process.stdin.write(b"two\n")
         process.stdin.flush()
-        time.sleep(0.1)  # long enough for the second line to be on its way; either end is fine
+        time.sleep(0.1)  # time to send the second line; the test also holds if it is not sent
         master.process.kill()
         out, err = process.communicate(timeout=WITHIN_S)
     result = json.loads(out)
@@ -241,8 +241,8 @@ def test_a_master_that_dies_leaves_no_answer_and_exit_3(tmp_path):
     assert b"Traceback" not in err
 
 
-def test_status_is_watched_until_a_signal(alone):
-    """`status -w` repeats; with -o json a line each; Ctrl-C is exit 130."""
+def test_watched_status_repeats_until_a_signal(alone):
+    """`status -w -o json` prints one line each time; Ctrl-C exits with 130."""
     with subprocess.Popen(
         command("status", alone.data, "-w", "0.05", "-o", "json"),
         stdout=subprocess.PIPE,
@@ -257,8 +257,8 @@ def test_status_is_watched_until_a_signal(alone):
     assert statuses[0]["uptime_s"] < statuses[2]["uptime_s"]
 
 
-def test_behind_the_flag_that_watches_several_nodes_may_stand(alone, tmp_path):
-    """`status -w D1 D2`: what is no time is the first of them."""
+def test_watch_flag_without_a_time_accepts_several_nodes(alone, tmp_path):
+    """In `status -w D1 D2`, D1 is not a time and so the first node."""
     (tmp_path / "D2").mkdir()
     with subprocess.Popen(
         command("status", "-w", alone.data, tmp_path / "D2", "-o", "json"),
@@ -266,15 +266,15 @@ def test_behind_the_flag_that_watches_several_nodes_may_stand(alone, tmp_path):
         stderr=subprocess.DEVNULL,
         env=environment(),
     ) as process:
-        told = json.loads(process.stdout.readline() or "{}")
+        answer = json.loads(process.stdout.readline() or "{}")
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=WITHIN_S)
     assert process.returncode == 130
-    assert [each["role"] for each in told["nodes"]] == ["SYNC_MASTER"]
+    assert [each["role"] for each in answer["nodes"]] == ["SYNC_MASTER"]
 
 
-def test_watching_goes_on_while_a_node_is_away(tmp_path):
-    """A node that comes back is shown again, on its new port too."""
+def test_watched_status_continues_while_a_node_is_down(tmp_path):
+    """A node that starts later is shown."""
     data = tmp_path / "D"
     data.mkdir()
     with subprocess.Popen(
@@ -291,8 +291,8 @@ def test_watching_goes_on_while_a_node_is_away(tmp_path):
     assert process.returncode == 143
 
 
-def test_the_address_may_come_from_the_environment(alone):
-    """HASTORE_ADDR serves produce and status; a flag wins."""
+def test_address_comes_from_the_environment(alone):
+    """HASTORE_ADDR applies to `produce` and `status`; an argument overrides it."""
     assert hastore("status", HASTORE_ADDR=alone.address).returncode == 0
     assert hastore("produce", "t", "-n", "1", HASTORE_ADDR=alone.address).returncode == 20
     assert hastore("status", "127.0.0.1:1", HASTORE_ADDR=alone.address).returncode == 3

@@ -1,4 +1,4 @@
-"""``hastore produce --history``: every message and its outcome, as the job ``rpo`` reads it."""
+"""``hastore produce --history``: all messages and outcomes, as the job ``rpo`` reads them."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from hastore_scenarios.judge.history import Outcome, load_history
 from hastore_scenarios.judge.log_image import read_records
 from tests.support.commands.running import hastore, is_one_line_with_a_next_step, node
 
-# One node for all of them.
+# All tests of this file share one node, so they run in one worker.
 pytestmark = pytest.mark.xdist_group("produce-history")
 
 
@@ -23,8 +23,8 @@ def alone(tmp_path_factory):
         yield master
 
 
-def test_every_message_is_in_the_history_as_it_is_in_the_log(alone, tmp_path):
-    """Keys, bodies' CRCs and offsets are the log's; what was refused has failed."""
+def test_history_has_the_messages_of_the_log(alone, tmp_path):
+    """With equal keys, body CRCs and offsets; an existing history is not overwritten."""
     path = tmp_path / "h.jsonl"
     lines = b"".join(b"line %d\n" % number for number in range(300))
     done = hastore("produce", "orders", "--addr", alone.data, "--history", path, stdin=lines)
@@ -32,12 +32,12 @@ def test_every_message_is_in_the_history_as_it_is_in_the_log(alone, tmp_path):
     with path.open() as text:
         history = load_history(text)
     records = list(read_records(real_env().disk, str(alone.data)))
-    told = [
+    recorded = [
         (put.key, put.body_crc, put.physic_offset, put.queue_offset) for put in history.operations
     ]
-    held = [(one.key, one.body_crc, one.physic_offset, one.queue_offset) for one in records]
-    assert sorted(told) == sorted(held)
-    assert len(told) == 300
+    stored = [(one.key, one.body_crc, one.physic_offset, one.queue_offset) for one in records]
+    assert sorted(recorded) == sorted(stored)
+    assert len(recorded) == 300
     assert {put.body_crc for put in history.operations} >= {body_crc32(b"line 7")}
     assert {put.outcome for put in history.operations} == {Outcome.OK}
     assert {put.wait for put in history.operations} == {True}
@@ -50,8 +50,8 @@ def test_every_message_is_in_the_history_as_it_is_in_the_log(alone, tmp_path):
     assert len(list(read_records(real_env().disk, str(alone.data)))) == 300
 
 
-def test_what_was_never_sent_leaves_no_history(tmp_path):
-    """Nobody answers: no file that would be in the way of the next attempt."""
+def test_unreachable_node_leaves_no_history_file(tmp_path):
+    """A leftover file would block the next attempt; a missing folder is a usage error."""
     path = tmp_path / "h.jsonl"
     done = hastore("produce", "t", "--addr", "127.0.0.1:1", "--history", path, stdin=b"x\n")
     assert done.returncode == 3
@@ -61,11 +61,11 @@ def test_what_was_never_sent_leaves_no_history(tmp_path):
     assert is_one_line_with_a_next_step(done.stderr)
 
 
-def test_a_full_disk_is_told_at_the_end():
-    """A history that cannot be written to its end does not stop the sending, and says so."""
+def test_history_on_a_full_disk_keeps_the_error():
+    """Writing raises nothing, so sending goes on and the error can be reported at the end."""
     full = Path("/dev/full")
     if not full.exists():
-        pytest.skip("there is no /dev/full here")
+        pytest.skip("this system has no /dev/full")
     with full.open("w") as sink:
         history = ProduceHistory(path="h", address=("127.0.0.1", 1), wait=True, sink=sink)
         for number in range(1_000):

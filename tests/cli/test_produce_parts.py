@@ -1,4 +1,4 @@
-"""The pure and the nearly pure parts of `hastore produce`: sources, pace, latencies, judgement."""
+"""Parts of `hastore produce`: sources, pacing, latencies and exit codes."""
 
 import math
 import os
@@ -26,7 +26,7 @@ from tests.support.commands.running import REPO_ROOT
 
 
 async def bodies_of(source) -> list[bytes]:
-    """Everything that a source gives."""
+    """All bodies that a source feeds."""
     found = []
     to_send, bodies = batches_channel()
     async with trio.open_nursery() as nursery:
@@ -37,7 +37,7 @@ async def bodies_of(source) -> list[bytes]:
 
 
 def pipe_with(data: bytes) -> int:
-    """A descriptor that gives ``data`` and then ends."""
+    """A file descriptor that yields ``data`` and then ends."""
     reader, writer = os.pipe()
     os.write(writer, data)
     os.close(writer)
@@ -56,12 +56,12 @@ def pipe_with(data: bytes) -> int:
     ],
 )
 async def test_one_line_is_one_message(data, lines):
-    """The newline is taken away and nothing else; a last line needs none."""
+    """Only the newline is removed; the last line needs none."""
     assert await bodies_of(LineSource(pipe_with(data), "stdin", None)) == lines
 
 
-async def test_lines_are_the_same_wherever_a_read_ends(tmp_path):
-    """A file larger than one read gives exactly its lines."""
+async def test_lines_across_reads_stay_whole(tmp_path):
+    """The file is larger than one read."""
     lines = [b"%d " % number * (number % 97) for number in range(20_000)]
     file = tmp_path / "lines"
     file.write_bytes(b"\n".join(lines) + b"\n")
@@ -71,8 +71,8 @@ async def test_lines_are_the_same_wherever_a_read_ends(tmp_path):
     assert source.done == source.total
 
 
-async def test_only_the_first_lines_are_taken_when_n_is_given():
-    """-n with a file is a limit."""
+async def test_count_limits_the_lines_of_an_input():
+    """For input from a file or a pipe, -n is a limit."""
     assert await bodies_of(LineSource(pipe_with(b"1\n2\n3\n4"), "stdin", None, 3)) == [
         b"1",
         b"2",
@@ -80,8 +80,8 @@ async def test_only_the_first_lines_are_taken_when_n_is_given():
     ]
 
 
-async def test_a_line_that_no_message_can_be_is_named(tmp_path):
-    """A line beyond the limit is refused with its number; those before it are given."""
+async def test_too_long_line_is_named_by_its_number(tmp_path):
+    """Earlier lines are still fed."""
     file = tmp_path / "long"
     file.write_bytes(b"a\nb\n" + bytes(LINE_SIZE_MAX + 1))
     found = []
@@ -94,16 +94,16 @@ async def test_a_line_that_no_message_can_be_is_named(tmp_path):
     assert found == [b"a", b"b"]
 
 
-async def test_made_up_messages_have_the_size_and_a_number():
-    """-n N --size B gives N bodies of B bytes that can be told apart."""
+async def test_generated_bodies_have_the_size_and_are_distinct():
+    """-n N --size B generates N bodies of B bytes."""
     found = await bodies_of(GeneratedSource(1_000, 100))
     assert len(found) == len(set(found)) == 1_000
     assert {len(body) for body in found} == {100}
     assert await bodies_of(GeneratedSource(2, 0)) == [b"", b""]
 
 
-async def test_reading_ahead_gives_up_in_time_and_loses_nothing(autojump_clock):
-    """A slow input is not waited for, and what was taken is not lost."""
+async def test_read_ahead_times_out_and_loses_nothing(autojump_clock):
+    """A slow input is not waited for; batches already received are returned."""
     to_send, bodies = batches_channel()
     await to_send.send([b"a", b"b"])
     ahead, is_all = await read_ahead(bodies, count=20, seconds=0.2)
@@ -113,8 +113,8 @@ async def test_reading_ahead_gives_up_in_time_and_loses_nothing(autojump_clock):
     assert await read_ahead(bodies, count=20, seconds=0.2) == ([b"c"], True)
 
 
-async def test_the_rate_is_kept_without_a_sleep_for_each_message(autojump_clock):
-    """10 000 messages at 5 000 a second take two seconds and a few hundred sleeps."""
+async def test_pacer_keeps_the_rate_without_a_sleep_per_message(autojump_clock):
+    """10 000 messages at 5 000 a second take two seconds and fewer than 2 000 sleeps."""
     sleeps = 0
 
     class Count(trio.abc.Instrument):
@@ -132,8 +132,8 @@ async def test_the_rate_is_kept_without_a_sleep_for_each_message(autojump_clock)
     assert sleeps < 2_000
 
 
-async def test_a_stall_is_not_made_up_for_by_a_burst(autojump_clock):
-    """After ten seconds without sending, the rate is kept as before."""
+async def test_pacer_allows_no_burst_after_a_stall(autojump_clock):
+    """After ten seconds without sending, the rate is as before."""
     pacer = Pacer(10)
     await pacer.wait_turn()
     await trio.sleep(10)
@@ -144,8 +144,8 @@ async def test_a_stall_is_not_made_up_for_by_a_burst(autojump_clock):
 
 
 @given(st.lists(st.floats(1e-6, 100), min_size=1), st.floats(0, 1))
-def test_a_quantile_is_right_within_a_few_percent(latencies, share):
-    """Against sorting them all."""
+def test_quantile_is_right_within_about_1_percent(latencies, share):
+    """Compared with the exact quantile of the sorted latencies."""
     histogram = LatencySketch()
     for latency in latencies:
         histogram.add(latency)
@@ -167,8 +167,8 @@ def test_a_quantile_is_right_within_a_few_percent(latencies, share):
         ({"NO_ANSWER": 1, "MESSAGE_ILLEGAL": 1, "PUT_OK": 9}, 3, 3),
     ],
 )
-def test_the_exit_code_is_that_of_the_worst_outcome(counts, code, lenient_code):
-    """--lenient forgives what is stored, and only that."""
+def test_worst_outcome_decides_the_exit_code(counts, code, lenient_code):
+    """--lenient turns the codes of stored messages into 0, and only those."""
     tally = SendTally(10.0)
     tally.counts = counts
     assert tally.exit_code(lenient=False) == code
@@ -177,7 +177,7 @@ def test_the_exit_code_is_that_of_the_worst_outcome(counts, code, lenient_code):
 
 
 @pytest.mark.parametrize(
-    ("label", "reason", "said"),
+    ("label", "reason", "expected"),
     [
         ("PROPERTIES_SIZE_EXCEEDED", "larger than 32767 bytes", "shorten the properties"),
         ("MESSAGE_ILLEGAL", "the message is larger than a mapped file", "one file of the master"),
@@ -189,16 +189,16 @@ def test_the_exit_code_is_that_of_the_worst_outcome(counts, code, lenient_code):
         ),
     ],
 )
-def test_a_setting_is_named_only_where_it_helps(label, reason, said):
-    """Only a message above max_message_size leads to that setting."""
+def test_next_step_names_a_setting_only_if_it_helps(label, reason, expected):
+    """Only a body above max_message_size requires another value."""
     report = ProduceReport(SimpleNamespace(address=("127.0.0.1", 1)), as_json=False)
     step = report._next_step(label, reason)
-    assert said in step
+    assert expected in step
     assert ("message_max" in step) == ("max_message_size" in reason)
 
 
 def test_every_status_has_an_exit_code():
-    """No outcome of a put is counted as done by mistake."""
+    """Only PUT_OK has 0; messages stored with less have 20 to 22."""
     for status in PutMessageStatus:
         code = EXIT_CODES[status.value]
         assert (code == 0) == (status is PutMessageStatus.PUT_OK)
@@ -206,7 +206,7 @@ def test_every_status_has_an_exit_code():
 
 
 async def test_outcomes_are_counted_with_reason_and_latency(autojump_clock):
-    """An answer, a refusal and a broken link each end up under their name."""
+    """An answer, a refusal and a broken link are counted separately."""
     tally = SendTally(10.0)
 
     def sent(opaque):
@@ -230,8 +230,8 @@ async def test_outcomes_are_counted_with_reason_and_latency(autojump_clock):
     assert (tally.sent, tally.done, tally.body_bytes) == (3, 3, 300)
 
 
-def test_what_producers_get_is_one_word_wherever_a_person_reads():
-    """PUT_OK; the other name stands where it is explained, and where JSON is made."""
+def test_people_read_put_ok_instead_of_send_ok():
+    """SEND_OK appears only where it is explained and where JSON is made."""
     explained = {"README.md": 1, "docs/cli.md": 1, "cli/hastore_cli/produce/report.py": 2}
     found = {}
     for pattern in (

@@ -1,4 +1,4 @@
-"""Sizes, durations, addresses, topics: what people write, and what is said of mistakes."""
+"""Sizes, durations, addresses, topics: accepted notations and errors."""
 
 import pytest
 from hypothesis import given
@@ -38,14 +38,14 @@ from hastore_cli.settings.kinds import parse_value
         ("7B", 7),
     ],
 )
-def test_a_size_is_bytes_or_a_number_with_a_unit(text, size):
-    """Units of 1024 and of 1000 are told apart, in any case; no unit means bytes."""
+def test_size_is_bytes_or_a_number_with_a_unit(text, size):
+    """Units of 1024 and 1000 differ; case does not matter; no unit means bytes."""
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "KiB", "-1", "1 XB", "1e3", "0.1", "1.0001KiB", "12x"])
-def test_what_is_no_size_is_refused(text):
-    """A sign, an unknown unit or a fraction of a byte is no size."""
+def test_invalid_size_is_refused(text):
+    """A sign, an unknown unit, or a fraction of a byte."""
     with pytest.raises(ValueError, match=r"size|whole"):
         parse_size(text)
 
@@ -53,21 +53,21 @@ def test_what_is_no_size_is_refused(text):
 @pytest.mark.parametrize(
     ("text", "duration_ms"), [("500ms", 500), ("3s", 3_000), ("1.5S", 1_500), ("2min", 120_000)]
 )
-def test_a_duration_has_a_unit(text, duration_ms):
-    """Milliseconds, seconds and minutes are understood."""
+def test_duration_has_a_unit(text, duration_ms):
+    """Milliseconds, seconds and minutes are accepted."""
     assert parse_duration_ms(text) == duration_ms
 
 
 @pytest.mark.parametrize("text", ["3", "s", "1us", "0.5ms", "-3s"])
-def test_a_duration_without_a_known_unit_is_refused(text):
-    """A bare number could be seconds or milliseconds, so it is neither."""
+def test_duration_without_a_known_unit_is_refused(text):
+    """A bare number could mean seconds or milliseconds."""
     with pytest.raises(ValueError, match=r"duration|whole"):
         parse_duration_ms(text)
 
 
 @given(st.integers(0, 1 << 63))
-def test_a_count_reads_back(count):
-    """What is printed in groups of three is the same number again, as a size too."""
+def test_count_round_trips(count):
+    """A number printed in groups of three is parsed again, also as a size."""
     assert parse_whole_number(format_count(count)) == parse_size(format_count(count)) == count
     assert parse_start(format_count(count), 0).value == count
     assert parse_value(Kind.COUNT_OR_ZERO, format_count(count)) == count
@@ -76,8 +76,8 @@ def test_a_count_reads_back(count):
 @pytest.mark.parametrize(
     "text", ["1 00", "1,000", "1  000", "12 3456", "", "1 000 x", "\u0661 000"]
 )
-def test_what_is_no_grouping_is_refused(text):
-    """Three digits a group, and no commas: they are fractions elsewhere."""
+def test_invalid_grouping_is_refused(text):
+    """Groups have three digits; commas mean fractions in some countries."""
     with pytest.raises(ValueError, match="not a valid integer: write 1000, '1 000' or 1_000"):
         parse_whole_number(text)
     with pytest.raises(ValueError, match="size"):
@@ -85,14 +85,14 @@ def test_what_is_no_grouping_is_refused(text):
 
 
 @given(st.integers(1, 1 << 45))
-def test_an_exact_size_reads_back(size):
-    """What --check-config prints is the same number again."""
+def test_exact_size_round_trips(size):
+    """So the output of --check-config can be read back."""
     assert parse_size(format_exact_size(size)) == size
 
 
 @given(st.integers(1, 10**9))
-def test_an_exact_duration_reads_back(duration_ms):
-    """What --check-config prints is the same time again."""
+def test_exact_duration_round_trips(duration_ms):
+    """So the output of --check-config is read back exactly."""
     assert parse_duration_ms(format_exact_duration(duration_ms)) == duration_ms
 
 
@@ -104,8 +104,8 @@ def test_an_exact_duration_reads_back(duration_ms):
         ("[::1]:65535", ("::1", 65535)),
     ],
 )
-def test_an_address_is_host_and_port(text, address):
-    """IPv4, names and bracketed IPv6 are read and written alike."""
+def test_address_is_host_and_port(text, address):
+    """IPv4, names and bracketed IPv6 are parsed and formatted."""
     assert parse_address(text) == address
     assert format_address(address) == text
 
@@ -113,14 +113,14 @@ def test_an_address_is_host_and_port(text, address):
 @pytest.mark.parametrize(
     "text", ["", "10911", "host", "host:", ":1", "h:x", "h:65536", "::1:10911"]
 )
-def test_what_is_no_address_is_refused(text):
-    """A missing or impossible port, a missing host and bare IPv6 are named."""
+def test_invalid_address_is_refused(text):
+    """A missing or impossible port, a missing host, or IPv6 without brackets."""
     with pytest.raises(ValueError, match=r"address|above 65535|brackets"):
         parse_address(text)
 
 
-def test_a_topic_that_rocketmq_would_refuse_is_refused_with_its_characters():
-    """The characters that are wrong are named, each once."""
+def test_topic_that_rocketmq_would_refuse_is_refused():
+    """The error names each invalid character once."""
     assert check_topic("%RETRY%a-b_C|9") == "%RETRY%a-b_C|9"
     with pytest.raises(ValueError, match=r"' ' '!'; allowed"):
         check_topic("or ders! !")
@@ -130,8 +130,8 @@ def test_a_topic_that_rocketmq_would_refuse_is_refused_with_its_characters():
         check_topic("a" * 128)
 
 
-def test_numbers_for_people_are_short():
-    """Sizes and times get the unit that keeps them readable."""
+def test_numbers_for_people_have_readable_units():
+    """Counts are grouped."""
     assert [format_size(n) for n in (0, 1023, 1024, 134_397_312, 1 << 40)] == [
         "0 B",
         "1023 B",

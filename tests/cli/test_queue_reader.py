@@ -1,4 +1,4 @@
-"""Several queues read together, against a node that goes on writing."""
+"""Several queues are read together from a node that keeps writing."""
 
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ from hastore_cli.consume.queue_reader import QueueCursor, QueueReader
 
 @attrs.define
 class GrowingNode:
-    """Each queue is a list of physical offsets; ``grows`` is appended before every answer."""
+    """Each queue is a list of physical offsets; every pull first appends ``grows`` more."""
 
     queues: list[list[int]]
     grows: int = 0
@@ -42,8 +42,8 @@ async def read(reader):
 
 
 @pytest.mark.parametrize("count_max", [1, 2, 100])
-async def test_queues_come_merged_up_to_their_ends(count_max):
-    """In the order of the log, however few messages one answer holds."""
+async def test_queues_are_merged_in_log_order(count_max):
+    """The result does not depend on the number of messages per answer."""
     queues = [[12, 40, 97], [31, 55, 99], []]
     cursors = [QueueCursor(i, 0, len(queue)) for i, queue in enumerate(queues)]
     reader = QueueReader(GrowingNode(queues), "T", cursors, print, count_max=count_max)
@@ -51,8 +51,8 @@ async def test_queues_come_merged_up_to_their_ends(count_max):
 
 
 @pytest.mark.parametrize("count_max", [3, 100])
-async def test_what_comes_while_the_backlog_is_read_is_left_for_later(count_max):
-    """A cursor never stands behind its end: who goes on there, or commits it, loses nothing."""
+async def test_messages_that_arrive_during_the_read_are_left(count_max):
+    """No cursor passes its end, so a commit or a later pull loses no message."""
     queues = [[1, 3], [2, 4]]
     cursors = [QueueCursor(i, 0, 2) for i in range(2)]
     reader = QueueReader(GrowingNode(queues, grows=5), "T", cursors, print, count_max=count_max)

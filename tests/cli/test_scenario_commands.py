@@ -1,4 +1,4 @@
-"""`hastore scenario`: the catalog is listed, shown and run, and a failure is an exit code."""
+"""`hastore scenario`: list, show and run scenarios; failures set the exit code."""
 
 import json
 import re
@@ -47,18 +47,18 @@ async def liar(world):
 
 
 def story(path: Path, *, truth: bool, name: str = "my_story") -> Path:
-    """A scenario file whose only expectation is ``truth``."""
+    """Write a scenario file whose only expectation is ``truth``; return its path."""
     path.write_text(STORY.format(truth=truth, what="a file can be run", name=name))
     return path
 
 
 def run_in(place: Path, *arguments: object):
-    """Run scenarios whose report goes to `place/out` and whose worlds live in `place`."""
+    """Run scenarios with their reports in `place/out` and their worlds in `place`."""
     return hastore("scenario", "run", *arguments, "--out", place / "out", TMPDIR=str(place))
 
 
-def test_the_catalog_is_listed():
-    """Number, name and what it proves, for people and as JSON."""
+def test_scenario_list_prints_the_catalog():
+    """As text and as JSON."""
     result = CliRunner().invoke(root, ["scenario", "list", "-o", "json"])
     listed = json.loads(result.output)
     assert listed["schema"] == "hastore.scenarios/1"
@@ -68,16 +68,16 @@ def test_the_catalog_is_listed():
     assert all(name in text for name in names)
 
 
-def test_a_scenario_is_shown_with_its_text():
-    """Its proof, its file, and the code itself, by name or number."""
+def test_scenario_show_prints_the_code():
+    """With what it proves; a scenario is given by name or number."""
     by_name = CliRunner().invoke(root, ["scenario", "show", "sync-put"]).output
     assert "proves  PUT_OK" in by_name
     assert "async def sync_put(world: World)" in by_name
     assert CliRunner().invoke(root, ["scenario", "show", "1"]).output == by_name
 
 
-def test_a_scenario_is_run_and_judged(tmp_path):
-    """The timeline goes to stdout as it happens, then the verdict, RTO, RPO and the report."""
+def test_scenario_run_prints_the_timeline_and_the_verdict(tmp_path):
+    """The verdict has RTO, RPO and the path of the report; the world is removed."""
     done = hastore("scenario", "run", "flush-slave-timeout", cwd=tmp_path, TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "a: started as SYNC_MASTER" in done.stdout
@@ -96,12 +96,12 @@ def test_a_scenario_is_run_and_judged(tmp_path):
     result = json.loads((folder / "result.json").read_text())
     assert result["outages"][0]["rto_s"] > 1
     assert result["verdict"]["rpo"]["gone"] == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["hastore-runs"]  # the world is gone
-    assert result["directory"] is None  # and not named any more
+    assert [path.name for path in tmp_path.iterdir()] == ["hastore-runs"]  # the world was removed
+    assert result["directory"] is None  # and is no longer named
 
 
-def test_a_story_that_fails_is_exit_1_and_keeps_its_directory(tmp_path):
-    """In JSON too, with the reason; the directory is there to be looked into."""
+def test_failed_story_exits_1_and_keeps_its_directory(tmp_path):
+    """The JSON result gives the reason, and the report is written."""
     file = story(tmp_path / "wrong.py", truth=False)
     done = run_in(tmp_path, file, "--directory", tmp_path / "worlds", "-o", "json")
     result = json.loads(done.stdout)
@@ -112,8 +112,8 @@ def test_a_story_that_fails_is_exit_1_and_keeps_its_directory(tmp_path):
     assert (Path(result["results"][0]["out"]) / "report.html").is_file()
 
 
-def test_a_broken_promise_is_exit_4(tmp_path):
-    """What the checker finds is named, here and in the report; the logs are kept."""
+def test_lost_acknowledged_put_exits_4(tmp_path):
+    """The output and the report name the put; the logs are kept."""
     file = tmp_path / "liar.py"
     file.write_text(LIAR)
     done = run_in(tmp_path, file, "--directory", tmp_path / "worlds")
@@ -125,8 +125,8 @@ def test_a_broken_promise_is_exit_4(tmp_path):
     assert "acknowledged lost: put 0 " in (tmp_path / "out" / "report.html").read_text()
 
 
-def test_several_scenarios_are_summed_up(tmp_path):
-    """The last line counts what passed and names what failed; each turn has its folder."""
+def test_several_scenarios_end_with_a_summary(tmp_path):
+    """It counts passes and names failures; each repetition has its own folder."""
     good = story(tmp_path / "good.py", truth=True)
     bad = story(tmp_path / "bad.py", truth=False, name="other_story")
     done = run_in(tmp_path, good, bad, "--repeat", 2)
@@ -140,8 +140,8 @@ def test_several_scenarios_are_summed_up(tmp_path):
     ]
 
 
-def test_a_story_that_raises_names_its_own_line(tmp_path):
-    """A mistake in a user's file: file, line, function, error and source; exit 1, no traceback."""
+def test_exception_in_a_story_is_named_by_its_line(tmp_path):
+    """File, line, function, error and source; exit 1, and no traceback."""
     file = tmp_path / "raises.py"
     file.write_text(STORY.format(truth="1 / await started(world)", what="x", name="my_story"))
     with file.open("a") as more:
@@ -155,40 +155,40 @@ def test_a_story_that_raises_names_its_own_line(tmp_path):
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_what_a_machine_lacks_is_no_failure(tmp_path):
-    """A story that cannot be told here is skipped, with the reason; exit 0, nothing is written."""
+def test_skipped_story_is_no_failure(tmp_path):
+    """It is reported with its reason; exit 0, and no report is written."""
     file = tmp_path / "skipped.py"
     file.write_text(SKIPPED)
     done = run_in(tmp_path, file, "--world", "sim", "-o", "json")
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout)
-    assert (told["passed"], told["failed"], told["skipped"]) == (0, 0, 1)
-    assert told["results"][0]["skipped"] == "there is no moon here"
+    answer = json.loads(done.stdout)
+    assert (answer["passed"], answer["failed"], answer["skipped"]) == (0, 0, 1)
+    assert answer["results"][0]["skipped"] == "there is no moon here"
     left = {path.name for path in tmp_path.iterdir()} - {"__pycache__"}
     assert left == {"skipped.py"}
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("import nothing_like_it\n", ":1 in <module>: ModuleNotFoundError: "),
         ("async def story(world)\n    pass\n", ":1: SyntaxError: "),
         ("x = 1\n\ny = z\n", ":3 in <module>: NameError: name 'z' is not defined, at: y = z"),
     ],
 )
-def test_a_file_that_cannot_be_imported_names_the_line(tmp_path, capsys, text, said):
-    """Nothing was run: exit 2, with the next step."""
+def test_import_error_of_a_story_file_names_the_line(tmp_path, capsys, text, message):
+    """No story runs: exit 2, with a next step."""
     file = tmp_path / "broken.py"
     file.write_text(text)
     assert main(["scenario", "run", str(file), "--out", str(tmp_path / "out")]) == 2
     err = capsys.readouterr().err
     assert is_one_line_with_a_next_step(err)
-    assert f"{file}{said}" in err
+    assert f"{file}{message}" in err
     assert not (tmp_path / "out").exists()
 
 
-def test_a_template_is_written_and_runs_in_both_worlds(tmp_path):
-    """`scenario new FILE.py` gives a story that holds; the simulator's run is by seed."""
+def test_scenario_new_writes_a_story_that_passes_in_both_worlds(tmp_path):
+    """In the simulator, runs with one seed have equal histories."""
     file = tmp_path / "my_story.py"
     done = hastore("scenario", "new", file)
     assert done.returncode == 0, done.stderr
@@ -205,8 +205,8 @@ def test_a_template_is_written_and_runs_in_both_worlds(tmp_path):
     assert hashes[0] == hashes[1]
 
 
-def test_the_documents_story_holds(tmp_path):
-    """The example of docs/scenarios.md is a file that runs as it stands."""
+def test_example_of_the_documentation_passes(tmp_path):
+    """It is taken from docs/scenarios.md unchanged."""
     text = (REPO_ROOT / "docs" / "scenarios.md").read_text()
     (block,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     file = tmp_path / "story.py"
@@ -216,8 +216,8 @@ def test_the_documents_story_holds(tmp_path):
     assert "3 of 3 scenarios passed" in done.stdout
 
 
-def test_a_file_that_is_there_is_not_overwritten(tmp_path, capsys):
-    """`scenario new` refuses (exit 6) unless told --force; a name must be a Python file's."""
+def test_scenario_new_does_not_overwrite_a_file(tmp_path, capsys):
+    """It exits with 6 unless --force is given; only names ending in .py are accepted."""
     file = tmp_path / "mine.py"
     file.write_text("x = 1\n")
     assert main(["scenario", "new", str(file)]) == 6
@@ -229,8 +229,8 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path, capsys):
     assert main(["scenario", "new", str(tmp_path / "no" / "dir.py")]) == 1
 
 
-def test_what_cannot_be_is_refused_before_anything_runs(tmp_path, capsys):
-    """A seed where chance decides; a report where no folder can be."""
+def test_impossible_options_are_refused_before_any_run(tmp_path, capsys):
+    """--seed outside the simulator, and --out below a file."""
     assert main(["scenario", "run", "sync-put", "--seed", "1"]) == 2
     (tmp_path / "file").write_text("")
     assert main(["scenario", "run", "sync-put", "--out", str(tmp_path / "file" / "x")]) == 1
@@ -238,8 +238,8 @@ def test_what_cannot_be_is_refused_before_anything_runs(tmp_path, capsys):
     assert "name another place: --out DIR" in err
 
 
-def test_a_name_that_is_none_is_exit_2_with_the_names_there_are(capsys):
-    """Also a file that holds no scenario."""
+def test_unknown_scenario_exits_2_and_lists_the_names(capsys):
+    """A file without a scenario also exits with 2."""
     assert main(["scenario", "run", "no-such-story"]) == 2
     err = capsys.readouterr().err
     assert is_one_line_with_a_next_step(err)

@@ -1,4 +1,4 @@
-"""`hastore scenario run FILE`: a user's mistake is named by its line, and no report is lost."""
+"""`hastore scenario run FILE`: mistakes are named by their line, and no report is lost."""
 
 import errno
 import json
@@ -20,7 +20,7 @@ from hastore_scenarios.story.scenario import scenario
 
 @pytest.fixture
 def place(tmp_path, monkeypatch) -> Path:
-    """A working directory, with a place of its own for temporary worlds."""
+    """A working directory that contains the directory for temporary worlds."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     monkeypatch.chdir(tmp_path)
@@ -28,19 +28,19 @@ def place(tmp_path, monkeypatch) -> Path:
 
 
 def write_story(path: Path, *lines: str) -> str:
-    """A file of one story; its first line is the file's sixth."""
+    """Write a file with one story, whose body starts at line 6; return its path."""
     text = HEAD + "async def story(world):\n" + "".join(f"    {line}\n" for line in lines)
     path.write_text(text)
     return str(path)
 
 
 def run_sim(*arguments: str) -> int:
-    """Run stories in the simulator, in this process."""
+    """Run stories in the simulator within this process; return the exit code."""
     return main(["scenario", "run", *arguments, "--world", "sim"])
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         (
             'await world.start_master("z", slave_timeot_ms=3)',
@@ -63,21 +63,21 @@ def run_sim(*arguments: str) -> int:
         ('a = await world.start_master("z"); await world.kill(a); await world.kill(a)', "exit -9"),
     ],
 )
-def test_what_a_story_does_wrong_is_named_by_its_line(place, capsys, line, said):
-    """Exit 1 with file, line and function, in the verdict and in the report."""
+def test_mistake_in_a_story_is_named_by_its_line(place, capsys, line, message):
+    """Exit 1; stdout names file, line and function, and the report is written."""
     file = write_story(place / "mistake.py", line)
     assert run_sim(file, "--out", "out") == 1
-    told = capsys.readouterr()
-    assert told.err == ""
-    named = next(each for each in told.out.splitlines() if said in each)
+    output = capsys.readouterr()
+    assert output.err == ""
+    named = next(each for each in output.out.splitlines() if message in each)
     assert named.startswith(f"    {file}:6 in story: ")
     assert "None" not in named
-    assert said in (place / "out" / "result.json").read_text()
+    assert message in (place / "out" / "result.json").read_text()
     assert (place / "out" / "report.html").is_file()
 
 
 @pytest.mark.parametrize(
-    ("definition", "said"),
+    ("definition", "message"),
     [
         ("def story(world):\n    pass", "story is not a story: write async def story(world)"),
         ("async def story():\n    pass", "story must take the world as its only argument:"),
@@ -87,18 +87,18 @@ def test_what_a_story_does_wrong_is_named_by_its_line(place, capsys, line, said)
         ),
     ],
 )
-def test_what_is_no_story_is_refused_before_anything_runs(place, capsys, definition, said):
-    """A function that cannot be told is exit 2, named by the line of its decorator."""
+def test_invalid_story_function_is_refused_before_any_run(place, capsys, definition, message):
+    """Exit 2; the error names the line of its decorator."""
     file = place / "mistake.py"
     file.write_text(f"{HEAD}{definition}\n")
     assert run_sim(str(file)) == 2
     err = capsys.readouterr().err
     assert is_one_line_with_a_next_step(err)
-    assert f"{file}:4 in <module>: TypeError: {said}" in err
+    assert f"{file}:4 in <module>: TypeError: {message}" in err
 
 
-def test_a_file_that_ends_python_is_a_mistake_in_it(place, capsys):
-    """`raise SystemExit` at a file's top is exit 2, named by its line."""
+def test_system_exit_in_a_story_file_is_named_by_its_line(place, capsys):
+    """At module level it makes the command exit with 2."""
     file = place / "mistake.py"
     file.write_text("raise SystemExit(3)\n")
     assert run_sim(str(file)) == 2
@@ -106,13 +106,13 @@ def test_a_file_that_ends_python_is_a_mistake_in_it(place, capsys):
 
 
 @pytest.mark.parametrize("out", [("--out", "out"), ()])
-def test_stories_of_one_name_lose_no_report(place, capsys, out):
-    """Each has its folder, its world and its name in the summary, whatever they are called."""
+def test_stories_with_one_name_keep_all_reports(place, capsys, out):
+    """Each has its own folder, world and name in the summary."""
     lines = {"good": "world.say('well')", "bad": "world.expect(False, 'so')"}
     files = [write_story(place / f"{name}.py", line) for name, line in lines.items()]
     assert run_sim(*files, files[1], *out, "--directory", "worlds") == 1
-    told = capsys.readouterr().out
-    assert "1 of 3 scenarios passed; failed: bad-story, bad-story.2\n" in told
+    output = capsys.readouterr().out
+    assert "1 of 3 scenarios passed; failed: bad-story, bad-story.2\n" in output
     folders = list((place / (out[1] if out else "hastore-runs")).iterdir())
     reports = sorted(json.loads((each / "result.json").read_text())["passed"] for each in folders)
     assert reports == [False, False, True]
@@ -124,14 +124,14 @@ def test_stories_of_one_name_lose_no_report(place, capsys, out):
     ]
 
 
-def test_a_reader_that_goes_leaves_no_world_behind(place, monkeypatch):
-    """`scenario run … | head`: exit 141, nothing temporary is left, no empty folder."""
+def test_closed_pipe_leaves_no_world_behind(place, monkeypatch):
+    """As in `scenario run … | head`: exit 141, no temporary files, no empty folder."""
 
-    def nobody_reads(text: str = "") -> None:
+    def closed_pipe(text: str = "") -> None:
         if "well" in text:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-    monkeypatch.setattr("hastore_cli.lab.scenario_run.tell", nobody_reads)
+    monkeypatch.setattr("hastore_cli.lab.scenario_run.tell", closed_pipe)
     monkeypatch.setattr("hastore_cli.app.error_report.silence_stdout", lambda: None)
     assert run_sim(write_story(place / "story.py", "world.say('well')"), "--out", "out") == 141
     assert list((place / "tmp").iterdir()) == []
@@ -139,7 +139,7 @@ def test_a_reader_that_goes_leaves_no_world_behind(place, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("sync-putt",), "there is no scenario 'sync-putt'; did you mean sync-put?"),
         (("--all", "sync-put"), "--all runs every scenario of the catalog: leave the names out"),
@@ -147,11 +147,11 @@ def test_a_reader_that_goes_leaves_no_world_behind(place, monkeypatch):
         (("1", "--directory", "file/worlds"), "cannot make file/worlds for the worlds"),
     ],
 )
-def test_a_slip_on_the_command_line_has_a_next_step(place, capsys, arguments, said):
-    """Nothing is run and nothing made; the error says what was meant or what to do."""
+def test_command_line_mistake_has_a_next_step(place, capsys, arguments, message):
+    """No scenario runs, and no folder is created."""
     (place / "file").write_text("")
     assert run_sim(*arguments) in {1, 2}
     err = capsys.readouterr().err
     assert is_one_line_with_a_next_step(err)
-    assert said in err
+    assert message in err
     assert not (place / "hastore-runs").exists()

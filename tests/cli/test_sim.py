@@ -1,4 +1,4 @@
-"""`hastore sim`: seeds are run and counted, one is replayed, and what is wrong is said."""
+"""`hastore sim`: run and count seeds, replay one, and report failures."""
 
 import json
 import signal
@@ -21,34 +21,34 @@ from tests.support.commands.running import (
 from tests.support.worlds.planted import slave_acks_before_fsync
 
 
-def test_seeds_are_run_and_counted():
-    """For people, and as JSON with the same numbers whatever the number of processes."""
+def test_sim_run_counts_seeds():
+    """Text and JSON have the same numbers, whatever the number of processes."""
     text = hastore("sim", "run", "--seeds", "6..8", "--jobs", "1")
     assert text.returncode == 0, text.stderr
     assert text.stdout.startswith("seeds         3\nvirtual time  ")
     assert "violations    none" in text.stdout
-    told = hastore("sim", "run", "--seeds", "6..8", "--jobs", "2", "-o", "json")
-    content = json.loads(told.stdout)
+    as_json = hastore("sim", "run", "--seeds", "6..8", "--jobs", "2", "-o", "json")
+    content = json.loads(as_json.stdout)
     assert content["schema"] == "hastore.sim/1"
     assert (content["seeds"], content["violations"], content["failed"]) == (3, 0, [])
     assert f"puts          {content['puts']}, {content['acknowledged']} ack" in text.stdout
 
 
-def test_minutes_go_on_until_they_are_over():
-    """From the first seed on, beyond the end of the range."""
+def test_minutes_run_seeds_until_the_time_is_over():
+    """With a single seed A, the run goes on after A."""
     done = hastore("sim", "run", "--seeds", "7", "--minutes", "0.05", "--jobs", "1", "-o", "json")
     assert done.returncode == 0
     assert json.loads(done.stdout)["wall_s"] > 3
 
 
-def test_a_time_too_short_for_a_seed_is_one_seed():
-    """Nothing that was never run is told as held."""
+def test_too_short_a_time_still_runs_one_seed():
+    """Otherwise a run without any seed would report success."""
     tally = run_seeds(iter([7, 8]), jobs=1, seconds=1e-9, on_progress=lambda _: None)
     assert (tally.seeds, tally.failed) == (1, [])
 
 
-def test_a_seed_is_replayed(capsys):
-    """Its cluster, its hash, and what happened; all of it where that is asked for."""
+def test_replay_is_deterministic(capsys):
+    """It prints the trace hash and the main events; --trace prints all events."""
     assert main(["sim", "replay", "8"]) == 0
     first = capsys.readouterr().out
     assert main(["sim", "replay", "8"]) == 0
@@ -61,8 +61,8 @@ def test_a_seed_is_replayed(capsys):
     assert len(content["timeline"]) > len(first.splitlines())
 
 
-def test_a_replay_fits_a_terminal_of_80_columns(monkeypatch, capsys):
-    """Long lines of the header and of the story go on below their text."""
+def test_replay_fits_80_columns(monkeypatch, capsys):
+    """Long lines of the header and the timeline continue below their text."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -72,8 +72,8 @@ def test_a_replay_fits_a_terminal_of_80_columns(monkeypatch, capsys):
     assert any(line.startswith(" " * 24) for line in lines)
 
 
-def test_a_violation_is_shrunk_and_named(monkeypatch, capsys):
-    """Exit code 4, with the line that replays it."""
+def test_violation_is_shrunk_and_reported(monkeypatch, capsys):
+    """Exit code 4, with the command that replays it."""
     slave_acks_before_fsync(monkeypatch)
     failed = next(each for each in map(run_seed, range(20)) if not each.ok)
     monkeypatch.setattr(
@@ -92,8 +92,8 @@ def test_a_violation_is_shrunk_and_named(monkeypatch, capsys):
     assert "faults (" in capsys.readouterr().out
 
 
-def test_what_breaks_off_is_replayed_and_told_with_its_traceback(monkeypatch, capsys):
-    """A defect that raises is a failure like any other: exit code 4, its story, and where."""
+def test_crash_is_replayed_and_reported_with_its_traceback(monkeypatch, capsys):
+    """An exception in the product fails a seed as a violation does: exit code 4."""
 
     def fail(_master, _message):
         raise KeyError("lost")
@@ -113,14 +113,14 @@ def test_what_breaks_off_is_replayed_and_told_with_its_traceback(monkeypatch, ca
     assert content["error"].endswith("KeyError: 'lost'\n")
 
 
-def test_a_range_ends_where_it_says(capsys):
-    """However much time there is."""
+def test_seed_range_ends_before_the_time_is_over(capsys):
+    """--minutes does not extend a range."""
     assert main(["sim", "run", "--seeds", "6..7", "--minutes", "9", "--jobs", "1"]) == 0
     assert "seeds         2\n" in capsys.readouterr().out
 
 
-def test_a_simulator_that_breaks_is_named_with_its_traceback(monkeypatch, capsys):
-    """It is a failure of the seed, too."""
+def test_error_of_the_simulator_fails_its_seed(monkeypatch, capsys):
+    """The exit code is 4, as for a violation."""
     broken = SeedOutcome(seed=5, error="Traceback …\nKeyError: 'x'\n")
     monkeypatch.setattr(sim_run, "run_seeds", lambda *_, **__: SeedTotals(seeds=1, failed=[broken]))
     assert main(["sim", "run"]) == 4
@@ -141,16 +141,16 @@ def test_a_simulator_that_breaks_is_named_with_its_traceback(monkeypatch, capsys
         (("replay", "x"), "'x' is not a valid integer"),
     ],
 )
-def test_bad_input_is_named(arguments, reason):
-    """Exit code 2, one line, and the next step."""
+def test_invalid_arguments_are_refused(arguments, reason):
+    """Exit code 2, with one line and a next step."""
     done = hastore("sim", *arguments)
     assert done.returncode == 2
     assert reason in done.stderr
     assert is_one_line_with_a_next_step(done.stderr)
 
 
-def test_ctrl_c_says_what_there_is():
-    """Exit code 130, and no process is left."""
+def test_ctrl_c_prints_the_totals_so_far():
+    """Exit code 130, without a traceback."""
     process = subprocess.Popen(
         command("sim", "run", "--seeds", "0..100000", "--jobs", "2"),
         stdout=subprocess.PIPE,

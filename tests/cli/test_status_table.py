@@ -1,4 +1,4 @@
-"""The status table: every field where a person looks for it, whatever state a node is in."""
+"""The status table: which field appears where, in each state of a node."""
 
 import io
 
@@ -100,7 +100,7 @@ NAMES = [
 
 
 def text_of(status: NodeStatus, *, grouped: bool = False, width: int = 1_000, **more: float) -> str:
-    """The table as it looks in a pipe."""
+    """The table as a pipe gets it."""
     out = io.StringIO()
     console = Console(file=out, width=width, highlight=False, markup=False)
     console.print(StatusTable(grouped=grouped, width=width).render(status, **more))
@@ -108,12 +108,12 @@ def text_of(status: NodeStatus, *, grouped: bool = False, width: int = 1_000, **
 
 
 def cells(line: str) -> list[str]:
-    """The cells of a table's line: columns are at least two blanks apart."""
+    """The cells of a table line; columns are at least two blanks apart."""
     return [cell.strip() for cell in line.strip().split("  ") if cell.strip()]
 
 
-def test_a_master_shows_its_slaves():
-    """One row each, with how far, how far behind, how long ago and how fast."""
+def test_master_has_a_row_for_each_slave():
+    """A row has offsets, lag, the age of the last report and the rate."""
     lines = text_of(MASTER, written_bytes_per_s=2048.0).splitlines()
     assert cells(lines[0])[:4] == ["n1", "SYNC_MASTER", "ASYNC_FLUSH", "up 12 min"]
     assert lines[0].endswith("serving · 1 of 2 slaves caught up")
@@ -134,8 +134,8 @@ def test_a_master_shows_its_slaves():
     assert "FLUSH_SLAVE_TIMEOUT" not in lines[6]
 
 
-def test_what_to_do_where_no_slave_is_near_enough():
-    """Start one where there is none; one that is there needs time."""
+def test_next_step_without_an_available_slave():
+    """Start a slave if there is none; watch one that is behind."""
     why = "the nearest slave is 3.0 MiB behind"
     far = attrs.evolve(MASTER, acks_needed=1, slave_unavailable_because=why)
     assert "hastore status -w" in text_of(far)
@@ -143,8 +143,8 @@ def test_what_to_do_where_no_slave_is_near_enough():
     assert "hastore slave --master 127.0.0.1:10912" in text_of(attrs.evolve(far, slaves=()))
 
 
-def test_numbers_are_grouped_for_people_only():
-    """On a terminal in groups of three, in a pipe as awk wants them."""
+def test_numbers_are_grouped_only_on_a_terminal():
+    """In a pipe they have no blanks, so that awk can read them."""
     assert "1 073 921" in text_of(MASTER, grouped=True)
     assert "1 073 921" not in text_of(MASTER)
 
@@ -162,8 +162,8 @@ def test_numbers_are_grouped_for_people_only():
         (50, set(NAMES) - {"role", "address", "state", "lag"}),
     ],
 )
-def test_a_narrow_terminal_loses_columns_and_no_digits(width, missing):
-    """The least needed first; it says which, and where they are; values are never cut."""
+def test_narrow_terminal_drops_columns_but_no_digits(width, missing):
+    """The least important go first; a line names them and how to see them."""
     lines = text_of(MASTER, grouped=True, width=width).splitlines()
     at = next(number for number, line in enumerate(lines) if "address" in line)
     assert cells(lines[at]) == [name for name in NAMES if name not in missing]
@@ -171,22 +171,22 @@ def test_a_narrow_terminal_loses_columns_and_no_digits(width, missing):
     if width >= 72:
         assert lines[at + 2].count("1 073 921") == 2 - ("sent" in missing)
         assert "1 204" in lines[at + 1]
-    told = " ".join(" ".join(lines).split())
-    assert ("no room for" in told) is bool(missing)
+    output = " ".join(" ".join(lines).split())
+    assert ("no room for" in output) is bool(missing)
     if missing:
-        named = told.partition("no room for ")[2].partition(" all: ")[0]
+        named = output.partition("no room for ")[2].partition(" all: ")[0]
         assert set(named.split(", ")) == missing
-        assert "all: hastore status … | less -S" in told
-        said = lines.index(next(line for line in lines if "no room for" in line))
+        assert "all: hastore status … | less -S" in output
+        begin = lines.index(next(line for line in lines if "no room for" in line))
         end = lines.index(next(line for line in lines if " all: " in line))
-        assert all(line.startswith("   ") for line in lines[said + 1 : end + 1])
+        assert all(line.startswith("   ") for line in lines[begin + 1 : end + 1])
         assert "lag time" not in missing or any(
-            "lag time" in line for line in lines[said : end + 1]
+            "lag time" in line for line in lines[begin : end + 1]
         )
 
 
-def test_slaves_that_were_asked_too_are_called_by_name_at_80_columns():
-    """And have what they have on disk; their addresses go instead."""
+def test_queried_slaves_are_named_at_80_columns():
+    """Their flushed offsets are shown; their addresses are dropped."""
     named = attrs.evolve(
         MASTER.slaves[0], name="b", written_offset=1_073_921, flushed_offset=1_073_921
     )
@@ -197,8 +197,8 @@ def test_slaves_that_were_asked_too_are_called_by_name_at_80_columns():
     ]  # fmt: skip
 
 
-def test_nodes_of_one_name_are_told_apart_by_their_addresses():
-    """Nobody has to name nodes: then all have the default name."""
+def test_nodes_with_equal_names_show_their_addresses():
+    """Names are optional, so all nodes may have the default name."""
     slaves = tuple(
         attrs.evolve(MASTER.slaves[0], name=MASTER.name, address=f"127.0.0.1:{port}")
         for port in (40_001, 40_002)
@@ -208,8 +208,8 @@ def test_nodes_of_one_name_are_told_apart_by_their_addresses():
     assert "127.0.0.1:40002" in text
 
 
-def test_a_table_that_is_drawn_again_stands_still():
-    """Widths only grow, columns never come back; another width of the terminal begins anew."""
+def test_redrawn_table_keeps_its_columns():
+    """Widths only grow and dropped columns stay away, until the terminal is resized."""
     columns = StatusColumns()
 
     def heads(status, width=80):
@@ -234,8 +234,8 @@ def test_a_table_that_is_drawn_again_stands_still():
     assert "eta" in heads(MASTER, 200)
 
 
-def test_what_is_too_long_for_a_line_is_continued_on_the_next():
-    """At words: no path, number or command is broken in two."""
+def test_long_lines_continue_on_the_next_line():
+    """They break at words, so no path, number or command is split."""
     long = attrs.evolve(
         MASTER,
         data_dir="/var/lib/" + "d" * 40,
@@ -249,8 +249,8 @@ def test_what_is_too_long_for_a_line_is_continued_on_the_next():
     assert lines[at + 1].startswith("         slave")
 
 
-def test_a_slave_shows_its_link_with_reason_and_next_step():
-    """Its own row, its master's row, and why the link is as it is."""
+def test_slave_shows_its_link_with_reason_and_next_step():
+    """The table has the slave's own row and its master's row."""
     lines = text_of(SLAVE).splitlines()
     own = cells(lines[2])
     assert own[1:5] == ["slave", "127.0.0.1:10911", "diverged", "-"]
@@ -262,7 +262,7 @@ def test_a_slave_shows_its_link_with_reason_and_next_step():
 
 
 def test_refusals_are_shown_with_reason_and_next_step():
-    """The newest few, and how many more there were."""
+    """The newest few are listed, the others counted."""
     refused = tuple(
         RefusalRow(
             address=f"127.0.0.1:{port}",
@@ -281,8 +281,8 @@ def test_refusals_are_shown_with_reason_and_next_step():
     assert "and 3 refused before" in text
 
 
-def test_a_slave_that_began_inside_a_record_is_a_note():
-    """It is no refusal: the row stays, and a line says what may be wrong."""
+def test_slave_that_began_inside_a_record_gets_a_note():
+    """It is not refused: its row stays, and a line says what may be wrong."""
     row = MASTER.slaves[0]
     assert "inside" not in text_of(MASTER)
     text = text_of(attrs.evolve(MASTER, slaves=(attrs.evolve(row, note="it began at 7, inside"),)))
@@ -292,8 +292,8 @@ def test_a_slave_that_began_inside_a_record_is_a_note():
 
 
 @pytest.mark.parametrize(("acks_needed", "shown"), [(1, True), (0, False)])
-def test_a_sync_master_without_a_slave_says_what_to_start(acks_needed, shown):
-    """An ASYNC_MASTER waits for nobody, so it does not complain."""
+def test_sync_master_without_a_slave_has_a_next_step(acks_needed, shown):
+    """An ASYNC_MASTER waits for no slave, so it suggests none."""
     alone = attrs.evolve(
         MASTER, acks_needed=acks_needed, slaves=(), slave_unavailable_because="none connected"
     )
@@ -302,15 +302,15 @@ def test_a_sync_master_without_a_slave_says_what_to_start(acks_needed, shown):
     assert ("hastore slave --master 127.0.0.1:10912 --data DIR" in text) is shown
 
 
-def test_a_name_with_control_characters_does_no_harm():
-    """What a node says of itself cannot move the cursor."""
+def test_control_characters_of_a_name_are_removed():
+    """A node's own text cannot move the cursor."""
     text = text_of(attrs.evolve(MASTER, name="evil\x1b[2J\nname"))
     assert "\x1b" not in text
     assert "evil [2J name" in text
 
 
-def test_a_dispatch_that_stands_still_is_told_with_what_consumers_miss():
-    """Puts go on meanwhile, so nothing else would show it."""
+def test_stopped_dispatch_is_shown_with_the_lag_of_consumers():
+    """Puts continue, so nothing else would show it."""
     behind = attrs.evolve(MASTER, dispatch_behind_bytes=3 << 20)
     assert "to dispatch 3.0 MiB" in " ".join(text_of(behind).split())
     assert "consumers are" not in text_of(behind)
@@ -320,8 +320,8 @@ def test_a_dispatch_that_stands_still_is_told_with_what_consumers_miss():
     assert "hastore log verify D1" in text
 
 
-def test_a_slave_that_was_asked_too_has_what_it_has_on_disk():
-    """Its own offsets in its master's row, found by the address of the link."""
+def test_queried_slave_shows_its_offsets_on_disk():
+    """They are in its row below its master, found by the address of the link."""
     link = attrs.evolve(SLAVE.master_link, local_address="127.0.0.1:50212", reason=None)
     slave = attrs.evolve(
         SLAVE, max_offset=1_073_000, flushed_offset=999, ack_level="flushed", master_link=link
@@ -335,15 +335,15 @@ def test_a_slave_that_was_asked_too_has_what_it_has_on_disk():
     assert cells(lines[3])[:8] == [
         "n2", "slave", "127.0.0.1:50212", "streaming", "1073921", "1073000", "999", "1073921"
     ]  # fmt: skip
-    stranger = attrs.evolve(slave, master_link=attrs.evolve(link, local_address="127.0.0.1:9"))
-    assert len(worth_a_table(merge([master, stranger]))) == 2
+    unknown_slave = attrs.evolve(slave, master_link=attrs.evolve(link, local_address="127.0.0.1:9"))
+    assert len(worth_a_table(merge([master, unknown_slave]))) == 2
     diverged = attrs.evolve(slave, master_link=attrs.evolve(link, reason="other bytes"))
     assert len(worth_a_table(merge([master, diverged]))) == 2
     assert attrs.evolve(MASTER, slaves=(other,)).slaves[0].written_offset is None
 
 
-def test_what_is_estimated_or_a_least_value_says_so():
-    """`~` before an estimate, `>` before what is at least so long."""
+def test_estimates_and_lower_bounds_are_marked():
+    """`~` marks an estimate, `>` a lower bound."""
     late = attrs.evolve(MASTER.slaves[0], lag_s=750.0, lag_s_is_least=True, eta_s=3.0)
     row = cells(text_of(attrs.evolve(MASTER, slaves=(late,))).splitlines()[3])
     assert (row[9], row[13]) == ("> 12 min", "3.0 s")
@@ -351,8 +351,8 @@ def test_what_is_estimated_or_a_least_value_says_so():
     assert "~1.0 MiB" in text_of(attrs.evolve(SLAVE, master_link=link))
 
 
-def test_latencies_are_shown_where_they_are_asked_for():
-    """Count, median, 99 % and the longest of each stage."""
+def test_latencies_are_shown_only_with_extended():
+    """Count, median, 99th percentile and maximum of each stage."""
     stage = {"count": 100, "sum_s": 0.1, "max_s": 0.0011, "buckets": [0] * 10 + [100]}
     status = attrs.evolve(MASTER, stages={"flush": stage, "sent": {}})
     assert "p99" not in text_of(status)
@@ -362,8 +362,8 @@ def test_latencies_are_shown_where_they_are_asked_for():
     assert lines[at + 2].split() == ["sent", "0", "-", "-", "-"]
 
 
-async def test_the_status_of_several_nodes_is_one_picture(tmp_path):
-    """A real master with its slave, and one that is not there: shown, said, exit code 3."""
+async def test_status_of_several_nodes_is_one_table(tmp_path):
+    """With an unreachable node among them, the exit code is 3."""
     async with master_on(tmp_path / "m") as master, slave_of(master, tmp_path / "s") as slave:
         await put(master, 5)
         code, text, _ = await call("status", at(master), at(slave), "--extended")
@@ -371,9 +371,9 @@ async def test_the_status_of_several_nodes_is_one_picture(tmp_path):
         assert "SYNC_MASTER, 1 ack (received)" in text
         assert text.count("commit log ") == 1
         assert "acknowledged " in text
-        code, told = await call_json("status", at(master), at(slave), "127.0.0.1:1")
-        assert (code, told["schema"]) == (3, "hastore.cluster-status/1")
-        own, other = told["nodes"]
+        code, output = await call_json("status", at(master), at(slave), "127.0.0.1:1")
+        assert (code, output["schema"]) == (3, "hastore.cluster-status/1")
+        own, other = output["nodes"]
         assert own["slaves"][0]["written_offset"] == other["max_offset"] == master.max_offset
         assert own["slaves"][0]["lag_s"] == 0
         assert (own["acks_needed"], other["ack_level"]) == (1, "received")
@@ -382,8 +382,8 @@ async def test_the_status_of_several_nodes_is_one_picture(tmp_path):
         assert NodeStatus.from_dict(single).slaves[0].written_offset is None
 
 
-async def test_a_slave_that_owes_an_ack_has_not_caught_up(tmp_path):
-    """What it was when it was last heard is no news: bytes and seconds behind tell."""
+async def test_slave_that_owes_an_ack_is_catching_up(tmp_path):
+    """Its lag counts from the first byte that it has not acknowledged."""
     async with master_on(tmp_path / "m") as master:
         await put(master)
         async with raw_slave(master) as silent:
@@ -398,23 +398,23 @@ async def test_a_slave_that_owes_an_ack_has_not_caught_up(tmp_path):
             assert 1.0 < row.lag_s < trio.current_time() - began_s + 0.1
 
 
-async def test_messages_a_second_are_counted_on_both_sides(tmp_path):
-    """What was appended, batches by their messages; on a slave what it has dispatched."""
+async def test_messages_per_second_are_counted_on_both_nodes(tmp_path):
+    """A master counts appended messages, also in batches; a slave counts dispatched ones."""
     async with master_on(tmp_path / "m") as master, slave_of(master, tmp_path / "s") as slave:
         with trio.fail_after(60):
             while not (master.status().messages_per_s and slave.status().messages_per_s):
-                await put(master)  # by the time that it is asked a slow machine has none of late
+                await put(master)  # on a slow machine, earlier puts may no longer be recent
         before = master.put_message.sampler.appended.count
         await eventually(lambda: slave.reput_message_service.dispatched.count == before)
         await master.put_batch([Message("orders", b"1"), Message("orders", b"2")])
         assert master.put_message.sampler.appended.count == before + 2
-        _, told = await call_json("status", at(master), at(slave))
-        own, other = told["nodes"]
+        _, output = await call_json("status", at(master), at(slave))
+        own, other = output["nodes"]
         assert own["slaves"][0]["messages_per_s"] == other["messages_per_s"]
 
 
-def test_a_watched_terminal_keeps_its_columns(tmp_path):
-    """Picture after picture of 80 columns, while messages come; Ctrl-C ends it."""
+def test_watched_table_keeps_its_columns(tmp_path):
+    """At 80 columns, while messages arrive; Ctrl-C ends the command."""
     with master_with(tmp_path / "D1") as master:
 
         def enough(shown):

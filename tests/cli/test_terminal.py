@@ -1,4 +1,4 @@
-"""What is too long for a line of a terminal is continued below where it began, at a word."""
+"""Text too long for a terminal line wraps at words and continues below its start."""
 
 import io
 
@@ -19,12 +19,12 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def narrow(monkeypatch):
-    """A terminal of forty columns."""
+    """A terminal of 40 columns."""
     monkeypatch.setenv("COLUMNS", "40")
 
 
-def test_a_text_is_folded_at_words_below_where_it_began():
-    """A label may be coloured; what is longer than a line by itself stays whole."""
+def test_text_is_folded_at_words_below_its_start():
+    """The label may be coloured; a word longer than a line stays whole."""
     head = style("why", fg="cyan") + "  "
     text = "no slave is connected; the last was 127.0.0.1:44376: closed by the slave"
     lines = folded(head, text, Terminal()).split("\n")
@@ -36,14 +36,14 @@ def test_a_text_is_folded_at_words_below_where_it_began():
     assert words == [" " + " ".join(["word"] * 7), "   word word"]
 
 
-def test_a_pipe_gets_one_line():
-    """However long."""
+def test_pipe_gets_one_line():
+    """The text is never folded there."""
     assert folded("why  ", "word " * 100, io.StringIO()) == "why  " + "word " * 100
     assert wrap("", 10) == [""]
 
 
-def test_parts_stand_side_by_side_while_there_is_room():
-    """None is broken in two: a number stays with its unit."""
+def test_parts_share_a_line_while_there_is_room():
+    """No part is split, so a number stays with its unit."""
     parts = ["total  2 000", "1 367 msg/s", "p50 360.6 ms", "p99 594.5 ms"]
     assert packed(parts, 80, hang=7) == ["  ".join(parts)]
     assert packed(parts, 41, hang=7) == ["  ".join(parts[:3]), "       p99 594.5 ms"]
@@ -54,8 +54,8 @@ def test_parts_stand_side_by_side_while_there_is_room():
     ]
 
 
-def test_a_line_that_is_clipped_says_so(monkeypatch):
-    """With an ellipsis in its last column, and no half of a wide character."""
+def test_clipped_line_ends_with_an_ellipsis(monkeypatch):
+    """It is never cut inside a wide character."""
     monkeypatch.setattr("sys.stdout", Terminal())
     assert fitted("x" * 40) == "x" * 40
     assert fitted("x" * 41) == "x" * 39 + "…"
@@ -71,13 +71,13 @@ def test_a_line_that_is_clipped_says_so(monkeypatch):
         ("n1  SYNC_MASTER", ""),
     ],
 )
-def test_a_line_of_explain_has_a_head(line, head):
-    """Its label, or how far it is indented."""
+def test_explain_line_has_a_head(line, head):
+    """The head is the label, or else the indentation."""
     assert split_head(line) == (head, line.removeprefix(head))
 
 
-def test_errors_and_findings_keep_to_80_columns(tmp_path):
-    """A long reason is folded; only what is there to be copied is not."""
+def test_errors_and_findings_fit_80_columns(tmp_path):
+    """Long reasons are folded; next steps are not, so that they can be copied."""
     (tmp_path / "D1").mkdir()
     for arguments in (
         ["log", "info", "D1"],
@@ -90,8 +90,8 @@ def test_errors_and_findings_keep_to_80_columns(tmp_path):
             assert len(line) <= 80 or " next  " in line, line
 
 
-def test_what_a_node_says_when_it_is_ready_keeps_to_80_columns(tmp_path):
-    """All its ports, that of metrics too."""
+def test_ready_message_fits_80_columns(tmp_path):
+    """It lists all ports, including that of the metrics."""
     ports = ("--listen", "127.0.0.1:0", "--ha-listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0")
     _, lines = on_a_terminal(
         *("master", "--data", "D1", *ports), cwd=tmp_path, until=lambda shown: "  next  " in shown

@@ -1,4 +1,4 @@
-"""Points in time and windows as people write them."""
+"""Points in time and time windows, in all accepted notations."""
 
 import datetime as dt
 
@@ -22,13 +22,13 @@ NOW_MS = 1_795_248_742_549  # 2026-11-21T08:12:22.549Z
         ("3d", NOW_MS - 3 * 86_400_000),
     ],
 )
-def test_a_time_is_read_in_each_of_its_forms(text, expected_ms):
-    """With a zone, as a number, as now, and as so long ago."""
+def test_time_is_parsed_in_each_notation(text, expected_ms):
+    """With a zone, in milliseconds, as `now`, and as an age."""
     assert parse_time_ms(text, NOW_MS) == expected_ms
 
 
-def test_a_time_without_a_zone_is_local():
-    """A date alone is the first instant of the local day."""
+def test_time_without_a_zone_is_local():
+    """A date alone is the start of the local day."""
     local = dt.datetime(2026, 11, 21, 8, 12).astimezone()
     assert parse_time_ms("2026-11-21 08:12", NOW_MS) == round(local.timestamp() * 1000)
     midnight = dt.datetime(2026, 11, 21).astimezone()
@@ -36,7 +36,7 @@ def test_a_time_without_a_zone_is_local():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
         ("yesterday", "'yesterday' is not a time: write 2026-"),
         ("2026-13-01", "is not a time"),
@@ -46,14 +46,14 @@ def test_a_time_without_a_zone_is_local():
         ("9" * 17 + "d", "further from now than any message"),
     ],
 )
-def test_what_is_no_time_says_what_would_be(text, said):
-    """A sentence, never an exception of the calendar."""
-    with pytest.raises(ValueError, match=said):
+def test_invalid_time_is_refused_with_a_reason(text, reason):
+    """The calendar's own exceptions never reach the user."""
+    with pytest.raises(ValueError, match=reason):
         parse_time_ms(text, NOW_MS)
 
 
-def test_a_window_is_half_open_and_may_lack_a_side():
-    """Its beginning is in it, its end is not."""
+def test_window_is_half_open_and_may_lack_a_side():
+    """The beginning belongs to it, the end does not."""
     window = parse_window("15min..now", NOW_MS)
     assert window == TimeWindow(NOW_MS - 900_000, NOW_MS)
     assert window.holds(NOW_MS - 1)
@@ -65,7 +65,7 @@ def test_a_window_is_half_open_and_may_lack_a_side():
 
 
 @pytest.mark.parametrize("text", ["", "..", "now", "now..15min", "now..now", "a..b"])
-def test_what_is_no_window_is_refused(text):
-    """No dots, nothing on either side, or an end that is not behind the beginning."""
+def test_invalid_window_is_refused(text):
+    """No dots, no side, or an end that is not after the beginning."""
     with pytest.raises(ValueError, match="'"):
         parse_window(text, NOW_MS)

@@ -17,13 +17,13 @@ from tests.support.commands.running import (
     is_one_line_with_a_next_step,
 )
 
-# One node for all of them.
+# All tests of this file share one node, so they run in one worker.
 pytestmark = pytest.mark.xdist_group("topics-and-groups")
 
 
 @pytest.fixture(scope="module")
 def master(tmp_path_factory):
-    """A master whose topic `orders` has 20 messages, 12 of them read by the group `billing`."""
+    """A master whose topic `orders` has 20 messages; group `billing` has read 12 of them."""
     with master_with(tmp_path_factory.mktemp("topics") / "D1") as running:
         address = running.address
         produce(address, "orders", range(20))
@@ -34,7 +34,7 @@ def master(tmp_path_factory):
 
 @pytest.fixture
 def run(master, capsys):
-    """Runs a command against the node: exit code, stdout, stderr."""
+    """A function that runs a command on the node and returns its exit code, stdout and stderr."""
 
     def call(*arguments):
         code = main([*map(str, arguments), "--addr", master.address])
@@ -54,7 +54,7 @@ def as_json(run, *arguments, code=0):
 
 
 def test_topics_are_listed_with_their_messages(run):
-    """Name, messages, queues and permissions; the broker's own are asked for."""
+    """Also with queues and permissions; -a adds the broker's own topics."""
     code, out, _ = run("topic", "list")
     assert code == 0
     assert out.splitlines()[0].split() == ["messages", "queues", "perm", "topic"]
@@ -67,8 +67,8 @@ def test_topics_are_listed_with_their_messages(run):
     assert set(names) >= {topic["topic"] for topic in shown["topics"]}
 
 
-def test_a_topic_is_described_by_its_queues_and_groups(run):
-    """Each queue with what it holds and since when; each group with its lag."""
+def test_topic_describe_shows_queues_and_groups(run):
+    """Queues with their messages and first store time, groups with their lag."""
     code, out, _ = run("topic", "describe", "orders")
     assert code == 0
     assert "orders   8 queues   rw   20 messages" in out
@@ -83,8 +83,8 @@ def test_a_topic_is_described_by_its_queues_and_groups(run):
     assert is_one_line_with_a_next_step(err)
 
 
-def test_a_topic_is_created_once_and_changed_only_on_purpose(run):
-    """The same again is fine, other values are refused (6) without --change."""
+def test_topic_create_needs_a_flag_to_change_a_topic(run):
+    """Equal values succeed again; other values exit with 6 without --change."""
     assert run("topic", "create", "made", "--queues", 2)[:2] == (0, "created  made  2 queues  rw\n")
     assert run("topic", "create", "made", "--queues", 2)[1].startswith("exists already")
     code, out, err = run("topic", "create", "made", "--queues", 3)
@@ -97,8 +97,8 @@ def test_a_topic_is_created_once_and_changed_only_on_purpose(run):
     assert made["queues"][0]["first_store_timestamp_ms"] is None
 
 
-def test_names_that_no_topic_can_have(run):
-    """Refused before anybody is asked."""
+def test_invalid_topic_name_is_refused(run):
+    """It is a usage error."""
     code, _, err = run("topic", "create", "a b")
     assert code == 2
     assert is_one_line_with_a_next_step(err)
@@ -108,7 +108,7 @@ def test_names_that_no_topic_can_have(run):
 
 
 def test_groups_are_listed_with_their_lag(run):
-    """Lag, topics and members; whoever reads without a group is none."""
+    """Also with topics and members; readers without a group are not listed."""
     run("consume", "orders", "-n", 1)
     code, out, _ = run("group", "list")
     assert code == 0
@@ -120,8 +120,8 @@ def test_groups_are_listed_with_their_lag(run):
     assert billing == {"group": "billing", "lag": 8, "topics": ["orders"], "members": 0}
 
 
-def test_a_group_is_described_queue_by_queue(run):
-    """Offset, maximum and lag of each queue; what does not exist is an error."""
+def test_group_describe_shows_each_queue(run):
+    """Each with offset, maximum and lag; an unknown group is an error."""
     code, out, _ = run("group", "describe", "billing")
     assert code == 0
     assert "group  billing   0 members   lag 8" in out
@@ -134,8 +134,8 @@ def test_a_group_is_described_queue_by_queue(run):
     assert is_one_line_with_a_next_step(err)
 
 
-def test_a_reset_is_shown_first_and_done_only_on_purpose(run, master):
-    """--dry-run is 10 and changes nothing; without --yes nobody there to ask is 6."""
+def test_group_reset_needs_yes_or_a_terminal(run, master):
+    """--dry-run exits with 10; without --yes and a terminal, it exits with 6."""
     address = master.address
     made = hastore("consume", "orders", "--addr", address, "-g", "back", "-e", "-F", "")
     assert made.returncode == 0
@@ -153,8 +153,8 @@ def test_a_reset_is_shown_first_and_done_only_on_purpose(run, master):
     assert (code, err) == (0, "group back is there already: nothing to change\n")
 
 
-def test_a_reset_of_one_queue_to_an_offset_or_a_time(run, master):
-    """Only that queue changes; an offset behind the end is the end."""
+def test_group_reset_of_one_queue_to_an_offset_or_a_time(run, master):
+    """Other queues stay as they are; an offset after the end means the end."""
     hastore("consume", "orders", "--addr", master.address, "-g", "one", "-e", "-F", "")
     run("group", "reset", "one", "--topic", "orders", "-q", 3, "--to", 1, "--yes")
     offsets = {q["queue_id"]: q for q in as_json(run, "group", "describe", "one")["queues"]}
@@ -166,8 +166,8 @@ def test_a_reset_of_one_queue_to_an_offset_or_a_time(run, master):
     assert as_json(run, "group", "describe", "one")["lag"] == 0
 
 
-def test_a_group_that_is_new_begins_where_a_reset_puts_it(run):
-    """As after a failover, for a slave has no groups; the topic must be named, and be there."""
+def test_group_reset_sets_the_start_of_a_new_group(run):
+    """Needed after a failover, because a slave has no groups."""
     arguments = ["group", "reset", "moved", "--topic", "orders", "--to", 1, "--yes"]
     code, _, err = run(*arguments, "--dry-run")
     assert code == 10
@@ -182,7 +182,7 @@ def test_a_group_that_is_new_begins_where_a_reset_puts_it(run):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["billing", "--to", "stored"], 2, "is the group's current offset"),
         (["billing", "--to", "end", "-q", 99], 2, "has no queue 99"),
@@ -190,16 +190,16 @@ def test_a_group_that_is_new_begins_where_a_reset_puts_it(run):
         (["nobody", "--to", "end"], 1, "group nobody does not exist"),
     ],
 )
-def test_a_reset_that_cannot_be(run, arguments, code, said):
-    """Nothing is shown or changed, and the error says why."""
+def test_impossible_group_reset_is_refused(run, arguments, code, message):
+    """Nothing is printed on stdout, and the error gives the reason."""
     found, out, err = run("group", "reset", *arguments, "--yes")
     assert (found, out) == (code, "")
-    assert said in err
+    assert message in err
     assert is_one_line_with_a_next_step(err)
 
 
-def test_a_reset_asks_on_a_terminal(master):
-    """A person who answers n changes nothing."""
+def test_group_reset_asks_on_a_terminal(master):
+    """The answer n changes nothing and exits with 6."""
     address = master.address
     hastore("consume", "orders", "--addr", address, "-g", "asked", "-e", "-F", "")
     ours, theirs = pty.openpty()

@@ -1,4 +1,4 @@
-"""The administrator's questions, and routes read liberally."""
+"""AdminClient's requests, and lenient reading of routes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def _route(addresses: bytes, queues: bytes) -> bytes:
     return b'{"brokerDatas":[%b],"queueDatas":[%b]}' % (brokers, queues)
 
 
-async def test_a_node_tells_its_status():
-    """HA status, runtime info and routes come over the client port."""
+async def test_a_node_returns_its_status_runtime_info_and_routes():
+    """All come over the client port; the refusal of an illegal topic has its code."""
     target = InMemoryTarget()
     async with serving(target) as (_, address), AdminClient.connect(address) as admin:
         status = await admin.ha_status()
@@ -33,8 +33,8 @@ async def test_a_node_tells_its_status():
         assert caught.value.code == 17
 
 
-async def test_no_answer_is_an_unreachable_node(autojump_clock):
-    """A node that says nothing, or hangs up, is unreachable, with the next step."""
+async def test_a_missing_answer_raises_unreachable_error(autojump_clock):
+    """Whether the node is silent or closes the connection; the hint names the next step."""
     async with scripted_node(route_code=None) as (node, address):
         async with AdminClient.connect(address, request_timeout_s=3) as admin:
             with pytest.raises(UnreachableError, match="907: no answer within 3 s") as caught:
@@ -53,8 +53,8 @@ async def test_no_answer_is_an_unreachable_node(autojump_clock):
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"table":[]}', b"[]", b"x"])
-async def test_an_answer_that_makes_no_sense_is_refused(body):
-    """A runtime info without a table breaks the protocol."""
+async def test_an_invalid_runtime_info_raises_protocol_error(body):
+    """Its body must be an object with a table."""
     async with (
         scripted_node(route_code=None) as (node, address),
         AdminClient.connect(address) as admin,
@@ -70,8 +70,8 @@ async def test_an_answer_that_makes_no_sense_is_refused(body):
         await node.send(request.response(0, body=body))
 
 
-async def test_nobody_there_names_the_address_and_the_next_step():
-    """A refused connection is UnreachableError, exit code 3."""
+async def test_a_refused_connection_names_the_address_and_has_a_hint():
+    """It is UnreachableError, exit code 3."""
     async with serving(InMemoryTarget()) as (_, address):
         pass
     with pytest.raises(UnreachableError, match=f":{address[1]}") as caught:
@@ -98,7 +98,7 @@ async def test_nobody_there_names_the_address_and_the_next_step():
         (b"{}", None),
     ],
 )
-def test_a_route_gives_the_queues_of_its_masters(body, queue_nums):
+def test_a_route_has_the_write_queues_of_its_masters(body, queue_nums):
     """Java's bare integer keys and numbers as text are read; slaves have no queue to write to."""
     assert read_queue_nums(body) == queue_nums
 
@@ -115,7 +115,7 @@ def test_a_route_gives_the_queues_of_its_masters(body, queue_nums):
         _route(b'{"0":"h"}', b'{"brokerName":"a"}'),
     ],
 )
-def test_a_route_that_cannot_be_is_refused(body):
-    """The refusal names the route."""
+def test_an_invalid_route_is_refused(body):
+    """The error names the route."""
     with pytest.raises(ProtocolError, match="the route"):
         read_queue_nums(body)

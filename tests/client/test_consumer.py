@@ -1,4 +1,4 @@
-"""The consumer against real nodes: streams, groups, places, faults."""
+"""The consumer against real nodes: streams, groups, start positions and faults."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ async def collect(stream):
 
 @pytest.fixture
 def held(monkeypatch):
-    """The pulls that the node holds, or has held: a stream waits for messages once it has one."""
+    """The pulls that the node has held: once there is one, a stream waits for messages."""
     pulls = []
     hold = PullRequestHoldService.hold
 
-    def noted(self, pull):
+    def record_pull(self, pull):
         pulls.append(pull)
         return hold(self, pull)
 
-    monkeypatch.setattr(PullRequestHoldService, "hold", noted)
+    monkeypatch.setattr(PullRequestHoldService, "hold", record_pull)
     return pulls
 
 
-async def test_all_queues_are_read_to_their_ends(tmp_path):
-    """Every message of every queue once, each queue in its order, then the stream ends."""
+async def test_until_end_reads_all_queues_to_their_ends(tmp_path):
+    """Every message comes once and in its queue's order, then the stream ends."""
     async with open_master(tmp_path) as master, Consumer.connect(master.address) as consumer:
         for queue_id in range(8):
             await put(master, bodies=[b"%d" % n for n in range(50)], queue_id=queue_id)
@@ -55,8 +55,8 @@ async def test_all_queues_are_read_to_their_ends(tmp_path):
         assert await collect(consumer.messages("nothing", until_end=True)) == []
 
 
-async def test_a_stream_waits_for_what_comes(tmp_path, held):
-    """Messages sent while it runs arrive, without a question a message."""
+async def test_a_stream_waits_for_new_messages(tmp_path, held):
+    """They arrive while it runs, without a request per message."""
     async with open_master(tmp_path) as master, Consumer.connect(master.address) as consumer:
         stream = consumer.messages("T", start=ConsumeFrom.end())
         found = []
@@ -86,23 +86,23 @@ async def test_a_stream_waits_for_what_comes(tmp_path, held):
         (None, 0),
     ],
 )
-async def test_a_stream_begins_where_it_is_told(tmp_path, start, first):
-    """Each place is found in the queue."""
+async def test_a_stream_begins_at_the_given_position(tmp_path, start, first):
+    """At the beginning, an offset, a time or the end of the queue."""
     async with open_master(tmp_path) as master, Consumer.connect(master.address) as consumer:
         await put(master, bodies=[b""] * 10)
         stream = consumer.messages("T", start=start, queue_ids=[0], until_end=True)
         assert [message.queue_offset for message in await collect(stream)] == list(range(first, 10))
 
 
-async def test_an_offset_that_the_queue_does_not_hold_is_corrected(tmp_path, held):
-    """Behind the end the stream goes on at the end, where the next message will be."""
+async def test_a_start_offset_after_the_end_is_corrected(tmp_path, held):
+    """The stream continues at the end, where the next message will be."""
     async with open_master(tmp_path) as master, Consumer.connect(master.address) as consumer:
         await put(master, bodies=[b""] * 3)
         stream = consumer.messages("T", start=ConsumeFrom.offset(99), queue_ids=[0])
         async with trio.open_nursery() as nursery:
 
             async def send():
-                await eventually(lambda: held, "it waits at the end")
+                await eventually(lambda: held, "the stream waits at the end")
                 await put(master, bodies=[b"next"])
 
             nursery.start_soon(send)
@@ -110,8 +110,8 @@ async def test_an_offset_that_the_queue_does_not_hold_is_corrected(tmp_path, hel
         assert (message.body, message.queue_offset) == (b"next", 3)
 
 
-async def test_a_group_goes_on_where_it_was(tmp_path):
-    """What was handled does not come again; what was given out in a block that failed does."""
+async def test_a_group_continues_where_it_stopped(tmp_path):
+    """Handled messages do not come again; one that was received by a block that failed does."""
     async with open_master(tmp_path) as master:
         await put(master, bodies=[b"%d" % n for n in range(10)])
 
@@ -133,8 +133,8 @@ async def test_a_group_goes_on_where_it_was(tmp_path):
         assert await read(100) == []
 
 
-async def test_offsets_are_committed_now_and_then(tmp_path):
-    """A long stream's progress is on the node while it runs."""
+async def test_offsets_are_committed_at_intervals(tmp_path):
+    """The node knows a long stream's progress while it runs."""
     async with open_master(tmp_path) as master, Consumer.connect(master.address) as consumer:
         await put(master, bodies=[b""] * 5)
         stream = consumer.messages("T", group="g", commit_interval_s=0.05)
@@ -147,8 +147,8 @@ async def test_offsets_are_committed_now_and_then(tmp_path):
         await eventually(is_committed)
 
 
-async def test_a_commit_that_was_cut_short_leaves_the_rest_to_the_last(nursery):
-    """The end of a block commits what a commit under way had not come to."""
+async def test_the_last_commit_completes_a_cancelled_one(nursery):
+    """At the end of a block it commits the queues that the cancelled commit had not reached."""
     asked = []
     answers = trio.Event()
 
@@ -186,8 +186,8 @@ async def test_a_commit_that_was_cut_short_leaves_the_rest_to_the_last(nursery):
     assert stream._handled == {}
 
 
-async def test_tags_choose_messages(tmp_path):
-    """Only what the expression wants arrives, however much lies between."""
+async def test_only_messages_with_a_wanted_tag_arrive(tmp_path):
+    """However many others lie between them."""
     async with open_master(tmp_path) as master, Consumer.connect(master.address) as consumer:
         for n in range(30):
             await put(master, bodies=[b"%d" % n], properties={"TAGS": "abc"[n % 3]})
@@ -198,8 +198,8 @@ async def test_tags_choose_messages(tmp_path):
 
 
 @pytest.mark.parametrize("until_end", [True, False])
-async def test_what_the_tags_leave_out_is_committed_too(tmp_path, until_end):
-    """A group that wants little does not look at the rest again, and shows no lag."""
+async def test_messages_without_a_wanted_tag_are_committed_too(tmp_path, until_end):
+    """A group that wants few messages does not check the rest again, and shows no lag."""
     async with open_master(tmp_path) as master, AdminClient.connect(master.address) as admin:
         await put(master, bodies=[b"x"] * 30, properties={"TAGS": "b"})
         await put(master, bodies=[b"wanted"], properties={"TAGS": "a"})
@@ -223,8 +223,8 @@ async def test_what_the_tags_leave_out_is_committed_too(tmp_path, until_end):
         assert await admin.query_offset("g", "T", 0) == 36
 
 
-async def test_an_answer_half_given_out_is_not_committed_whole(tmp_path):
-    """Of one answer's messages only those that were handled count, whatever it says of its end."""
+async def test_only_the_handled_messages_of_an_answer_are_committed(tmp_path):
+    """The answer's own next offset is after all of its messages."""
     async with open_master(tmp_path) as master:
         await put(master, bodies=[b"%d" % n for n in range(10)])
         async with Consumer.connect(master.address) as consumer:
@@ -237,7 +237,7 @@ async def test_an_answer_half_given_out_is_not_committed_whole(tmp_path):
 
 
 async def test_a_slave_can_be_read(tmp_path):
-    """The same stream from a slave; behind its end it waits instead of spinning."""
+    """Its stream is the same; a pull after the slave's end is to be retried from that end."""
     async with open_master(tmp_path / "m") as master:
         await put(master, bodies=[b"%d" % n for n in range(5)])
         async with (
@@ -251,8 +251,8 @@ async def test_a_slave_can_be_read(tmp_path):
             assert ahead.next_begin_offset == 5
 
 
-async def test_one_pull_is_a_value(tmp_path):
-    """Each outcome of one question, and a wait that is answered."""
+async def test_a_single_pull_returns_its_outcome(tmp_path):
+    """Each status, a pull that is held, and an error."""
     async with open_master(tmp_path) as master, Consumer.connect(master.address) as consumer:
         await put(master, bodies=[b"1", b"2"])
         found = await consumer.pull("T", 0, 0)
@@ -269,8 +269,8 @@ async def test_one_pull_is_a_value(tmp_path):
             await consumer.pull("T", 99, 0)
 
 
-async def test_what_goes_wrong_comes_out_of_the_stream(tmp_path):
-    """A topic that cannot be, a stored offset without a group, and a node that goes away."""
+async def test_errors_come_out_of_the_stream(tmp_path):
+    """An illegal topic, a stored offset without a group, and a node that stops."""
     async with open_master(tmp_path) as master, Consumer.connect(master.address) as consumer:
         with pytest.raises(RequestFailedError, match="topic"):
             await collect(consumer.messages("a b"))
@@ -294,22 +294,22 @@ async def record_of(tmp_path, **fields):
 
 
 @pytest.mark.parametrize("sys_flag", [1, 1 | 3 << 8])
-async def test_a_compressed_body_is_given_as_it_was(tmp_path, sys_flag):
-    """A zlib body, by either number; a kind that is not known is given as it is."""
+async def test_a_zlib_body_is_decompressed(tmp_path, sys_flag):
+    """Either number for zlib is known; a body of an unknown kind stays compressed."""
     packed = zlib.compress(b"body" * 1000)
     record = await record_of(tmp_path, bodies=[packed], sys_flag=sys_flag)
     (message,) = read_messages(record)
     assert (message.body, message.sys_flag & 1) == (b"body" * 1000, 0)
     stored = message_codec.decode(record)
     other = message_codec.encode(attrs.evolve(stored, sys_flag=1 | 1 << 8))
-    # The checksum of the whole record is not ours to keep here.
+    # The record's checksum is wrong now, so hide its property.
     (lz4,) = read_messages(other.replace(b"__CRC32#", b"__OTHER#"))
     assert lz4.body == packed
 
 
 @pytest.mark.parametrize("body", [b"no zlib", zlib.compress(b"x" * 99)[:-3]])
-async def test_a_body_that_does_not_decompress_keeps_nobody_from_those_behind(tmp_path, body):
-    """It comes as it is, its flag says so, and the stream goes on."""
+async def test_a_body_that_cannot_be_decompressed_does_not_end_the_stream(tmp_path, body):
+    """It comes as it is stored, with the flag for compression."""
     async with open_master(tmp_path) as master, Consumer.connect(master.address) as consumer:
         await put(master, bodies=[body], sys_flag=1)
         await put(master, bodies=[b"behind"])
@@ -320,8 +320,8 @@ async def test_a_body_that_does_not_decompress_keeps_nobody_from_those_behind(tm
     ]
 
 
-async def test_an_answer_that_is_no_messages_is_named(tmp_path):
-    """A flipped bit, a cut end and bytes that are nothing."""
+async def test_an_answer_of_invalid_messages_raises_protocol_error(tmp_path):
+    """A flipped bit, a cut end and zeros; the error names the position."""
     record = await record_of(tmp_path)
     flipped = bytearray(record)
     flipped[90] ^= 1

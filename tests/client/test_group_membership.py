@@ -1,4 +1,4 @@
-"""Members of a group, as their node sees them."""
+"""Members of a group, as their node lists them."""
 
 import trio
 
@@ -11,8 +11,8 @@ from tests.support.nodes.reading import open_master, put
 from tests.support.waiting import eventually
 
 
-async def test_who_reads_for_a_group_is_its_member_until_it_ends(tmp_path):
-    """The node lists the consumer while it reads, and nobody once its block is left."""
+async def test_a_consumer_is_a_member_of_its_groups_until_it_ends(tmp_path):
+    """The node lists it until its block is left; without a group it is no member of any."""
     async with open_master(tmp_path) as master, AdminClient.connect(master.address) as admin:
         await put(master)
         async with Consumer.connect(master.address) as consumer:
@@ -32,8 +32,8 @@ async def test_who_reads_for_a_group_is_its_member_until_it_ends(tmp_path):
             assert not [group for group in await admin.groups() if await admin.members(group)]
 
 
-async def test_a_member_says_again_that_it_is_there(tmp_path):
-    """A node that forgets who is silent keeps it."""
+async def test_a_member_repeats_its_heartbeat(tmp_path):
+    """So the node keeps it, although it forgets silent members."""
     async with (
         open_master(tmp_path, consumer_timeout_ms=5_000) as master,
         AdminClient.connect(master.address) as admin,

@@ -26,8 +26,8 @@ from tests.support.nodes.scripted_node import scripted_node
 
 
 @pytest.mark.parametrize("serialize_type", SerializeType)
-async def test_a_message_is_sent_and_its_place_is_known(serialize_type):
-    """A sent message arrives with all its fields; the result says where it was stored."""
+async def test_send_stores_all_fields_and_returns_the_offsets(serialize_type):
+    """The stored message also has a UNIQ_KEY, which the result names."""
     target = InMemoryTarget()
     message = Message(
         "orders",
@@ -57,7 +57,7 @@ async def test_a_message_is_sent_and_its_place_is_known(serialize_type):
 
 
 async def test_each_message_gets_a_unique_key_unless_it_has_one():
-    """UNIQ_KEY is 32 upper-case hex digits, different for each message; a given one stays."""
+    """UNIQ_KEY is 32 upper-case hex digits, different for each message; an existing one stays."""
     target = InMemoryTarget()
     async with serving(target) as (_, address), Producer.connect(address) as producer:
         results = [await producer.send(Message("T", b"")) for _ in range(3)]
@@ -69,8 +69,8 @@ async def test_each_message_gets_a_unique_key_unless_it_has_one():
     assert [message.properties["UNIQ_KEY"] for message in target.messages] == keys
 
 
-async def test_messages_without_a_queue_go_round_the_routes_queues():
-    """The route says how many queues there are; messages take turns, chosen queues are kept."""
+async def test_messages_without_a_queue_rotate_over_the_routes_queues():
+    """A queue chosen in the message or in the call is used."""
     target = InMemoryTarget()
     config = RemotingConfig(default_topic_queue_nums=3)
     async with serving(target, config) as (_, address), Producer.connect(address) as producer:
@@ -85,8 +85,8 @@ async def test_messages_without_a_queue_go_round_the_routes_queues():
 
 @pytest.mark.parametrize("serialize_type", SerializeType)
 @pytest.mark.parametrize("status", PutMessageStatus)
-async def test_each_status_arrives_as_it_was_given(status, serialize_type):
-    """A producer learns the very status, and the reason, that the node gave."""
+async def test_the_producer_gets_the_nodes_status(status, serialize_type):
+    """It also gets the reason, and the offsets only if the message is stored."""
     target = InMemoryTarget(answer=status, reason="because")
     async with (
         serving(target) as (_, address),
@@ -103,7 +103,7 @@ async def test_each_status_arrives_as_it_was_given(status, serialize_type):
 
 
 async def test_a_thousand_messages_in_flight_each_get_their_own_answer():
-    """Answers in any order find their messages."""
+    """The answers come in reverse order."""
     target = InMemoryTarget(answer=None)
     async with serving(target) as (_, address), Producer.connect(address) as producer:
         pending = [await producer.submit(Message("T", b"%d" % n)) for n in range(1000)]
@@ -119,7 +119,7 @@ async def test_a_thousand_messages_in_flight_each_get_their_own_answer():
 
 
 async def test_several_tasks_may_wait_for_one_outcome():
-    """Each of them gets it; one that gives up changes nothing for the others."""
+    """Each of them gets it; one that is cancelled changes nothing for the others."""
     target = InMemoryTarget(answer=None)
     results = []
     async with (
@@ -144,8 +144,8 @@ async def test_several_tasks_may_wait_for_one_outcome():
     assert [result.ok for result in results] == [True, True]
 
 
-async def test_what_is_in_flight_is_bounded():
-    """Beyond ``in_flight_max``, submit waits and send_nowait would block."""
+async def test_messages_in_flight_are_bounded():
+    """Above ``in_flight_max``, submit waits and send_nowait raises WouldBlock."""
     target = InMemoryTarget(answer=None)
     log = []
     async with (
@@ -179,7 +179,7 @@ async def test_what_is_in_flight_is_bounded():
 
 
 async def test_a_cancelled_wait_for_room_sends_nothing():
-    """Giving up the wait for room is safe: the message was not taken."""
+    """Cancelling is safe there: the message was not accepted."""
     target = InMemoryTarget(answer=None)
     async with (
         serving(target) as (_, address),
@@ -196,8 +196,8 @@ async def test_a_cancelled_wait_for_room_sends_nothing():
     assert len(target.messages) == 1
 
 
-async def test_a_cancelled_send_leaves_the_others_alone():
-    """A cancelled wait for an outcome changes nothing for the message or for anybody else."""
+async def test_a_cancelled_send_does_not_affect_other_messages():
+    """The cancelled message is stored all the same."""
     target = InMemoryTarget(answer=None)
     async with serving(target) as (_, address), Producer.connect(address) as producer:
         with trio.CancelScope() as scope:
@@ -213,8 +213,8 @@ async def test_a_cancelled_send_leaves_the_others_alone():
     assert len(target.messages) == 2
 
 
-async def test_leaving_the_block_waits_for_what_is_in_flight():
-    """The end of the block is not the end of its messages."""
+async def test_leaving_the_block_waits_for_messages_in_flight():
+    """Each has its outcome when the block has ended."""
     target = InMemoryTarget(answer=None)
     async with serving(target) as (_, address):
         async with trio.open_nursery() as nursery:
@@ -233,8 +233,8 @@ async def test_leaving_the_block_waits_for_what_is_in_flight():
         assert pending[0].result().ok
 
 
-async def test_an_exception_leaves_the_block_as_itself():
-    """No ExceptionGroup comes out, and what was in flight is unknown."""
+async def test_an_exception_leaves_the_block_unwrapped():
+    """It is in no ExceptionGroup, and the outcome of messages in flight is unknown."""
     target = InMemoryTarget(answer=None)
     async with serving(target) as (_, address):
         pending = []
@@ -251,7 +251,7 @@ async def test_an_exception_leaves_the_block_as_itself():
 
 
 async def test_a_cancelled_block_ends():
-    """Cancelling the block from outside ends it like any other."""
+    """It does not wait for messages in flight."""
     target = InMemoryTarget(answer=None)
     async with serving(target) as (_, address):
         with trio.CancelScope() as scope:
@@ -263,7 +263,7 @@ async def test_a_cancelled_block_ends():
 
 
 async def test_a_broken_link_leaves_every_outcome_unknown():
-    """Each message in flight is unknown, with its UNIQ_KEY; what comes later is refused."""
+    """Each error has its message's UNIQ_KEY; later messages are refused as not sent."""
     async with scripted_node() as (node, address):
         async with Producer.connect(address) as producer:
             pending = [await producer.submit(Message("orders", b"")) for _ in range(3)]
@@ -284,8 +284,8 @@ async def test_a_broken_link_leaves_every_outcome_unknown():
                 producer.send_nowait(Message("orders", b""))
 
 
-async def test_a_broken_link_frees_who_waits_for_room():
-    """Nobody waits for ever for room on a link that is broken."""
+async def test_a_broken_link_wakes_tasks_that_wait_for_room():
+    """They get UnreachableError instead of waiting for ever."""
     async with (
         scripted_node() as (node, address),
         Producer.connect(address, in_flight_max=1) as producer,
@@ -303,7 +303,7 @@ async def test_a_broken_link_frees_who_waits_for_room():
 
 
 async def test_no_answer_in_time_leaves_the_outcome_unknown(autojump_clock):
-    """Each message has its own deadline; a late answer changes nothing."""
+    """Each message has its own deadline; a late answer is only counted."""
     async with (
         scripted_node() as (node, address),
         Producer.connect(address, request_timeout_s=10, heartbeat_interval_s=1000) as producer,
@@ -328,7 +328,7 @@ async def test_no_answer_in_time_leaves_the_outcome_unknown(autojump_clock):
 
 
 async def test_heartbeats_keep_an_idle_link_alive(autojump_clock):
-    """A producer that has nothing to send for minutes is still connected."""
+    """A producer that has nothing to send for minutes stays connected."""
     target = InMemoryTarget()
     async with serving(target) as (_, address), Producer.connect(address) as producer:
         await trio.sleep(1000)
@@ -336,7 +336,7 @@ async def test_heartbeats_keep_an_idle_link_alive(autojump_clock):
 
 
 async def test_an_unanswered_heartbeat_breaks_the_link(autojump_clock):
-    """A node that has stopped is noticed though nothing is sent to it."""
+    """A producer that sends nothing notices that its node has stopped."""
     async with (
         scripted_node() as (_node, address),
         Producer.connect(address) as producer,
@@ -345,8 +345,8 @@ async def test_an_unanswered_heartbeat_breaks_the_link(autojump_clock):
         assert "a heartbeat failed" in producer.broken_because
 
 
-async def test_a_heartbeat_answered_with_an_error_leaves_the_link_alone(autojump_clock):
-    """A node that knows no heartbeats has answered all the same, and goes on taking messages."""
+async def test_a_heartbeat_answered_with_an_error_keeps_the_link(autojump_clock):
+    """A node that does not support heartbeats has answered, and still accepts messages."""
     async with scripted_node() as (node, address), Producer.connect(address) as producer:
         for _ in range(2):
             (heartbeat,) = await node.receive(1)
@@ -359,8 +359,8 @@ async def test_a_heartbeat_answered_with_an_error_leaves_the_link_alone(autojump
         assert producer.broken_because is None
 
 
-async def test_a_node_that_breaks_the_protocol_is_left():
-    """Bytes that are no frame break the link, and the reason says so."""
+async def test_a_protocol_error_of_the_node_breaks_the_link():
+    """The reason names the invalid frame."""
     async with (
         scripted_node() as (node, address),
         Producer.connect(address) as producer,
@@ -372,8 +372,8 @@ async def test_a_node_that_breaks_the_protocol_is_left():
             await pending.wait()
 
 
-async def test_a_nodes_own_requests_are_passed_over():
-    """A broker may notify its clients; such a frame answers nothing."""
+async def test_requests_from_the_node_are_ignored():
+    """A broker may notify its clients; such a frame is no answer."""
     async with (
         scripted_node() as (node, address),
         Producer.connect(address) as producer,
@@ -387,8 +387,8 @@ async def test_a_nodes_own_requests_are_passed_over():
         assert (await pending.wait()).ok
 
 
-async def test_a_refusal_that_is_no_put_status_is_an_error():
-    """A code that says nothing about storing is raised, with the code."""
+async def test_a_refusal_with_another_code_raises_request_failed_error():
+    """The code is no put status; the error has it."""
     async with (
         scripted_node() as (node, address),
         Producer.connect(address) as producer,
@@ -401,8 +401,8 @@ async def test_a_refusal_that_is_no_put_status_is_an_error():
         assert caught.value.code == 16
 
 
-async def test_an_answer_without_a_place_is_refused():
-    """An OK that does not say where the message is makes no sense."""
+async def test_an_ok_without_offset_or_id_raises_protocol_error():
+    """A success must say where the message is stored."""
     async with (
         scripted_node() as (node, address),
         Producer.connect(address) as producer,
@@ -415,8 +415,8 @@ async def test_an_answer_without_a_place_is_refused():
                 await pending.wait()
 
 
-async def test_a_stock_brokers_codes_are_statuses():
-    """Without hastore's own field the code alone gives the status."""
+async def test_a_stock_brokers_codes_become_statuses():
+    """Without hastore's ``putStatus`` the code alone decides."""
     expected = {1: "UNKNOWN_ERROR", 2: "OS_PAGE_CACHE_BUSY", 13: "MESSAGE_ILLEGAL"} | {
         14: "SERVICE_NOT_AVAILABLE"
     }
@@ -431,14 +431,14 @@ async def test_a_stock_brokers_codes_are_statuses():
             assert (await pending.wait()).status.value == name
 
 
-async def test_a_broker_that_tells_no_route_is_sent_to_all_the_same():
-    """A stock broker answers 105 with "not supported"; the usual number of queues is assumed."""
+async def test_a_broker_without_routes_is_assumed_to_have_four_queues():
+    """A stock broker answers 105 with "not supported"; messages are sent to it all the same."""
     async with scripted_node(route_code=3) as (_, address), Producer.connect(address) as producer:
         assert producer.queue_nums == 4
 
 
-async def test_a_slave_is_refused_with_the_next_step():
-    """A producer at a slave's port learns what it is and where to look."""
+async def test_connecting_to_a_slave_fails_with_a_hint():
+    """The error says that it is a slave, the hint where to look for the master."""
     target = InMemoryTarget(role=BrokerRole.SLAVE)
     async with serving(target) as (_, address):
         with pytest.raises(RequestFailedError, match="is a slave and takes no messages") as caught:
@@ -447,8 +447,8 @@ async def test_a_slave_is_refused_with_the_next_step():
     assert f"hastore status 127.0.0.1:{address[1]}" in caught.value.hint
 
 
-async def test_nobody_there_is_an_error_that_names_the_address():
-    """A refused connection names the address and what to do."""
+async def test_a_refused_connection_names_the_address_and_has_a_hint():
+    """The hint names the commands that start a node."""
     async with serving(InMemoryTarget()) as (_, address):
         pass
     with pytest.raises(UnreachableError, match=f"127.0.0.1:{address[1]}: Connection ref") as caught:
@@ -460,7 +460,7 @@ async def test_nobody_there_is_an_error_that_names_the_address():
 
 @pytest.mark.parametrize("serialize_type", SerializeType)
 async def test_a_batch_is_sent_as_one(serialize_type):
-    """The messages of a batch are stored in a row and answered with all their ids."""
+    """Its messages are stored in a row, and the result has all their ids."""
     target = InMemoryTarget()
     messages = [
         Message("T", b"1", properties={"KEYS": "a", "WAIT": "false"}),
@@ -489,8 +489,8 @@ async def test_a_batch_is_sent_as_one(serialize_type):
         ([Message("A", bytes(8 << 20))] * 2, "does not fit a frame"),
     ],
 )
-async def test_a_batch_that_cannot_be_is_refused_before_it_is_sent(messages, reason):
-    """What is no batch is the caller's mistake."""
+async def test_an_invalid_batch_is_refused_before_it_is_sent(messages, reason):
+    """The caller gets a ConfigError."""
     async with serving(InMemoryTarget()) as (_, address), Producer.connect(address) as producer:
         with pytest.raises(ConfigError, match=reason):
             await producer.send_batch(messages)
@@ -505,8 +505,8 @@ async def test_a_batch_that_cannot_be_is_refused_before_it_is_sent(messages, rea
         (Message("T", b"", properties={"k": "\x01"}), "holds U"),
     ],
 )
-async def test_a_message_that_no_frame_takes_is_refused_before_it_is_sent(message, reason):
-    """What would only close the connection is the caller's mistake, named at once."""
+async def test_a_message_that_fits_no_frame_is_refused_before_it_is_sent(message, reason):
+    """The caller gets a ConfigError, where the node would only close the connection."""
     target = InMemoryTarget()
     async with serving(target) as (_, address), Producer.connect(address) as producer:
         with pytest.raises(ConfigError, match=reason):
@@ -515,8 +515,8 @@ async def test_a_message_that_no_frame_takes_is_refused_before_it_is_sent(messag
     assert len(target.messages) == 1
 
 
-async def test_large_messages_do_not_pile_up_unsent():
-    """Beyond 8 MiB that are not sent yet there is no room, however few messages they are."""
+async def test_unsent_bytes_are_bounded():
+    """Above 8 MiB there is no room, however few messages they are."""
     target = InMemoryTarget(keep=False)
     async with serving(target) as (_, address), Producer.connect(address) as producer:
         sent = 0
@@ -530,8 +530,8 @@ async def test_large_messages_do_not_pile_up_unsent():
     assert target.counts[PutMessageStatus.PUT_OK] == 6
 
 
-async def test_done_callbacks_count_without_a_task_each():
-    """``on_done`` is called once for each message, when its status is known."""
+async def test_on_done_is_called_once_for_each_message():
+    """The status is known by then, and no task per message is needed."""
     target = InMemoryTarget(answer=PutMessageStatus.SLAVE_NOT_AVAILABLE)
     seen = []
     async with serving(target) as (_, address), Producer.connect(address) as producer:
@@ -542,8 +542,8 @@ async def test_done_callbacks_count_without_a_task_each():
     assert seen == [PutMessageStatus.SLAVE_NOT_AVAILABLE] * 5
 
 
-async def test_the_environment_can_be_given():
-    """Clock and randomness come from the given environment."""
+async def test_the_producer_uses_the_given_environment():
+    """Its clock sets the born timestamp."""
 
     class Clock:
         def now_ms(self):

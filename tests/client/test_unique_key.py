@@ -1,4 +1,4 @@
-"""UNIQ_KEY: its form, its time, and that it is never given twice."""
+"""UNIQ_KEY: its form, its timestamp and its uniqueness."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def test_a_key_has_rocketmqs_form():
     assert key[28:] == "0001"
 
 
-def test_no_key_is_given_twice_though_the_clock_stands_still():
-    """When the counter has gone round, the producer's part goes up."""
+def test_keys_are_unique_while_the_clock_stands_still():
+    """When the counter has wrapped around, the producer's part is incremented."""
     maker = UniqueKeyMaker(random.Random(1), NOW_MS)
     keys = [maker.make(NOW_MS) for _ in range(200_000)]
     assert len(set(keys)) == len(keys)
@@ -31,15 +31,15 @@ def test_no_key_is_given_twice_though_the_clock_stands_still():
 
 
 def test_two_producers_have_different_keys():
-    """Eighty random bits tell producers apart."""
+    """Their keys differ in eighty random bits."""
     randomness = random.Random(1)
     one, two = (UniqueKeyMaker(randomness, NOW_MS).make(NOW_MS) for _ in range(2))
     assert one[:20] != two[:20]
     assert one[20:] == two[20:]
 
 
-def test_a_clock_that_falls_behind_the_month_still_gives_a_key():
-    """A wall clock may jump; a key stays 32 digits."""
+def test_keys_keep_their_form_when_the_clock_jumps():
+    """They have 32 digits before the month began and a year after it."""
     maker = UniqueKeyMaker(random.Random(1), NOW_MS)
     assert len(maker.make(NOW_MS - 40 * 86_400_000)) == 32
     assert len(maker.make(NOW_MS + 400 * 86_400_000)) == 32

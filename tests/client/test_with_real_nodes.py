@@ -48,8 +48,8 @@ def record_at(data_dir: Path, physic_offset: int) -> StoredMessage:
     return message_codec.decode(data)
 
 
-async def test_a_message_is_in_the_log_where_the_answer_says(tmp_path):
-    """The record at the answered place is the message that was sent, byte for byte."""
+async def test_the_record_is_at_the_offset_in_the_answer(tmp_path):
+    """Its fields are those of the message that was sent, in a batch too."""
     async with (
         hastore.open_master(master_config(tmp_path, BrokerRole.ASYNC_MASTER)) as master,
         Producer.connect(master.address) as producer,
@@ -75,7 +75,7 @@ async def test_a_message_is_in_the_log_where_the_answer_says(tmp_path):
 
 
 async def test_a_sync_master_without_slaves_answers_slave_not_available(tmp_path):
-    """Stored on the master alone: status, place and the reason; WAIT=false does not ask."""
+    """The message is stored, and the answer says where and why; WAIT=false gets PUT_OK."""
     async with (
         hastore.open_master(master_config(tmp_path, BrokerRole.SYNC_MASTER)) as master,
         Producer.connect(master.address) as producer,
@@ -124,8 +124,8 @@ async def test_a_sync_master_with_a_slave_answers_ok(tmp_path):
     ],
     ids=["blank in topic", "long topic", "large body", "large properties"],
 )
-async def test_a_message_that_is_not_stored_says_why(tmp_path, message, status):
-    """A refusal has its status and a reason, and the next message is taken."""
+async def test_a_refused_message_has_a_status_and_a_reason(tmp_path, message, status):
+    """It has no offset, and the next message is accepted."""
     async with (
         hastore.open_master(master_config(tmp_path, BrokerRole.ASYNC_MASTER)) as master,
         Producer.connect(master.address) as producer,
@@ -137,8 +137,8 @@ async def test_a_message_that_is_not_stored_says_why(tmp_path, message, status):
         assert (await producer.send(Message("T", b""))).ok
 
 
-async def test_both_nodes_tell_their_status_and_a_slave_takes_no_messages(tmp_path):
-    """907 and 28 answer on master and slave; a producer at the slave is told to go elsewhere."""
+async def test_both_nodes_report_their_status_and_a_slave_refuses_producers(tmp_path):
+    """907 and 28 are answered by master and slave."""
     config = master_config(tmp_path / "m", BrokerRole.ASYNC_MASTER)
     async with hastore.open_master(config) as master:
         slave_config = SlaveConfig(
@@ -196,7 +196,7 @@ STOCK_CLIENT = textwrap.dedent(
 
 @pytest.fixture(scope="session")
 def stock_python() -> str:
-    """An interpreter that has Apache's C++ client (PyPI: rocketmq), in a process of its own."""
+    """An interpreter that has Apache's C++ client (PyPI: rocketmq), to run as a process."""
     found = subprocess.run(
         [sys.executable, "-c", "import rocketmq.client"], capture_output=True, check=False
     )
@@ -217,7 +217,7 @@ async def run_stock_client(python: str, address: tuple[str, int], what: str, hom
 
 
 async def test_the_stock_client_sends_to_a_master_that_is_its_name_server(stock_python, tmp_path):
-    """Apache's C++ client finds the route, sends, and reads our answers; batches too."""
+    """Apache's C++ client finds the route, sends messages and a batch, and reads the answers."""
     data_dir = tmp_path / "m"
     async with hastore.open_master(master_config(data_dir, BrokerRole.ASYNC_MASTER)) as master:
         lines = await run_stock_client(stock_python, master.address, "all", tmp_path)
@@ -236,8 +236,8 @@ async def test_the_stock_client_sends_to_a_master_that_is_its_name_server(stock_
     assert keys == [line.split()[1] for line in lines[:3]], "its msg_id is the UNIQ_KEY"
 
 
-async def test_the_stock_client_stores_three_times_without_slaves(stock_python, tmp_path):
-    """On SLAVE_NOT_AVAILABLE Apache's C++ client sends twice more, each with a key of its own."""
+async def test_the_stock_client_stores_each_message_thrice_without_slaves(stock_python, tmp_path):
+    """On SLAVE_NOT_AVAILABLE Apache's C++ client sends twice more, each time with a new key."""
     config = master_config(tmp_path / "m", BrokerRole.SYNC_MASTER)
     async with hastore.open_master(config) as master:
         lines = await run_stock_client(stock_python, master.address, "single", tmp_path)

@@ -1,1 +1,1 @@
-"""Tests of the log as Arrow columns."""
+"""Tests of hastore.columnar, which reads the log as Arrow columns."""

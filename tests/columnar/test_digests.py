@@ -1,4 +1,4 @@
-"""Digests: what two logs are compared by covers every byte of them."""
+"""Two logs are compared by digests, which cover every byte."""
 
 import zlib
 
@@ -14,7 +14,7 @@ COLUMNS = ("physic_offset", "size", "digest", "topic", "record_ok", "fault")
 
 
 def pieces(path):
-    """Read everything that is in a store: records, fillers, damage."""
+    """Return all rows of a store: records, fillers and damage."""
     decoder = RangeDecoder(DISK, COLUMNS, fillers=True)
     return [
         row
@@ -25,13 +25,13 @@ def pieces(path):
 
 
 def signed_crc(data):
-    """The CRC32 as a 32-bit number with a sign."""
+    """Return the CRC32 as a signed 32-bit number."""
     return int.from_bytes(zlib.crc32(data).to_bytes(4, "big"), "big", signed=True)
 
 
 @pytest.mark.parametrize("name", ["clean", "crashed_torn", "propcrc", "replica"])
-def test_pieces_lie_end_to_end_and_their_digests_are_of_their_bytes(golden, name):
-    """Records and fillers cover a log without a gap, each with the CRC32 of all its bytes."""
+def test_rows_cover_the_log_and_digests_match_their_bytes(golden, name):
+    """Records and fillers leave no gap, and each digest is the CRC32 of the row's bytes."""
     files = sorted((golden / name / "commitlog").glob("0*"))
     data = b"".join(path.read_bytes() for path in files)
     base = int(files[0].name)
@@ -44,7 +44,7 @@ def test_pieces_lie_end_to_end_and_their_digests_are_of_their_bytes(golden, name
 
 
 def test_damage_has_a_digest_and_a_missing_file_has_none(tmp_path):
-    """A stretch that cannot be read is compared by its bytes too; where no file is none can be."""
+    """Damaged bytes can be compared, too; those of a missing file cannot."""
     log = LogBuilder().fill(100)
     log.write(tmp_path, data=log.flipped(log.offsets[3]))
     (tmp_path / "commitlog" / f"{4096:020d}").unlink()
@@ -53,8 +53,8 @@ def test_damage_has_a_digest_and_a_missing_file_has_none(tmp_path):
     assert [row["digest"] for row in damage] == [signed_crc(data), None]
 
 
-def test_a_filler_is_a_row_only_where_it_is_asked_for(tmp_path):
-    """A BLANK is sound and has no topic; a table of messages does not show it."""
+def test_fillers_are_rows_only_on_request(tmp_path):
+    """A BLANK is intact and has no topic, and does not belong in a table of messages."""
     log = LogBuilder().fill(100)
     log.write(tmp_path)
     fillers = [row["physic_offset"] for row in pieces(tmp_path) if row["topic"] is None]

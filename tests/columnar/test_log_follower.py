@@ -1,4 +1,4 @@
-"""How far a growing log may be read: to the last sound record, or to what is confirmed."""
+"""A growing log is readable up to its last intact record, or up to the confirm offset."""
 
 import pytest
 
@@ -15,7 +15,7 @@ DISK = real_env().disk
 
 
 def ends_of(builder):
-    """Where each message of a log ends: where the next begins, or a filler."""
+    """Return where each message of a log ends, which is where the next one or a filler begins."""
     starts = sorted([*builder.offsets, *builder.blanks, builder.end])
     return [next(s for s in starts if s > offset) for offset in builder.offsets]
 
@@ -30,7 +30,7 @@ def confirm(path, offset):
 
 
 def write_up_to(path, builder, end):
-    """Lay out the log as it was when it reached ``end``."""
+    """Write the log files as they were when the log ended at ``end``."""
     log = path / "commitlog"
     log.mkdir(exist_ok=True)
     size = builder.file_size
@@ -39,8 +39,8 @@ def write_up_to(path, builder, end):
         (log / f"{start:020d}").write_bytes(data)
 
 
-def test_a_growing_log_is_followed_record_by_record(tmp_path):
-    """At any moment the end is that of the last whole record, also while one is half written."""
+def test_end_follows_a_growing_log(tmp_path):
+    """It is always that of the last complete record, even if the next is half written."""
     builder = LogBuilder().fill(60)
     follower = StoreFollower(DISK, str(tmp_path))
     ends = ends_of(builder)
@@ -58,8 +58,8 @@ def test_a_growing_log_is_followed_record_by_record(tmp_path):
 
 
 @pytest.mark.parametrize("confirmed", [0, 1, 700, 4096, 5000, 9_999_999])
-def test_nothing_above_what_is_confirmed_is_given(tmp_path, confirmed):
-    """The confirmed offset may lie inside a record; 0 says that it is not known."""
+def test_end_is_limited_by_the_confirm_offset(tmp_path, confirmed):
+    """The confirm offset may lie inside a record; 0 means that it is unknown."""
     builder = LogBuilder().fill(60)
     path = builder.write(tmp_path)
     confirm(path, confirmed)
@@ -68,8 +68,8 @@ def test_nothing_above_what_is_confirmed_is_given(tmp_path, confirmed):
     assert StoreFollower(DISK, str(path)).end() == max(fits, default=0)
 
 
-def test_the_confirmed_offset_may_grow_and_cannot_be_lost(tmp_path):
-    """A checkpoint that is unreadable for a moment does not make everything readable."""
+def test_unreadable_checkpoint_keeps_the_confirm_offset(tmp_path):
+    """Otherwise one failed read would make the whole log readable."""
     builder = LogBuilder().fill(60)
     path = builder.write(tmp_path)
     follower = StoreFollower(DISK, str(path))
@@ -82,15 +82,15 @@ def test_the_confirmed_offset_may_grow_and_cannot_be_lost(tmp_path):
 
 
 @pytest.mark.parametrize("size_max", [1, 300, 1000, 4000, 10_000])
-def test_batches_of_a_limited_size_cover_the_log(tmp_path, size_max):
-    """Each is at most that large, or one record, or a filler; together they are the log."""
+def test_batches_of_limited_size_cover_the_log(tmp_path, size_max):
+    """Each has at most that size, or is one record or one filler."""
     builder = LogBuilder().fill(100)
     path = builder.write(tmp_path)
-    places = {0, *ends_of(builder), *range(4096, builder.end, 4096)}
+    boundaries = {0, *ends_of(builder), *range(4096, builder.end, 4096)}
     follower = StoreFollower(DISK, str(path))
     at, seen = 0, []
     while (end := follower.end_after(at, size_max)) > at:
-        assert end in places
+        assert end in boundaries
         records = [offset for offset in builder.offsets if at <= offset < end]
         assert end - at <= size_max or len(records) <= 1
         seen += records
@@ -99,8 +99,8 @@ def test_batches_of_a_limited_size_cover_the_log(tmp_path, size_max):
     assert at == builder.end
 
 
-def test_following_costs_what_is_new_not_the_log(tmp_path, monkeypatch):
-    """A look at 100 files reads two of them; the next looks read a chunk each."""
+def test_following_reads_only_what_is_new(tmp_path, monkeypatch):
+    """The first look at 100 files reads two of them; each later one reads a chunk."""
     monkeypatch.setattr("hastore.columnar.record_reader.CHUNK_SIZE", 512)
     builder = LogBuilder().fill(2_000)
     path = builder.write(tmp_path)
@@ -119,8 +119,8 @@ def test_following_costs_what_is_new_not_the_log(tmp_path, monkeypatch):
     assert disk.bytes_read.total() < 5 * builder.file_size
 
 
-def test_damage_is_passed_over_where_something_sound_is_behind(tmp_path):
-    """Also where a whole file is missing; a last record that is damaged waits for another."""
+def test_damage_is_skipped_if_an_intact_record_follows(tmp_path):
+    """A missing file is skipped, too; a damaged last record waits for the next one."""
     builder = LogBuilder().fill(100)
     for place in (builder.offsets[50] + 2, builder.offsets[90] + 90):
         path = builder.write(tmp_path / str(place), data=builder.flipped(place))
@@ -132,8 +132,8 @@ def test_damage_is_passed_over_where_something_sound_is_behind(tmp_path):
     assert StoreFollower(DISK, str(path)).end() == builder.offsets[-1]
 
 
-def test_damage_that_fills_a_chunk_does_not_hold_a_stream_up(tmp_path, monkeypatch):
-    """Two records that do not fit a chunk together: the first is damaged, the second is sound."""
+def test_damage_that_fills_a_chunk_does_not_stop_a_stream(tmp_path, monkeypatch):
+    """Two records do not fit one chunk together; the first is damaged, the second intact."""
     monkeypatch.setattr("hastore.columnar.record_reader.CHUNK_SIZE", 4096)
     builder = LogBuilder(file_size=1 << 16).fill(3)
     builder.add(b"x" * 3000).add(b"y" * 3000).fill(5)
@@ -145,8 +145,8 @@ def test_damage_that_fills_a_chunk_does_not_hold_a_stream_up(tmp_path, monkeypat
     assert follower.end_after(0) == builder.end
 
 
-def test_a_log_that_was_cut_or_replaced_is_seen(tmp_path):
-    """An offset of before is refused where it is behind the end, or inside a record."""
+def test_detects_a_log_that_was_cut_or_replaced(tmp_path):
+    """An earlier offset is refused if it is now after the end, or inside a record."""
     builder = LogBuilder().fill(60)
     path = builder.write(tmp_path)
     follower = StoreFollower(DISK, str(path))
@@ -170,8 +170,8 @@ def test_a_log_that_was_cut_or_replaced_is_seen(tmp_path):
         follower.end()
 
 
-def test_the_record_at_an_offset_or_a_time(tmp_path):
-    """The next one where none begins there; before the log and behind it are errors."""
+def test_finds_the_record_at_an_offset_or_a_time(tmp_path):
+    """Inside a record it finds the next one; offsets before and after the log are errors."""
     builder = LogBuilder(min_offset=4096).fill(60)
     path = builder.write(tmp_path)
     assert record_at(DISK, str(path), builder.offsets[40]) == builder.offsets[40]
@@ -187,8 +187,8 @@ def test_the_record_at_an_offset_or_a_time(tmp_path):
     assert offset_at_time(DISK, str(path), 0) == 4096
 
 
-def test_offsets_that_were_given_out_are_not_walked_again(tmp_path, monkeypatch):
-    """Each batch asks for the last one's end; that is known, and so are not too many of them."""
+def test_returned_offsets_are_remembered(tmp_path, monkeypatch):
+    """Each batch begins where the last one ended; the number of remembered offsets is limited."""
     monkeypatch.setattr(log_follower, "_GOOD_MAX", 5)
     builder = LogBuilder().fill(60)
     follower = StoreFollower(DISK, str(builder.write(tmp_path)))

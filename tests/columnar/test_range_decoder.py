@@ -1,4 +1,4 @@
-"""Logs as Arrow batches: the same messages and the same damage as a walk record by record."""
+"""Arrow batches hold the same messages and the same damage as a walk record by record."""
 
 import os
 from pathlib import Path
@@ -26,7 +26,7 @@ FILTERS = ("topic", "queue_id", "damaged")
 
 
 def read(path, columns=None, *, groups=1, bounds=None, **options):
-    """Read a store as a list of rows, in ``groups`` groups of ranges."""
+    """Return the rows of a store, read in ``groups`` groups of ranges."""
     bounds = bounds or Bounds()
     decoder = RangeDecoder(
         DISK,
@@ -57,8 +57,8 @@ def read(path, columns=None, *, groups=1, bounds=None, **options):
 
 @pytest.mark.parametrize("name", GOLDEN)
 @pytest.mark.parametrize("groups", [1, 7])
-def test_golden_stores_row_by_row(golden, name, groups):
-    """What RocketMQ wrote reads the same in columns and record by record."""
+def test_golden_stores_equal_the_walk_row_by_row(golden, name, groups):
+    """RocketMQ wrote these logs."""
     path = golden / name
     rows = plain(read(path, groups=groups))
     assert rows == walked(path)
@@ -66,8 +66,8 @@ def test_golden_stores_row_by_row(golden, name, groups):
 
 
 @pytest.mark.parametrize("name", ["clean", "propcrc", "replica_master"])
-def test_golden_stores_have_their_manifest(golden, name):
-    """Offsets, places in the queues and bodies are those that the manifest lists."""
+def test_golden_stores_match_their_manifest(golden, name):
+    """The manifest lists offsets, places in the queues, and bodies."""
     rows = plain(read(golden / name))
     check_manifest(rows, golden / f"{name}.manifest.json")
 
@@ -91,7 +91,7 @@ flips = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255
 
 @st.composite
 def logs(draw):
-    """A log, and its bytes with damage."""
+    """Draw a log, and its bytes with damage."""
     builder = LogBuilder(prop_crc=draw(st.booleans()))
     for fields in draw(st.lists(messages, min_size=1, max_size=40)):
         is_long = len(fields["topic"]) > 127
@@ -111,7 +111,7 @@ def logs(draw):
 
 @settings(max_examples=60)
 @given(logs(), st.integers(1, 5), st.sampled_from([600, 4096, 1 << 22]))
-def test_any_log_reads_as_the_walk_says(tmp_path_factory, log, groups, chunk):
+def test_random_logs_equal_the_walk(tmp_path_factory, log, groups, chunk):
     """Random records, IPv6 hosts, V2 topics, damage anywhere, split and chunked in any way."""
     builder, data = log
     path = builder.write(tmp_path_factory.mktemp("log"), data=data)
@@ -120,7 +120,7 @@ def test_any_log_reads_as_the_walk_says(tmp_path_factory, log, groups, chunk):
         rows = plain(read(path, groups=groups))
         damaged = plain(read(path, groups=groups, damaged=True))
     expected = walked(path)
-    for row in expected:  # a flipped time may be one that no calendar has
+    for row in expected:  # a flipped bit may make a time that no calendar has
         for name in ("born_timestamp", "store_timestamp"):
             if row[name] is not None and not -62_135_596_800_000 <= row[name] < 253_402_300_800_000:
                 row[name] = None
@@ -128,8 +128,8 @@ def test_any_log_reads_as_the_walk_says(tmp_path_factory, log, groups, chunk):
     assert damaged == [row for row in expected if not row["record_ok"]]
 
 
-def test_columns_are_those_that_are_asked_for(tmp_path):
-    """Any selection, in any order, gives the same values as all columns."""
+def test_any_selection_of_columns_has_the_same_values(tmp_path):
+    """Columns can be selected in any order."""
     path = LogBuilder().fill(30).write(tmp_path)
     whole = read(path)
     for columns in (["fault"], ["body", "store"], ["tags", "properties", "physic_offset"]):
@@ -140,8 +140,8 @@ def test_columns_are_those_that_are_asked_for(tmp_path):
         arrow_schema([])
 
 
-def test_bounds_leave_out_files_and_rows(tmp_path):
-    """Offsets half-open, times inclusive; files that cannot match are not read."""
+def test_bounds_and_filters_select_rows(tmp_path):
+    """Offsets are half-open, times inclusive; files that cannot match are not read."""
     builder = LogBuilder().fill(100)
     builder.fill(20, topic="other", queue_id=3)
     path = builder.write(tmp_path)
@@ -159,11 +159,11 @@ def test_bounds_leave_out_files_and_rows(tmp_path):
     assert read(path, topic="none") == []
 
 
-def test_ranges_are_split_where_records_begin_even_between_forged_records(tmp_path):
-    """A body that holds a whole sound record of the place where it lies begins no range."""
+def test_ranges_never_begin_inside_a_body(tmp_path):
+    """Each body holds a complete forged record with the physical offset at which it lies."""
     builder = LogBuilder(file_size=1 << 20)
     for _ in range(200):
-        # The forged record says that it stands exactly where its bytes will be.
+        # The forged record claims the offset at which its bytes will be.
         inner = LogBuilder(file_size=1 << 20, min_offset=0)
         forged_at = builder.end + 88
         inner.add(b"forged", physic_offset=forged_at)
@@ -177,8 +177,8 @@ def test_ranges_are_split_where_records_begin_even_between_forged_records(tmp_pa
     assert [row["physic_offset"] for row in read(path, groups=9)] == builder.offsets
 
 
-def test_groups_are_alike_and_hold_everything(tmp_path):
-    """Small files are put together, large ones are split, none is forgotten."""
+def test_groups_have_similar_sizes_and_cover_all_ranges(tmp_path):
+    """Small files share a group, and large ones are split."""
     path = LogBuilder().fill(400).write(tmp_path)
     ranges = find_ranges(DISK, str(path), Bounds())
     for count in (1, 2, 3, 8, 50):
@@ -192,7 +192,7 @@ def test_groups_are_alike_and_hold_everything(tmp_path):
     assert group_ranges(DISK, [], 4) == []
 
 
-def test_ranges_of_one_file_that_do_not_touch_stay_apart(tmp_path):
+def test_separate_ranges_of_one_file_are_not_merged(tmp_path):
     """A log that is read twice has each record twice, and none is lost."""
     builder = LogBuilder(file_size=1 << 16).fill(100)
     path = builder.write(tmp_path)
@@ -208,8 +208,8 @@ def test_ranges_of_one_file_that_do_not_touch_stay_apart(tmp_path):
         assert sorted(found) == sorted(2 * builder.offsets)
 
 
-def test_what_a_time_needs_of_a_file_is_its_first_record(tmp_path, monkeypatch):
-    """A few KiB of each file, or the whole of a first record that is larger."""
+def test_time_bounds_read_only_the_first_record_of_a_file(tmp_path, monkeypatch):
+    """They read a few KiB of each file, or all of a first record that is larger."""
     monkeypatch.setattr("hastore.columnar.log_range._FIRST_SIZE", 128)
     builder = LogBuilder(file_size=1 << 16)
     for _ in range(40):
@@ -221,7 +221,7 @@ def test_what_a_time_needs_of_a_file_is_its_first_record(tmp_path, monkeypatch):
     ]
 
 
-def test_a_missing_file_is_a_row(tmp_path):
+def test_missing_file_is_one_row(tmp_path):
     """Bytes that no file has are named once, with their size."""
     path = LogBuilder().fill(100).write(tmp_path)
     whole = read(path)
@@ -243,7 +243,7 @@ def test_a_missing_file_is_a_row(tmp_path):
 
 
 def test_fail_fast_names_the_first_damage(tmp_path):
-    """Nothing but sound rows before it, and an error with its offset."""
+    """All rows before it are intact, and the error has its offset."""
     builder = LogBuilder().fill(100)
     path = builder.write(tmp_path, data=builder.flipped(builder.offsets[50] + 95))
     with pytest.raises(LogDamagedError, match=f"at offset {builder.offsets[50]}: bad-body-crc"):
@@ -253,8 +253,8 @@ def test_fail_fast_names_the_first_damage(tmp_path):
 
 
 @pytest.mark.parametrize("damaged", [False, True], ids=["all rows", "damage only"])
-def test_no_chunk_is_kept_while_the_next_is_read(tmp_path, monkeypatch, damaged):
-    """It takes the place of the last one, which the core's caches have; small records are else."""
+def test_chunk_is_freed_before_the_next_is_read(tmp_path, monkeypatch, damaged):
+    """The next one reuses its memory, which is in the CPU's caches; else small records are slow."""
     read_at, alive = [], []
 
     class Chunk(bytes):
@@ -275,8 +275,8 @@ def test_no_chunk_is_kept_while_the_next_is_read(tmp_path, monkeypatch, damaged)
     assert len(read_at) > 10
 
 
-def test_no_store_and_a_file_that_shrinks(tmp_path):
-    """Both are errors that name the place."""
+def test_missing_store_and_shrinking_file_are_errors(tmp_path):
+    """Both errors name the place."""
     with pytest.raises(NotAStoreError):
         find_ranges(DISK, str(tmp_path), Bounds())
     path = LogBuilder().fill(10).write(tmp_path)
@@ -286,8 +286,8 @@ def test_no_store_and_a_file_that_shrinks(tmp_path):
         list(RangeDecoder(DISK).decode(log_range))
 
 
-def test_a_file_that_expires_before_damage_in_it_is_looked_at_is_a_row(tmp_path):
-    """What was read is given, and the rest, which nobody can judge now, is not passed over."""
+def test_expired_file_becomes_a_row_from_its_damage_on(tmp_path):
+    """Rows that were read before are returned; the rest cannot be checked, but is not skipped."""
     builder = LogBuilder().fill(100)
     path = builder.write(tmp_path, data=builder.flipped(builder.offsets[5]))
     log_range = find_ranges(DISK, str(path), Bounds())[0]
@@ -300,7 +300,7 @@ def test_a_file_that_expires_before_damage_in_it_is_looked_at_is_a_row(tmp_path)
     assert row["fault"] == "missing: its file went while it was read"
 
 
-def test_an_empty_log_has_no_rows(tmp_path):
-    """A file of zeros, as a new node has it."""
+def test_empty_log_has_no_rows(tmp_path):
+    """Its file consists of zeros, as on a new node."""
     path = LogBuilder().write(tmp_path, data=bytes(4096))
     assert read(path) == []

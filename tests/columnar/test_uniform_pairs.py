@@ -1,4 +1,4 @@
-"""Properties that are alike in all records, or nearly so: read as one record after the other."""
+"""Properties of uniform records have the same columns as when each record is decoded alone."""
 
 import attrs
 import numpy as np
@@ -21,7 +21,7 @@ ROWS = [
 
 @attrs.define
 class Block:
-    """As much of a RecordBlock as properties need: texts with something between them."""
+    """The part of a RecordBlock that properties need: texts with other bytes between them."""
 
     data: bytes
     properties_starts: np.ndarray
@@ -39,7 +39,7 @@ def block_of(rows):
 
 
 def check(rows):
-    """Read rows in every way and compare with one record after the other; gives the pairs."""
+    """Read rows in both ways, compare them with each row decoded alone, and return the pairs."""
     expected = [decode_properties(row) for row in rows]
     for of_all in (False, True):
         pairs = property_pairs(block_of(rows), of_all=of_all)
@@ -71,20 +71,20 @@ anything = st.text(st.sampled_from("\x01\x02ab日TAGSKEYS"), max_size=30).map(st
 
 
 @given(rows=uniform)
-def test_rows_with_the_same_names(rows):
-    """Of any names and values."""
+def test_reads_rows_with_the_same_names(rows):
+    """The names and values are random."""
     check(rows)
 
 
 @given(rows=uniform, other=anything, place=st.integers(0, 6))
-def test_rows_of_which_one_is_different(rows, other, place):
-    """Wherever it stands, and whatever it holds."""
+def test_reads_rows_of_which_one_differs(rows, other, place):
+    """The other row is at any place, and holds anything."""
     check([*rows[:place], other, *rows[place:]])
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_messages_of_one_producer_are_uniform(count):
-    """Which is what makes them quick; names of up to 16 bytes are."""
+    """This makes them fast to read; the limit is names of 16 bytes."""
     assert type(check(ROWS[:count])) is UniformPairs
     long = [b"0123456789abcdef\x01v\x02" + row for row in ROWS[:count]]
     assert type(check(long)) is UniformPairs
@@ -107,15 +107,15 @@ def test_messages_of_one_producer_are_uniform(count):
     ],
 )
 @pytest.mark.parametrize("place", [0, 1, 3])
-def test_one_other_row_is_enough_to_read_all_one_by_one(other, place):
-    """Fewer pairs, more, other names, none, or another order of separators."""
+def test_one_different_row_makes_the_block_non_uniform(other, place):
+    """It has fewer or more pairs, other names, none, or separators in another order."""
     pairs = check([*ROWS[:place], other, *ROWS[place:]])
     assert type(pairs) is PropertyPairs
 
 
 @pytest.mark.parametrize("name", [b"0123456789abcdefg", b"0123456789abc", b"\xff\xfe", b"TAGS"])
-def test_names_that_are_not_uniform(name):
-    """Longer ones, those that differ in the middle, no UTF-8, and a name that comes twice."""
+def test_some_names_make_the_block_non_uniform(name):
+    """They are too long, differ in the middle, are not UTF-8, or occur twice."""
     rows = [name + b"\x01v\x02TAGS\x01" + value + b"\x02" for value in (b"a", b"b")]
     if len(name) == 13:
         rows[1] = rows[1].replace(b"0123456789abc", b"01234567x9abc")
@@ -130,16 +130,16 @@ def test_names_that_are_not_uniform(name):
         assert pairs.map_column().to_pylist()[0][0] == ("\ufffd\ufffd", "v")
 
 
-def test_values_that_are_no_utf8_are_replaced():
-    """As in every text column."""
+def test_invalid_utf8_in_values_is_replaced():
+    """Every text column does the same."""
     pairs = property_pairs(block_of([b"TAGS\x01\xff\x02", b"TAGS\x01a\x02"]), of_all=True)
     assert type(pairs) is UniformPairs
     assert pairs.column("TAGS").to_pylist() == ["\ufffd", "a"]
 
 
 @given(data=st.binary(min_size=1, max_size=40))
-def test_first_words(data):
-    """Eight bytes from anywhere, zeros behind the end."""
+def test_first_words_reads_eight_bytes_at_each_place(data):
+    """Bytes after the end count as zeros."""
     places = np.arange(len(data))
     words = first_words(np.frombuffer(data, np.uint8), places)
     expected = [int.from_bytes(data[place : place + 8], "little") for place in places]

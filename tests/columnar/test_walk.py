@@ -1,4 +1,4 @@
-"""The quick walk through small records finds what following the sizes finds."""
+"""The fast walk through small records finds the same records as following their sizes."""
 
 import struct
 
@@ -16,7 +16,7 @@ MAGICS = (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2)
 
 
 def plain_walk(data, position, end):
-    """From size to size, one record after the other."""
+    """Follow the sizes, one record after the other."""
     found = []
     while position < end and position + RECORD_SIZE_MIN <= len(data):
         size, magic = struct.unpack_from(">ii", data, position)
@@ -28,7 +28,7 @@ def plain_walk(data, position, end):
 
 
 def forged(size):
-    """Bytes in a body that look like a record's head."""
+    """Return bytes for a body that look like a record's header."""
     return struct.pack(">ii", size, MESSAGE_MAGIC_CODE)
 
 
@@ -44,8 +44,8 @@ def small_records():
 
 
 @given(st.data())
-def test_a_walk_is_the_same_whichever_way_it_goes(small_records, data):
-    """Any begin, end and cut, and a few bytes changed: the records that sizes lead to."""
+def test_walk_equals_the_plain_walk(small_records, data):
+    """It holds for any begin, end and cut, even if a few bytes are changed."""
     raw, offsets = small_records
     changed = bytearray(raw)
     for _ in range(data.draw(st.integers(0, 3))):
@@ -54,23 +54,23 @@ def test_a_walk_is_the_same_whichever_way_it_goes(small_records, data):
     cut = data.draw(st.integers(start, len(raw)))
     end = data.draw(st.integers(start, len(raw)))
     expected = plain_walk(bytes(changed[:cut]), start, end)
-    starts, behind = walk(bytes(changed[:cut]), start, end)
-    assert (starts.tolist(), behind) == expected
+    starts, next_position = walk(bytes(changed[:cut]), start, end)
+    assert (starts.tolist(), next_position) == expected
 
 
-def test_small_records_are_walked_all_at_once(small_records, monkeypatch):
-    """All but the first ones, up to the first magic in a body."""
+def test_most_small_records_are_walked_at_once(small_records, monkeypatch):
+    """After a sample, all records up to the first magic in a body are found in one step."""
     raw, offsets = small_records
-    ways = []
+    counts = []
     chained = record_block._chained
 
-    def noted(*arguments):
-        starts, behind = chained(*arguments)
-        ways.append(len(starts))
-        return starts, behind
+    def recorded(*arguments):
+        starts, next_position = chained(*arguments)
+        counts.append(len(starts))
+        return starts, next_position
 
-    monkeypatch.setattr(record_block, "_chained", noted)
+    monkeypatch.setattr(record_block, "_chained", recorded)
     starts, _ = walk(raw, 0, len(raw))
     assert np.array_equal(starts, offsets)
-    assert 85 <= ways[0] <= 100
+    assert 85 <= counts[0] <= 100
     assert len(walk(raw[: offsets[149]], 0, len(raw))[0]) == 149

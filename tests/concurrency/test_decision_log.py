@@ -1,4 +1,4 @@
-"""What is kept of decisions: what was weak, once for each cause, and a sample of the others."""
+"""The decision log keeps weak decisions, one entry for each cause, and a sample of the others."""
 
 import pytest
 import trio
@@ -17,7 +17,7 @@ NO_FILE = PutMessageStatus.CREATE_MAPPED_FILE_FAILED
 
 
 def decide(log, status, reason=None, topic="orders", stored_ms=None):
-    """Have one put decided, perhaps after it was appended."""
+    """Decide one put; with ``stored_ms``, after it was appended at that time."""
     request = GroupCommitRequest(topic, 0, log)
     if stored_ms is not None:
         appended = AppendMessageStatus.PUT_OK, 0, 100, 0, 1, stored_ms, b""
@@ -25,7 +25,7 @@ def decide(log, status, reason=None, topic="orders", stored_ms=None):
     request.decide(status, reason)
 
 
-async def test_a_put_that_is_ok_is_counted_and_not_kept():
+async def test_ok_put_is_counted_but_not_kept():
     """It costs one addition."""
     log = DecisionLog()
     decide(log, PutMessageStatus.PUT_OK)
@@ -33,10 +33,10 @@ async def test_a_put_that_is_ok_is_counted_and_not_kept():
     assert not log.weak
 
 
-async def test_decisions_of_one_cause_are_one_entry(autojump_clock):
-    """With their number, the time of the first and of the last, and one look at the slaves."""
-    looks = []
-    log = DecisionLog(describe=lambda status, _offset: looks.append(status))
+async def test_decisions_with_one_cause_share_an_entry(autojump_clock):
+    """It holds their count, the first and last time, and the slaves as described once."""
+    described = []
+    log = DecisionLog(describe=lambda status, _offset: described.append(status))
     for behind in (100, 200, 300):
         decide(log, NOT_AVAILABLE, f"the nearest slave is {behind} bytes behind; the limit is 9")
     began = trio.current_time()
@@ -47,23 +47,23 @@ async def test_decisions_of_one_cause_are_one_entry(autojump_clock):
     assert (first.status, first.count) == (NOT_AVAILABLE, 3)
     assert (second.status, second.count) == (TIMEOUT, 3)
     assert (second.first_time - began, second.last_time - began) == (0, 2)
-    assert looks == [NOT_AVAILABLE, TIMEOUT]
+    assert described == [NOT_AVAILABLE, TIMEOUT]
 
 
 @pytest.mark.parametrize(
     "reasons",
     [("no slave is connected; the last was a:1: x", "no slave is connected; the last was b:1: x")],
 )
-async def test_another_cause_is_another_entry(reasons):
-    """A slave that came and went in between is another story."""
+async def test_different_causes_get_separate_entries(reasons):
+    """Another slave came and went between the two, so the reasons differ."""
     log = DecisionLog()
     for reason in reasons:
         decide(log, NOT_AVAILABLE, reason)
     assert [decision.reason for decision in log.weak] == list(reasons)
 
 
-async def test_the_same_again_hours_later_is_told_anew(autojump_clock):
-    """With its own time, and with the slaves as they are then."""
+async def test_same_cause_hours_later_gets_a_new_entry(autojump_clock):
+    """It has its own time, and describes the slaves at that time."""
     log = DecisionLog(describe=lambda _status, _offset: trio.current_time())
     for _ in range(5):
         decide(log, TIMEOUT, "not within 3000 ms")
@@ -76,16 +76,16 @@ async def test_the_same_again_hours_later_is_told_anew(autojump_clock):
     assert second.context - first.context == pytest.approx(5 * 3600, abs=1)
 
 
-async def test_of_puts_that_were_stored_the_stores_time_tells():
-    """A master without a slave asks no clock for each put."""
+async def test_stored_puts_are_grouped_by_store_time():
+    """So a master without a slave need not read the clock for each put."""
     log, gap_ms = DecisionLog(), round(SAME_CAUSE_S * 1000)
     for stored_ms in (0, gap_ms, 2 * gap_ms, 3 * gap_ms + 1, 3 * gap_ms + 2):
         decide(log, NOT_AVAILABLE, "no slave is connected", stored_ms=stored_ms)
     assert [each.count for each in log.weak] == [3, 2]
 
 
-async def test_puts_that_are_refused_in_turn_push_nothing_out():
-    """A next file that does not come: some wait in vain, others are refused, with other numbers."""
+async def test_alternating_refusals_do_not_push_out_other_entries():
+    """A log file is not created in time: both statuses alternate, each with changing numbers."""
     log = DecisionLog()
     decide(log, TIMEOUT, "not within 3000 ms")
     for number in range(WEAK_MAX * 2):
@@ -98,8 +98,8 @@ async def test_puts_that_are_refused_in_turn_push_nothing_out():
     ]
 
 
-async def test_what_has_been_pushed_out_counts_no_more():
-    """The next of its kind is a new entry, lest it be seen nowhere."""
+async def test_cause_that_was_pushed_out_gets_a_new_entry():
+    """If it only counted in the old entry, it would be visible nowhere."""
     log = DecisionLog()
     decide(log, BUSY, "busy")
     for number in range(WEAK_MAX):
@@ -108,8 +108,8 @@ async def test_what_has_been_pushed_out_counts_no_more():
     assert (log.weak[-1].status, log.weak[-1].count) == (BUSY, 1)
 
 
-async def test_memory_is_bounded_whatever_is_sent():
-    """Few entries, short texts; and a producer's own faults push nothing out."""
+async def test_memory_is_bounded():
+    """Entries are few and texts short; invalid messages are counted but push nothing out."""
     log = DecisionLog()
     for number in range(WEAK_MAX * 2):
         decide(log, TIMEOUT, f"{number} was slow", topic="t" * 10_000)
@@ -122,7 +122,7 @@ async def test_memory_is_bounded_whatever_is_sent():
 
 
 async def test_acknowledgements_are_sampled_by_time():
-    """At most one in a tenth of a second, so a busy master keeps some seconds of them."""
+    """At most one is kept each tenth of a second, so a busy master has the last few seconds."""
     log = DecisionLog()
     request = GroupCommitRequest("orders", 3)
     for number in range(100):

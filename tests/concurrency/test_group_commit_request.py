@@ -1,4 +1,4 @@
-"""Puts that wait, and what releases them."""
+"""Waiting puts are released by acknowledgements or by their deadlines."""
 
 import pytest
 import trio
@@ -27,16 +27,16 @@ def ha_queue(offsets, timeout=3.0):
     return queue, requests
 
 
-def test_one_ack_releases_a_prefix_and_nothing_else():
-    """Requests up to and including the acknowledged offset are answered, later ones wait."""
+def test_ack_releases_requests_up_to_its_offset():
+    """Later requests go on waiting."""
     queue, requests = ha_queue([100, 200, 300])
     assert queue.release(99) == 0
     assert queue.release(200) == 2
     assert [requests[o].status for o in (100, 200, 300)] == [Status.PUT_OK, Status.PUT_OK, None]
 
 
-def test_each_waiter_has_its_own_deadline():
-    """What is due is timed out, the one behind it is not."""
+def test_each_request_has_its_own_deadline():
+    """A due request times out; the next one does not."""
     queue, requests = ha_queue([100, 200])
     assert queue.expire(3.5, "late") == 1
     assert requests[100].status is Status.FLUSH_SLAVE_TIMEOUT
@@ -55,8 +55,8 @@ def test_each_waiter_has_its_own_deadline():
     ],
 )
 @pytest.mark.parametrize("ha_first", [False, True])
-def test_the_slaves_status_wins_over_the_disks(flush, ha, decided, ha_first):
-    """A request is decided by its last part; of two failures the HA one is told."""
+def test_slave_status_takes_precedence_over_disk_status(flush, ha, decided, ha_first):
+    """The last part decides the request; if both failed, it has the HA status."""
     request = waiting(Part.FLUSH | Part.HA)
     parts = [(Part.FLUSH, flush), (Part.HA, ha)]
     first, last = reversed(parts) if ha_first else parts
@@ -66,16 +66,16 @@ def test_the_slaves_status_wins_over_the_disks(flush, ha, decided, ha_first):
     assert request.status is decided
 
 
-def test_a_part_that_is_completed_twice_counts_once():
-    """A late ack after the timeout changes no answer that was given."""
+def test_second_completion_of_a_part_is_ignored():
+    """An ack that comes after the timeout does not change the answer."""
     request = waiting()
     request.complete(Part.HA, Status.FLUSH_SLAVE_TIMEOUT)
     request.complete(Part.HA, Status.PUT_OK)
     assert request.status is Status.FLUSH_SLAVE_TIMEOUT
 
 
-async def test_all_who_wait_for_a_request_are_woken():
-    """Several tasks may wait for one request."""
+async def test_all_waiters_of_a_request_are_woken():
+    """A wait that starts after the decision returns at once."""
     request = waiting()
     seen = []
 
@@ -92,8 +92,8 @@ async def test_all_who_wait_for_a_request_are_woken():
     assert await request.wait() is Status.PUT_OK
 
 
-async def test_a_cancelled_wait_leaves_the_request_undecided():
-    """Giving up a wait decides nothing, and the answer is still to be had later."""
+async def test_cancelled_wait_leaves_the_request_undecided():
+    """A later wait still returns the status."""
     request = waiting()
     with trio.CancelScope() as scope:
         scope.cancel()
@@ -104,8 +104,8 @@ async def test_a_cancelled_wait_leaves_the_request_undecided():
     assert await request.wait() is Status.PUT_OK
 
 
-async def test_the_watcher_answers_at_the_deadline_and_not_before(autojump_clock):
-    """Each of three requests is timed out at its own deadline, also after an idle time."""
+async def test_watcher_times_out_each_request_at_its_deadline(autojump_clock):
+    """The last of the three is put after an idle time."""
     queue = OffsetOrderedQueue(Part.HA, Status.FLUSH_SLAVE_TIMEOUT)
     watcher = DeadlineWatcher(queue, "late")
     answered = []

@@ -1,4 +1,4 @@
-"""Latencies in buckets that double: counted once, found again within a factor of two."""
+"""Latencies are counted in buckets that double, so quantiles are exact within a factor of two."""
 
 import pytest
 from hypothesis import given
@@ -11,8 +11,8 @@ from hastore.concurrency.latency_histogram import BUCKETS, LatencyHistogram
     ("seconds", "bucket"),
     [(0, 0), (-1, 0), (9e-7, 0), (1e-6, 1), (1.9e-6, 1), (2e-6, 2), (0.001, 10), (1e9, 33)],
 )
-def test_a_latency_is_in_the_bucket_of_its_microseconds(seconds, bucket):
-    """Bucket i holds what is less than 2^i µs and no less than half of that; the last one, all."""
+def test_latency_is_counted_in_the_bucket_of_its_microseconds(seconds, bucket):
+    """Bucket i begins at 2^(i-1) µs and ends before 2^i; the first and the last one are open."""
     histogram = LatencyHistogram()
     histogram.observe(seconds)
     assert [i for i, count in enumerate(histogram.buckets) if count] == [bucket]
@@ -20,8 +20,8 @@ def test_a_latency_is_in_the_bucket_of_its_microseconds(seconds, bucket):
 
 
 @given(st.lists(st.floats(min_value=1e-6, max_value=100), min_size=1), st.floats(0.01, 1))
-def test_a_quantile_is_right_within_a_factor_of_two(latencies, share):
-    """It is in the bucket of the latency that a sorted list would name, and never above the max."""
+def test_quantile_is_within_a_factor_of_two(latencies, share):
+    """It is compared with the exact quantile of a sorted list, and never exceeds the maximum."""
     histogram = LatencyHistogram()
     for each in latencies:
         histogram.observe(each)
@@ -32,14 +32,14 @@ def test_a_quantile_is_right_within_a_factor_of_two(latencies, share):
     assert found <= max(latencies)
 
 
-def test_nothing_counted_has_no_quantile():
-    """None, not 0."""
+def test_empty_histogram_has_no_quantile():
+    """It returns None, not 0."""
     assert LatencyHistogram().quantile_s(0.5) is None
 
 
 @given(st.integers(1, 100), st.floats(0, 10), st.floats(0, 10))
-def test_a_batch_counts_each_of_its_members_once(count, one, other):
-    """By the oldest and the newest of them."""
+def test_batch_counts_each_member_once(count, one, other):
+    """The sum is estimated from the oldest and the newest latency."""
     histogram = LatencyHistogram()
     histogram.observe_batch(max(one, other), min(one, other), count)
     assert histogram.count == sum(histogram.buckets) == count
@@ -47,8 +47,8 @@ def test_a_batch_counts_each_of_its_members_once(count, one, other):
 
 
 @given(st.lists(st.floats(min_value=0, max_value=1e5)))
-def test_the_json_form_reads_back(latencies):
-    """With all its numbers."""
+def test_dict_form_round_trips(latencies):
+    """It keeps the buckets, the count, the sum and the maximum."""
     histogram = LatencyHistogram()
     for each in latencies:
         histogram.observe(each)

@@ -1,4 +1,4 @@
-"""Which connection is evicted when a port is full."""
+"""At its limits a port evicts unidentified connections first, then idle ones, then slow ones."""
 
 import pytest
 
@@ -8,24 +8,24 @@ ALL = Crowd(3, None)
 LIMITS = PortLimits(connections_max=3, per_address_max=2)
 
 
-def test_there_is_room_below_both_limits():
-    """One below each limit, a newcomer comes in, and nobody is in its way."""
+def test_connection_below_both_limits_competes_with_none():
+    """Each limit has room for exactly one more."""
     assert LIMITS.crowd("10.0.0.1", count=2, of_address=1) is None
 
 
-def test_all_connections_are_in_the_way_at_the_ports_limit():
-    """The newcomer competes with every connection."""
+def test_full_port_makes_all_connections_compete():
+    """No address is named, so any connection can be evicted."""
     assert LIMITS.crowd("10.0.0.1", count=3, of_address=1) == Crowd(3, None)
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_an_address_at_its_limit_is_in_its_own_way(count):
-    """Whether the port is full or not: the limit of the address is looked at first."""
+def test_full_address_competes_with_its_own_connections(count):
+    """The limit of the address is checked first, even if the port is full too."""
     assert LIMITS.crowd("10.0.0.1", count=count, of_address=2) == Crowd(2, "10.0.0.1")
 
 
-def test_the_oldest_unidentified_connection_is_evicted():
-    """Even where an identified one is older."""
+def test_oldest_unidentified_connection_is_evicted():
+    """An identified connection stays even if it is older."""
     occupants = [
         Occupant("idle", "10.0.0.1", Activity.IDLE, since=0.0),
         Occupant("silent", "10.0.0.2", since=1.0),
@@ -34,8 +34,8 @@ def test_the_oldest_unidentified_connection_is_evicted():
     assert ALL.evict(occupants) == "silent"
 
 
-def test_an_idle_connection_is_evicted_before_a_busy_one():
-    """Of the idle ones the one that has been so for the longest, though it came last."""
+def test_idle_connection_is_evicted_before_a_busy_one():
+    """Of several, the one that has been idle longest, even if it was opened last."""
     occupants = [
         Occupant("busy", "10.0.0.1", Activity.BUSY, since=0.0),
         Occupant("idle", "10.0.0.1", Activity.IDLE, since=9.0),
@@ -44,8 +44,8 @@ def test_an_idle_connection_is_evicted_before_a_busy_one():
     assert ALL.evict(occupants) == "idle longer"
 
 
-def test_of_busy_connections_the_slowest_is_evicted():
-    """The one whose answer has been under way for the longest."""
+def test_slowest_of_the_busy_connections_is_evicted():
+    """Its answer has been in progress for the longest time."""
     occupants = [
         Occupant("quick", "10.0.0.1", Activity.BUSY, since=8.0),
         Occupant("slow", "10.0.0.1", Activity.BUSY, since=3.0),
@@ -53,13 +53,13 @@ def test_of_busy_connections_the_slowest_is_evicted():
     assert ALL.evict(occupants) == "slow"
 
 
-def test_the_newcomer_is_refused_where_nobody_may_be_evicted():
-    """A port that offers no identified connection keeps them all."""
+def test_evicts_none_without_candidates():
+    """Then the new connection is refused: some ports never evict identified ones."""
     assert ALL.evict([]) is None
 
 
-def test_an_address_evicts_its_own_connections_only():
-    """An older one of another address stays; an IPv6 address is its /64."""
+def test_full_address_evicts_only_its_own_connections():
+    """Another address keeps its older connection; an IPv6 address counts as its /64."""
     crowd = LIMITS.crowd("2001:db8::1", count=3, of_address=2)
     assert crowd is not None
     other = Occupant("other", "2001:db8:0:1::1")

@@ -13,13 +13,13 @@ from hastore.errors import ListenError, UnreachableError
     ("address", "text"),
     [(("127.0.0.1", 1), "127.0.0.1:1"), (("::1", 2), "[::1]:2"), (None, "-")],
 )
-def test_addresses_are_written_as_people_type_them(address, text):
-    """IPv6 addresses stand in brackets."""
+def test_describes_addresses_as_people_type_them(address, text):
+    """IPv6 addresses are in brackets."""
     assert describe(address) == text
 
 
-async def test_every_address_of_a_host_name_is_tried(monkeypatch):
-    """A name may stand first for an address where nobody listens; the second is found."""
+async def test_connect_tries_every_address_of_a_name(monkeypatch):
+    """Nothing listens at the first address, so it connects to the second."""
     listener = await open_listener(("127.0.0.1", 0), "a test")
     address = bound_address(listener)
     elsewhere = ("127.0.0.2", address[1])
@@ -36,8 +36,8 @@ async def test_every_address_of_a_host_name_is_tried(monkeypatch):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid", "a..b", "x" * 64 + ".b"])
-async def test_who_cannot_be_reached_is_named(host):
-    """A refused connection, an unknown name and a name that is none give one line each."""
+async def test_unreachable_host_is_named(host):
+    """A refused connection, an unknown name and an invalid one are one line each."""
     listener = await open_listener(("127.0.0.1", 0), "a test")
     port = bound_address(listener)[1]
     listener.close()
@@ -46,7 +46,7 @@ async def test_who_cannot_be_reached_is_named(host):
     assert "Errno" not in str(caught.value)
 
 
-async def test_a_host_that_never_answers_is_given_up_in_time(autojump_clock, monkeypatch):
+async def test_connect_times_out_without_an_answer(autojump_clock, monkeypatch):
     """The deadline covers the name look-up, too."""
 
     async def never(*_args, **_kwargs):
@@ -58,8 +58,8 @@ async def test_a_host_that_never_answers_is_given_up_in_time(autojump_clock, mon
     assert trio.current_time() == pytest.approx(5)
 
 
-async def test_a_port_in_use_and_a_foreign_address_are_listen_errors():
-    """Both name the address; the first says what to do."""
+async def test_port_in_use_and_foreign_address_raise_listen_error():
+    """Both errors name the address; the first has a hint."""
     listener = await open_listener(("127.0.0.1", 0), "slaves")
     with pytest.raises(ListenError, match="for slaves") as caught:
         await open_listener(bound_address(listener), "slaves")
@@ -70,7 +70,7 @@ async def test_a_port_in_use_and_a_foreign_address_are_listen_errors():
 
 
 class FailingListener:
-    """A listener whose next accepts fail, then give a peer."""
+    """A listener that raises the given errors, one each accept, then returns a peer."""
 
     def __init__(self, errors):
         self.errors = list(errors)
@@ -86,12 +86,12 @@ class FailingListener:
     "number",
     [errno.ECONNABORTED, errno.ENETDOWN, errno.EHOSTUNREACH, errno.ETIMEDOUT, errno.EMFILE],
 )
-async def test_a_passing_fault_of_accept_never_ends_the_service(autojump_clock, number):
-    """Errors of one peer's network, and a full descriptor table, are waited out."""
+async def test_accept_retries_after_transient_errors(autojump_clock, number):
+    """They are errors of one peer's network, or a full descriptor table."""
     assert await accept(FailingListener([number] * 3)) == ("a socket", ("10.0.0.1", 5))
 
 
-async def test_a_lasting_fault_of_accept_is_raised():
-    """A listener that is no listener is not asked for ever."""
+async def test_accept_raises_a_permanent_error():
+    """EBADF will not go away, so there is no further attempt."""
     with pytest.raises(OSError, match="on purpose"):
         await accept(FailingListener([errno.EBADF]))

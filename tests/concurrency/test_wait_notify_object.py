@@ -1,4 +1,4 @@
-"""The wake-up that is never lost."""
+"""A wake-up is never lost."""
 
 import trio
 import trio.testing
@@ -6,8 +6,8 @@ import trio.testing
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 
 
-async def test_a_wakeup_before_the_wait_is_not_lost():
-    """Any number of wake-ups before the wait are one."""
+async def test_wakeup_before_the_wait_is_kept():
+    """Several wake-ups before the wait count as one."""
     wake = WaitNotifyObject()
     wake.wakeup()
     wake.wakeup()
@@ -17,8 +17,8 @@ async def test_a_wakeup_before_the_wait_is_not_lost():
     assert scope.cancelled_caught
 
 
-async def test_a_sleeper_is_woken_once():
-    """The service sleeps until the wake-up and sleeps again after it."""
+async def test_waiting_service_runs_once_for_each_wakeup():
+    """It sleeps until the wake-up, and again after it."""
     wake = WaitNotifyObject()
     turns = []
 
@@ -39,8 +39,8 @@ async def test_a_sleeper_is_woken_once():
     assert not wake.is_waiting
 
 
-async def test_a_wait_given_up_leaves_no_sleeper_behind():
-    """After a cancelled wait the next wake-up is kept for the next wait."""
+async def test_cancelled_wait_does_not_take_the_next_wakeup():
+    """That wake-up is kept for the next wait."""
     wake = WaitNotifyObject()
     with trio.move_on_after(0):
         await wake.wait_for_running()

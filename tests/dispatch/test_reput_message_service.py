@@ -1,4 +1,4 @@
-"""The dispatch follows the log: in order, once, up to the confirm offset."""
+"""Dispatch follows the log: it dispatches each record once, in order, up to the confirm offset."""
 
 import contextlib
 import itertools
@@ -22,7 +22,7 @@ from tests.support.store.open_log import FILE_SIZE, all_bytes, append, append_da
 
 
 class Queues:
-    """Stands in for the consume queues: notes what it is given."""
+    """A fake of the consume queues that records the units it receives."""
 
     def __init__(self):
         self.units = []
@@ -40,7 +40,7 @@ class Queues:
 
 
 class Index:
-    """Stands in for the index."""
+    """A fake of the index that records the keys it receives."""
 
     def __init__(self):
         self.keys = []
@@ -68,7 +68,7 @@ class FullIndex(Index):
 
 @attrs.define
 class Bench:
-    """A log with its dispatch."""
+    """A log and its dispatch."""
 
     log: object
     queues: Queues
@@ -98,7 +98,7 @@ class Bench:
 
 @pytest.fixture(params=["feed", "log"])
 def bench(request):
-    """A master whose records come from the feed, or from the log."""
+    """A master whose dispatch reads records from the feed, or from the log."""
     return Bench(open_log(), Queues(), Index(), DispatchFeed() if request.param == "feed" else None)
 
 
@@ -114,8 +114,8 @@ MESSAGES = [
 ]
 
 
-async def test_feed_and_log_give_the_same(autojump_clock):
-    """What is taken from the feed is what decoding the log would have given."""
+async def test_feed_and_log_produce_the_same_entries(autojump_clock):
+    """Requests from the feed equal those decoded from the log."""
     seen = []
     for feed in (DispatchFeed(), None):
         bench = Bench(open_log(), Queues(), Index(), feed)
@@ -133,8 +133,8 @@ async def test_feed_and_log_give_the_same(autojump_clock):
     assert len(seen[0][0]) == 20 * (len(MESSAGES) - 2) + 3
 
 
-async def test_what_goes_where(bench, autojump_clock):
-    """Transactions, delays, tags and keys are dispatched by RocketMQ's rules."""
+async def test_transactions_delays_tags_and_keys_follow_rocketmq_rules(bench, autojump_clock):
+    """Prepared and rolled-back messages have no unit; a delayed one's tags code is its due time."""
     service = bench.service()
     await service.catch_up()
     results = [bench.put(message) for message in MESSAGES]
@@ -162,8 +162,8 @@ async def test_nothing_above_the_confirm_offset_is_dispatched(bench, autojump_cl
         assert len(bench.queues.units) == index + 1
 
 
-async def test_a_feed_that_grew_too_long_is_made_up_for_from_the_log(autojump_clock):
-    """A closed feed loses nothing, doubles nothing, and is opened again at the log's end."""
+async def test_overflowed_feed_is_replaced_by_the_log(autojump_clock):
+    """No record is lost or dispatched twice, and the feed opens again at the log's end."""
     feed = DispatchFeed(size_max=5)
     bench = Bench(open_log(), Queues(), Index(), feed)
     service = bench.service()
@@ -182,8 +182,8 @@ async def test_a_feed_that_grew_too_long_is_made_up_for_from_the_log(autojump_cl
 
 
 @pytest.mark.parametrize("batch", [False, True])
-async def test_a_feed_of_large_texts_is_closed_before_it_takes_much_memory(batch, autojump_clock):
-    """Texts of 32 KiB each would be two gigabytes by number alone; the log has them anyway."""
+async def test_feed_closes_when_its_texts_exceed_the_limit(batch, autojump_clock):
+    """A limit by number alone would allow gigabytes; the log has all the records anyway."""
     feed = DispatchFeed(text_size_max=100_000)
     bench = Bench(open_log(mapped_file_size=4 << 20), Queues(), Index(), feed)
     service = bench.service()
@@ -200,7 +200,7 @@ async def test_a_feed_of_large_texts_is_closed_before_it_takes_much_memory(batch
     assert [key for _, [key], _ in bench.index.keys] == ["k" * 30_000] * 4
     assert feed.text_size == 0
     wide = Message("t", b"", properties={"KEYS": "é" * 300})
-    for number in range(10):  # what is taken counts no more
+    for number in range(10):  # the size of taken requests is subtracted
         bench.confirmed = bench.log.max_offset
         bench.put([large] * 3 if batch else large)
         bench.put(wide)
@@ -211,8 +211,8 @@ async def test_a_feed_of_large_texts_is_closed_before_it_takes_much_memory(batch
         assert feed.text_size == 0
 
 
-async def test_small_texts_are_bound_by_their_number_alone(autojump_clock):
-    """A large body is no text, so nothing is added up for the messages that most producers send."""
+async def test_small_texts_do_not_count_towards_the_text_limit(autojump_clock):
+    """Most messages have small texts, so adding them up costs nothing; a body is not a text."""
     feed = DispatchFeed(text_size_max=0)
     bench = Bench(open_log(mapped_file_size=4 << 20), Queues(), Index(), feed)
     service = bench.service()
@@ -223,8 +223,8 @@ async def test_small_texts_are_bound_by_their_number_alone(autojump_clock):
 
 
 @pytest.mark.parametrize("piece", [1, 7, 100, 1_000, FILE_SIZE])
-async def test_a_slave_waits_for_the_rest_of_a_record(piece, autojump_clock):
-    """However the master's bytes arrive, each record is dispatched once, when it is whole."""
+async def test_slave_dispatches_a_record_once_it_is_complete(piece, autojump_clock):
+    """It does not matter into which pieces the master's bytes are split."""
     master = Bench(open_log(), Queues(), Index(), None)
     for number in range(30):
         master.put(body=bytes([number]) * (number * 20), properties={"TAGS": str(number)})
@@ -245,8 +245,8 @@ async def test_a_slave_waits_for_the_rest_of_a_record(piece, autojump_clock):
     assert service.reput_offset == len(data)
 
 
-async def test_a_bad_record_of_known_size_is_skipped(autojump_clock):
-    """A record that stands at the wrong place is named and passed over; the next one is taken."""
+async def test_bad_record_of_known_size_is_skipped(autojump_clock):
+    """The record claims another physical offset; the next one is dispatched."""
     bench = Bench(open_log(), Queues(), Index(), None)
     results = [bench.put(body=bytes([number])) for number in range(3)]
     view = bench.log.mapped_file_queue.files[0].writable_view
@@ -266,10 +266,10 @@ async def test_a_bad_record_of_known_size_is_skipped(autojump_clock):
         (0, b"\x7f\xff\xff\xff", "torn: size 2147483647, but "),
     ],
 )
-async def test_at_other_damage_dispatch_stops_and_says_where(
+async def test_dispatch_stops_at_other_damage_and_reports_it(
     position, damage, what, autojump_clock
 ):
-    """What has no size cannot be passed over; the loop ends, and does not spin."""
+    """Without a size the record cannot be skipped; the loop ends and does not spin."""
     bench = Bench(open_log(), Queues(), Index(), None)
     results = [bench.put(body=bytes([number])) for number in range(3)]
     view = bench.log.mapped_file_queue.files[0].writable_view
@@ -279,12 +279,12 @@ async def test_at_other_damage_dispatch_stops_and_says_where(
     await service.catch_up()
     await service.catch_up()
     assert len(bench.queues.units) == 1
-    stands = f"dispatch stopped at offset {results[1].physic_offset}: {what}"
-    assert service.fault.startswith(stands)
+    stopped = f"dispatch stopped at offset {results[1].physic_offset}: {what}"
+    assert service.fault.startswith(stopped)
 
 
-async def test_a_disk_that_takes_nothing_is_tried_until_it_does(bench, autojump_clock):
-    """While consume queues cannot be written dispatch waits, says so, and loses nothing."""
+async def test_failed_commit_is_retried_until_it_succeeds(bench, autojump_clock):
+    """Until then dispatch waits, reports the fault, and loses nothing."""
     service = bench.service()
     await service.catch_up()
     bench.queues.error = DiskError("no space to write Q", path="Q")
@@ -301,11 +301,11 @@ async def test_a_disk_that_takes_nothing_is_tried_until_it_does(bench, autojump_
     assert len(bench.queues.units) == 1
 
 
-async def test_whoever_wants_to_know_is_told_of_queues_that_grew(bench, autojump_clock):
-    """Listeners are called after the commit, once a pass; an idle service does nothing."""
+async def test_listeners_are_notified_once_a_pass(bench, autojump_clock):
+    """They are called after the commit; an idle service neither commits nor calls them."""
     service = bench.service()
-    told = []
-    service.on_dispatched.append(told.append)
+    reported = []
+    service.on_dispatched.append(reported.append)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(service.run)
         await trio.sleep(1)
@@ -313,12 +313,12 @@ async def test_whoever_wants_to_know_is_told_of_queues_that_grew(bench, autojump
             bench.put()
         service.wakeup()
         await trio.sleep(3_600)
-        assert len(told) == 1
+        assert len(reported) == 1
         assert bench.queues.commits == 1
         nursery.cancel_scope.cancel()
 
 
-async def test_a_record_larger_than_a_chunk(autojump_clock):
+async def test_dispatches_a_record_larger_than_a_chunk(autojump_clock):
     """A message of a megabyte is read as a whole."""
     size = 4 * 1024 * 1024
     bench = Bench(open_log(mapped_file_size=size), Queues(), Index(), None)
@@ -330,8 +330,8 @@ async def test_a_record_larger_than_a_chunk(autojump_clock):
     assert [unit[2] for unit in bench.queues.units] == [0, 1, 2]
 
 
-async def test_deleted_records_are_jumped_over(autojump_clock):
-    """Dispatch that is behind the log's first file goes on at its first record."""
+async def test_dispatch_jumps_over_deleted_records(autojump_clock):
+    """If it is below the log's min offset, it continues there."""
     bench = Bench(open_log(), Queues(), Index(), None)
     for number in range(40):
         bench.put(body=bytes(300), queue_id=number)
@@ -343,8 +343,8 @@ async def test_deleted_records_are_jumped_over(autojump_clock):
     assert service.reput_offset == bench.log.max_offset
 
 
-async def test_a_failed_sync_is_final(bench, autojump_clock):
-    """A disk that could not keep what it was given is not asked again: the node stops."""
+async def test_failed_sync_is_not_retried(bench, autojump_clock):
+    """The error ends the service, because the log is on the same disk."""
     service = bench.service()
     await service.catch_up()
     bench.queues.error = sync_failed()
@@ -354,20 +354,20 @@ async def test_a_failed_sync_is_final(bench, autojump_clock):
     assert bench.queues.commits == 1
 
 
-async def test_a_full_index_keeps_no_queue_secret(autojump_clock):
-    """Queues that grew are told of, once the index could be written as well."""
+async def test_queues_are_reported_after_a_failed_index_commit(autojump_clock):
+    """The listeners are notified once the index has been committed, too."""
     bench = Bench(open_log(), Queues(), FullIndex(), None)
     service = bench.service()
-    told = []
-    service.on_dispatched.append(told.extend)
+    reported = []
+    service.on_dispatched.append(reported.extend)
     bench.put()
     bench.queues.commit_step = iter([["grown"], []]).__next__
     await service.catch_up()
-    assert told == ["grown"]
+    assert reported == ["grown"]
 
 
-async def test_what_a_stopped_service_could_not_write_is_written_by_the_last_pass(autojump_clock):
-    """A stop in the middle of a full disk, which has room again: nothing waits in memory then."""
+async def test_last_pass_commits_what_a_full_disk_prevented(autojump_clock):
+    """The service was stopped while the disk was full; now it has room again."""
     bench = Bench(open_log(), Queues(), Index(), None)
     service = bench.service()
     bench.put()
@@ -381,12 +381,12 @@ async def test_what_a_stopped_service_could_not_write_is_written_by_the_last_pas
 
 
 @contextlib.asynccontextmanager
-async def each_turn(look):
-    """Call ``look`` each time that others may run."""
+async def each_turn(callback):
+    """Call ``callback`` each time that other tasks may run."""
 
     async def call_again():
         while True:
-            look()
+            callback()
             await trio.lowlevel.checkpoint()
 
     async with trio.open_nursery() as nursery:
@@ -395,8 +395,8 @@ async def each_turn(look):
         nursery.cancel_scope.cancel()
 
 
-async def test_others_run_between_steps_of_16_records(bench):
-    """A producer's answer does not wait for all that a wake-up brought."""
+async def test_other_tasks_run_between_steps_of_16_records(bench):
+    """A producer's answer does not wait until the whole backlog is dispatched."""
     service = bench.service()
     await service.catch_up()
     for _ in range(100):
@@ -410,8 +410,8 @@ async def test_others_run_between_steps_of_16_records(bench):
     assert bench.queues.commits == 1
 
 
-async def test_64_producers_do_not_outrun_the_dispatch():
-    """The further behind, the larger the steps: what waits stays at some 4 KiB a producer."""
+async def test_64_producers_do_not_outrun_dispatch():
+    """Steps grow with the backlog, so it stays at some 4 KiB for each producer."""
     bench = Bench(open_log(mapped_file_size=8 << 20), Queues(), Index(), DispatchFeed())
     service = bench.service()
     await service.catch_up()
@@ -430,7 +430,7 @@ async def test_64_producers_do_not_outrun_the_dispatch():
 
 
 def many_queues(count=100):
-    """A bench with real consume queues, and a record for each of so many."""
+    """Return a bench with real consume queues, and one record for each of ``count`` queues."""
     queues = open_queues()
     bench = Bench(open_log(mapped_file_size=1 << 20), queues, Index(), None)
     for number in range(count):
@@ -438,38 +438,38 @@ def many_queues(count=100):
     return bench
 
 
-async def test_others_run_while_a_thousand_queues_are_made():
-    """A few files at a time; nothing counts as dispatched before all of them are there."""
+async def test_other_tasks_run_while_many_queues_are_created():
+    """Each step creates a few files; nothing counts as dispatched before all of them exist."""
     bench = many_queues()
     service = bench.service()
-    told, seen = [], [0]
-    service.on_dispatched.append(told.extend)
+    reported, seen = [], [0]
+    service.on_dispatched.append(reported.extend)
 
-    def look():
-        made = sum(1 for queue in bench.queues if queue.max_offset)
-        seen.append(made)
-        if made < 100:
+    def callback():
+        created = sum(1 for queue in bench.queues if queue.max_offset)
+        seen.append(created)
+        if created < 100:
             assert service.behind == bench.log.max_offset
             assert service.dispatched_timestamp_ms == 0
-            assert told == []
+            assert reported == []
             assert not hasattr(bench.index, "committed")
 
     bench.index.commit = lambda: setattr(bench.index, "committed", True)
-    async with each_turn(look):
+    async with each_turn(callback):
         await service.catch_up()
     assert max(after - before for before, after in itertools.pairwise(seen)) <= 2 * FILES_A_STEP
-    assert len(told) == 100
+    assert len(reported) == 100
     assert service.behind == 0
     assert service.dispatched_timestamp_ms > 0
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_what_a_stop_leaves_uncommitted_is_committed_by_the_last_pass(turns):
-    """Wherever in a pass it comes: between two steps of dispatch, or of the commit."""
+async def test_last_pass_commits_what_a_stop_left_uncommitted(turns):
+    """The stop comes between two steps of dispatch, or of the commit."""
     bench = many_queues(20)
     service = bench.service()
-    told = []
-    service.on_dispatched.append(told.extend)
+    reported = []
+    service.on_dispatched.append(reported.extend)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(service.run)
         for _ in range(turns):
@@ -477,12 +477,12 @@ async def test_what_a_stop_leaves_uncommitted_is_committed_by_the_last_pass(turn
         nursery.cancel_scope.cancel()
     await service.catch_up()
     assert [queue.max_offset for queue in bench.queues] == [1] * 20
-    assert len(told) == 20
+    assert len(reported) == 20
     assert service.behind == 0
 
 
-async def test_a_long_dispatch_at_a_start_says_how_far_it_is(autojump_clock, caplog):
-    """Every five seconds once it is confirmed, and not a word of what comes later."""
+async def test_long_dispatch_at_start_logs_its_progress(autojump_clock, caplog):
+    """A line each five seconds for the backlog at the start, and none for later records."""
     caplog.set_level(logging.INFO, logger="hastore")
     bench = Bench(open_log(), Queues(), Index(), None)
     for _ in range(4_500):
@@ -511,10 +511,10 @@ async def test_a_long_dispatch_at_a_start_says_how_far_it_is(autojump_clock, cap
             while service.behind:
                 await trio.sleep(1)
         nursery.cancel_scope.cancel()
-    assert len(offsets) == 5 + 3, "a pass is a thousand records and a few"
-    told = [record.msg for record in caplog.records if record.msg["event"] == "dispatching"]
-    assert [pairs["done_bytes"] for pairs in told] == [offsets[1], offsets[3]]
-    assert [pairs["percent"] for pairs in told] == [
-        100 * pairs["done_bytes"] // size for pairs in told
+    assert len(offsets) == 5 + 3, "a pass has slightly more than 1,000 records"
+    reported = [record.msg for record in caplog.records if record.msg["event"] == "dispatching"]
+    assert [pairs["done_bytes"] for pairs in reported] == [offsets[1], offsets[3]]
+    assert [pairs["percent"] for pairs in reported] == [
+        100 * pairs["done_bytes"] // size for pairs in reported
     ]
-    assert [pairs["total_bytes"] for pairs in told] == [size, size]
+    assert [pairs["total_bytes"] for pairs in reported] == [size, size]

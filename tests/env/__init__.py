@@ -1,1 +1,1 @@
-"""Tests of the outside world as it is."""
+"""Tests of hastore.env with the real operating system."""

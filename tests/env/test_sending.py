@@ -1,7 +1,8 @@
-"""sendfile(2) that leaves the waits for the disk to threads, against a kernel with another cache.
+"""sendfile(2) that waits for the disk only in worker threads, with a simulated page cache.
 
-``Kernel`` is what the calls of ``os`` meet: real files and sockets, and a page cache that is the
-test's.  A sendfile of what is not in it is a wait of the event loop for the disk, and is noted.
+``Kernel`` replaces the system calls of ``os``: files and sockets are real, but each test decides
+which pages are cached.  If sendfile needs a page that is not, the event loop would wait for the
+disk, and ``Kernel`` records that.
 """
 
 import errno
@@ -25,11 +26,11 @@ PAGE = 4096
 
 @attrs.define(eq=False)
 class Kernel:
-    """The pages of one file that are in the cache, by number, and what the calls answer."""
+    """The numbers of the file's cached pages, the errors to raise, and the recorded calls."""
 
     cached: set[int] = attrs.field(factory=lambda: set(range(SIZE // PAGE + 1)))
     asked: int = 0
-    waits: list[tuple[int, int]] = attrs.field(factory=list)  # of the event loop, for the disk
+    waits: list[tuple[int, int]] = attrs.field(factory=list)  # for the disk, in the event loop
     ask_error: int | None = None
     send_error: int | None = None
     read_error: int | None = None
@@ -72,7 +73,7 @@ def pages(position, size):
 
 @attrs.define(eq=False)
 class Sent:
-    """A file, a socket pair, and what arrives at its other end."""
+    """A file and a socket pair: the file is sent to ``sock`` and arrives at ``peer``."""
 
     data: bytes
     file: object
@@ -85,7 +86,7 @@ class Sent:
         self.send_file = RealSendFile(self.offload)
 
     async def send(self, position=0, size=SIZE):
-        """Send a range, and give what came of it."""
+        """Send a range, and return the bytes that arrive."""
         arrived = bytearray()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.send_file, self.sock, self.file, position, size)
@@ -111,8 +112,8 @@ def kernel(monkeypatch):
     return Kernel().install(monkeypatch)
 
 
-async def test_what_is_in_the_cache_needs_no_thread(sent, kernel):
-    """Two questions for a small piece, one more for each 256 KiB of a larger one."""
+async def test_cached_pages_are_sent_without_a_thread(sent, kernel):
+    """A small piece takes two probes; a larger one takes one more for each 256 KiB."""
     assert await sent.send(5, 32_768) == sent.data[5 : 5 + 32_768]
     assert kernel.asked == 2
     assert await sent.send() == sent.data
@@ -120,7 +121,7 @@ async def test_what_is_in_the_cache_needs_no_thread(sent, kernel):
     assert not kernel.waits
 
 
-async def test_what_is_cold_is_read_in_a_thread_first(sent, kernel):
+async def test_cold_pages_are_first_read_in_a_thread(sent, kernel):
     """The event loop never waits for the disk, and each step is read once."""
     kernel.cached.clear()
     assert await sent.send() == sent.data
@@ -131,16 +132,16 @@ async def test_what_is_cold_is_read_in_a_thread_first(sent, kernel):
 @pytest.mark.parametrize(
     "cold", [0, SIZE - 1, 2 * PROBE_DISTANCE, STEP_SIZE, STEP_SIZE - 1], ids=str
 )
-async def test_one_cold_page_is_enough_for_a_thread(sent, kernel, cold):
-    """The first, the last, and one each 256 KiB: what read-ahead and eviction leave half done."""
+async def test_one_cold_probed_page_causes_a_read_in_a_thread(sent, kernel, cold):
+    """The first page, the last and one each 256 KiB are probed."""
     kernel.cached.remove(cold // PAGE)
     assert await sent.send() == sent.data
     assert not kernel.waits
     assert sent.offload.runs == 1
 
 
-async def test_the_event_loop_goes_on_while_the_disk_is_slow(sent, kernel):
-    """Nothing is sent before the thread has read, and everybody else runs."""
+async def test_event_loop_runs_while_the_disk_is_slow(sent, kernel):
+    """Nothing is sent before the thread has read it; other tasks run meanwhile."""
     kernel.cached.clear()
     sent.offload.hang()
     async with trio.open_nursery() as nursery:
@@ -154,8 +155,8 @@ async def test_the_event_loop_goes_on_while_the_disk_is_slow(sent, kernel):
     assert not kernel.waits
 
 
-async def test_what_the_cache_gave_up_while_a_peer_was_slow_is_read_again(sent, kernel):
-    """A socket that was full may have been so for long: the question is asked anew."""
+async def test_probes_again_after_waiting_for_a_slow_peer(sent, kernel):
+    """Pages may have been evicted from the cache while the socket was full."""
     sent.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(sent.send_file, sent.sock, sent.file, 0, SIZE)
@@ -171,8 +172,8 @@ async def test_what_the_cache_gave_up_while_a_peer_was_slow_is_read_again(sent, 
 
 
 @pytest.mark.parametrize("error", [errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS])
-async def test_a_kernel_that_cannot_tell_is_asked_once(sent, kernel, error):
-    """Then sendfile is all there is: on tmpfs, where nothing is cold, and before Linux 4.14."""
+async def test_kernel_without_nowait_reads_is_probed_once(sent, kernel, error):
+    """After that only sendfile is used: on tmpfs, which is never cold, and before Linux 4.14."""
     kernel.ask_error = error
     assert await sent.send() == sent.data
     assert await sent.send(100, 200) == sent.data[100:300]
@@ -180,8 +181,8 @@ async def test_a_kernel_that_cannot_tell_is_asked_once(sent, kernel, error):
     assert not sent.offload.runs
 
 
-async def test_another_answer_than_yes_or_no_is_sendfiles_to_explain(sent, kernel):
-    """The question is asked again next time, and a file that cannot be read is named."""
+async def test_other_probe_errors_are_left_to_sendfile(sent, kernel):
+    """The next send probes again, and sendfile's own error names the unreadable file."""
     kernel.ask_error = kernel.send_error = errno.EIO
     for asked in (1, 2):
         with pytest.raises(DiskError, match=rf"cannot read {sent.file.path} at 7: Input/output"):
@@ -189,8 +190,8 @@ async def test_another_answer_than_yes_or_no_is_sendfiles_to_explain(sent, kerne
         assert kernel.asked == asked
 
 
-async def test_a_cold_page_that_cannot_be_read_is_named_likewise(sent, kernel):
-    """A bad sector is met in the thread; the error is a sendfile's."""
+async def test_read_error_in_the_thread_names_file_and_position(sent, kernel):
+    """The thread finds the bad sector, and raises the same error as sendfile would."""
     kernel.cached.clear()
     kernel.read_error = errno.EIO
     with pytest.raises(DiskError, match=rf"cannot read {sent.file.path} at 7: Input/out") as caught:
@@ -199,8 +200,8 @@ async def test_a_cold_page_that_cannot_be_read_is_named_likewise(sent, kernel):
 
 
 @pytest.mark.parametrize("error", [errno.EINVAL, errno.ENOSYS])
-async def test_where_sendfile_does_not_work_the_bytes_are_copied(sent, kernel, error):
-    """A file system without splice is slower, and no broken link: a thread reads each piece."""
+async def test_copies_bytes_where_sendfile_does_not_work(sent, kernel, error):
+    """Without splice a thread reads each piece: this is slower, but the link works."""
     kernel.send_error = error
     assert await sent.send(1, SIZE - 1) == sent.data[1:]
     assert sent.offload.runs == (SIZE - 1) // COPY_SIZE + 1
@@ -211,16 +212,16 @@ async def test_where_sendfile_does_not_work_the_bytes_are_copied(sent, kernel, e
 
 
 @pytest.mark.parametrize("error", [None, errno.EINVAL], ids=["sent", "copied"])
-async def test_a_file_that_ends_early_is_an_error(sent, kernel, error):
-    """It names where; what was there was sent."""
+async def test_file_that_ends_early_raises_disk_error(sent, kernel, error):
+    """The error names the end; the bytes before it have been sent."""
     kernel.send_error = error
     with pytest.raises(DiskError, match=f"ended at {SIZE}, before {SIZE + 1}"):
         await sent.send_file(sent.sock, sent.file, SIZE - 10, 11)
     assert await sent.peer.recv(100) == sent.data[-10:]
 
 
-async def test_few_cold_reads_have_a_thread_at_a_time(sent, kernel):
-    """The others wait for their turn, and a flush finds a thread."""
+async def test_concurrent_cold_reads_are_limited(sent, kernel):
+    """Further reads wait for their turn, so threads remain for flushes."""
     kernel.cached.clear()
     sent.offload.hang()
     async with trio.open_nursery() as nursery:
@@ -232,8 +233,8 @@ async def test_few_cold_reads_have_a_thread_at_a_time(sent, kernel):
     assert sent.offload.runs == 3 * THREADS_MAX
 
 
-async def test_a_link_that_closes_meanwhile_is_broken_and_nobody_elses(sent, kernel):
-    """Its descriptor's number may be another socket's by the time that the disk has answered."""
+async def test_socket_closed_during_a_read_raises_ebadf(sent, kernel):
+    """By then another socket may have the same descriptor number; it must receive nothing."""
     kernel.cached.clear()
     sent.offload.hang()
     with pytest.RaisesGroup(pytest.RaisesExc(OSError, check=lambda e: e.errno == errno.EBADF)):
@@ -248,8 +249,8 @@ async def test_a_link_that_closes_meanwhile_is_broken_and_nobody_elses(sent, ker
     assert await sent.peer.recv(1) == b""
 
 
-async def test_a_cold_file_of_this_machine_is_read_in_a_thread(sent):
-    """The real kernel, its pages dropped: the bytes are right, and it says what is missing."""
+async def test_cold_file_of_the_real_kernel_is_read_in_a_thread(sent):
+    """The test drops the real pages; the kernel says whether that made the file cold."""
     descriptor = sent.file.fileno()
     os.fsync(descriptor)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -258,7 +259,7 @@ async def test_a_cold_file_of_this_machine_is_read_in_a_thread(sent):
     except BlockingIOError:
         is_cold = True
     except OSError:
-        is_cold = False  # tmpfs: it says nothing, and has no disk
+        is_cold = False  # tmpfs has no disk, and cannot be probed
     else:
         is_cold = False  # the file system keeps its pages
     assert await sent.send(0, STEP_SIZE) == sent.data[:STEP_SIZE]
@@ -268,8 +269,8 @@ async def test_a_cold_file_of_this_machine_is_read_in_a_thread(sent):
     assert sent.offload.runs == runs
 
 
-async def test_the_real_environment_sends_so(sent, kernel):
-    """Its threads are those of its off-load."""
+async def test_real_environment_uses_real_send_file(sent, kernel):
+    """It reads in the threads of the environment's own off-load."""
     send_file = real_env().send_file
     assert isinstance(send_file, sending.RealSendFile)
     kernel.cached.clear()

@@ -1,4 +1,4 @@
-"""The maker of mapped files: ahead of need, one at a time, and well again once there is space."""
+"""The service that makes mapped files: ahead of need, one at a time, again once there is space."""
 
 import pytest
 import trio
@@ -15,7 +15,7 @@ from tests.support.store.open_log import FILE_SIZE, append, open_log
 
 
 class World:
-    """A log, its service, and the disk under both."""
+    """A log, its service, and their disk."""
 
     def __init__(self, *, master=True):
         self.disk, self.offload = FakeDisk(), FakeOffload()
@@ -37,14 +37,14 @@ async def world(nursery):
     return made
 
 
-async def test_the_first_file_is_made_without_being_asked_for(world, autojump_clock):
-    """A master is ready for its first message before it comes."""
+async def test_first_file_is_made_at_the_start(world, autojump_clock):
+    """A master is ready before its first message comes."""
     assert world.queue.prepared.file_from_offset == 0
     assert world.service.last_error is None
 
 
-async def test_the_next_file_is_made_while_the_last_fills(world, autojump_clock):
-    """At half of the file; the roll then finds it and nobody waits."""
+async def test_next_file_is_made_when_the_last_is_half_full(world, autojump_clock):
+    """The roll then finds it and waits for nothing."""
     world.fill_half()
     await trio.testing.wait_all_tasks_blocked()
     assert world.queue.prepared.file_from_offset == FILE_SIZE
@@ -52,8 +52,8 @@ async def test_the_next_file_is_made_while_the_last_fills(world, autojump_clock)
     assert world.log.append_message(large).physic_offset == FILE_SIZE
 
 
-async def test_an_empty_slaves_file_is_made_when_its_place_is_known(nursery, autojump_clock):
-    """The first bytes say where; until then there is no file at all."""
+async def test_empty_slaves_file_is_made_once_its_offset_is_known(nursery, autojump_clock):
+    """The first bytes bring the offset; until then there is no file at all."""
     world = World(master=False)
     nursery.start_soon(world.service.run)
     await trio.testing.wait_all_tasks_blocked()
@@ -63,15 +63,15 @@ async def test_an_empty_slaves_file_is_made_when_its_place_is_known(nursery, aut
     assert world.log.append_data(2 * FILE_SIZE, memoryview(b"x"))
 
 
-async def test_waiting_for_a_file_that_is_there_is_no_wait(world, autojump_clock):
-    """Also where none is needed yet."""
+async def test_wait_for_an_existing_file_returns_at_once(world, autojump_clock):
+    """The same if no file is needed yet."""
     start = trio.current_time()
     await world.service.wait_for_file()
     assert trio.current_time() == start
 
 
-async def test_a_wait_ends_with_the_file(world, autojump_clock):
-    """An append that found no file goes on as soon as it is made."""
+async def test_waits_end_when_the_file_is_made(world, autojump_clock):
+    """An append that found no file then succeeds."""
     world.offload.hang()
     world.fill_half()
     large = Message("t", bytes(3000))
@@ -92,8 +92,8 @@ async def test_a_wait_ends_with_the_file(world, autojump_clock):
     assert world.log.append_message(large).status is AppendMessageStatus.PUT_OK
 
 
-async def test_a_full_disk_is_told_to_whoever_waits_and_heals(world, autojump_clock):
-    """The error is kept; each wait is a new attempt; space that comes back is found."""
+async def test_full_disk_fails_each_wait_until_there_is_space(world, autojump_clock):
+    """Each wait is a new attempt; the last error is kept until one succeeds."""
     error = disk_full()
     world.disk.fail("create_file", error)
     world.fill_half()
@@ -109,8 +109,8 @@ async def test_a_full_disk_is_told_to_whoever_waits_and_heals(world, autojump_cl
     assert world.queue.prepared.file_from_offset == FILE_SIZE
 
 
-async def test_a_failed_attempt_is_not_repeated_by_itself(world, autojump_clock):
-    """An idle node with a full disk does nothing until somebody needs the file."""
+async def test_failed_attempt_is_not_repeated_without_a_wait(world, autojump_clock):
+    """An idle node with a full disk does nothing until a file is needed."""
     world.disk.fail("create_file", disk_full())
     before = world.disk.counts["create_file"]
     world.fill_half()
@@ -118,8 +118,8 @@ async def test_a_failed_attempt_is_not_repeated_by_itself(world, autojump_clock)
     assert world.disk.counts["create_file"] == before + 1
 
 
-async def test_a_wait_that_is_given_up_leaves_the_service_in_order(world, autojump_clock):
-    """The attempt that hangs goes on, and its file is used."""
+async def test_cancelled_wait_does_not_end_the_attempt(world, autojump_clock):
+    """The hanging attempt goes on, and its file is used."""
     world.offload.hang()
     world.fill_half()
     with trio.move_on_after(5) as scope:
@@ -130,8 +130,8 @@ async def test_a_wait_that_is_given_up_leaves_the_service_in_order(world, autoju
     assert world.queue.prepared is not None
 
 
-async def test_a_service_that_is_stopped_ends_its_attempt(autojump_clock):
-    """No file is left half-made: the attempt is ended, and a clean close removes the file."""
+async def test_stop_completes_the_running_attempt(autojump_clock):
+    """No half-made file is left, and a clean close removes the prepared one."""
     world = World()
     world.offload.hang()
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""The checkpoint says what is on disk: no more, no later than a second, and whatever fails."""
+"""The checkpoint never claims more than is on disk, and is written at most once a second."""
 
 import errno
 
@@ -19,7 +19,7 @@ from tests.support.store.open_log import DATA_DIR, append, make_file
 
 
 def saved(world):
-    """What the next start would read."""
+    """Return the checkpoint that the next start would read."""
     return StoreCheckpoint.open(world.disk.kill(), DATA_DIR)
 
 
@@ -31,8 +31,8 @@ async def running(nursery):
     return world
 
 
-async def test_each_pass_notes_how_far_the_log_is_on_disk(running, autojump_clock):
-    """Offset and store time of the last record that was synced."""
+async def test_each_pass_records_the_flushed_offset_and_time(running, autojump_clock):
+    """They are those of the last record that was synced."""
     running.clock.ms += 1_000
     request = running.put()
     await request.wait()
@@ -43,8 +43,8 @@ async def test_each_pass_notes_how_far_the_log_is_on_disk(running, autojump_cloc
     assert saved(running).physic_msg_timestamp == running.clock.ms
 
 
-async def test_nothing_is_noted_before_it_is_synced(running, autojump_clock):
-    """A record that is appended while a sync runs is not in what the sync claims."""
+async def test_record_appended_during_a_sync_is_not_claimed(running, autojump_clock):
+    """Neither its end nor its store time."""
     await running.put().wait()
     running.offload.hang()
     first = running.put()
@@ -60,7 +60,7 @@ async def test_nothing_is_noted_before_it_is_synced(running, autojump_clock):
 
 
 async def test_the_file_is_written_once_a_second_at_most(running, autojump_clock):
-    """However many syncs there are; and not at all while nothing changes."""
+    """However many syncs there are, and not at all while nothing changes."""
     written = []
     flush = running.checkpoint.flush
     running.checkpoint_flusher.checkpoint = Spy(running.checkpoint, flush, written)
@@ -90,16 +90,16 @@ class Spy:
         self.checkpoint.flush()
 
 
-async def test_a_stop_writes_it(autojump_clock):
-    """The last act: what was flushed last is in it."""
+async def test_stop_writes_the_checkpoint(autojump_clock):
+    """It is written last, so it covers the last flush."""
     world = World(with_checkpoint=True)
     world.put()
     await world.manager.flush_all()
     assert saved(world).flushed_offset == world.log.max_offset > 0
 
 
-async def test_a_pass_by_pages_claims_no_time_for_what_it_left(autojump_clock):
-    """The last record is not synced, so its time is not the log's."""
+async def test_pass_by_pages_does_not_claim_the_time_of_the_rest(autojump_clock):
+    """The last record is not synced, so its time is not the checkpoint's."""
     world = World(FlushDiskType.ASYNC_FLUSH, with_checkpoint=True)
     flusher = world.manager._flusher
     world.append(3000)
@@ -112,8 +112,8 @@ async def test_a_pass_by_pages_claims_no_time_for_what_it_left(autojump_clock):
     assert world.checkpoint.physic_msg_timestamp == world.clock.ms
 
 
-async def test_with_a_pool_only_committed_records_give_the_time(autojump_clock):
-    """The newest record's time would claim what is in a buffer."""
+async def test_pool_takes_the_time_from_committed_records_only(autojump_clock):
+    """The newest record may still be in a write buffer."""
     world = World(FlushDiskType.ASYNC_FLUSH, with_checkpoint=True, transient_store_pool_enable=True)
     make_file(world.log)
     world.append(10)
@@ -129,7 +129,7 @@ async def test_with_a_pool_only_committed_records_give_the_time(autojump_clock):
 
 
 async def test_a_slave_takes_the_time_from_its_dispatch(autojump_clock):
-    """It appends bytes, not records (rocketmq #1153: a slave without it starts slowly)."""
+    """It appends bytes, not records (rocketmq #1153: a slave without a time starts slowly)."""
     from hastore.flush.flush_manager import FlushManager
 
     world = World(master=False)
@@ -148,7 +148,7 @@ async def test_a_slave_takes_the_time_from_its_dispatch(autojump_clock):
     assert (checkpoint.flushed_offset, checkpoint.physic_msg_timestamp) == (100, 4_711)
 
 
-async def test_a_time_never_goes_back(autojump_clock):
+async def test_checkpoint_times_never_go_back(autojump_clock):
     """What is on disk stays on disk."""
     flusher = CheckpointFlusher(fake_env(FakeDisk()), StoreCheckpoint(FakeDisk(), "/d/checkpoint"))
     flusher.record_flushed(10, 500)
@@ -168,8 +168,8 @@ def no_descriptor():
 
 
 @pytest.mark.parametrize("refusal", [disk_full, no_descriptor])
-async def test_what_will_pass_ends_nothing(running, autojump_clock, caplog, refusal):
-    """A full disk, no descriptor: the older checkpoint is still true; it is written again later."""
+async def test_temporary_write_error_ends_nothing(running, autojump_clock, caplog, refusal):
+    """On a full disk, or without a descriptor, the older checkpoint is still true."""
     running.disk.fail("write_file", refusal())
     await running.put().wait()
     await trio.sleep(1.5)
@@ -182,8 +182,8 @@ async def test_what_will_pass_ends_nothing(running, autojump_clock, caplog, refu
     assert saved(running).flushed_offset == running.log.max_offset
 
 
-async def test_another_error_of_the_disk_is_fail_stop(autojump_clock):
-    """A disk that cannot write 4 KiB is not one to acknowledge anything on."""
+async def test_other_write_error_is_fail_stop(autojump_clock):
+    """A node must not acknowledge anything on a disk that cannot write 4 KiB."""
     world = World(with_checkpoint=True)
     world.disk.fail(
         "write_file", DiskError("cannot write: Input/output error", path="/d/checkpoint")

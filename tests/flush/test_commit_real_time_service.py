@@ -1,4 +1,4 @@
-"""TransientStorePool: commits by pages and by time, then the flush; errors that are final."""
+"""TransientStorePool: commits by pages and by time, then the flush; errors are final."""
 
 import attrs
 import pytest
@@ -43,7 +43,7 @@ async def test_a_message_is_readable_within_the_thorough_interval(nursery, autoj
 
 
 async def test_four_pages_are_committed_at_once(nursery, autojump_clock):
-    """An append that makes them four wakes the service; nobody waits for the timer."""
+    """The append that completes four pages wakes the service before the timer does."""
     world = await started(nursery, pool_world())
     world.append(10)
     await trio.testing.wait_all_tasks_blocked()
@@ -57,7 +57,7 @@ async def test_four_pages_are_committed_at_once(nursery, autojump_clock):
     assert trio.current_time() == before
 
 
-async def test_an_append_below_the_next_four_pages_wakes_nobody(nursery, autojump_clock):
+async def test_append_below_four_pages_does_not_wake_the_service(nursery, autojump_clock):
     """A task switch costs more than an append."""
     world = await started(nursery, pool_world())
     world.append(10)
@@ -82,7 +82,7 @@ async def test_a_commit_wakes_the_flush(nursery, autojump_clock):
 
 
 async def test_an_idle_node_with_a_pool_has_no_timer(nursery, autojump_clock):
-    """Neither the commit's nor the flush's."""
+    """Neither the commit nor the flush has one."""
     world = await started(nursery, pool_world())
     world.append(10)
     await trio.sleep(20)
@@ -93,7 +93,7 @@ async def test_an_idle_node_with_a_pool_has_no_timer(nursery, autojump_clock):
     assert world.offload.runs == runs
 
 
-async def test_not_timed_flushes_wait_for_commits_without_spinning(nursery, autojump_clock):
+async def test_untimed_flush_waits_for_a_commit_without_spinning(nursery, autojump_clock):
     """While a commit hangs there is nothing to flush, and nothing runs."""
     world = await started(nursery, pool_world(flush_commit_log_timed=False))
     world.offload.hang()
@@ -108,8 +108,8 @@ async def test_not_timed_flushes_wait_for_commits_without_spinning(nursery, auto
     assert world.is_flushed
 
 
-async def test_buffers_go_round_over_many_files(nursery, autojump_clock):
-    """Two or three are in use at a time; the log is whole."""
+async def test_buffers_are_reused_over_many_files(nursery, autojump_clock):
+    """Two or three are in use at a time; the log is complete."""
     world = await started(nursery, pool_world(file_size=4 * PAGE, transient_store_pool_size=3))
     for index in range(100):
         world.append(900 + index)
@@ -124,8 +124,8 @@ async def test_buffers_go_round_over_many_files(nursery, autojump_clock):
     assert again.max_offset == world.log.max_offset
 
 
-async def test_a_kill_loses_what_was_not_committed_and_no_more(nursery, autojump_clock):
-    """RocketMQ's meaning of the pool; recovery finds whole records."""
+async def test_kill_loses_only_uncommitted_messages(nursery, autojump_clock):
+    """RocketMQ's pool loses them too; recovery finds whole records."""
     world = await started(nursery, pool_world())
     world.append(5 * PAGE)
     await trio.sleep(0.3)
@@ -139,7 +139,7 @@ async def test_a_kill_loses_what_was_not_committed_and_no_more(nursery, autojump
     assert append(again).physic_offset == committed
 
 
-async def test_a_power_cut_loses_what_was_not_flushed(nursery, autojump_clock):
+async def test_power_cut_loses_unflushed_messages(nursery, autojump_clock):
     """A committed message is in the page cache only."""
     world = await started(nursery, pool_world())
     flushed = world.log.max_offset
@@ -152,7 +152,7 @@ async def test_a_power_cut_loses_what_was_not_flushed(nursery, autojump_clock):
 
 
 async def test_a_failed_commit_is_fail_stop_and_never_tried_again(autojump_clock):
-    """P7: the error comes out of ``run``, after everybody was told in the same step."""
+    """P7: the error comes out of ``run``, after it was reported in the same step."""
     world = pool_world()
     world.append(10)
     error = DiskError("cannot write /d/x: Input/output error", path="/d/x")
@@ -160,7 +160,7 @@ async def test_a_failed_commit_is_fail_stop_and_never_tried_again(autojump_clock
     with pytest.raises(DiskError, match="Input/output error"):
         await world.manager.run()
     assert world.failed == [(error, 0)]
-    world.disk.heal()  # it has healed; nobody tries
+    world.disk.heal()  # the disk works again, but nothing is tried
     before = world.disk.files()
     with pytest.raises(DiskError, match="Input/output error"):
         await world.manager.flush_all()
@@ -170,7 +170,7 @@ async def test_a_failed_commit_is_fail_stop_and_never_tried_again(autojump_clock
 
 
 async def test_a_failed_sync_ends_a_node_with_a_pool_too(autojump_clock):
-    """What was committed stays readable; nothing counts as flushed."""
+    """Committed bytes stay readable; none count as flushed."""
     world = pool_world()
     world.append(10)
     world.disk.fail("sync", DiskError("no", path="/d/x"))
@@ -179,7 +179,7 @@ async def test_a_failed_sync_ends_a_node_with_a_pool_too(autojump_clock):
     assert world.log.flushed_offset == 0 < world.log.readable_offset
 
 
-async def test_a_disk_that_hangs_in_a_commit_stops_no_append(nursery, autojump_clock):
+async def test_hanging_commit_stops_no_append(nursery, autojump_clock):
     """Appends go to the buffer; the commit that returns late still counts."""
     world = await started(nursery, pool_world())
     world.offload.hang()
@@ -206,8 +206,8 @@ async def test_a_stop_commits_and_flushes_the_rest(autojump_clock):
     assert again.max_offset > 0
 
 
-async def test_the_buffers_are_locked_by_the_service_not_by_the_loop(nursery, autojump_clock):
-    """Mlock of a gigabyte takes a while: it runs in a thread."""
+async def test_buffers_are_locked_by_the_service_in_a_thread(nursery, autojump_clock):
+    """An mlock of a gigabyte takes a while."""
     world = World(FlushDiskType.ASYNC_FLUSH)
     make_file(world.log)  # as a master does before its services run
     config = attrs.evolve(world.config, transient_store_pool_enable=True)
@@ -219,7 +219,7 @@ async def test_the_buffers_are_locked_by_the_service_not_by_the_loop(nursery, au
 
 
 def test_sync_flush_with_a_pool_is_refused():
-    """RocketMQ 4 takes it and ignores the pool: here it is said."""
+    """RocketMQ 4 accepts it and ignores the pool."""
     with pytest.raises(ConfigError, match="ASYNC_FLUSH"):
         StoreConfig(
             data_dir="/d",
@@ -229,15 +229,15 @@ def test_sync_flush_with_a_pool_is_refused():
 
 
 def test_a_slave_with_a_pool_is_refused():
-    """It reports what it has stored, and a buffer is no store."""
+    """A slave reports what it has stored, and a write buffer stores nothing."""
     store = StoreConfig(data_dir="/d", transient_store_pool_enable=True)
     assert MasterConfig(store=store).store is store
     with pytest.raises(ConfigError, match="slave"):
         SlaveConfig(store=store, master=("127.0.0.1", 1))
 
 
-async def test_a_batch_goes_through_the_buffer_as_well(nursery, autojump_clock):
-    """All of it or nothing is readable."""
+async def test_batch_becomes_readable_as_a_whole(nursery, autojump_clock):
+    """It goes through the write buffer like a single message."""
     world = await started(nursery, pool_world())
     end = world.log.readable_offset
     append(world.log, [Message("t", bytes(100)), Message("t", bytes(100))])

@@ -1,4 +1,4 @@
-"""The last flush of a stop: once more for what came meanwhile, never again for what failed."""
+"""The last flush of a stop: repeated for new appends, never after a failed sync."""
 
 import pytest
 import trio.testing
@@ -11,7 +11,7 @@ from tests.support.env.scripted_disk import sync_failed
 
 
 def append_at_each_sync(world, count):
-    """Let something append while each of the next syncs runs."""
+    """Append something during each of the next ``count`` syncs."""
     left = [count]
 
     def append(_sync):
@@ -23,8 +23,8 @@ def append_at_each_sync(world, count):
 
 
 @pytest.mark.parametrize("pool", [False, True])
-async def test_what_is_appended_meanwhile_makes_another_pass(autojump_clock, caplog, pool):
-    """Counted, and said in the log."""
+async def test_appends_during_the_last_flush_cause_another_pass(autojump_clock, caplog, pool):
+    """The retries are counted and logged."""
     caplog.set_level("INFO")
     world = World(FlushDiskType.ASYNC_FLUSH, transient_store_pool_enable=pool)
     world.append(10)
@@ -36,7 +36,7 @@ async def test_what_is_appended_meanwhile_makes_another_pass(autojump_clock, cap
 
 
 async def test_a_stop_without_appends_is_one_pass(autojump_clock, caplog):
-    """Nothing to count, nothing to say."""
+    """Nothing is counted, nothing is logged."""
     caplog.set_level("INFO")
     world = World()
     world.append(10)
@@ -45,8 +45,8 @@ async def test_a_stop_without_appends_is_one_pass(autojump_clock, caplog):
     assert "flushed_with_retries" not in caplog.text
 
 
-async def test_appends_without_end_end_the_last_flush_all_the_same(autojump_clock):
-    """Ten retries, as RocketMQ; what is left makes the stop an unclean one."""
+async def test_last_flush_ends_after_ten_retries(autojump_clock):
+    """RocketMQ's limit; the unflushed rest makes the stop an unclean one."""
     world = World()
     world.append(10)
     append_at_each_sync(world, 1_000)
@@ -56,7 +56,7 @@ async def test_appends_without_end_end_the_last_flush_all_the_same(autojump_cloc
     assert world.manager.flush_passes == 11
 
 
-async def test_a_sync_that_failed_is_not_tried_again(autojump_clock):
+async def test_failed_sync_is_not_tried_again(autojump_clock):
     """A second fdatasync would claim success for bytes that the disk does not have."""
     world = World()
     world.append(10)
@@ -70,8 +70,8 @@ async def test_a_sync_that_failed_is_not_tried_again(autojump_clock):
     assert not world.is_flushed
 
 
-async def test_the_last_flush_waits_for_a_commit_that_runs(autojump_clock, nursery):
-    """And then finds nothing left to do twice."""
+async def test_last_flush_waits_for_a_running_commit(autojump_clock, nursery):
+    """It then repeats neither the commit nor the flush."""
     world = World(FlushDiskType.ASYNC_FLUSH, transient_store_pool_enable=True)
     nursery.start_soon(world.manager.run)
     await trio.testing.wait_all_tasks_blocked()

@@ -1,4 +1,4 @@
-"""The consume queues' flush: by pages and by time, and a checkpoint that claims no more."""
+"""The consume queues' flush: by pages and by time; its checkpoint claims only what is on disk."""
 
 import pytest
 import trio
@@ -20,7 +20,7 @@ PAGE_UNITS = 205
 
 
 class Index:
-    """An index that notes what it is asked; the real one has its own tests."""
+    """A fake index that records its calls; the real one has its own tests."""
 
     def __init__(self):
         self.path = "index"
@@ -64,7 +64,7 @@ class World:
         )
 
     def dispatch(self, units=1, queue_id=0, at_ms=None):
-        """Put units, commit them, tell the service."""
+        """Put units, commit them, notify the service."""
         for _ in range(units):
             queue_offset = self.next_offsets.get(queue_id, 0)
             self.queues.put("t", queue_id, queue_offset, self.offset, 100, 7)
@@ -75,7 +75,7 @@ class World:
         self.service.notify_dispatched()
 
     def durable(self, queue_id=0):
-        """The queue as the next boot finds it: its number of units."""
+        """Return how many units of a queue the next start would find after a power cut."""
         queues = ConsumeQueueStore.load(self.disk.cut_power(), DATA_DIR, FILE_SIZE)
         queues.recover()
         queue = queues.find("t", queue_id)
@@ -88,20 +88,20 @@ async def world(nursery):
     nursery.start_soon(made.service.run)
     await trio.testing.wait_all_tasks_blocked()
     made.dispatch()
-    await trio.sleep(2)  # the first pass is a thorough one: have it behind us
+    await trio.sleep(2)  # the first pass is a thorough one: get it over with
     assert made.durable() == 1
     return made
 
 
 async def test_the_first_units_after_a_start_are_synced_by_a_thorough_pass(world, autojump_clock):
-    """File, directories, index, checkpoint."""
+    """It syncs the file and its directories, and moves the checkpoint."""
     assert world.queues.dirty_dirs() == []
     assert world.checkpoint.logics_msg_timestamp == world.dispatched_ms == 1
     assert f"{DATA_DIR}/consumequeue/t/0" in world.disk.syncs
 
 
 async def test_two_dirty_pages_are_synced_after_the_interval(world, autojump_clock):
-    """The checkpoint does not move: what has fewer pages is not on the disk."""
+    """The checkpoint does not move, because queues with fewer pages are not on disk."""
     world.dispatch(2 * PAGE_UNITS)
     world.dispatch(1, queue_id=1)
     await trio.sleep(1.5)
@@ -110,8 +110,8 @@ async def test_two_dirty_pages_are_synced_after_the_interval(world, autojump_clo
     assert world.checkpoint.logics_msg_timestamp == 1
 
 
-async def test_less_waits_for_the_thorough_pass(world, autojump_clock):
-    """60 s after the last one; then the checkpoint says so."""
+async def test_fewer_dirty_pages_wait_for_the_thorough_pass(world, autojump_clock):
+    """It comes 60 s after the last one, and moves the checkpoint."""
     world.dispatch(10, at_ms=5_000)
     await trio.sleep(50)
     assert world.durable() == 1
@@ -120,8 +120,8 @@ async def test_less_waits_for_the_thorough_pass(world, autojump_clock):
     assert world.checkpoint.logics_msg_timestamp == 5_000
 
 
-async def test_the_checkpoint_names_the_time_at_which_the_pass_began(autojump_clock):
-    """What is dispatched while the disk works is in the page cache only."""
+async def test_checkpoint_time_is_that_of_the_start_of_the_pass(autojump_clock):
+    """Units that are dispatched while the disk works are in the page cache only."""
     world = World()
     world.dispatch(at_ms=1_000)
     world.offload.hang()
@@ -138,7 +138,7 @@ async def test_the_checkpoint_names_the_time_at_which_the_pass_began(autojump_cl
 
 
 async def test_an_idle_node_syncs_nothing_and_has_no_timer(world, autojump_clock):
-    """Everything is on the disk and the checkpoint says so: nothing is left to do."""
+    """Everything is on disk, and the checkpoint says so."""
     world.dispatch(5)
     await trio.sleep(130)
     assert not world.service.is_dirty
@@ -149,7 +149,7 @@ async def test_an_idle_node_syncs_nothing_and_has_no_timer(world, autojump_clock
 
 
 async def test_the_index_is_synced_with_thorough_passes_only(world, autojump_clock):
-    """Its slots are all over the file: one sync of it costs many writes."""
+    """Its slots are all over the file, so one sync of it costs many writes."""
     world.index.is_dirty = True
     world.dispatch(2 * PAGE_UNITS)
     await trio.sleep(2)
@@ -158,8 +158,8 @@ async def test_the_index_is_synced_with_thorough_passes_only(world, autojump_clo
     assert world.index.events == ["sync", "mark"]
 
 
-async def test_no_index_is_fine(autojump_clock):
-    """message_index_enable false."""
+async def test_flush_works_without_an_index(autojump_clock):
+    """The case of message_index_enable false."""
     world = World()
     world.service.index_service = None
     world.dispatch(3)
@@ -168,7 +168,7 @@ async def test_no_index_is_fine(autojump_clock):
 
 
 async def test_many_queues_are_all_synced_by_one_thorough_pass(autojump_clock):
-    """The store gives 128 files at a time."""
+    """The store returns 128 files at a time."""
     world = World()
     for queue_id in range(300):
         world.dispatch(1, queue_id=queue_id)
@@ -178,8 +178,8 @@ async def test_many_queues_are_all_synced_by_one_thorough_pass(autojump_clock):
     assert world.service.passes == 3
 
 
-async def test_writes_without_end_do_not_make_a_pass_without_end(autojump_clock):
-    """Each file that was dirty at the beginning has its turn; then the pass is over."""
+async def test_pass_ends_although_writes_continue(autojump_clock):
+    """It syncs each file that was dirty at its start, and is then over."""
     world = World()
     for queue_id in range(300):
         world.dispatch(1, queue_id=queue_id)
@@ -198,7 +198,7 @@ async def test_writes_without_end_do_not_make_a_pass_without_end(autojump_clock)
 
 
 async def test_a_failed_sync_is_fail_stop(autojump_clock):
-    """The disk is the log's too; the checkpoint stays where it was, and nothing is tried again."""
+    """The checkpoint does not move, and nothing is tried again."""
     world = World()
     world.dispatch(3)
     world.disk.fail("sync", sync_failed())
@@ -212,8 +212,8 @@ async def test_a_failed_sync_is_fail_stop(autojump_clock):
     assert world.checkpoint.logics_msg_timestamp == 0
 
 
-async def test_a_full_disk_only_delays(autojump_clock, caplog):
-    """An index that meets a hole on a full disk: told once, tried with each pass, healed."""
+async def test_full_disk_only_delays_the_flush(autojump_clock, caplog):
+    """The index meets a hole: the error is logged once, and every pass tries again."""
     world = World()
     world.index.is_dirty, world.index.error = True, disk_full()
     world.dispatch(3)
@@ -227,7 +227,7 @@ async def test_a_full_disk_only_delays(autojump_clock, caplog):
 
 
 async def test_a_directory_that_cannot_be_synced_is_fail_stop(autojump_clock):
-    """Without its name a file is not on the disk."""
+    """A file without its name is not on disk."""
     world = World()
     world.disk.fail("sync_dir", DiskError("cannot sync: Input/output error", path="/d"))
     world.dispatch(1)

@@ -1,4 +1,4 @@
-"""Flushing: one sync for all that wait, deadlines that hold, and an error that is final."""
+"""Flushing: one sync for all waiting puts, deadlines that hold, and errors that are final."""
 
 import pytest
 import trio
@@ -61,12 +61,12 @@ class World:
         )
 
     def append(self, size):
-        """Append a body of ``size`` bytes, as a put does that waits for nothing."""
+        """Append a body of ``size`` bytes, as a put that waits for nothing does."""
         append(self.log, Message("t", bytes(size)))
         self.manager.notify_appended()
 
     def put(self, size=10):
-        """Append and wait for the disk, as put_message does; give the request."""
+        """Append and wait for the disk, as put_message does; return the request."""
         result = append(self.log, Message("t", bytes(size)))
         self.manager.notify_appended()
         request = GroupCommitRequest("t", 0)
@@ -81,10 +81,10 @@ class World:
 
 
 async def started(nursery, world):
-    """A world whose services wait for what comes."""
+    """Return a world whose services are running and idle."""
     nursery.start_soon(world.manager.run)
     await trio.testing.wait_all_tasks_blocked()
-    world.append(0)  # the first pass is a thorough one: have it behind us
+    world.append(0)  # the first pass is a thorough one: get it over with
     await trio.sleep(1)
     assert world.is_flushed
     return world
@@ -106,7 +106,7 @@ async def running(world, nursery):
 
 
 async def test_a_put_is_released_once_its_bytes_are_synced(running, autojump_clock):
-    """Not before: what the next boot finds holds the record."""
+    """The next start after a power cut finds the record."""
     request = running.put()
     assert request.status is None
     assert await request.wait() is OK
@@ -115,8 +115,8 @@ async def test_a_put_is_released_once_its_bytes_are_synced(running, autojump_clo
     assert open_log(fake_env(after)).max_offset == running.log.max_offset
 
 
-async def test_one_sync_serves_all_that_came_while_the_last_ran(running, autojump_clock):
-    """100 puts during a slow sync need one more, not 100."""
+async def test_puts_during_a_sync_share_the_next_one(running, autojump_clock):
+    """25 puts during a slow sync need one more, not 25."""
     running.offload.hang()
     first = running.put()
     await trio.testing.wait_all_tasks_blocked()
@@ -129,8 +129,8 @@ async def test_one_sync_serves_all_that_came_while_the_last_ran(running, autojum
     assert len(running.disk.syncs) == 2
 
 
-async def test_a_roll_syncs_both_files_before_anything_is_released(running, autojump_clock):
-    """The BLANK's file too: the log has no hole."""
+async def test_a_roll_syncs_both_files_before_a_put_is_released(running, autojump_clock):
+    """Without the old file, which ends with a BLANK, the log would have a hole."""
     first = running.put(3000)
     running.disk.syncs.clear()
     second = running.put(3000)
@@ -158,7 +158,7 @@ async def test_a_disk_that_hangs_delays_no_answer(running, autojump_clock):
 
 
 async def test_a_late_sync_still_counts(running, autojump_clock):
-    """The put that timed out stays timed out; the offset advances, the next put is quick."""
+    """The put that timed out stays timed out; the offset advances, and the next put succeeds."""
     running.offload.hang()
     late = running.put()
     assert await late.wait() is TIMEOUT
@@ -169,8 +169,8 @@ async def test_a_late_sync_still_counts(running, autojump_clock):
     assert await running.put().wait() is OK
 
 
-async def test_puts_that_wait_for_nobody_are_synced_too(running, autojump_clock):
-    """WAIT=false, or a slave's bytes: nobody queues, the sync happens all the same."""
+async def test_appends_without_a_waiting_put_are_synced_too(running, autojump_clock):
+    """They come from WAIT=false, or from a slave's master."""
     append(running.log)
     running.manager.notify_appended()
     await trio.testing.wait_all_tasks_blocked()
@@ -178,7 +178,7 @@ async def test_puts_that_wait_for_nobody_are_synced_too(running, autojump_clock)
 
 
 async def test_a_slave_with_sync_flush_syncs_what_it_copies(nursery, autojump_clock):
-    """It is what lets such a slave acknowledge only what is on its disk."""
+    """Therefore it can acknowledge only what is on its disk."""
     world = World(master=False)
     nursery.start_soon(world.manager.run)
     for offset in (0, 100, 200):
@@ -197,8 +197,8 @@ async def test_an_idle_service_syncs_nothing(running, autojump_clock):
 
 
 @given(st.lists(st.sampled_from(["put", "hang", "go_on", "pass", "second"]), max_size=25))
-def test_no_release_is_ever_ahead_of_the_disk(steps):
-    """OK only for what a power cut would leave, whatever the order of events."""
+def test_put_ok_always_survives_a_power_cut(steps):
+    """The order of puts, hangs and passes is random; each put also keeps its deadline."""
 
     async def main():
         world = World()
@@ -263,7 +263,7 @@ async def test_a_failed_sync_ends_the_service_for_good(autojump_clock, kind):
         nursery.start_soon(fail_later)
         with pytest.raises(FlushFailedError):
             await world.manager.run()
-    world.disk.heal()  # the device has healed; the kernel would now say OK
+    world.disk.heal()  # the device works again; the kernel would now report success
     syncs = len(world.disk.syncs)
     with pytest.raises(FlushFailedError):
         await world.manager.flush_all()
@@ -274,8 +274,8 @@ async def test_a_failed_sync_ends_the_service_for_good(autojump_clock, kind):
     assert all(request.status is PutMessageStatus.UNKNOWN_ERROR for request in requests)
 
 
-async def test_of_two_files_neither_is_flushed_if_one_fails(world, autojump_clock):
-    """A roll's first file may be on the disk; the offset does not say so."""
+async def test_roll_advances_no_offset_if_one_of_two_syncs_fails(world, autojump_clock):
+    """The first file may be on disk, but the flushed offset does not say so."""
     append(world.log, Message("t", bytes(3000)))
     append(world.log, Message("t", bytes(3000)))
     calls = []
@@ -304,7 +304,7 @@ async def timed(nursery):
 
 
 async def test_the_timer_syncs_half_a_second_after_an_append(timed, autojump_clock):
-    """And everything that came in between with it."""
+    """One pass covers everything that was appended meanwhile."""
     append(timed.log)
     timed.manager.notify_appended()
     await trio.sleep(0.4)
@@ -317,7 +317,7 @@ async def test_the_timer_syncs_half_a_second_after_an_append(timed, autojump_clo
 
 
 async def test_a_busy_log_is_synced_each_interval(timed, autojump_clock):
-    """Two syncs a second, however many appends, once four whole pages are dirty each time."""
+    """Two syncs a second, however many appends, if four whole pages are dirty each time."""
     for _ in range(100):
         append(timed.log, Message("t", bytes(2000)))
         timed.manager.notify_appended()
@@ -326,7 +326,7 @@ async def test_a_busy_log_is_synced_each_interval(timed, autojump_clock):
 
 
 async def test_a_quiet_log_has_no_timer(timed, autojump_clock):
-    """An hour without appends is an hour without a sync, or a wake-up."""
+    """An hour without appends is an hour without a pass or a sync."""
     append(timed.log)
     timed.manager.notify_appended()
     await trio.sleep(2)
@@ -335,7 +335,7 @@ async def test_a_quiet_log_has_no_timer(timed, autojump_clock):
     assert (timed.manager.flush_passes, len(timed.disk.syncs)) == (passes, syncs)
 
 
-async def test_nobody_waits_for_an_asynchronous_flush(timed, autojump_clock):
+async def test_async_flush_put_does_not_wait(timed, autojump_clock):
     """A put's FLUSH part is done at once."""
     assert timed.put().status is OK
 
@@ -343,8 +343,8 @@ async def test_nobody_waits_for_an_asynchronous_flush(timed, autojump_clock):
 # -- the end -------------------------------------------------------------------------------------
 
 
-async def test_a_stop_flushes_the_rest_and_answers_it(world, autojump_clock):
-    """What still waits when the service has ended is synced by the last flush."""
+async def test_stop_flushes_and_answers_waiting_puts(world, autojump_clock):
+    """The last flush syncs them after the service has ended."""
     request = world.put()
     await world.manager.flush_all()
     assert request.status is OK
@@ -352,8 +352,8 @@ async def test_a_stop_flushes_the_rest_and_answers_it(world, autojump_clock):
     world.log.close(clean=True)
 
 
-async def test_a_stop_during_a_sync_ends_it_first(autojump_clock):
-    """The sync's result is noted, so that the last flush finds the log as it is."""
+async def test_stop_during_a_sync_waits_for_it(autojump_clock):
+    """The sync's result is recorded, so the last flush does not repeat it."""
     world = World()
     world.offload.hang()
     async with trio.open_nursery() as nursery:
@@ -367,8 +367,8 @@ async def test_a_stop_during_a_sync_ends_it_first(autojump_clock):
     assert len(world.disk.syncs) == 1
 
 
-async def test_what_waits_can_be_given_up(world, autojump_clock):
-    """In the order of the log, older ones first, each once."""
+async def test_fail_all_answers_every_waiting_put(world, autojump_clock):
+    """Each request gets the given status and reason."""
     requests = [world.put() for _ in range(3)]
     world.manager.fail_all(TIMEOUT, "the node stops")
     assert [(request.status, request.reason) for request in requests] == [

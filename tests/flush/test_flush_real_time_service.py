@@ -1,4 +1,4 @@
-"""ASYNC_FLUSH: what is synced when, by pages and by time, and no timer without dirty bytes."""
+"""ASYNC_FLUSH: which bytes are synced when, and no timer without dirty bytes."""
 
 import pytest
 import trio
@@ -16,7 +16,7 @@ def timed_world(**config):
     return World(FlushDiskType.ASYNC_FLUSH, file_size=SIZE, **config)
 
 
-async def test_less_than_four_pages_wait_for_the_thorough_pass(nursery, autojump_clock):
+async def test_fewer_than_four_pages_wait_for_the_thorough_pass(nursery, autojump_clock):
     """RocketMQ's flushCommitLogLeastPages and its thorough interval of 10 s."""
     world = await started(nursery, timed_world())
     begin = trio.current_time()
@@ -29,7 +29,7 @@ async def test_less_than_four_pages_wait_for_the_thorough_pass(nursery, autojump
 
 
 async def test_four_dirty_pages_are_synced_at_the_next_interval(nursery, autojump_clock):
-    """And the thorough pass does not come earlier for it."""
+    """Three pages are not enough."""
     world = await started(nursery, timed_world())
     world.append(3 * PAGE)
     await trio.sleep(2)
@@ -39,8 +39,8 @@ async def test_four_dirty_pages_are_synced_at_the_next_interval(nursery, autojum
     assert world.is_flushed
 
 
-async def test_a_full_file_is_synced_whatever_its_pages(nursery, autojump_clock):
-    """A roll leaves nothing behind."""
+async def test_full_file_is_synced_however_few_its_dirty_pages(nursery, autojump_clock):
+    """A roll leaves no unsynced byte in the old file."""
     world = await started(nursery, timed_world())
     while world.log.max_offset < SIZE - 2 * PAGE:
         world.append(PAGE)
@@ -50,9 +50,7 @@ async def test_a_full_file_is_synced_whatever_its_pages(nursery, autojump_clock)
     assert world.manager.flushed_offset >= SIZE
 
 
-async def test_a_first_message_after_a_quiet_time_is_synced_at_the_next_interval(
-    nursery, autojump_clock
-):
+async def test_first_message_after_a_quiet_time_is_synced_at_next_interval(nursery, autojump_clock):
     """The thorough interval counts from the last thorough pass, so it has long passed."""
     world = await started(nursery, timed_world())
     await trio.sleep(60)
@@ -62,8 +60,8 @@ async def test_a_first_message_after_a_quiet_time_is_synced_at_the_next_interval
 
 
 @pytest.mark.parametrize("timed", [True, False])
-async def test_an_idle_node_wakes_for_nothing(nursery, autojump_clock, timed):
-    """An hour: no pass, no sync, and the clock has nothing to jump to."""
+async def test_idle_node_has_no_timer(nursery, autojump_clock, timed):
+    """An hour brings no pass and no sync."""
     world = await started(nursery, timed_world(flush_commit_log_timed=timed))
     world.append(10)
     await trio.sleep(20)
@@ -74,8 +72,8 @@ async def test_an_idle_node_wakes_for_nothing(nursery, autojump_clock, timed):
     assert (world.manager.flush_passes, world.offload.runs) == (passes, runs)
 
 
-async def test_dirty_bytes_that_wait_cause_one_wake_up_not_one_an_interval(nursery, autojump_clock):
-    """Between the look that was not worth it and the thorough pass there is no timer."""
+async def test_dirty_bytes_below_the_limit_cause_one_wake_up(nursery, autojump_clock):
+    """After a pass with too few pages the only timer is that of the thorough pass."""
     world = await started(nursery, timed_world())
     world.append(PAGE)
     await trio.sleep(1.5)
@@ -83,8 +81,8 @@ async def test_dirty_bytes_that_wait_cause_one_wake_up_not_one_an_interval(nurse
     assert trio.lowlevel.current_statistics().seconds_to_next_deadline > 6
 
 
-async def test_not_timed_an_append_wakes_the_service(nursery, autojump_clock):
-    """flush_commit_log_timed false: four pages are synced at once, not at the next interval."""
+async def test_untimed_append_wakes_the_service(nursery, autojump_clock):
+    """With flush_commit_log_timed false, four pages are synced before the next interval."""
     world = await started(nursery, timed_world(flush_commit_log_timed=False))
     world.append(3 * PAGE)
     await trio.testing.wait_all_tasks_blocked()
@@ -96,7 +94,7 @@ async def test_not_timed_an_append_wakes_the_service(nursery, autojump_clock):
     assert trio.current_time() == before
 
 
-async def test_not_timed_the_rest_is_synced_by_the_thorough_pass(nursery, autojump_clock):
+async def test_untimed_rest_is_synced_by_the_thorough_pass(nursery, autojump_clock):
     """A single small message waits 10 s at most."""
     world = await started(nursery, timed_world(flush_commit_log_timed=False))
     world.append(10)
@@ -106,8 +104,8 @@ async def test_not_timed_the_rest_is_synced_by_the_thorough_pass(nursery, autoju
     assert world.is_flushed
 
 
-async def test_appends_during_a_slow_sync_are_not_forgotten(nursery, autojump_clock):
-    """What came while the disk hung is worth a pass of its own."""
+async def test_appends_during_a_slow_sync_get_another_pass(nursery, autojump_clock):
+    """They wait for no further append."""
     world = await started(nursery, timed_world(flush_commit_log_timed=False))
     world.offload.hang()
     world.append(4 * PAGE)
@@ -119,7 +117,7 @@ async def test_appends_during_a_slow_sync_are_not_forgotten(nursery, autojump_cl
 
 
 async def test_least_pages_of_0_syncs_any_byte(nursery, autojump_clock):
-    """The setting for those who want every message on disk within half a second."""
+    """With this setting every message is on disk within about half a second."""
     world = await started(nursery, timed_world(flush_least_pages=0))
     for _ in range(5):
         world.append(1)
@@ -127,8 +125,8 @@ async def test_least_pages_of_0_syncs_any_byte(nursery, autojump_clock):
         assert world.is_flushed
 
 
-async def test_a_roll_and_a_tail_are_synced_apart(autojump_clock):
-    """Without enough pages in the new file only the full one is."""
+async def test_full_file_is_synced_without_the_tail_of_the_next(autojump_clock):
+    """The new file has too few dirty pages."""
     world = timed_world()
     while world.log.max_offset < SIZE:
         world.append(7 * PAGE)

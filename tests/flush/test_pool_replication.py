@@ -1,4 +1,4 @@
-"""A master with a TransientStorePool: slaves get what is committed, puts what they ask for."""
+"""A master with a TransientStorePool: slaves get committed bytes only, puts wait as usual."""
 
 import attrs
 import pytest
@@ -29,7 +29,7 @@ def pool_master(path, **changes):
 
 
 async def test_a_slave_gets_every_byte_over_many_files(tmp_path):
-    """By commits alone: the log of the slave is the master's."""
+    """Only commits make it send; the slave's log is the master's."""
     async with hastore.open_master(pool_master(tmp_path / "m")) as master:
         async with hastore.open_slave(slave_config(tmp_path / "s", master.ha_address)) as slave:
             await eventually(lambda: master.ha_service.is_slave_ok(0))
@@ -42,7 +42,7 @@ async def test_a_slave_gets_every_byte_over_many_files(tmp_path):
     )
 
 
-async def test_a_put_waits_for_commit_and_slave_not_longer(tmp_path):
+async def test_put_waits_only_for_the_commit_and_the_slave(tmp_path):
     """A lone SYNC_MASTER put takes a commit interval, not a slave's timeout."""
     ha = attrs.evolve(QUICK, slave_timeout_ms=600_000)
     async with hastore.open_master(pool_master(tmp_path / "m", ha=ha)) as master:
@@ -54,7 +54,7 @@ async def test_a_put_waits_for_commit_and_slave_not_longer(tmp_path):
 
 
 async def test_no_uncommitted_byte_leaves_the_master(tmp_path):
-    """A slave that had it would be ahead of a master that was killed."""
+    """A slave that had one would be ahead of a master that was killed."""
     config = pool_master(
         tmp_path,
         role=BrokerRole.ASYNC_MASTER,
@@ -78,7 +78,7 @@ async def test_no_uncommitted_byte_leaves_the_master(tmp_path):
         assert master.status().refused
 
 
-async def test_a_clean_stop_keeps_all(tmp_path):
+async def test_clean_stop_keeps_every_message(tmp_path):
     """The last flush commits first; the next start finds a clean log."""
     async with hastore.open_master(pool_master(tmp_path, role=BrokerRole.ASYNC_MASTER)) as master:
         for message in messages(700):
@@ -91,7 +91,7 @@ async def test_a_clean_stop_keeps_all(tmp_path):
 
 
 async def test_a_write_error_at_the_commit_is_fail_stop(tmp_path, autojump_clock):
-    """From that step on nothing is acknowledged, slaves are let go, and ``abort`` stays."""
+    """From that step on nothing is acknowledged, and ``abort`` stays."""
     world = RealFiles()
     config = pool_master(tmp_path, role=BrokerRole.ASYNC_MASTER)
     statuses = []

@@ -1,4 +1,4 @@
-"""Warm-up of the next file: every page touched, synced as it goes, locked where allowed."""
+"""Warm-up of the next file: every page touched, synced on the way, locked where allowed."""
 
 import resource
 import threading
@@ -37,7 +37,7 @@ def new_file(disk, size=SIZE):
 
 
 def test_every_page_is_touched_in_pieces():
-    """So that no other thread waits long for the kernel's lock on the address space."""
+    """No other thread waits long for the kernel's lock on the address space."""
     memory = FakeMemory()
     file = new_file(FakeDisk())
     WarmUp(memory, config()).warm(file)
@@ -51,12 +51,12 @@ def test_every_page_is_touched_in_pieces():
     assert file.is_locked
 
 
-def test_an_older_kernel_gets_zeros_written():
-    """Asked once; the file is as new as before, and holds zeros."""
+def test_zeros_are_written_if_the_kernel_cannot_populate():
+    """The kernel is asked once, and the file still holds only zeros."""
     disk, memory = FakeDisk(), FakeMemory(populate_refusal="madvise: Invalid argument")
     file = new_file(disk)
     written = []
-    file.disk_file = Written(file.disk_file, written)
+    file.disk_file = RecordingFile(file.disk_file, written)
     WarmUp(memory, config()).warm(file)
     assert [call for call in memory.calls if call[0] == "populate"] == [("populate", 0, PIECE_SIZE)]
     assert written == [
@@ -67,7 +67,7 @@ def test_an_older_kernel_gets_zeros_written():
     assert file.disk_file.pread(SIZE, 0) == bytes(SIZE)
 
 
-class Written:
+class RecordingFile:
     def __init__(self, file, written):
         self.file, self.written = file, written
 
@@ -80,8 +80,8 @@ class Written:
 
 
 @pytest.mark.parametrize(("pages", "syncs"), [(256, 3), (512, 2), (4096, 1)])
-def test_under_sync_flush_it_is_synced_as_it_goes(pages, syncs):
-    """Else the first put's sync would wait for a file full of zeros."""
+def test_sync_flush_syncs_during_the_warm_up(pages, syncs):
+    """Otherwise the first put's sync would wait for a file full of zeros."""
     disk = FakeDisk()
     warm_up = WarmUp(
         FakeMemory(),
@@ -91,15 +91,15 @@ def test_under_sync_flush_it_is_synced_as_it_goes(pages, syncs):
     assert len(disk.syncs) == syncs
 
 
-def test_under_async_flush_nothing_is_synced():
-    """Nobody waits for the disk, so the kernel writes the zeros when it likes."""
+def test_async_flush_syncs_nothing_during_the_warm_up():
+    """No put waits for the disk, so the kernel may write the zeros at any time."""
     disk = FakeDisk()
     WarmUp(FakeMemory(), config()).warm(new_file(disk))
     assert disk.syncs == []
 
 
-def test_a_lock_that_is_refused_is_one_warning(caplog):
-    """With the limit to raise; the files are used all the same, and nobody asks again."""
+def test_refused_memory_lock_is_one_warning(caplog):
+    """It names the limit to raise; the files are used unlocked, without a second attempt."""
     memory = FakeMemory(refusal="mlock: Cannot allocate memory (raise ulimit -l)")
     warm_up = WarmUp(memory, config())
     for name in "abc":
@@ -116,7 +116,7 @@ def test_a_lock_that_is_refused_is_one_warning(caplog):
 
 
 class World:
-    """A log, the service that warms its files up, and what was done to memory."""
+    """A log, the service that warms up its files, and the calls that reach memory."""
 
     def __init__(self, **changes):
         self.disk, self.offload, self.memory = FakeDisk(), FakeOffload(), FakeMemory()
@@ -126,7 +126,7 @@ class World:
         self.service = AllocateMappedFileService(env, self.queue, config(**changes))
 
     async def fill_file(self):
-        """Append until the log has one file more."""
+        """Append until the log has one more file."""
         count = len(self.queue.files)
         while len(self.queue.files) == count:
             append(self.log, body=bytes(600))
@@ -142,13 +142,13 @@ async def world(nursery):
 
 
 async def test_a_file_is_warm_before_it_is_handed_over(world, autojump_clock):
-    """The first append finds every page."""
+    """The first append finds every page in memory."""
     assert world.queue.prepared.is_locked
     assert ("populate", 0, FILE_SIZE) in world.memory.calls
 
 
-async def test_a_file_is_unlocked_after_it_has_rolled(world, autojump_clock):
-    """At most three stay locked: the one being written, the next, and for a moment the last."""
+async def test_full_file_is_unlocked_after_the_roll(world, autojump_clock):
+    """At most three are locked: the current one, the next, and for a moment the last."""
     for _ in range(6):
         await world.fill_file()
     locked = [file.is_locked for file in world.queue.files]
@@ -157,7 +157,7 @@ async def test_a_file_is_unlocked_after_it_has_rolled(world, autojump_clock):
 
 
 async def test_a_file_that_cannot_be_warmed_up_is_removed_and_made_again(nursery, autojump_clock):
-    """As one that cannot be created: whoever waits is told, and the next try begins anew."""
+    """It counts as a failed creation: waits fail, and the next attempt starts again."""
     world = World(flush_disk_type=FlushDiskType.SYNC_FLUSH)
     error = DiskError("no", path="/d/f")
     world.disk.fail("sync", error)
@@ -171,7 +171,7 @@ async def test_a_file_that_cannot_be_warmed_up_is_removed_and_made_again(nursery
 
 
 async def test_without_the_setting_nothing_is_touched(nursery, autojump_clock):
-    """RocketMQ's default: off."""
+    """It is off by default, as in RocketMQ."""
     world = World()
     world.service = AllocateMappedFileService(world.service.env, world.queue)
     nursery.start_soon(world.service.run)
@@ -180,8 +180,8 @@ async def test_without_the_setting_nothing_is_touched(nursery, autojump_clock):
     assert world.memory.calls == []
 
 
-async def test_old_files_lose_their_map_and_are_read_all_the_same(world, autojump_clock):
-    """Full, flushed, and two others behind: then one descriptor is enough for them."""
+async def test_old_files_are_unmapped_and_still_readable(world, autojump_clock):
+    """A full and flushed file with two others after it keeps only its descriptor."""
     for _ in range(5):
         await world.fill_file()
     flush(world.log)
@@ -197,14 +197,14 @@ async def test_old_files_lose_their_map_and_are_read_all_the_same(world, autojum
 
 
 async def test_a_file_that_is_not_flushed_keeps_its_map(world, autojump_clock):
-    """Its bytes are still on their way."""
+    """Its bytes are still on their way to the disk."""
     for _ in range(5):
         await world.fill_file()
     assert all(file.disk_file.buffer is not None for file in world.queue.files)
 
 
-async def test_a_map_that_somebody_looks_at_stays_until_the_next_time(world, autojump_clock):
-    """A slave may be sent from it at this moment."""
+async def test_map_in_use_is_released_by_a_later_roll(world, autojump_clock):
+    """A slave may be receiving bytes from it."""
     await world.fill_file()
     held = world.queue.files[0].view[0:100]
     for _ in range(3):
@@ -223,7 +223,7 @@ async def test_a_map_that_somebody_looks_at_stays_until_the_next_time(world, aut
 
 
 def test_the_kernel_touches_and_locks_real_pages(tmp_path):
-    """After the warm-up an append causes no page fault; Locked memory is what the kernel says."""
+    """After the warm-up appends cause almost no page faults, and VmLck counts the file."""
     env = real_env()
     size = 8 * MIB
     file = MappedFile(0, size, env.disk.create_file(str(tmp_path / "f"), size))
@@ -249,8 +249,8 @@ def locked_kib():
         return next(int(line.split()[1]) for line in status if line.startswith("VmLck:"))
 
 
-def test_anonymous_memory_is_zeros_and_can_be_given_up():
-    """What a write buffer is made of."""
+def test_anonymous_memory_is_zeroed_and_can_be_unlocked():
+    """Write buffers are made of it."""
     memory = real_env().memory
     buffer = memory.anonymous(MIB)
     assert not any(buffer[:100])
@@ -261,13 +261,13 @@ def test_anonymous_memory_is_zeros_and_can_be_given_up():
 
 
 async def test_the_event_loop_runs_while_a_file_is_warmed_up(tmp_path):
-    """Neither the touching nor the locking holds the GIL: no turn of the loop takes long."""
+    """Neither touching nor locking holds the GIL, so no turn of the loop takes long."""
     env = real_env()
     size = 256 * MIB
     threads = []
 
-    class Noting:
-        """Says in which thread memory was touched."""
+    class MemorySpy:
+        """Records the threads in which memory is touched."""
 
         def __getattr__(self, name):
             return getattr(env.memory, name)
@@ -277,7 +277,7 @@ async def test_the_event_loop_runs_while_a_file_is_warmed_up(tmp_path):
             return env.memory.populate(buffer, position, size)
 
     queue = MappedFileQueue(env.disk, str(tmp_path), size, 0)
-    service = AllocateMappedFileService(attrs.evolve(env, memory=Noting()), queue, config())
+    service = AllocateMappedFileService(attrs.evolve(env, memory=MemorySpy()), queue, config())
     longest = turns = 0
     async with trio.open_nursery() as nursery:
         nursery.start_soon(service.run)

@@ -1,1 +1,1 @@
-"""Bytes that do not move: vectors written by hand, and what real RocketMQ wrote."""
+"""Bytes that must not change: vectors written by hand, and the files of a real RocketMQ."""

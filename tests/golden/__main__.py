@@ -1,4 +1,4 @@
-"""Takes the figures and the digests anew from what RocketMQ wrote.
+"""Derives the figures and the digests again from RocketMQ's recorded files.
 
     python -m tests.golden [DIRECTORY]        ../shared/golden, or HASTORE_GOLDEN
 
@@ -26,7 +26,7 @@ HEADING = (
 
 
 def stored_messages(store):
-    """Every message of a log."""
+    """Return all messages of a log."""
     disk = RealDisk()
     walker = LogWalker(disk, find_log(disk, str(store)))
     return [
@@ -49,7 +49,7 @@ def store_figures(store):
 
 
 def derived_figures(store):
-    """The names of the index files, and the checkpoint."""
+    """Return the lines with the names of the index files and the checkpoint."""
     names = sorted(file.name for file in (store / "index").iterdir())
     numbers = struct.unpack_from(">5q", (store / "checkpoint").read_bytes())
     assert numbers[3] == 0, "masterFlushedOffset is another figure"
@@ -92,7 +92,7 @@ def wrapped(name, text):
 
 
 def figures_of(golden):
-    """The text of ``recorded.toml``."""
+    """Return the text of ``recorded.toml``."""
     lines = [HEADING]
     for name in ("clean", "crashed", "propcrc", "replica_master"):
         lines += ["", *store_figures(golden / name)]

@@ -1,4 +1,4 @@
-"""RocketMQ 5's AutoSwitch HA protocol, as far as its vectors need it: hastore does not speak it.
+"""RocketMQ 5's AutoSwitch HA protocol, as far as the vectors need it: hastore does not speak it.
 
 ::
 
@@ -10,7 +10,7 @@
                        transfer    state i32 = 2, body size i32, offset i64, epoch i32,
                                    the epoch's start offset i64, confirm offset i64, body: log bytes
 
-A transfer without a body is a heartbeat; its offset is -1 while the master has no log.
+A transfer without a body is a heartbeat; its offset is -1 as long as the master has no log.
 
 The epoch file is text: the number of entries, the CRC32 (without its sign bit) of all lines below,
 then ``epoch-startOffset``, a line each.
@@ -63,7 +63,7 @@ class MasterHandshake:
 
 @attrs.frozen(kw_only=True)
 class Transfer:
-    """The header of one; ``size`` bytes of the log follow it."""
+    """A transfer's header; ``size`` bytes of the log follow it."""
 
     offset: int
     size: int
@@ -77,7 +77,7 @@ class Transfer:
 
 
 def of_slave(data):
-    """Every message of a slave's half."""
+    """Yield every message that a slave sent."""
     position = 0
     while position < len(data):
         (state,) = _STATE.unpack_from(data, position)
@@ -97,7 +97,7 @@ def of_slave(data):
 
 
 def of_master(data, *, has_bodies=True):
-    """Every message of a master's half; without ``has_bodies``, transfers are headers alone."""
+    """Yield every message that a master sent; without ``has_bodies`` transfers are headers only."""
     position = 0
     while position < len(data):
         state, size = struct.unpack_from(">ii", data, position)
@@ -115,13 +115,13 @@ def of_master(data, *, has_bodies=True):
 
 
 def epoch_file(epochs):
-    """The text of an epoch file."""
+    """Return the text of an epoch file."""
     lines = "".join(f"{epoch}-{start}\n" for epoch, start in epochs)
     return f"{len(epochs)}\n{zlib.crc32(lines.encode()) & 0x7FFFFFFF}\n{lines}"
 
 
 def read_epoch_file(text):
-    """The entries; ValueError where count or CRC32 is wrong."""
+    """Return the entries; ValueError if count or CRC32 is wrong."""
     epochs = [tuple(map(int, line.split("-"))) for line in text.splitlines()[2:]]
     if epoch_file(epochs) != text:
         msg = f"an epoch file that contradicts itself: {text!r}"

@@ -1,7 +1,7 @@
-"""AutoSwitch HA as RocketMQ 5 spoke it: fields as figures, and the bytes that they were.
+"""Recorded AutoSwitch HA sessions of RocketMQ 5: each message's fields and its bytes.
 
-Each session is the beginning of one connection in the order of its messages, a transfer as its
-header alone (the log bytes that followed are ``size``).  Recorded from RocketMQ 5.3.4-SNAPSHOT.
+Each session is the beginning of one connection, its messages in order.  Of a transfer only the
+header is there; ``size`` bytes of the log followed.  Recorded from RocketMQ 5.3.4-SNAPSHOT.
 """
 
 import attrs
@@ -18,7 +18,7 @@ class Session:
     messages: tuple[tuple[object, str], ...]
 
     def raw(self, *kinds):
-        """The messages of these kinds one behind the other."""
+        """Return the bytes of all messages of these kinds."""
         return b"".join(bytes.fromhex(text) for m, text in self.messages if isinstance(m, kinds))
 
 
@@ -262,7 +262,7 @@ SESSIONS = (
     ),
 )
 
-# An epoch file by its entries.
+# Epoch files: the entries, and the text.
 EPOCH_FILES = (
     (((1, 0),), "1\n1725254278\n1-0\n"),
     (((1, 0), (2, 47_859)), "2\n1485490322\n1-0\n2-47859\n"),

@@ -1,7 +1,7 @@
-"""The SHA-256 of every file that RocketMQ wrote, as a table that ``sha256sum -c`` reads, too.
+"""The SHA-256 of every file that RocketMQ wrote, as a table that ``sha256sum -c`` can read.
 
-Left out are ``lock`` and ``abort.bak``, which hold nothing of a store, and what the recording proxy
-wrote (``ha_stream*_index.json``).
+It leaves out ``lock`` and ``abort.bak``, which hold no data of a store, and the recording proxy's
+files (``ha_stream*_index.json``).
 """
 
 import hashlib
@@ -23,13 +23,13 @@ LEFT_OUT = ("lock", "abort.bak")
 
 
 def recorded_directory():
-    """Where RocketMQ's own files are looked for."""
+    """Return the directory in which RocketMQ's own files are expected."""
     beside = Path(__file__).resolve().parents[3] / "shared" / "golden"
     return Path(os.environ.get("HASTORE_GOLDEN", beside))
 
 
 def load():
-    """SHA-256 by file."""
+    """Return the SHA-256 by file."""
     rows = (line.split("  ", maxsplit=1) for line in TABLE.read_text().splitlines())
     return {name: digest for digest, name in rows}
 
@@ -39,7 +39,7 @@ def sha256(data):
 
 
 def of_directory(golden):
-    """SHA-256 by file, of the files that are in the table."""
+    """Return the SHA-256 by file, of the files that belong in the table."""
     files = [
         *(file for store in STORES for file in (golden / store).rglob("*") if file.is_file()),
         *golden.glob("*.manifest.json"),
@@ -54,17 +54,17 @@ def of_directory(golden):
 
 
 def differing(found):
-    """The files of which RocketMQ wrote other bytes, or that only one of the two has."""
+    """Return the files whose digest is not the table's, or that only one of the two has."""
     expected = load()
     return sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
 
 
 def table_of(golden):
-    """The table's text."""
+    """Return the table's text."""
     return "".join(f"{digest}  {name}\n" for name, digest in of_directory(golden).items())
 
 
 def arrived(golden):
-    """The sizes in which the master's half of the HA session reached the recording proxy."""
+    """Return the sizes in which the master's bytes of the session reached the recording proxy."""
     rows = json.loads((golden / "ha_stream_index.json").read_text())
     return [size for _, direction, size in rows if direction == "m2s"]

@@ -1,4 +1,4 @@
-"""Writes a directory like the one that RocketMQ's files are kept in, every store and stream."""
+"""Writes a directory like that of RocketMQ's recorded files, with every store and stream."""
 
 import json
 
@@ -8,7 +8,7 @@ BLOCK_SIZE = 4096
 
 
 def write(path):
-    """Write all, zeros as holes.  AssertionError where a file is not RocketMQ's byte for byte."""
+    """Write all files, zeros as holes.  AssertionError if a byte is not RocketMQ's."""
     for name, data in files().items():
         file = path / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -18,7 +18,7 @@ def write(path):
 
 
 def files():
-    """Every file by name."""
+    """Return every file by name."""
     found = dict(streams.files())
     for store in digests.STORES:
         found |= {f"{store}/{name}": data for name, data in stores.store(store).files.items()}

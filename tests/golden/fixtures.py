@@ -1,8 +1,8 @@
-"""The plugin that gives every test the golden stores, and says what was skipped without the rest.
+"""The plugin with the golden stores' fixtures; it also reports the tests skipped without files.
 
-``golden`` is written by this repository (``directory``): every file of it has the bytes that
-RocketMQ wrote, or the fixture fails.  ``recorded_golden`` is what RocketMQ itself wrote, which no
-clone has.
+``golden`` is written by this repository (``directory``): every file has RocketMQ's bytes, or the
+fixture fails.  ``recorded_golden`` holds the files that RocketMQ itself wrote, which are not in the
+repository.
 """
 
 import shutil
@@ -14,12 +14,12 @@ import pytest
 
 from tests.golden import digests, directory
 
-NOT_THERE = "RocketMQ's recorded files are not there"
+NO_RECORDED_FILES = "RocketMQ's recorded files are not there"
 
 
 @pytest.fixture(scope="session")
 def golden(tmp_path_factory) -> Path:
-    """Directory of the golden stores: read them, and open only copies (`golden_copy`)."""
+    """Return the directory of the golden stores; only copies (`golden_copy`) may be opened."""
     path = tmp_path_factory.mktemp("golden")
     directory.write(path)
     return path
@@ -27,11 +27,11 @@ def golden(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def golden_copy(golden: Path, tmp_path: Path) -> Callable[[str], Path]:
-    """Copies one golden store into the test's own directory, sparse and writable."""
+    """Return a function that makes a sparse, writable copy of a golden store for the test."""
 
     def copy(name: str, *, to: str | None = None) -> Path:
         target = tmp_path / (to or name)
-        # cp knows holes; shutil would fill them.
+        # cp keeps holes; shutil would fill them.
         cp = shutil.which("cp")
         assert cp is not None
         subprocess.run([cp, "-r", "--sparse=always", "--", golden / name, target], check=True)
@@ -42,19 +42,19 @@ def golden_copy(golden: Path, tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def recorded_golden() -> Path:
-    """Directory of the very files that RocketMQ wrote; the test is skipped without it."""
+    """Return the directory of the files that RocketMQ wrote; without it the test is skipped."""
     path = digests.recorded_directory()
     if not path.is_dir():
-        pytest.skip(f"{NOT_THERE}: {path}")
+        pytest.skip(f"{NO_RECORDED_FILES}: {path}")
     return path
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter):
-    """Say in one line, and below all others, how many tests need what is not there."""
+    """Report in one last line how many tests were skipped without RocketMQ's files."""
     stats = terminalreporter.stats
     skipped = stats.get("skipped", [])
-    of_ours = [report for report in skipped if NOT_THERE in str(report.longrepr)]
+    of_ours = [report for report in skipped if NO_RECORDED_FILES in str(report.longrepr)]
     if not of_ours:
         return (yield)
     stats["skipped"] = [report for report in skipped if report not in of_ours]
@@ -70,7 +70,7 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def _shown(path):
-    """The directory as a person looks for it: beside this repository, or where it was said."""
+    """Return the directory for a message: relative to this repository, or as it was configured."""
     try:
         return Path("..") / path.relative_to(Path(__file__).resolve().parents[3])
     except ValueError:

@@ -1,6 +1,6 @@
-"""The manifests: what RocketMQ itself read back from each store, as the formula gives it.
+"""The manifests: what RocketMQ itself read back from each store, derived from the formula.
 
-Nothing here comes from a record that hastore decoded, but its size and its SHA-256.
+No hastore decoder is used here; of its records, only sizes, digests and raw bytes are.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ V1_TOPIC_SIZE_MAX = 127
 
 
 def names():
-    """File name by store."""
+    """Return the file names by store."""
     return {
         name: f"{name}.recovered.manifest.json"
         if name.startswith("crashed")
@@ -46,7 +46,7 @@ def names():
 
 
 def manifest(name):
-    """One manifest's text."""
+    """Return one manifest's text."""
     store = stores.store(name)
     rows = [_row(put) for put in store.puts]
     if name in stores.FIGURES.zeroed:
@@ -119,7 +119,7 @@ def _is_v6(host):
 
 
 def _host(host):
-    """As Java prints an address: IPv6 in full, without leading zeros."""
+    """Return an address as Java prints it: IPv6 in full, without leading zeros."""
     address = ipaddress.ip_address(host[0])
     if address.version == 4:
         return f"{address}|{host[1]}"
@@ -134,7 +134,7 @@ def _message_id(put):
 
 
 def _torn_rows(row, store, zeroed_from, zeroed_to):
-    """What RocketMQ makes of a torn last record: nothing where its body is, all else as it is."""
+    """Return the row that RocketMQ keeps of a torn last record: none if its body is torn, too."""
     put = store.puts[-1]
     assert put.physic_offset < zeroed_from < zeroed_to == put.end_offset
     record = put.record[: zeroed_from - put.physic_offset].ljust(len(put.record), b"\0")
@@ -154,7 +154,7 @@ def _torn_rows(row, store, zeroed_from, zeroed_to):
 
 
 def _queues(puts):
-    """Each consume queue's limits, in the order of their directories' names."""
+    """Return each consume queue's limits, in the order of their directories' names."""
     ends = {}
     for put in puts:
         if put.message.sys_flag & messages.ROLLED_BACK in KINDS_IN_QUEUES:
@@ -166,7 +166,7 @@ def _queues(puts):
 
 
 def _key_queries(puts):
-    """What RocketMQ's index answered."""
+    """Return the answers of RocketMQ's index."""
     return [
         {
             "topic": topic,

@@ -11,7 +11,7 @@
     n + 11     a batch of five, put in one call
 
 Bodies are letters: byte j of the body with seed s is letter (5 s + 7 j + j // 32) % 26.  Properties
-stand in the order in which Java's HashMap gives them.
+are in the iteration order of Java's HashMap.
 """
 
 import attrs
@@ -38,11 +38,11 @@ LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 
 @attrs.frozen
 class Given:
-    """One message as it is stored, but for offsets and times."""
+    """One message as it is stored, without offsets and times."""
 
     message: Message
     store_host: tuple[str, int] = STORE_HOST
-    ends_transaction: bool = False  # that of the prepared message before it
+    ends_transaction: bool = False  # the one of the prepared message before it
     is_in_batch: bool = False
 
 
@@ -51,7 +51,7 @@ def letters(seed, size):
 
 
 def java_hash(text):
-    """``String.hashCode`` of a text without surrogates."""
+    """Return Java's ``String.hashCode`` of a text without surrogates."""
     value = 0
     for letter in text:
         value = (31 * value + ord(letter)) & 0xFFFFFFFF
@@ -59,7 +59,7 @@ def java_hash(text):
 
 
 def in_hash_map_order(properties):
-    """The entries as a Java HashMap of 16 buckets gives them."""
+    """Return the entries in the order of a Java HashMap with 16 buckets."""
 
     def bucket(item):
         value = java_hash(item[0]) & 0xFFFFFFFF
@@ -73,7 +73,7 @@ def uniq_key(number):
 
 
 def ordinary(i):
-    """The i-th of those that count up: every property comes and goes with a period of its own."""
+    """Return the i-th ordinary message; each property is present with a different period."""
     properties = {}
     if i % 6 != 5:
         properties["TAGS"] = TAGS[i % 4] + "-中文" * (i % 9 == 0)
@@ -94,7 +94,7 @@ def ordinary(i):
 
 
 def special():
-    """The messages behind the ordinary ones."""
+    """Yield the messages after the ordinary ones."""
     for level in (1, 3, 18):
         properties = {"KEYS": f"KD{level}", "TAGS": "TagDelay", "DELAY": str(level)}
         yield Given(Message("GoldenA", letters(level, 120), queue_id=2, properties=properties))
@@ -126,13 +126,13 @@ def special():
 
 
 def messages(ordinary_count):
-    """All messages of a store, in the order in which they were put."""
+    """Return all messages of a store, in the order in which they were put."""
     given = [Given(ordinary(i)) for i in range(ordinary_count)] + list(special())
     return [_completed(number, one) for number, one in enumerate(given)]
 
 
 def _completed(number, given):
-    """With its UNIQ_KEY and born host, and in the form in which it is stored."""
+    """Add UNIQ_KEY and born host, and return the message in its stored form."""
     message = given.message
     if message.properties is not None:
         message = attrs.evolve(

@@ -1,13 +1,13 @@
-"""What no formula gives: the figures that were recorded when RocketMQ wrote the golden stores.
+"""Figures that follow from no formula: they were recorded when RocketMQ wrote the golden stores.
 
 They are in ``recorded.toml``::
 
-    times        a word for each message: "a+b" was born a ms after the one before it was stored,
+    times        a word for each message: "a+b" was born a ms after the previous one was stored,
                  and stored b ms later; "a" and "+b" leave out a 0, "." is two
-    checkpoint   the numbers of the messages whose store times stand in its first three places
+    checkpoint   the numbers of the messages whose store times are its first three values
     killed       the process that ``abort`` names
-    zeroed       [from, to): what was zeroed of a torn log
-    pieces       a digit for each read of the recording proxy: the headers and bodies it brought
+    zeroed       [from, to): the zeroed range of a torn log
+    pieces       a digit for each read of the recording proxy: the headers and bodies it returned
 """
 
 import tomllib
@@ -31,7 +31,7 @@ class Checkpoint:
 
 @attrs.frozen(kw_only=True)
 class Recorded:
-    """The figures of one store that was put into; ``ordinary`` messages of it count up."""
+    """The figures of one store that got puts; ``ordinary`` is its number of ordinary messages."""
 
     ordinary: int
     prop_crc: bool = False
@@ -42,7 +42,7 @@ class Recorded:
     times: str
 
     def born_and_stored_ms(self):
-        """When each message was born and stored."""
+        """Yield the times at which each message was born and stored."""
         now_ms = self.first_ms
         for word in self.times.split():
             born, _, stored = word.strip(".").partition("+")
@@ -61,7 +61,7 @@ class Replica:
 
 @attrs.frozen(kw_only=True)
 class Figures:
-    """All of them; ``zeroed`` is the range [from, to) of a torn store's log that was zeroed."""
+    """All figures; ``zeroed`` is the zeroed range [from, to) of each torn store's log."""
 
     stores: dict[str, Recorded]
     replica: Replica
@@ -87,7 +87,7 @@ def load():
 
 
 def times_of(born_and_stored_ms):
-    """The time of the first message and the words of all."""
+    """Return the time of the first message, and the words of all messages."""
     pairs = list(born_and_stored_ms)
     first_ms = pairs[0][0]
     words = []

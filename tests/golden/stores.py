@@ -1,10 +1,10 @@
 """Writes the golden stores: hastore's own writers, on a disk in memory, at the recorded times.
 
-The log is a master's: each message by ``append_message`` or ``append_batch`` when the clock says
-what it said then, so that offsets, queue offsets, rolls and BLANK records are hastore's.  A message
-whose broker had an IPv6 address is encoded as by such a broker.  The replica's log is a slave's:
-it takes the frames of the HA session.  Consume queues and index come from a node's dispatch.
-``abort``, ``checkpoint`` and what was zeroed of a torn log are written by hand.
+The log is a master's: each message goes through ``append_message`` or ``append_batch`` while the
+clock shows the recorded time, so offsets, queue offsets, rolls and BLANK records are hastore's.  A
+message whose broker had an IPv6 address is encoded as by such a broker.  The replica's log is a
+slave's: it appends the frames of the HA session.  Consume queues and index come from a node's
+dispatch.  ``abort``, ``checkpoint`` and the zeroed range of a torn log are written by hand.
 """
 
 import struct
@@ -40,7 +40,7 @@ FIGURES = recorded.load()
 
 @attrs.define(eq=False)
 class RecordedClock(FakeClock):
-    """A clock that says what it said then: the index names its files by it."""
+    """A clock at the recorded times; ``names`` are those of the index files."""
 
     names: list[str] = attrs.field(factory=list)
 
@@ -50,7 +50,7 @@ class RecordedClock(FakeClock):
 
 @attrs.frozen(kw_only=True)
 class Put:
-    """One message, and where it was put."""
+    """One message, and its position in the store."""
 
     message: Message
     physic_offset: int
@@ -66,7 +66,7 @@ class Put:
 
 @attrs.frozen(kw_only=True)
 class Store:
-    """One store: its files by path, and its messages (of the replica: its master's)."""
+    """One store: its files by path, and its messages (the replica has its master's)."""
 
     files: dict[str, bytes]
     puts: list[Put]
@@ -74,7 +74,7 @@ class Store:
 
 @cache
 def store(name):
-    """Write one of the seven."""
+    """Write one of the seven stores."""
     if name == "replica":
         return _replica()
     if name in FIGURES.zeroed:
@@ -94,7 +94,7 @@ def _master(figures):
     if figures.killed is None:
         close(log)
     else:
-        queue = log.mapped_file_queue  # RocketMQ makes the next file while it begins one
+        queue = log.mapped_file_queue  # RocketMQ creates the next file when it begins one
         queue.create_file(queue.files[-1].next_file_offset).close()
         log.close(clean=False)
     return Store(files=_files(disk, figures, puts), puts=puts)
@@ -112,7 +112,7 @@ def _config(*, prop_crc):
 
 
 def _put_all(log, clock, figures):
-    """Put each message when it was put then; those of the batch in one call."""
+    """Put each message at its recorded time; those of the batch in one call."""
     puts, batch, prepared_offset = [], [], 0
     given = messages.messages(figures.ordinary)
     for one, (born_ms, clock.ms) in zip(given, figures.born_and_stored_ms(), strict=True):
@@ -137,7 +137,7 @@ def _put_all(log, clock, figures):
 
 
 def _put(log, message, physic_offset, queue_offset, store_timestamp_ms):
-    """What was put, with its record out of the log."""
+    """Return a put, with its record from the log."""
     data = log.read(physic_offset, log.file_size)
     return Put(
         message=message,
@@ -150,7 +150,7 @@ def _put(log, message, physic_offset, queue_offset, store_timestamp_ms):
 
 
 def _put_of_another_host(log, message, store_host, store_timestamp_ms):
-    """Put a message as a broker of another address stores it, the first of its queue."""
+    """Put a message, the first of its queue, as a broker with another address stores it."""
     encoder = MessageEncoder(
         store_host=store_host,
         max_message_size=log._max_message_size,
@@ -166,7 +166,7 @@ def _put_of_another_host(log, message, store_host, store_timestamp_ms):
 
 
 def _request(put):
-    """What a master tells its dispatch of a put."""
+    """Return a master's dispatch request for a put."""
     return (
         put.physic_offset,
         len(put.record),
@@ -180,7 +180,7 @@ def _request(put):
 
 
 def _dispatch(env, config, requests_of):
-    """Write consume queues and index as a node does that stops cleanly."""
+    """Write consume queues and index as a node that stops cleanly."""
     queues = ConsumeQueueStore.load(env.disk, DATA_DIR, QUEUE_FILE_SIZE)
     index = IndexService.load(env, DATA_DIR, config, CheckpointStandIn(), last_exit_ok=True)
     dispatcher = RecordDispatcher(queues, index, messages.LEVELS)
@@ -195,7 +195,7 @@ def _dispatch(env, config, requests_of):
 
 
 def _replica():
-    """A slave's: what the frames bring, dispatched by what stands in the log."""
+    """Write a slave's store from the frames, dispatched by reading the log."""
     master = store("replica_master")
     figures = FIGURES.replica
     disk, clock = FakeDisk(), RecordedClock(names=list(figures.index_files))
@@ -219,7 +219,7 @@ def _checked(log, physic_offset):
 
 
 def frames():
-    """The frames of the HA session that have bytes: one for each append, one for each BLANK."""
+    """Return the frames of the HA session with bytes: one for each append, one for each BLANK."""
     master = store("replica_master")
     log = commit_log(master)
     calls = [put.physic_offset for put in master.puts[: 1 - messages.BATCH_COUNT]]
@@ -229,7 +229,7 @@ def frames():
 
 
 def _torn(name):
-    """The crashed one with a range of its log zeroed."""
+    """Return the crashed store with a range of its log zeroed."""
     crashed = store("crashed")
     begin, end = FIGURES.zeroed[name]
     start = begin - begin % FILE_SIZE
@@ -243,7 +243,7 @@ def _torn(name):
 
 
 def _files(disk, figures, puts):
-    """What RocketMQ left of such a store."""
+    """Return the files that RocketMQ left of such a store."""
     files = {
         path.removeprefix(f"{DATA_DIR}/"): data
         for path, data in disk.files(f"{DATA_DIR}/").items()
@@ -257,7 +257,7 @@ def _files(disk, figures, puts):
 
 
 def _checkpoint(figures, puts):
-    """RocketMQ's: hastore's own would have its seals behind the numbers."""
+    """Return RocketMQ's checkpoint; hastore's would have its seals after the numbers."""
     times = [
         0 if number is None else puts[number].store_timestamp_ms
         for number in (figures.physic, figures.logics, figures.index)
@@ -266,14 +266,14 @@ def _checkpoint(figures, puts):
 
 
 def commit_log(store):
-    """All bytes of its files, one behind the other."""
+    """Return the bytes of all its log files."""
     return b"".join(
         data for path, data in sorted(store.files.items()) if path.startswith("commitlog/")
     )
 
 
 def blanks(store):
-    """The (offset, size) of each filler, from a record's end to the end of its file."""
+    """Return the (offset, size) of each filler, from a record's end to the end of its file."""
     following = [put.physic_offset for put in store.puts[1:]]
     return [
         (put.end_offset, next_offset - put.end_offset)

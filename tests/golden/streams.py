@@ -1,6 +1,6 @@
-"""The two recorded classic HA sessions, both halves, as hastore's ``wire.ha_frames`` writes them.
+"""The two recorded classic HA sessions, both directions, as ``wire.ha_frames`` writes them.
 
-In the first a slave with an empty log follows: it reports 0, then the end of each frame, then its
+In the first, a slave with an empty log follows: it reports 0, then the end of each frame, then its
 end again for each heartbeat.  The second is its reconnect at the end of the log.
 """
 
@@ -12,7 +12,7 @@ RECONNECT_HEARTBEATS = 2
 
 
 def files():
-    """The four files by name."""
+    """Return the four files by name."""
     found = stores.frames()
     end = found[-1][0] + len(found[-1][1])
     heartbeat = encode_header(end, 0)
@@ -28,7 +28,7 @@ def files():
 
 
 def pieces():
-    """The sizes in which the master's half arrived: headers and bodies, alone or together."""
+    """Return the sizes in which the master's bytes arrived, as headers and bodies or both."""
     parts = []
     for _, body in stores.frames():
         parts += [HEADER_SIZE, len(body)]

@@ -1,4 +1,4 @@
-"""What real RocketMQ wrote is written by hastore from figures, and has the same SHA-256."""
+"""hastore writes RocketMQ's golden files from recorded figures, with the same SHA-256."""
 
 import pytest
 
@@ -15,7 +15,7 @@ USUAL = {"commitlog": 6, "consumequeue": 22, "index": 2}
 
 
 def expected(name, part):
-    """RocketMQ's files below a part of a store, with their digests."""
+    """Return RocketMQ's files below a part of a store, with their digests."""
     prefix = f"{name}/{part}/"
     found = {file: digest for file, digest in digests.load().items() if file.startswith(prefix)}
     assert len(found) == FILES[part].get(name, USUAL[part])
@@ -24,8 +24,8 @@ def expected(name, part):
 
 @pytest.mark.parametrize("part", FILES)
 @pytest.mark.parametrize("name", digests.STORES)
-def test_what_hastore_writes_from_the_formula_is_rocketmqs_byte_for_byte(name, part):
-    """Every file by its name: the log, the consume queues, the index."""
+def test_hastore_writes_rocketmqs_files_byte_for_byte(name, part):
+    """Log, consume queues and index are written from the formula, with the same file names."""
     written = {
         f"{name}/{file}": digests.sha256(data)
         for file, data in stores.store(name).files.items()
@@ -35,25 +35,25 @@ def test_what_hastore_writes_from_the_formula_is_rocketmqs_byte_for_byte(name, p
 
 
 @pytest.mark.parametrize(("name", "file"), manifests.names().items())
-def test_what_rocketmq_read_back_follows_from_the_formula(name, file):
-    """Each manifest's text, from the figures alone."""
+def test_manifests_follow_from_the_formula(name, file):
+    """They hold what RocketMQ read back, and are written from the figures alone."""
     assert digests.sha256(manifests.manifest(name).encode()) == digests.load()[file]
 
 
 @pytest.mark.parametrize("file", STREAMS)
-def test_the_frames_and_reports_of_a_session_are_rocketmqs(file):
-    """Both halves of both sessions, by our own headers and reports."""
+def test_the_ha_sessions_bytes_are_rocketmqs(file):
+    """Hastore's headers and reports make up both directions of both sessions."""
     assert digests.sha256(streams.files()[file]) == digests.load()[file]
 
 
-def test_the_golden_directory_is_whole(golden):
-    """Written to a disk, no file of the table is wrong, missing, or one too many."""
+def test_the_golden_directory_is_complete(golden):
+    """On a disk no file differs from the table, is missing or is unknown; zeros are holes."""
     assert digests.differing(digests.of_directory(golden)) == []
     assert (golden / "crashed" / "commitlog" / f"{393_216:020d}").stat().st_blocks == 0
 
 
-def test_a_directory_that_differs_is_refused(tmp_path, monkeypatch):
-    """One wrong byte in one file of all, and nobody tests against it."""
+def test_a_directory_with_a_wrong_byte_is_refused(tmp_path, monkeypatch):
+    """The error names the file, so that no test uses the directory."""
     files = directory.files()
     files["replica/commitlog/" + "0" * 20] = b"\1" + files["replica/commitlog/" + "0" * 20][1:]
     monkeypatch.setattr(directory, "files", lambda: files)
@@ -61,8 +61,8 @@ def test_a_directory_that_differs_is_refused(tmp_path, monkeypatch):
         directory.write(tmp_path / "g")
 
 
-def test_times_are_read_as_they_were_written():
-    """The words give back the times, whatever the steps are."""
+def test_times_survive_their_encoding_as_words():
+    """A word may encode any step between two times, including none."""
     pairs = [(100, 100), (100, 107), (110, 110), (120, 121), (121, 121)]
     first_ms, words = recorded.times_of(pairs)
     assert (first_ms, words) == (100, ". +7 3 10+1 .")
@@ -77,12 +77,12 @@ def test_times_are_read_as_they_were_written():
     assert list(clean.born_and_stored_ms()) == pairs
 
 
-def test_the_table_and_the_figures_are_those_of_the_recorded_files(recorded_golden):
-    """Derived again from what RocketMQ wrote, both committed files are the same."""
+def test_the_committed_files_follow_from_the_recorded_ones(recorded_golden):
+    """Table and figures are derived again from RocketMQ's files."""
     assert digests.TABLE.read_text() == digests.table_of(recorded_golden)
     assert recorded.FIGURES.read_text() == derivation.figures_of(recorded_golden)
 
 
 def test_the_session_arrived_in_the_recorded_pieces(recorded_golden):
-    """What each read of the recording proxy brought."""
+    """The sizes are those of the recording proxy's reads."""
     assert streams.pieces() == digests.arrived(recorded_golden)

@@ -1,9 +1,8 @@
-"""Index files of real RocketMQ: built again from its log they are the same, byte for byte.
+"""Index files of real RocketMQ: rebuilt from its log, they are the same byte for byte.
 
-What RocketMQ's own timing decides is only the file's *name*, the local time at which it made the
-file.  No byte of the content is: a file ends where its entries are full, in the middle of a record
-if need be, and every time in it is a record's store timestamp.  In a store
-that was killed it is the same.
+RocketMQ's timing decides only a file's *name*, the local time at which the file was created.  The
+content does not depend on it: a file ends when its entries are full, even in the middle of a
+record, and all its times are store timestamps.  The same is true of a killed store.
 """
 
 import json
@@ -47,8 +46,8 @@ def put_log(service, golden, name, *, commit_every=1):
 
 @pytest.mark.parametrize("commit_every", [1, 50])
 @pytest.mark.parametrize("name", STORES)
-def test_an_index_built_again_is_rocketmqs(golden, name, commit_every):
-    """Header, slots, entries and unused space of every file are RocketMQ's, whatever the passes."""
+def test_a_rebuilt_index_equals_rocketmqs(golden, name, commit_every):
+    """Header, slots, entries and unused space are equal, however often the index commits."""
     service = fake_service(slots=200, entries=400)
     put_log(service, golden, name, commit_every=commit_every)
     disk = service.env.disk
@@ -63,8 +62,8 @@ def config(path):
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_queries_of_rocketmqs_files_give_its_answers(golden, golden_copy, name):
-    """Each key query of the manifest, newest first, and nothing that another key hashed to."""
+def test_queries_of_rocketmqs_index_return_its_answers(golden, golden_copy, name):
+    """Answers are newest first; the test drops those of other keys with the same hash."""
     path = golden_copy(name)
     service = IndexService.load(
         real_env(), str(path), config(path), CheckpointStandIn(2**60), last_exit_ok=True
@@ -87,7 +86,7 @@ def test_queries_of_rocketmqs_files_give_its_answers(golden, golden_copy, name):
 
 
 def test_every_key_of_a_golden_log_is_found_at_its_time(golden, golden_copy):
-    """Each UNIQ_KEY and each part of KEYS gives its record in the millisecond it was stored."""
+    """Each UNIQ_KEY and each part of KEYS is looked up in the millisecond of its store time."""
     path = golden_copy("clean")
     service = IndexService.load(
         real_env(), str(path), config(path), CheckpointStandIn(0), last_exit_ok=True
@@ -107,7 +106,7 @@ def test_every_key_of_a_golden_log_is_found_at_its_time(golden, golden_copy):
 
 @pytest.mark.parametrize("name", ["clean", "replica", "propcrc"])
 def test_a_clean_index_is_opened_and_closed_without_a_change(golden_copy, name):
-    """Nothing has to be put again, and no byte changes."""
+    """No record needs to be dispatched again."""
     path = golden_copy(name)
     before = {file.name: file.read_bytes() for file in (path / "index").iterdir()}
     service = IndexService.load(
@@ -120,8 +119,8 @@ def test_a_clean_index_is_opened_and_closed_without_a_change(golden_copy, name):
     assert {file.name: file.read_bytes() for file in (path / "index").iterdir()} == before
 
 
-def test_a_killed_rocketmqs_index_is_whole_again(golden, golden_copy):
-    """The file that was not flushed is thrown away, and all its records are put again."""
+def test_a_killed_rocketmqs_index_is_rebuilt(golden, golden_copy):
+    """The file that was not flushed is discarded, and its records are put again."""
     path = golden_copy("crashed")
     checkpoint = CheckpointStandIn(
         int.from_bytes((path / "checkpoint").read_bytes()[16:24], "big", signed=True)

@@ -1,4 +1,4 @@
-"""Every record that real RocketMQ wrote, against what RocketMQ itself read from it."""
+"""Every record that real RocketMQ wrote, compared with what RocketMQ itself read from it."""
 
 import hashlib
 import ipaddress
@@ -18,7 +18,7 @@ MANIFESTS = {
     "replica": "replica",
     "replica_master": "replica_master",
 }
-# Manifest key → how the decoded message says it.
+# Manifest key → the same value of a decoded message.
 FIELDS = {
     "magic": lambda m: f"{m.magic & 0xFFFFFFFF:08x}",
     "physicalOffsetField": lambda m: m.physic_offset,
@@ -46,7 +46,7 @@ FIELDS = {
 
 @pytest.fixture(params=MANIFESTS)
 def rows(golden, request):
-    """Each row of a manifest with the bytes of the file at its record, and what is left there."""
+    """Return each row of a manifest with the bytes of its log file, and its position in them."""
     manifest = json.loads((golden / f"{MANIFESTS[request.param]}.manifest.json").read_text())
     file_size = manifest["mappedFileSizeCommitLog"]
     found = []
@@ -63,8 +63,8 @@ def test_every_golden_record_decodes_to_its_manifest_row(rows):
         if row["type"] != "MSG":
             continue
         message = message_codec.decode(data, position)
-        said = {key: field(message) for key, field in FIELDS.items()}
-        assert said == {key: row.get(key) for key in FIELDS}
+        decoded = {key: field(message) for key, field in FIELDS.items()}
+        assert decoded == {key: row.get(key) for key in FIELDS}
         for key, (address, port) in {
             "bornHost": message.born_host,
             "storeHost": message.store_host,
@@ -73,7 +73,7 @@ def test_every_golden_record_decodes_to_its_manifest_row(rows):
 
 
 def same_host(text, address, port):
-    """Whether a manifest's ``address|port`` is this host (it writes IPv6 in full)."""
+    """Return whether a manifest's ``address|port`` is this host (it writes IPv6 in full)."""
     their_address, _, their_port = text.rpartition("|")
     return ipaddress.ip_address(their_address) == ipaddress.ip_address(address) and port == int(
         their_port
@@ -81,7 +81,7 @@ def same_host(text, address, port):
 
 
 def test_every_golden_record_encodes_back_to_the_same_bytes(rows):
-    """Decoding and encoding changes no byte."""
+    """They include V2 records, IPv6 hosts and records without properties."""
     for row, data, position in rows:
         if row["type"] == "MSG":
             record = data[position : position + row["totalSize"]]
@@ -89,7 +89,7 @@ def test_every_golden_record_encodes_back_to_the_same_bytes(rows):
 
 
 def test_every_golden_record_and_filler_passes_the_check(rows):
-    """Lengths, offsets and CRCs hold, `__CRC32#` where there is one, and each BLANK fits."""
+    """Lengths, offsets and CRCs are right, including `__CRC32#`, and each BLANK fits."""
     for row, data, position in rows:
         offset = row["physicalOffset"]
         check = record_check.check_record(data, position, len(data) - position, offset)

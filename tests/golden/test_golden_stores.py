@@ -1,4 +1,4 @@
-"""Stores that real RocketMQ wrote, opened, written again, and replicated by hastore."""
+"""Stores that real RocketMQ wrote: hastore opens, rewrites and replicates them."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ def manifest(golden, name):
 
 
 def stored_messages(golden, name):
-    """Each message of a store, with its physical offset."""
+    """Return all messages of a store."""
     rows = manifest(golden, name)["records"]
     log = b"".join(file.read_bytes() for file in sorted((golden / name / "commitlog").iterdir()))
     return [
@@ -49,7 +49,7 @@ def stored_messages(golden, name):
 
 
 def as_given(stored):
-    """What the producer of a stored message must have given."""
+    """Return the message that the producer of a stored message must have sent."""
     properties = {k: v for k, v in stored.properties.items() if k != PROPERTY_CRC32}
     return Message(
         stored.topic,
@@ -67,8 +67,8 @@ def as_given(stored):
 
 @pytest.mark.parametrize("master", [True, False])
 @pytest.mark.parametrize("name", WHOLE)
-def test_a_clean_store_is_the_same_after_it_was_open(golden, golden_copy, name, master):
-    """Opening and closing changes no byte of the commit log, and leaves no ``abort``."""
+def test_opening_and_closing_a_clean_store_changes_no_byte(golden, golden_copy, name, master):
+    """The file ``abort`` exists only while the store is open."""
     path = golden_copy(name)
     before = digests(path)
     log = open_store(path, master=master)
@@ -82,9 +82,9 @@ def test_a_clean_store_is_the_same_after_it_was_open(golden, golden_copy, name, 
 
 
 @pytest.mark.parametrize("name", [*WHOLE, "crashed", "crashed_torn", "crashed_torn_props"])
-def test_a_master_goes_on_where_rocketmqs_queues_end(golden, golden_copy, name):
+def test_a_master_continues_rocketmqs_queue_offsets(golden, golden_copy, name):
     """Each queue's next offset is one more than its last record's in the manifest."""
-    # Of crashed_torn_props RocketMQ keeps the record whose properties are torn.
+    # RocketMQ keeps the last record of crashed_torn_props, whose properties are torn.
     recovered = {"crashed": "crashed.recovered", "crashed_torn": "crashed_torn.recovered"}
     recovered["crashed_torn_props"] = "crashed_torn.recovered"
     expected = {}
@@ -103,8 +103,8 @@ def test_a_master_goes_on_where_rocketmqs_queues_end(golden, golden_copy, name):
 
 
 @pytest.mark.parametrize("master", [True, False])
-def test_a_crashed_store_opens_whole(golden, golden_copy, master):
-    """The zero file at the end is the prepared one, no byte changes; ``abort`` was there."""
+def test_a_crashed_store_opens_unchanged(golden, golden_copy, master):
+    """The empty file at its end becomes the prepared one; ``abort`` was there."""
     path = golden_copy("crashed")
     before = digests(path)
     log = open_store(path, master=master)
@@ -117,10 +117,10 @@ def test_a_crashed_store_opens_whole(golden, golden_copy, master):
 
 @pytest.mark.parametrize("master", [True, False])
 @pytest.mark.parametrize(("name", "size"), [("crashed_torn", 110), ("crashed_torn_props", 188)])
-def test_a_torn_store_is_trimmed_and_its_bytes_are_kept(golden_copy, name, size, master):
-    """The record at 331293 goes, what is left of it is saved, and a second open finds nothing.
+def test_a_torn_store_is_trimmed_and_its_bytes_are_saved(golden_copy, name, size, master):
+    """The torn record at 331293 is removed from the log, and a second open finds nothing to trim.
 
-    RocketMQ keeps the one whose properties alone are torn: no checksum of its covers them.
+    RocketMQ keeps a record of which only the properties are torn: no checksum covers them.
     """
     path = golden_copy(name)
     torn = (path / "commitlog" / "00000000000000327680").read_bytes()
@@ -143,7 +143,7 @@ def test_a_torn_store_is_trimmed_and_its_bytes_are_kept(golden_copy, name, size,
 
 @pytest.mark.parametrize("name", ["clean", "propcrc", "replica_master"])
 def test_the_encoder_writes_rocketmqs_bytes(golden, name):
-    """Every golden record, encoded from what its producer gave, is the very record."""
+    """Each golden record is encoded again from the message that its producer sent."""
     for stored in stored_messages(golden, name):
         encoder = MessageEncoder(
             store_host=stored.store_host,
@@ -161,10 +161,10 @@ def test_the_encoder_writes_rocketmqs_bytes(golden, name):
 
 
 @pytest.mark.parametrize("name", ["clean", "propcrc", "replica_master"])
-def test_a_log_written_again_is_rocketmqs_log(golden, name):
-    """The same messages at the same times give the same files: offsets, rolls, BLANKs and all.
+def test_a_log_written_again_equals_rocketmqs(golden, name):
+    """The same messages at the same times produce the same offsets, rolls and BLANKs.
 
-    Records with an IPv6 store host are written as bytes: one master has one address.
+    Records with an IPv6 store host are appended as bytes, because a master has only one address.
     """
     clock = FakeClock()
     log = CommitLog.open(
@@ -188,8 +188,8 @@ def test_a_log_written_again_is_rocketmqs_log(golden, name):
     assert log.max_offset == manifest(golden, name)["maxPhyOffset"]
 
 
-def test_a_slave_gets_its_masters_files_from_any_cuts(golden):
-    """Frames that cut records anywhere, but never cross a file's end, give the same bytes."""
+def test_a_slave_writes_the_same_files_from_any_frames(golden):
+    """Frames may split records anywhere, but never cross a file's end."""
     files = [file.read_bytes() for file in sorted((golden / "replica" / "commitlog").iterdir())]
     for size in (7, 1000, 32_768, FILE_SIZE):
         log = CommitLog.open(

@@ -1,4 +1,4 @@
-"""HA bytes by hand: the classic protocol's through our own code, AutoSwitch's for later."""
+"""HA messages as bytes: the classic protocol's by hastore's code, AutoSwitch's by a test codec."""
 
 import re
 import tarfile
@@ -12,7 +12,7 @@ from tests.golden import autoswitch_codec as codec
 from tests.golden.autoswitch_codec import MasterHandshake, Report, SlaveHandshake, Transfer
 from tests.golden.autoswitch_vectors import EPOCH_FILES, SESSIONS
 
-# Of the recorded sessions: offset and body size.
+# From the recorded sessions: offset, body size and bytes.
 HEADERS = (
     (0, 192, "0000000000000000 000000c0"),
     (192, 1_158, "00000000000000c0 00000486"),
@@ -20,7 +20,7 @@ HEADERS = (
     (65_536, 1_173, "0000000000010000 00000495"),
     (330_403, 1_115, "0000000000050aa3 0000045b"),  # a batch of five
     (331_518, 0, "0000000000050efe 00000000"),  # a heartbeat
-    (2**62, 4_194_292, "4000000000000000 003ffff4"),  # the largest that a slave takes
+    (2**62, 4_194_292, "4000000000000000 003ffff4"),  # the largest that a slave accepts
 )
 REPORTS = (
     (0, "0000000000000000"),
@@ -38,8 +38,8 @@ each_session = pytest.mark.parametrize("session", SESSIONS, ids=lambda s: s.reco
 
 
 @pytest.mark.parametrize(("offset", "size", "text"), HEADERS)
-def test_a_frames_header_is_these_twelve_bytes(offset, size, text):
-    """Offset and size, there and back, and no master's header is refused."""
+def test_a_frame_header_has_these_twelve_bytes(offset, size, text):
+    """It is encoded and decoded, and the check accepts it."""
     raw = bytes.fromhex(text)
     assert encode_header(offset, size) == raw
     assert HEADER.unpack(raw) == (offset, size)
@@ -47,23 +47,23 @@ def test_a_frames_header_is_these_twelve_bytes(offset, size, text):
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_a_header_that_no_master_sends_is_refused(text):
-    """Before anything is reserved for its body."""
+def test_an_invalid_frame_header_is_refused(text):
+    """This happens before memory is reserved for its body."""
     with pytest.raises(ProtocolError):
         check_header(*HEADER.unpack(bytes.fromhex(text)))
 
 
 @pytest.mark.parametrize(("offset", "text"), REPORTS)
-def test_a_report_is_these_eight_bytes(offset, text):
-    """One number, there and back."""
+def test_a_report_has_these_eight_bytes(offset, text):
+    """It is a single number, encoded and decoded."""
     raw = bytes.fromhex(text)
     assert encode_report(offset) == raw
     assert REPORT.unpack(raw) == (offset,)
 
 
 @each_session
-def test_the_layout_gives_an_autoswitch_sessions_bytes_from_its_fields(session):
-    """Each message is encoded as RocketMQ did, and both halves read back as the same messages."""
+def test_autoswitch_messages_have_the_recorded_bytes(session):
+    """Both directions of a session also decode to the same messages."""
     for message, text in session.messages:
         assert message.encode().hex() == re.sub(r"\s", "", text)
     messages = [message for message, _ in session.messages]
@@ -78,7 +78,7 @@ def test_the_layout_gives_an_autoswitch_sessions_bytes_from_its_fields(session):
 
 @each_session
 def test_an_autoswitch_session_keeps_the_protocols_rules(session):
-    """Who speaks first; epochs ascend; frames touch, cross no file's end, and name known epochs."""
+    """The slave speaks first, epochs ascend, and frames are contiguous and stay within one file."""
     messages = [message for message, _ in session.messages]
     assert isinstance(messages[0], SlaveHandshake)
     answer = next(message for message in messages if isinstance(message, MasterHandshake))
@@ -106,8 +106,8 @@ def test_an_autoswitch_session_keeps_the_protocols_rules(session):
 
 
 @pytest.mark.parametrize(("epochs", "text"), EPOCH_FILES)
-def test_an_epoch_file_is_its_entries_with_their_checksum(epochs, text):
-    """There and back; a digit changed anywhere below the count contradicts the checksum."""
+def test_an_epoch_file_has_its_entries_and_their_checksum(epochs, text):
+    """It is written and read; any changed digit is noticed."""
     assert codec.epoch_file(epochs) == text
     assert codec.read_epoch_file(text) == list(epochs)
     for position, letter in enumerate(text):
@@ -118,8 +118,8 @@ def test_an_epoch_file_is_its_entries_with_their_checksum(epochs, text):
 
 
 @each_session
-def test_an_autoswitch_session_was_recorded(session, recorded_golden):
-    """Its messages are the first of both halves of the recording, in their own order."""
+def test_an_autoswitch_session_is_from_the_recording(session, recorded_golden):
+    """Its messages are the first ones of both directions of the recording."""
     stem = recorded_golden / "autoswitch" / session.recording
     for suffix, read, kinds in (
         ("s2m", codec.of_slave, (SlaveHandshake, Report)),
@@ -130,8 +130,8 @@ def test_an_autoswitch_session_was_recorded(session, recorded_golden):
         assert list(read(raw))[: len(expected)] == expected
 
 
-def test_the_epoch_files_were_recorded(recorded_golden):
-    """Each text but the last is in a store that RocketMQ left (of the last only a note is kept)."""
+def test_the_epoch_files_are_from_recorded_stores(recorded_golden):
+    """The last one is excepted: its store was not kept."""
     found = set()
     for archive in sorted((recorded_golden / "autoswitch").glob("*/*.tar.xz")):
         with tarfile.open(archive) as tar:

@@ -1,7 +1,7 @@
-"""Records written out by hand, field by field, and what they must decode to.
+"""Records written by hand, field by field, and the messages that they must decode to.
 
-123456789 is the body where it can be: its CRC32 is known to every book (cbf43926), and a record
-holds it without the sign bit (4bf43926).
+Where possible the body is 123456789: its CRC32 is in every book (cbf43926), and a record holds it
+without the sign bit (4bf43926).
 """
 
 import attrs
@@ -129,7 +129,7 @@ IPV6 = Vector(
         "00000000",
         "0000000000000000",
         "00000000",
-        "01" + "ff",  # a topic that is no UTF-8
+        "01" + "ff",  # a topic that is not UTF-8
         "0005" + "4b" + "01" + "fe61" + "02",
     ),
     StoredMessage(
@@ -166,7 +166,7 @@ V2 = Vector(
         "0000000000000008",
         "00000010",  # sysFlag: bornHost IPv6
         "0000000000000000",
-        "00000000000000000000ffff01020304" + "00000001",  # an IPv4 address in IPv6's clothes
+        "00000000000000000000ffff01020304" + "00000001",  # an IPv4-mapped IPv6 address
         "0000000000000000",
         "01020304" + "00000000",
         "00000000",

@@ -1,4 +1,4 @@
-"""What a slave learns from a client port: which HA port was meant, its master's file size."""
+"""What a slave learns from a client port: the intended HA port, its master's file size."""
 
 import contextlib
 import json
@@ -52,7 +52,7 @@ def answer(body=b"", code=ResponseCode.SUCCESS):
 
 
 def broker(config, max_offset=b"4096"):
-    """What a RocketMQ broker answers; it knows nothing of 907 and of routes."""
+    """Return a RocketMQ broker's answers; it does not know 907 and routes."""
     table = b'{"table":{"commitLogMaxOffset":"' + max_offset + b'","runtime":"[ 0 days ]"}}'
     return {STATUS: UNKNOWN, INFO: answer(table), CONFIG: answer(config), ROUTE: UNKNOWN}
 
@@ -60,8 +60,8 @@ def broker(config, max_offset=b"4096"):
 # -- the questions, and what the answers mean ------------------------------------------------------
 
 
-def test_every_question_can_be_read_and_comes_back_with_its_code():
-    """Four requests in one piece, small enough for one segment of Ethernet."""
+def test_questions_are_four_requests_with_their_codes_as_opaques():
+    """They are sent in one piece, small enough for one segment of Ethernet."""
     reader = FrameReader(1 << 20)
     reader.feed(questions())
     asked = [reader.next_command() for _ in range(4)]
@@ -72,16 +72,16 @@ def test_every_question_can_be_read_and_comes_back_with_its_code():
 
 
 @pytest.mark.parametrize("before", range(8))
-def test_a_rocketmq_master_reads_the_questions_as_no_acknowledgement(before):
-    """It takes the last whole eight bytes of what it has read; masters ignore -1."""
+def test_rocketmq_master_reads_no_ack_from_the_questions(before):
+    """It takes the last whole eight bytes that it has read; masters ignore -1."""
     read = bytes(before) + questions()
     end = len(read) - len(read) % 8
     assert REPORT.unpack(read[end - 8 : end]) == (REPORT_DIVERGED,)
 
 
 @pytest.mark.parametrize("name", [b"mapedFileSizeCommitLog", b"mappedFileSizeCommitLog"])
-def test_a_brokers_configuration_names_port_and_size(name):
-    """By the names of RocketMQ 4 and of 5."""
+def test_broker_configuration_yields_ha_port_and_file_size(name):
+    """RocketMQ 4 and 5 name the size differently."""
     config = b"brokerName=b\nhaListenPort=10912\n" + name + b"=1073741824\nlistenPort=10911\n"
     assert read_answers(broker(config)) == ClientPort(
         kind=PortKind.NODE, ha_port=10912, mapped_file_size=1 << 30, max_offset=4096
@@ -92,13 +92,13 @@ def test_a_brokers_configuration_names_port_and_size(name):
     "config",
     [b"", b"haListenPort=99999999\nmapedFileSizeCommitLog=12\n", b"\xff=\n=\nhaListenPort"],
 )
-def test_what_cannot_be_is_not_known(config):
-    """A port above 65535, a size that no file can have, bytes that are no text."""
+def test_invalid_configuration_values_are_ignored(config):
+    """A port above 65535, an impossible file size, bytes that are not text."""
     assert read_answers(broker(config, b"x")) == ClientPort(kind=PortKind.NODE)
 
 
-def test_a_name_server_is_told_by_what_it_knows_of_a_topic():
-    """One of RocketMQ 4 answers nothing else, one of 5 says that it does not know the others."""
+def test_name_server_is_identified_by_its_answer_for_a_topic():
+    """RocketMQ 4's answers nothing else, RocketMQ 5's does not know the other requests."""
     route = answer(code=ResponseCode.TOPIC_NOT_EXIST)
     assert read_answers({ROUTE: route}).kind is PortKind.NAME_SERVER
     assert read_answers(dict.fromkeys((STATUS, INFO, CONFIG), UNKNOWN) | {ROUTE: route}) == (
@@ -106,8 +106,8 @@ def test_a_name_server_is_told_by_what_it_knows_of_a_topic():
     )
 
 
-def test_a_broker_that_may_not_be_asked_is_a_client_port_all_the_same():
-    """With access control every question is refused; what answers is no HA port."""
+def test_broker_that_refuses_all_questions_is_a_client_port():
+    """With access control it refuses each question, but an HA port would not answer at all."""
     refused = answer(code=ResponseCode.SYSTEM_ERROR)
     assert read_answers(dict.fromkeys((STATUS, INFO, CONFIG), refused) | {ROUTE: UNKNOWN}) == (
         ClientPort(kind=PortKind.OTHER)
@@ -116,8 +116,8 @@ def test_a_broker_that_may_not_be_asked_is_a_client_port_all_the_same():
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"hastore": 3}', b'{"hastore": {"role": "SLAVE"}}'])
-def test_an_answer_that_makes_no_sense_is_no_error(body):
-    """It is the port of somebody who is not known."""
+def test_malformed_answer_is_not_an_error(body):
+    """It comes from a client port of an unknown kind, or from a node without details."""
     assert read_answers({STATUS: answer(body)}).kind in {PortKind.OTHER, PortKind.NODE}
 
 
@@ -140,15 +140,15 @@ def test_an_answer_that_makes_no_sense_is_no_error(body):
             "--master 10.0.0.9:10912",
         ),
         (
-            ClientPort(kind=PortKind.NODE, ha_port=ADDRESS[1]),  # a mapping of ports between
+            ClientPort(kind=PortKind.NODE, ha_port=ADDRESS[1]),  # a port mapping in between
             "10.0.0.1:10911 leads to a client port; its master listens for slaves on port 10911",
             "map a port to the master's HA port",
         ),
         (ClientPort(kind=PortKind.NAME_SERVER), "is a name server, not a master", "10912"),
     ],
 )
-def test_the_error_names_the_port_that_was_meant(found, said, hint):
-    """With its number where it is known, and "usually" where it is not."""
+def test_error_names_the_intended_port(found, said, hint):
+    """With its number where it is known, and with "usually" where it is not."""
     error = wrong_port(ADDRESS, found)
     assert said in str(error)
     assert hint in error.hint
@@ -158,8 +158,8 @@ def test_the_error_names_the_port_that_was_meant(found, said, hint):
 # -- asking ----------------------------------------------------------------------------------------
 
 
-async def test_a_hastore_master_and_its_slave_say_what_they_are(tmp_path):
-    """The HA port, the size of the files, the end of the log; of a slave whose it is."""
+async def test_hastore_master_and_slave_answer_the_questions(tmp_path):
+    """A master reports its HA port, file size and end of the log; a slave reports its master."""
     any_port = ("127.0.0.1", 0)
     config = master_config(tmp_path / "m", role=BrokerRole.ASYNC_MASTER, listen=any_port)
     async with hastore.open_master(config) as master:
@@ -180,7 +180,7 @@ async def test_a_hastore_master_and_its_slave_say_what_they_are(tmp_path):
 
 @contextlib.asynccontextmanager
 async def listening(serve):
-    """A port whose connections `serve` gets, one after the other."""
+    """Listen on a port and pass its connections to `serve`, one after the other."""
     listener = await open_listener(("127.0.0.1", 0), "a test")
 
     async def accept():
@@ -197,10 +197,10 @@ async def listening(serve):
 
 
 async def name_server(sock):
-    """Answer as RocketMQ 5's."""
+    """Answer as RocketMQ 5's name server does."""
     data = await sock.recv(8)
     if data[:4] == bytes(4):
-        return  # a frame without a header: it closes
+        return  # a frame without a header: a name server closes
     reader = FrameReader(1 << 20)
     while data:
         reader.feed(data)
@@ -212,13 +212,13 @@ async def name_server(sock):
 
 
 async def silent(sock):
-    """Take everything, say nothing."""
+    """Read everything and send nothing."""
     while await sock.recv(4096):
         pass
 
 
-async def test_who_says_nothing_is_nobody(monkeypatch):
-    """Also who speaks something else, closes, or is not there."""
+async def test_port_without_a_valid_answer_returns_none(monkeypatch):
+    """It is silent, speaks another protocol, closes, or has no listener."""
     monkeypatch.setattr(client_port, "ASK_TIMEOUT_S", 0.2)
 
     async def web(sock):
@@ -237,7 +237,7 @@ async def test_who_says_nothing_is_nobody(monkeypatch):
 
 
 async def end_of(config):
-    """Run a slave until it ends by itself, and give the error."""
+    """Run a slave until it ends by itself, and return the error's text."""
     with pytest.raises(WrongPortError) as caught, trio.fail_after(60):
         await run_slave(config, real_env(), ask_client_port=ask_client_port)
     return str(caught.value)
@@ -245,7 +245,7 @@ async def end_of(config):
 
 @pytest.mark.parametrize("log_size", [0, 300])
 async def test_a_slave_at_a_client_port_ends_and_names_the_ha_port(tmp_path, log_size):
-    """Whether it is new or has a log; nothing of it is changed, and its stop was a clean one."""
+    """With or without a log, which does not change; the stop is clean."""
     any_port = ("127.0.0.1", 0)
     config = master_config(tmp_path / "m", role=BrokerRole.ASYNC_MASTER, listen=any_port)
     async with hastore.open_master(config) as master:
@@ -264,14 +264,14 @@ async def test_a_slave_at_a_client_port_ends_and_names_the_ha_port(tmp_path, log
         assert not (tmp_path / "s" / "abort").exists()
 
 
-async def test_a_slave_at_a_name_server_ends_and_says_so(tmp_path):
-    """It closes what is no request, and answers for a topic."""
+async def test_slave_at_a_name_server_ends_with_wrong_port(tmp_path):
+    """The name server closes the slave's link, and answers a question for a topic."""
     async with listening(name_server) as address:
         assert "is a name server, not a master" in await end_of(slave_config(tmp_path, address))
 
 
-async def test_a_slave_at_a_web_server_ends_and_says_so(tmp_path):
-    """What begins with HTTP/ is no frame."""
+async def test_slave_at_a_web_server_ends_with_wrong_port(tmp_path):
+    """Bytes that begin with HTTP/ are not a frame."""
 
     async def web(sock):
         await sock.recv(8)
@@ -284,7 +284,7 @@ async def test_a_slave_at_a_web_server_ends_and_says_so(tmp_path):
 
 
 class Asked:
-    """Notes who is asked, and answers always the same."""
+    """Records the addresses that are asked, and always returns the same answer."""
 
     def __init__(self, found, takes_s=0.0):
         self.found = found
@@ -305,8 +305,8 @@ async def slave_that_asks(config, ask):
         slave.stop()
 
 
-async def test_who_closes_and_is_no_client_port_is_tried_again_and_asked_three_times(tmp_path):
-    """A master that starts, or has no room for another slave, is waited for."""
+async def test_unknown_port_that_closes_is_retried_and_asked_three_times(tmp_path):
+    """It may be a master that is starting, or that has no room for another slave."""
     ask = Asked(None)
     async with raw_master() as master:
         config = slave_config(tmp_path, master.address)
@@ -319,11 +319,11 @@ async def test_who_closes_and_is_no_client_port_is_tried_again_and_asked_three_t
                 sock.close()
         assert ask.addresses.count(master.address) == 3
         below = (master.address[0], master.address[1] - 1)
-        assert ask.addresses.count(below) == 2  # for the file size: then it goes on without
+        assert ask.addresses.count(below) == 2  # for the file size, and no more
 
 
-async def test_who_has_spoken_once_is_never_asked_which_port_it_is(tmp_path):
-    """A master that closes its links is a master still."""
+async def test_master_that_has_sent_a_frame_is_never_asked_for_its_port(tmp_path):
+    """A master that closes its links is still a master."""
     ask = Asked(None)
     async with raw_master() as master:
         config = slave_config(tmp_path, master.address)
@@ -336,10 +336,10 @@ async def test_who_has_spoken_once_is_never_asked_which_port_it_is(tmp_path):
         assert master.address not in ask.addresses
 
 
-async def test_who_closes_late_is_not_asked(tmp_path, monkeypatch):
-    """A RocketMQ master closes at the second report: to it a question would be one."""
+async def test_port_that_closes_late_is_not_asked(tmp_path, monkeypatch):
+    """A RocketMQ master closes at the second report, and takes a question for one."""
     assert CLOSED_AT_ONCE_S < 5
-    monkeypatch.setattr("hastore.ha.client_port.CLOSED_AT_ONCE_S", -1.0)  # all is late
+    monkeypatch.setattr("hastore.ha.client_port.CLOSED_AT_ONCE_S", -1.0)  # every close is late
     ask = Asked(ClientPort(kind=PortKind.OTHER))
     async with raw_master() as master:
         config = slave_config(tmp_path, master.address)
@@ -360,7 +360,7 @@ def sized(ha_port, size):
 
 @pytest.mark.parametrize("size", [FILE_SIZE // 4, FILE_SIZE])
 async def test_an_empty_slave_takes_its_masters_file_size(tmp_path, size):
-    """It asks the port below the HA port; the files are its master's, one for one."""
+    """It asks the port below the HA port; then both nodes have the same files."""
     config = master_config(tmp_path / "m", role=BrokerRole.ASYNC_MASTER, file_size=size)
     async with hastore.open_master(config) as master:
         for message in messages(600):
@@ -374,7 +374,7 @@ async def test_an_empty_slave_takes_its_masters_file_size(tmp_path, size):
         names = [sorted(each.name for each in (tmp_path / d / "commitlog").iterdir()) for d in "ms"]
         end = f"{master.max_offset - master.max_offset % size:020d}"
         assert [n for n in names[0] if n <= end] == [n for n in names[1] if n <= end]
-        # It has a log now, and asks no more.
+        # It has a log now, and does not ask again.
         async with slave_that_asks(settings, ask) as slave:
             await eventually(lambda: slave.status().state == "streaming")
             assert slave.status().mapped_file_size == size
@@ -382,10 +382,10 @@ async def test_an_empty_slave_takes_its_masters_file_size(tmp_path, size):
 
 
 @pytest.mark.parametrize(("takes_s", "asked", "took_s"), [(0.01, 2, 1.02), (5.0, 1, 5.0)])
-async def test_a_client_port_that_does_not_answer_costs_less_than_a_master_waits(
+async def test_unanswered_questions_end_before_the_first_report_timeout(
     tmp_path, autojump_clock, takes_s, asked, took_s
 ):
-    """One that refuses is asked twice, a silent one once: a link without a report is closed."""
+    """A port that refuses is asked twice, a silent one once: a link without a report is closed."""
     ask = Asked(None, takes_s)
     config = slave_config(tmp_path, ("10.0.0.1", 10912), file_size=None)
     log = CommitLog.open(
@@ -399,18 +399,18 @@ async def test_a_client_port_that_does_not_answer_costs_less_than_a_master_waits
 
 
 async def test_the_answer_of_another_node_does_not_count(tmp_path):
-    """On one host the port below may be anybody's; it must name this HA port as its own."""
+    """On one host the port below may be any node's; its answer must name this HA port."""
     config = master_config(tmp_path / "m", role=BrokerRole.ASYNC_MASTER)
     async with hastore.open_master(config) as master:
         ask = Asked(sized(master.ha_address[1] + 2, 8192))
         settings = slave_config(tmp_path / "s", master.ha_address, file_size=None)
-        async with slave_that_asks(settings, ask) as slave:  # nothing comes: 1 GiB is a lot here
+        async with slave_that_asks(settings, ask) as slave:  # no messages: 1 GiB is large
             await eventually(lambda: slave.status().state == "streaming")
             assert slave.status().mapped_file_size == 1 << 30
 
 
-async def test_a_chosen_size_that_is_not_the_masters_is_refused_before_anything_is_copied(tmp_path):
-    """Both sizes are named, and the way out; the directory stays empty."""
+async def test_chosen_size_unlike_the_masters_is_refused_before_copying(tmp_path):
+    """The error names both sizes and a remedy; the directory stays empty."""
     config = master_config(tmp_path / "m", role=BrokerRole.ASYNC_MASTER)
     async with hastore.open_master(config) as master:
         for message in messages(300):
@@ -428,8 +428,8 @@ async def test_a_chosen_size_that_is_not_the_masters_is_refused_before_anything_
     assert list((tmp_path / "s" / "commitlog").iterdir()) == []
 
 
-async def test_open_slave_asks_where_no_size_was_chosen(tmp_path, monkeypatch):
-    """With the master's answer as it comes over the wire; a chosen size is not asked about."""
+async def test_open_slave_asks_only_without_a_chosen_size(tmp_path, monkeypatch):
+    """The answer is a real master's, over the wire."""
     any_port = ("127.0.0.1", 0)
     config = master_config(
         tmp_path / "m", role=BrokerRole.ASYNC_MASTER, listen=any_port, file_size=FILE_SIZE // 2
@@ -438,7 +438,7 @@ async def test_open_slave_asks_where_no_size_was_chosen(tmp_path, monkeypatch):
 
     async def ask(address):
         asked.append(address)
-        return await ask_client_port(master.address)  # where the port below would lead
+        return await ask_client_port(master.address)  # in place of the port below the HA port
 
     monkeypatch.setattr("hastore.ha.client_port.ask_client_port", ask)
     async with hastore.open_master(config) as master:
@@ -459,8 +459,8 @@ async def test_open_slave_asks_where_no_size_was_chosen(tmp_path, monkeypatch):
     assert len(asked) == 1
 
 
-def test_a_status_has_what_is_read_of_it():
-    """The names that `read_answers` reads are those that a node writes."""
+def test_read_answers_uses_the_names_of_a_nodes_status():
+    """Role, HA address and file size."""
     status = {"role": "SYNC_MASTER", "ha_address": "[::]:10912", "mapped_file_size": 65536}
     found = read_answers({STATUS: answer(json.dumps({"hastore": status}).encode())})
     assert (found.ha_port, found.mapped_file_size, found.master) == (10912, 65536, None)

@@ -1,4 +1,4 @@
-"""A slave says that it copies, how far it is, and when it is in step."""
+"""A slave logs that it is copying, how far it has come, and when it is in step."""
 
 import pytest
 
@@ -15,17 +15,17 @@ from tests.support.waiting import eventually
 
 
 def lines(progress, reads):
-    """What is said, and when: `reads` are (time, whether it was all the master had)."""
-    said = [(now, progress.note(now, brought_bytes=True, was_all=all_)) for now, all_ in reads]
-    return [(now, news) for now, news in said if news is not None]
+    """Return the news and their times; `reads` are (time, whether the master had no more)."""
+    all_news = [(now, progress.note(now, brought_bytes=True, was_all=all_)) for now, all_ in reads]
+    return [(now, news) for now, news in all_news if news is not None]
 
 
-def test_a_copy_is_told_after_a_second_and_then_every_five():
-    """A short one only at its end; the end once."""
+def test_copy_is_logged_after_1_s_then_every_5_s():
+    """A shorter copy is logged only at its end; the end is logged once."""
     full = [(now / 10, False) for now in range(125)]
-    told = lines(Progress(0.0), [*full, (12.5, True), (12.6, True), (12.7, False)])
+    logged = lines(Progress(0.0), [*full, (12.5, True), (12.6, True), (12.7, False)])
     first = FIRST_LINE_AFTER_S
-    assert told == [
+    assert logged == [
         (first, News.COPYING),
         (first + LINE_EVERY_S, News.COPYING),
         (first + 2 * LINE_EVERY_S, News.COPYING),
@@ -34,31 +34,31 @@ def test_a_copy_is_told_after_a_second_and_then_every_five():
     assert lines(Progress(0.0), [(0.1, False), (0.5, True)]) == [(0.5, News.IN_STEP)]
 
 
-def test_who_falls_behind_says_so_again():
-    """Full batches for a while are no lag; for ten seconds they are."""
+def test_slave_that_falls_behind_logs_copying_again():
+    """Full batches for a short while are no lag; for ten seconds they are."""
     busy = [(1 + now / 10, False) for now in range(150)]
-    told = lines(Progress(0.0), [(1.0, True), *busy, (16.5, True)])
-    assert told == [
+    logged = lines(Progress(0.0), [(1.0, True), *busy, (16.5, True)])
+    assert logged == [
         (1.0, News.IN_STEP),
         (1.0 + BEHIND_AFTER_S, News.COPYING),
         (16.5, News.IN_STEP),
     ]
 
 
-def test_two_heartbeats_in_a_row_are_the_end():
-    """The first comes before whatever the master has; a batch in between is no silence."""
+def test_two_heartbeats_in_a_row_mean_in_step():
+    """One heartbeat precedes the log's bytes; a batch between two starts the count again."""
     progress = Progress(0.0)
     steps = [(0.0, False), (0.1, True), (5.0, False), (10.0, False), (15.0, False)]
-    said = [progress.note(now, brought_bytes=got, was_all=False) for now, got in steps]
-    assert said == [None, None, None, News.IN_STEP, None]
+    all_news = [progress.note(now, brought_bytes=got, was_all=False) for now, got in steps]
+    assert all_news == [None, None, None, News.IN_STEP, None]
 
 
 BATCH = HAConfig().ha_transfer_batch_size
 
 
 @pytest.fixture
-def told(monkeypatch, caplog):
-    """Give what was logged of some events; every full batch is worth a line here."""
+def logged(monkeypatch, caplog):
+    """Return the logged lines of an event; every full batch logs a line here."""
     monkeypatch.setattr(copy_progress, "FIRST_LINE_AFTER_S", 0.0)
     monkeypatch.setattr(copy_progress, "LINE_EVERY_S", 0.0)
     caplog.set_level("INFO", logger="hastore")
@@ -71,8 +71,8 @@ async def send(sock, log, start, end):
         data = data[await sock.send(data) :]
 
 
-async def test_a_slave_says_how_far_it_is_and_when_it_is_in_step(tmp_path, told):
-    """With the end that the master's client port names; after a reconnect it is in step again."""
+async def test_slave_logs_its_progress_and_when_it_is_in_step(tmp_path, logged):
+    """The end comes from the master's client port; after a reconnect the slave is in step again."""
     log = LogBuilder(file_size=1024 * 1024).fill(400)
     assert 2 * BATCH < log.end < 3 * BATCH
     async with raw_master() as master:
@@ -84,24 +84,24 @@ async def test_a_slave_says_how_far_it_is_and_when_it_is_in_step(tmp_path, told)
             assert await read_report(sock) == 1
             for count in (1, 2):
                 await send(sock, log, (count - 1) * BATCH, count * BATCH)
-                await eventually(lambda: len(told("ha_copying")) == count)  # noqa: B023
+                await eventually(lambda: len(logged("ha_copying")) == count)  # noqa: B023
             await send(sock, log, 2 * BATCH, log.end)
-            await eventually(lambda: told("ha_in_step"))
+            await eventually(lambda: logged("ha_in_step"))
             sock.close()
             sock = await master.accept()
             await send(sock, log, await read_report(sock), log.end)
-            await eventually(lambda: len(told("ha_in_step")) == 2)
+            await eventually(lambda: len(logged("ha_in_step")) == 2)
             sock.close()
-    first, second = told("ha_copying")
+    first, second = logged("ha_copying")
     assert (first["at"], second["at"]) == (BATCH, 2 * BATCH)
     assert first["end"] == first["total_bytes"] == second["end"] == log.end
     assert first["copied_bytes"] == BATCH
     assert second["percent"] == 2 * BATCH * 100 // log.end
-    assert [line["at"] for line in told("ha_in_step")] == [log.end, log.end]
+    assert [line["at"] for line in logged("ha_in_step")] == [log.end, log.end]
 
 
-async def test_a_slave_whose_masters_end_is_not_known_says_what_it_has(tmp_path, told):
-    """And asks once a link, not once a line."""
+async def test_slave_logs_copied_bytes_if_the_masters_end_is_unknown(tmp_path, logged):
+    """It asks the client port once per link, not once per line."""
     log = LogBuilder(file_size=1024 * 1024).fill(400)
     ask = Asked(None)
     async with raw_master() as master:
@@ -111,10 +111,10 @@ async def test_a_slave_whose_masters_end_is_not_known_says_what_it_has(tmp_path,
             assert await read_report(sock) == 1
             for count in (1, 2):
                 await send(sock, log, (count - 1) * BATCH, count * BATCH)
-                await eventually(lambda: len(told("ha_copying")) == count)  # noqa: B023
+                await eventually(lambda: len(logged("ha_copying")) == count)  # noqa: B023
             sock.close()
-    copying = told("ha_copying")
+    copying = logged("ha_copying")
     assert [line["copied_bytes"] for line in copying] == [BATCH, 2 * BATCH]
     assert all(line["end"] is line["percent"] is None for line in copying)
-    assert not told("ha_in_step")
+    assert not logged("ha_in_step")
     assert len(ask.addresses) == 2  # for the size of the files, and for the end

@@ -1,4 +1,4 @@
-"""How a slave finds out its master's file size."""
+"""How a slave learns its master's file size."""
 
 import struct
 
@@ -22,7 +22,7 @@ LOG = RECORD * 5 + blank(500) + RECORD * 3
 
 @given(st.lists(st.integers(1, 300), min_size=1))
 def test_the_first_blank_is_found_however_the_stream_is_cut(cuts):
-    """The end of the first BLANK is the file's end, at every split of the bytes."""
+    """The end of the first BLANK is the end of the file."""
     finder = FirstBlankFinder(0)
     position, found = 0, None
     index = 0
@@ -35,7 +35,7 @@ def test_the_first_blank_is_found_however_the_stream_is_cut(cuts):
 
 
 def test_a_walk_over_a_log_stops_at_its_first_blank_or_its_end():
-    """The own log is read in chunks; without a BLANK the finder waits for more."""
+    """The slave reads its own log in chunks; without a BLANK the finder waits for more bytes."""
     finder = FirstBlankFinder(0)
     find_first_blank(finder, lambda at, size: LOG[at : at + size], len(LOG))
     assert finder.found == 1000
@@ -45,8 +45,8 @@ def test_a_walk_over_a_log_stops_at_its_first_blank_or_its_end():
     assert finder.feed(450, LOG[450:]) == 1000
 
 
-def test_a_walk_goes_on_where_it_was(monkeypatch):
-    """Each byte is read once, also where a read failed in between, and none behind the BLANK."""
+def test_walk_continues_where_the_last_one_stopped(monkeypatch):
+    """Only a failed read is repeated, and nothing is read after the BLANK's chunk."""
     monkeypatch.setattr(file_size_watch, "_WALK_CHUNK_SIZE", 64)
     reads = []
 
@@ -65,18 +65,18 @@ def test_a_walk_goes_on_where_it_was(monkeypatch):
     assert finder.found == 1000
     begins, ends = zip(*reads[:3], *reads[4:], strict=True)
     assert begins == (0, *ends[:-1])
-    assert ends[-1] == 556  # of the chunk in which the BLANK begins
+    assert ends[-1] == 556  # the end of the chunk in which the BLANK begins
 
 
-def test_what_was_found_stays_found():
-    """What follows the first BLANK, another BLANK for example, changes nothing."""
+def test_first_blank_stays_found():
+    """Later bytes change nothing, even another BLANK."""
     finder = FirstBlankFinder(0)
     assert finder.feed(0, LOG) == 1000
     assert finder.feed(len(LOG), blank(8) * 5) == 1000
 
 
-def test_bytes_that_are_no_records_end_the_walk():
-    """A size that no record has cannot be walked over."""
+def test_walk_ends_at_bytes_that_are_not_records():
+    """The walk cannot step over an impossible size."""
     finder = FirstBlankFinder(0)
     assert finder.feed(0, bytes(64)) is None
     assert finder.is_lost
@@ -84,8 +84,8 @@ def test_bytes_that_are_no_records_end_the_walk():
 
 
 @pytest.mark.parametrize("size", [8, 9, 247, 248, 249, 255, 256, 257, 263, 264, 265, 500, 5000])
-def test_a_body_that_ends_with_a_blank_is_noticed(size):
-    """A BLANK with any filler at the end of a frame is the hint."""
+def test_frame_body_that_ends_with_a_blank_is_detected(size):
+    """A BLANK of any size counts, but only at the very end of the body."""
     assert ends_with_blank(memoryview(RECORD + blank(size)))
     assert not ends_with_blank(memoryview(RECORD + blank(size) + b"\0"))
     assert not ends_with_blank(memoryview(RECORD))

@@ -1,4 +1,4 @@
-"""What the size of a frame tells of what its master still has."""
+"""Whether a frame's size shows that its master has no more to send."""
 
 import pytest
 
@@ -15,15 +15,15 @@ FILE = 1 << 20
         ([32 * KIB], False),
         ([32 * KIB, 64 * KIB, 128 * KIB], False),
         ([32 * KIB, 64 * KIB, 70_003], True),  # the batch was 128 KiB
-        ([1_000, 1_000], False),  # another master's batch, as far as one can tell
+        ([1_000, 1_000], False),  # may be the batch size of another master
         ([1_000, 1_000, 7], True),
-        ([4 * KIB, 8 * KIB, 16 * KIB], False),  # smaller batches than ours, and a doubling master
-        ([FILE - 1, 1], False),  # the file's end, and the next may hold more
+        ([4 * KIB, 8 * KIB, 16 * KIB], False),  # a master that doubles smaller batches than ours
+        ([FILE - 1, 1], False),  # the end of the file: the next one may hold more
         ([300, FILE], False),
     ],
 )
-def test_a_frame_that_fills_no_batch_was_all_there_was(sizes, was_all):
-    """Full batches and the end of a file are followed by more, for all one knows."""
+def test_frame_smaller_than_a_batch_means_no_more_bytes(sizes, was_all):
+    """More may follow a full batch or the end of a file."""
     frames = FrameSizes(32 * KIB, FILE)
     end = 0
     for size in sizes:

@@ -1,4 +1,4 @@
-"""``--from last-file``: a slave that began in the middle of the history, over all restarts."""
+"""``--from last-file``: a slave that began in the middle of the log, across restarts."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ LAST_FILE = {"slave_from": hastore.SlaveStart.LAST_FILE}
 
 
 def master_at(directory, address=None, **changes):
-    """A master, at an address that its slave knows already."""
+    """Open a master, at an address that its slave already knows."""
     config = {} if address is None else {"ha_listen": address}
     return hastore.open_master(master_config(directory, **config, **changes))
 
 
 async def put_until(master, offset):
-    """Put until the log is at least so long."""
+    """Put messages until the log is at least this long."""
     while master.max_offset < offset:
         for message in messages(4):
             await master.put(message)
 
 
 async def in_step(slave, master):
-    """Wait until the slave has all, and its consumers may read it."""
+    """Wait until the slave has the whole log and has dispatched it."""
     await eventually(lambda: slave.max_offset == master.max_offset)
     reput = slave.reput_message_service
     await eventually(lambda: reput.committed_offset == slave.max_offset)
 
 
 def same_from(min_offset, one, other, end):
-    """Whether both directories hold the same bytes from an offset on."""
+    """Return whether both directories hold the same bytes from an offset on."""
     ours = b"".join(
         file.read_bytes()
         for file in sorted((one / "commitlog").iterdir())
@@ -54,19 +54,19 @@ def same_from(min_offset, one, other, end):
 
 
 def queue_units(node):
-    """What each queue of a node holds: the offsets in the log of its messages, by queue offset."""
+    """For each queue, return its first and end offset and its messages' physical offsets."""
     units = {}
     for queue_id in range(4):
         offset = node.message_store.min_offset_in_queue("orders", queue_id)
         end = node.message_store.max_offset_in_queue("orders", queue_id)
-        most = {"max_count": 10_000, "max_size": 1 << 30}
-        result = node.message_store.get_message("orders", queue_id, offset, **most)
+        limits = {"max_count": 10_000, "max_size": 1 << 30}
+        result = node.message_store.get_message("orders", queue_id, offset, **limits)
         units[queue_id] = offset, end, [at for at, _ in result.ranges]
     return units
 
 
-async def test_it_goes_on_where_it_was_when_its_master_comes_back(tmp_path):
-    """The master rolls files between; the slave copies each byte, and no earlier one."""
+async def test_slave_resumes_at_its_end_after_its_master_restarts(tmp_path):
+    """The master rolls files meanwhile; the slave copies every new byte and no older file."""
     async with master_at(tmp_path / "m", role=BrokerRole.ASYNC_MASTER) as master:
         await put_until(master, 3 * FILE_SIZE + 20_000)
         address = master.ha_address
@@ -87,10 +87,10 @@ async def test_it_goes_on_where_it_was_when_its_master_comes_back(tmp_path):
 
 
 @pytest.mark.parametrize("into_file", [0, 300, 20_000])
-async def test_it_goes_on_where_it_was_when_it_comes_back_itself(tmp_path, into_file):
-    """``--from`` is for a slave without a log: its second start leaves no file out.
+async def test_slave_resumes_at_its_end_after_its_own_restart(tmp_path, into_file):
+    """``--from`` is for a slave without a log: its second start skips no file.
 
-    It has nothing of the file, one message of it, or more than it compares.
+    Its last file holds no message, one message, or more than it compares.
     """
     async with master_at(tmp_path / "m", role=BrokerRole.ASYNC_MASTER) as master:
         await put_until(master, 2 * FILE_SIZE)
@@ -114,8 +114,8 @@ async def test_it_goes_on_where_it_was_when_it_comes_back_itself(tmp_path, into_
     assert same_from(begin, tmp_path / "m", tmp_path / "s", end)
 
 
-async def test_one_that_had_nothing_yet_begins_at_what_is_the_last_file_then(tmp_path):
-    """An empty master, its restart, and files that it has rolled before the slave came back."""
+async def test_empty_slave_starts_at_the_last_file_of_its_second_start(tmp_path):
+    """The master was empty, restarted, and rolled files before the slave came back."""
     async with master_at(tmp_path / "m", role=BrokerRole.ASYNC_MASTER) as master:
         address = master.ha_address
         config = slave_config(tmp_path / "s", address, **LAST_FILE)
@@ -129,8 +129,8 @@ async def test_one_that_had_nothing_yet_begins_at_what_is_the_last_file_then(tmp
             assert slave.status().min_offset == 2 * FILE_SIZE
 
 
-async def test_it_can_become_the_master(tmp_path):
-    """Queues go on at the offsets that they had, although their beginnings are not there."""
+async def test_slave_can_be_promoted(tmp_path):
+    """Queue offsets continue although the beginnings of the queues are missing."""
     async with master_at(tmp_path / "m", role=BrokerRole.ASYNC_MASTER) as master:
         await put_until(master, 2 * FILE_SIZE + 5_000)
         config = slave_config(tmp_path / "s", master.ha_address, **LAST_FILE)
@@ -144,8 +144,8 @@ async def test_it_can_become_the_master(tmp_path):
     shutil.rmtree(tmp_path / "m")
 
 
-async def test_a_stock_master_that_restarts_is_asked_for_what_comes_next(tmp_path):
-    """0 asks it for its last file; a slave that has a log never says that again."""
+async def test_stock_master_that_restarts_is_asked_for_the_next_offset(tmp_path):
+    """0 asks a stock master for its last file; a slave with a log never sends it again."""
     async with master_at(tmp_path / "m", role=BrokerRole.ASYNC_MASTER) as real:
         await put_until(real, 2 * FILE_SIZE + 9_000)
         log, begin = log_bytes(tmp_path / "m", real.max_offset), 2 * FILE_SIZE

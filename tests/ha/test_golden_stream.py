@@ -1,4 +1,4 @@
-"""The HA stream that real RocketMQ produced, replayed into both of our sides."""
+"""Replay an HA stream, recorded from real RocketMQ, into both of our sides."""
 
 import json
 import random
@@ -20,7 +20,7 @@ END = 331_518
 
 
 class ScriptedSocket:
-    """The master's half of a recording, handed out in pieces; what is sent is kept."""
+    """Returns the master's half of a recording in pieces, and keeps what is sent."""
 
     def __init__(self, data, sizes):
         self.data = memoryview(data)
@@ -38,19 +38,19 @@ class ScriptedSocket:
         return len(data)
 
 
-def always(size):
+def fixed_sizes(size):
     while True:
         yield size
 
 
-def somehow(seed):
+def random_sizes(seed):
     choose = random.Random(seed)
     while True:
         yield choose.choice((1, 2, 3, 7, 11, 12, 13, 100, 5000, 70_000))
 
 
 async def feed(golden, tmp_path, sizes):
-    """Feed the recorded half to a fresh slave; give what it reported."""
+    """Feed the recorded half to a new slave; return the offsets that it reported."""
     async with hastore.open_slave(slave_config(tmp_path / "s", ("127.0.0.1", 1))) as slave:
         client = HAClient(
             slave.env, slave.config, slave.commit_log, slave.flush_manager, slave.allocate_service
@@ -66,36 +66,34 @@ async def feed(golden, tmp_path, sizes):
 
 
 def recorded_reports(golden):
-    """The recorded reports without the first 0 and the repeats of idle times."""
+    """Return the recorded reports without the first 0 and the repeats while idle."""
     values = [v for (v,) in REPORT.iter_unpack((golden / "ha_stream_s2m.bin").read_bytes())]
     return list(dict.fromkeys(values[1:]))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 11, 12, 13, 64, 1000, 1448, 32_768, 2**20, 2**22])
-async def test_the_recorded_stream_gives_the_recorded_bytes_at_every_chunk_size(
-    golden, tmp_path, size
-):
-    """However the stream is cut, the slave's log is the one that RocketMQ's slave wrote."""
-    reports = await feed(golden, tmp_path, always(size))
+async def test_recorded_stream_yields_the_recorded_log_at_every_chunk_size(golden, tmp_path, size):
+    """The slave's log equals that of RocketMQ's slave; its reports are among the recorded ones."""
+    reports = await feed(golden, tmp_path, fixed_sizes(size))
     assert reports[-1] == END
     assert reports == sorted(set(reports))
     assert set(reports) <= set(recorded_reports(golden))
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_the_recorded_stream_in_pieces_of_any_size(golden, tmp_path, seed):
-    """Mixed pieces make no difference either."""
-    assert (await feed(golden, tmp_path, somehow(seed)))[-1] == END
+async def test_recorded_stream_in_pieces_of_random_sizes(golden, tmp_path, seed):
+    """Mixed sizes lead to the same log."""
+    assert (await feed(golden, tmp_path, random_sizes(seed)))[-1] == END
 
 
-async def test_frame_by_frame_our_reports_are_rocketmqs(golden, tmp_path):
-    """Fed as it arrived, our slave reports exactly what RocketMQ's slave reported."""
+async def test_reports_equal_rocketmqs_if_fed_frame_by_frame(golden, tmp_path):
+    """The pieces are those in which the recording arrived."""
     reports = await feed(golden, tmp_path, iter(streams.pieces()))
     assert reports == recorded_reports(golden)
 
 
-def all_delivered(path):
-    """Say that the store's delayed messages are delivered, so that the log stays as it is."""
+def mark_all_delivered(path):
+    """Mark the store's delayed messages as delivered, so that the log does not change."""
     (path / "config").mkdir()
     table = dict.fromkeys(range(1, 19), 1_000)
     (path / "config" / "delayOffset.json").write_text(json.dumps({"offsetTable": table}))
@@ -103,9 +101,9 @@ def all_delivered(path):
 
 
 async def test_our_master_serves_the_recorded_slave(golden_copy, golden, tmp_path):
-    """Given the same log and the slave's reports, our frames are ones a RocketMQ slave takes."""
+    """With the same log and the slave's reports, it sends frames that a RocketMQ slave accepts."""
     config = master_config(
-        all_delivered(golden_copy("replica_master")), role=BrokerRole.ASYNC_MASTER
+        mark_all_delivered(golden_copy("replica_master")), role=BrokerRole.ASYNC_MASTER
     )
     async with hastore.open_master(config) as master, raw_slave(master) as peer:
         assert master.max_offset == END
@@ -125,11 +123,11 @@ async def test_our_master_serves_the_recorded_slave(golden_copy, golden, tmp_pat
 
 
 async def test_a_reconnect_at_the_end_gets_heartbeats_only(golden_copy, golden, tmp_path):
-    """The second recorded session: a report of the end is answered by nothing but heartbeats."""
+    """In the second recorded session the slave reports the log's end."""
     recorded = (golden / "ha_stream_2_m2s.bin").read_bytes()
     reports = (golden / "ha_stream_2_s2m.bin").read_bytes()
     config = master_config(
-        all_delivered(golden_copy("replica_master")), role=BrokerRole.ASYNC_MASTER
+        mark_all_delivered(golden_copy("replica_master")), role=BrokerRole.ASYNC_MASTER
     )
     quick = hastore.HAConfig(ha_send_heartbeat_interval_ms=50)
     async with (

@@ -24,14 +24,14 @@ from tests.support.store.log_builder import LogBuilder
 from tests.support.waiting import eventually
 
 BUSY = attrs.evolve(QUICK, ha_send_heartbeat_interval_ms=50, ha_housekeeping_interval_ms=2_000)
-DEAF = attrs.evolve(QUICK, ha_send_heartbeat_interval_ms=100, ha_housekeeping_interval_ms=1_000)
-# Long enough for what a test does between two words of its master's.
-PATIENT = attrs.evolve(DEAF, ha_housekeeping_interval_ms=4_000)
+STRICT = attrs.evolve(QUICK, ha_send_heartbeat_interval_ms=100, ha_housekeeping_interval_ms=1_000)
+# Long enough for what a test does between two frames of its master.
+PATIENT = attrs.evolve(STRICT, ha_housekeeping_interval_ms=4_000)
 
 
 @attrs.define(eq=False)
 class HeldWalk:
-    """Worker threads as they are, but what walks a slave's file may be held."""
+    """Runs calls in worker threads, but may hold those that walk a slave's file."""
 
     gate: trio.Event | None = None
     held: int = 0
@@ -51,7 +51,7 @@ class HeldWalk:
 
 
 async def test_an_idle_master_sends_heartbeats_with_its_next_offset(tmp_path):
-    """A quiet link carries empty frames at the next byte to be sent."""
+    """A quiet link carries empty frames at the offset of the next byte."""
     async with (
         hastore.open_master(master_config(tmp_path / "m", ha=BUSY)) as master,
         raw_slave(master) as peer,
@@ -61,7 +61,7 @@ async def test_an_idle_master_sends_heartbeats_with_its_next_offset(tmp_path):
 
 
 async def test_an_idle_slave_repeats_its_report(tmp_path):
-    """The master hears from a slave although there is nothing to acknowledge."""
+    """The master hears from a slave that has nothing new to acknowledge."""
     async with raw_master() as master:
         config = slave_config(tmp_path / "s", master.address, ha=BUSY)
         async with hastore.open_slave(config):
@@ -70,8 +70,8 @@ async def test_an_idle_slave_repeats_its_report(tmp_path):
             sock.close()
 
 
-async def test_heartbeats_are_no_traffic_even_in_pieces(tmp_path):
-    """A slave that has everything is 0 s behind between two heartbeats, and during one."""
+async def test_heartbeats_do_not_count_as_traffic(tmp_path):
+    """A slave in step has no lag between two heartbeats, nor while one arrives in pieces."""
     record = LogBuilder().fill(1).data
     async with raw_master() as master:
         config = slave_config(tmp_path / "s", master.address)
@@ -94,8 +94,8 @@ async def test_heartbeats_are_no_traffic_even_in_pieces(tmp_path):
             sock.close()
 
 
-async def test_a_short_frame_was_all_that_the_master_had(tmp_path):
-    """A full batch may not have been, nor what ends with a file; a new link has brought none."""
+async def test_short_frame_means_that_the_master_has_no_more(tmp_path):
+    """A full batch does not, nor a frame at a file's end, nor a new link."""
     async with hastore.open_master(
         master_config(tmp_path / "m", role=BrokerRole.ASYNC_MASTER)
     ) as real:
@@ -120,9 +120,9 @@ async def test_a_short_frame_was_all_that_the_master_had(tmp_path):
 
 
 async def test_a_silent_slave_is_dropped_and_no_longer_counts(tmp_path):
-    """A peer that says nothing for the housekeeping interval leaves the table."""
+    """The master closes it after the housekeeping interval."""
     async with (
-        hastore.open_master(master_config(tmp_path / "m", ha=DEAF)) as master,
+        hastore.open_master(master_config(tmp_path / "m", ha=STRICT)) as master,
         raw_slave(master) as peer,
     ):
         await peer.report(0)
@@ -132,10 +132,10 @@ async def test_a_silent_slave_is_dropped_and_no_longer_counts(tmp_path):
         assert "silent" in master.ha_service.unavailable_because(0)
 
 
-async def test_a_silent_master_is_left_and_tried_again(tmp_path):
-    """A slave that hears nothing for the housekeeping interval connects anew."""
+async def test_slave_reconnects_to_a_silent_master(tmp_path):
+    """The slave leaves after the housekeeping interval."""
     async with raw_master() as master:
-        config = slave_config(tmp_path / "s", master.address, ha=DEAF)
+        config = slave_config(tmp_path / "s", master.address, ha=STRICT)
         async with hastore.open_slave(config):
             first = await master.accept()
             second = await master.accept()
@@ -144,8 +144,8 @@ async def test_a_silent_master_is_left_and_tried_again(tmp_path):
             second.close()
 
 
-async def test_a_slow_look_at_the_own_file_is_not_the_masters_silence(tmp_path):
-    """While a slave walks its file the master need not say a word; its time begins afterwards."""
+async def test_slow_walk_of_its_own_file_does_not_count_as_silence(tmp_path):
+    """While a slave walks its file the master may be silent; its time begins afterwards."""
     fake_blanks = encode_blank(8) * 30
     data = LogBuilder().add(fake_blanks).add().data
     cut = bytes(data).index(fake_blanks) + 80
@@ -157,11 +157,11 @@ async def test_a_slow_look_at_the_own_file_is_not_the_masters_silence(tmp_path):
         ) as slave:
             sock = await master.accept()
             await sock.send(HEADER.pack(0, 50) + data[:50])
-            await eventually(lambda: slave.max_offset == 50)  # no file is waited for any more
+            await eventually(lambda: slave.max_offset == 50)  # it no longer waits for a file
             offload.hold()
             await sock.send(HEADER.pack(50, cut - 50) + data[50:cut])
             await eventually(lambda: offload.held)
-            # One report each 100 ms: longer than a master's silence may last.
+            # One report each 100 ms: in total, longer than a master may be silent.
             reports = [await read_report(sock) for _ in range(50)]
             assert None not in reports
             offload.go_on()
@@ -172,8 +172,8 @@ async def test_a_slow_look_at_the_own_file_is_not_the_masters_silence(tmp_path):
             sock.close()
 
 
-async def test_a_slave_goes_on_trying_while_its_master_is_away(tmp_path):
-    """A refused connection is tried again with back-off until the master is there."""
+async def test_slave_retries_until_its_master_listens(tmp_path):
+    """It backs off between refused connections, and status shows the reason."""
     with trio.socket.socket() as listener:
         await listener.bind(("127.0.0.1", 0))  # and does not listen: connections are refused
         master = RawMaster(listener)
@@ -187,7 +187,7 @@ async def test_a_slave_goes_on_trying_while_its_master_is_away(tmp_path):
 
 
 async def test_a_frame_cut_by_the_end_of_the_link_leaves_no_partial_bytes(tmp_path):
-    """Bytes of an incomplete frame are neither stored nor reported; the slave asks again."""
+    """The slave neither stores nor reports an incomplete frame, and asks again."""
     async with raw_master() as master:
         config = slave_config(tmp_path / "s", master.address)
         async with hastore.open_slave(config) as slave:
@@ -201,8 +201,8 @@ async def test_a_frame_cut_by_the_end_of_the_link_leaves_no_partial_bytes(tmp_pa
             sock.close()
 
 
-async def test_a_stock_master_is_asked_for_byte_one_and_lacks_byte_zero(tmp_path):
-    """From a master that takes 1 for an offset the slave still gets the whole history."""
+async def test_slave_of_a_stock_master_gets_the_whole_log(tmp_path):
+    """The master takes 1 for an offset and sends from there; the slave supplies byte 0."""
     async with hastore.open_master(
         master_config(tmp_path / "m", role=BrokerRole.ASYNC_MASTER)
     ) as real:
@@ -219,8 +219,8 @@ async def test_a_stock_master_is_asked_for_byte_one_and_lacks_byte_zero(tmp_path
     assert log_bytes(tmp_path / "s", len(log)) == log
 
 
-async def test_a_stock_master_whose_first_file_is_gone_is_said(tmp_path):
-    """It sends heartbeats at 1 for ever; what to do about it is in the status."""
+async def test_stock_master_without_its_first_file_is_reported(tmp_path):
+    """It sends heartbeats at 1 for ever; the error's hint is the remedy."""
     async with raw_master() as master:
         async with hastore.open_slave(slave_config(tmp_path / "s", master.address)) as slave:
             sock = await master.accept()
@@ -239,8 +239,8 @@ async def test_a_stock_master_whose_first_file_is_gone_is_said(tmp_path):
             sock.close()
 
 
-async def test_a_stock_master_that_does_not_know_last_file_is_asked_with_zero(tmp_path):
-    """When a master answers at offset 2 the slave connects again and says 0, as RocketMQ does."""
+async def test_stock_master_that_answers_at_offset_2_is_asked_with_zero(tmp_path):
+    """The slave connects again and reports 0, as RocketMQ's slaves do."""
     async with raw_master() as master:
         config = slave_config(
             tmp_path / "s", master.address, slave_from=hastore.SlaveStart.LAST_FILE
@@ -255,8 +255,8 @@ async def test_a_stock_master_that_does_not_know_last_file_is_asked_with_zero(tm
             sock.close()
 
 
-async def test_a_wrong_peer_on_the_masters_port_is_a_named_error(tmp_path):
-    """A slave pointed at a web server says that no master sends such a frame."""
+async def test_web_server_on_the_masters_port_is_an_error_with_a_hint(tmp_path):
+    """No master sends such a frame, so the hint is about the HA port."""
     async with raw_master() as master:
         async with hastore.open_slave(slave_config(tmp_path / "s", master.address)) as slave:
             sock = await master.accept()
@@ -266,8 +266,8 @@ async def test_a_wrong_peer_on_the_masters_port_is_a_named_error(tmp_path):
             sock.close()
 
 
-async def test_an_empty_slave_survives_a_first_frame_at_no_files_start(tmp_path):
-    """A frame that no file of ours begins with is a named error, not a crash."""
+async def test_empty_slave_fails_at_a_first_frame_within_a_file(tmp_path):
+    """No file could begin at that offset; the slave stops with an error and does not crash."""
     async with raw_master() as master:
         async with hastore.open_slave(slave_config(tmp_path / "s", master.address)) as slave:
             sock = await master.accept()
@@ -292,8 +292,8 @@ async def test_a_silent_peer_is_evicted_for_a_slave(tmp_path):
         assert "evicted" in master.status().refused[0].reason
 
 
-async def test_too_many_connections_are_closed_at_once(tmp_path):
-    """Connections above the limit are closed, those below it are served on."""
+async def test_connection_above_the_limit_is_closed_at_once(tmp_path):
+    """The connection below the limit is still served."""
     ha = attrs.evolve(QUICK, ha_connections_max=1)
     async with (
         hastore.open_master(master_config(tmp_path / "m", ha=ha)) as master,
@@ -301,13 +301,13 @@ async def test_too_many_connections_are_closed_at_once(tmp_path):
     ):
         await served.report(0)
         await eventually(lambda: master.ha_service.is_slave_ok(0))
-        async with raw_slave(master) as stranger:
-            await stranger.closed_by_master()
+        async with raw_slave(master) as extra:
+            await extra.closed_by_master()
         assert len(master.status().slaves) == 1
 
 
-async def test_closing_the_link_in_the_middle_of_a_large_frame_ends_only_that_link(tmp_path):
-    """A slave that vanishes while megabytes are on their way harms neither master nor others."""
+async def test_slave_that_vanishes_within_a_large_frame_ends_only_its_link(tmp_path):
+    """Neither the master nor the next slave is affected."""
     async with hastore.open_master(
         master_config(tmp_path / "m", file_size=16 * 1024 * 1024, role=BrokerRole.ASYNC_MASTER)
     ) as master:
@@ -328,10 +328,10 @@ async def test_closing_the_link_in_the_middle_of_a_large_frame_ends_only_that_li
     assert log_bytes(tmp_path / "m", end) == log_bytes(tmp_path / "s", end)
 
 
-async def test_no_service_of_an_idle_pair_wakes_up(tmp_path, autojump_clock):
-    """Nothing polls: in an hour of virtual time some hundred rounds of expiry, one each 10 s.
+async def test_idle_master_does_not_poll(tmp_path, autojump_clock):
+    """An hour of virtual time has some hundred rounds of expiry, one each 10 s, and no other work.
 
-    How many of them depends on how quickly their threads are, which run in real time.
+    Their exact number depends on how quickly their threads are, which run in real time.
     """
     turns = 0
 
@@ -343,11 +343,11 @@ async def test_no_service_of_an_idle_pair_wakes_up(tmp_path, autojump_clock):
     async with hastore.open_master(master_config(tmp_path / "m")):
         trio.lowlevel.add_instrument(Count())
         await trio.sleep(3600)
-        assert turns < 2_000  # a poll each half second would be 7,200
+        assert turns < 2_000  # polling each half second would be 7,200
 
 
-async def test_a_link_that_breaks_within_a_large_frame_is_resumed_at_the_exact_byte(tmp_path):
-    """Nothing of the torn frame is kept, the slave reports its end, and nothing is lost."""
+async def test_link_broken_within_a_large_frame_resumes_at_the_exact_byte(tmp_path):
+    """The slave keeps nothing of the torn frame, reports its end, and loses nothing."""
     log = LogBuilder(file_size=4 * 1024 * 1024)
     log.add(bytes(range(256)) * 4096)
     body = bytes(log.data)
@@ -362,7 +362,7 @@ async def test_a_link_that_breaks_within_a_large_frame_is_resumed_at_the_exact_b
             sock.close()
             sock = await master.accept()
             resumed = await read_report(sock)
-            assert resumed == 3  # of the 100 bytes, all that can be compared are
+            assert resumed == 3  # it compares as many of the 100 bytes as it can
             await sock.send(HEADER.pack(resumed, len(body) - resumed))
             rest = body[resumed:]
             while rest:

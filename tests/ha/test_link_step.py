@@ -1,4 +1,4 @@
-"""The transition table of a slave's links, row by row, and a walk through it."""
+"""The transition table of a slave's links, row by row, and some sequences of events."""
 
 import pytest
 
@@ -22,7 +22,7 @@ from hastore.ha.link_step import (
 from hastore.ha.slave_cursor import SlaveCursor
 from hastore.status import HAClientState, SlaveStart
 
-# What follows in each step, "-": cannot happen.  C, D, S, G: the steps, in the enum's order.
+# The next step and the action; "-": cannot happen.  C, D, S, G: the steps, in the enum's order.
 ROWS = """
                     comparing            in-doubt             in-step              given-up
 new-link            C connect            D connect            C connect            -
@@ -40,7 +40,7 @@ LETTERS = dict(zip("CDSG", LinkStep, strict=True))
 
 
 def rows():
-    """Read ``ROWS``: every pair of step and event with what it leads to, or None."""
+    """Yield every pair of step and event in ``ROWS`` with its next step and action, or None."""
     for line in ROWS.strip().splitlines()[1:]:
         event, *cells = line.replace(" -", " - -").split()
         for number, step in enumerate(LinkStep):
@@ -50,8 +50,8 @@ def rows():
 
 
 @pytest.mark.parametrize(("step", "event", "follows"), list(rows()))
-def test_each_pair_leads_where_the_table_says(step, event, follows):
-    """A pair that the table lacks is a programmer's error, any other has one outcome."""
+def test_each_pair_has_the_transition_of_its_row(step, event, follows):
+    """A pair without a transition is a programmer error."""
     if follows is None:
         with pytest.raises(AssertionError):
             transition(step, event)
@@ -59,15 +59,15 @@ def test_each_pair_leads_where_the_table_says(step, event, follows):
         assert transition(step, event) == follows
 
 
-def test_every_pair_is_asserted_above():
-    """A row that is missing here or there is seen."""
-    told = {(step, event): follows for step, event, follows in rows()}
-    assert set(told) == {(step, event) for step in LinkStep for event in LinkEvent}
-    assert {pair for pair, follows in told.items() if follows is not None} == set(TRANSITIONS)
+def test_rows_list_every_pair():
+    """A row that is missing in ``ROWS`` or in ``TRANSITIONS`` is found."""
+    listed = {(step, event): follows for step, event, follows in rows()}
+    assert set(listed) == {(step, event) for step in LinkStep for event in LinkEvent}
+    assert {pair for pair, follows in listed.items() if follows is not None} == set(TRANSITIONS)
 
 
-def test_every_action_but_going_on_is_shown():
-    """``status`` names a state for each action, and each of its states comes from one."""
+def test_every_action_except_go_on_has_a_state():
+    """``status`` shows a state for each action, and each state comes from an action."""
     assert set(SHOWN) == set(LinkAction) - {LinkAction.GO_ON}
     assert set(SHOWN.values()) == set(HAClientState)
 
@@ -87,13 +87,13 @@ def test_every_action_but_going_on_is_shown():
         (OSError(), LinkEvent.BROKEN),
     ],
 )
-def test_an_error_is_the_event_that_it_stands_for(error, event):
-    """What is not about the logs is a broken link, after which another one may be better."""
+def test_each_error_maps_to_its_event(error, event):
+    """An error that is not about the logs is a broken link: the next link may be better."""
     assert event_of(error) is event
 
 
-def test_a_doubt_lasts_until_a_link_is_in_step():
-    """One link with another log is tried again; the second in a row ends it, not a later one."""
+def test_in_doubt_lasts_until_a_link_is_in_step():
+    """The slave retries after one link with another log, and gives up after two in a row."""
     cursor = SlaveCursor(SlaveStart.EARLIEST)
     for event in (LinkEvent.OTHER_LOG, LinkEvent.NEW_LINK, LinkEvent.BROKEN, LinkEvent.NEW_LINK):
         cursor.on(event)
@@ -104,8 +104,8 @@ def test_a_doubt_lasts_until_a_link_is_in_step():
     assert cursor.would(LinkEvent.OTHER_LOG) is LinkAction.BACK_OFF
 
 
-def test_what_is_shown_follows_the_actions():
-    """A link is connecting until its first frame, and a match alone shows nothing."""
+def test_shown_state_follows_the_actions():
+    """A link is connecting until its first frame; a match alone changes nothing."""
     cursor = SlaveCursor(SlaveStart.EARLIEST)
     events = (
         LinkEvent.NEW_LINK,

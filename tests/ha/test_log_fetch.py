@@ -1,4 +1,4 @@
-"""Fetching ranges of a live master's log, to mend a slave's with."""
+"""Fetching ranges of a live master's log, to repair a slave's."""
 
 import pytest
 import trio
@@ -24,8 +24,8 @@ async def master(tmp_path):
 
 
 @pytest.mark.parametrize("start", [0, 1, 2, 3, 1_000, 70_000])
-async def test_a_range_is_what_the_master_has(master, tmp_path, start):
-    """From any offset on, across files, and never an acknowledgement of more."""
+async def test_fetched_range_equals_the_masters_bytes(master, tmp_path, start):
+    """From any offset on, and across files."""
     end = master.commit_log.max_offset
     assert end > 2 * 65_536
     for stop in (start + 1, start + 66_000, end):
@@ -33,8 +33,8 @@ async def test_a_range_is_what_the_master_has(master, tmp_path, start):
         assert data == log_bytes(tmp_path)[start:stop]
 
 
-async def test_a_log_that_ends_before_the_range_is_told(tmp_path):
-    """Its heartbeats say that there is no more."""
+async def test_range_beyond_the_masters_end_raises_log_damaged(tmp_path):
+    """The master's heartbeats show where its log ends."""
     config = master_config(tmp_path, ha=HAConfig(ha_send_heartbeat_interval_ms=50))
     async with hastore.open_master(config) as master:
         for message in messages(50):
@@ -49,8 +49,8 @@ async def test_a_log_that_ends_before_the_range_is_told(tmp_path):
         assert caught.value.physic_offset == end
 
 
-async def test_nobody_there_is_told():
-    """No port, or one that closes at once."""
+async def test_no_listener_or_a_closed_link_raises_unreachable():
+    """One listener closes the connection at once; then there is none."""
     listener = await open_listener(("127.0.0.1", 0), "test")
     address = bound_address(listener)
     async with trio.open_nursery() as nursery:
@@ -67,8 +67,8 @@ async def test_nobody_there_is_told():
         await fetch_range(address, 5, 1)
 
 
-async def test_a_master_that_sends_something_else_is_refused(autojump_clock):
-    """Frames from another place, and silence."""
+async def test_frames_at_another_offset_and_silence_raise(autojump_clock):
+    """During the silence the fetch repeats its report."""
     listener = await open_listener(("127.0.0.1", 0), "test")
     address = bound_address(listener)
     reports = []

@@ -1,4 +1,4 @@
-"""Logs that parted are found, whatever their last bytes are, before any ack of them counts."""
+"""Diverged logs are found, whatever their last bytes are, before any ack of them counts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ASYNC = {"role": BrokerRole.ASYNC_MASTER}
 
 
 async def history(directory, letter, *, count, last):
-    """Write what one master's log held: small messages, then one; gives its bytes."""
+    """Write a master's log of small messages and a last one; return its bytes."""
     config = master_config(directory, **ASYNC, store={"append_prop_crc": False})
     async with hastore.open_master(config) as master:
         for _ in range(count):
@@ -47,7 +47,7 @@ async def feed(sock, data, start=0):
 
 @contextlib.asynccontextmanager
 async def slave_of(tmp_path, data):
-    """Give a slave that follows whoever listens at its master's port, with ``data`` as its log."""
+    """Yield a slave that follows any listener at its master's port, with ``data`` as its log."""
     async with raw_master() as former:
         config = slave_config(tmp_path / "s", former.address)
         async with hastore.open_slave(config) as slave:
@@ -61,8 +61,8 @@ async def slave_of(tmp_path, data):
 
 
 @pytest.mark.parametrize("ends_in", ["a filler", "a body that both have"])
-async def test_a_log_whose_last_bytes_prove_nothing_is_found(tmp_path, ends_in):
-    """Zeros behind a BLANK, or the middle of a body that both have: compared from a head on."""
+async def test_diverged_log_with_equal_last_bytes_is_found(tmp_path, ends_in):
+    """Zeros after a BLANK, or part of a body that both have: the comparison starts at a record."""
     sizes = {"a filler": (40, 40_000), "a body that both have": (8, 50_000)}
     count, size = sizes[ends_in]
     old = await history(tmp_path / "old", b"O", count=count, last=b"same" * (size // 4))
@@ -81,8 +81,8 @@ async def test_a_log_whose_last_bytes_prove_nothing_is_found(tmp_path, ends_in):
             assert result.status is PutMessageStatus.SLAVE_NOT_AVAILABLE
 
 
-async def test_where_a_slave_wants_to_go_on_answers_no_producer(tmp_path):
-    """A former master reports an offset that it has of its own; a waiting put is not in its log."""
+async def test_first_report_of_a_diverged_slave_releases_no_put(tmp_path):
+    """A former master reports an offset of its own log, which lacks the waiting puts."""
     old = await history(tmp_path / "b", b"O", count=40, last=b"")
     ha = attrs.evolve(QUICK, slave_timeout_ms=500)
     async with (
@@ -93,16 +93,16 @@ async def test_where_a_slave_wants_to_go_on_answers_no_producer(tmp_path):
         await eventually(lambda: master.ha_service.is_slave_ok(0))
         requests = [master.submit(hastore.Message("t", b"N" * 1000)) for _ in range(38)]
         assert 0 < len(old) - master.max_offset < 8192
-        async with hastore.open_slave(slave_config(tmp_path / "b", master.ha_address)) as parted:
+        async with hastore.open_slave(slave_config(tmp_path / "b", master.ha_address)) as diverged:
             for request in requests:
                 await request.wait()
             assert {r.status for r in requests} == {PutMessageStatus.FLUSH_SLAVE_TIMEOUT}
             assert master.status().push2_slave_max_offset <= 1
-            await eventually(lambda: parted.status().state == "diverged")
+            await eventually(lambda: diverged.status().state == "diverged")
 
 
-async def test_bits_that_were_changed_on_the_way_are_no_other_log(tmp_path):
-    """A first frame at a wrong place: the next link shows whether all is well."""
+async def test_single_corrupted_frame_does_not_mean_diverged(tmp_path):
+    """One first frame at a wrong offset ends only its link; two in a row mean another log."""
     data = await history(tmp_path / "old", b"O", count=5, last=b"")
     async with raw_master() as master:
         config = slave_config(tmp_path / "s", master.address)
@@ -126,8 +126,8 @@ async def test_bits_that_were_changed_on_the_way_are_no_other_log(tmp_path):
             assert slave.max_offset == len(data)
 
 
-async def test_bytes_that_expire_while_they_are_compared_end_the_link(tmp_path):
-    """And nothing hangs: there is nothing left to compare with."""
+async def test_bytes_that_expire_during_the_comparison_raise_disk_error(tmp_path):
+    """Nothing is left to compare with, and nothing hangs."""
     async with hastore.open_master(master_config(tmp_path / "m", **ASYNC)) as master:
         while master.max_offset <= FILE_SIZE:
             await master.put(hastore.Message("t", b"x" * 500))

@@ -1,4 +1,4 @@
-"""A refused slave, whatever it does and whenever: the master goes on, and counts nothing of it."""
+"""A refused slave never counts and never stops the master, whatever it sends and when."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tests.support.nodes.harness import QUICK, master_config, messages, raw_slav
 from tests.support.waiting import eventually
 
 
-async def test_a_stranger_that_stays_after_its_refusal_ends_nothing(tmp_path):
-    """It is told for up to a second; meanwhile the time for a first report runs out."""
+async def test_refused_peer_that_stays_does_not_stop_the_master(tmp_path):
+    """The refusal takes up to a second; meanwhile the time-out of its first report passes."""
     ha = attrs.evolve(QUICK, ha_first_report_timeout_ms=200)
     config = master_config(tmp_path / "m", ha=ha, role=BrokerRole.ASYNC_MASTER)
-    async with hastore.open_master(config) as master, raw_slave(master) as stranger:
-        await stranger.sock.send(b"GET / HT")
+    async with hastore.open_master(config) as master, raw_slave(master) as peer:
+        await peer.sock.send(b"GET / HT")
         await eventually(lambda: bool(master.status().refused))
         await trio.sleep(0.3)
         assert (await master.put(messages(1)[0])).ok
         assert len(master.status().refused) == 1
-        await stranger.closed_by_master()
+        await peer.closed_by_master()
 
 
-async def test_a_report_that_came_with_the_refusal_counts_for_nothing(tmp_path):
+async def test_report_that_arrives_with_the_refusal_is_ignored(tmp_path):
     """Expiry refuses a slave in the pass of the loop that brings its report."""
     async with (
         hastore.open_master(master_config(tmp_path / "m")) as master,
@@ -48,7 +48,7 @@ async def test_a_report_that_came_with_the_refusal_counts_for_nothing(tmp_path):
         await slave.closed_by_master()
 
 
-def test_a_frame_that_ends_beyond_every_log_is_refused():
-    """Its end could not be reported: i64 ends before it."""
+def test_frame_that_ends_beyond_int64_is_refused():
+    """No slave could report its end."""
     with pytest.raises(ProtocolError, match="where no log can be"):
         check_header((1 << 63) - 65_536, 65_536)

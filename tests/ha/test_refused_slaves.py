@@ -1,4 +1,4 @@
-"""A slave that was once refused as ahead stays refused: its log is not ours, however ours grows."""
+"""A slave refused as ahead stays refused: its log has diverged, however far the master's grows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def config(directory, **changes):
 
 
 async def report_and_be_refused(master, *offsets):
-    """Play a stock slave that is refused; gives the frame that told it so."""
+    """Play a stock slave that is refused; return the frame that refused it."""
     async with raw_slave(master) as peer:
         await peer.report(*offsets)
         frame = await peer.frame()
@@ -52,12 +52,12 @@ async def report_and_be_refused(master, *offsets):
 
 
 async def grow(master, end):
-    """Put until the log is longer than ``end``."""
+    """Put messages until the log extends beyond ``end``."""
     while master.max_offset <= end:
         await master.put(messages(1)[0])
 
 
-async def refused_and_outgrown(master):
+async def refuse_and_outgrow(master):
     """Refuse a slave that is ahead, then grow past its end."""
     await master.put(messages(1)[0])
     assert master.max_offset < AHEAD
@@ -66,17 +66,17 @@ async def refused_and_outgrown(master):
 
 
 def stored(directory):
-    """What the file remembers, as (address, offset)."""
+    """Return the refusals in the file, as (address, offset)."""
     path = directory / FILE_NAME
     if not path.exists():
         return []
     return [(row["address"], row["offset"]) for row in json.loads(path.read_bytes())["refused"]]
 
 
-async def test_a_slave_that_was_ahead_stays_refused_once_the_log_has_passed_its_end(tmp_path):
-    """It is sent no byte of the log, and no producer is told that it has a message."""
+async def test_slave_that_was_ahead_stays_refused_after_the_log_passes_its_end(tmp_path):
+    """It is sent no byte of the log, and its reports acknowledge nothing."""
     async with hastore.open_master(config(tmp_path)) as master:
-        await refused_and_outgrown(master)
+        await refuse_and_outgrow(master)
         async with raw_slave(master) as peer:
             await peer.report(AHEAD)
             offset, body = await peer.frame()
@@ -94,7 +94,7 @@ async def test_a_slave_that_was_ahead_stays_refused_once_the_log_has_passed_its_
 
 
 async def test_a_slave_that_was_ahead_when_it_connected_is_refused(tmp_path):
-    """A stock slave reports its end up to 5 s later: a busy master has grown past it by then."""
+    """A stock slave reports its end up to 5 s later; a busy master has grown past it by then."""
     async with hastore.open_master(config(tmp_path)) as master:
         await master.put(messages(1)[0])
         end = master.max_offset
@@ -113,8 +113,8 @@ async def test_a_slave_that_was_ahead_when_it_connected_is_refused(tmp_path):
         assert (await report_and_be_refused(master, AHEAD))[1] == b""
 
 
-async def test_a_slave_that_was_at_the_end_when_it_connected_is_served(tmp_path):
-    """Or behind it, or has no log: what the master has taken since is what it lacks."""
+async def test_slave_that_was_not_ahead_when_it_connected_is_served(tmp_path):
+    """It was at the end, before it, or without a log; it lacks only what was appended since."""
     async with hastore.open_master(config(tmp_path)) as master:
         for may_be in (lambda end: end, lambda end: end - 1, lambda _: 1, lambda _: 0):
             async with raw_slave(master) as peer:
@@ -128,10 +128,10 @@ async def test_a_slave_that_was_at_the_end_when_it_connected_is_served(tmp_path)
         assert not master.status().refused
 
 
-async def test_it_stays_refused_when_the_master_has_been_started_again(tmp_path):
-    """And ``status`` names it before it has come back."""
+async def test_slave_stays_refused_after_the_master_restarts(tmp_path):
+    """``status`` lists it before it has come back."""
     async with hastore.open_master(config(tmp_path)) as master:
-        await refused_and_outgrown(master)
+        await refuse_and_outgrow(master)
     for _ in range(2):
         async with hastore.open_master(config(tmp_path)) as master:
             (row,) = master.status().refused
@@ -143,10 +143,10 @@ async def test_it_stays_refused_when_the_master_has_been_started_again(tmp_path)
             assert len(master.status().refused) == 1
 
 
-async def test_another_slave_of_that_host_is_served(tmp_path):
-    """The pair is refused, not the address: another offset is another slave."""
+async def test_another_slave_of_the_same_host_is_served(tmp_path):
+    """The refusal is for an address and an offset: another offset is another slave."""
     async with hastore.open_master(config(tmp_path)) as master:
-        await refused_and_outgrown(master)
+        await refuse_and_outgrow(master)
         for offset in (0, AHEAD - 1, AHEAD + 1):
             async with raw_slave(master) as peer:
                 await peer.report(offset)
@@ -163,8 +163,8 @@ async def test_another_slave_of_that_host_is_served(tmp_path):
             await eventually(lambda: not master.ha_service.connections)
 
 
-async def test_a_slave_that_can_tell_by_itself_is_not_remembered(tmp_path):
-    """A hastore slave compares bytes: it says -1, and the same offset may be sound next time."""
+async def test_hastore_slave_that_reports_divergence_is_not_remembered(tmp_path):
+    """It compares bytes and reports -1; next time the same offset may be valid."""
     async with hastore.open_master(config(tmp_path / "old")) as former:
         for message in messages(40):
             await former.put(message)
@@ -180,8 +180,8 @@ async def test_a_slave_that_can_tell_by_itself_is_not_remembered(tmp_path):
         await eventually(lambda: not stored(tmp_path / "m"))
 
 
-async def test_a_hastore_slave_that_is_refused_by_memory_names_the_divergence(tmp_path):
-    """It is told where the master's log ended then: no byte has expired, the logs differ."""
+async def test_hastore_slave_refused_from_the_table_names_the_divergence(tmp_path):
+    """It is sent the end of the master's log at the refusal: nothing expired, the logs differ."""
     async with hastore.open_master(config(tmp_path / "old")) as former:
         for message in messages(40):
             await former.put(message)
@@ -200,8 +200,8 @@ async def test_a_hastore_slave_that_is_refused_by_memory_names_the_divergence(tm
 
 
 @pytest.mark.parametrize("stream", [b"GET / HT", b"\x16\x03\x01\x02\x00\x01\x00\x01", b"SSH-2.0-"])
-async def test_what_no_log_reaches_is_not_remembered(tmp_path, stream):
-    """A port scan leaves nothing behind: the log would grow for years to get there."""
+async def test_offset_that_no_log_can_reach_is_not_remembered(tmp_path, stream):
+    """The log would grow for years to reach what a port scan sends."""
     async with hastore.open_master(config(tmp_path)) as master:
         async with raw_slave(master) as scanner:
             await scanner.sock.send(stream)
@@ -225,7 +225,7 @@ REQUEST = encode_command(RemotingCommand(code=RequestCode.GET_BROKER_RUNTIME_INF
     ],
 )
 async def test_a_client_at_the_ha_port_is_not_remembered(tmp_path, stream):
-    """Its request begins with two lengths, an offset of some hundred GiB: a log may end there."""
+    """Its request begins with two lengths, which look like an offset of some hundred GiB."""
     async with hastore.open_master(config(tmp_path)) as master:
         await master.put(messages(1)[0])
         async with raw_slave(master) as client:
@@ -239,17 +239,17 @@ async def test_a_client_at_the_ha_port_is_not_remembered(tmp_path, stream):
     assert not (tmp_path / FILE_NAME).exists()
 
 
-async def test_a_slave_that_repeats_itself_before_it_is_read_is_remembered(tmp_path):
-    """A master that stood still for a while reads two reports at once."""
+async def test_slave_whose_first_report_arrives_twice_is_remembered(tmp_path):
+    """A master that was paused for a while reads two reports at once."""
     async with hastore.open_master(config(tmp_path)) as master:
         await report_and_be_refused(master, AHEAD, AHEAD)
         await eventually(lambda: stored(tmp_path) == [(HERE, AHEAD)])
 
 
-async def test_the_file_is_removed_and_nobody_stays_refused(tmp_path):
-    """An operator allows a slave again without stopping the master."""
+async def test_removing_the_file_allows_refused_slaves_again(tmp_path):
+    """The operator need not stop the master."""
     async with hastore.open_master(config(tmp_path)) as master:
-        await refused_and_outgrown(master)
+        await refuse_and_outgrow(master)
         await eventually(lambda: master.ha_service.refused_slaves.is_there)
         assert stored(tmp_path) == [(HERE, AHEAD)]
         (tmp_path / FILE_NAME).unlink()
@@ -261,10 +261,10 @@ async def test_the_file_is_removed_and_nobody_stays_refused(tmp_path):
     assert not (tmp_path / FILE_NAME).exists()
 
 
-async def test_a_removed_file_does_not_come_back_with_the_next_refusal(tmp_path):
-    """What was allowed again stays so; the file has the new refusal alone."""
+async def test_refusal_after_removing_the_file_is_stored_alone(tmp_path):
+    """Slaves that were allowed again stay allowed."""
     async with hastore.open_master(config(tmp_path)) as master:
-        await refused_and_outgrown(master)
+        await refuse_and_outgrow(master)
         await eventually(lambda: master.ha_service.refused_slaves.is_there)
         assert stored(tmp_path) == [(HERE, AHEAD)]
         (tmp_path / FILE_NAME).unlink()
@@ -286,8 +286,8 @@ async def test_a_removed_file_does_not_come_back_with_the_next_refusal(tmp_path)
         b"\xff\xfe",
     ],
 )
-async def test_a_file_that_cannot_be_read_is_named_and_kept(tmp_path, content, caplog):
-    """The master starts, says so, and sets the file aside before it writes another one."""
+async def test_unreadable_file_is_logged_and_set_aside(tmp_path, content, caplog):
+    """The master starts, and renames the file before it writes a new one."""
     path = tmp_path / FILE_NAME
     async with hastore.open_master(config(tmp_path)):
         pass
@@ -302,8 +302,8 @@ async def test_a_file_that_cannot_be_read_is_named_and_kept(tmp_path, content, c
         await eventually(lambda: stored(tmp_path) == [(HERE, AHEAD)])
 
 
-async def test_setting_an_unreadable_file_aside_allows_nobody(tmp_path):
-    """Between the rename and the new file there is none, and no operator has removed it."""
+async def test_setting_an_unreadable_file_aside_allows_no_slave(tmp_path):
+    """Between the rename and the new file there is none, but no operator has removed it."""
     (tmp_path / "commitlog").mkdir()
     (tmp_path / FILE_NAME).write_bytes(b"torn")
     env = real_env()
@@ -327,10 +327,10 @@ async def test_setting_an_unreadable_file_aside_allows_nobody(tmp_path):
         await eventually(lambda: stored(tmp_path) == [(HERE, AHEAD)])
 
 
-async def test_the_sound_rows_of_a_damaged_file_still_count(tmp_path):
-    """One row that makes no sense does not allow the others."""
+async def test_valid_rows_of_a_damaged_file_still_count(tmp_path):
+    """One invalid row does not allow the slaves of the others."""
     async with hastore.open_master(config(tmp_path)) as master:
-        await refused_and_outgrown(master)
+        await refuse_and_outgrow(master)
         await eventually(lambda: stored(tmp_path) == [(HERE, AHEAD)])
     path = tmp_path / FILE_NAME
     data = json.loads(path.read_bytes())
@@ -341,13 +341,13 @@ async def test_the_sound_rows_of_a_damaged_file_still_count(tmp_path):
         assert AHEAD in {row.reported_offset for row in master.status().refused}
 
 
-async def test_a_refusal_that_cannot_be_written_counts_and_is_written_later(tmp_path, caplog):
-    """A full disk makes no diverged slave a sound one."""
+async def test_refusal_counts_on_a_full_disk_and_is_written_later(tmp_path, caplog):
+    """A full disk does not allow a diverged slave."""
     env = real_env()
     disk = ScriptedDisk(env.disk)
     disk.fail("write_file", disk_full, path=FILE_NAME)
     async with hastore.open_master(config(tmp_path), env=attrs.evolve(env, disk=disk)) as master:
-        await refused_and_outgrown(master)
+        await refuse_and_outgrow(master)
         await eventually(lambda: "refused_slaves_not_written" in caplog.text)
         await report_and_be_refused(master, AHEAD)
         result = await master.put(messages(1)[0])
@@ -357,8 +357,8 @@ async def test_a_refusal_that_cannot_be_written_counts_and_is_written_later(tmp_
         await eventually(lambda: stored(tmp_path) == [(HERE, AHEAD)])
 
 
-async def test_a_full_disk_is_one_line_however_often_a_slave_comes(tmp_path, caplog):
-    """The file is tried again with each refusal, and anybody can be refused."""
+async def test_full_disk_is_logged_once_for_many_refusals(tmp_path, caplog):
+    """Each refusal tries to write the file again, and any peer can cause one."""
     env = real_env()
     disk = ScriptedDisk(env.disk)
     disk.fail("write_file", disk_full, path=FILE_NAME)
@@ -373,8 +373,8 @@ async def test_a_full_disk_is_one_line_however_often_a_slave_comes(tmp_path, cap
         await eventually(lambda: stored(tmp_path) == [(HERE, AHEAD)])
 
 
-async def test_a_refusal_of_the_last_moment_is_in_the_file_after_the_stop(tmp_path):
-    """A clean stop waits for the file."""
+async def test_refusal_just_before_a_stop_is_in_the_file(tmp_path):
+    """A clean stop waits for the write."""
     async with hastore.open_master(config(tmp_path)) as master:
         async with raw_slave(master) as peer:
             await peer.report(AHEAD)
@@ -382,8 +382,8 @@ async def test_a_refusal_of_the_last_moment_is_in_the_file_after_the_stop(tmp_pa
     assert stored(tmp_path) == [(HERE, AHEAD)]
 
 
-async def test_a_burst_of_refusals_is_bounded_and_named(tmp_path):
-    """One address fills its own places, and the first refusals stay."""
+async def test_refusals_of_one_address_are_limited(tmp_path):
+    """Status shows which are not remembered; the first ones are kept."""
     async with hastore.open_master(config(tmp_path)) as master:
         for number in range(PER_PEER_MAX + 3):
             await report_and_be_refused(master, AHEAD + number)
@@ -401,8 +401,8 @@ def refusal(address, offset=AHEAD, master_end=1000):
     return RefusedSlave(address=address, offset=offset, master_end=master_end, time_ms=1)
 
 
-def test_an_address_is_one_in_all_its_spellings():
-    """IPv4 through an IPv6 socket is the same host; capitals and zeros make no other one."""
+def test_all_spellings_of_an_address_are_the_same_peer():
+    """IPv4 through an IPv6 socket is the same host, and so are capitals and zeros."""
     table = RefusedSlaves()
     assert table.add(refusal("10.0.0.7")) is RefusalOutcome.REMEMBERED
     assert table.add(refusal("2001:DB8:0::7")) is RefusalOutcome.REMEMBERED
@@ -415,8 +415,8 @@ def test_an_address_is_one_in_all_its_spellings():
     assert len(table) == 2
 
 
-def test_strangers_fill_their_own_places_only():
-    """Of one network of IPv6, or one address; what is remembered is never evicted."""
+def test_a_peer_cannot_fill_the_places_of_others():
+    """The limit is per address or IPv6 network, and nothing that is remembered is evicted."""
     table = RefusedSlaves()
     table.add(refusal("10.0.0.7"))
     for number in range(3 * PER_PEER_MAX):
@@ -431,8 +431,8 @@ def test_strangers_fill_their_own_places_only():
     assert table.find("10.0.0.7", AHEAD) is not None
 
 
-def test_places_come_free_where_the_log_has_expired():
-    """A slave at a deleted offset is refused for that: nobody needs to remember it."""
+def test_refusals_at_expired_offsets_are_forgotten():
+    """A slave at a deleted offset is refused for that reason anyway."""
     table = RefusedSlaves()
     for number in range(PER_PEER_MAX):
         table.add(refusal("10.0.0.7", AHEAD + number))
@@ -443,15 +443,15 @@ def test_places_come_free_where_the_log_has_expired():
     assert table.add(refusal("10.0.0.7", 5 * AHEAD)) is RefusalOutcome.REMEMBERED
 
 
-def test_how_far_ahead_counts_as_a_log():
-    """What a log cannot reach in years is no slave's."""
+def test_offset_too_far_ahead_is_absurd():
+    """A log would need years to reach it."""
     table = RefusedSlaves()
     assert table.add(refusal("a", 1000 + AHEAD_MAX + 1)) is RefusalOutcome.ABSURD
     assert table.add(refusal("a", 1000 + AHEAD_MAX)) is RefusalOutcome.REMEMBERED
 
 
-def test_what_is_remembered_survives_the_file():
-    """All of it, in the order in which it came."""
+def test_decode_returns_the_encoded_rows_in_order():
+    """The file keeps the whole table."""
     table = RefusedSlaves()
     for number in range(5):
         table.add(refusal(f"10.0.0.{9 - number}", AHEAD + number))
@@ -460,8 +460,8 @@ def test_what_is_remembered_survives_the_file():
     assert list(again) == list(table)
 
 
-def test_a_file_beyond_the_limits_is_read_up_to_them():
-    """A file that was written by somebody else may be larger than ours ever are."""
+def test_file_with_too_many_rows_is_read_up_to_the_limit():
+    """Another program may have written it."""
     rows = [
         {"address": f"10.{n >> 8}.{n & 255}.1", "offset": 9, "master_end": 1, "time_ms": 1}
         for n in range(REFUSALS_MAX + 5)
@@ -475,7 +475,7 @@ def test_a_file_beyond_the_limits_is_read_up_to_them():
 @pytest.mark.parametrize(
     "row",
     [
-        {"address": "x", "offset": 2, "master_end": 1, "time_ms": 1},  # a new slave's wish
+        {"address": "x", "offset": 2, "master_end": 1, "time_ms": 1},  # a new slave's request
         {"address": "x", "offset": 9, "master_end": 9, "time_ms": 1},
         {"address": "x", "offset": 9, "master_end": -1, "time_ms": 1},
         {"address": "x", "offset": 1 << 63, "master_end": 1, "time_ms": 1},
@@ -485,16 +485,16 @@ def test_a_file_beyond_the_limits_is_read_up_to_them():
         [],
     ],
 )
-def test_a_row_that_no_refusal_makes_is_left_out(row):
-    """It refuses nobody, and the file is said to be damaged."""
+def test_invalid_row_is_skipped(row):
+    """It refuses no slave, and the file is reported as damaged."""
     data = json.dumps({"schema": "hastore.refused-slaves/1", "refused": [row]}).encode()
     table, wrong = RefusedSlaves.decode(data, "x")
     assert not len(table)
     assert "1 of 1" in wrong
 
 
-def test_the_word_of_a_hastore_slave_is_no_offset():
-    """-1 clears one pair, and only that."""
+def test_forget_removes_only_the_pair_that_it_names():
+    """The -1 of a hastore slave is not an offset."""
     table = RefusedSlaves()
     table.add(refusal("10.0.0.7"))
     assert not table.forget("10.0.0.7", REPORT_DIVERGED)
@@ -508,7 +508,7 @@ def test_the_word_of_a_hastore_slave_is_no_offset():
 
 @contextlib.asynccontextmanager
 async def beginning_at(master, offset):
-    """Give the row of a peer whose first report is ``offset``, once it was looked at."""
+    """Yield the status row of a peer whose first report is ``offset``, once it was checked."""
     async with raw_slave(master) as peer:
         await peer.report(offset)
         await eventually(lambda: bool(master.status().followers))
@@ -518,8 +518,8 @@ async def beginning_at(master, offset):
     await eventually(lambda: not master.ha_service.connections)
 
 
-async def test_a_first_report_inside_a_record_is_a_note(tmp_path):
-    """It is served all the same: a stock slave whose link broke reports one."""
+async def test_first_report_inside_a_record_is_noted_in_status(tmp_path):
+    """The slave is served: a stock slave whose link broke reports such an offset."""
     async with hastore.open_master(config(tmp_path, file_size=16 * 1024)) as master:
         starts = []
         while master.max_offset < 18_000:  # with a BLANK, and two files
@@ -535,7 +535,7 @@ async def test_a_first_report_inside_a_record_is_a_note(tmp_path):
 
 
 @pytest.mark.parametrize("count", [1, 60])
-async def test_a_hastore_slave_is_no_note(tmp_path, count):
+async def test_hastore_slave_gets_no_note(tmp_path, count):
     """It begins an overlap before its end, or at 3, and compares."""
     async with hastore.open_master(config(tmp_path / "m")) as master:
         for message in messages(count):
@@ -552,7 +552,7 @@ async def test_a_hastore_slave_is_no_note(tmp_path, count):
             assert connection.progress.first_report > 2
 
 
-async def test_a_cold_beginning_is_read_in_a_thread(tmp_path, monkeypatch):
+async def test_cold_record_at_the_first_report_is_read_in_a_thread(tmp_path, monkeypatch):
     """The event loop does not wait for the disk."""
     monkeypatch.setattr("hastore.ha.ha_connection.is_cold", lambda *_: True)
     calls = []
@@ -564,8 +564,8 @@ async def test_a_cold_beginning_is_read_in_a_thread(tmp_path, monkeypatch):
             calls.append(call.__qualname__)
             return await trio.to_thread.run_sync(call)
 
-    noted = attrs.evolve(env, offload=Offload())
-    async with hastore.open_master(config(tmp_path), env=noted) as master:
+    recording_env = attrs.evolve(env, offload=Offload())
+    async with hastore.open_master(config(tmp_path), env=recording_env) as master:
         for message in messages(3):
             await master.put(message)
         async with beginning_at(master, 7) as row:

@@ -34,13 +34,13 @@ from tests.support.waiting import eventually
 LARGE = 4 * 1024 * 1024  # of a file for large messages
 
 
-def same(master, slave):
+def same_end(master, slave):
     return lambda: slave.max_offset == master.max_offset
 
 
 @contextlib.asynccontextmanager
 async def large_master(tmp_path, env, **store):
-    """Open an asynchronous master with three messages of 1 MB."""
+    """Open an asynchronous master that holds three messages of 1 MB."""
     config = master_config(
         tmp_path / "m", role=BrokerRole.ASYNC_MASTER, file_size=LARGE, store=store
     )
@@ -52,15 +52,15 @@ async def large_master(tmp_path, env, **store):
 
 @contextlib.asynccontextmanager
 async def large_slave(tmp_path, master):
-    """Open a slave, and wait until it has all."""
+    """Open a slave, and wait until it has the master's whole log."""
     config = slave_config(tmp_path / "s", master.ha_address, file_size=LARGE)
     async with hastore.open_slave(config) as slave:
-        await eventually(same(master, slave))
+        await eventually(same_end(master, slave))
         yield slave
 
 
-async def test_every_put_is_acknowledged_by_the_slave_that_has_it(tmp_path):
-    """Under SYNC_MASTER PUT_OK means that the bytes are in the slave's log too."""
+async def test_put_ok_means_that_the_slave_has_the_message(tmp_path):
+    """Under SYNC_MASTER the slave's log covers every message before its producer is answered."""
     async with hastore.open_master(master_config(tmp_path / "m")) as master:
         config = slave_config(tmp_path / "s", master.ha_address)
         async with hastore.open_slave(config) as slave:
@@ -73,8 +73,8 @@ async def test_every_put_is_acknowledged_by_the_slave_that_has_it(tmp_path):
     assert log_bytes(tmp_path / "m", end) == log_bytes(tmp_path / "s", end)
 
 
-async def test_a_new_slave_gets_the_whole_history_over_file_ends(tmp_path):
-    """Files, BLANK ends and all, are byte-identical, for one and for several slaves."""
+async def test_new_slaves_copy_the_whole_log_across_files(tmp_path):
+    """Two slaves end with the master's bytes, BLANKs included."""
     async with hastore.open_master(
         master_config(tmp_path / "m", role=BrokerRole.ASYNC_MASTER)
     ) as master:
@@ -100,7 +100,7 @@ async def test_a_slave_resumes_where_its_log_ends(tmp_path):
             for message in messages(200):
                 await master.put(message)
             async with hastore.open_slave(slave_settings) as slave:
-                await eventually(same(master, slave))
+                await eventually(same_end(master, slave))
                 received = slave.status().master_link.received_bytes
                 if turn:
                     assert received < master.max_offset
@@ -108,8 +108,8 @@ async def test_a_slave_resumes_where_its_log_ends(tmp_path):
     assert log_bytes(tmp_path / "m", end) == log_bytes(tmp_path / "s", end)
 
 
-async def test_without_a_slave_the_answer_is_slave_not_available_at_once(tmp_path):
-    """The message is stored, the producer is told at once, and told why."""
+async def test_put_without_a_slave_is_slave_not_available_at_once(tmp_path):
+    """The message is stored, and the status has a reason."""
     async with hastore.open_master(master_config(tmp_path / "m")) as master:
         request = master.submit(messages(1)[0])
         assert request.status is PutMessageStatus.SLAVE_NOT_AVAILABLE
@@ -118,13 +118,13 @@ async def test_without_a_slave_the_answer_is_slave_not_available_at_once(tmp_pat
 
 
 async def test_wait_false_does_not_wait_for_slaves(tmp_path):
-    """WAIT=false is PUT_OK with no slave at all."""
+    """WAIT=false is PUT_OK even without a slave."""
     async with hastore.open_master(master_config(tmp_path / "m")) as master:
         message = hastore.Message("orders", b"x", properties={"WAIT": "false"})
         assert (await master.put(message)).status is PutMessageStatus.PUT_OK
 
 
-async def test_a_silent_slave_gives_flush_slave_timeout_and_the_message_stays(tmp_path):
+async def test_silent_slave_causes_flush_slave_timeout_but_no_loss(tmp_path):
     """A connected slave that acknowledges nothing costs the deadline, not the message."""
     ha = attrs.evolve(QUICK, slave_timeout_ms=200)
     async with (
@@ -138,14 +138,14 @@ async def test_a_silent_slave_gives_flush_slave_timeout_and_the_message_stays(tm
         assert result.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
         assert trio.current_time() - begin >= 0.2
         frame = await peer.frame()
-        if not frame[1]:  # the put may come before the answer to the first report, or behind it
+        if not frame[1]:  # the put may come before the answer to the first report, or after it
             assert frame == (0, b"")
             frame = await peer.frame()
         assert frame == (0, log_bytes(tmp_path / "m", result.next_offset))
 
 
-async def test_one_ack_answers_all_that_it_covers(tmp_path):
-    """An ack in the middle releases the puts up to it and no other; the next one the rest."""
+async def test_ack_releases_exactly_the_puts_that_it_covers(tmp_path):
+    """An ack in the middle releases the puts up to it; the next ack releases the rest."""
     ha = attrs.evolve(QUICK, slave_timeout_ms=60_000)
     async with (
         hastore.open_master(master_config(tmp_path / "m", ha=ha)) as master,
@@ -169,7 +169,7 @@ async def test_one_ack_answers_all_that_it_covers(tmp_path):
     "payload", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\xff" * 8, (2**63 - 1).to_bytes(8, "big")]
 )
 async def test_a_port_scan_never_acknowledges(tmp_path, payload):
-    """What a scanner sends is refused and named; the put that waits is not told a lie."""
+    """The scanner is refused and listed in status; the waiting put times out."""
     ha = attrs.evolve(QUICK, slave_timeout_ms=300)
     async with (
         hastore.open_master(master_config(tmp_path / "m", ha=ha)) as master,
@@ -188,8 +188,8 @@ async def test_a_port_scan_never_acknowledges(tmp_path, payload):
         assert len(status.slaves) == 1
 
 
-async def test_a_later_report_beyond_the_end_closes_the_link_and_acknowledges_nothing(tmp_path):
-    """Bytes that were never sent cannot be acknowledged, not even by a known slave."""
+async def test_later_report_beyond_the_end_closes_link_without_an_ack(tmp_path):
+    """Not even a known slave can acknowledge bytes that were never sent."""
     ha = attrs.evolve(QUICK, slave_timeout_ms=300)
     async with (
         hastore.open_master(master_config(tmp_path / "m", ha=ha)) as master,
@@ -206,8 +206,8 @@ async def test_a_later_report_beyond_the_end_closes_the_link_and_acknowledges_no
         assert follow_up.status is PutMessageStatus.SLAVE_NOT_AVAILABLE
 
 
-async def test_a_departed_slaves_ack_never_makes_a_laggard_look_healthy(tmp_path):
-    """When the near slave leaves, availability is judged by the far one that stays."""
+async def test_a_departed_slaves_ack_does_not_make_a_lagging_one_available(tmp_path):
+    """When the near slave leaves, availability depends on the lagging one that stays."""
     ha = attrs.evolve(QUICK, slave_timeout_ms=60_000, ha_slave_fallbehind_max=10_000)
     async with (
         hastore.open_master(master_config(tmp_path / "m", ha=ha)) as master,
@@ -218,7 +218,7 @@ async def test_a_departed_slaves_ack_never_makes_a_laggard_look_healthy(tmp_path
             await eventually(lambda: len(master.status().slaves) == 2)
             for message in messages(100):
                 master.submit(message)
-            await eventually(same(master, near))
+            await eventually(same_end(master, near))
             await eventually(lambda: master.ha_service.is_slave_ok(master.max_offset))
             assert (await master.put(messages(1)[0])).ok
         await eventually(lambda: len(master.status().slaves) == 1)
@@ -227,8 +227,8 @@ async def test_a_departed_slaves_ack_never_makes_a_laggard_look_healthy(tmp_path
         assert "bytes behind" in request.reason
 
 
-async def test_a_slave_ahead_of_its_master_is_divergence_on_both_ends(tmp_path):
-    """The master refuses; after a second look the slave names both offsets, and stays."""
+async def test_slave_ahead_of_its_master_is_diverged_on_both_sides(tmp_path):
+    """The master refuses it; after a second link the slave names both offsets, and stays up."""
     config = master_config(tmp_path / "old", role=BrokerRole.ASYNC_MASTER)
     async with hastore.open_master(config) as master:
         for message in messages(20):
@@ -252,15 +252,15 @@ async def test_a_slave_ahead_of_its_master_is_divergence_on_both_ends(tmp_path):
     assert len(log_bytes(tmp_path / "old")) >= ahead
 
 
-async def test_an_old_masters_tail_is_found_by_its_bytes(tmp_path):
-    """A log that parted from ours is refused although ours has grown past its end since."""
+async def test_old_masters_diverged_tail_is_found_by_its_bytes(tmp_path):
+    """Its log is refused although ours has grown past its end since."""
     async_role = {"role": BrokerRole.ASYNC_MASTER}
     async with hastore.open_master(master_config(tmp_path / "old", **async_role)) as master:
         for message in messages(10):
             await master.put(message)
         settings = slave_config(tmp_path / "new", master.ha_address)
         async with hastore.open_slave(settings) as slave:
-            await eventually(same(master, slave))
+            await eventually(same_end(master, slave))
         for message in messages(5):
             await master.put(message)
         end = master.max_offset
@@ -280,14 +280,14 @@ async def test_an_old_masters_tail_is_found_by_its_bytes(tmp_path):
             assert request.status is PutMessageStatus.SLAVE_NOT_AVAILABLE
 
 
-async def test_a_slave_a_little_ahead_is_found_at_the_first_heartbeat(tmp_path):
-    """Within the compared overlap a heartbeat tells that the master's log ends before ours."""
+async def test_slave_slightly_ahead_is_diverged_at_the_first_heartbeat(tmp_path):
+    """A heartbeat within the compared overlap shows that the master's log ends before ours."""
     async_role = {"role": BrokerRole.ASYNC_MASTER}
     async with hastore.open_master(master_config(tmp_path / "m", **async_role)) as master:
         for message in messages(10):
             await master.put(message)
         async with hastore.open_slave(slave_config(tmp_path / "s", master.ha_address)) as slave:
-            await eventually(same(master, slave))
+            await eventually(same_end(master, slave))
         await master.put(messages(1)[0])
         end = master.max_offset
     quick = attrs.evolve(QUICK, ha_send_heartbeat_interval_ms=50)
@@ -299,8 +299,8 @@ async def test_a_slave_a_little_ahead_is_found_at_the_first_heartbeat(tmp_path):
             assert str(master.max_offset) in reason
 
 
-async def test_from_last_file_leaves_the_older_files_out(tmp_path):
-    """A slave that asks for the last file begins at that file's first byte."""
+async def test_from_last_file_skips_the_older_files(tmp_path):
+    """The slave's log begins at the first byte of the last file."""
     config = master_config(tmp_path / "m", role=BrokerRole.ASYNC_MASTER)
     async with hastore.open_master(config) as master:
         for message in messages(900):
@@ -309,16 +309,14 @@ async def test_from_last_file_leaves_the_older_files_out(tmp_path):
             tmp_path / "s", master.ha_address, slave_from=hastore.SlaveStart.LAST_FILE
         )
         async with hastore.open_slave(settings) as slave:
-            await eventually(same(master, slave))
+            await eventually(same_end(master, slave))
             last = master.max_offset - master.max_offset % FILE_SIZE
             assert slave.status().min_offset == last
 
 
 @pytest.mark.parametrize("slave_size", [FILE_SIZE // 2, FILE_SIZE * 2, FILE_SIZE + 4096])
-async def test_another_file_size_is_found_at_the_first_blank_and_named(
-    tmp_path, slave_size, caplog
-):
-    """A slave with smaller or larger files stops and says which size its master has: once."""
+async def test_another_file_size_is_reported_at_the_first_blank(tmp_path, slave_size, caplog):
+    """A slave with smaller or larger files stops and reports its master's size once."""
     config = master_config(tmp_path / "m", role=BrokerRole.ASYNC_MASTER)
     async with hastore.open_master(config) as master:
         for message in messages(300):
@@ -330,18 +328,18 @@ async def test_another_file_size_is_found_at_the_first_blank_and_named(
             assert str(FILE_SIZE) in link.reason
             assert str(slave_size) in link.reason
             assert f"--mapped-file-size {FILE_SIZE}" in link.hint
-    assert warned_of(caplog) == ["ha_gave_up"]
+    assert warning_events(caplog) == ["ha_gave_up"]
 
 
-def warned_of(caplog):
-    """The events of what was logged at warning or above."""
+def warning_events(caplog):
+    """Return the events that were logged at warning level or above."""
     return [each.msg["event"] for each in caplog.records if each.levelno >= logging.WARNING]
 
 
-async def test_another_file_size_is_named_where_the_dispatch_meets_it_first(
+async def test_another_file_size_is_reported_if_dispatch_meets_it_first(
     tmp_path, monkeypatch, caplog
 ):
-    """A BLANK in the midst of a file cannot be dispatched, and yet is no damage of the master's."""
+    """Dispatch stops at a BLANK inside a file, which is no damage of the master's log."""
 
     async def late(_self):
         await trio.sleep_forever()
@@ -357,11 +355,11 @@ async def test_another_file_size_is_named_where_the_dispatch_meets_it_first(
             link = slave.status().master_link
             assert f"those of master {describe(master.ha_address)} are {FILE_SIZE}" in link.reason
             assert f"--mapped-file-size {FILE_SIZE}" in link.hint
-    assert warned_of(caplog) == ["ha_gave_up"]
+    assert warning_events(caplog) == ["ha_gave_up"]
 
 
 async def test_a_sync_flush_slave_reports_only_what_it_has_flushed(tmp_path):
-    """With SYNC_FLUSH on the slave an ack is a promise of its disk."""
+    """With SYNC_FLUSH on the slave, every acknowledged byte is on its disk."""
     async with hastore.open_master(master_config(tmp_path / "m")) as master:
         settings = slave_config(
             tmp_path / "s", master.ha_address, store={"flush_disk_type": FlushDiskType.SYNC_FLUSH}
@@ -375,7 +373,7 @@ async def test_a_sync_flush_slave_reports_only_what_it_has_flushed(tmp_path):
 
 
 async def test_sync_flush_and_sync_master_together(tmp_path):
-    """PUT_OK waits for both the own disk and the slave."""
+    """PUT_OK waits for the master's own disk and for the slave."""
     config = master_config(tmp_path / "m", store={"flush_disk_type": FlushDiskType.SYNC_FLUSH})
     async with hastore.open_master(config) as master:
         async with hastore.open_slave(slave_config(tmp_path / "s", master.ha_address)):
@@ -386,8 +384,8 @@ async def test_sync_flush_and_sync_master_together(tmp_path):
             assert master.commit_log.flushed_offset >= requests[-1].append_result.next_offset
 
 
-async def test_a_peer_that_never_reads_slows_nobody_else(tmp_path):
-    """One stuck connection leaves the other slave's acks and the producers alone."""
+async def test_peer_that_never_reads_does_not_delay_others(tmp_path):
+    """A stuck connection affects neither the other slave's acks nor the producers."""
     async with (
         hastore.open_master(master_config(tmp_path / "m", file_size=4 * 1024 * 1024)) as master,
         raw_slave(master) as stuck,
@@ -402,8 +400,8 @@ async def test_a_peer_that_never_reads_slows_nobody_else(tmp_path):
                 assert result.ok
 
 
-async def test_the_master_stops_while_producers_wait(tmp_path):
-    """At a stop a put that waits for a slave is told that it is stored and not acknowledged."""
+async def test_stop_answers_waiting_puts_with_flush_slave_timeout(tmp_path):
+    """The messages are stored but not acknowledged, and the stop is clean."""
     results = []
     async with trio.open_nursery() as nursery:
         async with (
@@ -422,16 +420,16 @@ async def test_the_master_stops_while_producers_wait(tmp_path):
     assert not (tmp_path / "m" / "abort").exists()
 
 
-async def test_a_block_that_raises_gets_its_own_exception_back(tmp_path):
-    """An error of the caller comes out of the block as itself."""
+async def test_exception_of_the_callers_block_is_raised_unchanged(tmp_path):
+    """It is not wrapped in an exception group."""
     with pytest.raises(ValueError, match="mine"):
         async with hastore.open_master(master_config(tmp_path / "m")):
             raise ValueError("mine")
 
 
 @pytest.mark.parametrize("taken", [1, 11, 12, 13, 40, 300])
-async def test_a_socket_that_takes_a_few_bytes_at_once_gets_the_rest_in_order(tmp_path, taken):
-    """What a producer could not send at once its slave's own task sends, and nothing twice."""
+async def test_partial_sends_are_completed_in_order(tmp_path, taken):
+    """A slave's own task sends what a producer could not send at once, and nothing twice."""
 
     def send_some(sock, buffers):
         return os.write(sock.fileno(), b"".join(buffers)[:taken])
@@ -451,8 +449,8 @@ async def test_a_socket_that_takes_a_few_bytes_at_once_gets_the_rest_in_order(tm
     assert log_bytes(tmp_path / "m", end) == log_bytes(tmp_path / "s", end)
 
 
-async def test_a_slave_without_room_for_its_next_file_drops_the_link_and_heals(tmp_path):
-    """A failed append is visible, no ack is given for it, and space that comes back mends it."""
+async def test_slave_on_a_full_disk_drops_its_link_and_recovers(tmp_path):
+    """It does not acknowledge the failed append, and continues once there is space."""
     disk = ScriptedDisk(RealDisk())
     env = attrs.evolve(real_env(), disk=disk)
     ha = attrs.evolve(QUICK, slave_timeout_ms=3_000)
@@ -468,7 +466,7 @@ async def test_a_slave_without_room_for_its_next_file_drops_the_link_and_heals(t
             }
             await eventually(lambda: "no space" in (slave.status().master_link.reason or ""))
             assert slave.max_offset < requests[-1].result.next_offset
-            assert slave.status().master_link.connections <= 2  # no storm while there is no room
+            assert slave.status().master_link.connections <= 2  # no reconnect storm meanwhile
             disk.heal()
             await eventually(lambda: slave.max_offset == master.max_offset)
             await eventually(lambda: master.ha_service.is_slave_ok(master.max_offset))
@@ -476,18 +474,18 @@ async def test_a_slave_without_room_for_its_next_file_drops_the_link_and_heals(t
 
 
 @pytest.mark.parametrize("flush", list(FlushDiskType))
-async def test_only_what_is_flushed_is_lent_to_a_socket(tmp_path, flush):
-    """A socket may hold pages for longer than the process lives; the slave gets all, either way."""
-    lent = LentBytes()
-    async with large_master(tmp_path, lent.env(), **flushed_by(flush)) as lent.master:
-        async with large_slave(tmp_path, lent.master):
+async def test_only_flushed_bytes_are_shared_with_a_socket(tmp_path, flush):
+    """A socket may hold pages after the process has died; either way the slave gets every byte."""
+    shared = LentBytes()
+    async with large_master(tmp_path, shared.env(), **flushed_by(flush)) as shared.master:
+        async with large_slave(tmp_path, shared.master):
             pass
-        assert bool(lent.ends) is (flush is FlushDiskType.SYNC_FLUSH)
-    assert not lent.unflushed
+        assert bool(shared.ends) is (flush is FlushDiskType.SYNC_FLUSH)
+    assert not shared.unflushed
 
 
-async def test_a_slave_that_needs_cold_bytes_makes_nobody_wait(tmp_path, monkeypatch):
-    """While a thread reads them, producers and another slave go on; then it gets all, too."""
+async def test_cold_bytes_for_one_slave_delay_no_put_and_no_other_slave(tmp_path, monkeypatch):
+    """A thread reads them; afterwards that slave gets everything too."""
 
     def nothing_is_cached(*_):
         raise BlockingIOError
@@ -504,14 +502,14 @@ async def test_a_slave_that_needs_cold_bytes_makes_nobody_wait(tmp_path, monkeyp
                 await eventually(lambda: offload.running == 1)
                 for message in messages(20):
                     assert (await master.put(message)).ok
-                await eventually(same(master, good))
+                await eventually(same_end(master, good))
                 assert late.max_offset == 0
                 offload.go_on()
-                await eventually(same(master, late))
+                await eventually(same_end(master, late))
 
 
-async def test_a_report_may_be_read_before_the_writer_runs_again(tmp_path):
-    """An ack that overtakes the end of our own send is no ack of bytes that were never sent."""
+async def test_report_read_before_our_own_send_returns_is_valid(tmp_path):
+    """It does not count as an ack of bytes that were never sent."""
 
     async def send_and_dawdle(sock, file, position, size):
         await real_env().send_file(sock, file, position, size)
@@ -525,7 +523,7 @@ async def test_a_report_may_be_read_before_the_writer_runs_again(tmp_path):
 
 
 async def test_two_connections_of_one_slave_are_harmless(tmp_path):
-    """A half-open old link beside the new one neither blocks acks nor fakes them."""
+    """A half-open old link beside the new one neither blocks nor forges acks."""
     async with (
         hastore.open_master(master_config(tmp_path / "m")) as master,
         raw_slave(master) as old,
@@ -540,7 +538,7 @@ async def test_two_connections_of_one_slave_are_harmless(tmp_path):
 
 
 async def test_replication_over_ipv6(tmp_path):
-    """Both ports may be IPv6, and addresses are written with brackets."""
+    """Addresses are written with brackets."""
     config = master_config(tmp_path / "m", ha_listen=("::1", 0))
     async with hastore.open_master(config) as master:
         async with hastore.open_slave(slave_config(tmp_path / "s", master.ha_address)):
@@ -549,8 +547,8 @@ async def test_replication_over_ipv6(tmp_path):
             assert master.status().ha_address.startswith("[::1]:")
 
 
-async def test_a_port_in_use_is_a_named_error(tmp_path):
-    """A second master on the same HA port says which port, and what to do."""
+async def test_port_in_use_raises_listen_error(tmp_path):
+    """The error names the port and suggests another one."""
     async with hastore.open_master(master_config(tmp_path / "a")) as master:
         config = master_config(tmp_path / "b", ha_listen=master.ha_address)
         with pytest.raises(ListenError, match=str(master.ha_address[1])) as caught:
@@ -560,8 +558,8 @@ async def test_a_port_in_use_is_a_named_error(tmp_path):
         assert not (tmp_path / "b" / "abort").exists()
 
 
-async def test_one_store_is_open_once(tmp_path):
-    """A second node on the same directory is refused, and the first goes on."""
+async def test_store_cannot_be_opened_twice(tmp_path):
+    """A second node on the same directory is refused, and the first continues."""
     async with hastore.open_master(master_config(tmp_path)) as master:
         with pytest.raises(StoreLockedError):
             async with hastore.open_slave(slave_config(tmp_path, master.ha_address)):
@@ -571,16 +569,16 @@ async def test_one_store_is_open_once(tmp_path):
         assert master.max_offset > 0
 
 
-async def test_a_group_that_the_block_raises_stays_a_group(tmp_path):
-    """Only the wrapping of our own nursery is taken off."""
+async def test_exception_group_of_the_callers_block_stays_a_group(tmp_path):
+    """Only the wrapping of our own nursery is removed."""
     with pytest.raises(BaseExceptionGroup) as caught:
         async with hastore.open_master(master_config(tmp_path / "m")):
             raise BaseExceptionGroup("mine", [ValueError("one")])
     assert caught.value.message == "mine"
 
 
-def test_the_configs_refuse_what_cannot_work():
-    """A batch that no read buffer takes and a slave's role on a master are refused."""
+def test_configs_reject_impossible_values():
+    """A batch that no read buffer can hold, and the role SLAVE for a master."""
     with pytest.raises(hastore.HastoreError, match="read buffer"):
         hastore.HAConfig(ha_transfer_batch_size_max=4 * 1024 * 1024)
     with pytest.raises(hastore.HastoreError, match="not SLAVE"):

@@ -1,10 +1,10 @@
-"""Who has acknowledged what."""
+"""The table of what each slave has acknowledged."""
 
 from hastore.ha.group_transfer_service import SlaveAckTable
 
 
 def test_push2_slave_max_offset_never_falls():
-    """The highest ack of all time stays when its slave leaves."""
+    """The highest ack remains after its slave has disconnected."""
     table = SlaveAckTable()
     assert table.acknowledge(1, 500)
     assert not table.acknowledge(2, 300)
@@ -14,8 +14,8 @@ def test_push2_slave_max_offset_never_falls():
     assert table.acknowledge(2, 501)
 
 
-def test_a_departed_slaves_ack_does_not_make_a_laggard_look_near():
-    """Availability looks at the slaves connected now."""
+def test_nearest_ignores_slaves_that_have_disconnected():
+    """Availability depends on the slaves that are connected now."""
     table = SlaveAckTable()
     table.acknowledge(1, 500)
     table.acknowledge(2, 300)

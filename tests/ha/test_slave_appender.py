@@ -1,4 +1,4 @@
-"""How a slave stores its master's bytes, and what it reads of its own to do so."""
+"""How a slave stores its master's bytes, and what it reads back from its own log."""
 
 import attrs
 import pytest
@@ -19,7 +19,7 @@ FAKE_BLANKS = encode_blank(8) * 2_000
 
 @attrs.define(eq=False)
 class Slave:
-    """An appender over a log on a fake disk; ``walked`` are the ranges that it has read of it."""
+    """An appender over a log on a fake disk; ``walked`` are the ranges that it has read back."""
 
     offload: FakeOffload
     log: CommitLog
@@ -44,7 +44,7 @@ class Slave:
         make_file(self.log)
 
     async def receive(self, data, ends):
-        """Append ``data``, of which the log has the first part, frame by frame."""
+        """Append ``data`` from the log's end on, in frames that end at ``ends``."""
         start = self.log.max_offset
         for end in ends:
             await self.appender.append(start, memoryview(data)[start:end])
@@ -61,34 +61,34 @@ def slave(monkeypatch):
     slave = Slave(offload, open_log(master=False, mapped_file_size=FILE_SIZE), [])
     read = CommitLog.read
 
-    def noted_read(log, physic_offset, size):
+    def recorded_read(log, physic_offset, size):
         data = read(log, physic_offset, size)
         slave.walked.append((physic_offset, physic_offset + len(data)))
         return data
 
-    monkeypatch.setattr(CommitLog, "read", noted_read)
+    monkeypatch.setattr(CommitLog, "read", recorded_read)
     return slave
 
 
-def fakes_within(data):
-    """Give the ends of frames that each end as a BLANK does, inside the bodies of FAKE_BLANKS."""
+def fake_blank_ends(data):
+    """Return the ends of frames that look like a BLANK's end, inside bodies of FAKE_BLANKS."""
     bodies = []
     while (found := data.find(FAKE_BLANKS, bodies[-1] + 1 if bodies else 0)) >= 0:
         bodies.append(found)
     return [end for body in bodies for end in range(body + 800, body + len(FAKE_BLANKS), 800)]
 
 
-def a_file_of_fakes(count=3, **fields):
+def file_of_fake_blanks(count=3, **fields):
     log = LogBuilder(file_size=FILE_SIZE)
     for _ in range(count):
         log.add(FAKE_BLANKS, **fields)
     return log
 
 
-async def test_a_body_made_of_blanks_has_each_byte_walked_once(slave):
-    """Every frame that ends in it asks for a walk, and the walk goes on where the last one was."""
-    data = bytes(a_file_of_fakes().data)
-    ends = fakes_within(data)
+async def test_each_byte_of_a_body_of_blanks_is_walked_once(slave):
+    """Every frame that ends in the body causes a walk, which continues the last one."""
+    data = bytes(file_of_fake_blanks().data)
+    ends = fake_blank_ends(data)
     assert len(ends) > 50
     await slave.receive(data, [*ends, len(data)])
     assert slave.offload.runs == len(ends)
@@ -96,8 +96,8 @@ async def test_a_body_made_of_blanks_has_each_byte_walked_once(slave):
     assert slave.log.max_offset == len(data)
 
 
-async def test_honest_frames_have_nothing_walked(slave):
-    """Ends of records and of files, and pieces of records: none looks like the other's end."""
+async def test_ordinary_frames_cause_no_walk(slave):
+    """They end at records, at files and inside records; none looks like the end of a BLANK."""
     log = LogBuilder(file_size=FILE_SIZE).fill(2_000)
     data = bytes(log.data)
     files = range(FILE_SIZE, len(data), FILE_SIZE)
@@ -107,10 +107,10 @@ async def test_honest_frames_have_nothing_walked(slave):
     assert not slave.offload.runs
 
 
-async def test_a_true_blank_behind_fakes_still_names_the_masters_size(slave):
-    """A walk that was begun for fakes ends at the BLANK that is a record."""
+async def test_real_blank_after_fake_ones_reveals_the_masters_file_size(slave):
+    """A walk that fake BLANKs caused ends at the real one."""
     log = LogBuilder(file_size=FILE_SIZE // 2).add(FAKE_BLANKS).add(bytes(8_000))
-    fakes = fakes_within(bytes(log.data))
+    fakes = fake_blank_ends(bytes(log.data))
     log.add(bytes(9_000))
     data = bytes(log.data)
     with pytest.raises(FileSizeMismatchError, match=f"are {FILE_SIZE // 2} bytes"):
@@ -119,13 +119,13 @@ async def test_a_true_blank_behind_fakes_still_names_the_masters_size(slave):
 
 
 async def test_the_next_file_is_walked_from_its_own_start(slave):
-    """What was found in one file says nothing of the next."""
-    log = a_file_of_fakes(count=3)
+    """The result for one file does not apply to the next."""
+    log = file_of_fake_blanks(count=3)
     log.blank(FILE_SIZE - len(log.data))
-    first = fakes_within(bytes(log.data))
+    first = fake_blank_ends(bytes(log.data))
     log.add(FAKE_BLANKS)
     data = bytes(log.data)
-    second = fakes_within(data)[len(first) :]
+    second = fake_blank_ends(data)[len(first) :]
     await slave.receive(data, [*first, FILE_SIZE, *second])
     assert slave.walked[-1][1] == second[-1]
     assert FILE_SIZE in [start for start, _ in slave.walked]
@@ -133,10 +133,10 @@ async def test_the_next_file_is_walked_from_its_own_start(slave):
 
 
 @pytest.mark.parametrize("is_new_link", [True, False], ids=["a new link", "a log cut back"])
-async def test_a_walk_is_forgotten_with_what_it_walked(slave, is_new_link):
-    """After a new link, or where the log ends before the walk did, it begins anew."""
-    data = bytes(a_file_of_fakes().data)
-    ends = fakes_within(data)
+async def test_walk_starts_again_after_a_new_link_or_a_truncation(slave, is_new_link):
+    """The new walk begins at the start of the file."""
+    data = bytes(file_of_fake_blanks().data)
+    ends = fake_blank_ends(data)
     await slave.receive(data, ends[:3])
     slave.walked.clear()
     if is_new_link:
@@ -152,10 +152,10 @@ async def test_a_walk_is_forgotten_with_what_it_walked(slave, is_new_link):
     assert slave.walked == [(0, next_end)]
 
 
-async def test_a_walk_that_the_disk_refused_goes_on_where_it_was(slave, monkeypatch):
-    """A read error is the link's end; nothing that was walked before it is walked again."""
-    data = bytes(a_file_of_fakes().data)
-    ends = fakes_within(data)
+async def test_walk_resumes_after_a_read_error(slave, monkeypatch):
+    """The error ends the link; bytes walked before it are not walked again."""
+    data = bytes(file_of_fake_blanks().data)
+    ends = fake_blank_ends(data)
     await slave.receive(data, ends[:2])
 
     def broken(log, physic_offset, size):
@@ -170,13 +170,13 @@ async def test_a_walk_that_the_disk_refused_goes_on_where_it_was(slave, monkeypa
     assert slave.walked_bytes == ends[3]
 
 
-async def test_a_walk_is_a_wait_for_the_own_disk(slave):
-    """The master's silence does not count meanwhile, and does again afterwards."""
-    data = bytes(a_file_of_fakes().data)
-    await slave.receive(data, [50])  # the file is there, and nobody waits for it
+async def test_walk_counts_as_waiting_for_the_local_disk(slave):
+    """The master's silence does not count during the walk, and counts again afterwards."""
+    data = bytes(file_of_fake_blanks().data)
+    await slave.receive(data, [50])  # the file exists, so nothing waits for it
     slave.offload.hang()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(slave.receive, data, fakes_within(data)[:1])
+        nursery.start_soon(slave.receive, data, fake_blank_ends(data)[:1])
         await trio.testing.wait_all_tasks_blocked()
         was_waiting = slave.appender.is_waiting
         slave.offload.go_on()

@@ -1,4 +1,4 @@
-"""What a master makes of a slave's reports, and the states of its connection."""
+"""How a master handles a slave's reports, and the states of its connection."""
 
 import contextlib
 
@@ -45,7 +45,7 @@ def started(offset=100_000, sent=50_000):
     ],
 )
 def test_first_report_decides_where_the_stream_begins(report, new_slave_from, starts_at):
-    """A new slave gets what it asks for, one with a log goes on exactly where it ends."""
+    """A new slave gets the start that it asks for; one with a log continues exactly at its end."""
     slave = progress(ha_new_slave_from=new_slave_from)
     slave.on_report(report, LOG)
     assert slave.next_transfer_from_where == starts_at
@@ -65,7 +65,7 @@ def test_first_report_decides_where_the_stream_begins(report, new_slave_from, st
     ],
 )
 def test_first_report_outside_the_log_is_refused(report, error):
-    """A first report beyond either end of the log is refused and acknowledges nothing."""
+    """It acknowledges nothing, and starts no stream."""
     slave = progress()
     with pytest.raises(error):
         slave.on_report(report, LOG)
@@ -75,16 +75,16 @@ def test_first_report_outside_the_log_is_refused(report, error):
 
 
 @pytest.mark.parametrize("report", [150_001, 331_519, GET_HTTP, 2**63 - 1, -1, 99_999, 0])
-def test_later_report_of_bytes_never_sent_or_fallen_back_is_refused(report):
-    """A later report must lie between the last one and what was sent."""
+def test_later_report_below_the_last_or_above_the_sent_end_is_refused(report):
+    """The acknowledged offset does not change."""
     slave = started()
     with pytest.raises(IllegalReportError):
         slave.on_report(report, LOG)
     assert slave.ack_offset == 100_000
 
 
-def test_new_slave_may_repeat_its_wish_until_it_has_bytes():
-    """The heartbeat of a new slave repeats its first report, which is not an ack."""
+def test_new_slave_may_repeat_its_first_report_until_it_has_bytes():
+    """Its heartbeats repeat the first report, which is not an ack."""
     empty = LogBounds(min_offset=0, max_offset=0, last_file_offset=0)
     slave = progress()
     slave.on_report(1, empty)
@@ -95,8 +95,8 @@ def test_new_slave_may_repeat_its_wish_until_it_has_bytes():
     assert slave.ack_offset == 500
 
 
-def test_a_report_proves_something_once_it_is_beyond_where_the_link_began():
-    """Or repeats that place where the log has nothing beyond: a stock slave of an idle master."""
+def test_report_counts_as_ack_only_after_the_links_start():
+    """At the log's end a repeated start counts too: a stock slave of an idle master sends it."""
     slave = started(offset=331_000, sent=518)
     assert not slave.counts_as_ack
     slave.on_report(331_000, LOG)
@@ -122,7 +122,7 @@ def test_state_follows_the_acks():
 
 
 def test_batches_grow_while_the_slave_lags_and_fall_back_when_it_does_not():
-    """32 KiB doubles up to the limit while more is waiting than fits, and halves when idle."""
+    """They double from 32 KiB to the limit while more waits than fits, and halve when idle."""
     slave = progress(ha_transfer_batch_size=32 * 1024, ha_transfer_batch_size_max=128 * 1024)
     mib = 1024 * 1024
     assert [slave.next_batch_size(mib) // 1024 for _ in range(4)] == [32, 64, 128, 128]
@@ -132,8 +132,8 @@ def test_batches_grow_while_the_slave_lags_and_fall_back_when_it_does_not():
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 400_000), max_size=30))
-def test_no_sequence_of_reports_acknowledges_what_was_not_sent(reports):
-    """Whatever a peer reports, the ack never falls and never passes what was sent to it."""
+def test_no_sequence_of_reports_acknowledges_unsent_bytes(reports):
+    """The ack never falls and never passes what was sent to the peer."""
     slave = progress()
     last = -1
     for report in reports:
@@ -147,7 +147,7 @@ def test_no_sequence_of_reports_acknowledges_what_was_not_sent(reports):
 
 
 def test_a_slave_needs_the_log_from_its_ack_on():
-    """Nothing before its first report, then what it has not acknowledged."""
+    """Before its first report it needs nothing."""
     slave = progress()
     assert slave.needed_from is None
     slave.on_report(100_000, LOG)
@@ -157,8 +157,8 @@ def test_a_slave_needs_the_log_from_its_ack_on():
     assert slave.needed_from == 100_400
 
 
-def test_a_new_slave_needs_the_log_from_where_it_begins():
-    """Its wish is no offset: until it has acknowledged something, its start counts."""
+def test_a_new_slave_needs_the_log_from_its_start():
+    """Its first report is not an offset, so its start counts until its first ack."""
     slave = progress()
     slave.on_report(1, LOG)
     assert slave.needed_from == LOG.min_offset
@@ -167,16 +167,16 @@ def test_a_new_slave_needs_the_log_from_where_it_begins():
     assert slave.needed_from == LOG.min_offset + 500
 
 
-def test_every_state_but_the_last_is_left_when_the_link_ends():
-    """Whatever the state, the end of the link is known, and a refusal stays visible."""
+def test_every_state_but_refused_becomes_closed_when_the_link_ends():
+    """A refusal stays visible."""
     for state in HAConnectionState:
         ended = next_state(state, HAConnectionEvent.LINK_ENDED)
         refused = state is HAConnectionState.REFUSED
         assert ended is (HAConnectionState.REFUSED if refused else HAConnectionState.CLOSED)
 
 
-def test_a_pair_outside_the_table_is_a_programmers_error():
-    """There is no transition that the table does not name."""
+def test_a_pair_outside_the_table_is_a_programmer_error():
+    """The table lists every transition."""
     for state in HAConnectionState:
         for event in HAConnectionEvent:
             if (state, event) not in TRANSITIONS:

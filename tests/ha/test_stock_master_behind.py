@@ -1,8 +1,8 @@
-"""A slave that is longer than a RocketMQ 4.9.8 master's log: named, not taken for a bad port.
+"""A slave ahead of a RocketMQ 4.9.8 master reports the divergence, not a wrong port.
 
 That master takes a first report beyond its end for an offset, and closes the link at the second.
 Its first heartbeat, which shows the divergence, comes a little more than 5 s after the link was
-made.  The slave is a real one; time, network and disk are the simulator's.
+made.  The slave is real; time, network and disk are simulated.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from hastore_cli.doctor.facts import Facts
 from hastore_cli.doctor.rules import Result, diagnose
 from tests.support.waiting import eventually
 
-HEARTBEAT_S = 5.06  # its loop looks each 0.1 s, and asks for more than 5 s
+HEARTBEAT_S = 5.06  # its loop runs every 0.1 s and waits for more than 5 s
 HOUSEKEEPING_S = 20.0
 NO_END = 1 << 40
-LATENCY_S = 0.5  # more than the network ever takes
+LATENCY_S = 0.5  # more than the simulated network ever takes
 
 
 @attrs.frozen(kw_only=True)
 class Config(ClusterConfig):
-    """A slave with RocketMQ's times, but perhaps for its heartbeat."""
+    """A slave with RocketMQ's times, except perhaps for its heartbeat."""
 
     role: BrokerRole = BrokerRole.ASYNC_MASTER
     master_flush: FlushDiskType = FlushDiskType.ASYNC_FLUSH
@@ -52,14 +52,14 @@ class Config(ClusterConfig):
 
 @attrs.define(eq=False)
 class StockMaster:
-    """RocketMQ 4.9.8's side of HA, for a slave that is ahead of it, or has all that there is."""
+    """RocketMQ 4.9.8's side of HA, for a slave that is ahead of it or in step with it."""
 
     end: int
-    first_word_s: float | None = HEARTBEAT_S  # since the link was made; None: it never speaks
+    first_word_s: float | None = HEARTBEAT_S  # after the link was made; None: it never sends
     pause_s: float = 0.0  # after each byte of a heartbeat
-    closed_at_report: int = 0  # links that a report beyond the end has ended
+    closed_at_report: int = 0  # links closed for a report beyond the end
     closed_for_silence: int = 0
-    # When after the accept, and what; a list for each link.
+    # A list for each link: seconds after the accept, and the reported offset.
     reports: list[list[tuple[float, int]]] = attrs.field(factory=list)
 
     async def run(self, *, task_status=trio.TASK_STATUS_IGNORED):
@@ -74,13 +74,13 @@ class StockMaster:
 
     async def _serve(self, sock, accepted, reports):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._speak, sock, accepted, reports)
+            nursery.start_soon(self._send_heartbeats, sock, accepted, reports)
             with contextlib.closing(sock), contextlib.suppress(OSError):
-                while await self._hears_more(sock, accepted, reports):
+                while await self._receive_report(sock, accepted, reports):
                     pass
             nursery.cancel_scope.cancel()
 
-    async def _hears_more(self, sock, accepted, reports):
+    async def _receive_report(self, sock, accepted, reports):
         data = b""
         with trio.move_on_after(HOUSEKEEPING_S) as silence:
             while len(data) < REPORT_SIZE:
@@ -97,16 +97,16 @@ class StockMaster:
             return False
         return True
 
-    async def _speak(self, sock, accepted, reports):
+    async def _send_heartbeats(self, sock, accepted, reports):
         if self.first_word_s is None:
             return
         await trio.sleep_until(accepted + self.first_word_s)
         while not reports:
             await trio.sleep(0.1)
         with contextlib.suppress(OSError):
-            while True:  # it says what the slave has asked for, not where its own log ends
+            while True:  # it sends the offset that the slave asked for, not its own end
                 word = HEADER.pack(reports[0][1], 0)
-                while word:  # a send of the simulator may take a part only
+                while word:  # a simulated send may be partial
                     word = word[await sock.send(word[:1] if self.pause_s else word) :]
                     await trio.sleep(self.pause_s)
                 await trio.sleep(HEARTBEAT_S)
@@ -116,7 +116,7 @@ until = partial(eventually, within_s=3_600, every_s=0.1)  # in virtual time
 
 
 def simulate(test, *, messages=0, heartbeat_ms=5_000, **script):
-    """Run ``test`` with a slave that has some messages, and the scripted master it then follows."""
+    """Run ``test`` with a slave that has some messages and then follows the scripted master."""
 
     async def main():
         trio.socket.set_custom_socket_factory(SimSocketFactory(network))
@@ -155,16 +155,16 @@ def simulate(test, *, messages=0, heartbeat_ms=5_000, **script):
     run_by_seed(7, main)
 
 
-def doctors_finding(slave):
-    """What ``hastore doctor`` says of the slave's link."""
+def link_finding(slave):
+    """Return what ``hastore doctor`` finds about the slave's link."""
     facts = Facts(given="D2", address=("127.0.0.1", 1), status=slave.status(), took_s=0.001)
     (link,) = [finding for finding in diagnose([facts]) if finding.check == "link"]
     return link
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.2])
-def test_a_slave_longer_than_a_stock_masters_log_names_the_divergence(pause_s):
-    """It lets the master's whole heartbeat come first; both offsets are in status and doctor."""
+def test_slave_ahead_of_a_stock_master_names_the_divergence(pause_s):
+    """It waits for the master's whole heartbeat; status and doctor show both offsets."""
 
     async def test(slave, master):
         await eventually(
@@ -180,7 +180,7 @@ def test_a_slave_longer_than_a_stock_masters_log_names_the_divergence(pause_s):
             [reported, REPORT_DIVERGED],
         ]
         assert master.closed_at_report == 0
-        link, reason = doctors_finding(slave), slave.status().master_link.reason
+        link, reason = link_finding(slave), slave.status().master_link.reason
         assert {str(reported), str(slave.max_offset)} <= set(reason.replace(",", "").split())
         assert link.result is Result.BAD
         assert reason in link.what
@@ -191,8 +191,8 @@ def test_a_slave_longer_than_a_stock_masters_log_names_the_divergence(pause_s):
 
 
 @pytest.mark.parametrize("first_word_s", [0.0, 3.0, HEARTBEAT_S, 8.0])
-def test_once_the_master_has_spoken_it_hears_its_slave_as_ever(first_word_s):
-    """At the next fifth second, or at once where that has passed; never later."""
+def test_slave_reports_every_5_s_after_the_masters_first_heartbeat(first_word_s):
+    """The second report comes at 5 s, or at once after a later first heartbeat."""
 
     async def test(_slave, master):
         await eventually(
@@ -209,8 +209,8 @@ def test_once_the_master_has_spoken_it_hears_its_slave_as_ever(first_word_s):
 
 
 @pytest.mark.parametrize("heartbeat_ms", [5_000, 9_000, 16_000])
-def test_a_master_that_never_speaks_hears_its_slave_within_its_housekeeping(heartbeat_ms):
-    """The wait for its first word ends before it takes the slave for dead."""
+def test_silent_master_gets_a_second_report_within_its_housekeeping(heartbeat_ms):
+    """The slave stops waiting for the first heartbeat before the master takes it for dead."""
 
     async def test(_slave, master):
         await until(lambda: len(master.reports) >= 3)
@@ -221,13 +221,13 @@ def test_a_master_that_never_speaks_hears_its_slave_within_its_housekeeping(hear
     simulate(test, heartbeat_ms=heartbeat_ms, end=NO_END, first_word_s=None)
 
 
-def test_a_slave_that_waits_for_the_first_word_is_not_sent_to_its_firewall():
-    """``doctor`` says that the port is open, and what is being waited for."""
+def test_doctor_does_not_blame_the_firewall_before_the_first_heartbeat():
+    """It reports that the port is open, and what the slave is waiting for."""
 
     async def test(slave, master):
         await until(lambda: master.reports and master.reports[0])
         assert slave.status().state == "connecting"
-        link = doctors_finding(slave)
+        link = link_finding(slave)
         assert "has sent nothing yet" in link.what
         assert "5 s" in link.next_step
 

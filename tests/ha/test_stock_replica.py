@@ -1,8 +1,8 @@
-"""A replica of a RocketMQ master whose log holds all kinds of records: compressed, of transactions,
-of inner batches (BatchCQ), V2, IPv6.
+"""A replica of a RocketMQ master whose log holds all kinds of records: compressed, transactional,
+inner batches (BatchCQ), V2, IPv6.
 
-The records are made by hand, with the store's own encoder, as RocketMQ 4.9.8 and 5 write them:
-properties without a last separator, no ``__CRC32#``, queue offset 0 for what is in no queue.
+The store's own encoder makes the records as RocketMQ 4.9.8 and 5 write them: properties without a
+trailing separator, no ``__CRC32#``, queue offset 0 for records that are in no queue.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ TEXT = b"a body that was large before it was compressed " * 40
 
 
 def properties(**pairs):
-    """As 4.9.3 to 5.1.4 write them: without the last separator."""
+    """Encode properties as 4.9.3 to 5.1.4 do: without a trailing separator."""
     return "\x02".join(f"{name}\x01{value}" for name, value in pairs.items()).encode()
 
 
 @attrs.define
 class StockLog:
-    """A log, and what its consumers must be given of it."""
+    """A log, and the units that its consume queues must hold."""
 
     log: LogBuilder = attrs.field(factory=lambda: LogBuilder(file_size=FILE_SIZE, prop_crc=False))
     units: dict[tuple[str, int], list[tuple[int, int]]] = attrs.field(factory=dict)
     next_offsets: dict[tuple[str, int], int] = attrs.field(factory=dict)
 
     def add(self, topic="orders", queue_id=0, body=b"plain", *, sys_flag=0, takes=1, **pairs):
-        """Append a record; ``takes``: how many offsets of its queue."""
+        """Append a record that takes ``takes`` offsets of its queue."""
         queue = topic, queue_id
         queue_offset = self.next_offsets.get(queue, 0) if takes else 0
         self.log.add(
@@ -73,8 +73,8 @@ class StockLog:
         if takes == 1 and not sys_flag & INNER_BATCH:
             self.units.setdefault(queue, []).append((start, self.log.end - start))
 
-    def add_some(self, number):
-        """Append one of each kind."""
+    def add_each_kind(self, number):
+        """Append one record of each kind."""
         key = f"n{number}"
         self.add(KEYS=f"plain-{key}", TAGS="TagA")
         self.add(body=zlib.compress(TEXT), sys_flag=COMPRESSED, KEYS=f"zipped-{key}")
@@ -97,13 +97,13 @@ class StockLog:
 def stock_log(count=60):
     made = StockLog()
     for number in range(count):
-        made.add_some(number)
+        made.add_each_kind(number)
     assert len(made.log.blanks) >= 2
     return made
 
 
 async def send(sock, data, start, end, *, size=1_777):
-    """Send a part of a log in frames that cut records anywhere and cross no file's end."""
+    """Send part of a log in frames that cut records anywhere but never cross a file's end."""
     while start < end:
         stop = min(start + size, end, start - start % FILE_SIZE + FILE_SIZE)
         await sock.send(encode_header(start, stop - start) + data[start:stop])
@@ -115,17 +115,17 @@ def replica_config(directory, address):
 
 
 async def copied(slave, made):
-    """Wait until the slave has all of a log, and its consumers may read it."""
+    """Wait until the slave has the whole log and has dispatched it."""
     await eventually(lambda: slave.max_offset == made.log.end)
     await eventually(lambda: slave.reput_message_service.committed_offset == made.log.end)
 
 
 def check_queues(node, made):
-    """Each queue holds what RocketMQ would put into it, in the order of the log."""
+    """Check that each queue holds what RocketMQ would put into it, in log order."""
     store = node.message_store
     for (topic, queue_id), units in made.units.items():
-        most = {"max_count": 10_000, "max_size": 1 << 30}
-        assert store.get_message(topic, queue_id, 0, **most).ranges == tuple(units), topic
+        limits = {"max_count": 10_000, "max_size": 1 << 30}
+        assert store.get_message(topic, queue_id, 0, **limits).ranges == tuple(units), topic
         assert store.max_offset_in_queue(topic, queue_id) == len(units)
     assert store.max_offset_in_queue("batches", 1) == 0
     for key, number in (("plain", 1), ("zipped", 1), ("half", 1), ("done", 1), ("gone", 0)):
@@ -136,7 +136,7 @@ def check_queues(node, made):
 
 
 async def replicate(tmp_path, made, then):
-    """Let a slave copy all of a log, over a link that breaks inside an inner batch."""
+    """Let a slave copy a whole log, over a link that breaks inside an inner batch."""
     data, end = bytes(made.log.data), made.log.end
     inner = bytes(data).index(b"x" * 300) + 100
     async with raw_master() as master:
@@ -155,7 +155,7 @@ async def replicate(tmp_path, made, then):
 
 
 async def test_all_kinds_of_records_are_copied_and_served(tmp_path):
-    """Byte for byte; prepared, rolled-back and inner-batch records are in no queue."""
+    """The logs are equal; prepared, rolled-back and inner-batch records are in no queue."""
     made = stock_log()
 
     async def then(slave):
@@ -177,7 +177,7 @@ async def test_all_kinds_of_records_are_copied_and_served(tmp_path):
 
 
 async def test_the_log_commands_read_a_replica_of_all_kinds(tmp_path):
-    """``log verify`` finds nothing, ``log cat`` prints each record."""
+    """``log verify`` finds no damage, ``log cat`` prints each record."""
     made = stock_log(40)
 
     async def then(_slave):
@@ -195,12 +195,12 @@ async def test_the_log_commands_read_a_replica_of_all_kinds(tmp_path):
 
 
 @pytest.mark.parametrize("ends", ["stopped", "killed"])
-async def test_a_replica_of_all_kinds_becomes_the_master(tmp_path, ends):
-    """Every queue goes on where RocketMQ's would: an inner batch takes the offsets it holds."""
+async def test_a_replica_of_all_kinds_can_be_promoted(tmp_path, ends):
+    """Queue offsets continue as in RocketMQ: an inner batch takes as many as it has messages."""
     made = stock_log()
 
     async def then(_slave):
-        shutil.copytree(tmp_path / "s", tmp_path / "killed")  # with abort, as a kill leaves it
+        shutil.copytree(tmp_path / "s", tmp_path / "killed")  # with its abort file, as after a kill
 
     await replicate(tmp_path, made, then)
     directory = tmp_path / ("s" if ends == "stopped" else "killed")
@@ -212,7 +212,7 @@ async def test_a_replica_of_all_kinds_becomes_the_master(tmp_path, ends):
         assert promoted.max_offset == made.log.end
         for (topic, queue_id), next_offset in made.next_offsets.items():
             if topic == LONG_TOPIC:
-                continue  # copied and served, and not taken from producers
+                continue  # copied and served, but refused from producers
             result = await promoted.put(hastore.Message(topic, b"new", queue_id=queue_id))
             assert result.status.stored, result
             assert (topic, result.queue_offset) == (topic, next_offset)
@@ -224,8 +224,8 @@ async def test_a_replica_of_all_kinds_becomes_the_master(tmp_path, ends):
     assert log_bytes(tmp_path / "new", end) == log_bytes(directory, end)
 
 
-def test_the_records_of_this_test_are_what_they_claim():
-    """Flags and offsets as RocketMQ writes them, so that the tests above say something."""
+def test_records_of_this_file_are_as_rocketmq_writes_them():
+    """The tests above rely on these flags and offsets."""
     made = stock_log(40)
     data = memoryview(made.log.data)
     kinds = [decode(data, at) for at in made.log.offsets[:13]]

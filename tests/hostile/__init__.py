@@ -1,1 +1,1 @@
-"""Peers that mean harm, or know no better: every listener, and both clients of ours."""
+"""Harmful or mistaken peers at every listener, and at both of our own clients."""

@@ -1,6 +1,6 @@
-"""The besiegers, a process of their own: ``python -m tests.hostile.besiegers NAME CLIENT HA N``.
+"""The besiegers, in their own process: ``python -m tests.hostile.besiegers NAME CLIENT HA N``.
 
-It says ``ready`` when they are at the gate, and leaves when its stdin ends.
+It prints ``ready`` when all of them are connected, and exits when its stdin ends.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tests.support.nodes.raw_client import send_command
 from tests.support.nodes.reading import pull_command
 
 Address = tuple[str, int]
-HOSTS = 8  # as many addresses, or an address' own limit would stop them
+HOSTS = 8  # several addresses, so that the limit of one does not stop them
 
 
 @attrs.frozen(kw_only=True)
 class Kind:
-    """One kind of peers: what each of them does, how many there are, what the node is given."""
+    """One kind of peer: what each one does, how many there are, and the node's settings."""
 
     run: Callable[[Peer], Awaitable[None]]
     peers: int
@@ -34,7 +34,7 @@ class Kind:
 
 @attrs.define
 class Peer:
-    """One of them."""
+    """One besieger."""
 
     number: int
     client: Address
@@ -43,7 +43,7 @@ class Peer:
 
     @contextlib.asynccontextmanager
     async def connected(self, address: Address, *, receive_size: int | None = None):
-        """A connection from one of several hosts."""
+        """Connect from one of several hosts."""
         with trio.socket.socket() as sock:
             if receive_size is not None:
                 sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, receive_size)
@@ -52,7 +52,7 @@ class Peer:
             yield sock
 
     def is_there(self) -> None:
-        """Count it as present, once."""
+        """Count this peer as present, once."""
         if self.started is not trio.TASK_STATUS_IGNORED:
             self.started.started()
             self.started = trio.TASK_STATUS_IGNORED
@@ -65,7 +65,7 @@ async def until_closed(sock: trio.socket.SocketType) -> None:
 
 
 async def idle(peer: Peer) -> None:
-    """Asks once, and then sits there."""
+    """Ask once, then stay connected."""
     async with peer.connected(peer.client) as sock:
         await sock.send(encode_command(RemotingCommand(code=35, opaque=1)))
         await sock.recv(1000)
@@ -74,7 +74,7 @@ async def idle(peer: Peer) -> None:
 
 
 async def silent(peer: Peer) -> None:
-    """Never asks anything, and comes again when it is closed."""
+    """Never ask anything, and connect again when closed."""
     while True:
         with contextlib.suppress(OSError):
             async with peer.connected(peer.client) as sock:
@@ -85,7 +85,7 @@ async def silent(peer: Peer) -> None:
 
 
 async def slowloris(peer: Peer) -> None:
-    """A request at one byte a second; again when it is closed."""
+    """Send a request at one byte a second; start again when closed."""
     request = encode_command(send_command(1))
     while True:
         with contextlib.suppress(OSError):
@@ -98,7 +98,7 @@ async def slowloris(peer: Peer) -> None:
 
 
 async def deaf(peer: Peer) -> None:
-    """Pulls megabytes as fast as it may, and reads nothing."""
+    """Pull megabytes as fast as possible, and read nothing."""
     pull = pull_command(topic="Large", count_max=1_000)
     async with peer.connected(peer.client, receive_size=4096) as sock:
         with contextlib.suppress(OSError):
@@ -113,7 +113,7 @@ async def deaf(peer: Peer) -> None:
 
 
 async def deaf_producer(peer: Peer) -> None:
-    """Sends messages, and takes no answer."""
+    """Send messages, and read no answer."""
     request = encode_command(send_command(1, flag=0, topic="Deaf", body=b""))
     async with peer.connected(peer.client, receive_size=4096) as sock:
         with contextlib.suppress(OSError):
@@ -128,7 +128,7 @@ async def deaf_producer(peer: Peer) -> None:
 
 
 async def half_requests(peer: Peer) -> None:
-    """A request of 16 MiB, but for its last byte."""
+    """Send a request of 16 MiB except for its last byte."""
     with contextlib.suppress(OSError):
         async with peer.connected(peer.client) as sock:
             header = b'{"code":310,"opaque":1}'
@@ -144,7 +144,7 @@ async def half_requests(peer: Peer) -> None:
 
 
 def again_and_again(streams: list[bytes], *, at_ha: bool) -> Callable[[Peer], Awaitable[None]]:
-    """Connects, says something that cannot be, is closed; ten times a second."""
+    """Return a peer that connects, sends an invalid stream and is closed, ten times a second."""
 
     async def run(peer: Peer) -> None:
         number = peer.number
@@ -162,7 +162,7 @@ def again_and_again(streams: list[bytes], *, at_ha: bool) -> Callable[[Peer], Aw
 
 
 async def deaf_slave(peer: Peer) -> None:
-    """A slave that asks for the whole log, and reads nothing of it."""
+    """Ask for the whole log as a slave does, and read nothing of it."""
     async with peer.connected(peer.ha, receive_size=4096) as sock:
         with contextlib.suppress(OSError):
             await sock.send(struct.pack("!q", 0))
@@ -175,7 +175,7 @@ async def deaf_slave(peer: Peer) -> None:
 
 PULLS = [stream for name, stream in CLIENT_PORT.items() if name.startswith("pull ")]
 CLAIMS = [stream for name, stream in CLIENT_PORT.items() if name.startswith("claims")]
-# Others begin as a new slave's: who says so is sent the log.
+# The others begin like a new slave's reports, so their peer would be sent the log.
 REPORTS = [HA_PORT[name] for name in ("-1 first", "-2^63 first", "2^63-1 first", "past the end")]
 
 SIEGES = {

@@ -1,15 +1,15 @@
-"""Bytes that peers sent, and what can be made of them: recorded streams, and their mutations.
+"""Streams recorded from real peers, and their mutations.
 
-``corpus/FOLDER/NAME.hex`` is one stream, recorded: a comment, then hex.  The folder says who reads
-it: ``client_port`` and ``ha_port`` of a node, ``to_slave`` (a master's frames) and ``to_client`` (a
-node's answers).  What no sane peer ever sent is written out in ``handmade``.
+``corpus/FOLDER/NAME.hex`` is one recorded stream: a comment, then hex.  The folder names the
+reader: ``client_port`` and ``ha_port`` of a node, ``to_slave`` (a master's frames) and
+``to_client`` (a node's answers).  ``handmade`` holds streams that no valid peer ever sent.
 """
 
 import random
 from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
-# Numbers that sizes and offsets are compared with, and those beside them.
+# Limits that sizes and offsets are compared with, and the numbers beside them.
 EDGES = (0, 1, 3, 4, 8, 0x7FFF, 0xFFFF, 1 << 20, 16 << 20, 200 << 20, 0x7FFF_FFFF, 0xFFFF_FFFF)
 DIGITS = b"0123456789"
 OTHER_TEXTS = (b"-1", b"-9", b"99999999999999999999", b"null", b"1e999", b"true", b'""', b"[]")
@@ -45,13 +45,13 @@ def mutated(stream: bytes, others: list[bytes], choose: random.Random) -> bytes:
                 data[at:at] = choose.randbytes(choose.randint(1, 16))
             case 5:
                 data[at:at] = data[at : at + choose.randint(1, 64)]
-            case 6:  # the sizes at the front, mostly
+            case 6:  # mostly the sizes at the front
                 place = choose.choice((0, 0, 4, 4, 8, at))
                 data[place : place + 4] = choose.choice(EDGES).to_bytes(4, "big")
             case 7:
                 other = choose.choice(others)
                 data[at:] = other[choose.randrange(len(other)) :]
-            case _:  # a number in the text becomes another
+            case _:  # replaces a digit of the text
                 places = [n for n, byte in enumerate(data) if byte in DIGITS]
                 if places:
                     place = choose.choice(places)
@@ -60,7 +60,7 @@ def mutated(stream: bytes, others: list[bytes], choose: random.Random) -> bytes:
 
 
 def mutated_inside(stream: bytes, others: list[bytes], choose: random.Random) -> bytes:
-    """Change the header or the body of a remoting frame, whose sizes stay true."""
+    """Change the header or the body of a remoting frame, and keep its sizes valid."""
     if len(stream) < 8:
         return mutated(stream, others, choose)
     word = int.from_bytes(stream[4:8], "big")
@@ -77,9 +77,9 @@ def mutated_inside(stream: bytes, others: list[bytes], choose: random.Random) ->
 def mutations(
     streams: dict[str, bytes], count: int, seed: int, *, are_frames: bool = False
 ) -> list[tuple[str, bytes]]:
-    """Return ``count`` mutations, evenly of all streams, each with a name that finds it again.
+    """Return ``count`` mutations, spread over all streams, each with a name by which to find it.
 
-    ``are_frames``: most keep their sizes true, so that somebody looks into them.
+    ``are_frames``: most keep their sizes valid, so that the reader parses them.
     """
     choose = random.Random(seed)
     names = sorted(streams)

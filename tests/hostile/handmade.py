@@ -1,4 +1,4 @@
-"""Streams that are made up: strangers at the wrong door, and frames that lie about themselves."""
+"""Handmade streams: unidentified peers at the wrong port, and frames that lie about themselves."""
 
 import json
 import struct
@@ -29,7 +29,7 @@ def _json_frame(header: bytes, body: bytes = b"") -> bytes:
 
 
 def _pull(**changes) -> bytes:
-    """A pull whose fields are what they should not be."""
+    """Return a pull with some fields replaced by invalid ones."""
     command = pull_command()
     command.ext_fields = dict(command.ext_fields) | changes
     return encode_command(command)

@@ -1,6 +1,6 @@
-"""A trio run in a thread of its own, for tests that are not: hypothesis asks it example by example.
+"""A trio run in its own thread, for synchronous tests: hypothesis calls it for each example.
 
-One node serves all examples of a test, so that what one left behind meets the next.
+One node serves all examples of a test, so each meets what the earlier ones left behind.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import trio
 
 
 class Hosted:
-    """The run: ``call`` runs an async function in it and gives its result."""
+    """The run: ``call`` runs an async function in it and returns its result."""
 
     def __init__(self):
         self.value = None
@@ -20,7 +20,7 @@ class Hosted:
         self._error = None
 
     def call(self, function, *args):
-        """Run ``function(*args)`` there."""
+        """Run ``function(*args)`` in the hosted run."""
         return trio.from_thread.run(function, *args, trio_token=self._token)
 
     def _run(self, opening):
@@ -44,7 +44,7 @@ class Hosted:
 def hosted(opening):
     """Hold ``opening()``, an async context manager, open in a thread for the length of the block.
 
-    What went wrong in there comes out of the block.
+    An error in the thread is raised where the block ends.
     """
     run = Hosted()
     thread = threading.Thread(target=run._run, args=(opening,))

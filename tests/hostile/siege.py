@@ -4,10 +4,9 @@
 
     python -m tests.hostile.siege [NAME ...] [--seconds S] [--scale F]
 
-A master runs as a process of its own, the besiegers in another one.  A producer sends 1 KiB
-messages one by one, in rounds: before, under siege, before, under siege and so on; its latencies of
-both kinds are compared in one run, and so is the master's anonymous memory.  Nothing else should
-run meanwhile.
+A master runs in its own process, the besiegers in another one.  A producer sends 1 KiB messages one
+by one, in rounds that alternate between no siege and a siege; one run compares both latencies, and
+the master's anonymous memory.  Nothing else should run meanwhile.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ BODY = bytes(1024)
 
 @attrs.frozen(kw_only=True)
 class Siege:
-    """What a kind of peers cost, in one run; latencies in ms, memory in KiB."""
+    """What one kind of peer cost in one run; latencies in ms, memory in KiB."""
 
     name: str
     peers: int
@@ -49,16 +48,16 @@ class Siege:
 
     @property
     def p99_ratio(self) -> float:
-        """Latency under siege, as a multiple of the one before."""
+        """Latency under siege, as a multiple of the latency before."""
         return self.p99_under / self.p99_before
 
     @property
     def rss_grown(self) -> int:
-        """KiB."""
+        """Growth of the anonymous memory, KiB."""
         return self.rss_peak - self.rss_before
 
     def row(self) -> str:
-        """A row of the table."""
+        """Return a row of the table."""
         return (
             f"| {self.name} | {self.peers} | {self.rss_before / 1024:.1f} | "
             f"{self.rss_peak / 1024:.1f} | {self.p50_before:.2f} | {self.p50_under:.2f} | "
@@ -75,7 +74,7 @@ HEAD = (
 
 
 def rss_anon(pid: int) -> int:
-    """Anonymous memory of a process, KiB."""
+    """Return the anonymous memory of a process, KiB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1])
@@ -83,13 +82,13 @@ def rss_anon(pid: int) -> int:
 
 
 def parsed(address: str) -> tuple[str, int]:
-    """HOST:PORT."""
+    """Parse HOST:PORT."""
     host, _, port = address.rpartition(":")
     return host, int(port)
 
 
 class Besiegers:
-    """The other process: it holds a siege until it is told to end."""
+    """The other process, which holds a siege until it is ended."""
 
     def __init__(self, name: str, addresses: list[str], peers: int) -> None:
         self._process = subprocess.Popen(
@@ -101,17 +100,17 @@ class Besiegers:
         )
 
     def wait_ready(self) -> None:
-        """Wait until all are there."""
+        """Wait until all besiegers are connected."""
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"ready\n", "the besiegers have failed"
 
     def end(self) -> None:
-        """Send them home."""
+        """End the siege, and wait for the process."""
         self._process.communicate()
 
 
 async def latencies(producer: Producer, seconds: float) -> list[float]:
-    """Send one message after the other; give what each took, in ms."""
+    """Send one message after the other; return how long each took, in ms."""
     taken = []
     end = trio.current_time() + seconds
     while (begun := trio.current_time()) < end:
@@ -122,7 +121,7 @@ async def latencies(producer: Producer, seconds: float) -> list[float]:
 
 
 async def connects(address: tuple[str, int]) -> float:
-    """Connect and be answered, 20 times; the slowest, in ms."""
+    """Connect and get an answer, 20 times; return the slowest, in ms."""
     slowest = 0.0
     for _ in range(20):
         begun = trio.current_time()
@@ -136,7 +135,7 @@ def p99(values: list[float]) -> float:
 
 
 async def prepare(producer: Producer) -> None:
-    """Give consumers something to pull: 8 MB in pieces that two topics take in turns."""
+    """Store something for consumers to pull: 8 MB in pieces that alternate between two topics."""
     for _ in range(1_000):
         await producer.submit(Message("Large", bytes(8_000)), queue_id=0)
         await producer.submit(Message("Small", b"x"), queue_id=0)
@@ -144,7 +143,7 @@ async def prepare(producer: Producer) -> None:
 
 
 async def besiege(name: str, running, peers: int, seconds: float, rounds: int) -> Siege:
-    """Measure one siege of a node that runs."""
+    """Measure one siege of a running node."""
     address = parsed(running.address)
     pid = running.process.pid
     async with Producer.connect(address) as producer:
@@ -190,7 +189,7 @@ async def besiege(name: str, running, peers: int, seconds: float, rounds: int) -
 def measure(
     name: str, directory: Path, *, scale: float = 1.0, seconds: float = 4.0, rounds: int = ROUNDS
 ) -> Siege:
-    """Start a node and measure one siege of it, with a part of its peers."""
+    """Start a node and measure one siege of it, with a share of its peers."""
     siege = SIEGES[name]
     peers = max(round(siege.peers * scale), 1)
     settings = {f"HASTORE_{name}": value for name, value in siege.settings.items()}

@@ -1,8 +1,8 @@
-"""The client port under strangers, liars and the mutated: answered or closed, no false ack.
+"""The client port under hostile and mutated streams: answered or closed, and no false ack.
 
-Every stream goes to a real master on its own connection, whole or in pieces.  Its answers must
-belong to what was asked; an answer that says "stored" must name a record that is there.  Meanwhile
-another client is served.
+Every stream goes to a real master on its own connection, whole or in pieces.  Each answer must
+belong to a request; an answer that says "stored" must name a record of the log.  Meanwhile another
+client is served.
 """
 
 import random
@@ -28,8 +28,8 @@ STREAMS = recorded("client_port") | CLIENT_PORT
 MUTATIONS = 900
 
 
-def asked(stream):
-    """The numbers of the requests that are whole in a stream."""
+def opaques_in(stream):
+    """Return the opaques of the complete requests in a stream."""
     reader = FrameReader(16 << 20)
     reader.feed(stream)
     numbers = []
@@ -42,7 +42,7 @@ def asked(stream):
 
 
 async def answers_to(address, stream, piece=None):
-    """Send a stream and no more; give the answers up to the end of the connection."""
+    """Send a stream and no more; return the answers until the connection ends."""
     reader = FrameReader(32 << 20)
     answers = []
     with trio.fail_after(WITHIN_S):
@@ -57,13 +57,13 @@ async def answers_to(address, stream, piece=None):
                     while (command := reader.next_command()) is not None:
                         answers.append(command)
             except OSError:
-                pass  # it was closed with bytes of ours unread
+                pass  # the node closed with our bytes unread
     return answers
 
 
 def check_answers(master, stream, answers, stored):
-    """Fail where an answer answers nothing, or says that something is stored that is not."""
-    numbers = asked(stream)
+    """Check that each answer has a request, and each stored message a record."""
+    numbers = opaques_in(stream)
     for answer in answers:
         assert answer.is_response or answer.code == 40, answer
         assert not answer.is_response or answer.opaque in numbers, (answer.opaque, numbers)
@@ -78,15 +78,15 @@ def check_answers(master, stream, answers, stored):
             assert check_record(data, 0, size, offset).kind is RecordKind.MESSAGE
 
 
-async def is_served(client, opaque):
-    """Whether another client's message is taken, soon."""
+async def check_served(client, opaque):
+    """Check that another client's message is answered soon."""
     with trio.fail_after(WITHIN_S):
         answer = await client.ask(send_command(opaque, topic="Good"))
     assert (answer.opaque, answer.code) == (opaque, 0)
 
 
-async def test_strangers_and_liars_are_answered_or_closed(tmp_path):
-    """Each stream, recorded or made up, whole and in pieces; a client beside it is served."""
+async def test_hostile_streams_are_answered_or_closed(tmp_path):
+    """Each stream, recorded or handmade, whole and in pieces; another client is served."""
     stored = set()
     async with open_master(tmp_path) as master, raw_client(master.address) as good:
         await put(master, "T", [b"one", b"two"])
@@ -95,14 +95,14 @@ async def test_strangers_and_liars_are_answered_or_closed(tmp_path):
                 try:
                     answers = await answers_to(master.address, stream, piece)
                     check_answers(master, stream, answers, stored)
-                    await is_served(good, number)
+                    await check_served(good, number)
                 except BaseException as error:
                     error.add_note(f"stream: {name}, in pieces of {piece}")
                     raise
 
 
 async def test_mutated_requests_are_answered_or_closed(tmp_path):
-    """Hundreds of mutations of all streams: no false ack, no crash, and the node serves on."""
+    """Hundreds of mutations: no false ack, no crash, and the node serves on."""
     stored = set()
     async with open_master(tmp_path) as master, raw_client(master.address) as good:
         await put(master, "T", [b"one", b"two"])
@@ -110,7 +110,7 @@ async def test_mutated_requests_are_answered_or_closed(tmp_path):
             try:
                 check_answers(master, stream, await answers_to(master.address, stream), stored)
                 if number % 10 == 0:
-                    await is_served(good, number)
+                    await check_served(good, number)
             except BaseException as error:
                 error.add_note(f"stream: {name}: {stream[:200].hex()}")
                 raise
@@ -144,7 +144,7 @@ bodies = st.one_of(
 
 @st.composite
 def wild_streams(draw):
-    """Requests of every code with wild fields, some of them mutated."""
+    """Requests of every code with random fields, some of them mutated."""
     choose = random.Random(draw(st.integers(0, 2**32)))
     parts = []
     for _ in range(draw(st.integers(1, 4))):
@@ -170,8 +170,8 @@ def wild_streams(draw):
     return b"".join(parts)
 
 
-def test_whatever_is_asked_is_answered_or_closed(tmp_path):
-    """Requests of every code with wild fields: no false ack, no crash, the same node all along."""
+def test_random_requests_are_answered_or_closed(tmp_path):
+    """They cause no false ack and no crash; the same node serves all of them."""
     stored = set()
     with hosted(lambda: open_master(tmp_path)) as run:
 
@@ -179,11 +179,11 @@ def test_whatever_is_asked_is_answered_or_closed(tmp_path):
             master = run.value
             check_answers(master, stream, await answers_to(master.address, stream, piece), stored)
             async with raw_client(master.address) as good:
-                await is_served(good, 1)
+                await check_served(good, 1)
 
         @settings(max_examples=settings.default.max_examples, deadline=None)
         @given(wild_streams(), st.sampled_from([None, None, 1000, 1]))
-        def whatever(stream, piece):
+        def run_example(stream, piece):
             run.call(check, stream, piece if len(stream) < 2000 else None)
 
-        whatever()
+        run_example()

@@ -1,8 +1,8 @@
-"""Bytes that change between master and slave, above TCP: found, named, and never left in place.
+"""Bits that flip between master and slave, above TCP: found, reported, and never left in place.
 
-A proxy between the two flips one bit of what it is told to.  A header that was changed costs a
-connection; a record that was changed is found by its checksum when it is dispatched, ends the
-following by name, and is mended from the master.
+A proxy between the two flips one bit where a test wants it.  A changed header costs a connection.
+A changed record fails its checksum at dispatch: the slave stops and names the record, which can
+then be repaired from the master.
 """
 
 import contextlib
@@ -23,21 +23,21 @@ from tests.support.nodes.harness import QUICK, log_bytes, master_config, message
 from tests.support.waiting import eventually
 
 MARK = b"<flip me>"
-# A put has as long as `eventually`: half a second was not enough for one on a loaded machine.
+# A put may take as long as `eventually`: half a second was too short on a loaded machine.
 HA = attrs.evolve(QUICK, ha_send_heartbeat_interval_ms=100, slave_timeout_ms=int(WITHIN_S * 1000))
-# A frame that claims more than ever comes is ended by silence alone.
+# Only silence ends a frame that claims more bytes than will ever come.
 SOON_SILENT = attrs.evolve(HA, ha_housekeeping_interval_ms=1_000)
 
 
 @attrs.define
 class FlippingProxy:
-    """A link that passes everything, but for one bit."""
+    """A link that passes everything on but flips one bit."""
 
     target: tuple
     address: tuple
     connections: int = 0
     flips: int = 0
-    # (is it from the master?, the bytes that came together) -> where to flip, or None.
+    # (is it from the master?, the bytes of one read) -> the index to flip, or None.
     where: object = None
 
     async def pump(self, source, sink, from_master, scope):
@@ -80,7 +80,7 @@ async def flipping_proxy(target):
 
 @contextlib.asynccontextmanager
 async def pair(tmp_path, ha=HA):
-    """A master and a slave that follows it through the proxy, in step."""
+    """Yield a master, a proxy and a slave that follows the master through it, in step."""
     async with (
         hastore.open_master(master_config(tmp_path / "m", ha=ha)) as master,
         flipping_proxy(master.ha_address) as proxy,
@@ -94,14 +94,14 @@ async def pair(tmp_path, ha=HA):
 
 @pytest.mark.parametrize("at", [*range(8), 8, 9, 10])
 async def test_a_changed_frame_header_costs_a_connection(tmp_path, at):
-    """Offset, or a size that cannot be: the link ends, the next one brings what is right."""
+    """A changed offset or an impossible size ends the link; the next one brings the right bytes."""
     async with pair(tmp_path, SOON_SILENT) as (master, proxy, slave):
         begin = master.max_offset
 
         def where(from_master, data):
             if not from_master or len(data) < HEADER.size:
                 return None
-            # Not a frame of what the slave has: a link that was silent for too long repeats that.
+            # Only new bytes: a link after too long a silence repeats what the slave already has.
             offset, size = HEADER.unpack_from(data)
             return at if begin <= offset < master.max_offset and size > 3_000 else None
 
@@ -119,8 +119,8 @@ async def test_a_changed_frame_header_costs_a_connection(tmp_path, at):
     assert log_bytes(tmp_path / "s", end) == log_bytes(tmp_path / "m", end)
 
 
-async def test_a_frame_that_became_a_little_longer_is_named(tmp_path):
-    """It swallows the next header into the log: the slave stops, and says where it differs."""
+async def test_frame_that_became_slightly_longer_stops_the_slave(tmp_path):
+    """The next header ends up in the log; the slave gives a hint and acknowledges no more."""
     async with pair(tmp_path) as (master, proxy, slave):
         proxy.where = lambda from_master, data: 11 if from_master and len(data) > 100 else None
         master.submit(Message("T", bytes(3_000)))
@@ -135,8 +135,8 @@ async def test_a_frame_that_became_a_little_longer_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 6, 7])
-async def test_a_changed_report_is_refused_or_made_good(tmp_path, at):
-    """Beyond what was sent, or below the last one: refused, and the slave comes again."""
+async def test_changed_report_is_refused_or_corrected(tmp_path, at):
+    """Beyond what was sent, or below the last report, it is refused, and the slave reconnects."""
     async with pair(tmp_path) as (master, proxy, slave):
         end = (await master.put(Message("T", b"x" * 3_000))).next_offset
         flipped = end.to_bytes(8, "big")
@@ -165,8 +165,8 @@ def flip_in_file(path, offset):
 
 
 @pytest.mark.parametrize("part", ["body", "magic"])
-async def test_a_masters_own_bad_record_ends_nobodys_following(tmp_path, part, caplog):
-    """What the master has on its own disk is as bad for every slave: it is named, not left."""
+async def test_damaged_record_on_the_master_does_not_stop_the_slave(tmp_path, part, caplog):
+    """It is as bad for every slave, so it is reported and the slave goes on."""
     config = master_config(tmp_path / "m", ha=HA, role=BrokerRole.ASYNC_MASTER)
     async with hastore.open_master(config) as master:
         for message in messages(3):
@@ -190,17 +190,17 @@ async def test_a_masters_own_bad_record_ends_nobodys_following(tmp_path, part, c
             assert f"master {link.address} is damaged at {bad[1]}" in link.reason
             assert link.hint.startswith("on the master:")
             if part == "body":
-                behind = slave.reput_message_service
-                await eventually(lambda: behind.committed_offset == late.next_offset)
-                assert behind.skipped == 2
+                dispatch = slave.reput_message_service
+                await eventually(lambda: dispatch.committed_offset == late.next_offset)
+                assert dispatch.skipped == 2
             else:
                 assert f"stopped at offset {bad[1]}" in slave.status().dispatch_fault
             assert slave.status().state == "streaming"
     assert "masters_log_is_damaged" in [record.msg["event"] for record in caplog.records]
 
 
-async def test_a_bad_record_is_compared_when_the_master_can_be_asked(tmp_path, monkeypatch):
-    """Until then the link is down, and says why; a master that has it whole ends the following."""
+async def test_damaged_record_is_compared_once_the_master_is_reachable(tmp_path, monkeypatch):
+    """Until then the link is down, with the reason; if the master's is intact, the slave stops."""
     asked = []
     fetch_range = damaged_records.fetch_range
 
@@ -223,8 +223,8 @@ async def test_a_bad_record_is_compared_when_the_master_can_be_asked(tmp_path, m
 
 
 @pytest.mark.parametrize("part", ["body", "topic", "size", "magic", "offset", "properties"])
-async def test_a_changed_record_is_found_and_ends_the_following(tmp_path, part):
-    """By its checksums, stored offset or lengths: the slave leaves, and says which record it is."""
+async def test_changed_record_is_found_and_stops_the_slave(tmp_path, part):
+    """Its checksums, stored offset or lengths show it, and the slave names its offset."""
     places = {"body": 100, "topic": -40, "size": 2, "magic": 5, "offset": 31, "properties": -30}
 
     def where(from_master, data):
@@ -242,7 +242,7 @@ async def test_a_changed_record_is_found_and_ends_the_following(tmp_path, part):
         proxy.where = where
         begin = master.max_offset
         master.submit(Message("Flipped", MARK + bytes(500), properties={"KEYS": "a key"}))
-        for message in messages(20):  # a size that grew reaches into what comes behind
+        for message in messages(20):  # a larger size reaches into later records
             master.submit(message)
         await eventually(lambda: slave.status().state == "failed")
         assert proxy.flips == 1

@@ -1,7 +1,7 @@
-"""The HA port under strangers and liars: refused by name or closed, and never an ack.
+"""The HA port under unidentified and lying peers: refused or closed, and never an ack.
 
-What a peer said before a message was put cannot cover that message: whoever said it, the put must
-not be ``PUT_OK``.  A real slave beside them stays in step.
+What a peer sent before a put cannot acknowledge its message, so the put must not be ``PUT_OK``.  A
+real slave beside these peers stays in step.
 """
 
 import random
@@ -26,12 +26,12 @@ from tests.support.waiting import eventually
 
 STREAMS = recorded("ha_port") | HA_PORT
 MUTATIONS = 240
-# No heartbeats in between: what comes is the answer.  A stranger has its place for a while only.
+# No heartbeats in between: every frame is an answer.  Peers that never report are closed after 2 s.
 HA = HAConfig(slave_timeout_ms=30, ha_first_report_timeout_ms=2_000)
 
 
-async def said(address, stream, *, reads=True):
-    """Say something to the HA port; the connection's frames are read to its end, or not at all."""
+async def send_stream(address, stream, *, reads=True):
+    """Send a stream to the HA port; read what comes back to its end, or not at all."""
     sock = await connect(address, 5)
     try:
         with trio.fail_after(WITHIN_S):
@@ -46,8 +46,8 @@ async def said(address, stream, *, reads=True):
         sock.close()
 
 
-async def held_open(master, stream, nursery):
-    """Say something and stay; give once the master has taken it in."""
+async def hold_open(master, stream, nursery):
+    """Send a stream and stay connected; return once the master has processed it."""
     before = len(master.ha_service.refusals), len(master.ha_service.connections)
     sock = await connect(master.ha_address, 5)
     await sock.send(stream)
@@ -63,32 +63,32 @@ async def held_open(master, stream, nursery):
         await trio.sleep(0.005)
 
 
-def no_ack(master):
-    """No report is counted that is above what there is to send."""
+def check_acks(master):
+    """Check that no acknowledged offset is above the end of the log."""
     assert master.ha_service.ack_table.push2_slave_max_offset <= master.max_offset
 
 
 @pytest.mark.parametrize("name", STREAMS)
-async def test_nobody_acknowledges_what_comes_later(tmp_path, name):
-    """Whatever a peer has said, a message that is put afterwards is not acknowledged by it."""
+async def test_no_stream_acknowledges_a_later_put(tmp_path, name):
+    """The peer is still connected when the message is put."""
     async with hastore.open_master(master_config(tmp_path, ha=HA)) as master:
         for message in messages(3):
             await master.put(message)
         async with trio.open_nursery() as nursery:
-            await held_open(master, STREAMS[name] or b"\0", nursery)
+            await hold_open(master, STREAMS[name] or b"\0", nursery)
             for message in messages(3):
                 result = await master.put(message)
                 assert result.status in {
                     PutMessageStatus.SLAVE_NOT_AVAILABLE,
                     PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
                 }, name
-                no_ack(master)
+                check_acks(master)
             nursery.cancel_scope.cancel()
         assert master.status().state == "serving"
 
 
 async def test_mutated_reports_leave_a_real_slave_in_step(tmp_path):
-    """Hundreds of strangers, and every message is PUT_OK by the slave that is there."""
+    """Beside hundreds of hostile peers every message is PUT_OK by the real slave's ack."""
     ha = attrs.evolve(HA, slave_timeout_ms=10_000)
     async with (
         hastore.open_master(master_config(tmp_path / "m", ha=ha)) as master,
@@ -98,8 +98,8 @@ async def test_mutated_reports_leave_a_real_slave_in_step(tmp_path):
         streams = list(STREAMS.items()) + mutations(STREAMS, MUTATIONS, 2)
         for number, (name, stream) in enumerate(streams):
             try:
-                await said(master.ha_address, stream, reads=number % 3 != 0)
-                no_ack(master)
+                await send_stream(master.ha_address, stream, reads=number % 3 != 0)
+                check_acks(master)
                 if number % 8 == 0:
                     (message,) = messages(1)
                     assert (await master.put(message)).status is PutMessageStatus.PUT_OK
@@ -113,7 +113,7 @@ async def test_mutated_reports_leave_a_real_slave_in_step(tmp_path):
 
 
 async def test_a_refused_peer_learns_nothing_of_the_log(tmp_path):
-    """Past the end, negative, or HTTP: at most one header comes back, and no byte of a record."""
+    """For an invalid offset or HTTP at most one header comes back, and no byte of a record."""
     async with hastore.open_master(master_config(tmp_path, ha=HA)) as master:
         for message in messages(3):
             await master.put(message)
@@ -127,7 +127,7 @@ async def test_a_refused_peer_learns_nothing_of_the_log(tmp_path):
 
 
 async def answer_of(master, stream):
-    """All that comes back until the master closes."""
+    """Return everything that comes back until the master closes."""
     sock = await connect(master.ha_address, 5)
     data = b""
     with sock, trio.fail_after(WITHIN_S):
@@ -146,8 +146,8 @@ offsets = st.one_of(
 )
 
 
-def test_no_reports_make_an_ack_of_what_comes_later(tmp_path):
-    """Any reports of several peers, whole or cut: no put is acknowledged by words said before."""
+def test_no_sequence_of_reports_acknowledges_a_later_put(tmp_path):
+    """Several peers send random reports, whole or cut, before the put."""
 
     def opening():
         return hastore.open_master(master_config(tmp_path, ha=HA))
@@ -161,11 +161,11 @@ def test_no_reports_make_an_ack_of_what_comes_later(tmp_path):
             async with trio.open_nursery() as nursery:
                 for reports in peers:
                     stream = b"".join(struct.pack("!q", offset) for offset in reports)
-                    await held_open(master, stream[: choose.randint(1, len(stream))], nursery)
+                    await hold_open(master, stream[: choose.randint(1, len(stream))], nursery)
                 result = await master.put(message)
                 assert result.status is not PutMessageStatus.PUT_OK
                 assert result.status.stored
-                no_ack(master)
+                check_acks(master)
                 nursery.cancel_scope.cancel()
 
         @settings(max_examples=settings.default.max_examples // 2, deadline=None)
@@ -173,7 +173,7 @@ def test_no_reports_make_an_ack_of_what_comes_later(tmp_path):
             st.lists(st.lists(offsets, min_size=1, max_size=4), min_size=1, max_size=3),
             st.integers(0, 2**32),
         )
-        def whatever(peers, seed):
+        def run_example(peers, seed):
             run.call(check, peers, seed)
 
-        whatever()
+        run_example()

@@ -1,7 +1,7 @@
-"""Strangers at the HA port of simulated clusters, beside all other faults: every rule still holds.
+"""A hostile peer at the HA port of simulated clusters, beside all other faults: every rule holds.
 
-At the instant of each PUT_OK the oracle looks into what each node's disk would keep, so an ack that
-a stranger had forged would be seen.
+At the instant of each PUT_OK the oracle checks what each node's disk would keep, so it would find
+an ack that the peer had forged.
 """
 
 import random
@@ -16,13 +16,13 @@ from hastore.sim.sockets import HOST
 from tests.hostile.corpus_files import mutated
 from tests.hostile.handmade import HA_PORT as STREAMS
 
-STRANGER = "10.0.9.9"
-COMES_FOR_S = 60.0
+HOSTILE_HOST = "10.0.9.9"
+VISITS_FOR_S = 60.0
 SEEDS = (1, 4, 7, 10)
 
 
-def let_strangers_in(monkeypatch, seed):
-    """Let them come with the faults; gives the list in which their visits are counted."""
+def add_hostile_peer(monkeypatch, seed):
+    """Add a hostile peer to the faults; return the list in which its visits are counted."""
     run = Faults.run
     visits = []
 
@@ -43,26 +43,26 @@ def let_strangers_in(monkeypatch, seed):
         finally:
             sock.close()
 
-    async def come(network):
-        HOST.set(STRANGER)
-        network.boot(STRANGER, 1)
+    async def keep_visiting(network):
+        HOST.set(HOSTILE_HOST)
+        network.boot(HOSTILE_HOST, 1)
         choices = random.Random(seed)
-        while trio.current_time() < COMES_FOR_S:
+        while trio.current_time() < VISITS_FOR_S:
             await visit(choices)
             await trio.sleep(choices.uniform(0.1, 2.0))
 
-    async def run_with_strangers(self):
-        self.nursery.start_soon(come, self.cluster.network)
+    async def run_with_peer(self):
+        self.nursery.start_soon(keep_visiting, self.cluster.network)
         await run(self)
 
-    monkeypatch.setattr(Faults, "run", run_with_strangers)
+    monkeypatch.setattr(Faults, "run", run_with_peer)
     return visits
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_seed_holds_with_strangers_at_the_ha_port(seed, monkeypatch):
-    """Kills, cuts, full disks, and somebody who says what no slave would: nothing is lost."""
-    visits = let_strangers_in(monkeypatch, seed)
+def test_seed_passes_with_a_hostile_peer_at_the_ha_port(seed, monkeypatch):
+    """Beside kills, power cuts and full disks a peer sends what no slave would: nothing is lost."""
+    visits = add_hostile_peer(monkeypatch, seed)
     result = simulate(seed)
     assert result.ok, f"seed {seed}: {result.violation}"
     assert len(visits) >= 3

@@ -1,4 +1,4 @@
-"""What one peer may cost, and what all together: each limit has its line in the log and its end."""
+"""What one peer may cost, and all of them together: each limit is enforced and logged."""
 
 import contextlib
 import logging
@@ -28,7 +28,7 @@ from tests.support.waiting import eventually
 
 @contextlib.asynccontextmanager
 async def client_from(host, address):
-    """A client whose address is one of its own (all of 127/8 is this machine)."""
+    """Connect a client from one address of this machine (it has all of 127/8)."""
     with trio.socket.socket() as sock:
         await sock.bind((host, 0))
         await sock.connect(address)
@@ -36,15 +36,15 @@ async def client_from(host, address):
 
 
 def kinds(caplog):
-    """The kinds of refusals that were logged, in order."""
+    """Return the kinds of the refusals that were logged, in order."""
     return [record.msg["kind"] for record in caplog.records if "kind" in record.msg]
 
 
 # -- connections -----------------------------------------------------------------------------------
 
 
-async def test_one_address_has_its_own_limit(caplog):
-    """The third connection of an address is closed, named; another address is served."""
+async def test_connections_per_address_are_limited(caplog):
+    """The third connection of an address is closed and listed; another address is served."""
     config = RemotingConfig(connections_per_address_max=2)
     async with serving(InMemoryTarget(), config) as (server, address):
         async with raw_client(address) as one, raw_client(address) as two:
@@ -63,12 +63,12 @@ async def test_one_address_has_its_own_limit(caplog):
 
 
 async def test_a_client_that_has_asked_for_nothing_is_evicted(caplog):
-    """Strangers cannot keep clients out: the oldest that never asked goes, those that did stay."""
+    """Of the connections without a request the oldest is closed; clients that have asked stay."""
     config = RemotingConfig(connections_max=3)
     async with serving(InMemoryTarget(), config) as (server, address):
         async with (
             raw_client(address) as client,
-            client_from("127.0.0.3", address) as stranger,
+            client_from("127.0.0.3", address) as unidentified,
             raw_client(address) as later,
         ):
             assert (await client.ask(send_command(1))).code == 0
@@ -76,33 +76,33 @@ async def test_a_client_that_has_asked_for_nothing_is_evicted(caplog):
             async with client_from("127.0.0.2", address) as new:
                 assert (await new.ask(send_command(1))).code == 0
                 with trio.fail_after(WITHIN_S):
-                    await stranger.closed()
+                    await unidentified.closed()
                 assert (await client.ask(send_command(2))).code == 0
                 assert (await later.ask(send_command(2))).code == 0
                 assert server.statistics().connections == 3
     assert kinds(caplog) == ["connections_max"]
 
 
-async def test_an_address_makes_room_among_its_own_only():
-    """At the limit of one address its own silent peer is evicted, nobody else's."""
+async def test_eviction_at_an_address_limit_stays_within_the_address():
+    """The address's own silent peer is evicted, no other."""
     config = RemotingConfig(connections_per_address_max=1)
     async with serving(InMemoryTarget(), config) as (_, address):
         async with (
             client_from("127.0.0.2", address) as other,
-            raw_client(address) as stranger,
+            raw_client(address) as unidentified,
             raw_client(address) as client,
         ):
             assert (await client.ask(send_command(1))).code == 0
             with trio.fail_after(WITHIN_S):
-                await stranger.closed()
+                await unidentified.closed()
             assert (await other.ask(send_command(1))).code == 0
 
 
 # -- time ------------------------------------------------------------------------------------------
 
 
-async def test_a_header_that_trickles_is_cut_off_though_its_connection_is_not_idle(caplog):
-    """A byte now and then: the header time-out counts from the first byte of the request."""
+async def test_trickling_header_is_cut_off_at_the_header_timeout(caplog):
+    """The time-out counts from the request's first byte, although the connection is not idle."""
     config = RemotingConfig(header_timeout_ms=150, idle_timeout_ms=60_000)
     async with serving(InMemoryTarget(), config) as (server, address):
         async with raw_client(address) as slow:
@@ -126,15 +126,15 @@ async def test_a_header_that_trickles_is_cut_off_though_its_connection_is_not_id
 
 
 async def test_a_client_may_connect_long_before_it_asks(autojump_clock):
-    """The header's time begins with its first byte: half a minute of nothing is no fault."""
-    autojump_clock.autojump_threshold = 0.02  # what is under way on loopback is not lost time
+    """The header time-out begins with the first byte, so half a minute of silence is allowed."""
+    autojump_clock.autojump_threshold = 0.02  # loopback traffic arrives before time jumps
     async with serving(InMemoryTarget()) as (_, address), raw_client(address) as client:
         await trio.sleep(30)
         assert (await client.ask(send_command(1))).code == 0
 
 
-async def test_who_connects_and_asks_nothing_is_cut_off(autojump_clock):
-    """A stranger has the idle time."""
+async def test_connection_without_a_request_is_closed_at_the_idle_timeout(autojump_clock):
+    """By default after 120 s."""
     autojump_clock.autojump_threshold = 0.02
     async with serving(InMemoryTarget()) as (server, address):
         began = trio.current_time()
@@ -144,8 +144,8 @@ async def test_who_connects_and_asks_nothing_is_cut_off(autojump_clock):
         assert "no reply read, for 120000 ms" in server.statistics().refused[0][1]
 
 
-async def test_a_large_body_has_the_idle_time_and_a_client_between_requests_too():
-    """The header's time is over with the header; between two requests it does not run."""
+async def test_header_timeout_excludes_bodies_and_pauses_between_requests():
+    """Only the idle time-out applies to them."""
     config = RemotingConfig(header_timeout_ms=100, idle_timeout_ms=60_000)
     async with serving(InMemoryTarget(), config) as (_, address):
         async with raw_client(address) as client:
@@ -158,8 +158,8 @@ async def test_a_large_body_has_the_idle_time_and_a_client_between_requests_too(
             assert (await client.ask(send_command(2))).code == 0
 
 
-async def test_a_header_that_ends_while_its_client_is_not_read_is_in_time(autojump_clock):
-    """A client that waits for its answers is not blamed for the header that waits behind them."""
+async def test_header_is_in_time_although_the_node_paused_reading(autojump_clock):
+    """A client that waits for answers is not blamed for the header that waits after them."""
     autojump_clock.autojump_threshold = 0.02
     target = InMemoryTarget(answer=None)
     config = RemotingConfig(in_flight_max=1)
@@ -178,12 +178,12 @@ async def test_a_header_that_ends_while_its_client_is_not_read_is_in_time(autoju
         assert (await client.receive()).opaque == 2
 
 
-# -- requests that are not whole -------------------------------------------------------------------
+# -- incomplete requests ---------------------------------------------------------------------------
 
 
 @attrs.define(eq=False)
 class Sender:
-    """A connection with a request that is not whole."""
+    """A connection with an incomplete request."""
 
     total: BufferedTotal
     host: str
@@ -204,8 +204,8 @@ class Sender:
         self.total.count(-size)
 
 
-def test_many_small_requests_of_one_address_push_no_large_one_out():
-    """What an address has sent in all of its connections counts: the largest of those goes."""
+def test_many_small_requests_of_one_peer_evict_no_other():
+    """All connections of an address count together, and its own largest one is closed."""
     senders = []
     total = BufferedTotal(1_000, senders)
     client = Sender(total, "10.0.0.1")
@@ -220,7 +220,7 @@ def test_many_small_requests_of_one_address_push_no_large_one_out():
     assert (client.is_closed, total.size) == (True, 570)
 
 
-# -- answers that nobody takes ---------------------------------------------------------------------
+# -- answers that are not read ---------------------------------------------------------------------
 
 
 @attrs.define(eq=False)
@@ -241,8 +241,8 @@ class Reader:
         self.stalled_since = None
 
 
-async def test_beyond_the_sum_the_longest_stalled_go(autojump_clock):
-    """Who has taken nothing for five seconds, the longest first, and no more than need be."""
+async def test_longest_stalled_connections_are_closed_above_the_total(autojump_clock):
+    """They have read nothing for five seconds; no more are closed than necessary."""
     readers = [Reader(), Reader(), Reader()]
     total = OutputTotal(100, readers)
     for reader, since in zip(readers, (2.0, 1.0, None), strict=True):
@@ -259,8 +259,8 @@ async def test_beyond_the_sum_the_longest_stalled_go(autojump_clock):
     assert total.size == 61
 
 
-async def test_a_large_answer_waits_for_room_and_gets_it_from_the_stalled(autojump_clock):
-    """Until one is taken, or its peer has been stalled for five seconds."""
+async def test_large_answer_waits_until_room_is_freed_or_a_peer_is_stalled(autojump_clock):
+    """A peer counts as stalled after five seconds, and is then closed."""
     readers = [Reader(), Reader()]
     total = OutputTotal(100, readers)
     for reader in readers:
@@ -280,7 +280,7 @@ async def test_a_large_answer_waits_for_room_and_gets_it_from_the_stalled(autoju
 
 @attrs.define(eq=False)
 class Trickle:
-    """A connection that takes a little of a large answer now and then."""
+    """A connection that reads a little of a large answer now and then."""
 
     held: HeldOutput
     is_closed: bool = False
@@ -301,8 +301,8 @@ class Trickle:
             self.held.taken(10)
 
 
-async def test_who_takes_a_little_now_and_then_keeps_nobody_waiting(autojump_clock):
-    """An answer has a second for each MiB, and five; and nobody need be stalled yet to be seen."""
+async def test_peer_that_reads_slowly_does_not_block_other_answers(autojump_clock):
+    """An answer has a second for each MiB plus five, even if its peer is not stalled yet."""
     readers = []
     total = OutputTotal(8 * MIB, readers)
     readers += [Trickle(HeldOutput(total)), Trickle(HeldOutput(total))]
@@ -318,7 +318,7 @@ async def test_who_takes_a_little_now_and_then_keeps_nobody_waiting(autojump_clo
 
 
 async def test_large_answers_wait_in_order(autojump_clock):
-    """Who comes later does not overtake, though there is room for a smaller one."""
+    """A later answer does not overtake, even if it is small enough to fit."""
     total = OutputTotal(100, [])
     await total.reserve(90)
     made = []
@@ -336,8 +336,8 @@ async def test_large_answers_wait_in_order(autojump_clock):
     assert made == [50, 5, 45]
 
 
-async def test_a_reply_above_the_sum_does_not_look_at_everybody(autojump_clock):
-    """Only when somebody may have been stalled for long enough."""
+async def test_answers_above_the_total_rarely_scan_all_connections(autojump_clock):
+    """They scan only when a connection may have been stalled for long enough."""
 
     class Readers(list):
         looks = 0
@@ -362,7 +362,7 @@ async def test_a_reply_above_the_sum_does_not_look_at_everybody(autojump_clock):
 
 
 async def test_a_put_is_answered_while_a_large_answer_waits_for_room():
-    """Both on one connection, as RocketMQ's clients have it; the large one comes in its time."""
+    """Both are on one connection, as in RocketMQ's clients; the large answer comes later."""
     async with serving(InMemoryTarget()) as (server, address), raw_client(address) as client:
         total = server._output_total
         await total.reserve(total.size_max)
@@ -377,15 +377,15 @@ async def test_a_put_is_answered_while_a_large_answer_waits_for_room():
         await eventually(lambda: not total.large)
 
 
-def test_what_waits_for_a_slave_keeps_no_room():
+def test_answers_that_wait_for_a_slave_reserve_no_room():
     """CONSUMER_SEND_MSG_BACK waits as a put does, and its answer is small; a pull's is large."""
     processors = RequestProcessors(real_env(), InMemoryTarget(), RemotingConfig(), None)
     answers = [processors.process(RemotingCommand(code=code), None) for code in (36, 28102, 11, 12)]
     assert [later.is_large for later in answers] == [False, False, True, True]
 
 
-async def test_one_answer_larger_than_the_sum_is_made_alone():
-    """A limit below one answer lets them through one by one, not never."""
+async def test_answer_larger_than_the_total_is_made_alone():
+    """A limit below one answer lets answers through one by one."""
     total = OutputTotal(10, [])
     await total.reserve(50)
     total.release(50)
@@ -394,7 +394,7 @@ async def test_one_answer_larger_than_the_sum_is_made_alone():
 
 
 async def test_consumers_that_never_read_cannot_fill_the_memory(tmp_path, monkeypatch, caplog):
-    """Beyond the sum they are closed; a consumer that reads gets every answer meanwhile."""
+    """They are closed above the total; a consumer that reads gets every answer meanwhile."""
     monkeypatch.setattr("hastore.broker.port.output_total.STALLED_S", 0.2)
     limits = {"output_size_total_max": 2_000 * KIB, "pull_size_max": 1_000 * KIB}
     async with open_master(tmp_path, **limits) as master:
@@ -419,18 +419,18 @@ async def test_consumers_that_never_read_cannot_fill_the_memory(tmp_path, monkey
 # -- slaves ----------------------------------------------------------------------------------------
 
 
-async def test_slaves_of_one_address_have_their_own_limit(tmp_path, caplog):
-    """The silent peer of that address is evicted; without one the newcomer is closed, and named."""
+async def test_slaves_per_address_are_limited(tmp_path, caplog):
+    """The address's silent peer is evicted; without one the new connection is closed."""
     ha = attrs.evolve(QUICK, ha_connections_per_address_max=2)
     async with (
         hastore.open_master(master_config(tmp_path / "m", ha=ha)) as master,
-        raw_slave(master) as stranger,
+        raw_slave(master) as unidentified,
         raw_slave(master) as first,
     ):
         await first.report(0)
         await eventually(lambda: master.ha_service.is_slave_ok(0))
         async with hastore.open_slave(slave_config(tmp_path / "s", master.ha_address)) as slave:
-            await stranger.closed_by_master()
+            await unidentified.closed_by_master()
             await eventually(lambda: slave.status().state == "streaming")
             async with raw_slave(master) as third:
                 await third.closed_by_master()
@@ -443,8 +443,8 @@ async def test_slaves_of_one_address_have_their_own_limit(tmp_path, caplog):
     assert kinds(caplog) == ["ha_connections_per_address_max"]  # once for both
 
 
-async def test_who_never_reports_is_closed_though_it_sends(tmp_path, caplog):
-    """Bytes that are no whole report are no sign of life: the first report has its time."""
+async def test_peer_without_a_complete_report_is_closed(tmp_path, caplog):
+    """Other bytes are no sign of life: the time-out of the first report applies."""
     ha = attrs.evolve(QUICK, ha_first_report_timeout_ms=100)
     async with hastore.open_master(master_config(tmp_path, ha=ha)) as master:
         async with raw_slave(master) as peer:
@@ -455,8 +455,8 @@ async def test_who_never_reports_is_closed_though_it_sends(tmp_path, caplog):
     assert kinds(caplog) == ["ha_first_report_timeout_ms"]
 
 
-async def test_a_trickle_is_as_good_as_silence(tmp_path):
-    """A slave that sends a byte now and then, and no report, is dropped by the housekeeping."""
+async def test_bytes_without_a_complete_report_count_as_silence(tmp_path):
+    """Housekeeping drops a slave that sends a byte now and then."""
     ha = attrs.evolve(QUICK, ha_housekeeping_interval_ms=200, ha_send_heartbeat_interval_ms=50)
     async with hastore.open_master(master_config(tmp_path, ha=ha)) as master:
         async with raw_slave(master) as peer, trio.open_nursery() as nursery:
@@ -478,8 +478,8 @@ async def test_a_trickle_is_as_good_as_silence(tmp_path):
 # -- the log ---------------------------------------------------------------------------------------
 
 
-async def test_a_refusal_is_told_once_a_minute_for_each_kind_and_peer(autojump_clock, caplog):
-    """Then with how many were not told."""
+async def test_refusal_is_logged_once_a_minute_for_each_kind_and_peer(autojump_clock, caplog):
+    """The next line has the number of refusals that were not logged."""
     log = PeerLog(logger("remoting"), "client_refused")
     for port in range(100):
         log.note(("10.0.0.1", port), kind="idle", reason="idle")
@@ -491,8 +491,8 @@ async def test_a_refusal_is_told_once_a_minute_for_each_kind_and_peer(autojump_c
     assert caplog.records[-1].msg["more"] == 99
 
 
-async def test_a_flood_from_everywhere_is_bounded_too(autojump_clock, caplog):
-    """So many lines a minute in all, and so many peers remembered."""
+async def test_refusals_of_many_addresses_are_limited_too(autojump_clock, caplog):
+    """There is a limit of lines a minute in all, and of remembered peers."""
     log = PeerLog(logger("remoting"), "client_refused")
     for n in range(5_000):
         log.note((f"10.0.{n // 256}.{n % 256}", 1), kind="idle", reason="idle")
@@ -503,14 +503,14 @@ async def test_a_flood_from_everywhere_is_bounded_too(autojump_clock, caplog):
     assert len(log._logged) <= peers.HOSTS_MAX
 
 
-async def test_slaves_that_come_and_go_are_told_ten_times_a_minute(tmp_path, caplog):
-    """Of one address; a master whose slaves are well says each time that one is there."""
+async def test_slaves_that_come_and_go_are_logged_ten_times_a_minute(tmp_path, caplog):
+    """The limit is per address; connections of healthy slaves are all logged."""
     caplog.set_level(logging.INFO, logger="hastore")
     async with hastore.open_master(master_config(tmp_path, ha=QUICK)) as master:
         for _ in range(15):
             async with raw_slave(master) as peer:
                 await peer.report(0)
-                await peer.frame()  # a heartbeat: it is known
+                await peer.frame()  # a heartbeat: the slave is known
                 await peer.report(-5)
                 await peer.closed_by_master()
     events = [record.msg["event"] for record in caplog.records]
@@ -519,8 +519,8 @@ async def test_slaves_that_come_and_go_are_told_ten_times_a_minute(tmp_path, cap
     assert events.count("ha_slave_refused") == 1
 
 
-def test_a_peer_is_an_address_or_a_network_of_one_peer():
-    """IPv4 by address, also mapped into IPv6; IPv6 by /64; what is neither by name."""
+def test_peer_key_is_an_ipv4_address_or_an_ipv6_network():
+    """IPv4 mapped into IPv6 counts as IPv4; IPv6 counts by /64; anything else by its text."""
     assert peer_key("10.0.0.1") == "10.0.0.1" == peer_key("::ffff:10.0.0.1")
     assert peer_key("2001:db8::1") == peer_key("2001:db8::ffff:2") == "2001:db8::/64"
     assert peer_key("2001:db8:0:1::1") != peer_key("2001:db8::1")
@@ -529,7 +529,7 @@ def test_a_peer_is_an_address_or_a_network_of_one_peer():
 
 
 def test_an_address_without_connections_is_forgotten():
-    """Counting up and down leaves nothing behind."""
+    """Counting up and down leaves no entry."""
     count = PeerCount()
     for port in (1, 2):
         count.add(("10.0.0.1", port))
@@ -540,8 +540,8 @@ def test_an_address_without_connections_is_forgotten():
     assert not count._counts
 
 
-def test_log_lines_are_warnings(caplog):
-    """Whoever runs a node sees them without asking for more."""
+def test_refusals_are_logged_as_warnings(caplog):
+    """Operators see them without a lower log level."""
     caplog.set_level(logging.WARNING, logger="hastore")
 
     async def main():

@@ -1,4 +1,4 @@
-"""The metrics port under strangers, liars and the mutated: an HTTP answer or the end."""
+"""The metrics port under hostile and mutated requests: an HTTP answer or a closed connection."""
 
 import contextlib
 
@@ -45,7 +45,7 @@ def opening(tmp_path):
 
 
 async def answer_to(address, stream):
-    """Send a stream and no more; give all that comes back."""
+    """Send a stream and no more; return everything that comes back."""
     data = b""
     with trio.socket.socket() as sock, trio.fail_after(WITHIN_S):
         await sock.connect(address)
@@ -60,7 +60,7 @@ async def answer_to(address, stream):
 
 
 async def check(master, stream):
-    """Fail where what comes back is no HTTP answer; then ask what must be answered."""
+    """Check that only HTTP comes back, and that the next request is answered."""
     answer = await answer_to(master.metrics_address, stream)
     assert not answer or answer.startswith(b"HTTP/1.1 "), answer[:100]
     assert b"Traceback" not in answer
@@ -68,8 +68,8 @@ async def check(master, stream):
     assert live.startswith(b"HTTP/1.1 200 "), live[:100]
 
 
-async def test_strangers_and_mutated_requests_are_answered_or_closed(tmp_path):
-    """Each stream and hundreds of mutations; the next request is answered."""
+async def test_hostile_and_mutated_requests_are_answered_or_closed(tmp_path):
+    """After each stream a valid request is answered."""
     async with opening(tmp_path) as master:
         for name, stream in [*STREAMS.items(), *mutations(STREAMS, MUTATIONS, 4)]:
             try:
@@ -89,12 +89,12 @@ pieces = st.one_of(
 )
 
 
-def test_whatever_is_asked_is_answered_or_closed(tmp_path):
-    """Requests put together from pieces of requests, by chance."""
+def test_random_requests_are_answered_or_closed(tmp_path):
+    """The requests are assembled from pieces of requests."""
     with hosted(lambda: opening(tmp_path)) as run:
 
         @given(st.lists(pieces, max_size=12).map(b"".join))
-        def whatever(stream):
+        def run_example(stream):
             run.call(check, run.value, stream)
 
-        whatever()
+        run_example()

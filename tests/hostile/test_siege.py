@@ -1,6 +1,6 @@
 """Sieges, small in ``make test`` and whole in ``make soak``: memory is bounded, others are served.
 
-The figures are in docs/limits.md; ``python -m tests.hostile.siege`` prints them.
+``python -m tests.hostile.siege`` prints the figures that are in docs/limits.md.
 """
 
 import pytest
@@ -9,13 +9,13 @@ from tests.hostile.besiegers import SIEGES
 from tests.hostile.siege import measure
 
 MIB = 1024  # in KiB
-# What the anonymous memory may grow by, whole; its limits are those of the defaults.
+# By how much a whole siege may grow the anonymous memory, with the default limits.
 GROWN_MAX = dict.fromkeys(SIEGES, 40 * MIB) | {
     "pulls and never reads": 700 * MIB,
     "sends and never reads": 120 * MIB,
     "requests but for a byte": 400 * MIB,
 }
-# Each stands for its like: a peer that is there and silent, slow, deaf, a liar.
+# One of each kind: peers that are silent, that are slow, that never read, that lie.
 SMALL = [
     "1000 silent strangers",
     "slowloris",
@@ -27,7 +27,7 @@ SMALL = [
 @pytest.mark.xdist_group("siege")
 @pytest.mark.parametrize("name", SMALL)
 def test_a_small_siege_costs_little(tmp_path, name):
-    """A tenth of the peers, for a moment: little memory, and the others are answered."""
+    """A tenth of the peers, for a moment: little memory, and other clients are answered."""
     siege = measure(name, tmp_path, scale=0.1, seconds=0.15, rounds=1)
     assert siege.rss_grown < (150 if "pulls" in name else 20) * MIB, siege
     assert siege.p99_under < 2_000, siege
@@ -36,8 +36,8 @@ def test_a_small_siege_costs_little(tmp_path, name):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", SIEGES)
-def test_a_siege_costs_what_the_limits_say(tmp_path, name):
-    """All of the peers: memory within its bound, the others' latency not far from its own."""
+def test_whole_siege_stays_within_the_limits(tmp_path, name):
+    """Memory is within its bound, and the others' latency is not far from normal."""
     siege = measure(name, tmp_path)
     assert siege.rss_grown < GROWN_MAX[name], siege
     assert siege.log_lines <= 30, siege

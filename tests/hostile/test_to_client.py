@@ -1,7 +1,7 @@
-"""Our client library at a node that lies: a typed error or an answer, never a crash or a false ok.
+"""Our client library at a node that lies: a typed error or an answer, never a crash or a false OK.
 
-The node answers each question with a stream of the corpus, put under the question's number where it
-is an answer, or mutated; then it closes.  ``PUT_OK`` may come out only where the node has said so.
+The node answers each question with a stream of the corpus, renumbered to match the question if it
+is an answer, or mutated; then it closes.  ``PUT_OK`` may result only if the node has sent it.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ ROUTE_CODE, HEARTBEAT_CODE = 105, 34
 
 
 def commands_of(stream):
-    """The commands that are whole in a stream."""
+    """Return the complete commands in a stream."""
     reader = FrameReader(16 << 20)
     reader.feed(stream)
     commands = []
@@ -40,8 +40,8 @@ def commands_of(stream):
     return commands
 
 
-def under_number(stream, opaque):
-    """The same answers, to another question."""
+def renumbered(stream, opaque):
+    """Return the same answer to another question."""
     commands = commands_of(stream)
     if len(commands) != 1 or not commands[0].is_response:
         return stream
@@ -50,7 +50,7 @@ def under_number(stream, opaque):
 
 
 class Liar:
-    """A node; ``answer(request)`` gives the bytes that it says."""
+    """A node that sends whatever ``answer(request)`` returns."""
 
     def __init__(self):
         self.answer = None
@@ -94,15 +94,15 @@ async def liar():
             nursery.cancel_scope.cancel()
 
 
-async def all_of_the_library(node):
-    """Send, read, ask; each ends by itself, by an answer or by an error of ours."""
+async def use_whole_client(node):
+    """Produce, consume, administer: each must end by itself, with an answer or an error of ours."""
     node.has_said_ok = False
     statuses = []
     for ask in (produce, consume, administer):
         with trio.fail_after(WITHIN_S), contextlib.suppress(HastoreError):
             await ask(node.address, statuses)
     if PutMessageStatus.PUT_OK in statuses:
-        assert node.has_said_ok, "nobody said so"
+        assert node.has_said_ok, "the node never sent an OK"
 
 
 async def produce(address, statuses):
@@ -138,55 +138,55 @@ async def administer(address, _statuses):
                 await ask()
 
 
-async def test_recorded_and_made_up_answers_are_taken_or_refused():
-    """Each stream as the answer to every question, and to every question but that for a route."""
+async def test_recorded_and_handmade_answers_are_accepted_or_refused():
+    """Each stream answers every question, once with and once without a valid answer for a route."""
     async with liar() as node:
         for name, stream in STREAMS.items():
-            for tells_route in (True, False):
+            for has_route in (True, False):
 
-                def answer(request, stream=stream, tells_route=tells_route):
-                    if request.code == ROUTE_CODE and tells_route:
+                def answer(request, stream=stream, has_route=has_route):
+                    if request.code == ROUTE_CODE and has_route:
                         route = json.dumps(ROUTE).encode()
                         return False, encode_command(request.response(0, body=route))
                     if request.code == HEARTBEAT_CODE:
                         return False, encode_command(request.response(0))
-                    return True, under_number(stream, request.opaque)
+                    return True, renumbered(stream, request.opaque)
 
                 node.answer = answer
                 try:
-                    await all_of_the_library(node)
+                    await use_whole_client(node)
                 except BaseException as error:
-                    error.add_note(f"stream: {name}, with a route: {tells_route}")
+                    error.add_note(f"stream: {name}, with a route: {has_route}")
                     raise
 
 
-async def test_mutated_answers_are_taken_or_refused():
-    """The same with each answer mutated, differently each time."""
+async def test_mutated_answers_are_accepted_or_refused():
+    """Each answer is mutated, differently each time."""
     choose = random.Random(5)
     streams = [stream for stream in STREAMS.values() if stream]
     async with liar() as node:
         for number in range(ROUNDS):
-            said = []
+            sent = []
 
-            def answer(request, said=said):
+            def answer(request, sent=sent):
                 if request.code == ROUTE_CODE and choose.randrange(4):
                     route = json.dumps(ROUTE).encode()
                     return False, encode_command(request.response(0, body=route))
-                stream = under_number(choose.choice(streams), request.opaque)
+                stream = renumbered(choose.choice(streams), request.opaque)
                 mutate = mutated_inside if choose.randrange(3) else mutated
-                said.append(mutate(stream, streams, choose))
-                return True, said[-1]
+                sent.append(mutate(stream, streams, choose))
+                return True, sent[-1]
 
             node.answer = answer
             try:
-                await all_of_the_library(node)
+                await use_whole_client(node)
             except BaseException as error:
-                error.add_note(f"round {number}: {[stream[:200].hex() for stream in said]}")
+                error.add_note(f"round {number}: {[stream[:200].hex() for stream in sent]}")
                 raise
 
 
-async def test_a_node_that_takes_nothing_and_says_nothing_holds_nobody_for_ever():
-    """A send has its time-out, and what is not taken is bounded: the producer is told to wait."""
+async def test_node_that_neither_reads_nor_answers_blocks_no_producer():
+    """Sends time out, and unsent data is bounded: the producer gets WouldBlock."""
     listener = await open_listener(("127.0.0.1", 0), "clients")
 
     async def deaf():

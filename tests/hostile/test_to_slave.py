@@ -1,6 +1,6 @@
-"""A slave under masters that lie: its log stays what it was, or grows by what was sent to it.
+"""A slave under masters that lie: its log stays the same, or grows by what they sent.
 
-It never reports more than it has, it says what is wrong, and its client port answers all along.
+It never reports more than it has, it reports the error, and its client port always answers.
 """
 
 import random
@@ -33,7 +33,7 @@ STATES = {"connecting", "backing_off", "backing-off", "streaming", "diverged", "
 
 
 def rebuild(stream, start):
-    """The bytes that a slave with an empty log may have taken, at most: whole frames in a row."""
+    """Return the most that an empty slave may have stored: whole frames in a row."""
     taken = bytearray(b"\0" * start)
     at = 0
     while at + HEADER_SIZE <= len(stream):
@@ -50,7 +50,7 @@ def rebuild(stream, start):
 
 
 async def follow(master, stream, slave, end, piece=None):
-    """Let a slave connect to a master that says ``stream``; check what it reports."""
+    """Play a master that sends ``stream`` to a slave; check what the slave reports."""
     sock = await master.accept()
     with sock:
         first = await read_report(sock)
@@ -66,11 +66,11 @@ async def follow(master, stream, slave, end, piece=None):
         except OSError:
             return
         with trio.fail_after(WITHIN_S):
-            while (report := await said_again(sock)) is not None:
+            while (report := await next_report(sock)) is not None:
                 assert report <= max(slave.max_offset, 2) or report == -1, report
 
 
-async def said_again(sock):
+async def next_report(sock):
     try:
         return await read_report(sock)
     except OSError:
@@ -78,8 +78,8 @@ async def said_again(sock):
 
 
 @pytest.mark.parametrize("name", STREAMS)
-async def test_an_empty_slave_survives(tmp_path, name):
-    """Whatever it is sent first, it takes what is whole and in place, and answers its clients."""
+async def test_empty_slave_survives_any_stream(tmp_path, name):
+    """It stores only whole frames that are in place, and answers its clients."""
     stream = STREAMS[name]
     async with raw_master() as master:
         config = slave_config(tmp_path, master.address, listen=ANY_PORT)
@@ -96,7 +96,7 @@ async def test_an_empty_slave_survives(tmp_path, name):
         assert log_bytes(tmp_path, end) == taken[:end]
 
 
-async def test_mutated_frames_change_nothing_that_was_there(tmp_path):
+async def test_mutated_frames_change_no_stored_byte(tmp_path):
     """A slave with a log keeps each byte of it, whatever its master sends."""
     async with hastore.open_master(master_config(tmp_path / "m")) as real:
         config = slave_config(tmp_path / "s", real.ha_address)
@@ -106,7 +106,7 @@ async def test_mutated_frames_change_nothing_that_was_there(tmp_path):
             await eventually(lambda: slave.max_offset == real.max_offset)
             end = real.max_offset
     before = log_bytes(tmp_path / "s", end)
-    # A sane master's stream from the overlap on, and more behind it.
+    # A correct master's streams from the overlap on.
     from_offset = max(end - 4096, 3)
     sane = {
         "overlap": encode_header(from_offset, end - from_offset) + before[from_offset:],
@@ -129,7 +129,7 @@ async def test_mutated_frames_change_nothing_that_was_there(tmp_path):
                     own_end = slave.max_offset
                     await follow(master, stream, slave, own_end)
                     assert slave.max_offset >= own_end
-                    if slave.max_offset > own_end:  # it was appended to: a new beginning
+                    if slave.max_offset > own_end:  # the stream was appended
                         await slave_has_only_grown(slave, own_end)
         except BaseException as error:
             error.add_note(f"stream: {name}: {stream[:200].hex()}")
@@ -138,14 +138,14 @@ async def test_mutated_frames_change_nothing_that_was_there(tmp_path):
 
 
 async def slave_has_only_grown(slave, own_end):
-    """What a lying master appends stands behind what was there."""
+    """Check that a lying master's bytes were appended after the slave's own."""
     log = slave.commit_log
     assert log.max_offset > own_end
     assert len(log.read(own_end, 1)) == 1
 
 
-async def test_a_header_that_cannot_be_ends_the_link_and_not_the_following(tmp_path):
-    """Wrong in the middle of a stream is not yet another log: the slave asks again."""
+async def test_wrong_header_within_a_stream_only_ends_the_link(tmp_path):
+    """It does not yet mean another log, so the slave asks again."""
     log = LogBuilder(file_size=FILE_SIZE)
     log.add()
     end = log.end

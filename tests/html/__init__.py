@@ -1,1 +1,1 @@
-"""What the HTML reports share."""
+"""Tests of the parts that all HTML reports share."""

@@ -5,12 +5,12 @@
     connect to FAR:port ──> TUN device ──> read here: lost, doubled, held back
     bind to NEAR:port   <── TUN device <── written back with its two addresses swapped
 
-What is sent to ``far`` comes to ``near`` as if ``far`` had sent it, and so do the answers: both
-ends are in this process, and every packet between them goes through ``BadPackets``.  The checksums
-of IP and TCP are sums, so swapped addresses leave them right.
+A packet sent to ``far`` arrives at ``near`` as if ``far`` had sent it, and so does each answer:
+both ends are in this process, and every packet between them goes through ``BadPackets``.  The
+checksums of IP and TCP are sums, so swapped addresses leave them right.
 
-It needs root and ``/dev/net/tun``; where a machine gives neither, ``bad_packets`` skips the test
-and says what failed.
+It needs root and ``/dev/net/tun``; without either, ``bad_packets`` skips the test and prints what
+failed.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ _PACKET_MAX = 65_536
 
 @attrs.define(eq=False)
 class BadPackets:
-    """What becomes of each packet, by chance; shares are of 1."""
+    """Decides at random what happens to each packet; shares are of 1."""
 
     near: str
     far: str
@@ -95,7 +95,7 @@ class BadPackets:
 
 @contextlib.asynccontextmanager
 async def bad_packets(seed):
-    """Give a link that is bad in the way that ``seed`` says, or skip the test."""
+    """Yield a link whose faults ``seed`` decides, or skip the test."""
     net = os.getpid() * 4 % 65_536  # four addresses for each process
     near, far = (f"198.18.{net >> 8}.{net % 256 + host}" for host in (1, 2))
     name = f"hst{os.getpid()}"

@@ -6,9 +6,9 @@
       ▲                    │                        │ the n-th call that matches
       └── file `hit` ◄─────┴──── SIGKILL ◄──────────┘
 
-No product code knows of it: the methods of ``hastore.env.real`` and of ``CommitLog`` are replaced
-in this process before the node is built.  A point is a method, a pattern for the path that it is
-called with, when (before, after, or in the middle), and the how-manieth such call.
+The product has no code for this: the methods of ``hastore.env.real`` and of ``CommitLog`` are
+replaced in this process before the node is built.  A point is a method, a pattern for its path,
+when (before, after, or in the middle), and the number of the matching call.
 
 In the middle means: half of the bytes of a ``pwrite`` or of an appended record, half of a file's
 blocks, a replacement written beside and not yet renamed.
@@ -33,26 +33,26 @@ BEFORE, MIDDLE, AFTER = "before", "middle", "after"
 
 @attrs.frozen
 class CrashPoint:
-    """Where to die: ``method`` on a path like ``pattern``, at the ``number``-th such call."""
+    """Where to die: at the ``number``-th call of ``method`` on a path that matches ``pattern``."""
 
     method: str
     pattern: str
     when: str
     number: int = 1
-    expires: bool = False  # files of the log are deleted all the time: the disk is 87 % full
+    expires: bool = False  # log files expire all the time, as if the disk were 87 % full
 
     def __str__(self) -> str:
         return f"{self.when} {self.method} {self.pattern} #{self.number}"
 
 
 def crash_command(point: CrashPoint, hit_path: Path, arguments: tuple[str, ...]) -> list[str]:
-    """Return the command line of a node that dies at ``point``, having written ``hit_path``."""
-    told = json.dumps([*attrs.astuple(point), str(hit_path)])
-    return [sys.executable, "-m", "tests.integration.crash_point_disk", told, *arguments]
+    """Return the command line of a node that writes ``hit_path`` and dies at ``point``."""
+    encoded = json.dumps([*attrs.astuple(point), str(hit_path)])
+    return [sys.executable, "-m", "tests.integration.crash_point_disk", encoded, *arguments]
 
 
 class Crash:
-    """Counts the calls that match, and ends the process at the wanted one."""
+    """Counts the matching calls, and ends the process at the chosen one."""
 
     def __init__(self, point: CrashPoint, hit_path: str) -> None:
         self.point = point
@@ -60,7 +60,7 @@ class Crash:
         self._matched = 0
 
     def is_here(self, method: str, path: str) -> bool:
-        """Whether this call is the one; counts it."""
+        """Count a call; return whether it is the chosen one."""
         if method != self.point.method or not fnmatch.fnmatch(path, self.point.pattern):
             return False
         self._matched += 1
@@ -89,14 +89,14 @@ class Crash:
         setattr(owner, name, wrapper)
 
     def die(self) -> None:
-        """Say that the point was reached, and end by SIGKILL."""
+        """Record that the point was reached, and end by SIGKILL."""
         Path(self._hit_path).write_text(str(self.point), encoding="utf-8")
         os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(10)  # in a thread the signal may need a moment to arrive
 
 
 def wrap_disk(crash: Crash) -> None:
-    """Put the points of the disk in place."""
+    """Wrap the methods of the disk."""
     from hastore.env.real import RealDisk, RealDiskFile
 
     def own_path(file: Any, *_args: Any) -> str:
@@ -124,7 +124,7 @@ def wrap_disk(crash: Crash) -> None:
 
 
 def wrap_log(crash: Crash) -> None:
-    """Put the points of the log's memory in place."""
+    """Wrap the methods of the log."""
     from hastore.store.commit_log import CommitLog
     from hastore.store.log_tail import LogTail
 
@@ -139,7 +139,7 @@ def wrap_log(crash: Crash) -> None:
         end = log._position
         if end < begin:  # it is the next file's first record
             begin = 0
-        if end > begin:  # not where it found no room
+        if end > begin:  # unless it found no room
             half = begin + (end - begin) // 2
             log._view[half:end] = bytes(end - half)
 
@@ -148,7 +148,7 @@ def wrap_log(crash: Crash) -> None:
 
 
 def let_expire() -> None:
-    """Have the expiry begin at once, and find the disk too full to keep anything."""
+    """Start the expiry at once, with a disk that seems too full to keep anything."""
     from hastore.broker.expiry import clean_commit_log_service, clean_consume_queue_service
     from hastore.env.real import RealDisk
 

@@ -1,12 +1,12 @@
 """A node whose system calls on some files fail: ``python -m tests.integration.faulty_node``.
 
-The calls of ``os`` that the real disk makes are replaced in this process.  One whose file is like
-the fault's pattern raises the fault's error, as long as the control file says so; the test writes
-that file, and removes it when the disk is well again::
+The calls of ``os`` that the real disk makes are replaced in this process.  While the control file
+exists, a call on a file that matches the fault's pattern raises the fault's error; the test writes
+the control file, and removes it to end the fault::
 
     {"calls": ["fdatasync"], "pattern": "*/commitlog/*", "errno": 5, "hit": "PATH", "once": false}
 
-A call that was made to fail leaves ``hit`` behind, so a fault that never came is noticed.
+A failed call creates ``hit``, so a fault that never happened is noticed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ CALLS = ("fdatasync", "fsync", "pread", "pwrite", "posix_fallocate", "sendfile",
 
 @attrs.frozen
 class FaultControl:
-    """The test's end: one fault at a time."""
+    """The test's side: one fault at a time."""
 
     path: Path
 
     @property
     def hit_path(self) -> Path:
-        """What a failed call leaves behind."""
+        """The file that a failed call creates."""
         return self.path.with_suffix(".hit")
 
     @property
@@ -42,7 +42,7 @@ class FaultControl:
         return self.hit_path.exists()
 
     def set(self, calls: str, pattern: str, error: int = errors.EIO, *, once: bool = False) -> None:
-        """Let these calls fail from now on; ``once``: only the next one."""
+        """Make these calls fail from now on; ``once``: only the next one."""
         assert set(calls.split()) <= set(CALLS)
         self.hit_path.unlink(missing_ok=True)
         fault = {"calls": calls.split(), "pattern": pattern, "errno": error, "once": once}
@@ -51,7 +51,7 @@ class FaultControl:
         beside.replace(self.path)
 
     def heal(self) -> None:
-        """Let nothing fail any more."""
+        """End the fault."""
         self.path.unlink(missing_ok=True)
 
     def command(self, arguments: tuple[str, ...]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Apache's C++ client (PyPI: rocketmq), as an independent peer in a process of its own."""
+"""Apache's C++ client (PyPI: rocketmq), an independent peer in its own process."""
 
 import contextlib
 import json
@@ -36,9 +36,9 @@ PRODUCER = textwrap.dedent(
     """
 )
 
-# Prints each message as a line of JSON; a group named ..._returns returns what ends in 7, once, and
-# with it (that is this client's way) all that came in the same pull, handled or not; it has what it
-# wants once both have come again.
+# Prints each message as a line of JSON.  A group named ..._returns returns each number that ends in
+# 7 once; this client then also returns the rest of the pull, handled or not.  Such a group ends
+# when both 7 and 17 have come again.
 CONSUMER = textwrap.dedent(
     """
     import json, sys, threading, time
@@ -87,7 +87,7 @@ CONSUMER = textwrap.dedent(
 
 
 def find_stock_python() -> str:
-    """Return an interpreter that has the client: this one, or one in ``build``; else skip."""
+    """Return an interpreter that has the client, this one or one in ``build``, or skip the test."""
     reason = _import_fault(sys.executable)
     if reason is None:
         return sys.executable
@@ -97,7 +97,7 @@ def find_stock_python() -> str:
     if python.exists():
         reason = _import_fault(str(python))
     if reason is not None:
-        pytest.skip(f"the stock client {REQUIREMENT} is not to be had here: {reason}")
+        pytest.skip(f"the stock client {REQUIREMENT} is not available here: {reason}")
     return str(python)
 
 
@@ -110,7 +110,7 @@ def _import_fault(python: str) -> str | None:
 
 
 def _install() -> str | None:
-    """Make an environment beside its place and move it there, whoever else does the same."""
+    """Make an environment elsewhere and move it into place, in case another run does the same."""
     made = SCRATCH.with_name(f"stock-client.{os.getpid()}")
     try:
         for call in (
@@ -139,7 +139,7 @@ async def run(python: str, script: str, address: tuple[str, int], home: Path, *a
 
 
 async def produce(python, node, home, topic, numbers, *, size=0):
-    """Send each number of a range, with ``size`` more bytes."""
+    """Send each number of a range, padded with ``size`` bytes."""
     await run(python, PRODUCER, node.address, home, topic, numbers.start, numbers.stop, size)
 
 
@@ -155,7 +155,7 @@ async def consume(
     orderly=False,
     patience_s=PROCESS_WITHIN_S,
 ):
-    """Push-consume until ``wanted`` messages came; give them as they came."""
+    """Push-consume until ``wanted`` messages have come; return them in the order of arrival."""
     is_orderly = "yes" if orderly else "no"
     lines = await run(
         python, CONSUMER, node.address, home, topic, group, tags, is_orderly, wanted, patience_s

@@ -1,4 +1,4 @@
-"""A master and a slave over a link whose packets are lost, doubled and reordered."""
+"""A master and a slave over a link that loses, duplicates and reorders packets."""
 
 import pytest
 import trio
@@ -13,7 +13,7 @@ PUTS = 400
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_tcp_hides_what_becomes_of_packets(tmp_path, seed):
+async def test_lost_doubled_and_reordered_packets_do_no_harm(tmp_path, seed):
     """One link from the first byte to the last, equal logs, and no PUT_OK before its time."""
     async with bad_packets(seed) as link:
         config = master_config(tmp_path / "m", ha_listen=(link.near, 0), file_size=4 << 20)

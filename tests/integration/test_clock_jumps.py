@@ -1,4 +1,4 @@
-"""Wall clocks that jump: no time-out, no heartbeat and no acknowledgement depends on them."""
+"""Wall clocks that jump: no time-out, heartbeat or acknowledgement depends on them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HA = HAConfig(
 
 @attrs.define
 class JumpingClock:
-    """The real wall clock, and what somebody has set it off by."""
+    """The real wall clock, plus an offset that the test sets."""
 
     real: object
     off_by_ms: int = 0
@@ -41,14 +41,14 @@ class JumpingClock:
 
 
 def jumping_env():
-    """The real environment with a clock that can be set."""
+    """Return the real environment with a clock that can be set, and that clock."""
     env = real_env()
     clock = JumpingClock(env.wall_clock)
     return attrs.evolve(env, wall_clock=clock), clock
 
 
 @pytest.mark.parametrize("who", ["master", "slave", "both"])
-async def test_a_clock_that_jumps_changes_no_status_and_ends_no_link(tmp_path, who):
+async def test_clock_jumps_change_no_status_and_end_no_link(tmp_path, who):
     """A day ahead, two days back, to 1970: puts are PUT_OK at once, over the same connection."""
     master_env, master_clock = jumping_env()
     slave_env, slave_clock = jumping_env()
@@ -75,7 +75,7 @@ async def test_a_clock_that_jumps_changes_no_status_and_ends_no_link(tmp_path, w
     assert log_bytes(tmp_path / "s", end) == log_bytes(tmp_path / "m", end)
 
 
-async def test_a_wait_for_a_slave_ends_in_its_time_whatever_the_clock_says(tmp_path):
+async def test_slave_timeout_ignores_clock_jumps(tmp_path):
     """FLUSH_SLAVE_TIMEOUT comes after slave_timeout of real time."""
     env, clock = jumping_env()
     ha = attrs.evolve(HA, slave_timeout_ms=300, ha_housekeeping_interval_ms=20_000)

@@ -2,10 +2,10 @@
 
     append   fsync   roll   checkpoint   truncate   rename   delete   consume queue   index
 
-A chain of crashes a test, each start of which recovers from the crash before, under load all the
-time; then an ordinary start.  A point that is not reached fails the test.  At the end every PUT_OK
-message must be there once, `log verify` must find nothing, and the consume queues must hold exactly
-the log's records, which this file checks from the raw bytes.
+Each test is a chain of crashes under constant load, in which each start recovers from the crash
+before; then an ordinary start follows.  A point that is not reached fails the test.  At the end
+every PUT_OK message must be there once, `log verify` must find nothing, and the consume queues must
+hold exactly the log's records, which this file checks from the raw bytes.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ UNDER_LOAD: dict[str, Points] = {
     + points("open_sparse_file", QUEUES, AROUND, (6,))
     + points("sync", QUEUES, AROUND, (3,)),
 }
-# The same at any repetition up to this one, for the soak.
+# For the soak: each point, with the highest number of its call.
 REPEATED = {
     ("append_message", "*", THROUGHOUT): 3_000,
     ("sync", LOG, AROUND): 200,
@@ -92,7 +92,7 @@ TRUNCATES = (
 
 @contextlib.contextmanager
 def dying_at(point: CrashPoint, hit_path: Path) -> Iterator[None]:
-    """Let nodes that are started in the block die at a point."""
+    """Make nodes that are started in the block die at a point."""
     hit_path.unlink(missing_ok=True)
     with mock.patch(
         "hastore_scenarios.worlds.process.node_process.hastore_command",
@@ -125,7 +125,7 @@ async def die_at(
 
 
 def consume_queue_errors(directory: Path) -> list[str]:
-    """Hold every unit of the consume queues against the log's records, from the raw bytes."""
+    """Compare every unit of the consume queues with the log's records, from the raw bytes."""
     min_offset = min(int(path.name) for path in (directory / "commitlog").iterdir())
     wanted: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
     for record in read_records(real_env().disk, str(directory)):
@@ -149,7 +149,7 @@ def consume_queue_errors(directory: Path) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def a_master(directory: Path) -> Iterator[tuple[ProcessWorld, ProcessNode]]:
-    """A SYNC_FLUSH master, stopped; started, loaded, stopped and judged when the block ends."""
+    """Yield a stopped SYNC_FLUSH master; after the block start, load, stop and check it."""
     async with judged_world(directory) as world:
         master = await world.start_master(
             "a", role=BrokerRole.ASYNC_MASTER, flush=FlushDiskType.SYNC_FLUSH, **CONFIG
@@ -165,10 +165,10 @@ async def a_master(directory: Path) -> Iterator[tuple[ProcessWorld, ProcessNode]
 
 
 @pytest.mark.parametrize("name", UNDER_LOAD)
-async def test_a_master_that_dies_at_a_point_under_load_lost_nothing(
+async def test_master_killed_at_a_point_under_load_loses_no_put_ok(
     tmp_path: Path, name: str
 ) -> None:
-    """Killed before, in and after each step, at several of its repetitions: no PUT_OK is lost."""
+    """It is killed before, in and after each step, at several of its repetitions."""
     async with a_master(tmp_path) as (world, master):
         for point in UNDER_LOAD[name]:
             await die_at(world, master, point, master)
@@ -176,8 +176,8 @@ async def test_a_master_that_dies_at_a_point_under_load_lost_nothing(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(20))
-async def test_a_master_that_dies_anywhere_lost_nothing(tmp_path: Path, seed: int) -> None:
-    """Killed 25 times, each time at a point and a repetition of it that chance has chosen."""
+async def test_master_killed_at_random_points_loses_no_put_ok(tmp_path: Path, seed: int) -> None:
+    """It is killed 25 times, each time at a random point and a random repetition of it."""
     rng = random.Random(seed)
     async with a_master(tmp_path) as (world, master):
         for _ in range(25):
@@ -188,19 +188,15 @@ async def test_a_master_that_dies_anywhere_lost_nothing(tmp_path: Path, seed: in
             await die_at(world, master, point, master)
 
 
-async def test_a_start_that_dies_while_it_replaces_a_small_file_is_followed_by_one_that_works(
-    tmp_path: Path,
-) -> None:
-    """Killed before, in and after it writes `abort` and `node.json`: the next start is whole."""
+async def test_start_killed_while_it_replaces_a_small_file_can_be_repeated(tmp_path: Path) -> None:
+    """It is killed before, in and after the write of `abort` and of `node.json`."""
     async with a_master(tmp_path) as (world, master):
         for point in RENAMES:
             await die_at(world, master, point, master)
 
 
-async def test_a_start_that_dies_while_it_cuts_a_torn_tail_is_followed_by_one_that_works(
-    tmp_path: Path,
-) -> None:
-    """Killed before, in and after it puts the tail aside and cuts it off: the next cuts it."""
+async def test_start_killed_while_it_trims_a_torn_tail_can_be_repeated(tmp_path: Path) -> None:
+    """It is killed before, in and after it copies the tail and cuts it off."""
     torn = CrashPoint("append_message", "*", MIDDLE, 50)
     async with a_master(tmp_path) as (world, master):
         for point in TRUNCATES:
@@ -208,10 +204,8 @@ async def test_a_start_that_dies_while_it_cuts_a_torn_tail_is_followed_by_one_th
             await die_at(world, master, point, master)
 
 
-async def test_a_start_that_dies_while_it_removes_a_file_is_followed_by_one_that_works(
-    tmp_path: Path,
-) -> None:
-    """A file that was never finished is removed at start; dying around that loses nothing."""
+async def test_start_killed_while_it_removes_a_file_can_be_repeated(tmp_path: Path) -> None:
+    """A start removes a file that was never finished."""
     unfinished = CrashPoint("create_file", LOG, MIDDLE, 2)
     async with a_master(tmp_path) as (world, master):
         for point in points("remove", LOG, AROUND, (1,)):
@@ -219,10 +213,8 @@ async def test_a_start_that_dies_while_it_removes_a_file_is_followed_by_one_that
             await die_at(world, master, point, master)
 
 
-async def test_a_master_that_dies_while_it_deletes_files_lost_nothing_else(
-    tmp_path: Path,
-) -> None:
-    """Killed around the removal of the log's first file, and of a queue's: the rest is whole."""
+async def test_master_killed_during_expiry_loses_nothing_else(tmp_path: Path) -> None:
+    """It is killed around the removal of the first files of log, queues and index."""
     async with ProcessWorld.open(tmp_path) as world:
         master = await world.start_master(
             "a", role=BrokerRole.ASYNC_MASTER, flush=FlushDiskType.SYNC_FLUSH, **CONFIG
@@ -262,10 +254,10 @@ SLAVE_POINTS = {
 
 
 @pytest.mark.parametrize("name", SLAVE_POINTS)
-async def test_a_slave_that_dies_at_a_point_has_all_it_acknowledged(
+async def test_slave_killed_at_a_point_has_all_that_it_acknowledged(
     tmp_path: Path, name: str
 ) -> None:
-    """SYNC_MASTER with a SYNC_FLUSH slave that dies at each step: no PUT_OK is missing there."""
+    """A SYNC_FLUSH slave of a SYNC_MASTER dies at each step: no PUT_OK is missing on it."""
     async with judged_world(tmp_path) as world:
         master = await world.start_master("a", **CONFIG)
         slave = await world.start_slave(

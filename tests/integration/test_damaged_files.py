@@ -1,7 +1,7 @@
-"""Files that somebody or something has damaged, under whole nodes: refused, mended, served again.
+"""Damaged files under whole nodes: refused, repaired, served again.
 
-Everything up to the durable boundary was promised to somebody, so damage there is no torn end: the
-node does not start, names the offset and changes nothing; the replica's bytes make it whole.
+Everything below the end known to be on disk was acknowledged, so damage there is no torn tail: the
+node does not start, names the offset and changes nothing; the replica's bytes repair the log.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DAMAGED, MISMATCH = 4, 6
 
 
 def flip_a_bit(files: list[Path]) -> None:
-    """One bit in the middle of a body."""
+    """Flip one bit in the middle of a body."""
     with files[-2].open("r+b") as file:
         file.seek(FILE_SIZE // 2)
         byte = file.read(1)[0]
@@ -36,7 +36,7 @@ def flip_a_bit(files: list[Path]) -> None:
 
 
 def swap(files: list[Path]) -> None:
-    """Two files under each other's names."""
+    """Swap the names of two files."""
     beside = files[-3].with_name("beside")
     files[-3].rename(beside)
     files[-2].rename(files[-3])
@@ -44,23 +44,23 @@ def swap(files: list[Path]) -> None:
 
 
 def lose(files: list[Path]) -> None:
-    """A file that is not there."""
+    """Remove a file."""
     files[-3].unlink()
 
 
 def cut_short(files: list[Path]) -> None:
-    """A file that has lost its second half."""
+    """Cut off the second half of a file."""
     with files[-2].open("r+b") as file:
         file.truncate(FILE_SIZE // 2)
 
 
 def bring_an_old_one_back(files: list[Path]) -> None:
-    """A file with the sound records of an earlier one."""
+    """Replace a file by the valid records of an earlier one."""
     files[-2].write_bytes(files[-4].read_bytes())
 
 
 def zero(files: list[Path]) -> None:
-    """A file of zeros, as an allocated one is."""
+    """Replace a file by zeros, which a newly allocated one has."""
     files[-2].write_bytes(bytes(FILE_SIZE))
 
 
@@ -79,9 +79,9 @@ def repair(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 async def checkpoint_at(directory: Path, offset: int) -> None:
-    """Wait until the checkpoint, written once a second, says that all is on the disk.
+    """Wait until the checkpoint, written once a second, has reached ``offset``.
 
-    What lies above it may be torn after an unclean stop, so damage there is trimmed.
+    Bytes above it may be torn after an unclean stop, so damage there is trimmed.
     """
     with trio.fail_after(WITHIN_S):
         while StoreCheckpoint.open(real_env().disk, str(directory)).flushed_offset < offset:
@@ -93,10 +93,10 @@ async def checkpoint_at(directory: Path, offset: int) -> None:
     [(flip_a_bit, True), *((damage, False) for damage in DAMAGES)],
     ids=lambda value: getattr(value, "__name__", "stopped" if value else "killed"),
 )
-async def test_a_damaged_log_is_refused_and_mended_from_its_replica(
+async def test_a_damaged_log_is_refused_and_repaired_from_its_replica(
     tmp_path: Path, damage: Callable[[list[Path]], None], is_clean: bool
 ) -> None:
-    """The start is refused and changes nothing; after the repair every PUT_OK is there."""
+    """The failed start changes nothing; after the repair every PUT_OK is there."""
     async with judged_world(tmp_path) as world:
         master = await world.start_master("a", flush=FlushDiskType.SYNC_FLUSH, **CONFIG)
         slave = await world.start_slave("b", master=master, direct=True, **CONFIG)

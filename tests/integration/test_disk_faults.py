@@ -1,16 +1,16 @@
 """Disks that fail under a running node: fsync, write and read errors, a limit, a read-only remount.
 
     fault                       what must happen
-    fsync                       fail-stop: no more PUT_OK, exit code 1 and one line that says why;
-                                the next start does not believe the page cache
-    write of the log            it is told, and the same bytes are written again
-    read                        who needed the bytes is told; everybody else goes on
+    fsync                       fail-stop: no more PUT_OK, exit code 1 and one line with the reason;
+                                the next start does not trust the page cache
+    write of the log            it is reported, and the same bytes are written again
+    read                        only the reader of those bytes gets the error
     no more files, files        puts are refused cleanly, the node stays up, and goes on when the
       too large                 limit is gone
 
 Some faults are the kernel's own: a thin disk without room behind a loop device gives the real
-"fsync fails once, then claims success" of Linux; strace gives errors of system calls to the product
-as it ships; the others come from ``faulty_node``, which replaces functions of ``os``.
+"fsync fails once, then claims success" of Linux; strace fails system calls of the product as users
+run it; the others come from ``faulty_node``, which replaces functions of ``os``.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ SYNC_FLUSH = FlushDiskType.SYNC_FLUSH
 
 @contextlib.contextmanager
 def started_as(command: Callable[..., list[str]]) -> Iterator[None]:
-    """Start the block's nodes by another command line than ``hastore ARGUMENTS``."""
+    """Start the block's nodes with another command line than ``hastore ARGUMENTS``."""
     with mock.patch("hastore_scenarios.worlds.process.node_process.hastore_command", command):
         yield
 
 
 @pytest.fixture
 def control(tmp_path: Path) -> FaultControl:
-    """Where the test says what fails."""
+    """Return the control with which the test chooses what fails."""
     return FaultControl(tmp_path / "fault")
 
 
@@ -71,7 +71,7 @@ def faulty(control: FaultControl) -> contextlib.AbstractContextManager[None]:
 
 
 async def fails_stop(world: ProcessWorld, node: ProcessNode, why: str, *or_why: str) -> None:
-    """Wait until a node has ended by itself, as an error of its disk must end it, and said why."""
+    """Wait until a disk error has ended a node, and check its exit code and its reason."""
     assert node.process is not None
     begun_s = world._disturb(node)
     code = None
@@ -84,7 +84,7 @@ async def fails_stop(world: ProcessWorld, node: ProcessNode, why: str, *or_why: 
 
 
 def put_ok(world: ProcessWorld) -> set[str]:
-    """The keys of all PUT_OK messages."""
+    """Return the keys of all PUT_OK messages."""
     return {
         put.key
         for put in world.history.operations
@@ -93,7 +93,7 @@ def put_ok(world: ProcessWorld) -> set[str]:
 
 
 def keys_in(directory: Path) -> dict[str | None, int]:
-    """The keys that a log holds, and where."""
+    """Return the keys that a log holds, with their offsets."""
     records = read_records(real_env().disk, str(directory))
     return {record.key: record.physic_offset for record in records}
 
@@ -105,7 +105,7 @@ def keys_in(directory: Path) -> dict[str | None, int]:
 async def test_a_master_stops_when_its_log_cannot_be_synced(
     tmp_path: Path, control: FaultControl, flush: FlushDiskType
 ) -> None:
-    """An EIO of fdatasync is fail-stop, with both flush types; the next start has every PUT_OK."""
+    """An EIO of fdatasync is fail-stop with both flush types; the next start has every PUT_OK."""
     async with judged_world(tmp_path) as world:
         with faulty(control):
             master = await world.start_master(
@@ -128,7 +128,7 @@ async def test_a_master_stops_when_its_log_cannot_be_synced(
 async def test_a_slave_stops_when_its_log_cannot_be_synced(
     tmp_path: Path, control: FaultControl
 ) -> None:
-    """A SYNC_FLUSH slave ends at an EIO of fdatasync and acknowledges no more; it can come back."""
+    """At an EIO of fdatasync a SYNC_FLUSH slave acknowledges no more; it can be started again."""
     async with judged_world(tmp_path) as world:
         master = await world.start_master("a", mapped_file_size=FILE_SIZE)
         with faulty(control):
@@ -146,10 +146,8 @@ async def test_a_slave_stops_when_its_log_cannot_be_synced(
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 @pytest.mark.parametrize("when", [3, 40])
-async def test_the_product_as_it_ships_stops_when_fdatasync_fails(
-    tmp_path: Path, when: int
-) -> None:
-    """The same on an untouched process, whose n-th fdatasync and all later ones strace fails."""
+async def test_unmodified_process_stops_when_fdatasync_fails(tmp_path: Path, when: int) -> None:
+    """Its n-th fdatasync and all later ones are failed by strace."""
     inject = f"inject=fdatasync:error=EIO:when={when}+"
     strace = ["strace", "-D", "-f", "-qq", "-o", str(tmp_path / "strace"), "-e", "trace=fdatasync"]
     probe = subprocess.run([*strace, "-e", inject, "true"], capture_output=True, check=False)
@@ -167,14 +165,14 @@ async def test_the_product_as_it_ships_stops_when_fdatasync_fails(
 
 
 @pytest.mark.parametrize("flush", list(FlushDiskType))
-async def test_a_start_after_a_failed_sync_believes_no_page_cache(
+async def test_start_after_a_failed_sync_does_not_trust_the_page_cache(
     tmp_path: Path, thin_disk: Callable[[Path], LoopDisk], flush: FlushDiskType
 ) -> None:
-    """fsyncgate: what the failed sync left in the cache only is on the disk after the next start.
+    """fsyncgate: the next start writes to disk what a failed sync has left only in the cache.
 
     The disk under the loop device has no room for the rest of the log's file: the kernel fails one
     fdatasync, drops the pages' dirty marks, and would call the next one a success.  The disk is
-    mended, the node started again; then the power is cut, and the cache is gone.
+    repaired, the node started again; then a power cut drops the cache.
     """
     disk = thin_disk(tmp_path / "a")
     async with ProcessWorld.open(tmp_path) as world:
@@ -211,13 +209,13 @@ async def test_a_start_after_a_failed_sync_believes_no_page_cache(
         assert not gone, f"{len(gone)} of {len(served)} are gone: {min(gone)} to {max(gone)}"
 
 
-def test_what_is_written_where_a_sync_has_failed_reaches_the_disk_once_it_was_forgotten(
+def test_bytes_written_where_a_sync_has_failed_reach_the_disk(
     tmp_path: Path, thin_disk: Callable[[Path], LoopDisk]
 ) -> None:
-    """A log that ends before the bytes whose sync failed: later ones are written at their place.
+    """A log ends before the bytes whose sync failed; later ones are written in their place.
 
-    Without ``write_again``, which has nothing to write there, they are not: fdatasync returns 0,
-    and after a power cut there are zeros.
+    Without ``write_again``, although it has no bytes to write there, they are lost: fdatasync
+    returns 0, and after a power cut there are zeros.
     """
     disk, end, size = thin_disk(tmp_path / "b"), 4 * PAGE_SIZE, FILE_SIZE
     path = disk.path / "file"
@@ -249,10 +247,10 @@ def test_what_is_written_where_a_sync_has_failed_reaches_the_disk_once_it_was_fo
 async def test_a_disk_that_turns_read_only_stops_the_node(
     tmp_path: Path, loop_disks: Callable[..., LoopDisk]
 ) -> None:
-    """An error in ext4 itself remounts it read-only: fail-stop; after e2fsck all PUT_OKs live.
+    """An error in ext4 itself remounts it read-only: fail-stop; after e2fsck every PUT_OK is there.
 
-    With the warm-up: of blocks that were never written ext4 may lose a sync in that very moment
-    (docs/assumptions.md).
+    The files are warmed up: ext4 may lose a sync of blocks that were never written at the moment
+    of the remount (docs/assumptions.md).
     """
     disk = loop_disks(tmp_path / "a", "-e", "remount-ro")
     async with judged_world(tmp_path) as world:
@@ -266,7 +264,7 @@ async def test_a_disk_that_turns_read_only_stops_the_node(
         async with world.load(master, in_flight=32):
             await world.wait_until(master, "some are in", lambda s: s.max_offset > 300_000)
             disk.turn_read_only()
-            # The log's sync meets it, with EIO or EROFS, or the checkpoint's write does.
+            # The first error is the log's sync, with EIO or EROFS, or the checkpoint's write.
             await fails_stop(world, master, "fdatasync of", "checkpoint: Read-only file system")
         with pytest.raises(NodeFailed, match="Read-only file system"):
             await world.restart(master)
@@ -278,10 +276,10 @@ async def test_a_disk_that_turns_read_only_stops_the_node(
 # -- write -------------------------------------------------------------------------------------
 
 
-async def test_a_slave_whose_log_cannot_be_written_says_so_and_goes_on_later(
+async def test_slave_that_cannot_write_its_log_reports_it_and_recovers(
     tmp_path: Path, control: FaultControl
 ) -> None:
-    """An EIO of a write to a slave's log breaks its link, by name; the next good write mends it."""
+    """An EIO breaks its link, with a reason; the next successful write repairs it."""
     async with judged_world(tmp_path) as world:
         master = await world.start_master(
             "a", role=BrokerRole.ASYNC_MASTER, mapped_file_size=FILE_SIZE
@@ -304,10 +302,10 @@ async def test_a_slave_whose_log_cannot_be_written_says_so_and_goes_on_later(
 # -- read --------------------------------------------------------------------------------------
 
 
-async def test_a_log_that_cannot_be_read_is_not_opened_and_not_changed(
+async def test_unreadable_log_fails_the_start_and_is_not_changed(
     tmp_path: Path, control: FaultControl
 ) -> None:
-    """An EIO while the start reads the log: exit code 1, no change; afterwards it starts."""
+    """An EIO during the start is exit code 1; once reads work, the node starts."""
     async with judged_world(tmp_path) as world:
         with faulty(control):
             master = await world.start_master(
@@ -327,11 +325,11 @@ async def test_a_log_that_cannot_be_read_is_not_opened_and_not_changed(
 
 
 def image_of(directory: Path) -> dict[str, bytes]:
-    """The bytes of all files of a directory."""
+    """Return the contents of all files of a directory, by name."""
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-async def test_a_piece_of_the_log_that_cannot_be_read_stops_one_slave_only(
+async def test_unreadable_part_of_the_log_stops_one_slave_only(
     tmp_path: Path, control: FaultControl
 ) -> None:
     """An EIO under a lagging slave's stream drops that link; puts and the other slave go on."""
@@ -352,7 +350,7 @@ async def test_a_piece_of_the_log_that_cannot_be_read_stops_one_slave_only(
 
 
 async def wait_for(is_so: Callable[[], bool]) -> None:
-    """Look again and again until something is so."""
+    """Wait until a condition holds."""
     with trio.fail_after(ENDS_WITHIN_S):
         while not is_so():
             await trio.sleep(0.01)
@@ -361,14 +359,16 @@ async def wait_for(is_so: Callable[[], bool]) -> None:
 # -- limits ------------------------------------------------------------------------------------
 
 
-async def a_limited_master(world: ProcessWorld, limit: int, *, soft: Callable[[int], int]) -> None:
-    """Lower a limit of a running master, see puts refused and the node alive; then raise it."""
+async def check_refusals_at_limit(
+    world: ProcessWorld, limit: int, *, soft: Callable[[int], int]
+) -> None:
+    """Lower a limit of a running master, check that it refuses puts and lives, then raise it."""
     master = await world.start_master(
         "a",
         role=BrokerRole.ASYNC_MASTER,
         flush=SYNC_FLUSH,
         mapped_file_size=FILE_SIZE,
-        mapped_file_size_consume_queue=20 * 100,  # they need new files, too
+        mapped_file_size_consume_queue=20 * 100,  # so that consume queues need new files too
         flush_consume_queue_interval_ms=20,
     )
     slave = await world.start_slave("b", master=master, mapped_file_size=FILE_SIZE)
@@ -385,7 +385,7 @@ async def a_limited_master(world: ProcessWorld, limit: int, *, soft: Callable[[i
         "OS_PAGE_CACHE_BUSY",
     }, (str(tally), {put.error for put in tally.operations}, master.output())
     assert tally.counts["CREATE_MAPPED_FILE_FAILED"] > 100
-    assert tally.counts["PUT_OK"] > 50, "the file at hand was filled first"
+    assert tally.counts["PUT_OK"] > 50, "the current file was filled first"
     resource.prlimit(pid, limit, before)
     async with world.load(master, in_flight=16) as load:
         await world.wait_until(
@@ -394,28 +394,24 @@ async def a_limited_master(world: ProcessWorld, limit: int, *, soft: Callable[[i
     assert master.is_running
 
 
-async def test_a_master_that_may_open_no_more_files_refuses_puts_until_it_may(
-    tmp_path: Path,
-) -> None:
-    """EMFILE at the next file: CREATE_MAPPED_FILE_FAILED; the node lives and goes on afterwards."""
+async def test_master_out_of_descriptors_refuses_puts_until_it_has_more(tmp_path: Path) -> None:
+    """EMFILE at the next file is CREATE_MAPPED_FILE_FAILED; the node stays up and recovers."""
     async with judged_world(tmp_path) as world:
-        await a_limited_master(
+        await check_refusals_at_limit(
             world,
             resource.RLIMIT_NOFILE,
             soft=lambda pid: len(list(Path(f"/proc/{pid}/fd").iterdir())),
         )
 
 
-async def test_a_master_whose_files_may_not_be_that_large_refuses_puts_until_they_may(
-    tmp_path: Path,
-) -> None:
-    """EFBIG (RLIMIT_FSIZE) at the next file: the same."""
+async def test_master_at_a_file_size_limit_refuses_puts_until_it_is_raised(tmp_path: Path) -> None:
+    """EFBIG (RLIMIT_FSIZE) at the next file has the same effect as EMFILE."""
     async with judged_world(tmp_path) as world:
-        await a_limited_master(world, resource.RLIMIT_FSIZE, soft=lambda _: FILE_SIZE // 2)
+        await check_refusals_at_limit(world, resource.RLIMIT_FSIZE, soft=lambda _: FILE_SIZE // 2)
 
 
-def test_what_a_short_write_left_is_written(tmp_path: Path) -> None:
-    """A kernel may take a part of what it is given; what is left follows, in order."""
+def test_short_writes_are_completed(tmp_path: Path) -> None:
+    """A kernel may take only a part of the bytes; the rest follows, in order."""
     data = bytes(range(256)) * 3
     sizes: list[int] = []
     pwrite = os.pwrite

@@ -1,8 +1,8 @@
-"""A full disk: puts are refused cleanly, reads and slaves go on, and space that returns heals it.
+"""A full disk: puts are refused cleanly, reads and slaves go on, and new space restores everything.
 
-A real ext4 of a few MiB, filled up to the last block.  The log's files are allocated as a whole, so
-a full disk is met when the next one is made.  Consume queues and index are sparse: for them it is
-met by an ordinary write, whose bytes stay in memory until there is room.
+The disk is a real ext4 of a few MiB, filled up to the last block.  The log's files are allocated as
+a whole, so the making of the next one fails.  Consume queues and index are sparse: an ordinary
+write fails, and its bytes stay in memory until there is room.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONFIG = {
     "flush_consume_queue_interval_ms": 50,
     "create_mapped_file_timeout_ms": 1_000,
     "clean_resource_interval_ms": 3_600_000,
-    # Nothing is refused or deleted for being nearly full: what is tested is being full.
+    # Nothing is refused or deleted on a disk that is nearly full: these tests need a full one.
     "disk_space_warning_level_ratio": 100,
     "disk_space_clean_forcibly_ratio": 100,
     "disk_max_used_space_ratio": 100,
@@ -48,10 +48,10 @@ async def puts_succeed_again(world: ProcessWorld, master: ProcessNode) -> None:
 
 
 @pytest.mark.parametrize("flush", list(FlushDiskType))
-async def test_puts_are_refused_while_the_disk_is_full_and_taken_afterwards(
+async def test_puts_are_refused_while_the_disk_is_full_then_accepted(
     tmp_path: Path, loop_disks: Callable[..., LoopDisk], flush: FlushDiskType
 ) -> None:
-    """ENOSPC at the next file: the last one is filled, then clean refusals; the slave goes on."""
+    """Before the first refusal the current file is filled; the slaves go on."""
     disk = loop_disks(tmp_path / "a", size=24 * MIB)
     async with judged_world(tmp_path) as world:
         master = await world.start_master("a", role=BrokerRole.ASYNC_MASTER, flush=flush, **CONFIG)
@@ -63,7 +63,7 @@ async def test_puts_are_refused_while_the_disk_is_full_and_taken_afterwards(
         assert set(tally.counts) <= {"PUT_OK", *CLEAN_REFUSALS}, str(tally)
         assert tally.counts["PUT_OK"] > 50, str(tally)
         assert sum(tally.counts.get(each, 0) for each in CLEAN_REFUSALS) > 1_000, str(tally)
-        await world.wait_healthy(slave)  # all that was taken is there
+        await world.wait_healthy(slave)  # it has every stored message
         late = await world.start_slave("c", master=master, **CONFIG)
         await world.wait_healthy(late)
         disk.make_room()
@@ -73,7 +73,7 @@ async def test_puts_are_refused_while_the_disk_is_full_and_taken_afterwards(
 async def test_a_node_stops_cleanly_and_starts_again_on_a_full_disk(
     tmp_path: Path, loop_disks: Callable[..., LoopDisk]
 ) -> None:
-    """What was stored is served by a node that starts on a full disk; it takes puts later."""
+    """It serves what was stored, and accepts puts once there is room."""
     disk = loop_disks(tmp_path / "a", size=24 * MIB)
     config = {**CONFIG, "clean_resource_interval_ms": 200}
     async with judged_world(tmp_path) as world:
@@ -94,7 +94,7 @@ async def test_a_node_stops_cleanly_and_starts_again_on_a_full_disk(
 async def test_a_slave_on_a_full_disk_waits_for_room(
     tmp_path: Path, loop_disks: Callable[..., LoopDisk]
 ) -> None:
-    """ENOSPC on a slave: its master goes on without it; with room it catches up by itself."""
+    """Its master goes on without it; once there is room it catches up by itself."""
     disk = loop_disks(tmp_path / "b", size=24 * MIB)
     async with judged_world(tmp_path) as world:
         master = await world.start_master("a", role=BrokerRole.ASYNC_MASTER, **CONFIG)
@@ -113,7 +113,7 @@ async def test_a_slave_on_a_full_disk_waits_for_room(
 async def test_consume_queues_and_index_wait_for_room_and_lose_nothing(
     tmp_path: Path, loop_disks: Callable[..., LoopDisk]
 ) -> None:
-    """ENOSPC inside a log file: puts go on; queues and index follow once there is room."""
+    """Puts go on inside a log file; queues and index follow once there is room."""
     disk = loop_disks(tmp_path / "a", size=40 * MIB)
     config = {**CONFIG, "mapped_file_size": 4 * MIB}
     async with judged_world(tmp_path) as world:

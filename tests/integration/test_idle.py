@@ -1,4 +1,4 @@
-"""Nothing polls: nodes that have nothing to do use no CPU."""
+"""Nothing polls: idle nodes use almost no CPU."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ IDLE_S = 5.0
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time that a process has used, all its threads."""
+    """Return the CPU time of a process, with all its threads."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 async def idle_shares(world: ProcessWorld) -> dict[str, float]:
-    """The share of a CPU that each node uses while nobody asks anything of it."""
+    """Return the share of a CPU that each node uses while it has nothing to do."""
     pids = {
         name: node.process.process.pid
         for name, node in world.nodes.items()
@@ -34,7 +34,7 @@ async def idle_shares(world: ProcessWorld) -> dict[str, float]:
 
 
 async def test_idle_nodes_use_less_than_one_percent(tmp_path: Path) -> None:
-    """A master with two idle slaves, default heartbeats: less than 1 % of a CPU each."""
+    """A master with two slaves and default heartbeats; the limit is for each node."""
     async with judged_world(tmp_path) as world:
         config = {"ha_send_heartbeat_interval_ms": 5_000, "ha_housekeeping_interval_ms": 20_000}
         master = await world.start_master("a", **config)
@@ -49,7 +49,7 @@ async def test_idle_nodes_use_less_than_one_percent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fate", ["gone", "frozen"])
 async def test_a_slave_without_its_master_does_not_spin(tmp_path: Path, fate: str) -> None:
-    """Reconnecting backs off: a slave whose master is gone or frozen stays below 5 %."""
+    """Reconnecting backs off: a slave whose master is gone or frozen stays below 5 % of a CPU."""
     async with judged_world(tmp_path) as world:
         master = await world.start_master("a")
         slave = await world.start_slave("b", master=master)

@@ -1,4 +1,4 @@
-"""A node that the kernel kills for its memory loses what a kill -9 loses: nothing acknowledged.
+"""A node that the kernel kills for its memory loses no more than at a kill -9.
 
 The node's process is put into a memory cgroup with little more room than it has; clients then send
 requests of 16 MiB that never end.  Skipped where no memory cgroup (version 1) can be made.
@@ -30,7 +30,7 @@ SIGKILLED = -9
 
 @contextlib.contextmanager
 def memory_cgroup(name: str) -> Iterator[Path]:
-    """A memory cgroup of version 1, for the length of the block."""
+    """Make a memory cgroup of version 1, for the length of the block."""
     path = CGROUPS / name
     try:
         path.mkdir()
@@ -46,14 +46,14 @@ def memory_cgroup(name: str) -> Iterator[Path]:
 
 
 def anonymous_size(pid: int) -> int:
-    """Bytes of anonymous memory."""
+    """Return the bytes of a process's anonymous memory."""
     status = Path(f"/proc/{pid}/status").read_text()
     (line,) = [line for line in status.splitlines() if line.startswith("RssAnon")]
     return int(line.split()[1]) * 1024
 
 
 async def send_half_requests(address: tuple[str, int]) -> None:
-    """Send requests of 16 MiB but for their last byte, on eight connections."""
+    """Send requests of 16 MiB without their last byte, on eight connections."""
     header = b'{"code":310}'
     size = 16 * 1024 * 1024
     stream = struct.pack("!II", size, len(header)) + header + bytes(size - 5 - len(header))
@@ -71,7 +71,7 @@ async def send_half_requests(address: tuple[str, int]) -> None:
             nursery.start_soon(one)
 
 
-async def is_killed(world: ProcessWorld, node: ProcessNode) -> None:
+async def wait_until_killed(world: ProcessWorld, node: ProcessNode) -> None:
     """Wait until the kernel has killed a node."""
     assert node.process is not None
     begun_s = world._disturb(node)
@@ -82,10 +82,8 @@ async def is_killed(world: ProcessWorld, node: ProcessNode) -> None:
 
 
 @pytest.mark.parametrize("flush", list(FlushDiskType))
-async def test_a_master_that_is_killed_for_its_memory_lost_nothing(
-    tmp_path: Path, flush: FlushDiskType
-) -> None:
-    """OOM under load is as kill -9: every PUT_OK message is there, and the next start works."""
+async def test_oom_kill_of_a_master_loses_no_put_ok(tmp_path: Path, flush: FlushDiskType) -> None:
+    """The next start works, and every PUT_OK message is there."""
     with memory_cgroup(f"hastore-{os.getpid()}-{flush.value}") as cgroup:
         async with judged_world(tmp_path) as world:
             master = await world.start_master(
@@ -96,12 +94,12 @@ async def test_a_master_that_is_killed_for_its_memory_lost_nothing(
             async with world.load(master, in_flight=16):
                 await world.wait_until(master, "some are in", lambda s: s.max_offset > 100_000)
                 (cgroup / "cgroup.procs").write_text(str(pid))
-                # What was there before counts for the cgroup that it was made in.
+                # Memory that was allocated before still counts for the old cgroup.
                 (cgroup / "memory.limit_in_bytes").write_text(str(HEAD_ROOM))
                 assert anonymous_size(pid)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(send_half_requests, master.process.address)
-                    await is_killed(world, master)
+                    await wait_until_killed(world, master)
                     nursery.cancel_scope.cancel()
             assert "oom_kill 1" in (cgroup / "memory.oom_control").read_text()
             await world.restart(master)

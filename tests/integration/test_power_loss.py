@@ -1,16 +1,16 @@
-"""Power cuts, for real: nodes on ext4 images that stop writing at a random instant under load.
+"""Real power cuts: nodes on ext4 images that stop writing at a random instant under load.
 
     put … put … put ─┬─ EXT4_IOC_SHUTDOWN ─ SIGKILL ─ umount ─ mount (journal) ─ start ─ put …
                      └─ half of them after pages of the log's end were written in any order
 
-What is looked at after every cut, from the client's own record of keys, offsets and body checksums:
+Each cut is followed by checks against the client's own record of keys, offsets and body checksums:
 
-* what is in the log is a *prefix* of what was sent since the last start, in the order of sending,
-  each message at the offset that the answer named;
-* under SYNC_FLUSH every PUT_OK message is among it; on both disks where the master is SYNC_MASTER.
+* the log holds a *prefix* of what was sent since the last start, in the order of sending, each
+  message at the offset in its answer;
+* under SYNC_FLUSH it holds every PUT_OK message; if the master is a SYNC_MASTER, both disks do.
 
-A run is made by its seed: sizes, instants, kinds of cuts.  Processes race, so a seed gives a run
-like the failed one, not the same; a failing test's directory keeps the images and all logs.
+A seed decides a run: sizes, instants, kinds of cuts.  Processes race, so a seed gives a similar
+run, not the same; a failing test's directory keeps the images and all logs.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ __all__ = ["loop_disks"]
 FILE_SIZES = [256 * 1024, 512 * 1024, 1024 * 1024]
 BODY_SIZES = [100, 1_000, 4_000, 20_000]
 LOAD_S_MAX = 0.35
-# What one load may write, however quick the machine: ten of them and their queues fit the disk.
+# The most that one load writes, even on a fast machine: ten loads and their queues fit the disk.
 LOAD_SIZE_MAX = 6 * 1024 * 1024
 LOAD_OK_MIN = 15
 
-# A node, and the disk that it is on.
+# A node and its disk.
 Powered = tuple[ProcessNode, LoopDisk]
 
 
 class Story:
-    """What one seed says of a run, and what of it to tell when it fails."""
+    """What one seed decides about a run, and the lines to show if the run fails."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -59,8 +59,8 @@ class Story:
         self.file_size = self.rng.choice(FILE_SIZES)
         self.lines = [f"seed {seed}: files of {self.file_size} bytes"]
 
-    def tell(self, text: str) -> None:
-        """Note what is done next; pytest shows it when the test fails."""
+    def log(self, text: str) -> None:
+        """Record the next step; pytest shows it when the test fails."""
         self.lines.append(text)
         print(f"seed {self.seed}: {text}")
 
@@ -69,8 +69,8 @@ class Story:
         return self.rng.choice(BODY_SIZES)
 
 
-async def loaded(load: Tally, size: int, after_s: float) -> None:
-    """Let a load go on for so long and until some are PUT_OK, or until it has written enough."""
+async def run_load(load: Tally, size: int, after_s: float) -> None:
+    """Let a load run for a time and until some are PUT_OK, or until it has written enough."""
     until_s = trio.current_time() + after_s
     while len(load.operations) * size < LOAD_SIZE_MAX:
         if trio.current_time() > until_s and load.counts.get("PUT_OK", 0) >= LOAD_OK_MIN:
@@ -79,13 +79,13 @@ async def loaded(load: Tally, size: int, after_s: float) -> None:
 
 
 async def cut_power(world: ProcessWorld, powered: list[Powered], story: Story) -> None:
-    """Cut the power of all these nodes at once, kill what runs on, and switch it on again."""
+    """Cut the power of all these nodes at once, kill their processes, and switch it on again."""
     for node, _ in powered:
         world._check_not_dead(node)
     begun_s = {node.name: world._disturb(node) for node, _ in powered}
     if story.rng.random() < 0.5:
         share = story.rng.choice([0.02, 0.1, 0.5, 0.9])
-        story.tell(f"about {share:.0%} of the last pages are written at random")
+        story.log(f"about {share:.0%} of the last pages are written at random")
         for _, disk in powered:
             disk.write_back_some(story.rng, last_files(disk), share)
         await trio.sleep(story.rng.choice([0, 0, 0.001, 0.01]))
@@ -100,14 +100,14 @@ async def cut_power(world: ProcessWorld, powered: list[Powered], story: Story) -
         text = f"{node.name}: power cut, its process ended with {code}"
         world._ended(node, EventKind.KILL, text, begun_s[node.name], code)
         disk.power_on()
-        story.tell(text)
+        story.log(text)
 
 
 def halt(node: ProcessNode) -> None:
-    """Stop a node's processor, as a power cut does: nothing is answered after the disk has gone.
+    """Stop a node's process, as a power cut does: it answers nothing after its disk has gone.
 
-    Without this an fdatasync that the cut interrupts may return without an error: ext4 takes what
-    it could not convert after its shutdown for done (seen: one PUT_OK in some 1,500).
+    Otherwise an fdatasync that the cut interrupts may return without an error: after its shutdown
+    ext4 takes what it could not convert for done (seen: one PUT_OK in some 1,500).
     """
     assert isinstance(node.process, NodeProcess)
     process_id = node.process.process.pid
@@ -118,13 +118,13 @@ def halt(node: ProcessNode) -> None:
 
 
 def last_files(disk: LoopDisk) -> list[Path]:
-    """Return the log's last two files, and all consume queues and indexes that are not large."""
+    """Return the log's last two files and all files of the consume queues."""
     log = sorted((disk.path / "commitlog").glob("[0-9]*"))[-2:]
     return log + [path for path in (disk.path / "consumequeue").rglob("[0-9]*") if path.is_file()]
 
 
 class Sent:
-    """What the log must hold: the kept part of each term, and the term that runs now."""
+    """What the log must hold: messages kept at earlier starts, and those sent since the last."""
 
     def __init__(self, node: ProcessNode) -> None:
         self.node = node
@@ -132,7 +132,7 @@ class Sent:
         self._seen = 0
 
     def check(self, world: ProcessWorld, story: Story, *, all_ok: bool) -> None:
-        """Hold the log against what was sent since the last check; keep what is there."""
+        """Compare the log with what was sent since the last check; remember what it holds."""
         assert "no space" not in self.node.output(), (story.lines, "the test's own disk is full")
         operations = world.history.operations[self._seen :]
         self._seen += len(operations)
@@ -154,7 +154,7 @@ class Sent:
         lost = sorted(
             put.physic_offset or 0 for key, put in answered.items() if key not in offset_of
         )
-        story.tell(
+        story.log(
             f"{len(sent)} sent, {len(answered)} PUT_OK, {len(new)} there, {len(lost)} PUT_OK lost"
         )
         assert not (all_ok and lost), (story.lines, lost[:5])
@@ -162,7 +162,7 @@ class Sent:
 
 
 def first_difference(left: list[str], right: list[str]) -> tuple[int, list[str], list[str]]:
-    """Return where two lists part, and what follows there in each."""
+    """Return where two lists differ, and what follows there in each."""
     index = next(
         (at for at, (one, other) in enumerate(zip(left, right, strict=False)) if one != other),
         min(len(left), len(right)),
@@ -171,14 +171,14 @@ def first_difference(left: list[str], right: list[str]) -> tuple[int, list[str],
 
 
 def counted(operations: list[Operation], status: PutMessageStatus) -> int:
-    """How many were answered so."""
+    """Return how many puts have a status."""
     return sum(put.status is status for put in operations)
 
 
 async def cut_a_master(
     directory: Path, make_disk: Callable[..., LoopDisk], flush: FlushDiskType, cuts: int, seed: int
 ) -> int:
-    """Cut a lone master's power again and again under load; gives the PUT_OKs."""
+    """Cut a lone master's power repeatedly under load; return the number of PUT_OKs."""
     story = Story(seed)
     disk = make_disk(directory / "a")
     is_sync = flush is FlushDiskType.SYNC_FLUSH
@@ -195,9 +195,9 @@ async def cut_a_master(
         for number in range(cuts):
             size, in_flight = story.load_size(), story.rng.choice([16, 32, 64])
             after_s = story.rng.uniform(0.02, LOAD_S_MAX)
-            story.tell(f"cut {number}: {in_flight} puts of {size} in flight, for {after_s:.3f} s")
+            story.log(f"cut {number}: {in_flight} puts of {size} in flight, for {after_s:.3f} s")
             async with world.load(master, size=size, in_flight=in_flight) as load:
-                await loaded(load, size, after_s)
+                await run_load(load, size, after_s)
                 await cut_power(world, [(master, disk)], story)
             await world.restart(master)
             sent.check(world, story, all_ok=is_sync)
@@ -206,7 +206,7 @@ async def cut_a_master(
         sent.check(world, story, all_ok=True)
         assert not consume_queue_errors(disk.path), story.lines
         verified(master.directory)
-        if is_sync:  # the checker takes every PUT_OK for a promise that outlives a power cut
+        if is_sync:  # the checker expects every PUT_OK to survive a power cut
             await world.settle()
             verdict = await world.judge()
             assert verdict.ok, (story.lines, "\n".join(map(str, verdict.violations)))
@@ -216,7 +216,7 @@ async def cut_a_master(
 async def cut_both(
     directory: Path, make_disk: Callable[..., LoopDisk], cuts: int, seed: int
 ) -> int:
-    """Cut the power of a SYNC_MASTER and its slave, both SYNC_FLUSH, at once; gives the PUT_OKs."""
+    """Cut the power of a SYNC_MASTER and its slave, both SYNC_FLUSH, at once; count PUT_OKs."""
     story = Story(seed)
     disks = {name: make_disk(directory / name) for name in "ab"}
     config = {"mapped_file_size": story.file_size, "slave_timeout_ms": 3_000}
@@ -228,9 +228,9 @@ async def cut_both(
         for number in range(cuts):
             size, in_flight = story.load_size(), story.rng.choice([16, 32, 64])
             after_s = story.rng.uniform(0.02, LOAD_S_MAX)
-            story.tell(f"cut {number}: {in_flight} puts of {size} in flight, for {after_s:.3f} s")
+            story.log(f"cut {number}: {in_flight} puts of {size} in flight, for {after_s:.3f} s")
             async with world.load(master, size=size, in_flight=in_flight) as load:
-                await loaded(load, size, after_s)
+                await run_load(load, size, after_s)
                 await cut_power(world, [(master, disks["a"]), (slave, disks["b"])], story)
             check_both_have(world, [master, slave], story)
             await world.restart(master)
@@ -243,9 +243,9 @@ async def cut_both(
 
 
 async def seed_again(world: ProcessWorld, slave: ProcessNode, disk: LoopDisk, story: Story) -> None:
-    """A slave with more than its master has is refused, never followed, and must begin anew.
+    """Check that a slave that is ahead of its master is refused, and start it again without a log.
 
-    A master sends what it has not yet forced to its own disk, so its slave may outlive it.
+    A master sends bytes before they are on its own disk, so its slave may be ahead after a cut.
     """
     status = await world.wait_until(
         slave,
@@ -253,7 +253,7 @@ async def seed_again(world: ProcessWorld, slave: ProcessNode, disk: LoopDisk, st
         lambda s: s.master_link and s.master_link.state == "diverged",
     )
     assert status.master_link is not None
-    story.tell(f"b is ahead and begins anew: {status.master_link.reason}")
+    story.log(f"b is ahead and begins anew: {status.master_link.reason}")
     await world.kill(slave)
     for path in disk.path.iterdir():
         if path.name != "lost+found":
@@ -262,7 +262,7 @@ async def seed_again(world: ProcessWorld, slave: ProcessNode, disk: LoopDisk, st
 
 
 def check_both_have(world: ProcessWorld, nodes: list[ProcessNode], story: Story) -> None:
-    """Every PUT_OK message is on every disk, before any node has started on it."""
+    """Check that every PUT_OK message is on every disk, before any node has started on it."""
     answered = {
         put.key
         for put in world.history.operations
@@ -271,14 +271,14 @@ def check_both_have(world: ProcessWorld, nodes: list[ProcessNode], story: Story)
     for node in nodes:
         assert "no space" not in node.output(), (story.lines, "the test's own disk is full")
         there = {record.key for record in read_records(real_env().disk, str(node.directory))}
-        story.tell(f"{node.name}: {len(there)} there, {len(answered)} PUT_OK in all")
+        story.log(f"{node.name}: {len(there)} there, {len(answered)} PUT_OK in all")
         assert answered <= there, (story.lines, node.name, sorted(answered - there)[:5])
 
 
 async def test_five_power_cuts_lose_no_put_ok(
     tmp_path: Path, loop_disks: Callable[..., LoopDisk]
 ) -> None:
-    """SYNC_FLUSH, 5 power cuts at random instants: every PUT_OK message is there, once."""
+    """SYNC_FLUSH, at random instants: every PUT_OK message is there, once."""
     done = await cut_a_master(tmp_path, loop_disks, FlushDiskType.SYNC_FLUSH, 5, seed=1)
     assert done > 50
 
@@ -286,7 +286,7 @@ async def test_five_power_cuts_lose_no_put_ok(
 async def test_power_cuts_under_async_flush_leave_a_prefix(
     tmp_path: Path, loop_disks: Callable[..., LoopDisk]
 ) -> None:
-    """ASYNC_FLUSH: what a power cut leaves is a prefix of what was sent, in order."""
+    """The log holds the first messages that were sent, in order."""
     done = await cut_a_master(tmp_path, loop_disks, FlushDiskType.ASYNC_FLUSH, 5, seed=2)
     assert done > 100
 
@@ -294,7 +294,7 @@ async def test_power_cuts_under_async_flush_leave_a_prefix(
 async def test_power_cuts_of_both_nodes_lose_no_put_ok(
     tmp_path: Path, loop_disks: Callable[..., LoopDisk]
 ) -> None:
-    """P1: SYNC_MASTER, SYNC_FLUSH on both: PUT_OK is on both disks after both lose power."""
+    """P1: with SYNC_MASTER, and SYNC_FLUSH on both, every PUT_OK is on both disks."""
     assert await cut_both(tmp_path, loop_disks, 3, seed=3) > 30
 
 
@@ -303,7 +303,7 @@ async def test_power_cuts_of_both_nodes_lose_no_put_ok(
 async def test_three_hundred_power_cuts_lose_no_put_ok(
     tmp_path: Path, loop_disks: Callable[..., LoopDisk], seed: int
 ) -> None:
-    """The same, 30 × 10 cuts."""
+    """30 runs of 10 cuts."""
     await cut_a_master(tmp_path, loop_disks, FlushDiskType.SYNC_FLUSH, 10, seed)
 
 
@@ -312,7 +312,7 @@ async def test_three_hundred_power_cuts_lose_no_put_ok(
 async def test_a_hundred_power_cuts_under_async_flush_leave_a_prefix(
     tmp_path: Path, loop_disks: Callable[..., LoopDisk], seed: int
 ) -> None:
-    """The same, 20 × 5 cuts."""
+    """20 runs of 5 cuts."""
     await cut_a_master(tmp_path, loop_disks, FlushDiskType.ASYNC_FLUSH, 5, seed)
 
 
@@ -321,5 +321,5 @@ async def test_a_hundred_power_cuts_under_async_flush_leave_a_prefix(
 async def test_a_hundred_power_cuts_of_both_lose_no_put_ok(
     tmp_path: Path, loop_disks: Callable[..., LoopDisk], seed: int
 ) -> None:
-    """The same, 20 × 5 cuts of both nodes."""
+    """20 runs of 5 cuts of both nodes."""
     await cut_both(tmp_path, loop_disks, 5, seed)

@@ -1,4 +1,4 @@
-"""Messages of every size, one to five slaves, and a slave that hardly reads."""
+"""Messages of every size, one to five slaves, and a slave that reads very slowly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KIB, MIB = 1024, 1024 * 1024
 
 @pytest.mark.parametrize("slaves", [1, 5])
 async def test_every_size_reaches_every_slave(tmp_path: Path, slaves: int) -> None:
-    """Bodies from 1 KiB to the largest, in 32 KiB batches, over file ends, to 1 and to 5 slaves."""
+    """Bodies from 1 KiB to the largest, in 32 KiB batches, across files, to 1 and to 5 slaves."""
     async with judged_world(tmp_path) as world:
         config = {"mapped_file_size": 12 * MIB, "slave_timeout_ms": 10_000}
         master = await world.start_master("a", **config)
@@ -30,8 +30,8 @@ async def test_every_size_reaches_every_slave(tmp_path: Path, slaves: int) -> No
             assert tally.all_are(PutMessageStatus.PUT_OK), f"{size} bytes: {tally}"
 
 
-async def test_a_body_above_the_limit_is_refused_and_nothing_of_it_stays(tmp_path: Path) -> None:
-    """4 MiB are taken, one byte more is MESSAGE_ILLEGAL."""
+async def test_a_body_above_the_limit_is_refused_and_not_stored(tmp_path: Path) -> None:
+    """4 MiB are accepted, one byte more is MESSAGE_ILLEGAL."""
     async with judged_world(tmp_path) as world:
         master = await world.start_master("a", mapped_file_size=12 * MIB)
         taken = await world.put(master, bytes(4 * MIB))
@@ -40,8 +40,8 @@ async def test_a_body_above_the_limit_is_refused_and_nothing_of_it_stays(tmp_pat
         assert refused.status is PutMessageStatus.MESSAGE_ILLEGAL
 
 
-async def test_a_slave_that_hardly_reads_slows_nobody(tmp_path: Path) -> None:
-    """One byte a second to one slave: puts are confirmed by the other as fast as before."""
+async def test_slave_that_hardly_reads_does_not_delay_puts(tmp_path: Path) -> None:
+    """It reads one byte a second; the other slave confirms puts as fast as before."""
     async with judged_world(tmp_path) as world:
         master = await world.start_master("a", ha_housekeeping_interval_ms=30_000)
         slow = await world.start_slave("slow", master=master, ha_housekeeping_interval_ms=30_000)

@@ -1,4 +1,4 @@
-"""A SYNC_MASTER under steady load while its slave is killed and restarted again and again."""
+"""A SYNC_MASTER under steady load while its slave is killed and restarted repeatedly."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ async def put_while_the_slave_is_killed(
         return load.counts
 
 
-async def test_eight_thousand_messages_while_the_slave_comes_and_goes(tmp_path: Path) -> None:
-    """Every PUT_OK message is in both logs at the end, none twice, and each status is honest."""
+async def test_8000_messages_while_the_slave_is_killed_repeatedly(tmp_path: Path) -> None:
+    """At the end every PUT_OK message is in both logs, once, and each status is correct."""
     counts = await put_while_the_slave_is_killed(
         tmp_path, messages=8_000, ok_between=2_000, mapped_file_size=4 * 1024 * 1024
     )
@@ -45,8 +45,8 @@ async def test_eight_thousand_messages_while_the_slave_comes_and_goes(tmp_path: 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-async def test_a_million_messages_while_the_slave_comes_and_goes(tmp_path: Path) -> None:
-    """The same with 1,000,000 messages, and 50,000 PUT_OKs between two kills."""
+async def test_a_million_messages_while_the_slave_is_killed_repeatedly(tmp_path: Path) -> None:
+    """There are 50,000 PUT_OKs between two kills."""
     counts = await put_while_the_slave_is_killed(
         tmp_path, messages=1_000_000, ok_between=50_000, mapped_file_size=64 * 1024 * 1024
     )

@@ -15,8 +15,8 @@ def stock_python():
     return find_stock_python()
 
 
-async def test_a_stock_push_consumer_gets_what_a_stock_producer_sends(stock_python, tmp_path):
-    """Each message once and in order a queue, also those sent while it waits; its offsets stay."""
+async def test_stock_consumer_receives_what_a_stock_producer_sends(stock_python, tmp_path):
+    """Each message once, even if sent while the consumer waits; its offsets survive a restart."""
     async with open_master(tmp_path / "m") as master:
         await produce(stock_python, master, tmp_path, "Stock", range(40))
         async with trio.open_nursery() as nursery:
@@ -42,8 +42,8 @@ async def test_a_stock_push_consumer_gets_what_a_stock_producer_sends(stock_pyth
         assert sorted(row["number"] for row in rows) == [60, 61, 62, 63, 64]
 
 
-async def test_a_message_that_a_stock_consumer_returns_comes_again(stock_python, tmp_path):
-    """Sent back, delayed, and delivered once more with one attempt more, from the retry topic."""
+async def test_message_that_a_stock_consumer_returns_is_redelivered(stock_python, tmp_path):
+    """It comes once more after a delay, from the retry topic, with one attempt more."""
     table = "1s 1s 1s 1s"
     async with open_master(tmp_path / "m", {"message_delay_level": table}) as master:
         await produce(stock_python, master, tmp_path, "Stock", range(20))
@@ -56,8 +56,8 @@ async def test_a_message_that_a_stock_consumer_returns_comes_again(stock_python,
     assert {row["topic"] for row in rows} <= {"Stock", "%RETRY%CID_returns"}
 
 
-async def test_a_stock_consumer_reads_in_order_under_locks(stock_python, tmp_path):
-    """An orderly consumer locks its queues, and gets each in its order."""
+async def test_orderly_stock_consumer_reads_each_queue_in_order(stock_python, tmp_path):
+    """An orderly consumer locks its queues."""
     async with open_master(tmp_path / "m") as master:
         await produce(stock_python, master, tmp_path, "Stock", range(40))
         rows = await consume(
@@ -69,8 +69,8 @@ async def test_a_stock_consumer_reads_in_order_under_locks(stock_python, tmp_pat
         assert offsets == sorted(offsets)
 
 
-async def test_a_stock_consumer_gets_the_tags_that_it_wants(stock_python, tmp_path):
-    """Its expression is kept to, and its group's subscription is known to the node."""
+async def test_stock_consumer_receives_only_the_tags_of_its_expression(stock_python, tmp_path):
+    """The node also stores its group."""
     async with open_master(tmp_path / "m") as master:
         await produce(stock_python, master, tmp_path, "Stock", range(30))
         await dispatched(master, master.max_offset)

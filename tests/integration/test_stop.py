@@ -1,4 +1,4 @@
-"""A clean stop: everybody who waits is answered, whatever the slaves do."""
+"""A clean stop answers every waiting put, whatever the slaves do."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hastore.status import PutMessageStatus
 from tests.support.worlds.judged import judged_world
 
 
-async def test_a_stopping_master_answers_the_puts_that_wait(tmp_path: Path) -> None:
-    """Waits for a frozen slave are given up as FLUSH_SLAVE_TIMEOUT, the stop is quick."""
+async def test_stop_answers_puts_that_wait_for_a_frozen_slave(tmp_path: Path) -> None:
+    """They get FLUSH_SLAVE_TIMEOUT long before their deadline, and the stop is quick."""
     async with judged_world(tmp_path) as world:
         config = {"slave_timeout_ms": 60_000, "ha_housekeeping_interval_ms": 60_000}
         master = await world.start_master("a", **config)
@@ -30,12 +30,12 @@ async def test_a_stopping_master_answers_the_puts_that_wait(tmp_path: Path) -> N
             await world.stop(master)
             took_s = trio.current_time() - began
         assert tallies[0].all_are(PutMessageStatus.FLUSH_SLAVE_TIMEOUT), str(tallies[0])
-        assert took_s < 30.0  # of the 60 that the puts would wait
+        assert took_s < 30.0  # the puts would wait for 60
         await world.restart(master)
 
 
-async def test_a_slave_stops_while_its_stream_flows(tmp_path: Path) -> None:
-    """SIGTERM in the middle of a catch-up ends it cleanly; what it has is whole enough to go on."""
+async def test_slave_stops_cleanly_while_it_catches_up(tmp_path: Path) -> None:
+    """SIGTERM comes in the middle of the stream; each restart continues where the slave stopped."""
     async with judged_world(tmp_path) as world:
         config = {"mapped_file_size": 16 * 1024 * 1024}
         master = await world.start_master("a", **config)

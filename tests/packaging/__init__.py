@@ -1,1 +1,1 @@
-"""What is installed: the wheel's names, its metadata, and the commands it brings."""
+"""Tests of the built packages: their names, metadata and commands."""

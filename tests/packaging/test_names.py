@@ -1,4 +1,4 @@
-"""The wheel installs names that are ours alone, and its metadata stands outside the repository."""
+"""The wheel installs only our names, and its metadata is valid outside the repository."""
 
 import os
 import re
@@ -13,12 +13,12 @@ import pytest
 REPO_ROOT = Path(__file__).resolve().parents[2]
 OURS = {"hastore", "hastore_cli", "hastore_scenarios", "pyspark_hastore", "pytest_hastore"}
 BIN = Path(sys.executable).parent
-# One wheel for all of them.
+# One worker builds the wheel once for all tests.
 pytestmark = pytest.mark.xdist_group("packaging")
 
 
 def run(*arguments, **options):
-    """The finished process; it must have ended with 0."""
+    """Run a command that must exit with 0; return the finished process."""
     done = subprocess.run(
         [str(each) for each in arguments], capture_output=True, text=True, check=False, **options
     )
@@ -28,7 +28,7 @@ def run(*arguments, **options):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel of this work tree."""
+    """Build the wheel of this work tree."""
     out = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", out, cwd=REPO_ROOT)
     (path,) = out.glob("*.whl")
@@ -37,7 +37,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory):
-    """What the source archive of this work tree holds."""
+    """Build and unpack the source archive of this work tree."""
     out = tmp_path_factory.mktemp("sdist")
     run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", out, cwd=REPO_ROOT)
     (path,) = out.glob("*.tar.gz")
@@ -49,15 +49,15 @@ def unpacked(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """A folder that the wheel is installed into, without what it needs."""
+    """Install the wheel into a folder, without its dependencies."""
     target = tmp_path_factory.mktemp("site")
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
     run(*pip, "--no-deps", "--no-index", "--target", target, wheel)
     return target
 
 
-def described(wheel):
-    """The long description in the wheel's metadata."""
+def long_description(wheel):
+    """Return the long description in the wheel's metadata."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [each for each in archive.namelist() if each.endswith("/METADATA")]
         return archive.read(name).decode().partition("\n\n")[2]
@@ -70,8 +70,8 @@ def test_top_level_names_are_ours(wheel):
     assert {each for each in names if not each.endswith(".dist-info")} == OURS
 
 
-def test_the_templates_of_reports_are_installed(installed, tmp_path):
-    """A page can be written where only the wheel is: what no module is came along."""
+def test_report_templates_are_installed(installed, tmp_path):
+    """The wheel alone, with its files that are not modules, can write a report."""
     story = "hastore_scenarios.registry.find('promotion')[0]"
     code = (
         "import hastore_scenarios.registry, hastore_scenarios.runner as runner\n"
@@ -87,10 +87,10 @@ def test_the_templates_of_reports_are_installed(installed, tmp_path):
 
 
 def test_the_source_archive_makes_the_same_wheel(unpacked, wheel, tmp_path):
-    """Its files are those of the work tree, README and licence among them."""
+    """Its files are those of the work tree, including README and licence."""
     for name in ("CHANGELOG.md", "LICENSE", "Makefile", "README.md", "pyproject.toml"):
         assert (unpacked / name).read_bytes() == (REPO_ROOT / name).read_bytes()
-    (unpacked / "PKG-INFO").unlink()  # with it hatchling would make no description
+    (unpacked / "PKG-INFO").unlink()  # otherwise hatchling would make no description
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, cwd=unpacked)
     with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(tmp_path / wheel.name) as other:
         assert other.namelist() == one.namelist()
@@ -98,7 +98,7 @@ def test_the_source_archive_makes_the_same_wheel(unpacked, wheel, tmp_path):
 
 
 def test_check_wheel_contents_finds_nothing(wheel):
-    """No stray file, no module twice, and exactly the top-level names of pyproject.toml."""
+    """There are no stray files or duplicate modules, and the names match pyproject.toml."""
     run(BIN / "check-wheel-contents", wheel, cwd=REPO_ROOT)
 
 
@@ -108,8 +108,8 @@ def test_twine_finds_nothing(wheel):
 
 
 def test_links_of_the_long_description_work_anywhere(wheel):
-    """Each link is absolute or to a heading of the page; each target is in the repository."""
-    links = re.findall(r"\]\(([^)\s]+)\)", described(wheel))
+    """A link is absolute or names a heading of the page; its target is in the repository."""
+    links = re.findall(r"\]\(([^)\s]+)\)", long_description(wheel))
     assert len(links) > 10
     relative = [each for each in links if not re.match(r"https?:|#", each)]
     assert not relative
@@ -121,8 +121,8 @@ def test_links_of_the_long_description_work_anywhere(wheel):
 
 
 @pytest.mark.parametrize("name", ["cli", "scenarios"])
-def test_a_project_may_have_a_folder_of_that_name(installed, tmp_path, name):
-    """``hastore version`` runs in a project whose own packages are named cli and scenarios."""
+def test_a_project_may_have_packages_named_cli_or_scenarios(installed, tmp_path, name):
+    """The command ``hastore`` still runs in such a project."""
     package = tmp_path / name
     package.mkdir()
     (package / "__init__.py").write_text("raise SystemExit('not yours')\n")
@@ -130,7 +130,7 @@ def test_a_project_may_have_a_folder_of_that_name(installed, tmp_path, name):
     environment = {**os.environ, "PYTHONPATH": path}
     code = "import hastore_cli; print(hastore_cli.__file__)"
     where = run(sys.executable, "-c", code, cwd=tmp_path, env=environment).stdout
-    assert where.startswith(str(installed))  # and not this work tree
+    assert where.startswith(str(installed))  # and not with this work tree
     done = run(installed / "bin" / "hastore", "version", cwd=tmp_path, env=environment)
     assert done.stdout.startswith("hastore ")
     run(installed / "bin" / "hastore", "scenario", "list", cwd=tmp_path, env=environment)

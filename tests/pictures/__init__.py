@@ -1,1 +1,1 @@
-"""The pictures of the README, each made of something that runs; begin with ``__main__``."""
+"""The README's pictures, each drawn from a run; begin with ``__main__``."""

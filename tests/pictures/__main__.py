@@ -1,9 +1,9 @@
-"""``make pictures``: draw what the README shows into docs/pictures, from runs of the simulator.
+"""``make pictures``: draw the README's pictures into docs/pictures, from runs of the simulator.
 
     report.svg   the head of the report of `hastore scenario run promotion --world sim --seed 7`
-    status.svg   `hastore status a b c` of a master, a slave in step, and one that catches up
+    status.svg   `hastore status a b c` of a master, a slave in step, and one that is catching up
 
-The simulator makes both the same, byte by byte, wherever they are drawn; a test compares.
+They are the same, byte for byte, on every machine; a test compares them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The head of a scenario's report as one SVG: the headline figures above the drawn run.
 
-An SVG in a README is an image: no style of the page around it applies.  So the colours of the
-report's light page are written into it, on a card of its own, which is readable on dark pages, too.
+An SVG in a README is an image: the styles of the page around it do not apply.  So the colours of
+the report's light page are written into it, on a card that is readable on dark pages, too.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _text(x: int, y: int, text: str, size: int, *, style: str) -> str:
 
 
 def _in_light_colours(svg: str) -> str:
-    """Put colours in the place of the page's variables, which few but browsers know."""
+    """Replace the page's variables by colours: few programs but browsers know variables."""
     svg = re.sub(r"@media [^{]*\{(?:[^{}]*\{[^{}]*\})*\s*\}\n?", "", svg)
     variables: dict[str, str] = {}
     for style in (svg, PAGE_STYLE.partition("@media")[0]):

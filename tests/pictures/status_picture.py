@@ -1,4 +1,4 @@
-"""`hastore status` as one SVG: what the command prints of three nodes in the simulator."""
+"""`hastore status` as one SVG: what the command prints for three nodes in the simulator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hastore_scenarios.story.world import World
 COLUMNS = 120
 COMMAND = "hastore status a b c"
 
-_CELL = 8.4  # how wide a letter is drawn, whatever font there is
+_CELL = 8.4  # the width of a letter in any font
 _LINE = 20
 _MARGIN = 18
 _INK, _PALE, _PAPER = "#d7dde6", "#8b97a8", "#1b2330"
@@ -34,7 +34,7 @@ def status_picture() -> str:
     table = StatusTable(grouped=True, width=COLUMNS)
     shown = Group(
         Text.assemble(("$ ", "dim"), (COMMAND, "bold")),
-        *(table.render(status) for status in worth_a_table(merge(told_statuses()))),
+        *(table.render(status) for status in worth_a_table(merge(simulated_statuses()))),
     )
     console = Console(file=io.StringIO(), width=COLUMNS, force_terminal=True)
     lines = console.render_lines(shown, pad=False)
@@ -73,8 +73,8 @@ def _look(style: Style) -> str:
     return f'fill="{colour}"' + (' font-weight="bold"' if style.bold else "")
 
 
-def told_statuses() -> list[NodeStatus]:
-    """Return the statuses of a master and two slaves, the second of them behind."""
+def simulated_statuses() -> list[NodeStatus]:
+    """Return the statuses of a master and two slaves, the second of them lagging."""
     seen: list[NodeStatus] = []
 
     async def story(world: World) -> None:

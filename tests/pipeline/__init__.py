@@ -1,1 +1,1 @@
-"""Tests of the pipeline: one Spark session for all that need one."""
+"""Tests of hastore.pipeline, which share one Spark session."""

@@ -10,11 +10,11 @@ import pytest
 
 from hastore.errors import ConfigError
 
-# Short queries gain nothing from the second compiler, nor from threads that collect garbage, nor
-# from plans and expressions that are compiled, or plans made anew at each stage.  With one compiler
-# the JVM keeps 48 MB of code, and compiles nothing more once they are full: many tests have more.
-# Spark looks for an interruption in what foreachBatch raised with an expression that recurses once
-# a character: the usual stack is too small for a traceback.
+# Short queries gain nothing from the second compiler, from threads that collect garbage, from
+# compiled plans and expressions, or from plans that are changed after each stage.  With one
+# compiler the JVM's code cache has 48 MB, and nothing more is compiled once it is full; many tests
+# need more.  Spark searches an error of foreachBatch for an interruption with a regular expression
+# that recurses once a character: the default stack is too small for a traceback.
 TEST_CONF = {
     "spark.driver.extraJavaOptions": (
         "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m -Xss16m"
@@ -30,7 +30,7 @@ TEST_CONF = {
 
 @pytest.fixture(scope="session")
 def spark():
-    """Give a session on two cores; skips where Spark or a Java is missing."""
+    """Yield a session on two cores; skip the test if Spark or Java is missing."""
     if importlib.util.find_spec("pyspark") is None:
         pytest.skip("pyspark is not installed: it is in the extra spark")
     from hastore.pipeline.spark.java_home import find_java_home

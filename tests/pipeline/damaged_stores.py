@@ -1,4 +1,4 @@
-"""Copies of stores with one thing wrong, each made the same way from a seed."""
+"""Copies of stores with one kind of damage each; a seed decides where it is."""
 
 import os
 import random
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def copy_store(source: Path, target: Path) -> Path:
-    """Copy a store, sparse and writable."""
+    """Copy a store as sparse, writable files, and return the copy's directory."""
     cp = shutil.which("cp")
     assert cp is not None
     subprocess.run([cp, "-r", "--sparse=always", "--", source, target], check=True)
@@ -24,7 +24,7 @@ def write_at(path: Path, position: int, data: bytes) -> None:
 
 
 def flip(path: Path, position: int, mask: int) -> None:
-    """Change the bits of one byte that ``mask`` has."""
+    """Flip those bits of one byte that are set in ``mask``."""
     with path.open("r+b") as file:
         file.seek(position)
         byte = file.read(1)[0]
@@ -32,12 +32,12 @@ def flip(path: Path, position: int, mask: int) -> None:
 
 
 def written(path: Path) -> int:
-    """Bytes up to the last one that is not zero."""
+    """Return the number of bytes up to the last one that is not zero."""
     return len(path.read_bytes().rstrip(b"\0"))
 
 
 class Damager:
-    """Damages stores; the methods ``do_…`` are what it can do."""
+    """Damages stores; each method ``do_…`` is one kind of damage."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -98,7 +98,7 @@ class Damager:
         write_at(queue, 20 * self._random.randrange(4), bytes(20))
 
     def do_units_behind(self, store: Path) -> None:
-        """As a kill leaves it: the last units were never written."""
+        """Remove the last units, which a killed node has not written."""
         (store / "abort").touch()
         queue = self._queue(store, units=5)
         write_at(queue, -(-written(queue) // 20) * 20 - 40, bytes(40))

@@ -1,4 +1,4 @@
-"""Runs every job once on a master of Spark, and says what came out: for comparing two masters.
+"""Runs every job once on a Spark master and prints the results, so two masters can be compared.
 
 python -m tests.pipeline.every_job MASTER INPUT OUT     prints one JSON document
 INPUT   clean/ other/ (a copy, damaged)  history.jsonl  survivor/
@@ -31,7 +31,7 @@ COMMON = {
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "4",
 }
-# Executors and driver meet on the loopback; one slot on each of two workers.
+# Executors and driver communicate over the loopback; each of two workers has one slot.
 CLUSTER = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -42,7 +42,7 @@ CLUSTER = {
 
 
 def results(spark, given: Path, out: Path):
-    """Name and result of each job, in an order in which one can use another's files."""
+    """Yield each job's name and result; a job that reads another's files comes after it."""
     clean, other = str(given / "clean"), str(given / "other")
     yield "verify", verify(spark, [clean, other], config=CONFIG, out=str(out / "verify"))
     yield "audit", audit(spark, clean, [other], out=str(out / "audit"))
@@ -58,7 +58,7 @@ def results(spark, given: Path, out: Path):
 
 
 def bytes_of(out: Path) -> dict[str, str]:
-    """Digest of each file whose bytes are not Spark's choice: Parquet's names and order are."""
+    """Return a digest of each file, except Parquet, where Spark chooses names and order."""
     return {
         _name(path, out): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(out.rglob("*"))
@@ -68,14 +68,14 @@ def bytes_of(out: Path) -> dict[str, str]:
 
 
 def _name(path: Path, out: Path) -> str:
-    """Return a file's name; those of an index are the time of their making, so its place."""
+    """Return a file's name; an index file is named after its creation time, so return its place."""
     if path.parent.name == "index":
         path = path.with_name(str(sorted(path.parent.iterdir()).index(path)))
     return str(path.relative_to(out))
 
 
 def rows_of(spark, out: Path) -> dict[str, str]:
-    """Digest of each table's rows, whatever their order."""
+    """Return each table's number of rows, and a digest that does not depend on their order."""
     found = {}
     for path in sorted(out.rglob("*.parquet")):
         if path.is_dir() and any(path.iterdir()):

@@ -1,9 +1,9 @@
-"""Runs `hastore ARGUMENTS` and sends its own process group a signal at one named instant.
+"""Runs `hastore ARGUMENTS`, and sends a signal to its own process group at a named instant.
 
 python -m tests.pipeline.interrupted_at INSTANT SIGNAL ARGUMENTS…
 
-The group is what a terminal sends Ctrl-C to.  An instant is an event, never a time: the entry of a
-function, its return, or that the main thread waits for Java's answer within it.
+A terminal sends Ctrl-C to the process group, too.  An instant is an event, never a time: a call of
+a function, its return, or a moment in it at which the main thread waits for Java's answer.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from hastore_cli.main import main
 
-# instant: (module, name in it, when); in the order in which a job comes by.
+# instant: (module, name in it, when); in the order in which a job reaches them.
 INSTANTS = {
     "command line": ("hastore_cli.pipeline.run", "refuse_no_store", "entry"),
     "pyspark is imported": ("pyspark.sql", None, "import"),
@@ -48,13 +48,13 @@ INSTANTS = {
 
 
 def in_java() -> bool:
-    """Whether the main thread waits for Java's answer."""
+    """Return whether the main thread waits for Java's answer."""
     frame = sys._current_frames().get(threading.main_thread().ident)
     return frame is not None and frame.f_code.co_name == "readinto"
 
 
 def running(mark: str) -> dict[int, Path]:
-    """The processes that have a mark in their environment, by number: their folders in /proc."""
+    """Return the folders in /proc of all processes with a mark in their environment, by pid."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -64,7 +64,7 @@ def running(mark: str) -> dict[int, Path]:
 
 
 def java_has_begun() -> bool:
-    """Whether a process of ours has got as far as the JVM that serves Python."""
+    """Return whether one of our processes has become the JVM that serves Python."""
     for folder in running(os.environ["HASTORE_TEST_MARK"]).values():
         with contextlib.suppress(OSError):
             is_java = (folder / "comm").read_text().strip() == "java"
@@ -74,7 +74,7 @@ def java_has_begun() -> bool:
 
 
 class Interruption:
-    """The signal, sent once."""
+    """A signal that is sent at most once."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -82,7 +82,7 @@ class Interruption:
         self._is_sent = False
 
     def send(self) -> None:
-        """Send it to the whole group, this process among it."""
+        """Send the signal to the whole group, which includes this process."""
         with self._lock:
             if self._is_sent:
                 return
@@ -90,7 +90,7 @@ class Interruption:
         os.killpg(0, self._number)
 
     def send_once(self, is_time) -> None:
-        """Send it as soon as it is time, from a thread."""
+        """Send the signal from a thread, as soon as ``is_time()`` is true."""
 
         def wait() -> None:
             while not is_time():
@@ -101,20 +101,20 @@ class Interruption:
 
 
 class AtImport(MetaPathFinder):
-    """Sends at the import of a module."""
+    """Sends the signal when a module is imported."""
 
     def __init__(self, name: str, interruption: Interruption) -> None:
         self._name = name
         self._interruption = interruption
 
     def find_spec(self, fullname, path, target=None) -> None:
-        """Find nothing."""
+        """Find no module, so that the usual finders go on."""
         if fullname == self._name:
             self._interruption.send()
 
 
 def install(instant: str, interruption: Interruption) -> None:
-    """Have the signal sent at an instant."""
+    """Arrange that the signal is sent at an instant."""
     module_name, name, when = INSTANTS[instant]
     if when == "import":
         sys.meta_path.insert(0, AtImport(module_name, interruption))
@@ -140,7 +140,7 @@ def install(instant: str, interruption: Interruption) -> None:
 
 if __name__ == "__main__":
     sent = signal.Signals[sys.argv[2]]
-    if signal.getsignal(sent) is signal.SIG_IGN:  # as what nohup runs inherits SIGHUP
+    if signal.getsignal(sent) is signal.SIG_IGN:  # nohup, say, leaves SIGHUP ignored
         signal.signal(sent, signal.SIG_DFL)
     install(sys.argv[1], Interruption(sent))
     sys.exit(main(sys.argv[3:]))

@@ -1,8 +1,8 @@
-"""Histories with everything that can become of a put, the logs to them, and plain counts of both.
+"""Random histories with puts of every outcome, matching logs, and simple counts of both.
 
-A world is a master, its slaves, perhaps another master beside it, puts of all statuses, perhaps a
-failover, files that expire and disks that are taken away, and logs that hold what they should or
-should not: lost messages, doubled ones, other bodies, damage, strangers.
+A world has a master, its slaves, perhaps a second independent master, puts of all statuses, perhaps
+a failover, expired files and wiped disks.  Its logs are not always right: messages are missing,
+duplicated or damaged, have other bodies, or were never sent.
 """
 
 from collections import Counter
@@ -30,7 +30,7 @@ STATUSES = (
 
 
 class Held(NamedTuple):
-    """A record of a log, sound or not."""
+    """A record of a log, intact or not."""
 
     key: str | None
     body: bytes
@@ -38,7 +38,7 @@ class Held(NamedTuple):
 
 
 class RpoWorld:
-    """One history and its logs, made up from ``random``; names begin with ``prefix``."""
+    """One history and its logs, both drawn from ``random``; names begin with ``prefix``."""
 
     def __init__(self, random, *, puts=12, prefix="", sink=None, trouble=0.25):
         self.random = random
@@ -68,7 +68,7 @@ class RpoWorld:
                 self.logs[node].append(Held(random.choice([None, f"{prefix}stranger"]), b"x"))
         self.event(EventKind.END)
 
-    # -- what happens
+    # -- the events
 
     def is_in_trouble(self):
         return self.random.random() < self.trouble
@@ -114,7 +114,7 @@ class RpoWorld:
             self.start_slave("c", self.master)
 
     def put(self, number):
-        """Send a message, answer it, and put it into logs: where it belongs, or not."""
+        """Send a message, answer it, and append it to logs, not always the right ones."""
         random = self.random
         key = f"{self.prefix}K{number}"
         body = key.encode() * 3
@@ -139,7 +139,7 @@ class RpoWorld:
             self.history.complete(operation, status, physic_offset=number * 100)
         is_stored = operation.outcome is not Outcome.FAIL and status is not None
         if random.random() < self.trouble / 2:
-            is_stored = False  # anywhere
+            is_stored = False  # in no log
         for log in self.logs.values():
             count = int(is_stored)
             if self.is_in_trouble():
@@ -150,24 +150,24 @@ class RpoWorld:
                 log.append(Held(key, sent, is_sound))
         return operation
 
-    # -- what the plain code says of it
+    # -- the expected counts, by simple code
 
     def checker_counts(self):
-        """How often each rule is broken, by the checker."""
+        """Return how often each rule is broken, according to the checker."""
         checker = Checker(self.history)
         for node, log in self.logs.items():
             checker.read_log(node, (_record(held) for held in log if held.is_sound))
         return checker.verdict().counts
 
     def foreign(self):
-        """How many sound records have a key that nobody sent, or none."""
+        """Return how many intact records have no key, or one that was never sent."""
         keys = {operation.key for operation in self.history.operations}
         return sum(
             held.is_sound and held.key not in keys for log in self.logs.values() for held in log
         )
 
     def tallies(self, survivors):
-        """Count puts as ``rpo_tables.tally`` does."""
+        """Count puts like ``rpo_tables.tally``."""
         crcs = {operation.key: operation.body_crc for operation in self.history.operations}
         copies, others = Counter(), Counter()
         for node in survivors:
@@ -203,7 +203,7 @@ class RpoWorld:
         ]
 
     def removals(self, put):
-        """Whether a put's message has expired, its log was wiped, and how many masters were."""
+        """Return whether a message expired, whether its log was wiped, and the master's number."""
         events = [event for event in self.history.events if event.node == put.node]
         least = [event.details["min_offset"] for event in events if "min_offset" in event.details]
         expired = (put.physic_offset or 0) < (least or [0])[-1] and put.physic_offset is not None
@@ -223,7 +223,7 @@ class RpoWorld:
     # -- on a disk
 
     def write_logs(self, folder):
-        """Write a store for each node; gives the directories by node."""
+        """Write a store for each node; return the directories by node."""
         return {node: self._write_log(folder / node, log) for node, log in self.logs.items()}
 
     def _write_log(self, path, log):

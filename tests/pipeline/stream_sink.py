@@ -1,4 +1,4 @@
-"""Runs a stream of logs, batch after batch into a folder that a restart writes again alike."""
+"""Runs a stream of logs and writes each batch to a folder, which a restart overwrites alike."""
 
 from pathlib import Path
 
@@ -12,21 +12,21 @@ from tests.patience import PROCESS_WITHIN_S
 COLUMNS = ("physic_offset", "queue_id", "queue_offset", "uniq_key", "record_ok")
 
 
-# Spark gives the Python that reads a stream 10 s to start, and has no setting for it: on a machine
-# that is too busy the query ends, and is started again, as an operator would do.
+# Spark waits 10 s for the start of the Python process that reads a stream, and has no setting for
+# it.  On a machine that is too busy the query ends, and is started again, like an operator would.
 _STARTED_TOO_SLOWLY = "Python worker failed to connect back"
 _STARTS_MAX = 20
 
 
 def has_started_too_slowly(error):
-    """Whether a query ended because its Python did not start in time."""
+    """Return whether a query ended because its Python process did not start in time."""
     return error is not None and _STARTED_TOO_SLOWLY in str(error)
 
 
 class StreamSink:
-    """One query with its checkpoint; ``rows`` are what it has written.
+    """One query with its checkpoint; ``rows`` returns what it has written.
 
-    A batch that a stopped query had begun is written again by the next one, over the first.
+    If a query is stopped within a batch, the next query overwrites that batch.
     """
 
     def __init__(self, spark, folder: Path, stores, columns=COLUMNS, **options):
@@ -35,10 +35,10 @@ class StreamSink:
         self.stores = [str(store) for store in stores]
         self.columns = columns
         self.options = options
-        self.begun = self.written = 0  # batches, of all queries
+        self.begun = self.written = 0  # numbers of batches, of all queries
 
     def start(self, *, available_now=True, **options):
-        """Start a query, which goes on at the checkpoint where there is one."""
+        """Start a query; it continues from the checkpoint, if any."""
         frame = read_stream(self.spark, self.stores, self.columns, **(self.options | options))
         writer = frame.writeStream.foreachBatch(self._write)
         writer = writer.option("checkpointLocation", str(self.folder / "checkpoint"))
@@ -47,7 +47,7 @@ class StreamSink:
         ).start()
 
     def run(self, **options):
-        """Read all that is there; give the rows written since the folder was made."""
+        """Read all available messages; return the rows of all batches so far."""
         for left in reversed(range(_STARTS_MAX)):
             query = self.start(**options)
             try:
@@ -66,16 +66,16 @@ class StreamSink:
         self.written += 1
 
     def tables(self):
-        """Give each batch's rows, in the order in which the tasks had them."""
+        """Yield each batch's rows, in the order of its tasks."""
         for folder in sorted(self.folder.glob("batch-*")):
             if (folder / "_SUCCESS").exists():
                 files = sorted(folder.glob("part-*"))
                 yield pa.concat_tables(pq.read_table(file) for file in files)
 
     def rows(self):
-        """Give all rows, batch after batch."""
+        """Return all rows, batch after batch."""
         return [row for table in self.tables() for row in table.to_pylist()]
 
     def offsets(self):
-        """Give the rows' offsets."""
+        """Return the physical offsets of all rows."""
         return [row["physic_offset"] for row in self.rows()]

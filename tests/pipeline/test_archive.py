@@ -1,4 +1,4 @@
-"""Archives: what comes back is byte for byte what went in, and a second run adds nothing."""
+"""Archives restore logs byte for byte, and archiving again adds nothing."""
 
 import json
 import os
@@ -41,7 +41,7 @@ ODD_TOPICS = (
 
 
 def cmp(left, right):
-    """Hold two logs against each other with another program."""
+    """Compare two logs with diff(1)."""
     done = subprocess.run(
         ["diff", "-r", str(left / "commitlog"), str(right / "commitlog")],
         check=False,
@@ -52,7 +52,7 @@ def cmp(left, right):
 
 
 def listing(path):
-    """Every file of a directory, with its bytes."""
+    """Return every file of a directory, with its bytes."""
     return {
         str(file.relative_to(path)): file.read_bytes()
         for file in sorted(path.rglob("*"))
@@ -62,7 +62,7 @@ def listing(path):
 
 @pytest.fixture
 def in_process(monkeypatch):
-    """What tasks do, done here: for tests that are not about Spark."""
+    """Do the work of Spark's tasks in this process, and yield the segments they process."""
     calls = []
 
     def write_segments(_spark, rows, **options):
@@ -82,7 +82,7 @@ def in_process(monkeypatch):
 
 
 def odd_store(path):
-    """A log of topics that no file system or table likes, of several days, with a damaged place."""
+    """Write a damaged log of several days, with topics that suit no file system or table."""
     log = LogBuilder()
     for number, topic in enumerate(ODD_TOPICS * 3):
         fields = {"store_timestamp_ms": 1_700_000_000_000 + number * 5_000_000}
@@ -94,8 +94,8 @@ def odd_store(path):
     return log.write(path, data=data), log
 
 
-def test_every_golden_log_comes_back_equal(spark, golden, tmp_path):
-    """By ``cmp``: fillers, a torn end, damage, zeros; and once more nothing is done."""
+def test_golden_logs_are_restored_byte_for_byte(spark, golden, tmp_path):
+    """So are fillers, a torn end, damage and zeros; a second run of both jobs changes nothing."""
     for name in ("clean", "crashed_torn"):
         kept, back = tmp_path / f"{name}.archive", tmp_path / name
         first = archive(spark, str(golden / name), out=str(kept), segments=["all"])
@@ -115,8 +115,8 @@ def test_every_golden_log_comes_back_equal(spark, golden, tmp_path):
     assert again.files == restored.files == ()
 
 
-def test_an_archive_is_a_table_of_all_messages(spark, golden, tmp_path):
-    """Spark reads it with topic and date; any Parquet reader takes a file."""
+def test_archive_is_a_table_of_all_messages(spark, golden, tmp_path):
+    """Spark adds the columns topic and date; any Parquet reader can read a single file."""
     archive(spark, str(golden / "clean"), out=str(tmp_path / "a"), segments=["all"])
     table = read_archive(spark, str(tmp_path / "a"))
     rows = table.where("topic IS NOT NULL").orderBy("physic_offset").collect()
@@ -137,8 +137,8 @@ def test_an_archive_is_a_table_of_all_messages(spark, golden, tmp_path):
     assert file.metadata.row_group(0).column(0).compression == "ZSTD"
 
 
-def test_odd_topics_and_damage_come_back(spark, tmp_path):
-    """Names that a path cannot hold, days no calendar has; the table still knows the topics."""
+def test_odd_topics_and_damage_are_restored(spark, tmp_path):
+    """The topics suit no path, and some times no calendar; the table still has the topics."""
     store, _ = odd_store(tmp_path / "d")
     archive(spark, str(store), out=str(tmp_path / "a"), segments=["all"])
     restore(spark, str(tmp_path / "a"), out=str(tmp_path / "back"))
@@ -150,8 +150,8 @@ def test_odd_topics_and_damage_come_back(spark, tmp_path):
     assert all(".." not in path.parts for path in (tmp_path / "a").rglob("*"))
 
 
-def test_the_commands_print_and_exit(spark, golden, capsys, tmp_path):
-    """``pipeline run archive`` and ``restore``: a table, JSON, and one line where it is refused."""
+def test_commands_print_results_and_set_exit_codes(spark, golden, capsys, tmp_path):
+    """They print a table or JSON, and refuse a changed file in at most three lines."""
     kept, store = str(tmp_path / "a"), str(golden / "clean")
     assert main(["pipeline", "run", "archive", store, "--out", kept, "-o", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -165,10 +165,10 @@ def test_the_commands_print_and_exit(spark, golden, capsys, tmp_path):
     file = next((tmp_path / "a" / "data").rglob("*.parquet"))
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     assert main([*restoring, str(tmp_path / "c")]) == 4
-    told = capsys.readouterr().err
-    assert f"{file} has changed: its SHA-256 differs from the manifest's" in told
-    assert "restore the file" in told
-    assert len(told.splitlines()) <= 3
+    printed = capsys.readouterr().err
+    assert f"{file} has changed: its SHA-256 differs from the manifest's" in printed
+    assert "restore the file" in printed
+    assert len(printed.splitlines()) <= 3
     assert not (tmp_path / "c").exists()
 
 
@@ -176,15 +176,15 @@ def test_the_commands_print_and_exit(spark, golden, capsys, tmp_path):
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_golden_logs_in_process(in_process, golden, tmp_path, name):
-    """All of them."""
+def test_golden_logs_are_restored_in_process(in_process, golden, tmp_path, name):
+    """It tests all golden logs, because this is fast."""
     archive(None, str(golden / name), out=str(tmp_path / "a"), segments=["all"])
     restore(None, str(tmp_path / "a"), out=str(tmp_path / "back"))
     cmp(golden / name, tmp_path / "back")
 
 
 def random_log(generator, path):
-    """A log with flips, holes of zeros, a cut, another begin, sometimes a short file."""
+    """Write a log with flips, holes of zeros, and sometimes a cut or a min offset above 0."""
     log = LogBuilder(min_offset=generator.choice([0, 3 * FILE_SIZE]))
     for _ in range(generator.randrange(1, 90)):
         size = generator.choice([0, 1, 30, 300, 1500])
@@ -200,8 +200,8 @@ def random_log(generator, path):
     return log.write(path, data=data or b"\0")
 
 
-def test_random_damaged_logs_come_back(in_process, tmp_path):
-    """Whatever a file holds, the same bytes are restored."""
+def test_random_damaged_logs_are_restored(in_process, tmp_path):
+    """The bytes are the same, no matter what the files hold."""
     generator = random.Random(11)
     for number in range(15):
         path = tmp_path / str(number)
@@ -211,8 +211,8 @@ def test_random_damaged_logs_come_back(in_process, tmp_path):
         cmp(store, path / "back")
 
 
-def test_what_is_chosen(in_process, tmp_path):
-    """By name, by time, by expiry; without a choice all but the last; two choices are refused."""
+def test_selects_segments_by_name_time_or_expiry(in_process, tmp_path):
+    """By default it selects all but the last segment; two criteria at once are refused."""
     log = LogBuilder().fill(120)
     store = log.write(tmp_path / "d")
     names = sorted(file.name for file in (store / "commitlog").iterdir())
@@ -239,8 +239,8 @@ def test_what_is_chosen(in_process, tmp_path):
     assert not (tmp_path / "f").exists()
 
 
-def test_a_log_that_grows_is_archived_again(in_process, tmp_path):
-    """Its last segment takes the place of what it was; files of before go."""
+def test_grown_segment_is_archived_again(in_process, tmp_path):
+    """The new version replaces the old one, whose files are deleted."""
     log = LogBuilder().fill(20)
     store = log.write(tmp_path / "d")
     archive(None, str(store), out=str(tmp_path / "a"), segments=["all"])
@@ -257,8 +257,8 @@ def test_a_log_that_grows_is_archived_again(in_process, tmp_path):
     cmp(grown, tmp_path / "back")
 
 
-def test_a_copy_of_the_log_is_not_archived_again(in_process, tmp_path):
-    """A slave's files, or copies, have other times: the bytes decide."""
+def test_equal_copy_of_a_log_is_not_archived_again(in_process, tmp_path):
+    """A copy, such as a slave's, has other modification times; only the bytes count."""
     log = LogBuilder().fill(80)
     store = log.write(tmp_path / "d")
     archive(None, str(store), out=str(tmp_path / "a"))
@@ -274,12 +274,12 @@ def test_a_copy_of_the_log_is_not_archived_again(in_process, tmp_path):
 
 
 class Killed(BaseException):
-    """What a kill is to the code."""
+    """Stands for a kill: no handler of ``Exception`` catches it."""
 
 
 @pytest.mark.parametrize("step", range(12))
-def test_killed_in_the_middle_the_next_run_finishes(in_process, monkeypatch, tmp_path, step):
-    """At each rename, and while the manifest is written: nothing is there twice, or missing."""
+def test_next_run_completes_a_killed_one(in_process, monkeypatch, tmp_path, step):
+    """The kill is at a rename or a write of the manifest; no file is duplicated or missing."""
     log = LogBuilder().fill(60)
     log.add(b"x", topic="other")
     store = log.write(tmp_path / "d")
@@ -301,7 +301,7 @@ def test_killed_in_the_middle_the_next_run_finishes(in_process, monkeypatch, tmp
     for entry in manifest.values():
         assert all((tmp_path / "a" / file.path).exists() for file in entry.files)
     left[0] = 10**6
-    # What a task that was killed left.
+    # A killed task leaves such a folder.
     (tmp_path / "a" / "_staging" / f"{0:020d}.dead").mkdir(parents=True)
     archive(None, str(store), out=str(tmp_path / "a"), segments=["all"])
     clean = archive(None, str(store), out=str(tmp_path / "clean"), segments=["all"])
@@ -316,8 +316,8 @@ def test_killed_in_the_middle_the_next_run_finishes(in_process, monkeypatch, tmp
     assert clean.summary["segments"] == 4
 
 
-def test_a_failed_task_leaves_what_the_next_run_uses(spark, monkeypatch, tmp_path):
-    """A task that raises is one clear error; nothing is in the manifest, and the next run works."""
+def test_next_run_succeeds_after_a_failed_task(spark, monkeypatch, tmp_path):
+    """The first one raises one clear error, and writes no manifest."""
     store = LogBuilder().fill(80).write(tmp_path / "d")
     write_segments = archive_job.write_segments
 
@@ -334,8 +334,8 @@ def test_a_failed_task_leaves_what_the_next_run_uses(spark, monkeypatch, tmp_pat
     assert listing(tmp_path / "a") == listing(tmp_path / "b")
 
 
-def test_a_segment_that_changes_meanwhile_is_refused(in_process, monkeypatch, tmp_path):
-    """It is read twice; what differs is not archived."""
+def test_segment_that_changes_while_it_is_archived_is_refused(in_process, monkeypatch, tmp_path):
+    """The job reads it twice, and archives nothing if the bytes differ."""
     log = LogBuilder().fill(80)
     store = log.write(tmp_path / "d")
     inner = archive_folder.archive_segment
@@ -359,8 +359,8 @@ def test_a_segment_that_changes_meanwhile_is_refused(in_process, monkeypatch, tm
     assert read_manifest(DISK, str(tmp_path / "a")) is None
 
 
-def test_a_full_disk_is_one_error_and_leaves_nothing(in_process, monkeypatch, tmp_path):
-    """What pyarrow cannot write is named as no space, with what to do; its half file goes."""
+def test_full_disk_is_one_error_without_leftovers(in_process, monkeypatch, tmp_path):
+    """Pyarrow's error becomes DiskFullError with a hint, and the partial file is deleted."""
     store = LogBuilder().fill(80).write(tmp_path / "d")
     writer = archive_files._parquet_writer
     monkeypatch.setattr(archive_files, "_parquet_writer", lambda _path: writer("/dev/full"))
@@ -373,10 +373,8 @@ def test_a_full_disk_is_one_error_and_leaves_nothing(in_process, monkeypatch, tm
 
 
 @pytest.mark.parametrize(("writers", "is_one"), [(12, True), (5, False)])
-def test_a_segment_of_many_topics_has_a_file_for_each(
-    in_process, monkeypatch, tmp_path, writers, is_one
-):
-    """However many chunks are read; of more topics than files may be open, some have several."""
+def test_segment_has_one_file_for_each_topic(in_process, monkeypatch, tmp_path, writers, is_one):
+    """Even if it is read in many chunks; with more topics than open files, some have several."""
     log = LogBuilder(file_size=65_536)
     for number in range(60):
         log.add(b"x", topic=f"t{number % 12}")
@@ -396,8 +394,8 @@ def test_a_segment_of_many_topics_has_a_file_for_each(
     cmp(store, tmp_path / "back")
 
 
-def test_bytes_that_no_row_has_are_no_archive(in_process, monkeypatch, tmp_path):
-    """Rows that lack a part of a segment are not taken for it: expiry would delete the rest."""
+def test_segment_with_missing_rows_is_not_archived(in_process, monkeypatch, tmp_path):
+    """Otherwise expiry would delete bytes that exist nowhere else."""
     store = LogBuilder().fill(80).write(tmp_path / "d")
     rows = archive_files.segment_rows
     monkeypatch.setattr(archive_files, "segment_rows", lambda *log: list(rows(*log))[1:])
@@ -406,8 +404,8 @@ def test_bytes_that_no_row_has_are_no_archive(in_process, monkeypatch, tmp_path)
     assert read_manifest(DISK, str(tmp_path / "a")) is None
 
 
-def test_another_brokers_archive_is_refused(in_process, tmp_path):
-    """The bytes of a segment differ: refused before anything is written."""
+def test_archive_of_another_broker_is_refused(in_process, tmp_path):
+    """It has other bytes for the same segment, and nothing is written."""
     store = LogBuilder().fill(80).write(tmp_path / "d")
     other = LogBuilder().fill(80, topic="theirs").write(tmp_path / "other")
     for name in ("d", "other"):
@@ -422,8 +420,8 @@ def test_another_brokers_archive_is_refused(in_process, tmp_path):
     assert listing(tmp_path / "a") == before
 
 
-def test_what_is_no_archive_is_not_written_to(in_process, tmp_path):
-    """A directory of other things; no store; an archive that a job is writing."""
+def test_refuses_other_folders_missing_stores_and_locked_archives(in_process, tmp_path):
+    """A folder of other files stays unchanged; without a store no archive is created."""
     store = LogBuilder().fill(80).write(tmp_path / "d")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
@@ -453,19 +451,19 @@ def test_what_is_no_archive_is_not_written_to(in_process, tmp_path):
         ("订单", "订单"),
     ],
 )
-def test_a_topic_is_written_into_a_path_as_spark_does(topic, name):
-    """So Spark reads it back."""
+def test_topic_is_escaped_in_a_path_like_spark_does(topic, name):
+    """So Spark reads the same topic back."""
     assert partition_name(topic) == name
 
 
-def test_a_long_topic_is_cut_and_stays_its_own():
-    """Two that differ at the end have two names, both short enough."""
+def test_long_topics_get_short_distinct_names():
+    """These two differ only at the end."""
     left, right = (partition_name("%" * 100 + end) for end in "ab")
     assert left != right
     assert max(len(left), len(right)) < 200
 
 
-def test_an_archive_without_a_manifest_may_be_gone_on_with(tmp_path):
-    """What a first run that was killed left is one."""
+def test_archive_without_a_manifest_can_be_continued(tmp_path):
+    """A first run that was killed leaves such a folder."""
     (tmp_path / "a" / "_staging").mkdir(parents=True)
     assert ArchiveFolder.open(DISK, str(tmp_path / "a")).segments == {}

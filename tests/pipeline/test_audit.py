@@ -1,4 +1,4 @@
-"""The audit: it finds every byte that differs, and agrees with ``hastore log diff``."""
+"""The audit finds every byte that differs, and agrees with ``hastore log diff``."""
 
 import json
 import os
@@ -24,16 +24,16 @@ FLIPS = 200
 
 
 def diff(left, right):
-    """What ``hastore log diff`` says."""
+    """Return the report of ``hastore log diff``."""
     return diff_logs(DISK, find_log(DISK, str(left)), find_log(DISK, str(right)))
 
 
 def assert_agrees(master, replicas, result):
-    """Each replica's verdict, range and first difference are those of ``hastore log diff``."""
+    """Check each replica's verdict, range and first difference against ``hastore log diff``."""
     for replica, seen in zip(replicas, result.summary["replicas"], strict=True):
         report = diff(master, replica)
         damage = None if report.damage is None else report.damage.physic_offset
-        told = {
+        reported = {
             "replica": str(replica),
             "verdict": report.verdict.value,
             "common_from": report.common_from,
@@ -43,12 +43,12 @@ def assert_agrees(master, replicas, result):
             "damaged_alike_at": damage,
         }
         if report.first_difference is not None:
-            del told["damaged_alike_at"]  # log diff looks for it only where the bytes are alike
-        assert {name: seen[name] for name in told} == told
+            del reported["damaged_alike_at"]  # log diff searches it only if the bytes are equal
+        assert {name: seen[name] for name in reported} == reported
 
 
 def test_golden_logs_agree_with_log_diff(spark, golden, golden_copy):
-    """Java's master and replica are equal; torn, other and half-expired logs are what they are."""
+    """Java's master and replica are equal; the others are torn, different or partly expired."""
     expired = golden_copy("crashed", to="expired")
     (expired / "commitlog" / f"{0:020d}").unlink()
     master = golden / "crashed"
@@ -70,8 +70,8 @@ def test_golden_logs_agree_with_log_diff(spark, golden, golden_copy):
     assert pair.summary["by_segment"] == pair.summary["by_topic"] == []
 
 
-def test_a_replica_ahead_of_its_master_is_found_with_strict(spark, tmp_path):
-    """The common range is alike, so without it the verdict is prefix, as for one that is behind."""
+def test_replica_ahead_of_its_master_is_a_finding_with_strict(spark, tmp_path):
+    """The common range is equal, so the verdict is prefix, as if the replica lagged."""
     log = LogBuilder().fill(60)
     replica = log.write(tmp_path / "replica")
     master = log.write(tmp_path / "master", data=log.data[: log.offsets[50]])
@@ -81,8 +81,8 @@ def test_a_replica_ahead_of_its_master_is_found_with_strict(spark, tmp_path):
         assert found.summary["replicas"][0]["bytes_behind"] == log.offsets[50] - log.end
 
 
-def test_a_flipped_byte_in_each_of_200_copies_is_found(spark, tmp_path):
-    """One job over 200 replicas, a byte of a record flipped in each: named, as log diff does."""
+def test_finds_a_flipped_byte_in_each_of_200_copies(spark, tmp_path):
+    """One job checks 200 replicas, and names the same offsets as log diff."""
     generator = random.Random(5)
     log = LogBuilder().fill(60)
     master = log.write(tmp_path / "master")
@@ -101,12 +101,12 @@ def test_a_flipped_byte_in_each_of_200_copies_is_found(spark, tmp_path):
     assert len(result.rows) == 100
 
 
-def test_each_of_200_flipped_bytes_in_one_copy_is_found(spark, golden_copy, tmp_path):
-    """Whatever byte of a log is flipped, in a head, a body, a property, a filler: it is named."""
+def test_finds_each_of_200_flipped_bytes_in_one_copy(spark, golden_copy, tmp_path):
+    """The bytes are anywhere: in a header, a body, a property or a filler."""
     master, replica = golden_copy("clean"), golden_copy("clean", to="damaged")
     end = diff(master, replica).common_to
     generator = random.Random(4)
-    # One a record: a flipped size may hide what stands behind it.
+    # At most one each KiB: a flipped size may hide the records after it.
     flips = {}
     while len(flips) < FLIPS:
         at = generator.randrange(end)
@@ -130,7 +130,7 @@ def test_each_of_200_flipped_bytes_in_one_copy_is_found(spark, golden_copy, tmp_
         assert sum(row["different"] for row in places) == len(rows)
     assert len(result.rows) <= 100
     named = {row["differs_at"] for row in rows}
-    # Two in one record: the first byte is named, and the record.
+    # If a record has two, the row names the record and the first of them.
     starts = sorted({row["physic_offset"] for row in rows})
     for at in flips.values():
         start = max(place for place in starts if place <= at)
@@ -140,12 +140,12 @@ def test_each_of_200_flipped_bytes_in_one_copy_is_found(spark, golden_copy, tmp_
 
 
 def test_random_pairs_agree_with_log_diff(spark, tmp_path):
-    """Cut, expired, holed, flipped and grown copies: verdict and first byte are log diff's."""
+    """The copies are cut, expired, flipped or grown, or lack a file."""
     generator = random.Random(7)
     log = LogBuilder().fill(200)
     log.add(b"x" * 2000, topic="other").fill(40)
     master = log.write(tmp_path / "master")
-    inner = log.offsets[-1]  # the last record's own damage is a test of its own
+    inner = log.offsets[-1]  # another test damages the last record
 
     def flipped(*offsets):
         data = bytearray(log.data)
@@ -183,8 +183,8 @@ def test_random_pairs_agree_with_log_diff(spark, tmp_path):
     assert filler["topic"] is None
 
 
-def test_damage_in_the_last_record_is_no_mere_lag(spark, tmp_path):
-    """A last record unreadable, and not as the master's, differs; half of one does not."""
+def test_damaged_last_record_is_a_difference_not_lag(spark, tmp_path):
+    """A last record that is incomplete but equal so far is only lag."""
     log = LogBuilder().fill(30)
     master = log.write(tmp_path / "master")
     last = log.offsets[-1]
@@ -195,13 +195,13 @@ def test_damage_in_the_last_record_is_no_mere_lag(spark, tmp_path):
     assert [one["verdict"] for one in result.summary["replicas"]] == ["different", "prefix"]
     assert [(row["physic_offset"], row["differs_at"]) for row in result.rows] == [(last, last + 2)]
     assert pq.read_table(out / "audit.parquet").to_pylist() == result.rows
-    # A later audit that finds nothing leaves no table of what was found before.
+    # A later audit that finds nothing replaces the table of earlier findings.
     assert audit(spark, str(master), [str(master)], out=str(out)).files == result.files
     assert pq.read_table(out / "audit.parquet").num_rows == 0
 
 
 def test_equal_damage_on_both_sides_is_a_finding(spark, tmp_path):
-    """A replica that copied its master's damage is equal, and both are wrong."""
+    """The replica has copied its master's damage: they are equal, but both are wrong."""
     log = LogBuilder().fill(30)
     damaged = log.flipped(log.offsets[7] + 95)
     for name in ("a", "b"):
@@ -212,28 +212,28 @@ def test_equal_damage_on_both_sides_is_a_finding(spark, tmp_path):
     assert result.summary["replicas"][0]["damaged_alike_at"] == log.offsets[7]
 
 
-def test_the_command_prints_and_exits_with_4(spark, golden, golden_copy):
-    """``pipeline run audit`` says what differs as a table or JSON; 0 where nothing does."""
+def test_command_exits_with_4_if_logs_differ(spark, golden, golden_copy):
+    """It prints a table or JSON, and exits with 0 if the logs are equal."""
     replica = golden_copy("replica")
     path = replica / "commitlog" / f"{0:020d}"
     data = bytearray(path.read_bytes())
     data[300] ^= 1
     path.write_bytes(data)
     command = ["pipeline", "run", "audit", str(golden / "replica_master"), str(replica)]
-    told = CliRunner().invoke(root, [*command, "-o", "json"])
-    assert told.exit_code == 4, told.output
-    document = json.loads(told.stdout)
+    reported = CliRunner().invoke(root, [*command, "-o", "json"])
+    assert reported.exit_code == 4, reported.output
+    document = json.loads(reported.stdout)
     assert document["job"] == "audit"
     assert [row["differs_at"] for row in document["rows"]] == [300]
     shutil.copy(golden / "replica" / "commitlog" / path.name, path)
-    told = CliRunner().invoke(root, command)
-    assert told.exit_code == 0, told.output
-    assert "equal" in told.stdout
-    assert re.search(r"^missing +none$", told.stdout, re.MULTILINE)
+    reported = CliRunner().invoke(root, command)
+    assert reported.exit_code == 0, reported.output
+    assert "equal" in reported.stdout
+    assert re.search(r"^missing +none$", reported.stdout, re.MULTILINE)
 
 
-def test_bad_input_is_one_error(spark, golden, tmp_path):
-    """No store, and no replica: an error that says so, and nothing is written."""
+def test_bad_input_raises_one_clear_error(spark, golden, tmp_path):
+    """Without a store or a replica nothing is written."""
     out = tmp_path / "out"
     with pytest.raises(NotAStoreError, match="no such directory"):
         audit(spark, str(golden / "replica"), [str(tmp_path / "none")], out=str(out))

@@ -1,4 +1,4 @@
-"""What two logs hold, as intervals: no Spark is needed for these."""
+"""The ranges of two logs are compared as intervals, without Spark."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,21 +15,21 @@ SPANS = st.lists(
 
 
 def points(spans):
-    """The numbers in some spans."""
+    """Return the set of numbers in some spans."""
     return {point for span in spans for point in range(span.start, span.end)}
 
 
 @given(SPANS, SPANS)
-def test_subtracting_spans_is_subtracting_their_numbers(left, right):
-    """Merged and subtracted spans hold exactly the numbers that sets of them would."""
+def test_subtracted_spans_equal_subtracted_sets(left, right):
+    """Spans are compared with the sets of their numbers."""
     left, right = merged(left), merged(right)
     found = subtract(left, right)
     assert points(found) == points(left) - points(right)
     assert found == merged(found)
 
 
-def test_a_replica_without_front_middle_and_end_lacks_three_ranges(tmp_path):
-    """What one log's files do not hold of the other's is missing there, the rest is not."""
+def test_missing_ranges_are_those_without_files(tmp_path):
+    """The replica lacks its first file, one in the middle, and the end."""
     log = LogBuilder().fill(150)
     master = log.write(tmp_path / "master")
     replica = log.write(tmp_path / "replica", data=log.data[: log.offsets[140]])

@@ -1,4 +1,4 @@
-"""Every job on a real cluster: one master and two workers, processes of this machine."""
+"""Every job runs on a real cluster: a master and two workers, as processes of this machine."""
 
 import contextlib
 import json
@@ -58,7 +58,7 @@ class Daemon:
             )
 
     def wait_for(self, pattern):
-        """Give the match of what it says at last."""
+        """Wait until the log matches a pattern, and return the match."""
         deadline = time.monotonic() + READY_WITHIN_S
         while not (found := re.search(pattern, self.log.read_text())):
             assert self.process.poll() is None, self.log.read_text()
@@ -77,7 +77,7 @@ class Daemon:
 
 @pytest.fixture
 def cluster(tmp_path_factory):
-    """The URL of a master that has two workers; all on the loopback."""
+    """Start a master with two workers on the loopback, and yield its URL."""
     folder = tmp_path_factory.mktemp("cluster")
     package = "org.apache.spark.deploy"
     ports = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
@@ -96,8 +96,8 @@ def cluster(tmp_path_factory):
 
 
 @pytest.fixture
-def given(golden, tmp_path):
-    """What the jobs read: a store, a damaged copy, a history and what survived."""
+def job_input(golden, tmp_path):
+    """Write the input of the jobs: a store, a damaged copy, a history and a surviving log."""
     folder = tmp_path / "given"
     folder.mkdir()
     copy_store(golden / "clean", folder / "clean")
@@ -111,11 +111,11 @@ def given(golden, tmp_path):
     return folder
 
 
-def run_every_job(master, given, out):
-    """What came out, and how long it took."""
+def run_every_job(master, job_input, out):
+    """Return the printed results, and the seconds that they took."""
     begun = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "tests.pipeline.every_job", master, given, out],
+        [sys.executable, "-m", "tests.pipeline.every_job", master, job_input, out],
         cwd=REPO_ROOT,
         env={name: value for name, value in os.environ.items() if not name.startswith("SPARK_")},
         capture_output=True,
@@ -124,14 +124,14 @@ def run_every_job(master, given, out):
     )
     assert done.returncode == 0, done.stderr[-4_000:]
     print(f"{master}:", ", ".join(done.stderr.splitlines()))
-    out.with_suffix(".json").write_text(done.stdout)  # to look at where they differ
+    out.with_suffix(".json").write_text(done.stdout)  # to compare by hand if they differ
     return json.loads(done.stdout), time.monotonic() - begun
 
 
-def test_every_job_gives_on_a_cluster_what_it_gives_on_one_machine(cluster, given, tmp_path):
-    """Same rows, same counts, same bytes of files, from two executors as from local[2]."""
-    local, local_s = run_every_job("local[2]", given, tmp_path / "local")
-    spread, spread_s = run_every_job(cluster, given, tmp_path / "cluster")
+def test_every_job_has_the_same_results_on_a_cluster(cluster, job_input, tmp_path):
+    """Rows, counts and bytes of files from two executors equal those from local[2]."""
+    local, local_s = run_every_job("local[2]", job_input, tmp_path / "local")
+    spread, spread_s = run_every_job(cluster, job_input, tmp_path / "cluster")
     print(f"local[2] {local_s:.0f} s, two workers {spread_s:.0f} s")
     assert (local.pop("executors"), spread.pop("executors")) == (0, 2)
     assert len(local["files"]) > 30
@@ -146,5 +146,5 @@ def test_every_job_gives_on_a_cluster_what_it_gives_on_one_machine(cluster, give
 
 
 def without_times(found):
-    """The names of new index files are times."""
+    """Replace the times in the names of new index files."""
     return re.sub(r"\b20\d{15}\b", "TIME", json.dumps(found))

@@ -1,4 +1,4 @@
-"""`hastore pipeline …` as a person runs it; within one session, but for one whole process."""
+"""`hastore pipeline …` as a user runs it: most tests share a session, two start a process."""
 
 import json
 import os
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.xdist_group("spark")
 
 @pytest.fixture
 def run(spark, capsysbinary):
-    """Runs a command in this process, in the session of the tests: exit code, stdout, stderr."""
+    """Run a command in the tests' process and session; return exit code, stdout and stderr."""
 
     def call(*arguments):
         code = main([str(argument) for argument in arguments])
@@ -38,20 +38,20 @@ def run(spark, capsysbinary):
 
 @pytest.fixture
 def store(tmp_path):
-    """A whole store of 30 messages."""
+    """Write an undamaged store of 30 messages."""
     return LogBuilder().fill(30).write(tmp_path / "whole")
 
 
 @pytest.fixture
 def damaged(tmp_path):
-    """A store with one byte flipped, and the offset of its record."""
+    """Write a store with one flipped byte; return it and the offset of that record."""
     log = LogBuilder().fill(30)
     path = log.write(tmp_path / "damaged", data=log.flipped(log.offsets[20] + 100))
     return path, log.offsets[20]
 
 
-def test_verify_of_a_whole_store_exits_with_0(run, store):
-    """One JSON document on stdout and nothing on stderr."""
+def test_verify_of_an_undamaged_store_exits_with_0(run, store):
+    """It prints one JSON document on stdout, and nothing on stderr."""
     code, out, err = run("pipeline", "run", "verify", store, "-o", "json")
     document = json.loads(out)
     assert (code, err) == (0, "")
@@ -61,8 +61,8 @@ def test_verify_of_a_whole_store_exits_with_0(run, store):
     assert not document["found"]
 
 
-def test_verify_of_a_damaged_store_exits_with_4_and_writes_all(run, damaged, tmp_path, spark):
-    """A table for a person that names the offset; all findings as Parquet instead of older ones."""
+def test_verify_of_a_damaged_store_exits_with_4(run, damaged, tmp_path, spark):
+    """It prints a table with the offset; its Parquet file of all findings replaces an older one."""
     path, offset = damaged
     out_dir = tmp_path / "found"
     write_table(spark.range(7), str(out_dir), "verify.parquet")
@@ -76,8 +76,8 @@ def test_verify_of_a_damaged_store_exits_with_4_and_writes_all(run, damaged, tmp
     assert [row["offset"] for row in table] == [offset]
 
 
-def test_a_table_that_fails_leaves_the_older_one(spark, tmp_path):
-    """Nothing is written halfway, and no part stays."""
+def test_failed_table_keeps_the_older_one(spark, tmp_path):
+    """No partial file is left."""
     write_table(spark.range(7), str(tmp_path), "t.parquet")
     with pytest.raises(PySparkException, match="halfway"):
         write_table(spark.range(9).selectExpr("raise_error('halfway')"), str(tmp_path), "t.parquet")
@@ -95,8 +95,8 @@ def test_a_table_that_fails_leaves_the_older_one(spark, tmp_path):
         ("export", "--to=a.csv"),
     ],
 )
-def test_what_is_no_store_is_refused_before_spark_starts(job, run, tmp_path, monkeypatch):
-    """A session takes seconds to start; a typing mistake is told at once."""
+def test_missing_store_is_refused_before_spark_starts(job, run, tmp_path, monkeypatch):
+    """Spark takes seconds to start; a typing mistake is reported at once."""
     (tmp_path / "history").write_text("")
     whole = LogBuilder().fill(3).write(tmp_path / "whole")
     words = [word.format(whole=whole, history=tmp_path / "history") for word in job]
@@ -106,7 +106,7 @@ def test_what_is_no_store_is_refused_before_spark_starts(job, run, tmp_path, mon
 
 
 @pytest.mark.parametrize(
-    ("job", "said"),
+    ("job", "message"),
     [
         (("rpo", "{tmp}/none.jsonl", "{whole}"), "none.jsonl is not a file"),
         (("report", "{whole}", "--history", "{tmp}/none.jsonl"), "there is no file"),
@@ -116,20 +116,20 @@ def test_what_is_no_store_is_refused_before_spark_starts(job, run, tmp_path, mon
         (("export", "{whole}", "--to", "{tmp}/a.csv", "--start", "soon"), "'soon' is not"),
     ],
 )
-def test_mistakes_are_told_before_spark_starts(job, said, run, tmp_path, monkeypatch):
-    """Files that are missing or in the way, formats and times that nobody knows."""
+def test_bad_options_are_reported_before_spark_starts(job, message, run, tmp_path, monkeypatch):
+    """Files are missing or in the way, formats or times invalid."""
     (tmp_path / "there.csv").write_text("")
     whole = LogBuilder().fill(3).write(tmp_path / "whole")
     words = [word.format(whole=whole, tmp=tmp_path) for word in job]
     monkeypatch.setattr("hastore_cli.pipeline.run.running_spark", None)
     code, out, err = run("pipeline", "run", *words)
     assert (code, out) == (2, "")
-    assert said in err
+    assert message in err
     assert is_one_line_with_a_next_step(err), err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected", "said"),
+    ("arguments", "expected", "message"),
     [
         (["{tmp}/nowhere"], 6, "nowhere: no such directory"),
         (["{tmp}/empty"], 6, "empty"),
@@ -144,8 +144,8 @@ def test_mistakes_are_told_before_spark_starts(job, said, run, tmp_path, monkeyp
     ],
 )
 @pytest.mark.usefixtures("store")
-def test_bad_input_is_one_line_with_a_next_step(run, tmp_path, arguments, expected, said):
-    """An exit code of its own, no traceback, and nothing is written."""
+def test_bad_input_is_one_line_with_a_next_step(run, tmp_path, arguments, expected, message):
+    """The exit code says what kind of error it is; nothing is written."""
     (tmp_path / "empty").mkdir()
     for name in ("file", "a,b"):
         (tmp_path / name).write_text("")
@@ -155,12 +155,12 @@ def test_bad_input_is_one_line_with_a_next_step(run, tmp_path, arguments, expect
     assert code == expected, err
     assert out == ""
     assert is_one_line_with_a_next_step(err), err
-    assert said in err
+    assert message in err
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_list_and_show_tell_of_every_job(run):
-    """Each job that is listed has a page, and its examples name it."""
+def test_list_and_show_describe_every_job(run):
+    """Each listed job has a page, and its examples name it."""
     code, out, _ = run("pipeline", "list", "-o", "json")
     assert code == 0
     jobs = [job["name"] for job in json.loads(out)["jobs"]]
@@ -176,8 +176,8 @@ def test_list_and_show_tell_of_every_job(run):
     assert run("pipeline", "show", "verify")[1].startswith("verify: ")
 
 
-def test_one_process_from_its_start_to_its_end(spark, store, tmp_path):
-    """Workers have nothing of hastore but the package; stdout is the document, stderr is empty."""
+def test_job_runs_in_its_own_process_with_the_worker_package(spark, store, tmp_path):
+    """Workers import hastore only from the package; stdout is the document, stderr empty."""
     package = tmp_path / "workers.zip"
     assert main(["pipeline", "package", "--out", str(package)]) == 0
     scratch = tmp_path / "scratch"
@@ -185,18 +185,18 @@ def test_one_process_from_its_start_to_its_end(spark, store, tmp_path):
     python = bare_python(tmp_path / "bare")
     kept = environment(PYSPARK_PYTHON=str(python), TMPDIR=str(scratch))
     del kept["PYTHONPATH"]
-    for name in ("JAVA_HOME", "SPARK_CONF_DIR", "SPARK_LOCAL_IP"):  # the fixture's session's own
+    for name in ("JAVA_HOME", "SPARK_CONF_DIR", "SPARK_LOCAL_IP"):  # set for the fixture's session
         kept.pop(name, None)
     command = [sys.executable, "-c", "from hastore_cli.main import main; raise SystemExit(main())"]
     target = tmp_path / "all.jsonl"
     arguments = ["pipeline", "run", "export", store, "--to", target]
     arguments += ["--master", "local[1]", "-o", "json"]
-    # As the tests' session takes its plans; with a user's conf one runs where a signal is sent.
+    # The settings of the tests' session; the test that sends a signal uses a user's defaults.
     for name in TEST_CONF:
         arguments += ["--conf", f"{name}={spark.conf.get(name)}"]
     done = subprocess.run(
         [*command, *arguments, "--py-files", package],
-        cwd=tmp_path,  # not the root of the repository: python -m looks there, too
+        cwd=tmp_path,  # not the root of the repository, from which python -m imports
         env=kept | {"PYTHONPATH": ""},
         capture_output=True,
         text=True,
@@ -208,8 +208,8 @@ def test_one_process_from_its_start_to_its_end(spark, store, tmp_path):
     assert list(scratch.iterdir()) == []
 
 
-def started(tmp_path, *arguments):
-    """A process of its own that runs a job, and where it keeps its temporary files."""
+def start_job(tmp_path, *arguments):
+    """Start a job in a new process; return it and the directory of its temporary files."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     command = [sys.executable, "-c", "from hastore_cli.main import main; raise SystemExit(main())"]
@@ -223,31 +223,31 @@ def started(tmp_path, *arguments):
     return process, scratch
 
 
-def ends_by(process, sent, is_time):
-    """Send a signal once it is time; the exit code tells of it, and stderr of nothing else."""
+def check_end(process, sent, is_time):
+    """Send a signal once ``is_time()`` is true; check the exit code, and for tracebacks."""
     deadline = time.monotonic() + PROCESS_WITHIN_S
     while not is_time():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(sent)
-    _, told = process.communicate(timeout=PROCESS_WITHIN_S)
-    assert process.returncode == 128 + sent, told
-    assert "Traceback" not in told
-    assert "bug" not in told
+    _, stderr = process.communicate(timeout=PROCESS_WITHIN_S)
+    assert process.returncode == 128 + sent, stderr
+    assert "Traceback" not in stderr
+    assert "bug" not in stderr
 
 
-def test_a_signal_while_a_job_is_busy_ends_it(store, tmp_path):
-    """Its answer is not waited for, and what it was writing goes; all conf is a user's."""
+def test_signal_ends_a_running_job_and_removes_its_files(store, tmp_path):
+    """The job does not wait for Spark's answer; it has a user's default settings."""
     target = tmp_path / "out" / "all.jsonl"
-    process, scratch = started(tmp_path, "export", store, "--to", target)
-    ends_by(process, signal.SIGTERM, lambda: list(target.parent.glob(".all.jsonl.unfinished/*")))
+    process, scratch = start_job(tmp_path, "export", store, "--to", target)
+    check_end(process, signal.SIGTERM, lambda: list(target.parent.glob(".all.jsonl.unfinished/*")))
     assert list(target.parent.iterdir()) == []
     assert list(scratch.glob("hastore-spark-*")) == []
 
 
 def bare_python(folder: Path) -> Path:
-    """An interpreter that has Spark and the compiled packages, and nothing else."""
+    """Make an interpreter that can import Spark and the compiled packages, and nothing else."""
     import isal
     import numpy as np
     import py4j

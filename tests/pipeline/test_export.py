@@ -1,4 +1,4 @@
-"""Exports against the record-by-record walk, in three formats; and back through a master."""
+"""Exports in three formats equal the walk record by record, and can be imported again."""
 
 import json
 import stat
@@ -28,8 +28,8 @@ BODIES = [
 ]  # fmt: skip
 
 
-def made_store(path):
-    """A store of bodies and properties that formats are known to trip over."""
+def hostile_store(path):
+    """Write a store of bodies and properties that formats often get wrong."""
     log = LogBuilder(file_size=1 << 20)
     for number, body in enumerate(BODIES * 2):
         properties = (
@@ -48,7 +48,7 @@ def made_store(path):
 
 
 def messages_of(path):
-    """An export's rows, as they would be sent."""
+    """Return the messages of an export, as an import would send them."""
     return [row.message for row in read_rows(find_files(str(path)))]
 
 
@@ -56,20 +56,20 @@ def lines_of(path):
     return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
-def is_whole(path):
-    """Nothing unfinished was left beside it, and nobody else's mode."""
+def is_complete(path):
+    """Return whether the export is readable, and no unfinished file is left beside it."""
     return not [one for one in path.parent.iterdir() if "unfinished" in one.name] and (
         path.is_dir() or stat.S_IMODE(path.stat().st_mode) & 0o400
     )
 
 
-def test_json_lines_of_a_golden_store_are_its_rows(spark, golden, tmp_path):
-    """Every field of every message, in the order of the log; bodies as text where they are text."""
+def test_json_lines_equal_the_rows_of_a_golden_store(spark, golden, tmp_path):
+    """All fields of all messages, in the order of the log; bodies that are text stay text."""
     path = tmp_path / "new" / "clean.jsonl"
     result = export(spark, str(golden / "clean"), str(path))
     rows = [row for row in walked(golden / "clean") if row["record_ok"]]
     lines = lines_of(path)
-    assert is_whole(path)
+    assert is_complete(path)
     assert result.files == (str(path),)
     assert result.summary["messages"] == len(lines) == len(rows) > 50
     assert result.summary["bytes"] == sum(row["size"] for row in rows)
@@ -82,9 +82,9 @@ def test_json_lines_of_a_golden_store_are_its_rows(spark, golden, tmp_path):
         assert sent is None or sent.body == row["body"]
 
 
-def test_three_formats_hold_the_same_and_lose_nothing(spark, tmp_path):
-    """Quotes, line ends, blanks, NULs and bytes, in bodies and in properties."""
-    store = made_store(tmp_path / "store")
+def test_three_formats_hold_the_same_messages(spark, tmp_path):
+    """Bodies and properties have quotes, line ends, blanks, NULs and bytes."""
+    store = hostile_store(tmp_path / "store")
     rows = walked(store)
     assert len(rows) == 2 * len(BODIES)
     for name in ("rows.jsonl", "rows.csv", "rows.parquet", "jsonl", "csv"):
@@ -92,7 +92,7 @@ def test_three_formats_hold_the_same_and_lose_nothing(spark, tmp_path):
         result = export(spark, str(store), str(path), file_format=path.suffix[1:] or name)
         assert result.summary["messages"] == len(rows), name
         assert result.summary["bodies_as_base64"] == 8, name
-        assert is_whole(path)
+        assert is_complete(path)
         assert path.is_file() == ("." in name)
         found = messages_of(path)
         for message, row in zip(found, rows, strict=True):
@@ -107,9 +107,9 @@ def test_three_formats_hold_the_same_and_lose_nothing(spark, tmp_path):
     assert dict(table.column("properties")[0].as_py())["TAGS"] == "t,0"
 
 
-def test_only_what_was_asked_for_is_there(spark, tmp_path):
-    """Topic, queue, tag, times and offsets; an export of nothing is an empty file."""
-    store = made_store(tmp_path / "store")
+def test_filters_select_messages(spark, tmp_path):
+    """They are topic, queue, tag, times and offsets; an empty export is an empty file."""
+    store = hostile_store(tmp_path / "store")
     rows = walked(store)
 
     def exported(name, **limits):
@@ -129,8 +129,8 @@ def test_only_what_was_asked_for_is_there(spark, tmp_path):
     assert exported("none.jsonl", topic="no such topic") == []
 
 
-def test_damage_is_left_out_and_counted(spark, tmp_path):
-    """One flipped byte costs one message, and the summary says so."""
+def test_damaged_messages_are_left_out_and_counted(spark, tmp_path):
+    """One flipped byte costs one message, and the summary counts it."""
     log = LogBuilder().fill(20)
     store = log.write(tmp_path / "store", data=log.flipped(log.offsets[7] + 100))
     result = export(spark, str(store), str(tmp_path / "rest.csv"))
@@ -139,7 +139,7 @@ def test_damage_is_left_out_and_counted(spark, tmp_path):
 
 
 def content(rows):
-    """What must come back: by queue, in order; not offsets, store times and hosts."""
+    """Return what must survive: by queue and in order, without offsets, store times and hosts."""
     queues = {}
     for row in rows:
         # Timers, and messages of transactions that were never committed.
@@ -148,7 +148,7 @@ def content(rows):
         own = {
             name: value
             for name, value in row["properties"].items()
-            # A message without a UNIQ_KEY is given one when it is sent.
+            # A message without a UNIQ_KEY gets one when it is sent.
             if name not in {"__CRC32#", "UNIQ_KEY"}
         }
         queues.setdefault((row["topic"], row["queue_id"]), []).append(
@@ -163,17 +163,17 @@ def content(rows):
     return queues
 
 
-async def test_an_export_that_is_imported_and_exported_again_is_the_same(spark, golden, tmp_path):
-    """A golden store through a fresh master: each queue has what it had, in its order."""
+async def test_export_import_export_round_trips(spark, golden, tmp_path):
+    """A golden store goes through a fresh master; each queue has the same messages in order."""
     first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
     in_thread = trio.to_thread.run_sync
     await in_thread(lambda: export(spark, str(golden / "clean"), str(first)))
     async with open_master(tmp_path / "m") as master:
         result = await in_thread(lambda: import_messages(str(first), master.address))
-        # Of a master that runs: its log is read while it is in use.
+        # The master is running, so its log is read while it is in use.
         await in_thread(lambda: export(spark, str(tmp_path / "m"), str(second)))
     before, after = content(lines_of(first)), content(lines_of(second))
-    # RocketMQ's store takes a topic that its server refuses.
+    # RocketMQ's store accepts a topic that its server refuses.
     too_long = [queue for queue in before if len(queue[0]) > 127]
     assert sum(len(before.pop(queue)) for queue in too_long) == result.summary["failed"] == 1
     assert list(result.summary["queues_refused"]) == [too_long[0][0]]
@@ -188,8 +188,8 @@ async def test_an_export_that_is_imported_and_exported_again_is_the_same(spark, 
     assert after == before
 
 
-def test_bad_input_is_one_clear_error_and_nothing_is_written(spark, tmp_path):
-    """What is there already stays; a name without a format; no store; half a store unreadable."""
+def test_bad_input_raises_one_clear_error(spark, tmp_path):
+    """Nothing is written, and an existing file stays as it was."""
     store = str(LogBuilder().fill(3).write(tmp_path / "store"))
     there = tmp_path / "there.jsonl"
     there.write_text("mine")

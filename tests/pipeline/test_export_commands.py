@@ -1,4 +1,4 @@
-"""`hastore pipeline run report|export|import` as a person runs them."""
+"""`hastore pipeline run report|export|import` as a user runs them."""
 
 import datetime as dt
 import json
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.xdist_group("spark")
 
 @pytest.fixture
 def run(capsysbinary):
-    """Runs a command in this process: exit code, stdout, stderr."""
+    """Run a command in this process; return exit code, stdout and stderr."""
 
     def call(*arguments):
         code = main(["pipeline", "run", *map(str, arguments)])
@@ -30,12 +30,12 @@ def run(capsysbinary):
 
 @pytest.fixture
 def store(tmp_path):
-    """A whole store of 30 messages."""
+    """Write an undamaged store of 30 messages."""
     return LogBuilder().fill(30).write(tmp_path / "whole")
 
 
-def test_an_export_is_told_in_a_line_each(run, spark, store, tmp_path):
-    """How many messages, and where they are now; the filters of the command reach the reader."""
+def test_export_applies_filters_and_prints_the_count(run, spark, store, tmp_path):
+    """It refuses to overwrite a file."""
     path = tmp_path / "some.jsonl"
     code, out, err = run("export", store, "--to", path, "--queue", 0, "--to-offset", 1000)
     lines = path.read_text().splitlines()
@@ -50,8 +50,8 @@ def test_an_export_is_told_in_a_line_each(run, spark, store, tmp_path):
 
 
 @pytest.fixture
-def far_west(monkeypatch):
-    """Local time is five hours or so behind UTC."""
+def new_york_time(monkeypatch):
+    """Set local time to that of New York, four or five hours before UTC."""
     with monkeypatch.context() as changed:
         changed.setenv("TZ", "America/New_York")
         time.tzset()
@@ -59,9 +59,9 @@ def far_west(monkeypatch):
     time.tzset()
 
 
-@pytest.mark.usefixtures("spark", "far_west")
-def test_times_are_those_of_every_command(run, tmp_path):
-    """Local without a zone, as for ``log find``; so long ago; both ends included."""
+@pytest.mark.usefixtures("spark", "new_york_time")
+def test_time_options_have_the_format_of_other_commands(run, tmp_path):
+    """A time without a zone is local, as for ``log find``, or an age; both ends are inclusive."""
     log = LogBuilder()
     for minute in range(10):
         log.add(b"", store_timestamp_ms=FIRST_MS + minute * 60_000)
@@ -78,8 +78,8 @@ def test_times_are_those_of_every_command(run, tmp_path):
     assert late.read_text() == ""
 
 
-def test_a_report_is_a_table_and_a_page(run, spark, store, tmp_path):
-    """One JSON document on stdout; the page where it was asked for."""
+def test_report_prints_json_and_writes_a_page(run, spark, store, tmp_path):
+    """Stdout is one JSON document that names the page."""
     page = tmp_path / "page.html"
     code, out, err = run("report", store, "--html", page, "--by", "queue", "-o", "json")
     document = json.loads(out)
@@ -91,7 +91,7 @@ def test_a_report_is_a_table_and_a_page(run, spark, store, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected", "said"),
+    ("arguments", "expected", "message"),
     [
         (["import", "{tmp}/none.jsonl", "--to", "127.0.0.1:1"], 2, "does not exist"),
         (["import", "{tmp}/bad.jsonl", "--to", "127.0.0.1:1"], 2, "line 2 is not JSON: oh"),
@@ -109,13 +109,13 @@ def test_a_report_is_a_table_and_a_page(run, spark, store, tmp_path):
     ],
 )
 @pytest.mark.usefixtures("spark", "store")
-def test_bad_input_is_one_line_with_a_next_step(run, tmp_path, arguments, expected, said):
-    """What and where, what to do next, and its exit code; nothing on stdout."""
+def test_bad_input_is_one_line_with_a_next_step(run, tmp_path, arguments, expected, message):
+    """The error says what is wrong and where; stdout is empty, and nothing is written."""
     (tmp_path / "good.jsonl").write_text('{"topic": "t", "body": "b"}\n')
     (tmp_path / "bad.jsonl").write_text('{"topic": "t", "body": "b"}\noh\n{}\n')
     before = sorted(tmp_path.iterdir())
     code, out, err = run(*(text.format(tmp=tmp_path) for text in arguments))
     assert (code, out) == (expected, "")
-    assert said in err
+    assert message in err
     assert len(err.splitlines()) <= 2
     assert sorted(tmp_path.iterdir()) == before

@@ -1,4 +1,4 @@
-"""Signals that wait for the end of a block."""
+"""Signals in a block are held until its end."""
 
 import os
 import signal
@@ -9,13 +9,13 @@ import pytest
 from hastore.pipeline.spark.held_signals import held_signals
 
 
-class Asked(Exception):
-    """By a program's own handler."""
+class OwnHandlerError(Exception):
+    """Raised by a program's own handler."""
 
 
 @pytest.fixture
 def handlers():
-    """Sets handlers; those of before are back behind the test."""
+    """Yield a function that sets handlers; the original ones are restored after the test."""
     before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield signal.signal
     for number, handler in before.items():
@@ -23,7 +23,7 @@ def handlers():
 
 
 def test_ctrl_c_acts_at_once_and_raises_at_the_end(handlers):
-    """The block runs on, and its own error does not hide that it was interrupted."""
+    """The block continues, and its own error does not hide the interruption."""
     handlers(signal.SIGINT, signal.default_int_handler)
     events = []
 
@@ -39,11 +39,11 @@ def test_ctrl_c_acts_at_once_and_raises_at_the_end(handlers):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_the_programs_own_handler_has_the_last_word(handlers):
-    """It is called with the signal that came first."""
+def test_program_handler_runs_at_the_end_with_the_first_signal(handlers):
+    """A second signal arrives while the first is handled."""
 
     def ask(number, frame):
-        raise Asked(number)
+        raise OwnHandlerError(number)
 
     handlers(signal.SIGTERM, ask)
     acted = []
@@ -54,22 +54,22 @@ def test_the_programs_own_handler_has_the_last_word(handlers):
             os.kill(os.getpid(), signal.SIGINT)
 
     handlers(signal.SIGINT, ask)
-    with pytest.raises(Asked) as asked, held_signals(act):
+    with pytest.raises(OwnHandlerError) as asked, held_signals(act):
         os.kill(os.getpid(), signal.SIGTERM)
     assert asked.value.args == (signal.SIGTERM,)
 
 
-def test_a_handler_that_raises_nothing_does_not_go_unnoticed(handlers):
-    """What the block was to make has been ended: it must not be used."""
-    told = []
-    handlers(signal.SIGHUP, lambda number, _: told.append(number))
+def test_raises_keyboard_interrupt_if_the_handler_returns(handlers):
+    """``act`` has ended the JVM, so the block's result must not be used."""
+    received = []
+    handlers(signal.SIGHUP, lambda number, _: received.append(number))
     with pytest.raises(KeyboardInterrupt), held_signals(lambda: None):
         os.kill(os.getpid(), signal.SIGHUP)
-    assert told == [signal.SIGHUP]
+    assert received == [signal.SIGHUP]
 
 
-def test_what_python_does_not_handle_is_left_alone(handlers):
-    """A signal that is ignored stays so, also where the block's code has set a handler for it."""
+def test_signals_without_a_python_handler_are_not_held(handlers):
+    """An ignored signal stays ignored, even if the block sets a handler for it."""
     handlers(signal.SIGINT, signal.SIG_IGN)
     handlers(signal.SIGTERM, signal.SIG_DFL)
     with held_signals(lambda: pytest.fail("acted")) as held:
@@ -80,8 +80,8 @@ def test_what_python_does_not_handle_is_left_alone(handlers):
     assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
-def test_a_handler_that_the_block_has_set_waits_too(handlers):
-    """And is gone behind it."""
+def test_handler_set_by_the_block_is_replaced_and_removed(handlers):
+    """The signal is still held, and the handler is gone after the block."""
     handlers(signal.SIGINT, signal.default_int_handler)
     acted = []
     with held_signals(lambda: acted.append(True)) as held:
@@ -92,7 +92,7 @@ def test_a_handler_that_the_block_has_set_waits_too(handlers):
     assert acted == []
 
 
-def test_other_threads_have_no_signals_to_hold():
+def test_other_threads_hold_no_signals():
     """Only the main thread may set handlers."""
     done = []
 

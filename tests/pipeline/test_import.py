@@ -1,4 +1,4 @@
-"""Import into real masters: what arrives, what is refused, and where to go on after a break."""
+"""Imports into real masters: delivery, refused messages, and where to continue after an error."""
 
 import json
 
@@ -26,7 +26,7 @@ def write(path, rows):
 
 
 def orders(count, **fields):
-    """Rows in turn for eight queues, of which each counts."""
+    """Return rows that go to eight queues in turn; each queue's rows are numbered."""
     return [
         {
             "topic": "orders",
@@ -41,12 +41,12 @@ def orders(count, **fields):
 
 
 async def imported(path, master, **options):
-    """Run the job as a person does, in a thread with its own loop."""
+    """Run the job in a thread with its own event loop, as a user does."""
     return await trio.to_thread.run_sync(lambda: import_messages(path, master.address, **options))
 
 
 def stored(path):
-    """Every message of a store, by the record-by-record walk."""
+    """Return all messages of a store, by the walk record by record."""
     disk = real_env().disk
     walker = LogWalker(disk, find_log(disk, str(path)))
     return [
@@ -56,8 +56,8 @@ def stored(path):
     ]
 
 
-async def test_everything_of_a_row_arrives_in_the_order_of_its_queue(tmp_path):
-    """Topic, queue, body, properties, flag and birth; a topic gets the queues that rows name."""
+async def test_all_fields_arrive_in_the_order_of_the_queue(tmp_path):
+    """The import creates the topic with as many queues as the rows name."""
     rows = orders(1_000, flag=5)
     path = write(tmp_path / "orders.jsonl", rows)
     async with open_master(tmp_path / "m") as master:
@@ -78,8 +78,8 @@ async def test_everything_of_a_row_arrives_in_the_order_of_its_queue(tmp_path):
         assert message.queue_offset == int(row["body"].split()[1]) // 8
 
 
-async def test_rows_that_were_sent_before_are_skipped(tmp_path):
-    """`--skip` counts rows over all parts; more than there are is an error, not nothing at all."""
+async def test_skip_counts_rows_over_all_parts(tmp_path):
+    """To skip more rows than there are is an error."""
     folder = tmp_path / "parts"
     folder.mkdir()
     write(folder / "part-00000.jsonl", orders(10))
@@ -94,8 +94,8 @@ async def test_rows_that_were_sent_before_are_skipped(tmp_path):
     ]
 
 
-async def test_a_message_that_is_refused_is_counted_and_the_next_ones_go_on(tmp_path):
-    """Too large for the node, and too large for a frame: found, with its place and the reason."""
+async def test_refused_messages_are_reported_and_the_rest_is_sent(tmp_path):
+    """One is too large for the node, one for a frame; the result has their places and reasons."""
     rows = orders(5)
     rows[1]["body"] = "x" * 300_000
     rows[3]["properties"] = {"P": "y" * 70_000}
@@ -116,8 +116,8 @@ async def test_a_message_that_is_refused_is_counted_and_the_next_ones_go_on(tmp_
     ]  # fmt: skip
 
 
-async def test_a_bad_line_anywhere_means_that_nothing_is_sent(tmp_path):
-    """All rows are looked at before the first of them goes out."""
+async def test_bad_line_prevents_the_whole_import(tmp_path):
+    """All rows are checked before the first is sent."""
     path = write(tmp_path / "orders.jsonl", [*orders(500), {"topic": "t", "body": 1}])
     async with open_master(tmp_path / "m") as master:
         with pytest.raises(ConfigError, match="line 501: body is not text"):
@@ -125,14 +125,14 @@ async def test_a_bad_line_anywhere_means_that_nothing_is_sent(tmp_path):
         assert master.max_offset == 0
 
 
-def test_no_master_there_is_one_clear_error(tmp_path):
-    """Nobody listens on the port."""
+def test_unreachable_master_raises_unreachable_error(tmp_path):
+    """No process listens on the port."""
     with pytest.raises(UnreachableError):
         import_messages(write(tmp_path / "one.jsonl", orders(1)), ("127.0.0.1", 1))
 
 
-async def test_a_broken_link_ends_it_and_says_where_to_go_on(tmp_path):
-    """Two of six are answered: those behind them are unknown, and may be there all the same."""
+async def test_broken_link_stops_the_import_and_reports_where_to_continue(tmp_path):
+    """Two of six rows are answered; the other four are unknown, and may have been stored."""
     rows = list(read_rows(find_files(write(tmp_path / "orders.jsonl", orders(6)))))
     tally = ImportTally()
     async with scripted_node() as (node, address), trio.open_nursery() as nursery:
@@ -152,7 +152,7 @@ async def test_a_broken_link_ends_it_and_says_where_to_go_on(tmp_path):
     assert "unknown whether" in tally.stopped_because
 
 
-def test_the_rows_before_the_first_unknown_one_are_certain():
+def test_rows_before_the_first_unknown_one_are_certain():
     """A later answer does not hide that an earlier one is missing."""
 
     class Row:

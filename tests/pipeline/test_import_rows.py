@@ -1,4 +1,4 @@
-"""Rows of an export as messages: three formats, and each thing that can be wrong with a row."""
+"""Rows of three formats become messages, and each possible error of a row is reported."""
 
 import base64
 import csv
@@ -31,7 +31,7 @@ def lines_of(path, *lines):
 
 
 def write(path, rows):
-    """Write rows as a format, from what is in the standard library and Arrow."""
+    """Write rows in the format of the path's suffix, by the standard library or Arrow alone."""
     columns = ["topic", "body", "body_encoding", "queue_id", "properties", "flag"]
     if path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -58,8 +58,8 @@ def write(path, rows):
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
-def test_the_three_formats_give_the_same_messages(tmp_path, suffix):
-    """Quotes, line ends, blanks and bytes come through; a row without a queue has none."""
+def test_three_formats_hold_the_same_messages(tmp_path, suffix):
+    """Quotes, line ends, blanks and bytes are kept; a row without a queue has none."""
     rows = read(write(tmp_path / f"rows.{suffix}", ROWS))
     assert [row.message for row in rows] == [
         Message("orders", HOSTILE_BODY.encode(), properties={"TAGS": "t", "é": "1"}, queue_id=3),
@@ -70,8 +70,8 @@ def test_the_three_formats_give_the_same_messages(tmp_path, suffix):
     assert [row.number for row in rows] == [1, 2, 3]
 
 
-def test_a_directory_is_its_parts_in_the_order_of_their_names(tmp_path):
-    """Rows are counted over all of them; what a writer left beside them is passed over."""
+def test_directory_is_read_in_the_order_of_its_part_names(tmp_path):
+    """Rows are counted over all parts; other files of the writer are skipped."""
     for number in (1, 0):
         write(tmp_path / f"part-0000{number}.jsonl", [{"topic": f"t{number}", "body": ""}] * 2)
     (tmp_path / "_SUCCESS").touch()
@@ -81,8 +81,8 @@ def test_a_directory_is_its_parts_in_the_order_of_their_names(tmp_path):
     assert rows[2].place == f"{tmp_path}/part-00001.jsonl, line 1"
 
 
-def test_tags_and_keys_stand_in_for_properties(tmp_path):
-    """What a person writes by hand needs no properties; the store's checksum is never sent."""
+def test_tags_and_keys_replace_properties(tmp_path):
+    """Rows written by hand need no properties; the store's checksum is never sent."""
     rows = read(
         write(
             tmp_path / "by_hand.jsonl",
@@ -96,16 +96,16 @@ def test_tags_and_keys_stand_in_for_properties(tmp_path):
     assert rows[1].message.properties == {"A": "2"}
 
 
-def test_a_users_flag_may_be_negative(tmp_path):
-    """It is a signed number of 32 bits that only the user reads; so does an export write it."""
+def test_flag_may_be_negative(tmp_path):
+    """It is a signed number of 32 bits that only users read; exports write it so, too."""
     for flag in (-1, -(2**31), 2**31 - 1):
         line = {"topic": "t", "body": "b", "flag": flag, "queue_offset": -1}
         (row,) = read(write(tmp_path / "flags.jsonl", [line]))
         assert row.message.flag == flag
 
 
-def test_what_a_broker_keeps_for_itself_is_left_out(tmp_path):
-    """Timers and halves of transactions; of a committed message the flag of that is taken off."""
+def test_internal_messages_of_a_broker_are_left_out(tmp_path):
+    """They are timers and half messages; a committed message loses its transaction flag."""
     rows = read(
         write(
             tmp_path / "all.jsonl",
@@ -144,8 +144,8 @@ def test_what_a_broker_keeps_for_itself_is_left_out(tmp_path):
         (b'{"topic": "t", "body": "b", "properties": {"a": 1}}', "not an object with text values"),
     ],
 )
-def test_a_bad_line_is_named(tmp_path, line, message):
-    """The file and the line, and what is wrong with it."""
+def test_bad_line_is_reported(tmp_path, line, message):
+    """The error names the file and the line, and says what is wrong."""
     path = lines_of(tmp_path / "bad.jsonl", b'{"topic": "t", "body": "good"}', line)
     with pytest.raises(ConfigError, match=message) as refused:
         read(path)
@@ -166,22 +166,22 @@ def test_a_bad_line_is_named(tmp_path, line, message):
         (b'"topic","body","properties"\n"t","b","{"\n', "line 2: properties are not JSON"),
     ],
 )
-def test_a_bad_line_of_csv_is_named(tmp_path, text, message):
-    """A record of several lines counts from its first."""
+def test_bad_line_of_csv_is_reported(tmp_path, text, message):
+    """If a record has several lines, the error names the first."""
     path = tmp_path / "bad.csv"
     path.write_bytes(text)
     with pytest.raises(ConfigError, match=message):
         read(path)
 
 
-def test_a_large_body_is_one_value_of_csv(tmp_path):
-    """More than the 128 KiB at which Python's csv stops by itself."""
+def test_csv_accepts_a_large_body(tmp_path):
+    """By default, Python's csv accepts at most 128 KiB."""
     (row,) = read(write(tmp_path / "large.csv", [{"topic": "t", "body": "x" * 300_000}]))
     assert len(row.message.body) == 300_000
 
 
-def test_what_is_no_export_is_refused(tmp_path):
-    """Nothing there, an empty directory, another kind of file, bytes that are no Parquet."""
+def test_refuses_paths_that_are_not_exports(tmp_path):
+    """A missing file, an empty directory, another kind of file, and invalid Parquet."""
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="does not exist"):
         read(tmp_path / "none.jsonl")

@@ -1,4 +1,4 @@
-"""The hint that names an extra names what pip can install: hastore is on no package index."""
+"""The hint to install an extra is a command that works: hastore is on no package index."""
 
 import json
 import re
@@ -14,8 +14,8 @@ from hastore.pipeline.spark.install_source import command_of, install_command
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_it_is_installed_from_where_it_came(tmp_path):
-    """A clone, an editable one, a wheel's file, an address, a repository; all else is unknown."""
+def test_install_command_names_the_original_source(tmp_path):
+    """It is a clone, a wheel, a URL or a repository; if it is unknown or gone, a placeholder."""
     clone, wheel = tmp_path / "my clone", tmp_path / "hastore-0.1.0-py3-none-any.whl"
     clone.mkdir()
     wheel.write_bytes(b"")
@@ -40,8 +40,8 @@ def test_it_is_installed_from_where_it_came(tmp_path):
         assert command_of(direct_url, "[spark]") == command
 
 
-def test_this_installation_is_known():
-    """Pip has written down where it was installed from; else nobody can know."""
+def test_install_command_of_this_installation():
+    """Pip has recorded the source of this installation."""
     written = metadata.distribution("hastore").read_text("direct_url.json")
     found = install_command("spark", "jre")
     if written is None or not json.loads(written)["url"].startswith("file:"):
@@ -49,8 +49,8 @@ def test_this_installation_is_known():
     assert re.fullmatch(r"pip install (-e )?'.+\[spark,jre\]'", found)
 
 
-def test_no_text_names_a_package_that_nobody_has_published():
-    """`pip install hastore` would fetch a stranger's package, or fail."""
+def test_no_text_recommends_an_unpublished_package():
+    """`pip install hastore` would install an unrelated package, or fail."""
     wrong = []
     for top in ("README.md", "docs", "cli", "hastore", "scenarios"):
         for path in [ROOT / top, *(ROOT / top).glob("**/*.*")]:
@@ -60,8 +60,8 @@ def test_no_text_names_a_package_that_nobody_has_published():
     assert wrong == []
 
 
-def test_the_hint_of_a_missing_package_says_so():
-    """By the command itself, with a package that cannot be imported."""
+def test_missing_package_hint_has_the_install_command():
+    """The command runs with a package that cannot be imported."""
     code = (
         "import sys; sys.modules['pyspark'] = None; from hastore_cli.main import main;"
         " sys.exit(main(['pipeline', 'show', 'verify']))"

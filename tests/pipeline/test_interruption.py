@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, SIGHUP and a kill while Spark starts, works and stops: nothing is left."""
+"""Signals and a kill while Spark starts, works or stops leave no process and no file."""
 
 import os
 import signal
@@ -16,11 +16,11 @@ from tests.pipeline.interrupted_at import INSTANTS, running
 from tests.support.commands.running import REPO_ROOT, environment
 from tests.support.store.log_builder import LogBuilder
 
-# Each test starts a JVM of its own: in one worker, but beside the one with the tests' session.
+# Each test starts a JVM, so all of them run in one worker, but not in that of the tests' session.
 pytestmark = [pytest.mark.xdist_group("spark-starts"), pytest.mark.timeout(600)]
 WITHIN_S = 500
 IN_THE_STOP = ("the stop begins", "the context is stopped", "the JVM ends")
-# One before there is a process, three while it starts, one in a job, one in the stop.
+# One before there is a process, three while it starts, one in a job.
 FEW = (
     "pyspark is imported",
     "the script has begun",
@@ -32,7 +32,7 @@ FEW = (
 
 @pytest.fixture
 def scratch(tmp_path):
-    """Where the process keeps its temporary files."""
+    """Make the directory for the temporary files of the process."""
     folder = tmp_path / "scratch"
     folder.mkdir()
     return folder
@@ -40,13 +40,13 @@ def scratch(tmp_path):
 
 @pytest.fixture
 def start(tmp_path, scratch):
-    """Starts a job in a process group of its own, which is sent a signal at an instant."""
+    """Yield a function that starts a job in a new process group and signals it at an instant."""
     store = LogBuilder().fill(30).write(tmp_path / "n1")
     mark = uuid.uuid4().hex
 
     def call(instant, sent):
         job = ["verify", store]
-        if instant in IN_THE_STOP:  # a job that is soon done
+        if instant in IN_THE_STOP:  # this job is short
             job = ["export", store, "--to", tmp_path / "all.jsonl"]
         job = ["pipeline", "run", *job, "--master", "local[1]"]
         for name, value in TEST_CONF.items():
@@ -67,11 +67,11 @@ def start(tmp_path, scratch):
         os.kill(number, signal.SIGKILL)
 
 
-def check_end(start, scratch, instant, sent, said):
-    """One line, the exit code that says which signal it was, no process and no file."""
+def check_end(start, scratch, instant, sent, expected_stderr):
+    """Check that output and exit code name the signal, and that no process or file is left."""
     process, mark = start(instant, sent)
     out, err = process.communicate(timeout=WITHIN_S)
-    assert (process.returncode, out, err) == (128 + sent, "", said)
+    assert (process.returncode, out, err) == (128 + sent, "", expected_stderr)
     assert running(mark) == {}
     assert list(scratch.iterdir()) == []
 
@@ -80,10 +80,10 @@ def check_end(start, scratch, instant, sent, said):
     "instant",
     [name if name in FEW else pytest.param(name, marks=pytest.mark.soak) for name in INSTANTS],
 )
-def test_ctrl_c_is_one_line_and_leaves_nothing(start, scratch, instant):
-    """Whatever Spark is at: what the JVM and py4j would tell of it is no news."""
-    said = "\n" if instant == "command line" else "interrupted\n"  # before it is a matter of Spark
-    check_end(start, scratch, instant, signal.SIGINT, said)
+def test_ctrl_c_prints_one_line_and_leaves_nothing(start, scratch, instant):
+    """The messages of the JVM and of py4j are not printed, no matter what Spark is doing."""
+    expected_stderr = "\n" if instant == "command line" else "interrupted\n"  # before Spark is used
+    check_end(start, scratch, instant, signal.SIGINT, expected_stderr)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
@@ -95,8 +95,8 @@ def test_ctrl_c_is_one_line_and_leaves_nothing(start, scratch, instant):
         pytest.param("the job is busy", marks=pytest.mark.soak),
     ],
 )
-def test_other_signals_end_a_job_as_well(start, scratch, instant, sent):
-    """As Ctrl-C does, by an exit code of their own."""
+def test_other_signals_end_a_job_too(start, scratch, instant, sent):
+    """They leave nothing either; the exit code is that of the signal."""
     check_end(start, scratch, instant, sent, f"ended by {sent.name}\n")
 
 
@@ -109,10 +109,10 @@ def test_other_signals_end_a_job_as_well(start, scratch, instant, sent):
         pytest.param("the job is busy", marks=pytest.mark.soak),
     ],
 )
-def test_no_jvm_outlives_a_process_that_was_killed(start, instant):
-    """It has no chance to clean up: the JVM sees the end of its input, and ends."""
+def test_jvm_ends_after_its_process_was_killed(start, instant):
+    """The process cannot clean up, but the JVM sees the end of its input."""
     process, mark = start(instant, signal.SIGKILL)
-    process.communicate(timeout=WITHIN_S)  # its end, and that of all that has its output
+    process.communicate(timeout=WITHIN_S)  # waits for all processes that hold its output
     assert process.returncode == -signal.SIGKILL
     deadline = time.monotonic() + WITHIN_S
     while running(mark):
@@ -121,8 +121,8 @@ def test_no_jvm_outlives_a_process_that_was_killed(start, instant):
 
 
 @pytest.mark.soak
-def test_a_program_goes_on_behind_an_interrupted_session(tmp_path, scratch):
-    """It catches KeyboardInterrupt and has another session; nothing is printed by py4j."""
+def test_program_continues_after_an_interrupted_session(tmp_path, scratch):
+    """It catches KeyboardInterrupt and starts another session; py4j prints nothing."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     mark = uuid.uuid4().hex
@@ -134,7 +134,7 @@ def test_a_program_goes_on_behind_an_interrupted_session(tmp_path, scratch):
         text=True,
         timeout=WITHIN_S,
         check=False,
-        start_new_session=True,  # it sends the signal to its group
+        start_new_session=True,  # it sends the signal to its process group
     )
     assert (done.stderr, done.stdout) == ("", "in its start\nin its work\n7 True\n")
     assert running(mark) == {}

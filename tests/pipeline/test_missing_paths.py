@@ -1,4 +1,4 @@
-"""Every job says of a path that is not there what it is to be, before Spark starts."""
+"""Every job reports a missing path before Spark starts."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from hastore_cli.pipeline.commands import _JOBS
 from tests.support.commands.running import is_one_line_with_a_next_step
 from tests.support.store.log_builder import LogBuilder
 
-# job: what is given, and the exit code; {no} is a path that is not there, {tmp} a directory.
+# job: arguments and exit code; {no} is a missing path, {whole} a store, {tmp} a directory.
 GIVEN = {
     "verify": ("{whole} {no}", 6),
     "audit": ("{whole} {no}", 6),
@@ -23,14 +23,14 @@ GIVEN = {
 }
 
 
-def test_all_jobs_are_tried():
-    """A new one has its line above."""
+def test_all_jobs_are_covered():
+    """A new job needs a line above."""
     assert set(GIVEN) == set(_JOBS)
 
 
 @pytest.mark.parametrize("job", GIVEN)
-def test_a_missing_path_is_one_line(job, tmp_path, monkeypatch, capsysbinary):
-    """It names the path, and what to do next; nothing is written."""
+def test_missing_path_is_one_line_with_a_next_step(job, tmp_path, monkeypatch, capsysbinary):
+    """The line names the path; nothing is written."""
     monkeypatch.setattr("hastore_cli.pipeline.run.running_spark", None)
     whole = LogBuilder().fill(3).write(tmp_path / "whole")
     before = sorted(tmp_path.rglob("*"))
@@ -39,8 +39,8 @@ def test_a_missing_path_is_one_line(job, tmp_path, monkeypatch, capsysbinary):
     given = [word.format(no=nowhere, whole=whole, tmp=tmp_path) for word in words.split()]
     code = main(["pipeline", "run", job, *given])
     captured = capsysbinary.readouterr()
-    told = captured.err.decode()
+    stderr = captured.err.decode()
     assert (code, captured.out) == (expected, b"")
-    assert is_one_line_with_a_next_step(told), told
-    assert nowhere in told
+    assert is_one_line_with_a_next_step(stderr), stderr
+    assert nowhere in stderr
     assert sorted(tmp_path.rglob("*")) == before

@@ -1,4 +1,4 @@
-"""What ``hastore.pipeline`` itself has: a few names, each imported when it is asked for."""
+"""The few public names of ``hastore.pipeline`` are imported when they are first used."""
 
 import subprocess
 import sys
@@ -21,14 +21,14 @@ def python(code):
     )
 
 
-def test_the_package_imports_nothing_until_a_name_is_used():
-    """Spark's workers, and who only asks for an error's class, need no Spark."""
+def test_package_imports_nothing_until_a_name_is_used():
+    """Spark's workers, and programs that only catch its errors, need not import pyspark."""
     done = python("import sys, hastore.pipeline as p; print('pyspark' in sys.modules, p.__all__)")
     assert done.stdout.startswith("False ['read', 'read_stream', 'register', 'spark_session']")
 
 
-def test_every_name_is_what_it_says():
-    """And is listed; another one is an AttributeError as of any module."""
+def test_public_names_resolve_to_objects_of_that_name():
+    """dir() lists them; any other name is an AttributeError, as in every module."""
     pytest.importorskip("pyspark")
     import hastore.pipeline as package
 
@@ -38,8 +38,8 @@ def test_every_name_is_what_it_says():
         _ = package.reed
 
 
-def test_without_spark_the_error_says_what_to_install():
-    """Not only which module is missing."""
+def test_error_without_spark_has_the_install_command():
+    """It also names the missing module."""
     done = python(WITHOUT + "p.read")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (

@@ -1,4 +1,4 @@
-"""A program that starts Spark by itself, by its interpreter's path: no venv is on PATH."""
+"""A program that starts Spark itself may be run without its venv on PATH."""
 
 import subprocess
 import sys
@@ -33,8 +33,8 @@ spark.stop()
 
 
 @pytest.fixture
-def elsewhere(tmp_path):
-    """An environment in which `python3` is another one than this, that has nothing."""
+def other_python_env(tmp_path):
+    """Return an environment in which `python3` is another interpreter, which does not work."""
     tools = tmp_path / "bin"
     tools.mkdir()
     (tools / "python3").write_text("#!/bin/sh\nexit 1\n")
@@ -46,15 +46,15 @@ def elsewhere(tmp_path):
     return kept
 
 
-def test_a_registered_source_runs_in_the_programs_own_interpreter(tmp_path, elsewhere):
-    """Not in the `python3` that is on PATH."""
+def test_registered_source_runs_in_the_interpreter_of_the_program(tmp_path, other_python_env):
+    """The `python3` on PATH is not used."""
     store = LogBuilder().fill(30).write(tmp_path / "n1")
     program = tmp_path / "tables.py"
     program.write_text(PROGRAM)
     done = subprocess.run(
         [sys.executable, program, store],
         cwd=tmp_path,
-        env=elsewhere,
+        env=other_python_env,
         capture_output=True,
         text=True,
         timeout=WITHIN_S,

@@ -1,4 +1,4 @@
-"""The file for --py-files: what is in it, and that workers need nothing else but what it says."""
+"""The file for --py-files holds all that workers need, except the packages it names."""
 
 import json
 import subprocess
@@ -14,19 +14,19 @@ from tests.support.commands.running import is_one_line_with_a_next_step
 
 @pytest.fixture
 def package(tmp_path):
-    """The file."""
+    """Build the file, and return its path."""
     path = tmp_path / "workers.zip"
     assert main(["pipeline", "package", "--out", str(path)]) == 0
     return path
 
 
-def test_the_same_installation_gives_the_same_bytes():
-    """So that a build can be compared, and cached."""
+def test_builds_of_one_installation_are_identical():
+    """So a build can be compared, and cached."""
     assert build_worker_package() == build_worker_package()
 
 
-def test_it_has_sources_and_no_tests_caches_or_commands(package):
-    """Only what a worker may import."""
+def test_package_has_sources_but_no_tests_caches_or_commands(package):
+    """It has only what a worker may import."""
     names = zipfile.ZipFile(package).namelist()
     folders = {name.partition("/")[0] for name in names}
     assert {"hastore", "pyspark_hastore", "attr", "attrs", "trio", "structlog"} <= folders
@@ -36,8 +36,8 @@ def test_it_has_sources_and_no_tests_caches_or_commands(package):
     assert len(names) == len(set(names))
 
 
-def test_every_module_that_workers_run_is_imported_from_the_file_alone(package, tmp_path):
-    """With the compiled packages beside it and no site-packages."""
+def test_workers_import_all_their_modules_from_the_file(package, tmp_path):
+    """They have the compiled packages, but no site-packages."""
     pytest.importorskip("pyspark")
     from tests.pipeline.test_commands import bare_python
 
@@ -61,8 +61,8 @@ def test_every_module_that_workers_run_is_imported_from_the_file_alone(package, 
     assert done.stdout.startswith(str(package))
 
 
-def test_the_command_says_what_else_is_needed(tmp_path, capsys, monkeypatch):
-    """A path, a size, and the packages that a zip file cannot bring."""
+def test_command_names_what_else_workers_need(tmp_path, capsys, monkeypatch):
+    """It prints a path, a size, and the packages that cannot be in a zip file."""
     monkeypatch.chdir(tmp_path)
     assert main(["pipeline", "package", "-o", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -73,16 +73,16 @@ def test_the_command_says_what_else_is_needed(tmp_path, capsys, monkeypatch):
     assert "--py-files hastore-workers.zip" in capsys.readouterr().out
 
 
-def test_a_place_that_cannot_be_written_is_one_line(tmp_path, capsys):
-    """Nothing is left there."""
+def test_unwritable_path_is_one_line_with_a_next_step(tmp_path, capsys):
+    """No file is left."""
     (tmp_path / "file").write_text("")
     assert main(["pipeline", "package", "--out", str(tmp_path / "file" / "x.zip")]) != 0
     assert is_one_line_with_a_next_step(capsys.readouterr().err)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_it_is_built_where_spark_is_not_installed():
-    """Neither pyspark nor numpy is imported to build it."""
+def test_package_is_built_without_spark():
+    """The build imports neither pyspark nor numpy nor pyarrow."""
     program = (
         "import sys; sys.modules.update(pyspark=None, numpy=None, pyarrow=None);"
         "from hastore.pipeline.spark.worker_package import build_worker_package as build;"

@@ -1,4 +1,4 @@
-"""The page about the pipeline names what is there: columns, options, jobs, flags."""
+"""The pipeline's page names the columns, options, jobs and flags that exist."""
 
 import re
 import shlex
@@ -17,20 +17,20 @@ PAGE = "docs/pipeline.md"
 
 
 def first_cells(head):
-    """The names in the first column of the table that begins with ``head``."""
+    """Return the names in the first column of the table that begins with ``head``."""
     text = (REPO_ROOT / PAGE).read_text()
     table = text[text.index(head) :].split("\n\n")[0]
     cells = [line.split("|")[1] for line in table.splitlines()[2:]]
     return [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
 
 
-def test_the_columns_are_those_of_the_table():
-    """All of them, each once."""
+def test_page_lists_the_columns_of_the_table():
+    """It has all of them, each once."""
     assert sorted(first_cells("| column |")) == sorted(COLUMNS)
 
 
-def test_the_options_are_those_of_the_source():
-    """Those of a stream are told of in its own section."""
+def test_page_lists_the_options_of_the_source():
+    """Those of streams are in a separate section."""
     named = set(first_cells("| option |"))
     of_streams = {"startingOffset", "maxBytesPerTrigger", "failOnDataLoss"}
     assert named | of_streams | {"path", "paths"} == set(options._NAMES)
@@ -39,13 +39,13 @@ def test_the_options_are_those_of_the_source():
 
 
 def test_every_job_has_a_section():
-    """With its name in the heading."""
+    """Its heading has the name of the job."""
     headings = " ".join(re.findall(r"^### (.*):", (REPO_ROOT / PAGE).read_text(), re.MULTILINE))
     assert set(re.findall(r"\w+", headings)) == set(_JOBS)
 
 
-def test_commands_have_the_flags_that_they_are_shown_with(capsys):
-    """Each example's flags are in the command's --help."""
+def test_commands_have_the_flags_in_the_examples(capsys):
+    """They are in the --help of the command."""
     text = (REPO_ROOT / PAGE).read_text()
     shown = re.findall(r"^(?:\$ )?hastore (pipeline .*)$", text, re.MULTILINE)
     assert len(shown) > 15

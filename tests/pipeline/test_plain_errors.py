@@ -1,4 +1,4 @@
-"""What Spark says where a path is no store or a log is damaged: our text, and no traceback."""
+"""If a path is no store or a log is damaged, Spark shows our message without a traceback."""
 
 import os
 
@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("read", ["read", "readStream"])
-def test_a_missing_path_is_told_where_it_is_loaded(spark, tmp_path, read):
-    """On the first line, with what to do on the next."""
+def test_missing_path_is_reported_when_it_is_loaded(spark, tmp_path, read):
+    """It is on the first line, and the next step on the second."""
     path = f"{tmp_path}/nowhere"
     with pytest.raises(AnalysisException) as caught:
         getattr(spark, read).format("hastore").load(path)
@@ -32,16 +32,16 @@ def test_a_missing_path_is_told_where_it_is_loaded(spark, tmp_path, read):
     assert (str(error), error.hint) == (f"{path}: no such directory", second[len("next: ") :])
 
 
-def test_a_misspelt_option_is_told_without_a_traceback(spark, tmp_path):
-    """Where a schema is given it is told when the frame is used."""
+def test_unknown_option_is_reported_without_a_traceback(spark, tmp_path):
+    """With an explicit schema Spark reports it when the frame is used."""
     reader = spark.read.schema("topic STRING").format("hastore").option("tpoic", "orders")
     with pytest.raises(AnalysisException, match="format hastore has no option 'tpoic'") as caught:
         reader.load(str(tmp_path)).collect()
     assert "Traceback" not in str(caught.value)
 
 
-def test_damage_that_fails_a_task_is_told_without_a_traceback(spark, tmp_path):
-    """Of the worker; Spark says itself which task it was."""
+def test_damage_is_reported_without_a_traceback(spark, tmp_path):
+    """Spark adds which task failed."""
     log = LogBuilder().fill(30)
     path = log.write(tmp_path / "n1", data=log.flipped(log.offsets[20] + 100))
     frame = spark.read.format("hastore").option("mode", "FAILFAST").load(str(path))
@@ -51,8 +51,8 @@ def test_damage_that_fails_a_task_is_told_without_a_traceback(spark, tmp_path):
     assert "Traceback" not in str(caught.value)
 
 
-def test_only_errors_of_ours_lose_their_traceback(monkeypatch):
-    """A bug keeps it, and so does everything for those who debug."""
+def test_only_our_errors_lose_their_traceback(monkeypatch):
+    """Bugs keep it, and HASTORE_DEBUG keeps it for all errors."""
     monkeypatch.delenv("HASTORE_DEBUG", raising=False)
     monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
     with pytest.raises(KeyError), plain_errors():
@@ -69,5 +69,5 @@ def test_only_errors_of_ours_lose_their_traceback(monkeypatch):
 
 
 def is_hidden():
-    """What pyspark looks at."""
+    """Return the setting that pyspark reads."""
     return os.environ["SPARK_HIDE_TRACEBACK"]

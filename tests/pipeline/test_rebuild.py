@@ -1,4 +1,4 @@
-"""Consume queues and index from the log: RocketMQ's bytes, and those that a node's dispatch has."""
+"""Rebuilt consume queues and indexes equal RocketMQ's files, and those of a node's dispatch."""
 
 import json
 import random
@@ -57,7 +57,7 @@ LEVELS = DelayLevels.parse(CONFIG.message_delay_level)
 
 
 def contents(path):
-    """The files of both parts: queues by name, indexes in order (their names are times)."""
+    """Return consume queue files by name, and index files in order (their names are times)."""
     queues = path / "consumequeue"
     found = {
         str(file.relative_to(queues)): file.read_bytes()
@@ -70,8 +70,8 @@ def contents(path):
 # -- on Spark --------------------------------------------------------------------------------------
 
 
-def test_what_is_built_from_a_golden_log_is_rocketmqs(spark, golden, tmp_path):
-    """Every consume queue and every index file, byte for byte, and nothing beside them."""
+def test_golden_log_is_rebuilt_byte_for_byte_as_by_rocketmq(spark, golden, tmp_path):
+    """All consume queue and index files are equal, and there are no other files."""
     result = rebuild(spark, str(golden / "clean"), config=GOLDEN_CONFIG, out=str(tmp_path / "d"))
     assert contents(tmp_path / "d") == contents(golden / "clean")
     names = sorted(entry.name for entry in (tmp_path / "d").iterdir())
@@ -81,10 +81,10 @@ def test_what_is_built_from_a_golden_log_is_rocketmqs(spark, golden, tmp_path):
     assert sum(row["units"] for row in result.rows) == result.summary["units"]
 
 
-def test_random_stores_are_what_dispatch_built(spark, tmp_path):
-    """Transactions, delays, tags, keys, batches, many files, an expired front: as reput wrote them.
+def test_random_stores_are_rebuilt_as_dispatch_wrote_them(spark, tmp_path):
+    """Transactions, delays, tags, keys, batches and many files, the first of them expired.
 
-    The store itself is rebuilt: in its place, killed queues and a lost index included.
+    The store is rebuilt in place, with overwritten queues and a lost index file.
     """
     for seed in (1, 2):
         pair = random_pair(random.Random(seed), expires=seed > 1)
@@ -103,14 +103,14 @@ def test_random_stores_are_what_dispatch_built(spark, tmp_path):
 
 @pytest.fixture
 def golden_options(monkeypatch):
-    """The sizes of the golden stores, as a node's environment gives them."""
+    """Set the sizes of the golden stores in the environment, as for a node."""
     for name, value in GOLDEN_OPTIONS.items():
         monkeypatch.setenv(name, value)
 
 
 @pytest.mark.usefixtures("spark", "golden_options")
-def test_the_parts_and_the_command(golden, golden_copy, capsys, tmp_path):
-    """``pipeline run rebuild``: both, or the one that is asked for; refused over what is there."""
+def test_command_rebuilds_one_part_or_both(golden, golden_copy, capsys, tmp_path):
+    """It refuses to replace existing files without --force."""
     store = golden_copy("clean")
     (store / "consumequeue" / "mine").write_text("kept")
     names = {file.name for file in (store / "index").iterdir()}
@@ -127,18 +127,18 @@ def test_the_parts_and_the_command(golden, golden_copy, capsys, tmp_path):
     assert main([*command, "--consumequeue", *out]) == 0
     assert "wrote" in capsys.readouterr().out
     assert main([*command, *out]) == 6
-    told = capsys.readouterr().err
-    assert "consumequeue is there already" in told
-    assert "--force" in told
+    stderr = capsys.readouterr().err
+    assert "consumequeue is there already" in stderr
+    assert "--force" in stderr
     assert main([*command, *out, "--force"]) == 0
     assert contents(tmp_path / "out") == contents(golden / "clean")
 
 
-def test_damage_is_passed_over_and_counted(spark, tmp_path):
-    """Exit code 4; what is behind it is built, as ``log rebuild`` does."""
+def test_damage_is_skipped_and_counted(spark, tmp_path):
+    """Records after the damage are rebuilt, as by ``log rebuild``."""
     log = LogBuilder().fill(60)
     data = log.flipped(log.offsets[4] + 4)
-    data[log.offsets[30] + 100] ^= 1  # a body: checksums are not looked at
+    data[log.offsets[30] + 100] ^= 1  # a body: checksums are not verified
     store = log.write(tmp_path / "d", data=data)
     result = rebuild(spark, str(store), config=CONFIG, out=str(tmp_path / "out"))
     assert result.found
@@ -148,8 +148,8 @@ def test_damage_is_passed_over_and_counted(spark, tmp_path):
     assert contents(tmp_path / "out") == contents(store)
 
 
-def test_a_task_that_fails_changes_nothing(spark, golden_copy, monkeypatch):
-    """One error; the old files stay, nothing is left over, and the next run works."""
+def test_failed_task_changes_nothing(spark, golden_copy, monkeypatch):
+    """The old files stay, no other files remain, and the next run succeeds."""
     store = golden_copy("clean")
     wanted = contents(store)
     write_rows = rebuild_job.write_rows
@@ -174,7 +174,7 @@ def test_a_task_that_fails_changes_nothing(spark, golden_copy, monkeypatch):
 
 
 def random_pair(generator, *, expires):
-    """A store after a random life, cleanly stopped: what a node's own dispatch has written."""
+    """Return a store with random messages that was stopped cleanly, so dispatch is complete."""
     pair = StorePair()
     tags = (None, "red", "", "ä", "x" * 40)
     for number in range(generator.randrange(60, 120)):
@@ -209,27 +209,27 @@ def random_pair(generator, *, expires):
 
 
 def wanted_of(store, *, expires):
-    """What dispatch wrote; without what has expired, blanks instead: then ``log rebuild``'s."""
+    """Return what dispatch wrote; after expiry, what ``log rebuild`` writes, with blanks."""
     if expires:
         rebuild_here(ENV, str(store), CONFIG, consume_queues=True, index=True)
     return contents(store)
 
 
 def dump(disk, path):
-    """A store of a fake disk as real files."""
+    """Write the store of a fake disk as real files."""
     for name, data in disk.files("/d/").items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(data)
 
 
 def build_in_process(store, out, config, *, tasks, seed=0):
-    """What the job does, with lists for Spark; gives records, unreadable places and keys."""
+    """Do the job with lists instead of Spark; return records, unreadable places and keys."""
     log = find_log(DISK, str(store))
     records = RebuildRecords(DISK, log, LEVELS, with_units=True, with_keys=True)
     groups = group_ranges(DISK, find_ranges(DISK, str(store), Bounds()), tasks)
     batches = [b for group in groups for log_range in group for b in records.read(log_range)]
     rows = [row for batch in batches for row in batch.to_pylist()]
-    random.Random(seed).shuffle(rows)  # as a shuffle does
+    random.Random(seed).shuffle(rows)  # like Spark's shuffle
     found, units, keyed, none = (
         sorted((row for row in rows if row["kind"] == kind), key=lambda row: row["physic_offset"])
         for kind in (RECORDS, UNITS, KEYS, NO_RECORD)
@@ -270,16 +270,16 @@ def build_in_process(store, out, config, *, tasks, seed=0):
 
 
 @pytest.mark.parametrize("name", ["clean", "propcrc", "replica", "replica_master", "crashed"])
-def test_golden_logs_in_process(golden, tmp_path, name):
-    """All of them, in one task and in many."""
+def test_golden_logs_are_rebuilt_in_process(golden, tmp_path, name):
+    """It tests all golden logs, in one task and in seven."""
     for tasks in (1, 7):
         out = tmp_path / str(tasks)
         build_in_process(golden / name, out, GOLDEN_CONFIG, tasks=tasks)
         assert contents(out) == contents(golden / name)
 
 
-def test_random_stores_in_process(tmp_path):
-    """Many more of them, cut into any number of tasks: what dispatch wrote, byte for byte."""
+def test_random_stores_are_rebuilt_in_process(tmp_path):
+    """There are more of them than with Spark, in any number of tasks."""
     for seed in range(100, 110):
         generator = random.Random(seed)
         store, expires = tmp_path / str(seed), generator.random() < 0.5
@@ -289,8 +289,8 @@ def test_random_stores_in_process(tmp_path):
         assert contents(out) == wanted_of(store, expires=expires), seed
 
 
-def test_random_damaged_logs_in_process(tmp_path):
-    """Whatever a log holds, what ``log rebuild`` makes of it: gaps, repeated and mad offsets."""
+def test_random_damaged_logs_equal_log_rebuild(tmp_path):
+    """They have gaps, repeated and absurd queue offsets, and random bytes."""
     for seed in range(20):
         generator = random.Random(seed)
         log = LogBuilder(min_offset=generator.choice([0, 8192]))
@@ -330,8 +330,8 @@ def test_random_damaged_logs_in_process(tmp_path):
     ("keys", "ends_without_keys", "files"),
     [(0, False, 1), (0, True, 1), (9, False, 1), (10, False, 1), (10, True, 2), (21, True, 3)],
 )
-def test_how_many_files_there_are(keys, ends_without_keys, files):
-    """One at least; behind a full one another, once a record asks for it, key or not."""
+def test_plan_has_enough_index_files(keys, ends_without_keys, files):
+    """At least one; after a full one the next record begins another, even without a key."""
     plan = plan_index(
         ENV,
         IndexLayout(5, 11),
@@ -344,8 +344,8 @@ def test_how_many_files_there_are(keys, ends_without_keys, files):
     assert none.names == ()
 
 
-def test_a_bucket_reaches_into_every_file_it_has_keys_of():
-    """And into the one behind, where its last key is the last of a file."""
+def test_bucket_has_a_share_in_every_file_of_its_keys():
+    """If its last key fills a file, it has a share in the next file, too."""
     counts = [BucketKeys(0, 5), BucketKeys(3, 25), BucketKeys(4, 10), BucketKeys(9, 0)]
     plan = plan_index(ENV, IndexLayout(5, 11), counts, has_records=True, ends_without_keys=True)
     shares = [(share.bucket, share.file_number, share.first_number) for share in plan.shares]
@@ -357,8 +357,8 @@ def test_a_bucket_reaches_into_every_file_it_has_keys_of():
     assert len(plan.names) == 5
 
 
-def test_bad_input_is_refused_before_spark_is_asked(tmp_path):
-    """A node that runs, no store, a bare log, nothing to build: one error, nothing written."""
+def test_bad_input_is_refused_before_spark_is_used(tmp_path):
+    """A running node, no store, a log without a store, or nothing to build: nothing is written."""
     store = LogBuilder().fill(5).write(tmp_path / "d")
     with pytest.raises(NotAStoreError, match="no such directory"):
         rebuild(None, str(tmp_path / "none"), out=str(tmp_path / "out"))

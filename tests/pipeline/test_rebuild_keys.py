@@ -1,4 +1,4 @@
-"""Hashes of keys, all of a block at once: the same as Java's, text by text."""
+"""The hashes of a block's keys, computed at once, equal Java's hash of each text."""
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +18,8 @@ def expected(texts, begun, split):
 
 
 @given(st.lists(ascii_texts, max_size=20), st.booleans(), st.integers(0, 3))
-def test_hashes_are_those_of_each_text(texts, split, begin):
-    """Of whole values, and of the words in them; sliced columns too."""
+def test_block_hashes_equal_the_hash_of_each_text(texts, split, begin):
+    """Values are hashed whole or word by word; sliced columns work, too."""
     begun = [topic_hash("ab"[row % 2]) for row in range(len(texts))]
     column = pa.array(["before"] * begin + texts, pa.string()).slice(begin)
     pieces = words_of(column) if split else values_of(column)
@@ -30,15 +30,15 @@ def test_hashes_are_those_of_each_text(texts, split, begin):
 
 
 @given(st.lists(any_texts, max_size=20), st.booleans())
-def test_rows_with_other_texts_are_named(texts, split):
-    """Those, and no others, have to be read one by one."""
+def test_rows_with_other_texts_are_listed(texts, split):
+    """Exactly the rows that are not ASCII must be read one by one."""
     pieces = (words_of if split else values_of)(pa.array(["ä", *texts], pa.string()).slice(1))
     odd = [row for row, text in enumerate(texts) if text and not text.isascii()]
     assert pieces.odd_rows().tolist() == odd
 
 
-def test_the_number_that_has_no_absolute_value_is_0():
-    """Java's MIN_VALUE; a long key wraps as Java's int does."""
+def test_hash_of_min_value_is_zero():
+    """Java's MIN_VALUE has no absolute value; hashes of long keys wrap like Java's int."""
     for key in ("polygenelubricants", "x" * 3000, "~" * 500):
         begun = np.zeros(1, np.int64)
         assert values_of(pa.array([key])).hashes(begun).tolist() == hashes_of_names(0, [key])

@@ -1,4 +1,4 @@
-"""The report against a plain count in Python, over a golden store and one made with damage."""
+"""The report equals a plain count in Python, for a golden store and a damaged one."""
 
 import collections
 import datetime as dt
@@ -27,7 +27,7 @@ GAP_MS = 3_600_000
 
 
 def made_store(path):
-    """A store with skewed queues, keys that come again, duplicates, a gap, a flip and odd names."""
+    """Write a store with skewed queues, repeated keys, duplicates, a gap, a flip and odd names."""
     log = LogBuilder(file_size=1 << 16)
     topics = ["orders", "orders", "orders", "payments", "a b&c", HOSTILE]
     for number in range(1_200):
@@ -49,7 +49,7 @@ def made_store(path):
 
 
 def puts(path):
-    """Puts: answered after 2, 4 and 3000 ms, one that was not, and one that was not sent."""
+    """Write a history: puts answered after 2, 4 and 3000 ms, one unanswered, one not sent."""
     ends = [("ok", "PUT_OK", 0.002), ("ok", "PUT_OK", 0.004), ("ok", "FLUSH_SLAVE_TIMEOUT", 3.0)]
     lines = []
     for op, (kind, status, after_s) in enumerate(ends):
@@ -61,12 +61,12 @@ def puts(path):
     sent = [{"status": "SEND_OK", "latency_ms": 7.5}, {"status": "NO_ANSWER", "latency_ms": None}]
     lines.append({"schema": "hastore.produce/1", "messages": sent})
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    path.write_text(text + '{"type": "inv')  # its writer was killed
+    path.write_text(text + '{"type": "inv')  # the writer was killed
     return path
 
 
-def looks(path):
-    """Ten looks at a master with a slave that is behind in the last three."""
+def status_samples(path):
+    """Write ten status samples of a master, with a slave that lags in the last three."""
     lags = [0, 0, 0, 0, 0, 0, 0, 100, 200, 5_000]
     path.write_text(
         "".join(
@@ -88,14 +88,14 @@ def looks(path):
 
 @pytest.fixture(scope="module")
 def reported(spark, golden, tmp_path_factory):
-    """One report over a golden store and the made one, with everything written."""
+    """Run one report with all outputs, over a golden store and the damaged one."""
     folder = tmp_path_factory.mktemp("report")
     stores = [str(golden / "clean"), str(made_store(folder / "made"))]
     result = report(
         spark,
         stores,
         history=[str(puts(folder / "a history.jsonl"))],
-        metrics=[str(looks(folder / "looks.jsonl"))],
+        metrics=[str(status_samples(folder / "looks.jsonl"))],
         out=str(folder / "out"),
         html=str(folder / "page.html"),
     )
@@ -103,7 +103,7 @@ def reported(spark, golden, tmp_path_factory):
     return result, rows, folder
 
 
-def whole(rows):
+def intact_rows(rows):
     return [row for row in rows if row["record_ok"]]
 
 
@@ -112,17 +112,17 @@ def lag(row):
 
 
 def near(found, values, share):
-    """Whether a percentile lies where it must, to 0.1 % and the neighbours it is between."""
+    """Return whether a percentile is between the neighbours of its place, to 0.1 %."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     low, high = ordered[int(place)], ordered[min(int(place) + 1, len(ordered) - 1)]
     return low - abs(low) * 0.001 - 0.1 <= found <= high + abs(high) * 0.001 + 0.1
 
 
-def test_headline_figures_are_those_of_a_plain_count(reported):
-    """Damage is counted and left out of everything else."""
+def test_headline_figures_equal_a_plain_count(reported):
+    """Damage is counted, but left out of all other figures."""
     result, all_rows, _ = reported
-    rows = whole(all_rows)
+    rows = intact_rows(all_rows)
     summary = result.summary
     assert summary["messages"] == len(rows) > 1_400
     assert summary["damaged"] == len(all_rows) - len(rows) == 1
@@ -146,11 +146,11 @@ def test_headline_figures_are_those_of_a_plain_count(reported):
     assert not result.found
 
 
-def test_topics_are_counted_with_their_tags_queues_and_percentiles(reported):
-    """The lines of the table, largest first."""
+def test_topic_rows_have_tags_queues_and_percentiles(reported):
+    """The topic with the most messages comes first."""
     result, all_rows, _ = reported
     of_topic = collections.defaultdict(list)
-    for row in whole(all_rows):
+    for row in intact_rows(all_rows):
         of_topic[row["topic"]].append(row)
     order = sorted(of_topic, key=lambda topic: (-len(of_topic[topic]), topic))
     assert [row["topic"] for row in result.rows] == order
@@ -170,9 +170,9 @@ def parquet(folder, name):
 
 
 def test_parquet_has_all_minutes_keys_queues_duplicates_and_gaps(reported):
-    """What is too long for a table is in the files, whole."""
+    """The files are complete even where the printed table is cut."""
     result, all_rows, folder = reported
-    rows = whole(all_rows)
+    rows = intact_rows(all_rows)
     assert {f"{name}.parquet" for name in (*TABLES, "answers", "slave_lags")} | {"report.html"} == {
         path.name for path in (folder / "out").iterdir()
     }
@@ -204,8 +204,8 @@ def test_parquet_has_all_minutes_keys_queues_duplicates_and_gaps(reported):
     )
 
 
-def test_histories_and_metrics_tell_answers_and_slaves(reported):
-    """An unanswered put has no time, and the last line of a killed writer is left out."""
+def test_histories_and_metrics_yield_answer_times_and_slave_lags(reported):
+    """An unanswered put has no time, and a truncated last line is ignored."""
     summary = reported[0].summary
     times = {(row["waited_for"], row["status"]): row for row in summary["answers_ms"]}
     assert {name: row["puts"] for name, row in times.items()} == {
@@ -222,7 +222,7 @@ def test_histories_and_metrics_tell_answers_and_slaves(reported):
 
 
 class Page(html.parser.HTMLParser):
-    """What a page has in it: its tags, and what they refer to."""
+    """A parsed page: its tags, their references, and its text."""
 
     def __init__(self, text):
         super().__init__()
@@ -239,8 +239,8 @@ class Page(html.parser.HTMLParser):
         self.words.append(data)
 
 
-def test_the_page_stands_alone_and_escapes_what_it_shows(reported):
-    """No script, no address, no file; the name of a topic is text, whatever is in it."""
+def test_page_is_self_contained_and_escapes_names(reported):
+    """It refers to no script, address or file, and shows a topic's name as text."""
     result, _, folder = reported
     text = (folder / "page.html").read_text()
     assert text == (folder / "out" / "report.html").read_text()
@@ -261,8 +261,8 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(reported):
     assert len(ids) == len(set(ids))
 
 
-def test_each_table_that_can_be_asked_for_is_there(spark, tmp_path):
-    """`--by` gives the largest lines; an empty store gives none, and a page all the same."""
+def test_by_selects_each_of_the_tables(spark, tmp_path):
+    """A store without messages has no rows, but still a page."""
     log = LogBuilder()
     log.fill(3).write(tmp_path / "few")
     with report_tables(spark, [str(tmp_path / "few")]) as tables:
@@ -280,8 +280,8 @@ def test_each_table_that_can_be_asked_for_is_there(spark, tmp_path):
     assert "No messages" in page.read_text()
 
 
-def test_copies_of_a_log_are_named(spark, tmp_path):
-    """A master and its slave given together count everything twice, which is said."""
+def test_copies_of_a_log_are_reported(spark, tmp_path):
+    """A master and its slave together count everything twice."""
     log = LogBuilder().fill(20)
     stores = [str(log.write(tmp_path / name)) for name in ("master", "slave")]
     result = report(spark, stores, html=str(tmp_path / "page.html"))
@@ -289,8 +289,8 @@ def test_copies_of_a_log_are_named(spark, tmp_path):
     assert "Copies are counted twice" in (tmp_path / "page.html").read_text()
 
 
-def test_bad_input_is_one_clear_error_and_nothing_is_written(spark, tmp_path):
-    """A directory that is no store, files that are none, a line that is no JSON, a wrong word."""
+def test_bad_input_raises_one_clear_error(spark, tmp_path):
+    """Missing stores or files, invalid lines and an unknown table: no page is written."""
     store = str(LogBuilder().fill(3).write(tmp_path / "store"))
     page = tmp_path / "page.html"
     with pytest.raises(PySparkException) as caught:

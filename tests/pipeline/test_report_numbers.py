@@ -1,4 +1,4 @@
-"""How a report writes numbers, and where the borders of its buckets lie."""
+"""A report's numbers are short texts, and its buckets cover all values."""
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ YEAR_2200_MS = 7_258_118_400_000
 
 
 def spaced(text):
-    """A text with plain blanks."""
+    """Replace narrow spaces by plain ones."""
     return text.replace("\u202f", " ")
 
 
@@ -56,14 +56,14 @@ def spaced(text):
         (name_text(None), ""),
     ],
 )
-def test_a_number_is_short_and_has_its_unit(made, text):
+def test_number_text_is_short_and_has_its_unit(made, text):
     """Three digits are enough for a person."""
     assert spaced(made) == text
 
 
 @given(st.text())
-def test_a_name_is_one_line_of_bounded_length(name):
-    """Whatever bytes a topic has: no control character, none that turns the text around."""
+def test_name_text_is_one_short_line(name):
+    """A topic may have any bytes; control characters and changes of direction are not shown."""
     made = name_text(name)
     assert len(made) <= NAME_MAX
     assert made.encode().decode() == made  # no half of a surrogate pair
@@ -71,8 +71,8 @@ def test_a_name_is_one_line_of_bounded_length(name):
 
 
 @given(st.integers(1, YEAR_2200_MS), st.integers(0, YEAR_2200_MS))
-def test_the_buckets_of_an_axis_cover_all_times_and_fit_a_plot(first_ms, span_ms):
-    """Every time has a bucket; buckets are whole seconds or minutes of those counted."""
+def test_time_buckets_cover_all_times_and_fit_a_plot(first_ms, span_ms):
+    """A bucket is a whole number of the seconds or minutes that were counted."""
     last_ms = min(first_ms + span_ms, YEAR_2200_MS)
     axis = TimeAxis.covering(first_ms, last_ms)
     assert axis.begin_s <= first_ms // 1000
@@ -83,14 +83,14 @@ def test_the_buckets_of_an_axis_cover_all_times_and_fit_a_plot(first_ms, span_ms
     assert axis.width_text
 
 
-def test_bins_touch_each_other():
-    """Four of them are a factor."""
+def test_size_bins_are_adjacent():
+    """Four bins are a factor of two."""
     assert bin_edges(10, 3)[1] == bin_edges(10, 4)[0] == 10
     assert bin_edges(2, 40) == pytest.approx((1024, 1024 * 2**0.25))
 
 
-def test_what_is_not_shown_is_one_line_more():
-    """Totals stay right, whether the rest was collected or not."""
+def test_hidden_rows_are_summed_in_one_more_row():
+    """Totals stay right, even if the hidden rows were not collected."""
     rows = [{"topic": f"t{number}", "messages": 10 - number} for number in range(5)]
     shown = with_others(rows, {"messages": 100}, "topic", 12, 3)
     assert [row["messages"] for row in shown] == [10, 9, 8, 73]

@@ -1,4 +1,4 @@
-"""Restoring: an archive that is not whole gives nothing, and says in one line why."""
+"""An incomplete or damaged archive is not restored, and one line says why."""
 
 import pytest
 
@@ -25,7 +25,7 @@ DISK = real_env().disk
 
 
 def write_segments(_spark, rows, **options):
-    """What tasks do, done here: these tests are not about Spark."""
+    """Do the work of Spark's tasks in this process."""
     for number, (segment, is_complete, modified_ms) in enumerate(rows):
         attempt = f"attempt{number}"
         if "restoreTo" in options:
@@ -38,7 +38,7 @@ def write_segments(_spark, rows, **options):
 
 @pytest.fixture
 def archived(monkeypatch, tmp_path):
-    """Give a store's archive; the store is beside it, as ``d``."""
+    """Archive a store and return the archive; the store is beside it, as ``d``."""
     for module in (archive_job, restore_job):
         monkeypatch.setattr(module, "write_segments", write_segments)
     log = LogBuilder().fill(80).add(b"x" * 900, topic="big")
@@ -47,13 +47,13 @@ def archived(monkeypatch, tmp_path):
 
 
 def a_file(archived):
-    """Give one of its Parquet files: of the last segment, so that others are written before."""
+    """Return a Parquet file of the last segment, so that other segments are written before it."""
     segments = read_manifest(DISK, str(archived))
     return archived / segments[max(segments)].files[0].path
 
 
 def refused(archived, error, match):
-    """Restoring raises, and leaves nothing; gives the hint."""
+    """Check that restoring raises and writes nothing; return the hint."""
     out = archived.parent / "back"
     with pytest.raises(error, match=match) as caught:
         restore(None, str(archived), out=str(out))
@@ -61,8 +61,8 @@ def refused(archived, error, match):
     return caught.value.hint
 
 
-def test_a_flipped_byte_is_found_wherever_it_is(archived):
-    """In data, in the footer, in the magic: the file is named, nothing is written."""
+def test_flipped_byte_in_a_file_is_detected(archived):
+    """It is in the data, the footer or the magic; the error names the file."""
     path = a_file(archived)
     whole = path.read_bytes()
     for at in range(0, len(whole), len(whole) // 12):
@@ -73,8 +73,8 @@ def test_a_flipped_byte_is_found_wherever_it_is(archived):
         assert "copy of the archive" in hint
 
 
-def test_the_first_error_is_told_where_cleaning_up_fails_too(archived, monkeypatch, tmp_path):
-    """A task that still writes keeps a directory from being removed: that is not what was wrong."""
+def test_first_error_is_raised_even_if_the_clean_up_fails(archived, monkeypatch, tmp_path):
+    """A task that still writes may keep its directory from being removed."""
     path = a_file(archived)
     path.write_bytes(path.read_bytes()[:-1])
 
@@ -86,8 +86,8 @@ def test_the_first_error_is_told_where_cleaning_up_fails_too(archived, monkeypat
         restore(None, str(archived), out=str(tmp_path / "new"))
 
 
-def test_a_missing_or_shorter_file_is_named(archived):
-    """And what it should have been."""
+def test_missing_or_truncated_file_is_named(archived):
+    """The error about a truncated file has both sizes."""
     path = a_file(archived)
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
@@ -96,8 +96,8 @@ def test_a_missing_or_shorter_file_is_named(archived):
     refused(archived, LogDamagedError, f"{path.name} is missing")
 
 
-def test_a_manifest_that_lies_is_found_out(archived):
-    """Rows that do not give the segment's SHA-256 are not restored."""
+def test_wrong_hash_in_the_manifest_is_detected(archived):
+    """The restored rows must have the segment's SHA-256."""
     import attrs
 
     segments = read_manifest(DISK, str(archived))
@@ -120,14 +120,14 @@ def test_a_manifest_that_lies_is_found_out(archived):
         (b'{"format": "hastore.archive/1", "segments": 7}', "is no manifest"),
     ],
 )
-def test_a_manifest_that_is_none_is_one_error(archived, text, match):
-    """With its path and what to do."""
+def test_invalid_manifest_is_one_error_with_a_hint(archived, text, match):
+    """It is empty, lacks fields, or has another format."""
     (archived / "manifest.json").write_bytes(text)
     assert refused(archived, StoreError, match)
 
 
-def test_what_is_no_archive_is_said(archived, tmp_path):
-    """A store, or nothing at all."""
+def test_refuses_paths_that_are_not_archives(archived, tmp_path):
+    """A store, a missing path, and a segment that the archive does not have."""
     for path in (tmp_path / "d", tmp_path / "none"):
         with pytest.raises(NotAStoreError, match=r"is not an archive: it has no manifest\.json"):
             restore(None, str(path), out=str(tmp_path / "back"))
@@ -137,8 +137,8 @@ def test_what_is_no_archive_is_said(archived, tmp_path):
     assert not (tmp_path / "back").exists()
 
 
-def test_files_that_are_there_are_left_or_refused(archived, tmp_path):
-    """The same bytes stay; others are an error, and nothing is written beside them."""
+def test_existing_files_stay_if_equal_and_are_refused_if_not(archived, tmp_path):
+    """If one is refused, nothing else is written."""
     out = tmp_path / "back"
     first, second = f"{0:020d}", f"{FILE_SIZE:020d}"
     assert restore(None, str(archived), out=str(out), segments=[first]).rows[0]["restored"] == "now"
@@ -154,8 +154,8 @@ def test_files_that_are_there_are_left_or_refused(archived, tmp_path):
     assert (out / "commitlog" / second).read_bytes() == b"mine"
 
 
-def test_a_store_that_a_node_has_open_is_left_alone(archived, tmp_path):
-    """Its lock says so."""
+def test_store_of_a_running_node_is_refused(archived, tmp_path):
+    """The node holds the lock."""
     out = tmp_path / "back"
     out.mkdir()
     lock = StoreLock.take(DISK, str(out))

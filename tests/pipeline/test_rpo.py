@@ -1,4 +1,4 @@
-"""``rpo``: every put of a history against the logs that are left, and the checker's word for it."""
+"""``rpo`` compares every put of a history with the surviving logs, and agrees with the checker."""
 
 import json
 import os
@@ -26,7 +26,7 @@ WORLDS = 6
 
 
 class Quiet(random.Random):
-    """A world in which all goes well: one sync master, one slave, all PUT_OK."""
+    """A generator that causes no trouble: one sync master, one slave, all PUT_OK."""
 
     def random(self):
         return 0.5
@@ -42,25 +42,25 @@ class Quiet(random.Random):
 
 
 def write_world(folder, world_random, **options):
-    """Make a world up, with its history and its stores in ``folder``."""
+    """Draw a world, and write its history and its stores to ``folder``."""
     folder.mkdir()
     path = folder / "history.jsonl"
     with path.open("w") as sink:
         world = RpoWorld(world_random, sink=sink, **options)
     with path.open() as lines:
-        world.history = load_history(lines)  # what is written is all that is known
+        world.history = load_history(lines)  # the job knows only what is written
     return world, world.write_logs(folder)
 
 
 @pytest.fixture
 def quiet(tmp_path):
-    """A world of 12 puts, in both logs, all PUT_OK; gives it, its folder and its stores."""
+    """Return a world with 12 puts, PUT_OK and in both logs, its folder and its stores."""
     world, stores = write_world(tmp_path / "quiet", Quiet(), trouble=0)
     return world, tmp_path / "quiet", stores
 
 
-def test_mixed_histories_give_the_checkers_verdict(spark, tmp_path):
-    """Six worlds of lost, doubled, altered, damaged and foreign messages: the same counts."""
+def test_mixed_histories_agree_with_the_checker(spark, tmp_path):
+    """Six worlds have lost, duplicated, altered, damaged and unknown messages."""
     generator = random.Random(11)
     worlds, stores = [], {}
     for number in range(WORLDS):
@@ -86,7 +86,7 @@ def test_mixed_histories_give_the_checkers_verdict(spark, tmp_path):
         "acknowledged, lost"
     ] * fates[Fate.ACKNOWLEDGED_LOST]
 
-    # Each world by itself, by the checker and by the counts.
+    # Each world alone, by the checker and by the counts.
     broken = []
     for world in worlds:
         own = [tally for tally in seen if tally["node"] in world.logs]
@@ -100,11 +100,11 @@ def test_mixed_histories_give_the_checkers_verdict(spark, tmp_path):
     }
 
 
-def test_a_lost_message_is_named_with_its_second(spark, quiet, tmp_path):
-    """A survivor that lacks the last three: they are named, by status, topic and second."""
+def test_lost_messages_are_named_with_status_and_second(spark, quiet, tmp_path):
+    """The survivor lacks the last three, and has another body for one message."""
     world, folder, _ = quiet
     world.logs["b"] = world.logs["b"][:9]
-    # One more is there with another body, and one twice.
+    # One message has another body, and one is there twice.
     world.logs["b"][2] = Held("K2", b"another")
     world.logs["b"].append(world.logs["b"][4])
     stores = world.write_logs(tmp_path / "later")
@@ -112,9 +112,9 @@ def test_a_lost_message_is_named_with_its_second(spark, quiet, tmp_path):
     result = rpo(spark, str(folder / "history.jsonl"), [str(stores["b"])], out=str(out))
     assert result.found
     assert result.summary["verdict"] == "lost"
-    told = [(row["fate"], row["key"]) for row in result.rows]
+    reported = [(row["fate"], row["key"]) for row in result.rows]
     lost = [("acknowledged, lost", key) for key in ("K2", "K9", "K10", "K11")]
-    assert told == [*lost, ("acknowledged, duplicated", "K4")]
+    assert reported == [*lost, ("acknowledged, duplicated", "K4")]
     assert result.rows[0]["other_bodies"] == 1
     assert result.rows[0]["sent_at"].startswith("1970-01-01T00:00:00.5")
     assert result.summary["altered"] == 1
@@ -129,8 +129,8 @@ def test_a_lost_message_is_named_with_its_second(spark, quiet, tmp_path):
     }
 
 
-def test_a_survivor_cut_short_has_lost_what_was_behind(spark, quiet):
-    """A file cut in the middle of a record, and a log without files: lost, and no crash."""
+def test_truncated_survivor_has_lost_the_later_messages(spark, quiet):
+    """A file is cut in the middle of a record, then removed."""
     _, folder, stores = quiet
     path = stores["b"] / "commitlog" / f"{0:020d}"
     os.truncate(path, 700)
@@ -144,8 +144,8 @@ def test_a_survivor_cut_short_has_lost_what_was_behind(spark, quiet):
     assert result.summary["acknowledged_lost"] == 12
 
 
-def test_a_torn_last_line_is_left_out(spark, quiet, monkeypatch):
-    """What a killed producer leaves of its last line is no error: that put has no answer."""
+def test_torn_last_line_of_a_history_is_ignored(spark, quiet, monkeypatch):
+    """A killed producer leaves such a line; its put counts as unanswered."""
     _, folder, stores = quiet
     path = folder / "history.jsonl"
     lines = path.read_text().splitlines()
@@ -154,14 +154,14 @@ def test_a_torn_last_line_is_left_out(spark, quiet, monkeypatch):
     result = rpo(spark, str(path), [str(stores["a"])])
     assert result.summary["acknowledged_kept"] == 11
     assert result.summary["unknown_present"] == 1
-    # More of them than are looked at might hide a line that is none.
+    # Beyond the limit of bad lines, one that is not torn could go unnoticed.
     monkeypatch.setattr(history_lines, "_BAD_LINES_MAX", 1)
     with pytest.raises(NotAHistoryError, match="end in half a line"):
         rpo(spark, str(path), [str(stores["a"])])
 
 
-def test_a_file_that_is_no_history_is_named_with_its_line(spark, quiet, tmp_path):
-    """No JSON, no line of a history, an answer to nothing, two answers, a key twice."""
+def test_invalid_history_is_an_error_with_its_line(spark, quiet, tmp_path):
+    """No JSON, no event, answers without a put, two answers, and repeated puts or keys."""
     _, folder, stores = quiet
     store = str(stores["a"])
     good = (folder / "history.jsonl").read_text().splitlines()
@@ -187,10 +187,10 @@ def test_a_file_that_is_no_history_is_named_with_its_line(spark, quiet, tmp_path
         ],
     }  # fmt: skip
     out = tmp_path / "out"
-    path = tmp_path / "a [b]*{c} d.jsonl"  # signs that mean something to Spark
-    for told, lines in cases.items():
+    path = tmp_path / "a [b]*{c} d.jsonl"  # these characters are special to Spark
+    for reported, lines in cases.items():
         path.write_text("\n".join(lines) + "\n")
-        with pytest.raises(NotAHistoryError, match=re.escape(told)):
+        with pytest.raises(NotAHistoryError, match=re.escape(reported)):
             rpo(spark, str(path), [store], out=str(out))
     path.write_text("")
     with pytest.raises(NotAHistoryError, match="holds no put"):
@@ -205,24 +205,24 @@ def test_a_file_that_is_no_history_is_named_with_its_line(spark, quiet, tmp_path
 
 
 @pytest.mark.parametrize("name", ["_h.jsonl", ".h.jsonl", "h.jsonl._COPYING_"])
-def test_a_history_that_spark_would_pass_over_is_refused(tmp_path, name):
-    """Else what its puts were promised would count as kept; also in a glob, beside a good one."""
+def test_history_that_spark_would_ignore_is_refused(tmp_path, name):
+    """Otherwise its lost puts would go unnoticed; the same holds for a glob."""
     for path in (tmp_path / "h.jsonl", tmp_path / name):
         path.write_text("{}\n")
     with pytest.raises(ConfigError, match="silently ignores"):
         rpo(None, str(tmp_path / name), ["none"])
-    if not name.startswith("."):  # which a glob leaves out
+    if not name.startswith("."):  # a glob leaves those out
         with pytest.raises(ConfigError, match="silently ignores"):
             rpo(None, str(tmp_path / "*"), ["none"])
 
 
-def test_the_command_exits_with_4_where_something_is_lost(spark, quiet, tmp_path):
-    """``pipeline run rpo`` with all kept: no rows and 0; with a message less: its row, and 4."""
+def test_command_exits_with_4_if_a_message_is_lost(spark, quiet, tmp_path):
+    """It prints a row for the lost message; if all are kept, it exits with 0."""
     world, folder, stores = quiet
     command = ["pipeline", "run", "rpo", str(folder), *(str(path) for path in stores.values())]
-    told = CliRunner().invoke(root, [*command, "-o", "json"])
-    assert told.exit_code == 0, told.output
-    document = json.loads(told.stdout)
+    reported = CliRunner().invoke(root, [*command, "-o", "json"])
+    assert reported.exit_code == 0, reported.output
+    document = json.loads(reported.stdout)
     summary = document["summary"]
     assert (document["found"], document["rows"], summary["verdict"]) == (False, [], "kept")
     assert summary["acknowledged_kept"] == summary["puts"] == 12
@@ -230,7 +230,7 @@ def test_the_command_exits_with_4_where_something_is_lost(spark, quiet, tmp_path
     assert summary["by_second"] == []
     world.logs["b"].pop()
     less = world.write_logs(tmp_path / "less")["b"]
-    told = CliRunner().invoke(root, ["pipeline", "run", "rpo", str(folder), str(less)])
-    assert told.exit_code == 4, told.output
-    assert "acknowledged, lost  PUT_OK  K11" in told.stdout
-    assert told.stdout.index("verdict") < told.stdout.index("by status")
+    reported = CliRunner().invoke(root, ["pipeline", "run", "rpo", str(folder), str(less)])
+    assert reported.exit_code == 4, reported.output
+    assert "acknowledged, lost  PUT_OK  K11" in reported.stdout
+    assert reported.stdout.index("verdict") < reported.stdout.index("by status")

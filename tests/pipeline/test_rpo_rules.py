@@ -1,4 +1,4 @@
-"""The rules of ``rpo``, and the checker's out of its counts: no Spark is needed for these."""
+"""The rules of ``rpo``, and the checker's rules computed from its counts, without Spark."""
 
 import attrs
 from hypothesis import given, settings
@@ -20,7 +20,7 @@ RANDOMS = st.randoms(use_true_random=False)
 
 
 def one_put(**changes):
-    """An acknowledged, promised put that both survivors have."""
+    """Return an acknowledged, promised put that both survivors have."""
     same = {
         "node": "a",
         "outcome": "ok",
@@ -36,28 +36,28 @@ def one_put(**changes):
 
 
 def test_every_case_has_one_fate_and_every_fate_a_case():
-    """48 cases, ten fates: none is left out, and none cannot happen."""
+    """There are 48 cases and ten fates."""
     cases = list(all_fates())
     assert len({case[:5] for case in cases}) == len(cases) == 48
     assert {fate for *_, fate in cases} == set(Fate)
 
 
-def test_a_message_that_one_survivor_has_is_kept():
-    """The other one may lack it: a message survives in one log."""
+def test_message_in_one_survivor_is_kept():
+    """The other survivor may lack it."""
     assert verdict_of([one_put(present="01")]) is RpoVerdict.KEPT
     assert verdict_of([one_put(present="00")]) is RpoVerdict.LOST
 
 
-def test_what_only_the_master_was_to_have_is_lost_but_not_wrong():
-    """An ASYNC_MASTER's PUT_OK speaks for its own log: counted apart, wrong when asked for."""
+def test_unreplicated_loss_counts_only_with_strict():
+    """PUT_OK of an ASYNC_MASTER promises its own log only, so its loss is counted apart."""
     alone = [one_put(present="00", promised=False, puts=3)]
     assert count_fates(alone)[Fate.ALONE_LOST] == 3
     assert verdict_of(alone) is RpoVerdict.KEPT
     assert verdict_of(alone, strict=True) is RpoVerdict.LOST
 
 
-def test_lost_outweighs_broken():
-    """The verdict is the worst there is; a doubled, an altered, a failed message break it."""
+def test_lost_takes_precedence_over_broken():
+    """Duplicated, altered, and failed but stored messages break the rules."""
     broken = [
         one_put(repeated=True, extra=1),
         one_put(outcome="fail", status="MESSAGE_ILLEGAL"),
@@ -76,8 +76,8 @@ def test_lost_outweighs_broken():
 
 @settings(max_examples=300)
 @given(RANDOMS, st.sampled_from([0.0, 0.05, 0.3]))
-def test_the_checkers_rules_follow_from_the_counts(random, trouble):
-    """Whatever happened, counts by presence break the rules that the checker says are broken."""
+def test_counts_break_the_same_rules_as_the_checker(random, trouble):
+    """The counts are those by presence in the survivors."""
     world = RpoWorld(random, trouble=trouble)
     nodes = tuple(world.logs)
     tallies = [attrs.asdict(tally) for tally in world.tallies(nodes)]
@@ -88,17 +88,17 @@ def test_the_checkers_rules_follow_from_the_counts(random, trouble):
 
 @settings(max_examples=300)
 @given(RANDOMS)
-def test_the_verdict_is_lost_if_and_only_if_a_promised_message_is_nowhere(random):
-    """The verdict agrees with a look at each put of its own."""
+def test_verdict_is_lost_iff_a_promised_message_is_in_no_log(random):
+    """The expected value comes from checking each put alone."""
     world = RpoWorld(random)
     nodes = tuple(world.logs)
     tallies = world.tallies(nodes)
-    sound = {(held.key, held.body) for log in world.logs.values() for held in log if held.is_sound}
+    intact = {(held.key, held.body) for log in world.logs.values() for held in log if held.is_sound}
     lost = sum(
         put.label == "PUT_OK"
         and put.wait
         and world.term_of(put).role.value == "SYNC_MASTER"
-        and (put.key, put.key.encode() * 3) not in sound
+        and (put.key, put.key.encode() * 3) not in intact
         and not world.removals(put)[0]
         for put in world.history.operations
     )
@@ -106,9 +106,9 @@ def test_the_verdict_is_lost_if_and_only_if_a_promised_message_is_nowhere(random
     assert (verdict_of(tallies) is RpoVerdict.LOST) == bool(lost)
 
 
-def test_a_disagreement_names_the_rule_and_both_numbers():
-    """Somebody must be able to see which of the two is wrong."""
+def test_disagreement_names_the_rule_and_both_numbers():
+    """A person must be able to find out which number is wrong."""
     counts = dict.fromkeys(RULES, 0)
     seen = {rule.value: 0 for rule in RULES} | {"duplicate": 2}
-    told = disagreements(counts, seen)
-    assert told == ("duplicate: the checker counts 2, Spark 0",)
+    reported = disagreements(counts, seen)
+    assert reported == ("duplicate: the checker counts 2, Spark 0",)

@@ -1,4 +1,4 @@
-"""``hastore scenario run --spark``: Spark's word on a real run, and the checker's."""
+"""``hastore scenario run --spark`` compares Spark's verdict with the checker's on a real run."""
 
 import json
 
@@ -18,15 +18,15 @@ pytestmark = pytest.mark.xdist_group("spark")
 
 
 def test_spark_and_the_checker_agree_until_a_log_is_damaged(spark, tmp_path):
-    """A promotion: both say kept. A byte flipped behind the checker's back: they do not agree."""
+    """Both call a promotion kept; only Spark sees bytes that are flipped after the check."""
     command = ["scenario", "run", "promotion", "--spark", "--keep", "--directory", str(tmp_path)]
     command += ["--out", str(tmp_path / "out")]
-    told = CliRunner().invoke(root, command, standalone_mode=False)
-    assert told.return_value == 0, told.output
-    assert "spark  promotion: kept, " in told.stdout
-    assert "0 lost; the checker agrees" in told.stdout
+    done = CliRunner().invoke(root, command, standalone_mode=False)
+    assert done.return_value == 0, done.output
+    assert "spark  promotion: kept, " in done.stdout
+    assert "0 lost; the checker agrees" in done.stdout
 
-    # The first message, in every log: acknowledged, and nowhere.
+    # Damage the first message in every log: it was acknowledged, and is now lost.
     folder = tmp_path / "promotion"
     verdict = recheck(folder)
     for node in "abc":
@@ -34,7 +34,7 @@ def test_spark_and_the_checker_agree_until_a_log_is_damaged(spark, tmp_path):
         data = bytearray(path.read_bytes())
         data[88] ^= 1  # the first byte of its body
         path.write_bytes(data)
-    result = made_up(directory=str(folder), verdict=verdict)
+    result = passed_result(directory=str(folder), verdict=verdict)
     assert result.passed
     (checked,) = check_by_spark([result])
     assert not checked.passed
@@ -44,28 +44,28 @@ def test_spark_and_the_checker_agree_until_a_log_is_damaged(spark, tmp_path):
 
     (folder / "history.jsonl").write_text("")
     (checked,) = check_by_spark([result])
-    assert checked.spark is None  # nothing was put: nothing to join
+    assert checked.spark is None  # no puts: nothing to compare
 
 
-def test_what_passed_is_removed_and_told_in_json(spark, tmp_path, monkeypatch):
-    """--spark adds a part to the JSON, and leaves nothing behind where all is well."""
-    monkeypatch.setattr(scenario_run, "check_by_spark", with_little)
+def test_passed_run_is_removed_and_printed_as_json(spark, tmp_path, monkeypatch):
+    """--spark adds a part to the JSON."""
+    monkeypatch.setattr(scenario_run, "check_by_spark", with_empty_spark_part)
     command = ["scenario", "run", "sync-put", "--spark", "--directory", str(tmp_path), "-o", "json"]
     command += ["--out", str(tmp_path / "out")]
-    told = CliRunner().invoke(root, command, standalone_mode=False)
-    assert told.return_value == 0, told.output
-    (result,) = json.loads(told.stdout)["results"]
+    done = CliRunner().invoke(root, command, standalone_mode=False)
+    assert done.return_value == 0, done.output
+    (result,) = json.loads(done.stdout)["results"]
     assert (result["spark"], result["directory"]) == ({"disagreements": []}, None)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def with_little(results):
-    """Spark's part, without Spark."""
+def with_empty_spark_part(results):
+    """Add Spark's part to results, without Spark."""
     return [attrs.evolve(result, spark={"disagreements": []}) for result in results]
 
 
-def made_up(**changes):
-    """A result that passed."""
+def passed_result(**changes):
+    """Return a result that passed."""
     return ScenarioResult(
         name="promotion",
         title="",
@@ -78,8 +78,8 @@ def made_up(**changes):
     )
 
 
-def test_without_spark_it_is_refused_before_anything_runs(monkeypatch, tmp_path):
-    """One line that names what to install; no node was started."""
+def test_missing_spark_is_refused_before_any_node_starts(monkeypatch, tmp_path):
+    """One line names what to install."""
     monkeypatch.setattr(scenario_run.importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match="the pipeline needs pyspark") as caught:
         CliRunner().invoke(

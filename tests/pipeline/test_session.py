@@ -1,4 +1,4 @@
-"""The session: what is set, what is refused, and that `hastore` is a format without registering."""
+"""A session has safe settings, refuses bad masters, and knows `hastore` without registration."""
 
 import os
 
@@ -17,37 +17,37 @@ from tests.support.store.log_builder import LogBuilder
 pytestmark = pytest.mark.xdist_group("spark")
 
 
-def test_the_format_is_found_without_a_register_call(spark, tmp_path):
-    """A session of its own, in which nobody registered anything, reads a store by name."""
+def test_format_is_found_without_registration(spark, tmp_path):
+    """A new session that registered nothing reads a store by the format's name."""
     store = LogBuilder().fill(40).write(tmp_path / "n1")
     fresh = spark.newSession()
     frame = fresh.read.format("hastore").load(str(store))
     assert frame.where("record_ok").count() == 40
 
 
-def test_a_session_that_runs_is_used_and_left(spark):
-    """Who calls a job from a notebook keeps the session."""
+def test_running_session_is_reused_and_kept(spark):
+    """A job called from a notebook does not end the notebook's session."""
     with session.spark_session("local[1]") as same:
         assert same is spark
     assert spark.range(3).count() == 3
 
 
-def test_times_are_utc_and_nothing_listens_but_loopback(spark):
-    """Whatever the machine's zone and name are."""
+def test_session_uses_utc_and_listens_on_loopback_only(spark):
+    """It does not depend on the machine's time zone or name."""
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.ui.enabled") == "false"
     assert spark.sparkContext.getConf().get("spark.driver.host") == "127.0.0.1"
     assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
 
 
-def test_java_has_its_temporary_files_where_they_are_removed(spark):
-    """Also those that Spark does not put into spark.local.dir."""
+def test_java_temporary_files_are_in_the_removed_directory(spark):
+    """Spark does not put all of them into spark.local.dir."""
     folder = spark.sparkContext._jvm.java.lang.System.getProperty("java.io.tmpdir")
     assert folder == spark.sparkContext.getConf().get("spark.local.dir")
 
 
-def test_workers_come_from_a_daemon_that_has_imported_what_reads(spark):
-    """On a local master; it is what each plan of a read would import again."""
+def test_local_workers_come_from_our_daemon(spark):
+    """It has imported the reader; otherwise each plan of a read would import it again."""
     daemon = spark.sparkContext.getConf().get("spark.python.daemon.module")
     assert daemon == "hastore.pipeline.spark.worker_daemon"
     settings = session._builder("spark://h:7077", {}, "/tmp")._options
@@ -56,8 +56,8 @@ def test_workers_come_from_a_daemon_that_has_imported_what_reads(spark):
     assert "spark.python.daemon.module" not in settings
 
 
-def test_the_collector_is_the_users_where_java_has_options(monkeypatch):
-    """Two collectors, and Java does not start; a cluster's driver is left as it is."""
+def test_users_java_options_decide_the_garbage_collector(monkeypatch):
+    """With two collectors Java does not start; a cluster's driver is left unchanged."""
     name, extra = "spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions"
     for variable in session._JAVA_VARIABLES:
         monkeypatch.delenv(variable, raising=False)
@@ -70,15 +70,15 @@ def test_the_collector_is_the_users_where_java_has_options(monkeypatch):
             assert name not in session._builder("local[2]", {}, "/tmp")._options
 
 
-def test_all_that_use_the_session_are_in_one_worker(request):
-    """pytest-xdist appends the group to the id; where it does not, each worker starts a JVM."""
+def test_session_tests_run_in_one_xdist_worker(request):
+    """pytest-xdist appends the group to the id; else each worker would start a JVM."""
     if "PYTEST_XDIST_WORKER" in os.environ and request.config.option.loadgroup:
         assert request.node.nodeid.endswith("@spark")
 
 
 @pytest.mark.parametrize("master", ["bogus", "local[", "spark:", "127.0.0.1:7077", "mesos://h:1"])
-def test_a_master_that_is_none_is_refused_before_anything_starts(master):
-    """With what may stand there."""
+def test_invalid_master_is_refused_before_spark_starts(master):
+    """The hint shows valid masters."""
     with pytest.raises(ConfigError, match="is not a Spark master") as refused:
         session._master(master, {})
     assert "spark://HOST:PORT" in refused.value.hint
@@ -87,14 +87,14 @@ def test_a_master_that_is_none_is_refused_before_anything_starts(master):
 @pytest.mark.parametrize(
     "master", ["local", "local[4]", "local[*]", "spark://h:7077", "yarn", "k8s://https://h:443"]
 )
-def test_masters_of_every_kind_are_taken(master):
-    """From --master, else from the conf, else local[*]."""
+def test_accepts_every_kind_of_master(master):
+    """It comes from --master, else from the conf, else it is local[*]."""
     assert session._master(master, {}) == master
     assert session._master(None, {"spark.master": master}) == master
 
 
-def test_spark_defaults_win_over_ours_and_conf_over_both(tmp_path, monkeypatch):
-    """What a user's spark-defaults.conf sets hastore does not; --conf is the last word."""
+def test_spark_defaults_override_ours_and_conf_overrides_both(tmp_path, monkeypatch):
+    """Hastore does not set what a user's spark-defaults.conf sets; --conf comes last."""
     (tmp_path / "spark-defaults.conf").write_text(
         "# comment\nspark.master  spark://h:7077\nspark.driver.memory 5g\nspark.ui.enabled true\n"
         "  spark.sql.shuffle.partitions = 99\nspark.sql.warehouse.dir:/w\n\nspark.nothing\n"
@@ -109,8 +109,8 @@ def test_spark_defaults_win_over_ours_and_conf_over_both(tmp_path, monkeypatch):
     assert set_by_us["spark.sql.session.timeZone"] == "UTC"
 
 
-def test_the_environment_is_as_it_was_afterwards(tmp_path, monkeypatch):
-    """What was set for Spark's launcher goes, and a JAVA_HOME of the user comes back."""
+def test_environment_is_restored(tmp_path, monkeypatch):
+    """Variables for Spark's launcher are removed, and the user's JAVA_HOME is set again."""
     monkeypatch.setattr(session, "find_java_home", lambda: "/stand-in")
     monkeypatch.setenv("JAVA_HOME", "/usr/own")
     for name in ("PYSPARK_PYTHON", "SPARK_CONF_DIR", "SPARK_LOCAL_IP"):
@@ -124,8 +124,8 @@ def test_the_environment_is_as_it_was_afterwards(tmp_path, monkeypatch):
     assert dict(os.environ) == before
 
 
-def test_a_cluster_is_not_told_that_the_driver_is_on_the_loopback(tmp_path, monkeypatch):
-    """Executors of other machines must reach it."""
+def test_driver_of_a_cluster_is_not_on_the_loopback(tmp_path, monkeypatch):
+    """Executors on other machines must reach it."""
     monkeypatch.setattr(session, "find_java_home", lambda: "/stand-in")
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
     with session._environment(str(tmp_path), is_local=False, python=None):
@@ -133,13 +133,13 @@ def test_a_cluster_is_not_told_that_the_driver_is_on_the_loopback(tmp_path, monk
     assert "spark.driver.host" not in session._builder("yarn", {}, "/scratch")._options
 
 
-def test_an_error_of_ours_is_found_in_what_spark_says():
-    """Class, text and hint come back out of a traceback."""
-    told = Exception(
+def test_our_error_is_found_in_the_text_of_spark():
+    """Class, text and hint are read from a traceback."""
+    raised = Exception(
         "An error occurred while calling o1.count.\n: Traceback (most recent call last):\n"
         "  File x\nhastore.errors.NotAStoreError: /d is no store\nnext: check the path\n"
     )
-    error = own_error(told)
+    error = own_error(raised)
     assert type(error).__name__ == "NotAStoreError"
     assert str(error) == "/d is no store"
     assert error.hint == "check the path"
@@ -147,8 +147,8 @@ def test_an_error_of_ours_is_found_in_what_spark_says():
     assert own_error(Exception("hastore.elsewhere.OddError: no module of ours")) is None
 
 
-def test_an_error_that_leaves_the_session_can_still_be_read(spark, monkeypatch, tmp_path):
-    """Of the same class, with what it said while there was a JVM; what it came from as well."""
+def test_error_keeps_its_text_after_the_session_ends(spark, monkeypatch, tmp_path):
+    """So does its cause, and the class stays the same."""
     frame = spark.read.format("hastore")
     with pytest.raises(AnalysisException) as caught:
         frame.load(str(tmp_path)).collect()
@@ -163,16 +163,16 @@ def test_an_error_that_leaves_the_session_can_still_be_read(spark, monkeypatch, 
         raise caught.value
 
 
-def test_workers_without_hastore_are_told_of_in_one_line():
-    """With the command that builds what they need."""
-    told = Exception("x\nModuleNotFoundError: No module named 'hastore.pipeline'\n")
-    error = spark_error(told)
+def test_workers_without_hastore_are_one_line_with_a_hint():
+    """The hint has the command that builds the missing package."""
+    raised = Exception("x\nModuleNotFoundError: No module named 'hastore.pipeline'\n")
+    error = spark_error(raised)
     assert isinstance(error, HastoreError)
     assert str(error) == "the Python of Spark's workers has no hastore"
     assert "hastore pipeline package" in error.hint
 
 
-def test_any_other_error_of_spark_is_one_line():
-    """The first line that says something, without the frames of the JVM."""
+def test_other_errors_of_spark_become_one_line():
+    """It is the first meaningful line, without the JVM's stack."""
     error = spark_error(Exception("An error occurred while calling o5.load.\n: boom\n\tat a.b.C"))
     assert str(error) == "Spark: boom"

@@ -1,4 +1,4 @@
-"""Stores as DataFrames: the rows of golden and of damaged logs, and what is not read at all."""
+"""Stores are DataFrames with the rows of their logs; files that cannot match are not read."""
 
 import json
 import os
@@ -31,12 +31,12 @@ GOLDEN = ["clean", "crashed", "crashed_torn", "crashed_torn_props", "propcrc", "
 
 
 def rows_of(frame):
-    """All rows, in the order of the log, times in ms."""
+    """Return all rows, in the order of the log, with times in ms."""
     return plain(frame.toArrow().to_pylist(maps_as_pydicts="strict"))
 
 
 def refused(call, kind):
-    """The error of ours that Spark gives back."""
+    """Return our error, as found in the one that Spark raises."""
     with pytest.raises(PySparkException) as caught:
         call()
     error = own_error(caught.value)
@@ -44,8 +44,8 @@ def refused(call, kind):
     return error
 
 
-def test_golden_stores_are_their_manifests_row_by_row(spark, golden):
-    """All stores in one table; each has what RocketMQ's manifest lists, or the walk finds."""
+def test_golden_stores_equal_their_manifests_row_by_row(spark, golden):
+    """All stores are one table; a store without a manifest is compared with the walk."""
     frame = read(spark, [str(golden / name) for name in GOLDEN])
     assert frame.columns == list(COLUMNS)
     rows = rows_of(frame)
@@ -58,7 +58,7 @@ def test_golden_stores_are_their_manifests_row_by_row(spark, golden):
 
 
 def damaged_copies(golden_copy):
-    """Copies of a golden store: flips, a cut file, a missing one, a torn tail, zeros, rubbish."""
+    """Copy a golden store with flips, cut or missing files, a torn tail, zeros, or random bytes."""
     names = {}
 
     def copy(name, file, change):
@@ -87,7 +87,7 @@ def damaged_copies(golden_copy):
 
 
 def test_damaged_copies_have_the_rows_and_flags_of_the_walk(spark, golden_copy):
-    """Nothing is skipped silently: each damaged place is a row with its offset, size and reason."""
+    """No damage is skipped silently: each place is a row with offset, size and reason."""
     paths = damaged_copies(golden_copy)
     rows = rows_of(read(spark, [str(path) for path in paths.values()]))
     for name, path in paths.items():
@@ -102,8 +102,8 @@ def test_damaged_copies_have_the_rows_and_flags_of_the_walk(spark, golden_copy):
             assert (gap["physic_offset"], gap["size"]) == (3 * 65_536, 65_536)
 
 
-def test_columns_are_those_of_the_schema_and_nothing_else(spark, tmp_path):
-    """`columns=` is the way to few columns; a name or type that is none is one clear error."""
+def test_frame_has_only_the_selected_columns(spark, tmp_path):
+    """`columns=` selects them; an unknown name or a wrong type is one clear error."""
     path = str(LogBuilder().fill(30).write(tmp_path))
     frame = read(spark, path, columns=["crc_ok", "physic_offset"])
     assert frame.columns == ["crc_ok", "physic_offset"]
@@ -122,9 +122,9 @@ def test_columns_are_those_of_the_schema_and_nothing_else(spark, tmp_path):
     assert "startOffset" in error.hint
 
 
-def test_what_is_not_asked_for_never_leaves_the_worker(spark, tmp_path):
-    """The batches that a task hands to Spark have the asked columns, however they are filtered."""
-    assert spark  # a schema's text is read by the JVM
+def test_only_selected_columns_leave_the_worker(spark, tmp_path):
+    """The batches that a task hands to Spark have no columns that only a filter needs."""
+    assert spark  # the JVM parses the schema
     path = str(LogBuilder().fill(30).write(tmp_path))
     given = {"path": path, "topic": "orders", "startTime": "0", "mode": "FAILFAST"}
     schema = StructType.fromDDL("crc_ok BOOLEAN, tags STRING")
@@ -135,8 +135,8 @@ def test_what_is_not_asked_for_never_leaves_the_worker(spark, tmp_path):
     assert sum(batch.nbytes for batch in sent) < 30 * 50
 
 
-def test_a_file_that_changes_or_cannot_be_read_is_one_clear_error(spark, tmp_path):
-    """Cut in half behind the plan's back, gone, or no file: path, what happened, what to do."""
+def test_changed_or_unreadable_file_is_one_clear_error(spark, tmp_path):
+    """It is cut after the plan was made, deleted or unreadable; the error names its path."""
     builder = LogBuilder(file_size=1 << 16).fill(1_000)
     path = builder.write(tmp_path / "n1")
     target = path / "commitlog" / f"{1 << 16:020d}"
@@ -158,12 +158,12 @@ def test_a_file_that_changes_or_cannot_be_read_is_one_clear_error(spark, tmp_pat
 
 
 def rows_without_times(frame):
-    """Rows of a table that has no times."""
+    """Return the rows of a table without time columns."""
     return frame.toArrow().to_pylist()
 
 
-def test_what_cannot_match_is_not_read(spark, tmp_path):
-    """A file of rubbish is an error under FAILFAST, unless a filter or an option leaves it out."""
+def test_files_that_cannot_match_are_not_read(spark, tmp_path):
+    """A damaged file is an error under FAILFAST, unless a filter or an option excludes it."""
     builder = LogBuilder().fill(200)
     path = builder.write(tmp_path)
     files = sorted((path / "commitlog").iterdir())
@@ -207,8 +207,8 @@ def test_what_cannot_match_is_not_read(spark, tmp_path):
     assert "PERMISSIVE" in error.hint
 
 
-def test_push_down_changes_no_answer(spark, tmp_path):
-    """With and without: the same rows, for each filter that is understood, and for others."""
+def test_push_down_does_not_change_results(spark, tmp_path):
+    """Filters that are pushed down, and others, select the same rows."""
     builder = LogBuilder().fill(60).fill(20, topic="other", queue_id=2).fill(40, queue_id=1)
     path = str(builder.write(tmp_path, data=builder.flipped(builder.offsets[70] + 95)))
     middle = builder.offsets[65]
@@ -239,8 +239,8 @@ def test_push_down_changes_no_answer(spark, tmp_path):
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
-def test_fail_fast_is_an_error_with_file_and_offset(spark, tmp_path):
-    """PERMISSIVE, the default, gives a row instead."""
+def test_fail_fast_raises_an_error_with_file_and_offset(spark, tmp_path):
+    """By default, with PERMISSIVE, damage is a row."""
     builder = LogBuilder().fill(100)
     path = builder.write(tmp_path, data=builder.flipped(builder.offsets[50] + 95))
     error = refused(
@@ -250,8 +250,8 @@ def test_fail_fast_is_an_error_with_file_and_offset(spark, tmp_path):
     assert read(spark, str(path), ["record_ok"]).where("NOT record_ok").count() == 1
 
 
-def test_globs_and_lists_of_stores(spark, tmp_path):
-    """Each store once, in its own column; a glob passes over what is no directory."""
+def test_reads_globs_and_lists_of_stores(spark, tmp_path):
+    """Each store is read once, and named in a column; a glob skips what is not a directory."""
     for name in ("n1", "n2", "n3"):
         LogBuilder().fill(int(name[1]) * 10).write(tmp_path / name)
     (tmp_path / "n9").write_text("a file")
@@ -276,13 +276,13 @@ def test_globs_and_lists_of_stores(spark, tmp_path):
 
 
 def tasks_of(frame):
-    """How many tasks have rows, and how many rows each."""
+    """Return the number of rows of each task that has any."""
     counts = frame.groupBy(sf.spark_partition_id().alias("task")).count().collect()
     return {row["task"]: row["count"] for row in counts}
 
 
-def test_small_files_share_tasks_and_a_large_one_feeds_several(spark, tmp_path):
-    """Not one task a file: one a core, whatever the files are; `tasks` sets another number."""
+def test_small_files_share_tasks_and_a_large_one_is_split(spark, tmp_path):
+    """There is one task for each core, whatever the file sizes; `tasks` sets another number."""
     many = LogBuilder(file_size=1024).fill(400).write(tmp_path / "many")
     assert len(list((many / "commitlog").iterdir())) > 80
     one = LogBuilder(file_size=1 << 20).fill(3_000).write(tmp_path / "one")
@@ -298,13 +298,13 @@ def test_small_files_share_tasks_and_a_large_one_feeds_several(spark, tmp_path):
     ("mib", "cores", "tasks"),
     [(0, 2, 2), (64, 2, 2), (1024, 1, 2), (1024, 2, 2), (1536, 2, 3), (9999, 2, 4), (9999, 64, 64)],
 )
-def test_a_core_has_a_second_task_where_that_is_long(mib, cores, tasks):
-    """Each costs 50 ms: half a GiB is worth it."""
+def test_large_logs_have_more_tasks_than_cores(mib, cores, tasks):
+    """A task costs 50 ms, so it should read half a GiB."""
     assert task_count(mib << 20, cores) == tasks
 
 
-def test_a_hostile_body_begins_no_task(spark, tmp_path):
-    """Bodies that hold sound records of the very place where they lie: none becomes a row."""
+def test_tasks_never_begin_inside_a_body(spark, tmp_path):
+    """Each body holds a valid forged record with the physical offset at which it lies."""
     builder = LogBuilder(file_size=1 << 20)
     for _ in range(200):
         inner = LogBuilder(file_size=1 << 20).add(b"forged", physic_offset=builder.end + 88)
@@ -315,8 +315,8 @@ def test_a_hostile_body_begins_no_task(spark, tmp_path):
     assert rows == [{"physic_offset": offset, "record_ok": True} for offset in builder.offsets]
 
 
-def test_an_empty_log_and_the_whole_table_by_sql(spark, tmp_path):
-    """No row, all columns; without `columns` Spark's own reader gives the same table."""
+def test_empty_logs_have_no_rows_and_all_columns(spark, tmp_path):
+    """Without `columns`, Spark's own reader returns the same table."""
     path = LogBuilder().write(tmp_path / "empty", data=bytes(4096))
     assert read(spark, str(path)).count() == 0
     (tmp_path / "none" / "commitlog").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Options of the source: read strictly, by names without case, each mistake an error that helps."""
+"""Options of the source are parsed strictly; each mistake is an error with a hint."""
 
 import datetime as dt
 import json
@@ -21,8 +21,8 @@ from tests.support.store.log_builder import FIRST_MS, LogBuilder
 pytestmark = pytest.mark.xdist_group("spark")
 
 
-def test_options_are_read(tmp_path):
-    """Names without case; times as ms or ISO 8601, UTC where no zone is named."""
+def test_options_are_parsed(tmp_path):
+    """Names ignore case; times are ms or ISO 8601, in UTC unless a zone is named."""
     options = ReadOptions.parse(
         {
             "PATH": str(tmp_path),
@@ -42,7 +42,7 @@ def test_options_are_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"ofset": "1"}, "no option 'ofset'"),
         ({"startOffset": "-1"}, "option startOffset: '-1' is not a number from 0"),
@@ -64,24 +64,24 @@ def test_options_are_read(tmp_path):
         ({"path": "/nowhere/*"}, "/nowhere/* matches no directory"),
     ],
 )
-def test_a_wrong_option_is_named(wrong, said):
-    """The option, what it was given, and in the hint what it takes."""
+def test_wrong_option_is_named(wrong, message):
+    """The error has the option and its value, the hint what it accepts."""
     with pytest.raises(ConfigError) as caught:
         ReadOptions.parse({"path": "/data/n1"} | wrong)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert caught.value.hint
 
 
-def test_a_path_is_needed():
-    """Without one there is nothing to read."""
+def test_path_is_required():
+    """The schema needs it, too."""
     with pytest.raises(ConfigError, match="needs a path"):
         ReadOptions.parse({})
     with pytest.raises(ConfigError, match="needs a path"):
         HaStoreDataSource({}).schema()
 
 
-def test_a_schema_names_columns_and_their_types(spark):
-    """Any order; another type than the column's is refused, with the one to give."""
+def test_schema_selects_columns_and_checks_their_types(spark):
+    """Columns have any order; the error about a wrong type names the right one."""
     schema = StructType.fromDDL(table_ddl(["body", "properties", "store_timestamp"]))
     assert columns_of(schema) == ["body", "properties", "store_timestamp"]
     with pytest.raises(ConfigError, match="column size is int, not bigint"):
@@ -90,8 +90,8 @@ def test_a_schema_names_columns_and_their_types(spark):
         columns_of(StructType.fromDDL("nothing INT"))
 
 
-def test_pushed_filters_narrow_what_is_read(spark, tmp_path):
-    """Every filter stays with Spark too; the tighter of option and filter counts."""
+def test_pushed_filters_narrow_the_read(spark, tmp_path):
+    """Spark applies every filter as well; the narrower of option and filter counts."""
     builder = LogBuilder().fill(200)
     path = str(builder.write(tmp_path))
     given = {"path": path, "filterPushdown": "true", "topic": "orders", "endOffset": "20000"}
@@ -119,8 +119,8 @@ def test_pushed_filters_narrow_what_is_read(spark, tmp_path):
     assert not isinstance(plain, PushingLogReader)
 
 
-def test_a_directory_with_the_signs_of_a_glob_is_itself(tmp_path):
-    """Also where a glob has found it, and it is looked for by its name once more."""
+def test_directory_with_glob_characters_is_taken_literally(tmp_path):
+    """Even if a glob found it, and its name is looked up a second time."""
     for name in ("[a]", "a"):
         (tmp_path / name).mkdir()
     odd, plain = str(tmp_path / "[a]"), str(tmp_path / "a")
@@ -129,8 +129,8 @@ def test_a_directory_with_the_signs_of_a_glob_is_itself(tmp_path):
     assert find_stores([f"{tmp_path}/[b-z[]a[]]", f"{tmp_path}/[a-z]"]) == (odd, plain)
 
 
-def test_a_log_that_is_named_twice_is_read_once(tmp_path):
-    """By its root, its commitlog, a slash more or a link; the first name stays."""
+def test_log_that_is_named_twice_is_read_once(tmp_path):
+    """By its root, its commitlog, with a slash or through a link; the first name is kept."""
     one = LogBuilder().fill(10).write(tmp_path / "one")
     two = LogBuilder().fill(10).write(tmp_path / "two")
     (tmp_path / "link").symlink_to(one)
@@ -141,15 +141,15 @@ def test_a_log_that_is_named_twice_is_read_once(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["startingOffset", "maxBytesPerTrigger", "failOnDataLoss"])
-def test_a_batch_takes_no_option_of_streams(name):
-    """One name away from startOffset; it would be ignored."""
+def test_batch_read_refuses_options_of_streams(name):
+    """They are easily mistaken for startOffset, and would be ignored."""
     source = HaStoreDataSource({"path": "/data/n1", name.lower(): "7"})
     with pytest.raises(ConfigError, match=f"option {name} is for streams only"):
         source.reader(StructType())
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "message"),
     [
         (["topic", "size", "topic"], "column topic is asked for twice"),
         ("topic", "columns is 'topic', not a list"),
@@ -157,13 +157,13 @@ def test_a_batch_takes_no_option_of_streams(name):
         ([], "no column is asked for"),
     ],
 )
-def test_wrong_columns_are_named(columns, said):
-    """Before Spark plans anything."""
-    with pytest.raises(ConfigError, match=said):
+def test_wrong_columns_are_named(columns, message):
+    """The error comes before Spark plans anything."""
+    with pytest.raises(ConfigError, match=message):
         table_ddl(columns)
 
 
-def test_an_option_that_is_none_is_not_given(spark, tmp_path):
-    """Not a topic of that name."""
+def test_option_that_is_none_is_ignored(spark, tmp_path):
+    """It does not become a topic named None."""
     store = str(LogBuilder().fill(5).write(tmp_path / "n"))
     assert read(spark, store, ["topic"], topic=None, startOffset=None).count() == 5

@@ -1,4 +1,4 @@
-"""Logs as streams: where a query begins, how it goes on, and what it does when records are gone."""
+"""Logs are streams: a query has a start, continues after restarts, and notices lost records."""
 
 import json
 import shutil
@@ -25,8 +25,8 @@ from tests.support.store.log_builder import FIRST_MS, LogBuilder
 pytestmark = pytest.mark.xdist_group("spark")
 
 
-def grown(path, builder, end):
-    """Write a log as it was when it reached ``end``, zeros behind; what is gone stays gone."""
+def write_until(path, builder, end):
+    """Write a log as it was when it ended at ``end``, padded by zeros; deleted files stay so."""
     log = path / "commitlog"
     log.mkdir(parents=True, exist_ok=True)
     size = builder.file_size
@@ -38,7 +38,7 @@ def grown(path, builder, end):
 
 
 def confirm(path, offset):
-    """Write the checkpoint of a node that has confirmed so much."""
+    """Write a checkpoint with this confirm offset, as a node does."""
     checkpoint = StoreCheckpoint.open(real_env().disk, str(path))
     checkpoint.confirm_offset = offset
     checkpoint.physic_msg_timestamp = FIRST_MS
@@ -47,13 +47,13 @@ def confirm(path, offset):
 
 
 def reader_of(*paths, **options):
-    """The reader that Spark would ask, in this process."""
+    """Return the reader that Spark would use, in this process."""
     given = {"paths": json.dumps([str(path) for path in paths])} | options
     return LogStreamReader(ReadOptions.parse(given), COLUMNS)
 
 
 def read_on(reader, start, *, limit=None):
-    """One batch from ``start``: the offsets of its rows, and where the next one begins."""
+    """Read a batch from ``start``; return the offsets of its rows, and where the next begins."""
     end = reader.latestOffset(start, limit or reader.getDefaultReadLimit())
     offsets = []
     for part in reader.partitions(start, end):
@@ -62,11 +62,11 @@ def read_on(reader, start, *, limit=None):
     return offsets, end
 
 
-# -- the reader, asked as Spark asks it ------------------------------------------------------------
+# -- the reader, called as Spark calls it ----------------------------------------------------------
 
 
-def test_the_starting_offset(tmp_path):
-    """Earliest, latest, an offset (its record or the next), a time; what is none says so."""
+def test_stream_begins_at_the_starting_offset(tmp_path):
+    """It is earliest, latest, an offset or a time; inside a record it means the next one."""
     builder = LogBuilder().fill(100)
     path = builder.write(tmp_path / "n1")
     offsets = builder.offsets
@@ -89,8 +89,8 @@ def test_the_starting_offset(tmp_path):
         assert caught.value.hint
 
 
-def test_a_batch_has_a_limit_but_a_record_at_least(tmp_path):
-    """Batches end where records end; of several stores each has its share."""
+def test_batch_has_a_size_limit_but_at_least_one_record(tmp_path):
+    """Batches end where records end; several stores share the limit."""
     builder = LogBuilder(file_size=1 << 16).fill(1_000)
     path = builder.write(tmp_path / "n1")
     for size_max in (1, 1_000, 30_000, 1 << 20):
@@ -114,8 +114,8 @@ def test_a_batch_has_a_limit_but_a_record_at_least(tmp_path):
     assert 500 < end[str(other)] <= 1_000
 
 
-def test_nothing_above_the_confirmed_offset_is_read(tmp_path):
-    """What no slave has may vanish with the master: it waits; a torn record waits as well."""
+def test_nothing_above_the_confirm_offset_is_read(tmp_path):
+    """Messages that no slave has may be lost with the master; a torn record waits, too."""
     builder = LogBuilder().fill(200)
     path = builder.write(tmp_path / "n1")
     reader = reader_of(path)
@@ -127,8 +127,8 @@ def test_nothing_above_the_confirmed_offset_is_read(tmp_path):
     assert read_on(reader, place)[0] == builder.offsets[150:]
 
 
-def test_damage_is_a_row_of_the_stream_too(tmp_path):
-    """A flipped record comes once; FAILFAST refuses it; a filter passes it over."""
+def test_damage_is_a_row_of_the_stream(tmp_path):
+    """It occurs once; FAILFAST raises an error, and a filter can exclude it."""
     builder = LogBuilder().fill(100)
     bad = builder.offsets[50]
     path = builder.write(tmp_path / "n1", data=builder.flipped(bad + 95))
@@ -141,14 +141,14 @@ def test_damage_is_a_row_of_the_stream_too(tmp_path):
     assert read_on(reader, reader.initialOffset())[0] == builder.offsets[60:]
 
 
-def test_a_restarted_reader_gives_the_same_rows_for_the_same_offsets(tmp_path):
-    """What Spark has noted is read again by a new reader, though the log has grown since."""
+def test_restarted_reader_reads_the_same_rows_again(tmp_path):
+    """Spark repeats a recorded batch with a new reader, although the log has grown since."""
     builder = LogBuilder().fill(200)
-    path = grown(tmp_path / "n1", builder, builder.offsets[120] + 7)
+    path = write_until(tmp_path / "n1", builder, builder.offsets[120] + 7)
     reader = reader_of(path)
     start = reader.initialOffset()
     offsets, end = read_on(reader, start)
-    grown(path, builder, builder.end)
+    write_until(path, builder, builder.end)
     again = reader_of(path)
     parts = again.partitions(start, end)
     rows = [batch for part in parts for batch in again.read(part)]
@@ -156,30 +156,30 @@ def test_a_restarted_reader_gives_the_same_rows_for_the_same_offsets(tmp_path):
     assert read_on(again, end)[0] == builder.offsets[120:]
 
 
-def test_a_noted_batch_that_expired_before_a_restart_has_no_rows(tmp_path):
-    """Spark asks for it again; what is behind it comes with the next batches, and only once."""
+def test_recorded_batch_that_expired_has_no_rows(tmp_path):
+    """Spark repeats it after a restart; later records follow in the next batches, once."""
     builder = LogBuilder(file_size=1 << 14).fill(300)
     path = builder.write(tmp_path / "n1")
     options = {"maxBytesPerTrigger": "3000", "failOnDataLoss": "false"}
     reader = reader_of(path, **options)
     start = reader.initialOffset()
-    noted = reader.latestOffset(start, reader.getDefaultReadLimit())
+    planned = reader.latestOffset(start, reader.getDefaultReadLimit())
     (path / "commitlog" / f"{0:020d}").unlink()
     again = reader_of(path, **options)
-    assert again.partitions(start, noted) == []
-    found, place = read_on(again, noted)
+    assert again.partitions(start, planned) == []
+    found, place = read_on(again, planned)
     while (batch := read_on(again, place))[1] != place:
         found, place = found + batch[0], batch[1]
     assert found == [offset for offset in builder.offsets if offset >= 1 << 14]
     with pytest.raises(OffsetsExpiredError):
-        reader_of(path).partitions(start, noted)
+        reader_of(path).partitions(start, planned)
 
 
 # -- through Spark ---------------------------------------------------------------------------------
 
 
 def refused(sink, kind, **options):
-    """The error of ours with which a query ends."""
+    """Return our error with which a query ends."""
     with pytest.raises(StreamingQueryException) as caught:
         sink.run(**options)
     error = own_error(caught.value)
@@ -187,15 +187,15 @@ def refused(sink, kind, **options):
     return error
 
 
-def test_a_growing_log_is_read_over_restarts_of_the_query(spark, tmp_path):
-    """Files roll, the query ends and begins again, bytes are limited: each message once."""
+def test_growing_log_is_read_once_across_query_restarts(spark, tmp_path):
+    """Files roll, the query ends and starts again, and batches have a size limit."""
     builder = LogBuilder(file_size=1 << 16).fill(3_000)
     path = tmp_path / "n1"
     sink = StreamSink(spark, tmp_path / "out", [path])
-    grown(path, builder, builder.offsets[1_300] + 40)  # a record is half written
+    write_until(path, builder, builder.offsets[1_300] + 40)  # a record is half written
     sink.run()
     assert sink.offsets() == builder.offsets[:1_300]
-    grown(path, builder, builder.end)
+    write_until(path, builder, builder.end)
     before = sink.begun
     rows = sink.run(maxBytesPerTrigger=200_000)
     assert [row["physic_offset"] for row in rows] == builder.offsets
@@ -205,14 +205,14 @@ def test_a_growing_log_is_read_over_restarts_of_the_query(spark, tmp_path):
     assert sink.run() == rows
 
 
-def test_what_expired_or_was_replaced_is_an_error_that_says_so(spark, tmp_path):
-    """A gap, another log: refused; the gap is passed over where that is asked for."""
+def test_expired_or_replaced_log_is_an_error(spark, tmp_path):
+    """With failOnDataLoss=false a gap is skipped; another log is always refused."""
     builder = LogBuilder(file_size=1 << 16).fill(3_000)
     path = tmp_path / "n1"
     sink = StreamSink(spark, tmp_path / "out", [path])
-    grown(path, builder, builder.offsets[900])
+    write_until(path, builder, builder.offsets[900])
     sink.run()
-    grown(path, builder, builder.end)
+    write_until(path, builder, builder.end)
     for number in range(4):
         (path / "commitlog" / f"{number << 16:020d}").unlink()
     first = 4 << 16

@@ -1,4 +1,4 @@
-"""A stream beside a real master: while it writes, rolls files, is killed, and comes back."""
+"""A stream follows a real master that writes, rolls files, is killed and restarts."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ QUERY_STOPS = 3
 
 
 async def follow(spark: Any, directory: Path, count: int) -> str:
-    """Write ``count`` messages beside a stream; gives what happened, in figures.
+    """Write ``count`` messages while a stream reads them; return a summary in numbers.
 
-    The master is killed at about a third and two thirds, the query is stopped three times in the
-    middle of its work; each goes on where it was.
+    The master is killed after about a third and two thirds, and the query is stopped three times
+    within a batch; each continues where it was.
     """
     in_thread = trio.to_thread.run_sync
     began_s = trio.current_time()
@@ -49,7 +49,7 @@ async def follow(spark: Any, directory: Path, count: int) -> str:
             assert has_started_too_slowly(query.exception()), query.exception()
             return await in_thread(start)
 
-        async def query_comes_and_goes() -> None:
+        async def restart_query() -> None:
             for number in range(1, QUERY_STOPS + 1):
                 query = await in_thread(start)
                 written = sink.written
@@ -63,7 +63,7 @@ async def follow(spark: Any, directory: Path, count: int) -> str:
                 await in_thread(query.stop)
 
         async with world.load(master, size=100, in_flight=64) as load, trio.open_nursery() as both:
-            both.start_soon(query_comes_and_goes)
+            both.start_soon(restart_query)
             for place in (count / 3, count * 2 / 3, count):
                 while len(load.operations) < place:
                     await trio.sleep(0.05)
@@ -74,7 +74,7 @@ async def follow(spark: Any, directory: Path, count: int) -> str:
     live = sum(table.num_rows for table in sink.tables())
     await in_thread(sink.run)
     rows = check(sink, master.directory)
-    assert rows >= count * 0.99  # a kill leaves some puts without an end
+    assert rows >= count * 0.99  # a kill leaves some puts unanswered
     assert 0 < live < rows
     files = len(find_log(real_env().disk, str(master.directory)).files)
     return (
@@ -85,7 +85,7 @@ async def follow(spark: Any, directory: Path, count: int) -> str:
 
 
 def check(sink: StreamSink, store: Path) -> int:
-    """Compare with a walk, record by record: each message once, in order; gives their number."""
+    """Compare all rows with a walk: each message once and in order; return their number."""
     disk = real_env().disk
     walker = LogWalker(disk, find_log(disk, str(store)))
     written = [offset for offset, check in walker.walk() if check.kind is RecordKind.MESSAGE]
@@ -107,13 +107,13 @@ def check(sink: StreamSink, store: Path) -> int:
     return len(offsets)
 
 
-async def test_a_stream_beside_a_master_that_is_killed(spark: Any, tmp_path: Path) -> None:
-    """Every message once and in order per queue, over two kills and three stops of the query."""
+async def test_stream_reads_each_message_once_despite_kills(spark: Any, tmp_path: Path) -> None:
+    """There are two kills of the master and three stops of the query."""
     print(await follow(spark, tmp_path, 20_000))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3_600)
-async def test_two_hundred_thousand_messages_beside_a_stream(spark: Any, tmp_path: Path) -> None:
-    """The same with 200,000 messages."""
+async def test_stream_reads_200_000_messages_once_despite_kills(spark: Any, tmp_path: Path) -> None:
+    """The same test with more messages."""
     print(await follow(spark, tmp_path, 200_000))

@@ -1,4 +1,4 @@
-"""`verify` on many stores at once: the findings of `hastore log verify`, and every flipped byte."""
+"""`verify` checks many stores at once, with the same findings as `hastore log verify`."""
 
 import collections
 import logging
@@ -30,12 +30,12 @@ CONFIG = StoreConfig(
 )
 COPIES = 30
 FLIPS = 200
-# A record that no checksum vouches for: what was built from it is not looked at.
-UNSOUND = {"bad-body-crc", "bad-prop-crc"}
+# The checksum of such a record is wrong, so units and keys are not compared with it.
+BAD_CHECKSUMS = {"bad-body-crc", "bad-prop-crc"}
 
 
 def findings_of(path):
-    """All that was written, by store."""
+    """Return all written findings, by store."""
     found = collections.defaultdict(list)
     table = pyarrow.dataset.dataset(path, exclude_invalid_files=False).to_table()
     for row in table.to_pylist():
@@ -47,18 +47,18 @@ def places(rows):
     return {(row["severity"], row["kind"], row["offset"]) for row in rows}
 
 
-def of_log_verify(store):
-    """What ``hastore log verify`` finds, without what it derives from unsound records."""
+def log_verify_findings(store):
+    """Return what ``hastore log verify`` finds, without what it derives from bad checksums."""
     log = find_log(DISK, store)
     own, derived = verify_log(DISK, log).findings, verify_derived(DISK, store, log, CONFIG).findings
-    unsound = {finding.physic_offset for finding in own if finding.kind in UNSOUND}
-    kept = [finding for finding in derived if finding.physic_offset not in unsound]
+    bad_offsets = {finding.physic_offset for finding in own if finding.kind in BAD_CHECKSUMS}
+    kept = [finding for finding in derived if finding.physic_offset not in bad_offsets]
     return {(f.severity.value, f.kind, f.physic_offset) for f in (*own, *kept)}
 
 
 @pytest.fixture(scope="module")
 def checked(spark, golden, tmp_path_factory):
-    """Golden stores and damaged copies in one job: its result, its findings, the copies."""
+    """Run one job over golden stores and damaged copies; return its result, findings and copies."""
     folder = tmp_path_factory.mktemp("verify")
     damager, chosen = Damager(4), random.Random(4)
     kinds = damager.names()
@@ -81,37 +81,37 @@ def checked(spark, golden, tmp_path_factory):
     return result, findings_of(path), copies
 
 
-def test_what_rocketmq_wrote_is_whole(checked, golden):
-    """Nothing at all is found in the golden stores: records, units and keys are all in place."""
+def test_golden_stores_have_no_findings(checked, golden):
+    """RocketMQ wrote them, and all records, units and keys are in place."""
     _, found, _ = checked
     assert {name: found[str(golden / name)] for name in GOLDEN} == {name: [] for name in GOLDEN}
 
 
 @pytest.mark.parametrize("name", TORN)
-def test_torn_golden_stores_have_their_damage(checked, golden, name):
-    """The torn record of a crash is named, as by `log verify`."""
+def test_torn_record_of_a_golden_store_is_found(checked, golden, name):
+    """A crash has torn it; `log verify` finds the same."""
     _, found, _ = checked
     store = str(golden / name)
-    assert places(found[store]) == of_log_verify(store)
+    assert places(found[store]) == log_verify_findings(store)
     assert {row["offset"] for row in found[store]} == {331_293}
 
 
 def test_damaged_copies_have_the_findings_of_log_verify(checked):
-    """Same severities, kinds and offsets from both programs, whatever is broken."""
+    """Severities, kinds and offsets are equal for every kind of damage."""
     _, found, copies = checked
     different = {}
     for store, how in copies.items():
-        ours, theirs = places(found[store]), of_log_verify(store)
+        ours, theirs = places(found[store]), log_verify_findings(store)
         if how == "index_byte" and ours:
-            theirs &= ours  # log verify walks log and index in step, and stumbles once more
+            theirs &= ours  # log verify walks log and index in parallel, and may report more
         if ours != theirs:
             different[store] = (sorted(ours - theirs), sorted(theirs - ours))
     assert not different
-    assert sum(bool(found[store]) for store in copies) >= COPIES - 4  # some byte means nothing
+    assert sum(bool(found[store]) for store in copies) >= COPIES - 4  # some flips have no effect
 
 
-def test_rows_are_few_and_counts_are_all(checked):
-    """A person sees at most ROWS_MAX findings, damage first; the counts are those of all."""
+def test_rows_are_limited_and_counts_are_complete(checked):
+    """There are at most ROWS_MAX rows, damage first; the counts cover all findings."""
     result, found, copies = checked
     rows = [row for some in found.values() for row in some]
     counts = collections.Counter(f"{row['severity']} {row['kind']}" for row in rows)
@@ -126,7 +126,7 @@ def test_rows_are_few_and_counts_are_all(checked):
 
 
 def covered_bytes(log, name):
-    """(record's offset, byte's offset) of every byte that a checksum covers."""
+    """Yield (record's offset, byte's offset) for every byte that a checksum covers."""
     from hastore.columnar.log_range import Bounds, find_ranges
     from hastore.columnar.range_decoder import RangeDecoder
 
@@ -136,16 +136,16 @@ def covered_bytes(log, name):
             for row in batch.to_pylist():
                 begin, end = row["physic_offset"], row["physic_offset"] + row["size"]
                 if name != "whole":  # the body CRC, then the body, which is before the topic
-                    behind = len(row["topic"].encode()) + len(row["properties_text"]) + 3
+                    after_body = len(row["topic"].encode()) + len(row["properties_text"]) + 3
                     yield from ((begin, at) for at in range(begin + 8, begin + 12))
-                    begin, end = end - behind - len(row["body"]), end - behind
+                    begin, end = end - after_body - len(row["body"]), end - after_body
                     yield from ((row["physic_offset"], at) for at in range(begin, end))
                 else:
                     yield from ((begin, at) for at in range(begin, end))
 
 
-def test_each_of_200_flipped_bytes_is_found_at_its_record(spark, golden, tmp_path):
-    """Half in records with a checksum over all of them, half in bodies; each record is named."""
+def test_finds_each_of_200_flipped_bytes_at_its_record(spark, golden, tmp_path):
+    """Half of them are in records with a checksum over the whole record, half in bodies."""
     chosen = random.Random(200)
     sources = {
         "whole": LogBuilder().fill(25).write(tmp_path / "source"),
@@ -178,8 +178,8 @@ def test_each_of_200_flipped_bytes_is_found_at_its_record(spark, golden, tmp_pat
     assert result.summary["stores"] == result.summary["damage"] == FLIPS
 
 
-def test_what_is_no_store_leaves_no_directory_of_findings(tmp_path):
-    """It is refused before anything is made, and before Spark is asked."""
+def test_missing_store_leaves_no_output_directory(tmp_path):
+    """It is refused before Spark is used."""
     with pytest.raises(NotAStoreError):
         verify(None, str(tmp_path / "none"), out=str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()

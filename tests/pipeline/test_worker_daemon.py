@@ -1,4 +1,4 @@
-"""The daemon of Spark's Python workers, as the JVM talks to it."""
+"""The daemon of Spark's Python workers, called as by the JVM."""
 
 import os
 import select
@@ -16,8 +16,8 @@ pytest.importorskip("pyspark")
 SECRET = b"open"
 
 
-def what_is_told_of_a_hang_up(module):
-    """Start a daemon, ask a worker of it for something, and take no answer; gives its stderr."""
+def stderr_after_a_hang_up(module):
+    """Start a daemon, request a worker and hang up before the answer; return the stderr."""
     daemon = subprocess.Popen(
         [sys.executable, "-m", module, "pyspark.worker"],
         stdin=subprocess.PIPE,
@@ -32,22 +32,22 @@ def what_is_told_of_a_hang_up(module):
     (port,) = struct.unpack("!i", daemon.stdout.read(4))
     with socket.create_connection(("127.0.0.1", port)) as peer:
         peer.sendall(struct.pack("!i", len(SECRET)) + SECRET)
-        number, _, said = struct.unpack("!ii2s", peer.recv(10, socket.MSG_WAITALL))
-        assert said == b"ok"
+        number, _, answer = struct.unpack("!ii2s", peer.recv(10, socket.MSG_WAITALL))
+        assert answer == b"ok"
         worker = os.pidfd_open(number)
-        # A reset, as of a JVM that leaves before it has read all: no answer can be written.
+        # A reset, as if the JVM closed before it has read everything: no answer can be written.
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     with os.fdopen(worker):
-        assert select.select([worker], [], [], 60)[0]  # it has ended by itself
-    daemon.stdin.close()  # so Spark ends a daemon
+        assert select.select([worker], [], [], 60)[0]  # the worker has ended
+    daemon.stdin.close()  # Spark ends a daemon this way
     with daemon.stderr:
-        told = daemon.stderr.read().decode()
+        stderr = daemon.stderr.read().decode()
     daemon.stdout.close()
     daemon.wait(PROCESS_WITHIN_S)
-    return told
+    return stderr
 
 
-def test_a_reader_that_hangs_up_is_no_error():
-    """Spark does so after a ``limit``; that its own daemon tells of it shows that this is one."""
-    assert "BrokenPipeError" in what_is_told_of_a_hang_up("pyspark.daemon")
-    assert what_is_told_of_a_hang_up("hastore.pipeline.spark.worker_daemon") == ""
+def test_hang_up_of_a_reader_prints_nothing():
+    """Spark hangs up after a ``limit``; its own daemon prints an error, so the test can fail."""
+    assert "BrokenPipeError" in stderr_after_a_hang_up("pyspark.daemon")
+    assert stderr_after_a_hang_up("hastore.pipeline.spark.worker_daemon") == ""

@@ -1,1 +1,1 @@
-"""Tests of the scenario world, its history and its checker, and the catalog itself."""
+"""Tests of the scenarios' worlds, their history, checker and report, and of the catalog."""

@@ -1,6 +1,6 @@
-"""Histories and logs written by hand: what the checker's tests are made of.
+"""Histories and logs written by hand, for the checker's tests.
 
-A `Story` is a history with a clock that only its author moves, and one list of records a node.
+A `Story` is a history with a clock that the test moves, and a list of records for each node.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SIZE = 100
 
 
 class Story:
-    """Master a, slave b, both started and in step at 1.0 s unless told otherwise."""
+    """A master a and, unless ``slave`` is false, a slave b that is in step at 1.0 s."""
 
     def __init__(
         self, *, role: str = "SYNC_MASTER", flush: str = "ASYNC_FLUSH", slave: bool = True
@@ -31,12 +31,12 @@ class Story:
             self.event(EventKind.HEALTHY, "b")
 
     def at(self, time_s: float) -> None:
-        """Let time pass."""
+        """Advance the clock to ``time_s``."""
         assert time_s >= self.time_s
         self.time_s = time_s
 
     def event(self, kind: EventKind, node: str | None = None, took_s: float = 0.0, **details: Any):
-        """Something happened, and took so long."""
+        """Record an event that took ``took_s``."""
         begun_s = self.time_s
         self.time_s += took_s
         self.history.event(kind, node, begun_s=begun_s, **details)
@@ -49,7 +49,7 @@ class Story:
         flush: str = "ASYNC_FLUSH",
         log_end: int | None = None,
     ) -> None:
-        """A node starts as a master with a 1 s slave timeout and a limit of 1000 bytes."""
+        """Start a master with a slave timeout of 1 s and a lag limit of 1000 bytes."""
         self.event(
             EventKind.START_MASTER,
             node,
@@ -62,7 +62,7 @@ class Story:
         )
 
     def start_slave(self, node: str, master: str, *, log_end: int | None = 0) -> None:
-        """A node starts as a slave of ``master``."""
+        """Start a slave of ``master``."""
         self.event(EventKind.START_SLAVE, node, master=master, log_end=log_end, flows=True)
 
     def put(
@@ -75,9 +75,9 @@ class Story:
         logs: str | None = None,
         sent_count: int = 1,
     ) -> Operation:
-        """A put is answered with ``status`` (None: never) and stands in the named logs.
+        """Add a put that is answered with ``status`` (None: never) and stored in ``logs``.
 
-        ``logs`` None: in every log where it is stored at all.
+        ``logs`` None means every log if the message counts as stored, and no log otherwise.
         """
         op = len(self.history.operations)
         operation = self.history.invoke(
@@ -113,7 +113,7 @@ class Story:
     def append(
         self, node: str, operation: Operation, physic_offset: int, queue_offset: int, **changes: Any
     ) -> None:
-        """A record stands in a node's log."""
+        """Append a put's record to a node's log; ``changes`` replace its fields."""
         record = LogRecord(
             physic_offset=physic_offset,
             next_offset=physic_offset + SIZE,
@@ -126,7 +126,7 @@ class Story:
         self.logs[node].append(record._replace(**changes))
 
     def end(self, slave: str | None = None, *, max_offset: int = 0, master_max_offset: int = 0):
-        """The story is over; ``slave`` has been waited for and stands there."""
+        """End the story; ``slave``, if given, was waited for and is at ``max_offset``."""
         if slave is not None:
             self.event(
                 EventKind.CAUGHT_UP,
@@ -137,17 +137,17 @@ class Story:
         self.event(EventKind.END)
 
     def checker(self) -> Checker:
-        """A checker that has read all logs."""
+        """Return a checker that has read all logs."""
         checker = Checker(self.history)
         for node, records in self.logs.items():
             checker.read_log(node, records)
         return checker
 
     def broken(self) -> dict[str, int]:
-        """Which rules are broken, how often."""
+        """Return the broken rules, each with its count of violations."""
         return broken(self.checker().verdict())
 
 
 def broken(verdict: Verdict) -> dict[str, int]:
-    """Which rules a verdict names, how often."""
+    """Return a verdict's broken rules, each with its count of violations."""
     return {rule: count for rule, count in verdict.counts.items() if count}

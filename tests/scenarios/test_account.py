@@ -10,12 +10,12 @@ from tests.scenarios.stories import Story
 
 
 def account_of(story: Story) -> Account:
-    """Read a story's events."""
+    """Return the account of a story's events."""
     return Account.of(story.history.events)
 
 
 def test_outer_bound_starts_early_and_ends_late() -> None:
-    """A slave could acknowledge from the beginning of its start to the end of its kill."""
+    """A slave could acknowledge from the beginning of its start until the end of its kill."""
     story = Story(slave=False)
     story.at(1.0)
     story.event(EventKind.START_SLAVE, "b", 0.5, master="a", log_end=0, flows=True)
@@ -26,7 +26,7 @@ def test_outer_bound_starts_early_and_ends_late() -> None:
 
 
 def test_inner_bound_starts_late_and_ends_early() -> None:
-    """A slave was healthy from when it was seen so to the beginning of what was done to it."""
+    """A slave was healthy from the observation until the beginning of the next fault."""
     story = Story()
     story.at(3.0)
     story.event(EventKind.PAUSE, "b", took_s=0.5)
@@ -34,8 +34,8 @@ def test_inner_bound_starts_late_and_ends_early() -> None:
     assert (interval.begin_s, interval.end_s) == (1.0, 3.0)
 
 
-def test_a_frozen_slave_is_not_healthy_whatever_was_seen() -> None:
-    """What a status showed of a slave that had been frozen meanwhile counts for nothing."""
+def test_a_frozen_slave_is_not_healthy() -> None:
+    """A status that shows it as healthy after the freeze does not count."""
     story = Story()
     story.event(EventKind.PAUSE, "b")
     story.event(EventKind.HEALTHY, "b")
@@ -44,7 +44,7 @@ def test_a_frozen_slave_is_not_healthy_whatever_was_seen() -> None:
 
 
 def test_a_resumed_and_healed_slave_could_acknowledge_again() -> None:
-    """A slave behind a cut link that is frozen, too, needs both to end."""
+    """A slave that is both frozen and cut off must be resumed and its link healed."""
     story = Story()
     story.event(EventKind.PAUSE, "b")
     story.event(EventKind.LINK, "b", mode="cut", flows=False)
@@ -59,14 +59,14 @@ def test_a_resumed_and_healed_slave_could_acknowledge_again() -> None:
 
 
 def test_a_slave_started_behind_a_cut_link_could_not_acknowledge() -> None:
-    """A link keeps its mode over a restart of the slave."""
+    """A link keeps its mode when the slave restarts."""
     story = Story(slave=False)
     story.event(EventKind.START_SLAVE, "b", master="a", log_end=0, flows=False)
     assert account_of(story).could == []
 
 
-def test_a_master_is_judged_by_the_run_it_was_in() -> None:
-    """Two runs of one directory may have had two roles."""
+def test_a_masters_role_is_that_of_its_run_at_the_time() -> None:
+    """Two runs of one directory may have different roles."""
     story = Story(role="SYNC_MASTER", slave=False)
     story.at(5.0)
     story.event(EventKind.STOP, "a", took_s=1.0)
@@ -86,7 +86,7 @@ def test_a_master_is_judged_by_the_run_it_was_in() -> None:
 def test_a_master_is_disturbed_while_it_stops(
     begin_s: float, end_s: float, disturbed: bool
 ) -> None:
-    """From the signal on, waits may be given up."""
+    """It may give up waits from the signal on."""
     story = Story(slave=False)
     story.at(5.0)
     story.event(EventKind.STOP, "a", took_s=1.0)
@@ -96,7 +96,7 @@ def test_a_master_is_disturbed_while_it_stops(
 
 
 def test_a_frozen_master_is_disturbed() -> None:
-    """While a master is frozen, the times of its answers say nothing."""
+    """The times of its answers mean nothing while it is frozen."""
     story = Story(slave=False)
     story.at(5.0)
     story.event(EventKind.PAUSE, "a")
@@ -118,8 +118,8 @@ def test_slaves_share_the_lineage_of_their_master() -> None:
     assert account_of(story).must_agree_up_to("b", "c") == FOREVER
 
 
-def test_lineages_part_at_each_promotion() -> None:
-    """After two promotions every pair agrees up to the first one that divides it."""
+def test_lineages_diverge_at_each_promotion() -> None:
+    """After two promotions, each pair of logs agrees up to the first promotion that divides it."""
     story = Story()
     story.start_slave("c", "a")
     story.event(EventKind.KILL, "a")
@@ -139,7 +139,7 @@ def test_lineages_part_at_each_promotion() -> None:
 
 
 def test_a_former_master_that_is_ahead_stays_on_its_own_lineage() -> None:
-    """A log that went on behind the promotion is no copy of the new master's."""
+    """A log that continued after the promotion offset is no copy of the new master's."""
     story = Story()
     story.event(EventKind.KILL, "a")
     story.event(EventKind.STOP, "b")
@@ -153,7 +153,7 @@ def test_a_former_master_that_is_ahead_stays_on_its_own_lineage() -> None:
 
 
 def test_a_former_master_that_is_not_ahead_joins_the_new_lineage() -> None:
-    """A log that ends where the promoted one did, or before, becomes its copy."""
+    """A log that ends at or below the promotion offset becomes a copy of the new master's."""
     story = Story()
     story.event(EventKind.KILL, "a")
     story.event(EventKind.STOP, "b")
@@ -165,8 +165,8 @@ def test_a_former_master_that_is_not_ahead_joins_the_new_lineage() -> None:
     assert account.up_at_end == {"a": "b"}
 
 
-def test_nobody_is_up_with_a_dead_master() -> None:
-    """A slave whose master is gone at the end has nobody to catch up with."""
+def test_a_slave_of_a_dead_master_does_not_count_as_up() -> None:
+    """It has no master to catch up with at the end."""
     story = Story()
     story.event(EventKind.KILL, "a")
     story.end()
@@ -176,7 +176,7 @@ def test_nobody_is_up_with_a_dead_master() -> None:
 
 
 def test_an_empty_disk_joins_any_lineage() -> None:
-    """A log of another cluster stays apart; the same node with a new disk is a copy."""
+    """A log of another cluster remains apart; the same node with a new disk becomes a copy."""
     story = Story()
     story.start_master("c", log_end=0)
     story.start_slave("c", "a", log_end=700)

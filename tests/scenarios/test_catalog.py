@@ -11,7 +11,7 @@ from hastore_scenarios.registry import all_scenarios, find
 from hastore_scenarios.runner import WorldKind, run_one, run_scenario
 from hastore_scenarios.story.scenario import Scenario
 
-# What a partition is about; in `make test` the first three, all in `make soak`.
+# Scenarios about partitions: `make test` runs the first three, `make soak` all of them.
 NETWORK = (
     "one-way-partition",
     "half-open-link",
@@ -28,26 +28,26 @@ catalog = pytest.mark.parametrize("scenario", all_scenarios(), ids=lambda scenar
 
 @catalog
 async def test_scenario_holds(scenario: Scenario, tmp_path: Path) -> None:
-    """Each scenario's expectations come true, and the checker finds nothing."""
+    """Its expectations hold, and the checker finds no violation."""
     check(await run_scenario(scenario, tmp_path / scenario.name))
 
 
 @catalog
 def test_scenario_holds_in_the_simulator(scenario: Scenario, tmp_path: Path) -> None:
-    """The same text on the same code in virtual time, by a seed."""
+    """The same story runs on the same code in virtual time, with a seed."""
     check(run_one(scenario, world=WorldKind.SIM, seed=1, directory=tmp_path / scenario.name))
 
 
 @pytest.mark.parametrize("name", NETWORK[:3])
 def test_scenario_holds_between_namespaces(name: str, tmp_path: Path) -> None:
-    """The same text on processes between which packets are lost in a kernel."""
+    """The same story runs on processes, and the kernel drops packets between them."""
     (scenario,) = find(name)
     check(run_one(scenario, world=WorldKind.NETNS, directory=tmp_path / name))
 
 
 @pytest.mark.parametrize("name", ["promotion", "flush-slave-timeout"])
-def test_a_seed_is_one_history(name: str, tmp_path: Path) -> None:
-    """The same seed writes the same bytes, another one does not."""
+def test_a_seed_determines_the_history(name: str, tmp_path: Path) -> None:
+    """The same seed writes the same bytes; another seed does not."""
     (scenario,) = find(name)
     histories = []
     for number, seed in enumerate((7, 7, 8)):
@@ -61,13 +61,13 @@ def test_a_seed_is_one_history(name: str, tmp_path: Path) -> None:
 
 
 def check(result: ScenarioResult) -> None:
-    """A run that passed; else all that is known of it."""
+    """Assert that a run has passed; otherwise show all that is known of it."""
     if result.skipped is not None and result.world == WorldKind.NETNS.value:
         pytest.skip(result.skipped)
     assert result.skipped is None, f"skipped outside of namespaces: {result.skipped}"
-    told = "\n".join(str(entry) for entry in result.timeline)
-    said = "\n".join(f"-- {name}\n{text}" for name, text in result.outputs.items())
-    assert result.passed, f"{result.why}\n{told}\n{said}\nkept in {result.directory}"
+    timeline = "\n".join(str(entry) for entry in result.timeline)
+    outputs = "\n".join(f"-- {name}\n{text}" for name, text in result.outputs.items())
+    assert result.passed, f"{result.why}\n{timeline}\n{outputs}\nkept in {result.directory}"
     assert result.verdict is not None
     assert result.verdict.operations > 0
     assert result.verdict.records > 0

@@ -1,4 +1,4 @@
-"""The checker's rules: each fires on the lie it is for, and on nothing else."""
+"""The checker's rules: each fires on the violation it is for, and on nothing else."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hastore_scenarios.judge.history import EventKind
 from tests.scenarios.stories import SIZE, Story, broken
 
 
-def test_an_honest_story_has_no_violation() -> None:
-    """Stored, refused, weaker and unanswered puts that are where they should be break no rule."""
+def test_a_correct_story_has_no_violation() -> None:
+    """Stored, refused, unacknowledged and unanswered puts break no rule if the logs fit them."""
     story = Story()
     story.put(S.PUT_OK)
     story.put(S.MESSAGE_ILLEGAL)
@@ -26,8 +26,8 @@ def test_an_honest_story_has_no_violation() -> None:
     assert story.broken() == {}
 
 
-def test_verdict_counts_what_it_looked_at() -> None:
-    """A verdict names how many operations and records were judged, and every rule."""
+def test_verdict_counts_operations_and_records() -> None:
+    """It also has a count for every rule."""
     story = Story()
     story.put(S.PUT_OK)
     verdict = story.checker().verdict()
@@ -36,15 +36,15 @@ def test_verdict_counts_what_it_looked_at() -> None:
     assert verdict.to_dict()["ok"] is True
 
 
-def test_put_ok_that_the_master_does_not_have_is_lost() -> None:
-    """PUT_OK and not in the answering master's own log: acknowledged lost."""
+def test_put_ok_missing_from_the_master_is_lost() -> None:
+    """A message with PUT_OK must be in the log of the master that answered."""
     story = Story()
     story.put(S.PUT_OK, logs="b")
     assert story.broken() == {"acknowledged lost": 1}
 
 
-def test_put_ok_that_the_promoted_slave_does_not_have_is_lost() -> None:
-    """PUT_OK under SYNC_MASTER must be in the log of whoever became master afterwards."""
+def test_put_ok_missing_from_the_promoted_slave_is_lost() -> None:
+    """A message with PUT_OK under SYNC_MASTER must be in the next master's log."""
     story = Story()
     story.logs["c"] = []
     story.start_slave("c", "a")
@@ -65,16 +65,16 @@ def test_put_ok_of_an_async_master_may_be_lost_with_it() -> None:
     assert story.broken() == {}
 
 
-def test_put_ok_that_no_slave_has_is_not_replicated() -> None:
-    """PUT_OK under SYNC_MASTER and in no slave's log."""
+def test_put_ok_missing_from_every_slave_is_not_replicated() -> None:
+    """A message with PUT_OK under SYNC_MASTER must be in some slave's log."""
     story = Story()
     story.put(S.PUT_OK, logs="a")
     assert story.broken() == {"not replicated": 1}
 
 
 @pytest.mark.parametrize("status", [S.SLAVE_NOT_AVAILABLE, S.FLUSH_SLAVE_TIMEOUT])
-def test_a_stored_status_must_be_in_the_masters_log(status: S) -> None:
-    """A status weaker than PUT_OK still says that the master has the message."""
+def test_a_stored_message_must_be_in_the_masters_log(status: S) -> None:
+    """These statuses also say that the master has the message."""
     story = Story(slave=False)
     story.put(status, took_s=1.0, logs="")
     assert story.broken() == {"stored not there": 1}
@@ -82,23 +82,23 @@ def test_a_stored_status_must_be_in_the_masters_log(status: S) -> None:
 
 @pytest.mark.parametrize("log", ["a", "b"])
 def test_a_rejected_message_must_be_in_no_log(log: str) -> None:
-    """A status that says "not stored" is a lie if any log has the message."""
+    """A status that says "not stored" is false if any log has the message."""
     story = Story()
     operation = story.put(S.SERVICE_NOT_AVAILABLE)
     story.append(log, operation, 0, 0)
     assert story.broken() == {"rejected but there": 1}
 
 
-def test_a_message_that_was_never_sent_must_be_in_no_log() -> None:
-    """The producer knows that nothing left it; then nothing may be stored."""
+def test_an_unsent_message_must_be_in_no_log() -> None:
+    """The producer knows that the message never left it."""
     story = Story()
     operation = story.put(None, logs="ab")
     story.history.lose(operation, "connection refused", sent=False)
     assert story.broken() == {"rejected but there": 2}
 
 
-def test_a_lost_answer_allows_both() -> None:
-    """After a cut link the message may be there or not."""
+def test_a_message_with_a_lost_answer_may_be_stored_or_not() -> None:
+    """The link broke before the answer arrived."""
     story = Story()
     for logs in ("", "a", "ab"):
         operation = story.put(None, logs=logs)
@@ -109,24 +109,24 @@ def test_a_lost_answer_allows_both() -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("physic_offset", 7), ("queue_offset", 3), ("next_offset", SIZE + 1)]
 )
-def test_an_answers_offsets_are_the_records(field: str, value: int) -> None:
-    """Offset, end and queue offset of an answer must be those in the master's log."""
+def test_an_answers_offsets_must_match_the_record(field: str, value: int) -> None:
+    """Physical offset, next offset and queue offset must be those in the master's log."""
     story = Story()
     operation = story.put(S.PUT_OK)
     setattr(operation, field, value)
     assert story.broken() == {"wrong place": 1}
 
 
-def test_one_message_twice_in_a_log_is_a_duplicate() -> None:
-    """A UNIQ_KEY that was sent once may stand once in each log."""
+def test_a_message_twice_in_one_log_is_a_duplicate() -> None:
+    """A UNIQ_KEY that was sent once may occur once in each log."""
     story = Story()
     operation = story.put(S.PUT_OK)
     story.append("b", operation, SIZE, 1)
     assert story.broken() == {"duplicate": 1}
 
 
-def test_a_message_that_was_sent_again_may_be_there_twice() -> None:
-    """A client that re-sends answers for its duplicates itself, but for no more than it sent."""
+def test_a_resent_message_may_be_stored_twice() -> None:
+    """A log may hold as many copies as the client sent, and no more."""
     story = Story()
     operation = story.put(S.PUT_OK, sent_count=2)
     story.append("a", operation, SIZE, 1)
@@ -136,8 +136,8 @@ def test_a_message_that_was_sent_again_may_be_there_twice() -> None:
 
 
 @pytest.mark.parametrize("change", [{"key": "other"}, {"key": None}, {"body_crc": 77}])
-def test_a_message_that_nobody_sent_is_found(change: dict) -> None:
-    """A record with a foreign key, no key or another body was never sent."""
+def test_a_record_that_was_never_sent_is_a_violation(change: dict) -> None:
+    """Its key is unknown or missing, or its body is not the one that was sent."""
     story = Story()
     operation = story.put(S.PUT_OK)
     story.append("a", operation, SIZE, 1, **change)
@@ -145,7 +145,7 @@ def test_a_message_that_nobody_sent_is_found(change: dict) -> None:
 
 
 def test_queue_offsets_count_up_by_one() -> None:
-    """A queue's logical indexes have neither gap nor repetition in any log."""
+    """Gaps and repetitions are violations in any log."""
     story = Story()
     for queue_offset in (0, 2, 2, 3):
         operation = story.put(None, logs="")
@@ -153,7 +153,7 @@ def test_queue_offsets_count_up_by_one() -> None:
     assert story.broken() == {"queue offset gap": 2}
 
 
-def test_unlike_bytes_at_like_offsets_are_a_divergence() -> None:
+def test_different_bytes_at_one_offset_are_a_divergence() -> None:
     """Master and slave must agree wherever both have bytes."""
     story = Story()
     checker = story.checker()
@@ -161,8 +161,8 @@ def test_unlike_bytes_at_like_offsets_are_a_divergence() -> None:
     assert broken(checker.verdict()) == {"diverged bytes": 1}
 
 
-def test_a_former_master_may_differ_behind_the_promotion() -> None:
-    """Lineages part where the promoted slave's log ended; below it the bytes must agree."""
+def test_a_former_master_may_differ_after_the_promotion() -> None:
+    """Lineages diverge where the promoted slave's log ended; below that, the bytes must agree."""
     story = Story()
     story.event(EventKind.KILL, "a")
     story.event(EventKind.STOP, "b")
@@ -175,7 +175,7 @@ def test_a_former_master_may_differ_behind_the_promotion() -> None:
 
 
 def test_a_damaged_log_is_a_violation() -> None:
-    """What `log verify` finds counts."""
+    """The checker counts the damage that `log verify` finds."""
     checker = Story().checker()
     checker.damaged("b", "bad-body-crc at 123")
     assert broken(checker.verdict()) == {"damaged": 1}
@@ -191,8 +191,8 @@ def test_a_damaged_log_is_a_violation() -> None:
     ],
     ids=["killed", "stopped", "frozen", "cut off"],
 )
-def test_put_ok_without_anybody_to_acknowledge_is_false(fault) -> None:
-    """PUT_OK under SYNC_MASTER while every slave is gone, frozen or cut off is a lie."""
+def test_put_ok_without_a_reachable_slave_is_false(fault) -> None:
+    """Under SYNC_MASTER, PUT_OK needs a slave that can acknowledge."""
     story = Story()
     story.put(S.PUT_OK)
     fault(story)
@@ -201,8 +201,8 @@ def test_put_ok_without_anybody_to_acknowledge_is_false(fault) -> None:
     assert story.broken() == {"false ok": 1}
 
 
-def test_put_ok_during_a_fault_that_is_just_beginning_is_no_lie() -> None:
-    """Until SIGSTOP has certainly taken effect, the slave may have acknowledged."""
+def test_put_ok_while_a_fault_takes_effect_is_allowed() -> None:
+    """Until SIGSTOP has taken effect for certain, the slave may acknowledge."""
     story = Story()
     story.at(2.0)
     story.event(EventKind.PAUSE, "b", took_s=0.5)
@@ -211,7 +211,7 @@ def test_put_ok_during_a_fault_that_is_just_beginning_is_no_lie() -> None:
     assert story.broken() == {}
 
 
-def test_put_ok_after_the_slave_runs_on_is_no_lie() -> None:
+def test_put_ok_after_the_slave_resumed_is_allowed() -> None:
     """A put that was still waiting when the fault ended may be acknowledged."""
     story = Story()
     story.event(EventKind.PAUSE, "b")
@@ -223,7 +223,7 @@ def test_put_ok_after_the_slave_runs_on_is_no_lie() -> None:
 
 
 def test_unavailable_while_a_slave_was_healthy_is_false() -> None:
-    """SLAVE_NOT_AVAILABLE with a slave in step, and nothing done to it, is a lie."""
+    """Its slave is in step and has had no fault since."""
     story = Story()
     story.put(S.SLAVE_NOT_AVAILABLE)
     assert story.broken() == {"false unavailable": 1}
@@ -239,16 +239,16 @@ def test_unavailable_while_a_slave_was_healthy_is_false() -> None:
     ],
     ids=["frozen", "killed", "link was reset", "master frozen"],
 )
-def test_unavailable_after_a_fault_is_no_lie(fault) -> None:
-    """Whatever is done to a slave, its link or its master ends what is known of its health."""
+def test_unavailable_after_a_fault_is_allowed(fault) -> None:
+    """After any fault of a slave, its link or its master, the slave's health is unknown."""
     story = Story()
     fault(story)
     story.put(S.SLAVE_NOT_AVAILABLE)
     assert story.broken() == {}
 
 
-def test_unavailable_is_no_lie_beyond_the_limit() -> None:
-    """A healthy slave that cannot have got all of it yet may be beyond ha_slave_fallbehind_max."""
+def test_unavailable_beyond_the_lag_limit_is_allowed() -> None:
+    """After many puts a healthy slave may lag by more than ha_slave_fallbehind_max for a moment."""
     story = Story()
     for _ in range(10):
         story.put(S.PUT_OK, wait=False)
@@ -269,17 +269,17 @@ def test_unavailable_is_no_lie_beyond_the_limit() -> None:
         (S.FLUSH_DISK_TIMEOUT, "SYNC_MASTER", "SYNC_FLUSH", False),
     ],
 )
-def test_a_status_that_its_mode_cannot_give_is_found(
+def test_a_status_impossible_in_its_mode_is_a_violation(
     status: S, role: str, flush: str, wait: bool
 ) -> None:
-    """No slave status without SYNC_MASTER, no disk status without SYNC_FLUSH, none without WAIT."""
+    """A slave status needs SYNC_MASTER, a disk status needs SYNC_FLUSH, and both need WAIT."""
     story = Story(role=role, flush=flush)
     story.put(status, wait=wait, took_s=5.0)
     assert story.broken() == {"impossible status": 1}
 
 
-def test_what_has_expired_need_not_be_there() -> None:
-    """Messages below the offset up to which a master deleted its files are no loss; others are."""
+def test_expired_messages_may_be_missing() -> None:
+    """Messages below the offset up to which a master deleted its files are not lost; others are."""
     story = Story()
     story.put(S.PUT_OK)
     story.put(S.PUT_OK)
@@ -291,8 +291,8 @@ def test_what_has_expired_need_not_be_there() -> None:
     assert story.broken() == {"acknowledged lost": 1}
 
 
-def test_a_disk_that_was_taken_away_is_excused_up_to_then() -> None:
-    """What a wiped master held is its slave's to keep; what comes afterwards is its own again."""
+def test_a_wiped_disk_excuses_earlier_messages_only() -> None:
+    """Messages that the master appends after the wipe must be in its log."""
     story = Story()
     story.put(S.PUT_OK)
     story.event(EventKind.DISK, "a", fault="wipe")
@@ -303,8 +303,8 @@ def test_a_disk_that_was_taken_away_is_excused_up_to_then() -> None:
     assert story.broken() == {"acknowledged lost": 1}
 
 
-def test_a_master_that_was_there_before_is_nobodys_heir() -> None:
-    """A wiped node joins it: it lacks what the node had acknowledged, and nothing is lost by it."""
+def test_a_wiped_node_may_join_an_older_master() -> None:
+    """That master is not the node's successor and may lack what the node had acknowledged."""
     story = Story()
     story.logs["c"] = []
     story.start_master("c", log_end=0)
@@ -318,7 +318,7 @@ def test_a_master_that_was_there_before_is_nobodys_heir() -> None:
 
 
 def test_a_slave_with_a_failing_disk_is_not_healthy() -> None:
-    """SLAVE_NOT_AVAILABLE is true from the moment at which its disk was made to fail."""
+    """SLAVE_NOT_AVAILABLE is correct from the disk's first fault on."""
     story = Story()
     story.put(S.SLAVE_NOT_AVAILABLE)
     assert story.broken() == {"false unavailable": 1}
@@ -331,8 +331,8 @@ def test_a_slave_with_a_failing_disk_is_not_healthy() -> None:
 @pytest.mark.parametrize(
     ("status", "timeout_s"), [(S.FLUSH_SLAVE_TIMEOUT, 1.0), (S.FLUSH_DISK_TIMEOUT, 2.0)]
 )
-def test_a_timeout_before_its_time_is_found(status: S, timeout_s: float) -> None:
-    """A timeout status that comes before the timeout is over did not wait."""
+def test_a_timeout_status_before_the_timeout_is_a_violation(status: S, timeout_s: float) -> None:
+    """The master must have waited for the whole timeout."""
     story = Story(flush="SYNC_FLUSH")
     story.put(status, took_s=timeout_s)
     assert story.broken() == {}
@@ -341,7 +341,7 @@ def test_a_timeout_before_its_time_is_found(status: S, timeout_s: float) -> None
 
 
 def test_a_stopping_master_may_give_up_waits() -> None:
-    """The waits that a clean stop gives up are answered before their time."""
+    """A clean stop answers waiting puts before their timeout."""
     story = Story()
     operation = story.put(None)
     story.event(EventKind.STOP, "a", took_s=0.1)
@@ -352,7 +352,7 @@ def test_a_stopping_master_may_give_up_waits() -> None:
 
 
 def test_a_connected_slave_must_have_caught_up() -> None:
-    """A slave that was connected at the end and stands elsewhere than its master is named."""
+    """A slave that is connected at the end must be at its master's max offset."""
     story = Story()
     story.end("b", max_offset=100, master_max_offset=300)
     assert story.broken() == {"not caught up": 1}
@@ -365,16 +365,16 @@ def test_a_connected_slave_must_have_been_waited_for() -> None:
     assert story.broken() == {"not caught up": 1}
 
 
-def test_a_slave_that_was_gone_need_not_have_caught_up() -> None:
-    """Nobody waits for a killed slave."""
+def test_a_killed_slave_need_not_have_caught_up() -> None:
+    """The final catch-up leaves it out."""
     story = Story()
     story.event(EventKind.KILL, "b")
     story.end()
     assert story.broken() == {}
 
 
-def test_violations_are_counted_all_and_kept_some() -> None:
-    """A run that goes wrong a thousand times is told in a hundred sentences."""
+def test_all_violations_are_counted_and_some_are_kept() -> None:
+    """The verdict keeps VIOLATIONS_KEPT_MAX sentences."""
     story = Story(slave=False)
     for _ in range(VIOLATIONS_KEPT_MAX + 5):
         story.put(S.SLAVE_NOT_AVAILABLE, logs="")

@@ -1,4 +1,4 @@
-"""Children: they end with their parent, and only with it."""
+"""Child processes: they end with their parent, and only with it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
 def state_of(pid: int) -> str:
-    """The state letter of a process, empty where there is none."""
+    """Return a process's state letter, or an empty text if there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -25,7 +25,7 @@ def state_of(pid: int) -> str:
 
 
 async def test_a_child_is_waited_for_and_ended(tmp_path: Path) -> None:
-    """end() kills a child whatever it does, wait() gives its code as often as it is asked."""
+    """end() kills a running child, and wait() returns its exit code as often as it is called."""
     child = ChildProcess.start(SLEEP, tmp_path / "out")
     assert child.returncode is None
     with trio.move_on_after(0.05) as waited:
@@ -37,7 +37,7 @@ async def test_a_child_is_waited_for_and_ended(tmp_path: Path) -> None:
 
 
 async def test_a_childs_output_is_kept(tmp_path: Path) -> None:
-    """What it prints to either stream is appended to its file."""
+    """Its stdout and stderr are appended to one file."""
     for word in ("one", "two"):
         code = f"import sys; print('{word}'); print('err', file=sys.stderr)"
         child = ChildProcess.start([sys.executable, "-c", code], tmp_path / "out")
@@ -46,13 +46,13 @@ async def test_a_childs_output_is_kept(tmp_path: Path) -> None:
 
 
 async def test_a_child_is_started_by_the_main_thread_only(tmp_path: Path) -> None:
-    """The kernel ends a child with the thread that forked it: a worker thread would not do."""
+    """The kernel ends a child with the thread that forked it, so a worker thread will not do."""
     with pytest.raises(AssertionError, match="docstring"):
         await trio.to_thread.run_sync(lambda: ChildProcess.start(SLEEP, tmp_path / "out"))
 
 
 def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
-    """A parent that is killed with SIGKILL leaves no child behind."""
+    """The parent is killed with SIGKILL and cannot end its child itself."""
     code = (
         "import sys, time, pathlib\n"
         "from hastore_scenarios.worlds.process.child_process import ChildProcess\n"

@@ -1,4 +1,4 @@
-"""The demo: what a newcomer sees first must work, whatever text it is given."""
+"""The demo: it runs to its end, can be interrupted, and reports unusable input in one line."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 REPO_ROOT = Path(__file__).resolve().parents[2]
-WITHIN_S = 600  # on a machine with ten times the work
-# Python takes a locale of C for one of UTF-8, unless it is told not to.
+WITHIN_S = 600  # enough for a machine under ten times the load
+# Python treats the C locale as UTF-8 unless these variables forbid it.
 ASCII_ONLY = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 def demo_environment(tmp_path: Path, environment: dict[str, str]) -> dict[str, str]:
-    """Return the demo a temporary directory of its own, in which everything must be gone."""
+    """Return an environment in which the demo has its own temporary directory."""
     (tmp_path / "tmp").mkdir(exist_ok=True)
     (tmp_path / "here").mkdir(exist_ok=True)
     own = {name: value for name, value in os.environ.items() if name not in {"FILE", "KEEP"}}
@@ -28,7 +28,7 @@ def demo_environment(tmp_path: Path, environment: dict[str, str]) -> dict[str, s
 def run_demo(
     tmp_path: Path, *arguments: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the demo as `make demo` does, its output not a terminal."""
+    """Run the demo as `make demo` does, but without a terminal."""
     return subprocess.run(
         [sys.executable, "-m", "hastore_scenarios.demo.command", *arguments],
         env=demo_environment(tmp_path, environment),
@@ -42,18 +42,18 @@ def run_demo(
 
 
 def left_behind(tmp_path: Path) -> list[str]:
-    """Name what the demo has left in its temporary directory and where it was started."""
+    """List what the demo has left in its temporary and its working directory."""
     return [str(path) for place in ("tmp", "here") for path in (tmp_path / place).iterdir()]
 
 
 def processes_of(tmp_path: Path) -> list[str]:
-    """Return the command lines of processes that work below a directory."""
+    """Return the command lines of the processes that run below a directory or name it."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             where = (process / "cwd").readlink()
             command = (process / "cmdline").read_bytes()
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process has ended meanwhile
             continue
         if where.is_relative_to(tmp_path) or str(tmp_path).encode() in command:
             found.append(command.replace(b"\0", b" ").decode(errors="replace"))
@@ -61,10 +61,10 @@ def processes_of(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.timeout(WITHIN_S + 60)
-def test_the_demo_tells_its_story_to_the_end(tmp_path: Path) -> None:
-    """Every status and both tools appear, everything is as expected, uncoloured, 80 columns wide.
+def test_the_demo_runs_to_its_end(tmp_path: Path) -> None:
+    """All expectations hold; the output has no colours and at most 80 columns.
 
-    The directory stays where it was asked for, and the report in it is drawn of what was put.
+    `--keep` names a directory that remains, with a report of the puts.
     """
     text = tmp_path / "lines.txt"
     text.write_text("".join(f"line {n}: grüße\n" for n in range(300)))
@@ -86,9 +86,9 @@ def test_the_demo_tells_its_story_to_the_end(tmp_path: Path) -> None:
     ):
         assert words in done.stdout
     assert "\x1b" not in done.stdout
-    told = done.stdout.partition("1. A master")[2].rpartition("Everything as expected")[0]
-    assert str(kept) not in told  # paths are as seen from there
-    assert max(map(len, told.splitlines())) <= 80
+    shown = done.stdout.partition("1. A master")[2].rpartition("Everything as expected")[0]
+    assert str(kept) not in shown  # paths are relative to it
+    assert max(map(len, shown.splitlines())) <= 80
     assert (kept / "D1" / "commitlog").is_dir()
     page = (kept / "report.html").read_text()
     for words in ("SYNC_MASTER", "killed", "frozen", "FLUSH_SLAVE_TIMEOUT 3", "make demo", "D3"):
@@ -99,7 +99,7 @@ def test_the_demo_tells_its_story_to_the_end(tmp_path: Path) -> None:
 @pytest.mark.timeout(WITHIN_S + 60)
 @pytest.mark.parametrize("moment", ["--data D1", "6. Kill the master"])
 def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, moment: str) -> None:
-    """Ctrl-C ends every process and removes every directory; ASCII is enough for all it says."""
+    """Ctrl-C ends all processes and removes all directories; an ASCII locale gets ASCII."""
     lines = tmp_path / "lines.txt"
     lines.write_text("one\ntwo\n")
     seen = []
@@ -132,10 +132,8 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, moment: str) 
     ("content", "message"),
     [(None, "cannot be read: No such file"), ("\n \n", "no line of text"), ("", "no line of text")],
 )
-def test_an_input_that_cannot_be_used_is_an_error(
-    tmp_path: Path, content: str | None, message: str
-) -> None:
-    """FILE=… of the environment is heeded; a bad one ends without a traceback or a directory."""
+def test_an_unusable_input_is_an_error(tmp_path: Path, content: str | None, message: str) -> None:
+    """The variable FILE names the input; a bad one causes no traceback and leaves no directory."""
     path = tmp_path / "input.txt"
     if content is not None:
         path.write_text(content)
@@ -145,15 +143,15 @@ def test_an_input_that_cannot_be_used_is_an_error(
     assert not left_behind(tmp_path)
 
 
-def test_a_directory_is_no_input(tmp_path: Path) -> None:
-    """FILE=DIR is named as what it is."""
+def test_a_directory_as_input_is_an_error(tmp_path: Path) -> None:
+    """The message says that the path is a directory."""
     done = run_demo(tmp_path, str(tmp_path))
     assert done.returncode == 1
     assert done.stdout.startswith(f"error: {tmp_path} cannot be read: Is a directory\n")
 
 
-def test_a_directory_that_holds_something_is_not_worked_in(tmp_path: Path) -> None:
-    """KEEP=DIR begins with nothing: a former demo's log would be gone on with."""
+def test_a_kept_directory_must_be_empty(tmp_path: Path) -> None:
+    """The demo would otherwise continue the log of an earlier run."""
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "mine.txt").write_text("mine")
@@ -164,8 +162,8 @@ def test_a_directory_that_holds_something_is_not_worked_in(tmp_path: Path) -> No
     assert not left_behind(tmp_path)
 
 
-def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    """Where the report can go nowhere, the demo says so before it begins."""
+def test_an_unwritable_report_folder_is_an_error(tmp_path: Path) -> None:
+    """The demo fails before it starts a node."""
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "hastore-runs").write_text("a file")
     done = run_demo(tmp_path)

@@ -1,4 +1,4 @@
-"""The demo's parts: what it sends, how commands are shown, and what becomes of histories."""
+"""The demo's parts: its input, its folders, its output, and the merging of histories."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 # -- the input
 
 
-def test_a_file_with_too_many_lines_is_cut_and_says_so(tmp_path: Path) -> None:
-    """How many of how many are sent, and why."""
+def test_a_file_with_too_many_lines_is_cut(tmp_path: Path) -> None:
+    """The note says how many lines of how many are sent, and why."""
     file = tmp_path / "many.txt"
     file.write_text("line\n\n" * (LINES_MAX + 5))
     given = read_input(str(file))
@@ -47,7 +47,7 @@ def test_a_file_with_too_many_lines_is_cut_and_says_so(tmp_path: Path) -> None:
 
 
 def test_a_file_with_too_many_bytes_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few long lines are too much, too; none behind the cut is sent."""
+    """Few long lines can be too much, too; nothing after the cut is sent."""
     monkeypatch.setattr(demo_input, "BYTES_MAX", 100)
     file = tmp_path / "long.txt"
     file.write_text("x" * 60 + "\n" + "y" * 60 + "\n" + "z\n")
@@ -57,8 +57,8 @@ def test_a_file_with_too_many_bytes_is_cut(tmp_path: Path, monkeypatch: pytest.M
     assert given.cut_note.startswith("1 of 3 lines")
 
 
-def test_what_fits_is_sent_whole(tmp_path: Path) -> None:
-    """Any bytes but line ends; blank lines are left out, and nothing is said of them."""
+def test_a_small_file_is_sent_whole(tmp_path: Path) -> None:
+    """Lines may hold any bytes; blank lines are left out without a note."""
     file = tmp_path / "binary"
     file.write_bytes(b"\x00\xff\xfe one\r\n \t \n\n\x80two")
     given = read_input(str(file))
@@ -68,8 +68,8 @@ def test_what_fits_is_sent_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
-def test_a_line_that_is_too_long_is_shortened(tmp_path: Path, end: bytes) -> None:
-    """The line after it is a line of its own."""
+def test_a_too_long_line_is_shortened(tmp_path: Path, end: bytes) -> None:
+    """The next line is sent separately."""
     file = tmp_path / "long"
     fits, too_long = b"x" * LINE_SIZE_MAX, b"y" * (3 * LINE_SIZE_MAX)
     file.write_bytes(fits + b"\n" + too_long + (end + b"after" if end else b""))
@@ -79,8 +79,8 @@ def test_a_line_that_is_too_long_is_shortened(tmp_path: Path, end: bytes) -> Non
     assert given.cut_note == "1 line longer than 64 KiB: only the beginning is sent"
 
 
-def test_a_file_that_never_ends_is_read_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device, or a pipe that goes on."""
+def test_an_endless_file_is_read_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a file is a device or a pipe that stays open."""
     monkeypatch.setattr(demo_input, "READ_MAX", 1 << 20)
     given = read_input("/dev/zero")
     assert given.lines == (bytes(LINE_SIZE_MAX),)
@@ -93,17 +93,17 @@ def test_a_file_that_never_ends_is_read_for_a_while(monkeypatch: pytest.MonkeyPa
 def test_without_a_git_history_the_source_code_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A clone's archive has no .git, and an installed package no clone."""
+    """An archive of the repository has no .git, and an installed package no repository."""
     monkeypatch.setattr(demo_input, "_ROOT", tmp_path)
     given = read_input(None)
     assert given.source == "hastore's own source code"
     assert len(given.lines) > 1_000
 
 
-def test_a_failing_git_is_no_reason_to_stop(
+def test_a_failing_git_falls_back_to_the_source_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Git may be missing, or refuse a clone of somebody else."""
+    """Git may be missing, or refuse a repository that another user owns."""
     (tmp_path / ".git").mkdir()
     monkeypatch.setattr(demo_input, "_ROOT", tmp_path)
     assert read_input(None).source == "hastore's own source code"
@@ -114,10 +114,10 @@ def test_a_failing_git_is_no_reason_to_stop(
 # -- the place
 
 
-def test_two_demos_of_one_second_have_folders_of_their_own(
+def test_two_demos_in_one_second_use_separate_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And what is not kept, or was not written, is gone behind each."""
+    """Temporary directories, and folders without a report, are removed afterwards."""
     monkeypatch.chdir(tmp_path)
     with DemoPlace.open(None) as one:
         with DemoPlace.open(None) as other:
@@ -129,10 +129,10 @@ def test_two_demos_of_one_second_have_folders_of_their_own(
     assert [path.name for path in (tmp_path / "hastore-runs").iterdir()] == [other.folder.name]
 
 
-def test_a_disk_without_room_is_named_before_the_demo_begins(
+def test_too_little_disk_space_is_an_error_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """How much is there, how much is needed, and what to do."""
+    """The error says how much is free, how much is needed, and what to do."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(place, "FREE_MIN", 1 << 60)
@@ -145,10 +145,10 @@ def test_a_disk_without_room_is_named_before_the_demo_begins(
     assert not list(tmp_path.iterdir())
 
 
-def test_ctrl_c_before_the_demo_has_begun_is_one_line(
+def test_ctrl_c_during_the_imports_prints_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Importing takes seconds on a busy machine; whoever stops it then sees no traceback."""
+    """Imports take seconds on a busy machine; an interrupt then shows no traceback."""
 
     def run(*_: object, **__: object) -> int:
         raise KeyboardInterrupt
@@ -162,8 +162,8 @@ def test_ctrl_c_before_the_demo_has_begun_is_one_line(
 # -- what is shown
 
 
-def test_a_long_command_is_broken_between_its_options() -> None:
-    """No line is longer than the room, and an option keeps its value."""
+def test_a_long_command_is_wrapped_between_its_options() -> None:
+    """No line exceeds the width, and an option stays with its value."""
     words = "hastore master --data D1 --mapped-file-size 64MiB --broker-role SYNC_MASTER -n 5 &"
     lines = command_lines(words.split(" "), 40)
     assert lines == [
@@ -174,8 +174,8 @@ def test_a_long_command_is_broken_between_its_options() -> None:
     assert command_lines(["hastore", "status", "D1"], 40) == ["hastore status D1"]
 
 
-async def test_a_command_prints_what_it_prints_on_a_terminal_of_that_width(tmp_path: Path) -> None:
-    """Its stdout is a terminal, its stderr none; both come back, with the exit code."""
+async def test_a_command_runs_on_a_terminal_of_the_given_width(tmp_path: Path) -> None:
+    """Its stdout is a terminal, its stderr is not; both come back with the exit code."""
     code = (
         "import os, sys; print(sys.stdout.isatty(), os.get_terminal_size(1).columns, os.getcwd());"
         "print('x' * 200_000); print(sys.stderr.isatty(), file=sys.stderr); sys.exit(7)"
@@ -187,8 +187,8 @@ async def test_a_command_prints_what_it_prints_on_a_terminal_of_that_width(tmp_p
     assert text == f"True 61 {tmp_path}\n{'x' * 200_000}\nFalse\n"
 
 
-def test_a_stream_of_ascii_gets_text() -> None:
-    """Marks and dashes have stand-ins; what has none is a question mark."""
+def test_speak_ascii_replaces_other_characters() -> None:
+    """Marks and dashes have replacements; other characters become question marks."""
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
     speak_ascii(stream)
@@ -197,16 +197,16 @@ def test_a_stream_of_ascii_gets_text() -> None:
     assert raw.getvalue() == b"ok 1 000 ... - ?"
 
 
-def test_the_last_lines_are_broken_between_words_and_a_path_is_not(tmp_path: Path) -> None:
-    """At 80 columns; each goes on below its beginning."""
+def test_summary_lines_are_wrapped_but_paths_are_not(tmp_path: Path) -> None:
+    """Lines are wrapped at 80 columns and continue below the text's first column."""
     out = io.StringIO()
 
-    async def tell() -> None:
+    async def print_facts() -> None:
         stage = DemoStage(tmp_path, Console(file=out, width=80))
         stage.fact("cut", "many words " * 12)
         stage.fact("report", "/" + "x" * 100)
 
-    trio.run(tell)
+    trio.run(print_facts)
     lines = out.getvalue().splitlines()
     assert len(lines) == 3
     assert lines[0].startswith("  cut     many words")
@@ -216,10 +216,10 @@ def test_the_last_lines_are_broken_between_words_and_a_path_is_not(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("count", "left_out"), [(12, None), (13, None), (14, 2), (40, 28)])
-def test_only_what_saves_lines_is_left_out(
+def test_output_is_shortened_only_if_that_saves_lines(
     tmp_path: Path, count: int, left_out: int | None
 ) -> None:
-    """A note of one line in the place of one line would hide it for nothing."""
+    """A note in place of a single line would hide that line for nothing."""
     out = io.StringIO()
     printed = "".join(f"line {number}\n" for number in range(count))
 
@@ -240,8 +240,8 @@ def test_only_what_saves_lines_is_left_out(
 # -- the history
 
 
-def produced(path: Path, began_wall_s: float, keys: list[str]) -> None:
-    """Write what `hastore produce --history` writes: seconds from its own first message."""
+def write_produced(path: Path, began_wall_s: float, keys: list[str]) -> None:
+    """Write a file like `hastore produce --history`: its times count from its first message."""
     clock = 0.0
     with path.open("w", encoding="utf-8") as sink:
         history = History(
@@ -262,10 +262,10 @@ def produced(path: Path, began_wall_s: float, keys: list[str]) -> None:
             history.complete(put, PutMessageStatus.PUT_OK)
 
 
-def test_puts_of_several_producers_become_one_history(tmp_path: Path) -> None:
-    """Times count from the demo's beginning, numbers from its first put; a file can be read."""
-    produced(tmp_path / "later", 1_010.0, ["c"])
-    produced(tmp_path / "first", 1_002.0, ["a", "b"])
+def test_histories_of_several_producers_are_merged(tmp_path: Path) -> None:
+    """Times count from the demo's start and numbers from its first put; the file can be loaded."""
+    write_produced(tmp_path / "later", 1_010.0, ["c"])
+    write_produced(tmp_path / "first", 1_002.0, ["a", "b"])
     history = History(now_s=lambda: 5.0, wall_ms=lambda: 1_005_000)
     history.event(EventKind.SAY, text="in between")
     take_puts(history, tmp_path / "later", node="D2", began_wall_s=1_000.0)
@@ -283,8 +283,8 @@ def test_puts_of_several_producers_become_one_history(tmp_path: Path) -> None:
     assert text.index('"key":"b"') < text.index("in between") < text.index('"key":"c"')
 
 
-def test_a_timeline_of_a_whole_history_is_that_which_was_told() -> None:
-    """Read afterwards it has the lines that came while the story was told."""
+def test_a_timeline_made_afterwards_equals_the_live_one() -> None:
+    """It begins with the lines that appeared during the run."""
     (scenario,) = find("promotion")
     result = run_one(scenario, world=WorldKind.SIM, seed=7)
     assert result.history is not None

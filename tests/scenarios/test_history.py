@@ -1,4 +1,4 @@
-"""The history: three-valued outcomes, and a file that can be judged again."""
+"""The history: outcomes with three values, and a file that can be checked again."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.scenarios.stories import Story
 
 
 @pytest.mark.parametrize("status", list(S))
-def test_every_status_has_one_reading(status: S) -> None:
-    """PUT_OK is ok; what is certainly not stored failed; everything else is unknown."""
+def test_every_status_has_one_outcome(status: S) -> None:
+    """PUT_OK is OK; a message that is certainly not stored is FAIL; the rest is UNKNOWN."""
     expected = {
         S.PUT_OK: Outcome.OK,
         S.FLUSH_DISK_TIMEOUT: Outcome.UNKNOWN,
@@ -27,7 +27,7 @@ def test_every_status_has_one_reading(status: S) -> None:
 
 
 def written_story() -> tuple[Story, str]:
-    """A story of every kind of line, and its file."""
+    """Return a story with every kind of line, and the text of its file."""
     story = Story()
     sink = io.StringIO()
     story.history.sink = sink
@@ -41,8 +41,8 @@ def written_story() -> tuple[Story, str]:
     return story, sink.getvalue()
 
 
-def test_a_history_is_read_back_as_it_was() -> None:
-    """Operations, outcomes, times and events survive the file."""
+def test_a_history_survives_writing_and_reading() -> None:
+    """Operations, outcomes, times and events are read back unchanged."""
     story, text = written_story()
     loaded = load_history(text.splitlines())
     assert len(loaded.operations) == 5
@@ -56,8 +56,8 @@ def test_a_history_is_read_back_as_it_was() -> None:
     assert loaded.put_counts == {"NO_ANSWER": 2, "MESSAGE_ILLEGAL": 1, "NOT_SENT": 1, "PUT_OK": 1}
 
 
-def test_a_history_cut_off_by_a_crash_is_read_to_its_last_whole_line() -> None:
-    """A torn last line is left out; a torn line in the middle is an error."""
+def test_a_torn_last_line_of_a_history_is_ignored() -> None:
+    """A torn line in the middle is an error."""
     _, text = written_story()
     lines = text.splitlines()
     assert len(load_history([*lines, '{"type":"inv']).operations) == 5
@@ -65,8 +65,8 @@ def test_a_history_cut_off_by_a_crash_is_read_to_its_last_whole_line() -> None:
         load_history(['{"type":"inv', *lines])
 
 
-def test_a_history_can_be_judged_again_from_its_file() -> None:
-    """The checker finds in the file what it found in the run."""
+def test_a_history_can_be_checked_from_its_file() -> None:
+    """The checker finds the same violations as during the run."""
     sink = io.StringIO()
     story = Story()
     fresh = History(now_s=lambda: story.time_s, wall_ms=lambda: 0, sink=sink)
@@ -85,7 +85,7 @@ def test_a_history_can_be_judged_again_from_its_file() -> None:
 
 
 def test_an_operation_is_completed_once() -> None:
-    """Two answers to one put are a bug of the world, not an outcome."""
+    """A second answer to one put is a bug in the world and fails an assertion."""
     story = Story()
     operation = story.put(S.PUT_OK)
     with pytest.raises(AssertionError, match="completed once"):

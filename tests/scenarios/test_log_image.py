@@ -1,4 +1,4 @@
-"""What is read of a directory that a crash left: records, damage, and whether it is a torn end."""
+"""Reading a log that a crash left behind: its records, damage, and torn tail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE_SIZE = 4096
 
 
 def write_log(path: Path, count: int) -> list[int]:
-    """A killed master's log; gives where its records begin, and its end."""
+    """Write a killed master's log; return the offsets of its records and of its end."""
     log = CommitLog.open(
         real_env(),
         StoreConfig(data_dir=str(path), mapped_file_size=FILE_SIZE),
@@ -46,8 +46,8 @@ def poke(path: Path, offset: int, data: bytes) -> None:
         opened.write(data)
 
 
-def test_records_are_read_over_file_ends(tmp_path: Path) -> None:
-    """Offsets, keys and body CRCs of every message, and the end."""
+def test_records_are_read_across_files(tmp_path: Path) -> None:
+    """Offsets, keys and body CRCs of all messages are returned, and the log's end."""
     starts = write_log(tmp_path, 30)
     disk = real_env().disk
     records = list(read_records(disk, str(tmp_path)))
@@ -59,7 +59,7 @@ def test_records_are_read_over_file_ends(tmp_path: Path) -> None:
 
 
 def test_an_empty_directory_is_an_empty_log(tmp_path: Path) -> None:
-    """A node that was never started, or never wrote, has nothing."""
+    """A node that never started or never wrote has no records."""
     disk = real_env().disk
     assert list(read_records(disk, str(tmp_path))) == []
     assert log_end(disk, str(tmp_path)) == 0
@@ -68,10 +68,10 @@ def test_an_empty_directory_is_an_empty_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("index", "is_torn_end"), [(28, True), (20, False)])
-def test_damage_at_the_end_is_told_from_damage_in_the_middle(
+def test_a_torn_tail_is_distinguished_from_other_damage(
     tmp_path: Path, index: int, is_torn_end: bool
 ) -> None:
-    """A torn last record is what a crash leaves; a bad one with good ones behind it is not."""
+    """A crash may damage the last record, but not one with intact records after it."""
     starts = write_log(tmp_path, 29)
     poke(tmp_path, starts[index] + 150, b"\xff\xff")
     damage = find_damage(real_env().disk, str(tmp_path))

@@ -1,4 +1,4 @@
-"""What is gone of a run, in messages: promised or not, found elsewhere or nowhere."""
+"""Lost messages of a run: acknowledged or not, in another log or in none."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hastore_scenarios.judge.result import loss_text
 from tests.scenarios.stories import SIZE, Story
 
 
-def test_an_async_master_that_dies_loses_what_no_slave_had() -> None:
-    """No promise is broken, and the loss is counted all the same; the old log still has them."""
+def test_messages_lost_with_an_async_master_are_counted() -> None:
+    """No rule is broken, and the old master's log still has the messages."""
     story = Story(role="ASYNC_MASTER")
     story.put(S.PUT_OK)
     story.put(S.PUT_OK, logs="a")
@@ -26,8 +26,8 @@ def test_an_async_master_that_dies_loses_what_no_slave_had() -> None:
     assert verdict.to_dict()["rpo"]["gone"] == 2
 
 
-def test_messages_of_unknown_outcome_are_counted_by_whether_they_are_there() -> None:
-    """Weaker answers and none at all are unknown; what was refused is not."""
+def test_messages_of_unknown_outcome_are_counted_apart() -> None:
+    """Puts without PUT_OK or without an answer are unknown, refused ones are not."""
     story = Story()
     story.put(S.FLUSH_SLAVE_TIMEOUT, took_s=1.0)
     story.put(None)
@@ -38,8 +38,8 @@ def test_messages_of_unknown_outcome_are_counted_by_whether_they_are_there() -> 
     assert (loss.unknown, loss.unknown_there) == (3, 2)
 
 
-def test_a_log_that_is_no_more_has_lost_everything() -> None:
-    """Where an heir's log was not even found, nothing is in it."""
+def test_a_missing_log_has_lost_everything() -> None:
+    """The log of the master was not found; the slave's log still has the message."""
     story = Story()
     story.put(S.PUT_OK)
     del story.logs["a"]
@@ -48,8 +48,8 @@ def test_a_log_that_is_no_more_has_lost_everything() -> None:
     assert (loss.gone, loss.elsewhere) == (1, 1)
 
 
-def test_what_has_expired_is_not_lost() -> None:
-    """Messages whose files an operator's rules removed are counted apart, whatever their answer."""
+def test_expired_messages_are_not_lost() -> None:
+    """Messages in deleted files are counted apart, whatever their answer was."""
     story = Story(slave=False)
     story.put(S.PUT_OK, logs="")
     story.put(S.SLAVE_NOT_AVAILABLE, logs="")
@@ -60,8 +60,8 @@ def test_what_has_expired_is_not_lost() -> None:
     assert (loss.acknowledged, loss.gone, loss.expired, loss.unknown) == (2, 0, 2, 0)
 
 
-def test_what_the_story_wiped_is_counted_apart() -> None:
-    """A disk that was taken away with its node is no loss of a cluster's; what came later is."""
+def test_wiped_messages_are_counted_apart() -> None:
+    """Messages that were put after the wipe and are missing count as lost."""
     story = Story(slave=False, role="ASYNC_MASTER")
     story.put(S.PUT_OK, logs="")
     story.event(EventKind.DISK, "a", fault="wipe")
@@ -74,8 +74,8 @@ def test_what_the_story_wiped_is_counted_apart() -> None:
     assert "1 were wiped by the story" in loss_text(loss)[1]
 
 
-def test_a_wiped_master_that_joins_another_has_no_heir() -> None:
-    """It follows another log with its new disk; that one's master was never to have the old one."""
+def test_a_wiped_master_that_joins_another_has_no_successor() -> None:
+    """The other master was never meant to have the messages of the wiped log."""
     story = Story(slave=False, role="ASYNC_MASTER")
     story.start_master("b", role="ASYNC_MASTER", log_end=0)
     story.put(S.PUT_OK, logs="")
@@ -87,8 +87,8 @@ def test_a_wiped_master_that_joins_another_has_no_heir() -> None:
     assert (loss.acknowledged, loss.wiped, loss.gone) == (1, 1, 0)
 
 
-def test_a_wiped_master_with_an_heir_has_lost_what_the_heir_lacks() -> None:
-    """Its slave was promoted: what that one does not have is gone, whatever befell the old disk."""
+def test_a_wiped_master_loses_what_its_successor_lacks() -> None:
+    """Its slave was promoted, so the wipe excuses nothing."""
     story = Story(role="ASYNC_MASTER")
     story.put(S.PUT_OK, logs="")
     story.event(EventKind.KILL, "a")

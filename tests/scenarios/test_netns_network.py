@@ -1,4 +1,4 @@
-"""Network namespaces: where they are missing that is said, and none is left behind."""
+"""Network namespaces: a machine without them skips with the reason, and none is left over."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def network():
 def test_a_machine_without_ip_skips_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The result names the command that could not be run; nothing was begun."""
+    """The result names the command that could not run, and no story is started."""
     monkeypatch.setenv("PATH", str(tmp_path))
     (scenario,) = find("sync-put")
     result = run_one(scenario, world=WorldKind.NETNS, directory=tmp_path / "w")
@@ -41,7 +41,7 @@ def test_a_machine_without_ip_skips_with_the_reason(
 
 
 def test_a_router_drops_one_way(network: NetnsNetwork) -> None:
-    """What is dropped does not arrive, what is not does; passing again mends it."""
+    """Packets are lost in that direction only, and only until they are passed again."""
     (one, one_address), (other, other_address) = network.add_host(), network.add_host()
     assert arrives(one, other, other_address)
     network.drop(AddressPair(one_address, other_address))
@@ -51,16 +51,16 @@ def test_a_router_drops_one_way(network: NetnsNetwork) -> None:
     assert arrives(one, other, other_address)
 
 
-def test_nothing_is_left_of_a_network(network: NetnsNetwork) -> None:
-    """Namespaces and interfaces are gone when it was removed, and removing again is harmless."""
+def test_remove_leaves_no_namespace_or_interface(network: NetnsNetwork) -> None:
+    """The fixture removes the network once more, which is harmless."""
     network.add_host()
     network.remove()
     assert f"hastore-{os.getpid()}" not in run("ip", "netns", "list")
     assert f"hs{os.getpid()}" not in run("ip", "link")
 
 
-def test_a_command_in_a_namespace_holds_no_mount(network: NetnsNetwork) -> None:
-    """It has no mounts of its own: another test's disk, unmounted meanwhile, would stay mounted."""
+def test_a_command_in_a_namespace_shares_the_mounts(network: NetnsNetwork) -> None:
+    """With separate mounts it would keep another test's disk mounted after its unmount."""
     own = run("readlink", "/proc/self/ns/mnt")
     assert run(*inside(network.router), "readlink", "/proc/self/ns/mnt") == own
     assert run(*inside(network.router), "readlink", "/proc/self/ns/net") != run(
@@ -69,11 +69,11 @@ def test_a_command_in_a_namespace_holds_no_mount(network: NetnsNetwork) -> None:
 
 
 def arrives(source: str, target: str, address: str) -> bool:
-    """Whether a datagram gets from one namespace to another."""
+    """Return whether a datagram gets from one namespace to another."""
     listen = (
         "import socket; s = socket.socket(type=socket.SOCK_DGRAM);"
         f"s.bind(({address!r}, 9)); print('ready', flush=True);"
-        "input(); s.settimeout(0.5); print(s.recv(9))"  # once it was sent
+        "input(); s.settimeout(0.5); print(s.recv(9))"  # after the datagram was sent
     )
     send = f"import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ({address!r}, 9))"
     with subprocess.Popen(
@@ -92,7 +92,7 @@ def arrives(source: str, target: str, address: str) -> bool:
 
 
 def test_a_link_between_namespaces_is_reset_and_shaped(tmp_path: Path) -> None:
-    """A reset costs the connection and nothing else; a slow link takes the time that it must."""
+    """A reset ends the connection and nothing else; a slow link limits the rate."""
 
     async def story(world: World) -> None:
         master = await world.start_master("a")
@@ -122,22 +122,22 @@ def test_a_link_between_namespaces_is_reset_and_shaped(tmp_path: Path) -> None:
     assert result.put_counts == {"PUT_OK": 12}
 
 
-def test_a_command_that_fails_later_is_no_skip(network: NetnsNetwork) -> None:
-    """Once the network stands, a drop that cannot be set is an error of the run."""
+def test_a_failed_command_after_setup_is_an_error(network: NetnsNetwork) -> None:
+    """A drop rule that cannot be set fails the run instead of skipping it."""
     network.remove()
     with pytest.raises(ScenarioFailed, match="ip rule add from"):
         network.drop(AddressPair("10.1.1.1", "10.1.1.2"))
 
 
 @pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Give a function after which commands do nothing, and those of a pattern fail or take long."""
+def fake_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Return a function that replaces the network commands: those of a pattern run an action."""
 
-    def make(pattern: str, what: str) -> None:
+    def make(pattern: str, action: str) -> None:
         for name in ("ip", "nsenter", "ss", "tc"):
             script = tmp_path / name
             script.write_text(
-                f'#!/bin/sh\ncase "{name} $*" in {pattern}) {what};; esac\n', encoding="utf-8"
+                f'#!/bin/sh\ncase "{name} $*" in {pattern}) {action};; esac\n', encoding="utf-8"
             )
             script.chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -151,18 +151,20 @@ REFUSED = "echo no >&2; exit 2"
 @pytest.mark.parametrize(
     "pattern", ["*netns?add*probe", "*rule?add*", "*type?veth?peer?name?other"]
 )
-def test_a_refused_probe_is_a_skip(fake, pattern: str) -> None:
-    """Without namespaces, without rules that drop, or without pairs of interfaces: no story."""
-    fake(pattern, REFUSED)
+def test_a_refused_probe_is_a_skip(fake_commands, pattern: str) -> None:
+    """Without namespaces, drop rules or veth pairs, the story is skipped."""
+    fake_commands(pattern, REFUSED)
     refused = r"no network namespaces here: (ip netns|nsenter) .*: no"
     with pytest.raises(ScenarioSkipped, match=refused):
         NetnsNetwork.make()
 
 
 @pytest.mark.parametrize("pattern", ["*link?add?hs*", "*netns?add*-r", "*route?add*"])
-def test_what_fails_after_the_probe_is_no_skip(fake, pattern: str, tmp_path: Path) -> None:
-    """A machine that can, and does not this time, fails the story: a name that is taken, a typo."""
-    fake(pattern, REFUSED)
+def test_a_failure_after_the_probe_fails_the_run(
+    fake_commands, pattern: str, tmp_path: Path
+) -> None:
+    """The machine supports namespaces, so the run is at fault: a name already in use, a typo."""
+    fake_commands(pattern, REFUSED)
     (scenario,) = find("sync-put")
     result = run_one(scenario, world=WorldKind.NETNS, directory=tmp_path / "w")
     assert (result.skipped, result.passed) == (None, False)
@@ -170,9 +172,11 @@ def test_what_fails_after_the_probe_is_no_skip(fake, pattern: str, tmp_path: Pat
     assert result.failure.endswith(": no")
 
 
-def test_a_probe_that_takes_too_long_is_no_skip(fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine under load has not said that it cannot."""
-    fake("*rule?add*", "exec sleep 60")
+def test_a_probe_that_times_out_is_a_failure(
+    fake_commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine under load may still support namespaces."""
+    fake_commands("*rule?add*", "exec sleep 60")
     monkeypatch.setattr("hastore_scenarios.worlds.netns.network._TIMEOUT_S", 0.5)
     with pytest.raises(ScenarioFailed, match="timed out"):
         NetnsNetwork.make()
@@ -185,11 +189,11 @@ def test_a_probe_that_takes_too_long_is_no_skip(fake, monkeypatch: pytest.Monkey
         ("*tc*dev?n1*|*nsenter*-1?ss*", ScenarioFailed),
     ],
 )
-def test_shapes_and_kills_are_skipped_only_where_nothing_can_be(
-    fake, pattern: str, expected: type[Exception]
+def test_shape_and_reset_skip_only_on_an_incapable_machine(
+    fake_commands, pattern: str, expected: type[Exception]
 ) -> None:
-    """A probe of the same kind tells a machine that cannot from a command that was wrong."""
-    fake(pattern, REFUSED)
+    """If a probe of the same kind works, a failed command is an error and not a skip."""
+    fake_commands(pattern, REFUSED)
     network = NetnsNetwork.make()
     with pytest.raises(expected, match="tc qdisc"):
         network.shape(1, 1_000)

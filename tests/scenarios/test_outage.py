@@ -1,4 +1,4 @@
-"""Outages: which fault began one, which PUT_OK ended it, and what is none."""
+"""Outages: which fault starts one, which PUT_OK ends it, and what is not an outage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.scenarios.stories import Story
 
 
 def test_a_run_without_faults_has_no_outage() -> None:
-    """A master that answers SLAVE_NOT_AVAILABLE before it ever had a slave was not stopped."""
+    """SLAVE_NOT_AVAILABLE before the master ever had a slave is no outage."""
     story = Story(slave=False)
     story.put(S.SLAVE_NOT_AVAILABLE)
     story.put(S.PUT_OK, wait=False)
@@ -20,8 +20,8 @@ def test_a_run_without_faults_has_no_outage() -> None:
     assert find_outages(story.history) == ()
 
 
-def test_from_the_kill_of_a_master_to_the_put_ok_of_its_successor() -> None:
-    """RTO counts from the beginning of the kill, though no put was answered otherwise."""
+def test_an_outage_lasts_from_a_masters_kill_to_the_next_put_ok() -> None:
+    """The RTO counts from the start of the kill, even if no put failed."""
     story = Story()
     story.put(S.PUT_OK)
     story.at(2.0)
@@ -36,8 +36,8 @@ def test_from_the_kill_of_a_master_to_the_put_ok_of_its_successor() -> None:
     assert outage.to_dict()["rto_s"] == pytest.approx(1.5)
 
 
-def test_from_a_frozen_slave_to_the_next_put_ok() -> None:
-    """Weaker answers are counted; the fault is the last before the first of them was sent."""
+def test_an_outage_lasts_from_a_slaves_freeze_to_the_next_put_ok() -> None:
+    """Puts without PUT_OK are counted; the cause is the last fault before the first of them."""
     story = Story()
     story.event(EventKind.LINK, "b", mode="open", flows=True, text="link b to a: open, reset")
     story.put(S.PUT_OK)
@@ -53,7 +53,7 @@ def test_from_a_frozen_slave_to_the_next_put_ok() -> None:
     assert outage.rto_s == pytest.approx(2.25)
 
 
-def test_a_fault_while_a_put_waits_is_the_one_that_it_ran_into() -> None:
+def test_a_fault_while_a_put_waits_is_its_cause() -> None:
     """The put had been sent already when the slave was killed."""
     story = Story()
     story.put(S.PUT_OK)
@@ -67,8 +67,8 @@ def test_a_fault_while_a_put_waits_is_the_one_that_it_ran_into() -> None:
     assert (outage.begin_s, outage.ok_s, outage.rto_s) == (2.0, None, None)
 
 
-def test_a_fault_that_stopped_nothing_is_no_outage() -> None:
-    """One of two slaves is killed, and puts are PUT_OK as before; WAIT=false proves nothing."""
+def test_a_fault_without_effect_on_puts_is_no_outage() -> None:
+    """A slave is killed and puts are still PUT_OK; a put with WAIT=false proves nothing."""
     story = Story()
     story.put(S.PUT_OK)
     story.event(EventKind.KILL, "b")
@@ -78,8 +78,8 @@ def test_a_fault_that_stopped_nothing_is_no_outage() -> None:
     assert find_outages(story.history) == ()
 
 
-def test_a_master_that_nobody_asks_any_more_is_not_measured() -> None:
-    """The story ends with the kill, and what stops nodes behind its end is no fault."""
+def test_a_master_without_later_puts_is_not_measured() -> None:
+    """The story ends with the kill, and stopping the nodes after its end is no fault."""
     story = Story()
     story.put(S.PUT_OK)
     story.event(EventKind.KILL, "a")
@@ -88,8 +88,8 @@ def test_a_master_that_nobody_asks_any_more_is_not_measured() -> None:
     assert find_outages(story.history) == ()
 
 
-def test_faults_within_an_outage_are_parts_of_it() -> None:
-    """The master dies, its slave is frozen before it takes over: one outage, from the first."""
+def test_faults_within_an_outage_belong_to_it() -> None:
+    """A master's kill and the stop of its slave are one outage; a later freeze is a second one."""
     story = Story()
     story.put(S.PUT_OK)
     story.at(2.0)
@@ -110,8 +110,8 @@ def test_faults_within_an_outage_are_parts_of_it() -> None:
     assert second.rto_s == pytest.approx(1.99)
 
 
-def test_a_lasting_fault_may_show_late() -> None:
-    """A disk is full when the next file is needed: the outage begins with the put that felt it."""
+def test_a_lasting_fault_may_take_effect_later() -> None:
+    """A full disk matters when the next file is needed: the outage begins with the affected put."""
     story = Story()
     story.event(EventKind.DISK, "b", text="disk of b: full", fault="full")
     story.event(EventKind.LINK, "b", mode="open", flows=True, text="link b to a: open, reset")
@@ -127,8 +127,8 @@ def test_a_lasting_fault_may_show_late() -> None:
     assert outage.rto_s == pytest.approx(1.5)
 
 
-def test_a_fault_after_which_nobody_put_anything_is_named_as_not_measured() -> None:
-    """It is no outage, and it is not said that no fault ended acknowledgements."""
+def test_a_fault_without_later_puts_is_reported_as_not_measured() -> None:
+    """It is no outage, but the text does not claim that no fault ended acknowledgements."""
     story = Story()
     story.put(S.PUT_OK)
     assert find_unmeasured(story.history) is None

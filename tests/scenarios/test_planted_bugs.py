@@ -1,4 +1,4 @@
-"""The stories fail where they should: bugs planted into the product, in the simulator."""
+"""Planted bugs: each fails the scenario that is meant to find it, in the simulator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.worlds import planted
 
 
 def sleeps_on_an_ack(patch: pytest.MonkeyPatch) -> None:
-    """The first ack that a put waits for is looked at 3.5 s later, with those that came since."""
+    """Process the first ack that a put waits for 3.5 s late, with the acks that came meanwhile."""
     notify = GroupTransferService.notify_transfer_some
     first_s: list[float] = []
 
@@ -28,7 +28,7 @@ def sleeps_on_an_ack(patch: pytest.MonkeyPatch) -> None:
 
 
 def first_byte_is_enough(patch: pytest.MonkeyPatch) -> None:
-    """A put is answered when a slave has the beginning of its record."""
+    """Answer a put as soon as a slave has the beginning of its record."""
     patch.setattr(
         GroupTransferService,
         "notify_transfer_some",
@@ -39,7 +39,7 @@ def first_byte_is_enough(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "story", "told"),
+    ("plant", "story", "message"),
     [
         (planted.wakes_at_more, "sync-put", "the put is PUT_OK"),
         (planted.departed_slave_counts, "departed-ack", "too far behind to count"),
@@ -52,18 +52,18 @@ def first_byte_is_enough(patch: pytest.MonkeyPatch) -> None:
         (planted.trusts_the_cache_at_a_start, "slave-sync-fails", "damaged: b: hole"),
         pytest.param(
             *(sleeps_on_an_ack, "noisy-neighbour", "is near its timeout"),
-            marks=pytest.mark.soak,  # three virtual seconds of a flood: ten real ones
+            marks=pytest.mark.soak,  # three virtual seconds of a flood take ten real ones
         ),
         (first_byte_is_enough, "large-messages", "waits for the message's last byte"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_a_planted_bug_fails_its_story(
-    plant, story: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plant, story: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The outcome that the bug takes away is the one that is missed, by name."""
+    """The failure names the expectation that the bug breaks."""
     (scenario,) = find(story)
     plant(monkeypatch)
     result = run_one(scenario, world=WorldKind.SIM, seed=1, directory=tmp_path / "w")
     assert not result.passed
-    assert told in result.why
+    assert message in result.why

@@ -1,4 +1,4 @@
-"""The proxy: what each of its modes lets through, held against a plain echo server."""
+"""The proxy: what each of its modes lets through, tested with a plain echo server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.patience import WITHIN_S
 
 @contextlib.asynccontextmanager
 async def echo_behind_proxy():
-    """An echo server and a proxy in front of it."""
+    """Run an echo server with a proxy in front of it."""
     listener = trio.socket.socket()
     await listener.bind(("127.0.0.1", 0))
     listener.listen()
@@ -45,8 +45,8 @@ async def echo_behind_proxy():
             listener.close()
 
 
-async def says(client: TcpPeer, size: int, within_s: float) -> bytes:
-    """What comes back within the time, up to ``size`` bytes."""
+async def receive(client: TcpPeer, size: int, within_s: float) -> bytes:
+    """Return what arrives within the time, up to ``size`` bytes."""
     received = bytearray()
     with trio.move_on_after(within_s):
         while len(received) < size:
@@ -63,7 +63,7 @@ async def test_an_open_link_passes_everything() -> None:
     async with echo_behind_proxy() as (proxy, _), trio.open_nursery() as nursery:
         client = await TcpPeer.connect(proxy.address)
         nursery.start_soon(client.send, body)
-        assert await says(client, len(body), WITHIN_S) == body
+        assert await receive(client, len(body), WITHIN_S) == body
         await client.close()
 
 
@@ -73,19 +73,19 @@ async def test_a_cut_link_passes_nothing_and_loses_nothing(mode: LinkMode) -> No
     async with echo_behind_proxy() as (proxy, modes):
         client = await TcpPeer.connect(proxy.address)
         await client.send(b"before ")
-        assert await says(client, 7, WITHIN_S) == b"before "
+        assert await receive(client, 7, WITHIN_S) == b"before "
         proxy.cut(mode)
         assert not proxy.is_untouched
         await client.send(b"during")
-        assert await says(client, 6, 0.1) == b""
+        assert await receive(client, 6, 0.1) == b""
         proxy.heal()
-        assert await says(client, 6, WITHIN_S) == b"during"
+        assert await receive(client, 6, WITHIN_S) == b"during"
         assert modes == [(mode, ""), (LinkMode.OPEN, "")]
         await client.close()
 
 
-async def test_one_way_cuts_hold_one_direction_only() -> None:
-    """Under CUT_TO_SLAVE the master still hears; under CUT_TO_MASTER the slave still does."""
+async def test_one_way_cuts_stop_one_direction_only() -> None:
+    """CUT_TO_SLAVE still passes bytes to the master, and CUT_TO_MASTER to the slave."""
     heard = []
     listener = trio.socket.socket()
     await listener.bind(("127.0.0.1", 0))
@@ -119,24 +119,24 @@ async def test_one_way_cuts_hold_one_direction_only() -> None:
 
 
 async def test_a_connection_made_during_a_cut_is_half_open() -> None:
-    """It is accepted, carries nothing, and works once the cut has ended."""
+    """It is accepted, carries nothing, and works after the cut."""
     async with echo_behind_proxy() as (proxy, _):
         proxy.cut()
         client = await TcpPeer.connect(proxy.address)
         await client.send(b"hello")
-        assert await says(client, 5, 0.1) == b""
+        assert await receive(client, 5, 0.1) == b""
         proxy.heal()
-        assert await says(client, 5, WITHIN_S) == b"hello"
+        assert await receive(client, 5, WITHIN_S) == b"hello"
         await client.close()
 
 
 async def test_a_refusing_link_resets_and_refuses_until_healed() -> None:
-    """Old connections get RST, new ones are refused, and the same port serves again afterwards."""
+    """Old connections are reset and new ones refused; heal() serves the same port again."""
     async with echo_behind_proxy() as (proxy, _):
         address = proxy.address
         client = await TcpPeer.connect(address)
         await client.send(b"x")
-        assert await says(client, 1, WITHIN_S) == b"x"
+        assert await receive(client, 1, WITHIN_S) == b"x"
         proxy.cut(LinkMode.REFUSE)
         with trio.fail_after(WITHIN_S), pytest.raises(ConnectionResetError):
             await client.sock.recv(1)
@@ -146,43 +146,43 @@ async def test_a_refusing_link_resets_and_refuses_until_healed() -> None:
         assert proxy.address == address
         again = await TcpPeer.connect(address)
         await again.send(b"y")
-        assert await says(again, 1, WITHIN_S) == b"y"
+        assert await receive(again, 1, WITHIN_S) == b"y"
         for each in (client, again):
             await each.close()
 
 
 async def test_a_reset_link_takes_new_connections_at_once() -> None:
-    """reset() ends what there is and nothing else."""
+    """reset() ends the existing connections and nothing else."""
     async with echo_behind_proxy() as (proxy, _):
         client = await TcpPeer.connect(proxy.address)
         await client.send(b"x")
-        assert await says(client, 1, WITHIN_S) == b"x"
+        assert await receive(client, 1, WITHIN_S) == b"x"
         proxy.reset()
         with trio.fail_after(WITHIN_S), pytest.raises(ConnectionResetError):
             await client.sock.recv(1)
         again = await TcpPeer.connect(proxy.address)
         await again.send(b"y")
-        assert await says(again, 1, WITHIN_S) == b"y"
+        assert await receive(again, 1, WITHIN_S) == b"y"
         for each in (client, again):
             await each.close()
 
 
 async def test_a_slow_link_keeps_its_rate() -> None:
-    """At ten bytes a second, five bytes take half a second, and heal() lets the rest pass."""
+    """At ten bytes a second, five bytes take half a second; heal() lets the rest pass."""
     async with echo_behind_proxy() as (proxy, _):
         client = await TcpPeer.connect(proxy.address)
         proxy.slow(10)
         began = trio.current_time()
         await client.send(bytes(1000))
-        slow = await says(client, 5, WITHIN_S)
+        slow = await receive(client, 5, WITHIN_S)
         assert trio.current_time() - began > 0.3
         proxy.heal()
-        assert len(await says(client, 1000 - len(slow), WITHIN_S)) == 1000 - len(slow)
+        assert len(await receive(client, 1000 - len(slow), WITHIN_S)) == 1000 - len(slow)
         await client.close()
 
 
 async def test_a_splitting_link_hands_over_small_pieces() -> None:
-    """No read on the other side gets more than the piece, and every byte arrives."""
+    """All bytes arrive, in order."""
     async with echo_behind_proxy() as (proxy, _):
         client = await TcpPeer.connect(proxy.address)
         proxy.split(3)
@@ -195,8 +195,8 @@ async def test_a_splitting_link_hands_over_small_pieces() -> None:
         await client.close()
 
 
-async def test_the_end_of_a_connection_passes() -> None:
-    """When one side hangs up, so does the proxy to the other."""
+async def test_the_end_of_a_connection_is_passed_on() -> None:
+    """When one side closes its connection, the proxy closes the other side's."""
     async with echo_behind_proxy() as (proxy, _):
         client = await TcpPeer.connect(proxy.address)
         client.sock.shutdown(trio.socket.SHUT_WR)
@@ -206,8 +206,8 @@ async def test_the_end_of_a_connection_passes() -> None:
         await client.close()
 
 
-async def test_a_link_to_nowhere_closes_at_once() -> None:
-    """Without a master behind it, a connection ends as soon as it is accepted."""
+async def test_a_link_without_a_master_closes_at_once() -> None:
+    """A connection ends as soon as it is accepted."""
     proxy = Proxy(None)
     proxy.listen()
     async with trio.open_nursery() as nursery:
@@ -220,12 +220,12 @@ async def test_a_link_to_nowhere_closes_at_once() -> None:
 
 
 async def test_a_refusing_link_keeps_its_port() -> None:
-    """Nobody else's proxy gets the port meanwhile, and old connections are not in the way after."""
+    """No other proxy can take it meanwhile, and old connections do not block its reuse."""
     async with echo_behind_proxy() as (proxy, _):
         for _ in range(3):
             client = await TcpPeer.connect(proxy.address)
             await client.send(b"x")
-            assert await says(client, 1, WITHIN_S) == b"x"
+            assert await receive(client, 1, WITHIN_S) == b"x"
             client.sock.shutdown(trio.socket.SHUT_WR)
             with trio.fail_after(WITHIN_S):
                 assert await client.sock.recv(1) == b""

@@ -11,8 +11,8 @@ from hastore.errors import ConfigError
 from hastore_scenarios.registry import all_scenarios, find
 
 
-def test_the_catalog_is_numbered_in_its_order() -> None:
-    """Scenarios count from 1, each in the file of its number, each with something to prove."""
+def test_the_catalog_is_numbered_from_1() -> None:
+    """Each scenario's file carries its number, and each scenario states what it proves."""
     scenarios = all_scenarios()
     assert [each.number for each in scenarios] == list(range(1, len(scenarios) + 1))
     for each in scenarios:
@@ -25,20 +25,20 @@ def test_the_catalog_is_numbered_in_its_order() -> None:
 
 @pytest.mark.parametrize("name", ["sync-put", "sync_put", "1"])
 def test_a_scenario_is_found_by_name_and_number(name: str) -> None:
-    """Dashes or underscores, or the number."""
+    """A name may be written with dashes or underscores."""
     (found,) = find(name)
     assert found.name == "sync-put"
 
 
-def test_an_unknown_scenario_is_a_config_error_that_names_the_known() -> None:
-    """The hint lists what there is."""
+def test_an_unknown_scenario_is_a_config_error() -> None:
+    """The hint lists the known scenarios."""
     with pytest.raises(ConfigError, match="no scenario 'nope'") as caught:
         find("nope")
     assert "sync-put" in (caught.value.hint or "")
 
 
-def test_a_file_gives_its_own_scenarios(tmp_path: Path) -> None:
-    """All marked functions of a file, not those that it imports."""
+def test_a_file_yields_the_scenarios_it_defines(tmp_path: Path) -> None:
+    """Scenarios that the file imports are left out."""
     path = tmp_path / "mine.py"
     path.write_text(
         "from hastore_scenarios import scenario\n"
@@ -62,7 +62,7 @@ def test_a_file_gives_its_own_scenarios(tmp_path: Path) -> None:
 def test_a_file_without_scenarios_is_a_config_error(
     tmp_path: Path, text: str | None, message: str
 ) -> None:
-    """A missing, broken or empty file is one line with a hint, not a traceback."""
+    """A missing, broken or empty file causes an error with a hint, not a traceback."""
     path = tmp_path / "mine.py"
     if text is not None:
         path.write_text(text)
@@ -71,8 +71,8 @@ def test_a_file_without_scenarios_is_a_config_error(
     assert caught.value.hint
 
 
-def test_a_directory_is_named_as_one(tmp_path: Path) -> None:
-    """It is there, so it is not told that there is no such file."""
+def test_a_directory_is_reported_as_a_directory(tmp_path: Path) -> None:
+    """The error does not claim that the file is missing."""
     path = tmp_path / "d.py"
     path.mkdir()
     with pytest.raises(ConfigError, match="is a directory") as caught:
@@ -80,8 +80,8 @@ def test_a_directory_is_named_as_one(tmp_path: Path) -> None:
     assert caught.value.hint
 
 
-def test_the_documented_catalog_is_the_catalog() -> None:
-    """docs/scenarios.md has a row for each scenario, in its order, with what it proves."""
+def test_docs_list_every_scenario() -> None:
+    """docs/scenarios.md has a row for each scenario, in catalog order, with what it proves."""
     text = (Path(__file__).parents[2] / "docs" / "scenarios.md").read_text(encoding="utf-8")
     rows = [f"| {each.number} | `{each.name}` | {each.proves} |" for each in all_scenarios()]
     assert "\n".join(rows) in text

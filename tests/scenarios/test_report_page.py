@@ -1,4 +1,4 @@
-"""The report of a run: well-formed, alone in the world, and nobody's text is markup in it."""
+"""The report of a run: well-formed, self-contained, and all foreign text is escaped."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ VOID = {"meta", "br", "link", "img", "input"}
 
 
 def eventful() -> Story:
-    """A master that is killed, a slave that is frozen, cut off, slowed down, and promoted."""
+    """Return a story: its master is killed, its slave is frozen, cut off and promoted."""
     story = Story()
     for _ in range(20):
         story.put(S.PUT_OK)
@@ -68,7 +68,7 @@ def eventful() -> Story:
 
 
 def result_of(story: Story, **changes) -> ScenarioResult:
-    """What running that story came to."""
+    """Return the result of a run of that story."""
     timeline = Timeline()
     for event in story.history.events:
         timeline.take(story.history, event)
@@ -88,7 +88,7 @@ def result_of(story: Story, **changes) -> ScenarioResult:
 
 
 class Balance(HTMLParser):
-    """Every element that is opened is closed, by its own name, in its turn."""
+    """A parser that asserts that elements are closed in the right order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Balance(HTMLParser):
             self.open.append(tag)
 
     def handle_startendtag(self, tag, attrs):
-        """Pass an element that is empty."""
+        """Record an empty element."""
         self.seen.append(tag)
         self.attributes += attrs
 
@@ -119,7 +119,7 @@ class Balance(HTMLParser):
 
 
 def parsed(page: str) -> Balance:
-    """Read a page."""
+    """Parse a page and check that all its elements are closed."""
     reader = Balance()
     reader.feed(page)
     reader.close()
@@ -128,7 +128,7 @@ def parsed(page: str) -> Balance:
 
 
 def evil_result() -> ScenarioResult:
-    """Everything that a user or a node can name is markup."""
+    """Return a result in which every text of a user or a node is markup."""
     story = eventful()
     verdict = story.checker().verdict()
     verdict = attrs.evolve(verdict, violations=(Violation(Rule.DAMAGED, EVIL),))
@@ -147,8 +147,8 @@ def evil_result() -> ScenarioResult:
 
 
 @pytest.mark.parametrize("make", [lambda: result_of(eventful()), evil_result])
-def test_the_page_is_well_formed_and_needs_nothing_else(make) -> None:
-    """Elements are balanced, the drawing is XML, and there is no script and no address in it."""
+def test_the_page_is_well_formed_and_self_contained(make) -> None:
+    """Elements are balanced, the drawing is XML, and there are no scripts and no addresses."""
     page = render_page(make())
     reader = parsed(page)
     assert {"script", "iframe", "object", "link", "img"}.isdisjoint(reader.seen)
@@ -157,18 +157,18 @@ def test_the_page_is_well_formed_and_needs_nothing_else(make) -> None:
     assert not re.search(r"https?:|url\((?!#)|@import", page)
     (svg,) = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
     ET.fromstring(svg)
-    page.encode()  # no half of a surrogate
+    page.encode()  # no lone surrogates
     assert not re.search(r"[\x00-\x08\x0b-\x1f]", page)
 
 
-def test_texts_of_users_and_nodes_are_shown_as_they_are() -> None:
-    """A name that looks like markup is read as that name, wherever it stands."""
+def test_texts_of_users_and_nodes_are_escaped() -> None:
+    """Text that looks like markup is displayed literally, wherever it occurs."""
     text = parsed(render_page(evil_result())).text
     assert text.count("<script>alert('\"&')</script>") >= 8
 
 
-def test_what_a_page_says_is_what_happened() -> None:
-    """Verdict, RTO and RPO, each line of the timeline, each outcome with its number."""
+def test_the_page_shows_verdict_rto_rpo_timeline_and_outcomes() -> None:
+    """Every timeline entry and every outcome's count is there."""
     result = result_of(eventful())
     text = parsed(render_page(result)).text
     assert "held" in text
@@ -182,8 +182,8 @@ def test_what_a_page_says_is_what_happened() -> None:
     assert "NO_ANSWER 1" in text
 
 
-def test_a_page_can_be_made_of_next_to_nothing() -> None:
-    """A story that did nothing, and one whose logs could not be read, have a page."""
+def test_a_page_can_be_made_of_an_empty_history() -> None:
+    """The story had no events and no puts, and its logs could not be read."""
     story = Story(slave=False)
     story.history.events.clear()
     empty = result_of(story, verdict=None, failure="it never began")
@@ -192,8 +192,8 @@ def test_a_page_can_be_made_of_next_to_nothing() -> None:
     assert "no puts" in text
 
 
-def test_lanes_show_what_each_node_was_and_what_was_done_to_it() -> None:
-    """States follow one another without a hole; faults lie over them; links have a lane."""
+def test_lanes_show_each_nodes_roles_and_faults() -> None:
+    """Roles follow one another without a gap; faults lie over them; links have their own lane."""
     picture = Picture.of(eventful().history)
     master, slave, link = picture.lanes
     assert [span.kind for span in master.spans] == [MASTER, DOWN, SICK, SICK]
@@ -215,7 +215,7 @@ def test_lanes_show_what_each_node_was_and_what_was_done_to_it() -> None:
 
 
 def drawn_texts(*spans: tuple[float, float, str, str], puts: tuple[PutRow, ...] = ()) -> list[str]:
-    """Draw one lane and rows of puts over 10 s; give the texts that are drawn, not tooltips."""
+    """Draw one lane and rows of puts over 10 s; return the drawn texts, not the tooltips."""
     made = tuple(
         LaneSpan(begin_s=begin_s, end_s=end_s, kind=kind, label=label, text=label)
         for begin_s, end_s, kind, label in spans
@@ -225,8 +225,8 @@ def drawn_texts(*spans: tuple[float, float, str, str], puts: tuple[PutRow, ...] 
     return re.findall(r"<text [^>]*>([^<]*)</text>", svg)
 
 
-def test_a_label_is_whole_or_not_there() -> None:
-    """What has no room beside what lies over it is left to the tooltip; capitals are wide."""
+def test_a_label_is_drawn_whole_or_left_out() -> None:
+    """A label without enough room is in the tooltip only; capitals count as wide."""
     assert "SLAVE of a" in drawn_texts((0.0, 5.0, SLAVE, "SLAVE of a"))
     assert "SLAVE of a" in drawn_texts(
         (0.0, 9.0, SLAVE, "SLAVE of a"), (5.0, 6.0, FROZEN, "frozen")
@@ -239,8 +239,8 @@ def test_a_label_is_whole_or_not_there() -> None:
     assert "SYNC_MASTER" not in drawn_texts((0.0, 1.0, MASTER, "SYNC_MASTER"))
 
 
-def test_the_number_of_puts_is_never_cut() -> None:
-    """A long outcome may be shortened, how many there were of it may not."""
+def test_the_number_of_puts_is_never_truncated() -> None:
+    """Only the outcome's name may be shortened."""
     row = PutRow(label="CREATE_MAPPED_FILE_FAILED", count=1_234_567, bins=(1,) * BINS)
     (name,) = [text for text in drawn_texts(puts=(row,)) if text.startswith("CREATE_MAPPED")]
     assert name.endswith("… 1234567")
@@ -248,15 +248,15 @@ def test_the_number_of_puts_is_never_cut() -> None:
     assert "SERVICE_NOT_AVAILABLE 20" in drawn_texts(puts=(row,))
 
 
-def test_a_failure_of_several_lines_is_shown_as_lines() -> None:
-    """And nothing but its lines is broken: no gap behind the box."""
+def test_a_failure_of_several_lines_keeps_its_lines() -> None:
+    """There is no line break after the box."""
     page = render_page(result_of(eventful(), failure="one\ntwo"))
     assert re.search(r"one<br>\s*two", page)
     assert not re.search(r"</section>\s*<br>", page)
 
 
 def test_a_run_is_written_into_a_folder(tmp_path) -> None:
-    """History, result and page; what was there under these names is replaced."""
+    """History, result and page replace earlier files of these names."""
     world = tmp_path / "world"
     world.mkdir()
     (world / "history.jsonl").write_text("{}\n")

@@ -1,4 +1,4 @@
-"""The runner: what becomes of a story that goes wrong, and what is kept of it."""
+"""The runner: how a failed story ends, and what is kept of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hastore_scenarios.story.world import ScenarioFailed, ScenarioSkipped, World
 
 
 def scenario_of(function) -> Scenario:
-    """A scenario made of a function of this file."""
+    """Return a scenario that runs a function of a test."""
     return Scenario(
         name="test",
         number=0,
@@ -31,7 +31,7 @@ def scenario_of(function) -> Scenario:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process has not ended (a zombie has)."""
+    """Return whether a process is running; a zombie is not."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -39,8 +39,8 @@ def is_alive(pid: int) -> bool:
     return text.rpartition(")")[2].split()[0] != "Z"
 
 
-async def test_a_story_that_passes_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Its directory is removed, its processes are gone, its JSON form says it all."""
+async def test_a_passed_story_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Its directory is removed, its processes have ended, and its JSON form is complete."""
     pids = []
 
     async def story(world: World) -> None:
@@ -65,8 +65,8 @@ async def test_a_story_that_passes_leaves_nothing_behind(tmp_path: Path) -> None
     assert data["timeline"][-1]["text"] == "a: stopped (SIGTERM)"  # as in the simulator
 
 
-async def test_a_failed_expectation_is_told_and_the_checker_still_looks(tmp_path: Path) -> None:
-    """The failure is one line, the verdict is there, and the directory is kept."""
+async def test_a_failed_expectation_is_reported_and_the_logs_are_checked(tmp_path: Path) -> None:
+    """The failure is one line, there is a verdict, and the directory is kept."""
 
     async def story(world: World) -> None:
         node = await world.start_master("a")
@@ -76,8 +76,8 @@ async def test_a_failed_expectation_is_told_and_the_checker_still_looks(tmp_path
     result = await run_scenario(scenario_of(story), tmp_path / "w")
     assert not result.passed
     line = story.__code__.co_firstlineno + 3
-    told = f"{__file__}:{line} in story: expected: the moon is made of cheese (put=1)"
-    assert result.failure == told
+    shown = f"{__file__}:{line} in story: expected: the moon is made of cheese (put=1)"
+    assert result.failure == shown
     assert result.verdict is not None
     assert result.verdict.ok
     assert result.directory == str(tmp_path / "w")
@@ -86,30 +86,30 @@ async def test_a_failed_expectation_is_told_and_the_checker_still_looks(tmp_path
 
 
 @pytest.mark.parametrize("error", [ScenarioFailed("no"), ScenarioSkipped("no"), KeyError("no")])
-def test_what_ends_a_load_block_is_told_like_any_other(error: Exception, tmp_path: Path) -> None:
-    """The block has a nursery, which raises groups: a failure fails, a skip skips, a bug passes."""
+def test_errors_in_a_load_block_are_handled_like_others(error: Exception, tmp_path: Path) -> None:
+    """The block's nursery raises groups, but a failure fails, a skip skips and a bug is raised."""
 
     async def story(world: World) -> None:
         node = await world.start_master("a")
         async with world.load(node):
             raise error
 
-    def tell() -> ScenarioResult:
+    def run_story() -> ScenarioResult:
         return run_one(scenario_of(story), world=WorldKind.SIM, directory=tmp_path / "w")
 
     if isinstance(error, KeyError):
         with pytest.raises(ExceptionGroup):
-            tell()
+            run_story()
         return
-    result = tell()
+    result = run_story()
     is_skip = isinstance(error, ScenarioSkipped)
     assert result.skipped == ("no" if is_skip else None)
     line = story.__code__.co_firstlineno + 3
     assert result.failure == (None if is_skip else f"{__file__}:{line} in story: no")
 
 
-async def test_a_world_begins_in_an_empty_directory(tmp_path: Path) -> None:
-    """What an earlier run left would be taken for messages that nobody sent."""
+async def test_a_world_needs_an_empty_directory(tmp_path: Path) -> None:
+    """Messages of an earlier run would look like messages that were never sent."""
 
     async def story(world: World) -> None:
         raise AssertionError("never begun")
@@ -119,8 +119,8 @@ async def test_a_world_begins_in_an_empty_directory(tmp_path: Path) -> None:
         await run_scenario(scenario_of(story), tmp_path)
 
 
-async def test_a_lie_in_a_log_is_found_by_reading_it(tmp_path: Path) -> None:
-    """The checker judges the bytes on disk: a message taken out of them afterwards is missed."""
+async def test_damage_in_a_log_is_found_by_reading_it(tmp_path: Path) -> None:
+    """The checker reads the bytes on disk and misses a message that was overwritten there."""
 
     async def story(world: World) -> None:
         node = await world.start_master("a")
@@ -138,7 +138,7 @@ async def test_a_lie_in_a_log_is_found_by_reading_it(tmp_path: Path) -> None:
     assert {"damaged", "stored not there"} <= broken
 
 
-async def test_a_node_that_cannot_start_shows_what_it_said(tmp_path: Path) -> None:
+async def test_a_node_that_cannot_start_shows_its_output(tmp_path: Path) -> None:
     """The failure names the node and quotes the end of its output."""
 
     async def story(world: World) -> None:
@@ -151,8 +151,8 @@ async def test_a_node_that_cannot_start_shows_what_it_said(tmp_path: Path) -> No
     assert "Not a directory" in result.failure.splitlines()[1]
 
 
-async def test_a_node_that_dies_by_itself_fails_the_story(tmp_path: Path) -> None:
-    """A node nobody killed must not be missing."""
+async def test_a_node_that_exits_by_itself_fails_the_story(tmp_path: Path) -> None:
+    """Only a node that the story has killed or stopped may be missing."""
 
     async def story(world: World) -> None:
         node = await world.start_master("a")
@@ -165,8 +165,8 @@ async def test_a_node_that_dies_by_itself_fails_the_story(tmp_path: Path) -> Non
     assert "a does not run (exit -9)" in result.failure
 
 
-async def test_a_condition_that_never_holds_says_what_was_last_seen(tmp_path: Path) -> None:
-    """wait_until gives up at its deadline, with the node's state in the message."""
+async def test_wait_until_reports_the_last_status_at_its_deadline(tmp_path: Path) -> None:
+    """The failure names the condition and the node's state."""
 
     async def story(world: World) -> None:
         node = await world.start_master("a")
@@ -178,7 +178,7 @@ async def test_a_condition_that_never_holds_says_what_was_last_seen(tmp_path: Pa
 
 
 async def test_the_end_of_a_story_ends_its_faults(tmp_path: Path) -> None:
-    """A frozen slave and a cut link are undone before the final catch-up is judged."""
+    """A frozen slave resumes and a cut link is healed before the final catch-up is checked."""
 
     async def story(world: World) -> None:
         master = await world.start_master("a", slave_timeout_ms=100)
@@ -197,7 +197,7 @@ async def test_the_end_of_a_story_ends_its_faults(tmp_path: Path) -> None:
 
 
 async def test_no_process_outlives_a_crash_of_the_story(tmp_path: Path) -> None:
-    """A programmer's error comes out as itself, after all processes are gone."""
+    """The exception is raised unchanged, after all processes have ended."""
     pids = []
 
     async def story(world: World) -> None:
@@ -211,8 +211,8 @@ async def test_no_process_outlives_a_crash_of_the_story(tmp_path: Path) -> None:
     assert not is_alive(pids[0])
 
 
-def test_run_finds_runs_and_tells_as_it_goes(tmp_path: Path) -> None:
-    """The synchronous door: a file in, one result out, each line of the timeline on its way."""
+def test_run_takes_a_file_and_reports_each_entry(tmp_path: Path) -> None:
+    """The synchronous entry point returns one result and passes on each timeline entry at once."""
     path = tmp_path / "mine.py"
     path.write_text(
         "from hastore_scenarios import scenario\n"
@@ -221,9 +221,9 @@ def test_run_finds_runs_and_tells_as_it_goes(tmp_path: Path) -> None:
         "    world.say('hello')\n"
         "    await world.start_master('a')\n"
     )
-    told = []
-    result = run(str(path), directory=str(tmp_path / "w"), keep=True, on_entry=told.append)
+    shown = []
+    result = run(str(path), directory=str(tmp_path / "w"), keep=True, on_entry=shown.append)
     assert result.passed, result.why
-    assert [entry.kind for entry in told] == ["say", "start-master", "end", "stop"]
+    assert [entry.kind for entry in shown] == ["say", "start-master", "end", "stop"]
     assert result.directory is not None
     assert (Path(result.directory) / "history.jsonl").is_file()

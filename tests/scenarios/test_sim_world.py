@@ -1,4 +1,4 @@
-"""The world in the simulator: what is done to its nodes, links and disks is what was asked for."""
+"""The world in the simulator: faults of nodes, links and disks do what a story asks for."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hastore_scenarios.story.world import LinkMode, ScenarioSkipped
 from hastore_scenarios.worlds.sim.world import SimWorld
 from tests.scenarios.test_runner import scenario_of
 
-Tell = Callable[[Callable[[SimWorld], Awaitable[None]]], ScenarioResult]
+RunStory = Callable[[Callable[[SimWorld], Awaitable[None]]], ScenarioResult]
 
 
 @pytest.fixture
-def tell(tmp_path: Path) -> Tell:
-    """Tells a story by seed 1; what it raises comes out, a failed expectation fails the test."""
+def run_story(tmp_path: Path) -> RunStory:
+    """Return a function that runs a story with seed 1 and returns the result."""
 
     def run(story: Callable[[SimWorld], Awaitable[None]]) -> ScenarioResult:
         place = tmp_path / "w"
@@ -31,8 +31,8 @@ def tell(tmp_path: Path) -> Tell:
     return run
 
 
-def test_waiting_takes_no_time(tell: Tell, tmp_path: Path) -> None:
-    """An hour of virtual time passes at once, and the directory is one that tools can read."""
+def test_virtual_time_passes_at_once(run_story: RunStory, tmp_path: Path) -> None:
+    """The story sleeps for 100 virtual seconds, and tools can read its directory afterwards."""
 
     async def story(world: SimWorld) -> None:
         master = await world.start_master("a")
@@ -40,7 +40,7 @@ def test_waiting_takes_no_time(tell: Tell, tmp_path: Path) -> None:
         await trio.sleep(100.0)
         await world.put(master)
 
-    result = tell(story)
+    result = run_story(story)
     assert result.passed, result.why
     assert result.duration_s > 100
     assert (result.world, result.seed) == ("sim", 1)
@@ -49,8 +49,8 @@ def test_waiting_takes_no_time(tell: Tell, tmp_path: Path) -> None:
     assert result.verdict.records == 2
 
 
-def test_a_frozen_node_stands_still(tell: Tell) -> None:
-    """It takes connections, as its kernel does, and says nothing; then all that came is done."""
+def test_a_frozen_node_does_not_answer(run_story: RunStory) -> None:
+    """Connections are still accepted, as by a kernel; resume() lets it handle what has arrived."""
 
     async def story(world: SimWorld) -> None:
         master = await world.start_master("a")
@@ -65,12 +65,12 @@ def test_a_frozen_node_stands_still(tell: Tell) -> None:
             await world.resume(master)
         assert world.history.operations[-1].status is PutMessageStatus.SLAVE_NOT_AVAILABLE
 
-    result = tell(story)
+    result = run_story(story)
     assert result.passed, result.why
 
 
-def test_a_frozen_node_can_be_killed(tell: Tell) -> None:
-    """SIGKILL ends it, frozen or not; it starts again on what it had."""
+def test_a_frozen_node_can_be_killed(run_story: RunStory) -> None:
+    """It starts again with the log that it had."""
 
     async def story(world: SimWorld) -> None:
         master = await world.start_master("a")
@@ -81,13 +81,13 @@ def test_a_frozen_node_can_be_killed(tell: Tell) -> None:
         await world.restart(master)
         assert (await world.status(master)).max_offset == end
 
-    result = tell(story)
+    result = run_story(story)
     assert result.passed, result.why
 
 
 @pytest.mark.parametrize("mode", [mode for mode in LinkMode if mode is not LinkMode.OPEN])
-def test_no_closed_link_gives_an_acknowledgement(tell: Tell, mode: LinkMode) -> None:
-    """Whatever is cut, no put is PUT_OK before the link is healed, and then it is."""
+def test_a_cut_link_acknowledges_nothing_until_healed(run_story: RunStory, mode: LinkMode) -> None:
+    """In every mode of cut no put is PUT_OK; after heal() the next one is."""
 
     async def story(world: SimWorld) -> None:
         master = await world.start_master("a", slave_timeout_ms=200)
@@ -103,11 +103,11 @@ def test_no_closed_link_gives_an_acknowledgement(tell: Tell, mode: LinkMode) -> 
         await world.wait_healthy(slave)
         assert (await world.put(master)).status is PutMessageStatus.PUT_OK
 
-    result = tell(story)
+    result = run_story(story)
     assert result.passed, result.why
 
 
-def test_a_slow_link_has_its_rate(tell: Tell) -> None:
+def test_a_slow_link_limits_the_rate(run_story: RunStory) -> None:
     """A megabyte at 500,000 bytes a second takes two seconds."""
 
     async def story(world: SimWorld) -> None:
@@ -123,12 +123,12 @@ def test_a_slow_link_has_its_rate(tell: Tell) -> None:
         world.link(slave).heal()
         await world.wait_healthy(slave)
 
-    result = tell(story)
+    result = run_story(story)
     assert result.passed, result.why
 
 
-def test_a_slave_is_in_step_by_the_link_that_it_has_itself(tell: Tell) -> None:
-    """What its master shows may be a link that is gone: the master was frozen, or has not read."""
+def test_a_slave_is_linked_by_its_current_connection(run_story: RunStory) -> None:
+    """Its master's status may still show a connection that the slave has already lost."""
 
     async def story(world: SimWorld) -> None:
         master = await world.start_master("a")
@@ -146,12 +146,12 @@ def test_a_slave_is_in_step_by_the_link_that_it_has_itself(tell: Tell) -> None:
         assert not await world._is_linked(slave, await world.status(master))
         await world.resume(slave)
 
-    result = tell(story)
+    result = run_story(story)
     assert result.passed, result.why
 
 
-def test_a_node_that_ends_by_itself_is_told(tell: Tell) -> None:
-    """A failed sync ends a SYNC_FLUSH master with exit code 1; nothing was promised meanwhile."""
+def test_a_node_that_exits_by_itself_is_reported(run_story: RunStory) -> None:
+    """A failed sync ends a SYNC_FLUSH master with exit code 1, and its put is not PUT_OK."""
 
     async def story(world: SimWorld) -> None:
         sync = FlushDiskType.SYNC_FLUSH
@@ -163,23 +163,23 @@ def test_a_node_that_ends_by_itself_is_told(tell: Tell) -> None:
         world.disk(master).heal()
         await world.restart(master)
 
-    result = tell(story)
+    result = run_story(story)
     assert result.passed, result.why
     assert "exit" in [entry.kind for entry in result.timeline]
 
 
-def test_a_node_that_does_not_end_is_told(tell: Tell) -> None:
-    """Waiting for an end that does not come fails the story."""
+def test_wait_exit_fails_if_the_node_keeps_running(run_story: RunStory) -> None:
+    """The failure names the node and the time limit."""
 
     async def story(world: SimWorld) -> None:
         await world.wait_exit(await world.start_master("a"), within_s=1.0)
 
-    result = tell(story)
+    result = run_story(story)
     assert result.failure == "a has not ended by itself within 1 s"
 
 
-def test_a_node_that_cannot_start_says_why(tell: Tell) -> None:
-    """A full disk at the start is a NodeFailed with the node's own words."""
+def test_a_node_that_cannot_start_reports_the_reason(run_story: RunStory) -> None:
+    """The failure quotes the node's output: its disk is full."""
 
     async def story(world: SimWorld) -> None:
         master = await world.start_master("a", faulty_disk=True)
@@ -188,27 +188,27 @@ def test_a_node_that_cannot_start_says_why(tell: Tell) -> None:
         world.disk(master).full()
         await world.restart(master)
 
-    result = tell(story)
+    result = run_story(story)
     assert result.failure is not None
     assert result.failure.startswith("a ended with 1 before it listened\nno space")
 
 
-def test_a_skipped_story_is_neither_passed_nor_failed(tell: Tell, tmp_path: Path) -> None:
-    """The result says what is missing, and nothing is left of the world."""
+def test_a_skipped_story_is_neither_passed_nor_failed(run_story: RunStory, tmp_path: Path) -> None:
+    """The result has the reason, and the world's directory is removed."""
 
     async def story(world: SimWorld) -> None:
         await world.start_master("a")
         raise ScenarioSkipped("no elephants here")
 
-    result = tell(story)
+    result = run_story(story)
     assert result.skipped == "no elephants here"
     assert result.failure is None
     assert result.verdict is None
     assert not (tmp_path / "w").exists()
 
 
-def test_a_skip_hides_no_violation(tell: Tell) -> None:
-    """What was wrong before the story was given up is told."""
+def test_a_skip_hides_no_violation(run_story: RunStory) -> None:
+    """A violation before the skip fails the story."""
 
     async def story(world: SimWorld) -> None:
         master = await world.start_master("a")
@@ -217,13 +217,15 @@ def test_a_skip_hides_no_violation(tell: Tell) -> None:
         await world.disk(master).tear(100)
         raise ScenarioSkipped("no elephants here")
 
-    result = tell(story)
+    result = run_story(story)
     assert result.skipped is None
     assert "stored not there" in result.why
 
 
-def test_a_defect_of_a_node_comes_out(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error that no node may have ends the run as itself."""
+def test_an_unexpected_error_in_a_node_ends_the_run(
+    run_story: RunStory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exception is raised and not turned into a result."""
 
     def broken(self: object, _status: object) -> None:
         raise ZeroDivisionError
@@ -234,4 +236,4 @@ def test_a_defect_of_a_node_comes_out(tell: Tell, monkeypatch: pytest.MonkeyPatc
         await world.put(await world.start_master("a"))
 
     with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
-        tell(story)
+        run_story(story)

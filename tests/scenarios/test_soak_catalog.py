@@ -1,4 +1,4 @@
-"""The catalog again and again: processes race, packets are lost at any instant, seeds differ."""
+"""The catalog, repeated: processes race, packets are lost at any instant, seeds differ."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_scenario_holds_each_time_between_namespaces(name: str, tmp_path: Path) 
 @pytest.mark.soak
 @pytest.mark.timeout(3_600)
 @catalog
-def test_scenario_holds_by_every_seed(scenario: Scenario, tmp_path: Path) -> None:
+def test_scenario_holds_with_every_seed(scenario: Scenario, tmp_path: Path) -> None:
     """A hundred seeds in the simulator."""
     for seed in range(SEEDS):
         place = tmp_path / str(seed)

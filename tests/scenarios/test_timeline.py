@@ -1,4 +1,4 @@
-"""The timeline: puts in groups between what was done, each once, in the order of time."""
+"""The timeline: puts are grouped between events, listed once and ordered by time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hastore_scenarios.judge.timeline import PUTS, Timeline
 from tests.scenarios.stories import Story
 
 
-def told(story: Story) -> list[str]:
-    """The texts of what a timeline adds when the story goes on."""
+def texts_of(story: Story) -> list[str]:
+    """Return the texts that a timeline adds at the story's next event."""
     lines: list[str] = []
     timeline = Timeline(lambda entry: lines.append(entry.text))
     timeline.take(story.history, story.history.event(EventKind.SAY, text="now"))
@@ -17,14 +17,14 @@ def told(story: Story) -> list[str]:
     return lines
 
 
-def test_puts_that_ended_the_same_way_are_one_line() -> None:
-    """A group has its number, its outcome and how long it took; a single put is told as one."""
+def test_puts_with_the_same_outcome_share_a_line() -> None:
+    """A group shows its size, outcome and duration; a single put shows no size."""
     story = Story()
     for _ in range(3):
         story.put(S.PUT_OK)
     story.put(S.FLUSH_SLAVE_TIMEOUT, took_s=1.0)
     story.put(S.PUT_OK, wait=False)
-    assert told(story) == [
+    assert texts_of(story) == [
         "a: 3 puts PUT_OK, 0.030 s",
         "a: put FLUSH_SLAVE_TIMEOUT, 1.000 s",
         "a: put PUT_OK (WAIT=false), 0.010 s",
@@ -32,17 +32,17 @@ def test_puts_that_ended_the_same_way_are_one_line() -> None:
     ]
 
 
-def test_outcomes_that_change_all_the_time_are_counted() -> None:
-    """More than six changes between two events make one line."""
+def test_alternating_outcomes_are_counted_in_one_line() -> None:
+    """This applies to more than six changes of outcome between two events."""
     story = Story()
     for _ in range(4):
         story.put(S.PUT_OK)
         story.put(S.SLAVE_NOT_AVAILABLE)
-    assert told(story) == ["a: 8 puts: 4 PUT_OK, 4 SLAVE_NOT_AVAILABLE, 0.080 s", "now"]
+    assert texts_of(story) == ["a: 8 puts: 4 PUT_OK, 4 SLAVE_NOT_AVAILABLE, 0.080 s", "now"]
 
 
-def test_a_put_is_told_once_when_it_has_ended() -> None:
-    """One that waits across an event is told behind it; nodes are told apart."""
+def test_a_put_is_listed_once_after_its_end() -> None:
+    """A put that waits during an event is listed after it; each node has its own line."""
     story = Story()
     timeline = Timeline()
     waiting = story.put(None)

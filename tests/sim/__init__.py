@@ -1,1 +1,1 @@
-"""Tests of the simulator: its disk and network are what they stand for, and seeds replay."""
+"""Tests of the simulator: its disk and network behave like real ones, and seeds replay."""

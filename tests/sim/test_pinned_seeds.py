@@ -1,4 +1,4 @@
-"""What a seed has found once stays mended."""
+"""Seeds that once found a defect pass."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.sim.pinned import PINNED
 
 
 @pytest.mark.parametrize("seed", PINNED)
-def test_a_seed_that_has_failed_holds(seed):
-    """Each with the name of what it found."""
+def test_a_seed_that_once_failed_passes(seed):
+    """A failure says what the seed found before."""
     result = simulate(seed)
     assert result.ok, f"seed {seed} ({PINNED[seed]}): {result.violation}"

@@ -17,17 +17,17 @@ from tests.support.worlds.planted import (
 SEEDS_MAX = 200
 
 
-def loses_much(simulation):
-    """Whether its master flushes later, and has its power cut."""
-    is_later = simulation.config.master_flush is FlushDiskType.ASYNC_FLUSH
+def loses_unflushed_bytes(simulation):
+    """Return whether the seed's master has ASYNC_FLUSH and a power cut."""
+    is_async = simulation.config.master_flush is FlushDiskType.ASYNC_FLUSH
     faults = simulation.plan.faults
-    return is_later and any(fault.kind == "power" and fault.node == 0 for fault in faults)
+    return is_async and any(fault.kind == "power" and fault.node == 0 for fault in faults)
 
 
-# Bugs that few seeds reach, and what those have: such seeds come first, then the others.
-LIKELY = {never_compares: loses_much}
-# Seeds that have found a bug for which all before them look in vain, for half a minute.  Any change
-# that draws from a seed's generators may make them useless: then the others find it, later.
+# Bugs that few seeds reach, each with a condition: seeds that meet it are tried first.
+LIKELY = {never_compares: loses_unflushed_bytes}
+# Seeds that find a bug which the seeds before them miss, half a minute's worth of them.  Any change
+# that draws from a seed's generators may make them useless: then other seeds find it, later.
 FOUND_BY = {
     calls_the_unknown_a_failure: 79,
     keeps_a_silent_master: 33,
@@ -38,7 +38,7 @@ FOUND_BY = {
 
 
 def seeds_for(plant):
-    """All the seeds, in the order in which they are tried."""
+    """Return all seeds in the order in which they are tried."""
     is_likely = LIKELY.get(plant)
     if is_likely is None:
         return sorted(range(SEEDS_MAX), key=lambda seed: seed != FOUND_BY.get(plant))
@@ -47,7 +47,7 @@ def seeds_for(plant):
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant, monkeypatch):
-    """Within 200 seeds, and first by a rule that says what is wrong."""
+    """The first violation within 200 seeds is of a rule that fits the bug."""
     plant(monkeypatch)
     for seed in seeds_for(plant):
         result = simulate(seed)

@@ -16,24 +16,24 @@ def disk():
     return SimDisk(lambda: 5)
 
 
-def written(disk, data=b"a" * 2048, path=PATH):
-    """Make a file, write and sync it; gives it open."""
+def synced_file(disk, data=b"a" * 2048, path=PATH):
+    """Create a file, write and sync it; return it open."""
     file = disk.create_file(path, 4096)
     file.buffer[: len(data)] = data
     file.sync()
     return file
 
 
-def test_what_was_synced_survives_everything(disk):
-    """Kill and power cut."""
-    written(disk)
+def test_synced_bytes_survive_a_kill_and_a_power_cut(disk):
+    """Nothing in a file is lost after its sync."""
+    synced_file(disk)
     for after in (disk.after_kill(), disk.after_power_cut(lambda: False)):
         assert after.read_file(PATH)[:2048] == b"a" * 2048
 
 
-def test_what_was_not_synced_survives_a_kill_and_not_a_power_cut(disk):
-    """Through the map, and by pwrite."""
-    file = written(disk)
+def test_unsynced_bytes_survive_a_kill_but_not_a_power_cut(disk):
+    """This holds for writes through the map and for pwrite."""
+    file = synced_file(disk)
     file.buffer[0:4] = b"new1"
     file.pwrite(b"new2", 1024)
     killed, cut = disk.after_kill(), disk.after_power_cut(lambda: False)
@@ -43,9 +43,9 @@ def test_what_was_not_synced_survives_a_kill_and_not_a_power_cut(disk):
     assert disk.cached_range(PATH, 0, 4) == b"new1"
 
 
-def test_a_power_cut_keeps_or_loses_each_sector_by_itself(disk):
-    """Whole, never half."""
-    file = written(disk, b"")
+def test_a_power_cut_keeps_or_loses_each_sector_whole(disk):
+    """Neighbouring sectors are independent."""
+    file = synced_file(disk, b"")
     file.buffer[:2048] = b"b" * 2048
     keeps = itertools.cycle((True, False)).__next__
     after = disk.after_power_cut(keeps).read_file(PATH)
@@ -53,9 +53,9 @@ def test_a_power_cut_keeps_or_loses_each_sector_by_itself(disk):
     assert sectors == [b"b" * SECTOR_SIZE, bytes(SECTOR_SIZE)] * 2
 
 
-def test_a_failed_sync_takes_pages_for_clean_that_the_disk_does_not_have(disk):
-    """The next sync says yes and writes nothing; what is written again afterwards gets there."""
-    file = written(disk)
+def test_a_failed_sync_marks_unwritten_pages_clean(disk):
+    """The next sync succeeds and writes nothing; bytes written again after that reach the disk."""
+    file = synced_file(disk)
     file.buffer[0:4] = b"lost"
     disk.sync_failures = 1
     with pytest.raises(FlushFailedError):
@@ -68,9 +68,9 @@ def test_a_failed_sync_takes_pages_for_clean_that_the_disk_does_not_have(disk):
     assert disk.durable_range(PATH, 0, 4) == b"kept"
 
 
-def test_forget_reads_what_is_really_on_the_disk(disk):
-    """After a failed sync; without one the cache is the disk's."""
-    file = written(disk)
+def test_forget_makes_reads_return_the_disks_bytes(disk):
+    """They differ from the cache only after a failed sync."""
+    file = synced_file(disk)
     file.forget()
     disk.sync_failures = 1
     file.buffer[0:4] = b"lost"
@@ -80,8 +80,8 @@ def test_forget_reads_what_is_really_on_the_disk(disk):
     assert file.pread(4, 0) == b"aaaa"
 
 
-def test_a_page_that_a_failed_sync_left_unwritten_takes_nothing_until_it_is_forgotten(disk):
-    """ext4 takes its block for written; a kill does not end that, forgetting the page does."""
+def test_a_page_of_a_failed_sync_takes_no_writes_until_forgotten(disk):
+    """ext4 counts its block as written; a kill does not change that, forgetting the page does."""
     file = disk.create_file(PATH, 8_192)
     file.buffer[4_096:4_100] = b"lost"
     disk.sync_failures = 1
@@ -103,8 +103,8 @@ def test_a_page_that_a_failed_sync_left_unwritten_takes_nothing_until_it_is_forg
     assert disk.durable_range(PATH, 4_096, 4) == b"kept"
 
 
-def test_the_name_of_a_sparse_file_is_durable_once_its_directory_is_synced(disk):
-    """A consume queue's file may be gone after a power cut, and is there after a kill."""
+def test_a_sparse_files_name_is_durable_after_sync_dir(disk):
+    """Before that, a consume queue's file survives a kill, but not every power cut."""
     disk.make_dirs("/d/q")
     disk.open_sparse_file("/d/q/0", 100).pwrite(b"x", 0)
     assert disk.after_kill().exists("/d/q/0")
@@ -114,8 +114,8 @@ def test_the_name_of_a_sparse_file_is_durable_once_its_directory_is_synced(disk)
     assert disk.after_power_cut(lambda: False).exists("/d/q/0")
 
 
-def test_a_sync_of_a_directory_is_for_what_is_in_it_only(disk):
-    """The names of those further below, and its own, need each a sync of what they are in."""
+def test_sync_dir_covers_the_directorys_entries_only(disk):
+    """Names further below, and the directory's own name, need syncs of their directories."""
     disk.make_dirs("/d/q")
     disk.open_sparse_file("/d/q/t/0/file", 100).pwrite(b"x", 0)
     for synced, is_there in (("/d/q", False), ("/d/q/t", False), ("/d/q/t/0", True)):
@@ -125,9 +125,9 @@ def test_a_sync_of_a_directory_is_for_what_is_in_it_only(disk):
     assert disk.after_power_cut(lambda: False).exists("/d/q/t/0")
 
 
-def test_a_full_disk_refuses_what_has_no_room_yet(disk):
-    """New files, small files, and holes; what is allocated can be written."""
-    file = written(disk)
+def test_a_full_disk_refuses_new_blocks(disk):
+    """New files, small files and holes need some; allocated blocks can still be written."""
+    file = synced_file(disk)
     sparse = disk.open_sparse_file("/d/q/0", 100)
     disk.is_full = True
     for refused in (
@@ -141,18 +141,18 @@ def test_a_full_disk_refuses_what_has_no_room_yet(disk):
     assert disk.free_bytes("/d") == 0
 
 
-def test_a_read_error_is_one_of_the_disk(disk):
-    """Once for each that was asked for."""
-    file = written(disk)
+def test_a_read_failure_raises_disk_error(disk):
+    """Each planned failure affects one read."""
+    file = synced_file(disk)
     disk.read_failures = 1
     with pytest.raises(DiskError, match="Input/output error"):
         file.pread(1, 0)
     assert file.pread(1, 0) == b"a"
 
 
-def test_a_crash_closes_and_unlocks_everything_and_the_dead_change_nothing(disk):
-    """What the old boot still writes is not on the new boot's disk."""
-    file = written(disk)
+def test_a_crash_releases_locks_and_ends_the_old_boots_writes(disk):
+    """Later writes of the old boot are not on the new boot's disk."""
+    file = synced_file(disk)
     disk.lock("/d/lock")
     after = disk.after_kill()
     file.buffer[0:4] = b"dead"
@@ -162,8 +162,8 @@ def test_a_crash_closes_and_unlocks_everything_and_the_dead_change_nothing(disk)
     assert after.open_file(PATH, writable=True).buffer[:4] == b"aaaa"
 
 
-def test_directories_are_listed_renamed_and_removed_with_what_is_in_them(disk):
-    """Sorted by name, one level at a time."""
+def test_directories_are_listed_renamed_and_removed(disk):
+    """Listings are sorted by name and one level deep; the others include the contents."""
     disk.write_file("/d/b/f", b"12")
     disk.write_file("/d/a", b"1")
     assert [(e.name, e.size, e.is_dir) for e in disk.list_dir("/d")] == [

@@ -1,4 +1,4 @@
-"""The simulated network does to connections what a real one may do, and keeps each one's order."""
+"""The simulated network treats connections as a real one may, and keeps each one's order."""
 
 import random
 
@@ -29,7 +29,7 @@ async def network():
 
 
 async def pair(network):
-    """Connect A to B; gives both ends."""
+    """Connect A to B; return both ends."""
     HOST.set(B)
     listener = network.listeners.get((B, PORT)) or await open_listener((B, PORT), "tests")
     HOST.set(A)
@@ -54,8 +54,8 @@ async def send(sock, data):
         data = data[await sock.send(data) :]
 
 
-async def test_bytes_arrive_in_order_however_they_are_cut(network, autojump_clock):
-    """Also a byte at a time, and more than a window holds."""
+async def test_bytes_arrive_in_order_however_they_are_split(network, autojump_clock):
+    """This includes single bytes, and more bytes than a window holds."""
     client, server = await pair(network)
     data = random.Random(1).randbytes(3 * WINDOW_SIZE)
     async with trio.open_nursery() as nursery:
@@ -66,8 +66,8 @@ async def test_bytes_arrive_in_order_however_they_are_cut(network, autojump_cloc
     assert [await client.recv(100) for _ in range(5)] == [b"h", b"e", b"l", b"l", b"o"]
 
 
-async def test_a_link_knows_when_it_brought_something_and_who_holds_it(network, autojump_clock):
-    """Of a cut one the end that nobody has closed stays open, and brings nothing."""
+async def test_a_link_records_its_last_delivery_and_its_open_ends(network, autojump_clock):
+    """A cut link delivers nothing, and is open until both ends are closed."""
     client, server = await pair(network)
     await send(server, b"x")
     await client.recv(1)
@@ -83,8 +83,8 @@ async def test_a_link_knows_when_it_brought_something_and_who_holds_it(network, 
     assert network.open_links(A, B) == []
 
 
-async def test_a_network_is_disturbed_as_long_as_a_fault_is_at_work(network, autojump_clock):
-    """A reset is over at once, and leaves its time."""
+async def test_a_network_is_disturbed_while_a_fault_lasts(network, autojump_clock):
+    """A reset is over at once; only its time is recorded."""
     await pair(network)
     assert not network.is_disturbed
     network.slow(A, B, 1.0)
@@ -101,8 +101,8 @@ async def test_a_network_is_disturbed_as_long_as_a_fault_is_at_work(network, aut
     assert (network.is_disturbed, network.last_reset_at) == (False, trio.current_time())
 
 
-async def test_it_takes_a_while(network, autojump_clock):
-    """Latency is the way's, and bytes cannot be received before they were there."""
+async def test_bytes_arrive_after_the_latency(network, autojump_clock):
+    """slow() sets the latency of one direction of a link."""
     client, server = await pair(network)
     before = trio.current_time()
     network.slow(A, B, 3.0)
@@ -115,8 +115,8 @@ async def test_it_takes_a_while(network, autojump_clock):
     assert trio.current_time() - before < 3.2
 
 
-async def test_what_is_sent_into_a_cut_way_arrives_when_it_is_mended(network, autojump_clock):
-    """As TCP sends again; the other direction goes on."""
+async def test_bytes_sent_into_a_cut_arrive_after_its_repair(network, autojump_clock):
+    """TCP sends them again; the other direction is not affected."""
     client, server = await pair(network)
     network.cut(A, B)
     await send(client, b"held")
@@ -129,8 +129,8 @@ async def test_what_is_sent_into_a_cut_way_arrives_when_it_is_mended(network, au
     assert await receive(server, 4) == b"held"
 
 
-async def test_who_does_not_read_stops_who_sends(network, autojump_clock):
-    """After a window; room comes with reading."""
+async def test_a_full_window_stops_the_sender(network, autojump_clock):
+    """The receiver makes room by reading."""
     client, server = await pair(network)
     sent = 0
     with trio.move_on_after(5):
@@ -143,7 +143,7 @@ async def test_who_does_not_read_stops_who_sends(network, autojump_clock):
 
 
 async def test_a_kill_ends_connections_and_a_power_cut_is_silent(network, autojump_clock):
-    """FIN, or RST where something was unread; half-open until the next boot answers."""
+    """A kill sends FIN, or RST after unread bytes; after a power cut only the next boot answers."""
     client, server = await pair(network)
     network.shut_down(B, silently=False)
     assert await client.recv(1) == b""
@@ -164,8 +164,8 @@ async def test_a_kill_ends_connections_and_a_power_cut_is_silent(network, autoju
     assert not server.is_open
 
 
-async def test_who_cannot_be_reached_is_not_connected_to(network, autojump_clock):
-    """Refused without a listener; no answer while the way is cut, or the host down."""
+async def test_connecting_to_an_unreachable_host_fails(network, autojump_clock):
+    """Without a listener it is refused; a cut link or a host that is down does not answer."""
     with pytest.raises(UnreachableError, match="refused"):
         await connect((B, PORT), 5)
     await pair(network)
@@ -179,8 +179,8 @@ async def test_who_cannot_be_reached_is_not_connected_to(network, autojump_clock
         await connect((B, PORT), 5)
 
 
-async def test_a_reset_is_seen_by_both(network, autojump_clock):
-    """At once, whatever was under way."""
+async def test_a_reset_is_seen_by_both_ends(network, autojump_clock):
+    """Bytes in flight are lost."""
     client, server = await pair(network)
     await send(client, b"lost")
     assert network.reset_between(A, B) == 1
@@ -191,8 +191,8 @@ async def test_a_reset_is_seen_by_both(network, autojump_clock):
             await sock.send(b"x")
 
 
-async def test_a_closed_socket_says_so_to_its_own_and_to_the_other_side(network, autojump_clock):
-    """FIN after what was sent; sending to it is answered by RST."""
+async def test_a_closed_socket_is_closed_for_both_ends(network, autojump_clock):
+    """The peer gets FIN after the sent bytes; bytes it still sends are answered with RST."""
     client, server = await pair(network)
     await send(server, b"bye")
     server.close()
@@ -209,8 +209,8 @@ async def test_a_closed_socket_says_so_to_its_own_and_to_the_other_side(network,
     assert not network.connections
 
 
-async def test_the_dead_send_nothing(network, autojump_clock):
-    """What a killed process still does with its sockets has no effect."""
+async def test_a_host_that_is_down_sends_nothing(network, autojump_clock):
+    """Calls on its sockets after a power cut have no effect."""
     client, server = await pair(network)
     network.shut_down(A, silently=True)
     await send(client, b"from the grave")

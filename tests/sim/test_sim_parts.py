@@ -1,4 +1,4 @@
-"""Clock, stopped processes, node logs and rotten bits do what the simulator says of them."""
+"""The simulator's parts: clock, frozen processes, node logs, flipped bits and fault plans."""
 
 import logging
 import random
@@ -21,7 +21,7 @@ WHO = ContextVar("who", default="")
 
 
 def test_time_jumps_to_the_next_deadline_in_whole_milliseconds():
-    """What is due within the same one happens at its end."""
+    """All deadlines within one millisecond are met at its end."""
     times = []
 
     async def sleeper(seconds):
@@ -37,8 +37,8 @@ def test_time_jumps_to_the_next_deadline_in_whole_milliseconds():
     assert times == [0.011, 0.011, 0.5, 3600.0]
 
 
-def test_a_seed_decides_who_runs_first():
-    """The same seed the same order, and not every seed the same one."""
+def test_a_seed_decides_the_order_of_tasks():
+    """A seed always gives the same order, and most seeds differ."""
 
     def order(seed):
         ran = []
@@ -46,9 +46,9 @@ def test_a_seed_decides_who_runs_first():
         async def main():
             async with trio.open_nursery() as nursery:
                 for number in range(8):
-                    nursery.start_soon(note, number)
+                    nursery.start_soon(record, number)
 
-        async def note(number):
+        async def record(number):
             ran.append(number)
 
         run_by_seed(seed, main)
@@ -58,8 +58,8 @@ def test_a_seed_decides_who_runs_first():
     assert len({tuple(order(seed)) for seed in range(20)}) > 10
 
 
-def test_a_stopped_process_stands_still_and_its_deadlines_pass():
-    """What wakes it waits until it goes on; others run on meanwhile."""
+def test_a_frozen_process_meets_its_deadlines_when_it_resumes():
+    """Other processes run meanwhile."""
     ticks = {"a": [], "b": []}
 
     async def tick(who):
@@ -84,7 +84,7 @@ def test_a_stopped_process_stands_still_and_its_deadlines_pass():
 
 
 def test_a_call_in_a_thread_takes_effect_at_any_time_while_it_runs():
-    """At its beginning, in its middle or at its end; who waits goes on when all of it is over."""
+    """That is its beginning, middle or end; the caller continues when the whole call is over."""
     effects = {0.0: 0, 0.5: 0, 1.0: 0}
 
     async def call(offload, *, fails):
@@ -114,8 +114,8 @@ def test_a_call_in_a_thread_takes_effect_at_any_time_while_it_runs():
     assert all(count > 5 for count in effects.values())
 
 
-def test_what_nodes_log_is_taken_whatever_the_logger_is_set_to():
-    """From INFO on, without time and level; afterwards the logger is as it was."""
+def test_node_log_captures_lines_whatever_the_loggers_level():
+    """It captures lines from INFO on, without time and level, and then restores the logger."""
     taken = []
     stdlib = logging.getLogger("hastore")
     before = dict(vars(stdlib))
@@ -128,8 +128,8 @@ def test_what_nodes_log_is_taken_whatever_the_logger_is_set_to():
     assert {name: vars(stdlib)[name] for name in before} == before
 
 
-def test_a_bit_rots_in_a_record_that_was_flushed_and_the_log_shows_it():
-    """Nothing else changes, in the cache and on the platter alike."""
+def test_a_flipped_bit_in_a_flushed_record_is_found():
+    """The bit changes in the cache and on the disk, and nothing else does."""
     found = 0
     for seed in range(30):
         simulation = Simulation(seed)
@@ -154,8 +154,8 @@ def test_a_bit_rots_in_a_record_that_was_flushed_and_the_log_shows_it():
     pytest.fail("no seed had a record to rot")
 
 
-def test_a_plan_is_in_order_and_has_only_what_the_seed_weighs():
-    """Each fault within the time for faults, of a kind whose weight is not 0."""
+def test_a_fault_plan_is_sorted_and_has_weighted_kinds_only():
+    """Each fault is within the time for faults and of a kind whose weight is not 0."""
     for seed in range(50):
         plan = make_fault_plan(random.Random(seed), KINDS, 3)
         times = [fault.at for fault in plan.faults]

@@ -1,4 +1,4 @@
-"""Seeds hold, and replay: in another process, under another hash seed."""
+"""Seeds find no violation, and replay in another process with another hash seed."""
 
 import os
 import random
@@ -27,8 +27,8 @@ CHUNK = 10  # so that the seeds are spread over the workers
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
-def test_seeds_hold(first):
-    """Every promise, at every acknowledgement and after each step; then all catch up."""
+def test_seeds_find_no_violation(first):
+    """Promises are checked at every acknowledgement and each step; then all nodes catch up."""
     for seed in range(first, first + CHUNK):
         result = simulate(seed)
         assert result.ok, f"seed {seed}: {result.violation}\nreplay: hastore sim replay {seed}"
@@ -36,13 +36,13 @@ def test_seeds_hold(first):
 
 
 def test_a_seed_is_the_same_run_in_another_process():
-    """Whatever PYTHONHASHSEED is."""
+    """PYTHONHASHSEED makes no difference."""
     seeds = (0, 2, 3, 5)
     assert hashes_elsewhere(seeds) == [simulate(seed).trace_hash for seed in seeds]
 
 
 def hashes_elsewhere(seeds):
-    """The trace hashes of seeds in another process under another hash seed."""
+    """Return the trace hashes of seeds in another process with another hash seed."""
     code = (
         "from hastore.sim.simulation import simulate\n"
         f"for seed in {list(seeds)}: print(simulate(seed).trace_hash)"
@@ -54,8 +54,8 @@ def hashes_elsewhere(seeds):
     return done.stdout.split()
 
 
-def test_a_fault_that_is_left_out_leaves_the_others_when_they_were():
-    """Each has its own time and its own choices, so a plan can be shrunk."""
+def test_leaving_out_a_fault_does_not_move_the_others():
+    """Each fault has its own time and choices, so a plan can be shrunk."""
     whole = simulate(1)
     left_out = whole.fired[0]
     rest = simulate(1, left_out={left_out})
@@ -65,7 +65,7 @@ def test_a_fault_that_is_left_out_leaves_the_others_when_they_were():
 
 
 def test_each_kind_of_fault_has_effects():
-    """An fsync, a read or room for a file counts only where a node was told that it failed."""
+    """A failing sync, read or allocation counts only if a node got the error."""
     missing = set(KINDS)
     for seed in range(60):
         result = simulate(seed)
@@ -75,8 +75,8 @@ def test_each_kind_of_fault_has_effects():
     pytest.fail(f"none in {seed + 1} seeds: {missing}")
 
 
-def test_the_trace_has_faults_boots_and_what_nodes_log():
-    """With their virtual times, and nothing of the real world."""
+def test_the_trace_has_faults_boots_puts_and_node_logs():
+    """Its entries are in the order of their virtual times."""
     result = simulate(3, keeps_trace=True)
     text = "\n".join(result.lines)
     for part in ("master    boot 1", "fault 0: ", "producer  put 0, ", "logs ha_slave_connected"):
@@ -103,8 +103,8 @@ LEAKS = [
 
 
 @pytest.mark.parametrize(("owner", "name", "arguments"), [(o, n, a) for o, n, *a in LEAKS])
-def test_what_asks_the_real_world_is_caught(owner, name, arguments):
-    """Time, randomness and threads; afterwards they are as they were."""
+def test_leak_guards_catch_real_time_randomness_and_threads(owner, name, arguments):
+    """Afterwards the functions work again."""
     with leak_guards():
         with pytest.raises(LeakError):
             getattr(owner, name)(*arguments)
@@ -113,8 +113,8 @@ def test_what_asks_the_real_world_is_caught(owner, name, arguments):
     getattr(owner, name)(*arguments)
 
 
-def test_every_step_is_looked_at(monkeypatch):
-    """What is wrong between two steps of one instant, and right at its end, is found."""
+def test_the_oracle_checks_every_step(monkeypatch):
+    """A violation that lasts only between two steps of one instant is found."""
     check_step, put = Oracle.check_step, Producers.put
     is_wrong = False
 
@@ -136,20 +136,20 @@ def test_every_step_is_looked_at(monkeypatch):
     assert simulate(3).violation.name == "for a step"
 
 
-def break_later(monkeypatch, owner, name, what):
-    """Let a function of the product or of the simulator do something else after 3 virtual s."""
+def break_later(monkeypatch, owner, name, action):
+    """Make a function of the product or the simulator call ``action`` first, after 3 virtual s."""
     function = getattr(owner, name)
 
     def broken(*args, **kwargs):
         if trio.current_time() > 3:
-            what()
+            action()
         return function(*args, **kwargs)
 
     monkeypatch.setattr(owner, name, broken)
 
 
 def fail():
-    """What a defect does."""
+    """Raise an error, as a defect does."""
     raise KeyError("lost")
 
 
@@ -157,8 +157,8 @@ def fail():
     ("owner", "name"),
     [(Master, "submit"), (Oracle, "check_step"), (Faults, "end")],
 )
-def test_what_breaks_a_run_off_is_a_violation(monkeypatch, owner, name):
-    """In a producer's call, in a rule, in the simulator: named, with where it was raised."""
+def test_an_exception_during_a_run_is_a_crash_violation(monkeypatch, owner, name):
+    """Raised in a producer's call, a rule or the simulator, it is reported with its place."""
     break_later(monkeypatch, owner, name, fail)
     result = simulate(1, keeps_trace=True)
     assert result.violation.name == "crash"
@@ -170,16 +170,16 @@ def test_what_breaks_a_run_off_is_a_violation(monkeypatch, owner, name):
     assert simulate(1).trace_hash == result.trace_hash
 
 
-def test_an_error_of_a_node_has_its_traceback(monkeypatch):
-    """The node ends of it, which is what the rule says; where it was raised is told, too."""
+def test_an_error_in_a_node_has_its_traceback(monkeypatch):
+    """The rule says that the node ended; the result also shows where the error was raised."""
     break_later(monkeypatch, SlaveAckTable, "acknowledge", fail)
     result = simulate(1)
     assert (result.violation.name, "KeyError" in result.violation.detail) == ("ended", True)
     assert "in fail\n" in result.traceback
 
 
-def test_a_task_that_never_waits_is_a_violation(monkeypatch):
-    """Time would stand still for ever, and no seed would be named."""
+def test_a_task_that_never_sleeps_is_a_violation(monkeypatch):
+    """Otherwise virtual time would stop and no seed would be reported."""
     monkeypatch.setattr(steps, "STEPS_AT_ONCE_MAX", 2_000)
     put = Producers.put
 

@@ -1,4 +1,4 @@
-"""Thousands of seeds hold, and are the same runs in another process."""
+"""Two thousand seeds pass, and are the same runs in another process."""
 
 import pytest
 
@@ -13,7 +13,7 @@ CHUNK = 100
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_two_thousand_seeds_hold_and_replay(first):
-    """No violation, and equal trace hashes whatever PYTHONHASHSEED is."""
+    """There is no violation, and the trace hashes do not depend on PYTHONHASHSEED."""
     seeds = range(first, first + CHUNK)
     results = [simulate(seed) for seed in seeds]
     assert [(each.seed, str(each.violation)) for each in results if not each.ok] == []

@@ -1,8 +1,8 @@
-"""A RocketMQ slave of another log beside simulated clusters: refused over all faults, and for good.
+"""A RocketMQ slave with another log, beside simulated clusters: it is refused for good.
 
-Its log is longer than the master's when it comes first.  It knows nothing of bytes: what it is sent
-at its end it appends and acknowledges.  At the instant of each PUT_OK the oracle looks into what
-each node's disk would keep, and this slave is none of those.
+Its log is longer than the master's when it first connects.  It does not compare bytes: it appends
+and acknowledges whatever it is sent at its end.  At the instant of each PUT_OK the oracle checks
+what each node's disk would keep, and this slave is not one of the nodes.
 """
 
 import attrs
@@ -18,7 +18,7 @@ from hastore.sim.sockets import HOST
 from hastore.wire.ha_frames import HEADER, HEADER_SIZE, encode_report
 
 STOCK = "10.0.9.7"
-COMES_FOR_S = 60.0
+CONNECTS_FOR_S = 60.0
 AHEAD_BY = 6_000
 SEEDS = (3, 2, 11, 5)
 
@@ -28,8 +28,8 @@ class StockSlave:
     """RocketMQ's HAClient, with a log that is not the master's."""
 
     end: int
-    refused: int = 0  # links that brought another offset than its own
-    outgrown: int = 0  # of those, with a master whose log had passed its end
+    refused: int = 0  # links whose frame had another offset than its end
+    outgrown: int = 0  # of those, links to a master whose log was already longer
     appended: int = 0  # bytes of the master's log
     master_boots: set[int] = attrs.field(factory=set)
 
@@ -56,19 +56,19 @@ class StockSlave:
 
 
 def let_it_follow(monkeypatch):
-    """Let it come with the faults; gives the list that will hold it."""
+    """Run a stock slave beside the faults; return the list that will hold it."""
     run = Faults.run
     slaves = []
 
-    async def come(cluster):
+    async def connect_repeatedly(cluster):
         HOST.set(STOCK)
         cluster.network.boot(STOCK, 1)
-        while trio.current_time() < COMES_FOR_S:
+        while trio.current_time() < CONNECTS_FOR_S:
             await trio.sleep(0.5)
             master = cluster.serving_master
             if master is None:
                 continue
-            if not slaves or not slaves[0].refused:  # nobody has seen it ahead yet
+            if not slaves or not slaves[0].refused:  # no master has seen it ahead yet
                 slaves[:] = [StockSlave(master.max_offset + AHEAD_BY)]
             (slave,) = slaves
             is_outgrown, refused = master.max_offset > slave.end, slave.refused
@@ -83,17 +83,17 @@ def let_it_follow(monkeypatch):
             slave.outgrown += is_outgrown and slave.refused > refused
             slave.master_boots.add(cluster.master.boots)
 
-    async def run_with_it(self):
-        self.nursery.start_soon(come, self.cluster)
+    async def run_with_slave(self):
+        self.nursery.start_soon(connect_repeatedly, self.cluster)
         await run(self)
 
-    monkeypatch.setattr(Faults, "run", run_with_it)
+    monkeypatch.setattr(Faults, "run", run_with_slave)
     return slaves
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_stock_slave_of_another_log_is_sent_nothing(monkeypatch, seed):
-    """Whatever befalls the master: it is refused while it is ahead, and when it no longer is."""
+    """It is refused while it is ahead of the master, and also when it no longer is."""
     slaves = let_it_follow(monkeypatch)
     result = simulate(seed)
     assert result.ok, result.violation
@@ -104,17 +104,17 @@ def test_a_stock_slave_of_another_log_is_sent_nothing(monkeypatch, seed):
 
 
 def forgets(patch):
-    """The refusal lasts as long as the slave is ahead."""
+    """Refuse the slave only as long as it is ahead."""
     patch.setattr(HAService, "check_first_report", lambda *_: None)
 
 
 def forgets_at_a_restart(patch):
-    """The file is not read."""
+    """Do not read the file of refused slaves."""
     patch.setattr(RefusedSlaves, "decode", classmethod(lambda cls, *_: (cls(), None)))
 
 
 def never_writes(patch):
-    """The file is not written."""
+    """Do not write the file of refused slaves."""
 
     async def run(_self):
         await trio.sleep_forever()
@@ -123,8 +123,8 @@ def never_writes(patch):
 
 
 @pytest.mark.parametrize("plant", [forgets, forgets_at_a_restart, never_writes])
-def test_a_master_that_forgets_is_found(monkeypatch, plant):
-    """An ack of what no node has, or bytes that were sent to it, within these few seeds."""
+def test_a_master_that_forgets_a_refusal_is_found(monkeypatch, plant):
+    """Within these seeds the oracle finds a false ack, or the slave is sent bytes."""
     plant(monkeypatch)
     for seed in SEEDS:
         with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""What an archive must have of a file before the log may lose it."""
+"""What an archive must contain before a log file may be deleted."""
 
 import hashlib
 
@@ -58,8 +58,8 @@ def names(*numbers):
     return frozenset(f"{number * SIZE:020d}" for number in numbers)
 
 
-def test_files_are_archived_up_to_the_first_that_is_not():
-    """What stands behind a file that stays does not matter."""
+def test_files_count_as_archived_up_to_the_first_missing_one():
+    """Archived files after the first missing one do not count."""
     check = archive_on(FakeDisk(), [entry(0), entry(1), entry(3)])
     found = check.find_archived([state(number) for number in range(4)])
     assert found.archived == names(0, 1)
@@ -76,15 +76,15 @@ def test_files_are_archived_up_to_the_first_that_is_not():
         ({"modified_ms": 8, "sha256": "0" * 64}, "has other bytes of /d/commitlog/"),
     ],
 )
-def test_an_entry_that_is_not_of_this_file_does_not_count(fields, reason):
-    """One that had grown since, one of another size, one of another broker."""
+def test_ignores_an_entry_that_does_not_match_the_file(fields, reason):
+    """The file still grew then, has another size, or comes from another broker."""
     found = archive_on(FakeDisk(), [entry(0, **fields)]).find_archived([state(0)])
     assert found.archived == frozenset()
     assert reason in found.reason
 
 
-def test_the_same_bytes_of_another_time_count_and_are_read_once():
-    """A slave's files, or a copy's; written since, they are read again."""
+def test_accepts_equal_bytes_with_another_mtime_and_reads_them_once():
+    """Files of slaves and copies have other times. A file written since then is read again."""
     disk = FakeDisk()
     check = archive_on(disk, [entry(0), entry(1)])
     files = [state(0, modified_ms=99), state(1, modified_ms=98)]
@@ -99,8 +99,8 @@ def test_the_same_bytes_of_another_time_count_and_are_read_once():
 
 
 @pytest.mark.parametrize("left", [None, b"PAR1"])
-def test_a_parquet_file_that_is_missing_or_cut_keeps_the_log_file(left):
-    """A manifest alone gives no message back."""
+def test_keeps_a_log_file_whose_parquet_file_is_missing_or_short(left):
+    """A manifest alone cannot restore a message."""
     disk = FakeDisk()
     check = archive_on(disk, [entry(0)])
     path = f"/a/{entry(0).files[1].path}"
@@ -112,8 +112,8 @@ def test_a_parquet_file_that_is_missing_or_cut_keeps_the_log_file(left):
     assert found.reason == f"{path} is missing, or of another size"
 
 
-def test_an_archive_that_cannot_be_read_keeps_everything():
-    """No directory, no manifest, one that is none: said, and tried again the next time."""
+def test_keeps_all_files_if_the_archive_cannot_be_read():
+    """A missing or invalid manifest is reported, and the next check reads it again."""
     disk = FakeDisk()
     check = ArchiveCheck(disk, "/a")
     assert check.find_archived([state(0)]).reason == "/a has no manifest.json"
@@ -123,8 +123,11 @@ def test_an_archive_that_cannot_be_read_keeps_everything():
     assert check.find_archived([state(0)]).archived == names(0)
 
 
-def test_a_digest_is_that_of_all_bytes():
-    """In pieces too; where the data ends; as if zeros followed; a shorter file is an error."""
+def test_digest_covers_all_bytes():
+    """The file is read in pieces, and the end of its data is found.
+
+    Bytes from ``zero_from`` on count as zeros; a file that is too short is an error.
+    """
     disk = FakeDisk()
     data = b"x" * 5_000_000 + b"yz" + bytes(9)
     disk.put("/f", data)

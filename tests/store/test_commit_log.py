@@ -1,4 +1,4 @@
-"""The commit log: what one append does, of a message, of a batch, of a master's bytes."""
+"""The commit log: appends of messages, batches and a master's bytes; reads and flushes."""
 
 import pytest
 from hypothesis import given
@@ -23,7 +23,7 @@ from tests.support.store.open_log import (
     open_log,
 )
 
-RECORD_SIZE = 88 + 1 + len("orders") + 2 + 20  # and the body
+RECORD_SIZE = 88 + 1 + len("orders") + 2 + 20  # without the body
 
 
 def message(body=b"body", **fields):
@@ -31,12 +31,12 @@ def message(body=b"body", **fields):
 
 
 def body_that_fills(log, left=8):
-    """A body whose record leaves ``left`` bytes in the last file."""
+    """Return a body whose record leaves ``left`` bytes in the last file."""
     return bytes(FILE_SIZE - log.max_offset % FILE_SIZE - RECORD_SIZE - left)
 
 
 def records(log):
-    """Every message of a log, decoded, with each BLANK's size between them."""
+    """Return the decoded messages of a log, and the size of each BLANK in its place."""
     data = all_bytes(log)
     found, position = [], 0
     while position < len(data):
@@ -54,8 +54,8 @@ def records(log):
 # -- one message ---------------------------------------------------------------------------------
 
 
-def test_an_append_says_where_the_record_is():
-    """Offsets bound the record, the queue offset counts, the id is RocketMQ's offsetMsgId."""
+def test_append_returns_the_position_of_the_record():
+    """Offsets bound the record, queue offsets count up, and the id is RocketMQ's offsetMsgId."""
     log = open_log()
     first = append(log, message(b"one"))
     second = append(log, message(b"two!"))
@@ -81,7 +81,7 @@ def test_an_append_says_where_the_record_is():
     ids=str,
 )
 def test_single_messages_and_batches_have_the_same_records(fields, append_prop_crc):
-    """The append of one message has its own fast encoder; the bytes are those of the other."""
+    """Single appends use a faster encoder, which must write the same bytes as the general one."""
     one_by_one, batch = (open_log(append_prop_crc=append_prop_crc) for _ in range(2))
     bodies = [b"", b"x", bytes(500)]
     messages = [message(body, queue_id=3, **fields) for body in bodies]
@@ -97,8 +97,8 @@ def test_single_messages_and_batches_have_the_same_records(fields, append_prop_c
         assert message_codec.encode(stored) == raw
 
 
-def test_queues_count_for_themselves():
-    """Each queue of each topic has its own offsets."""
+def test_each_queue_has_its_own_offsets():
+    """Topic and queue id together identify a queue."""
     log = open_log()
     places = [("a", 0), ("a", 1), ("a", 0), ("b", 0), ("a", 1), ("a", 0)]
     offsets = [append(log, topic=topic, queue_id=queue).queue_offset for topic, queue in places]
@@ -108,15 +108,15 @@ def test_queues_count_for_themselves():
 @pytest.mark.parametrize(
     ("kind", "offsets"), [(0x4, [0, 0, 1]), (0x8, [0, 1, 2]), (0xC, [0, 0, 1])]
 )
-def test_half_messages_and_rollbacks_take_no_place_in_their_queue(kind, offsets):
-    """PREPARED and ROLLBACK records have queue offset 0 and advance nothing; COMMIT does."""
+def test_half_messages_and_rollbacks_do_not_advance_their_queue(kind, offsets):
+    """PREPARED and ROLLBACK records have queue offset 0; COMMIT records count as usual."""
     log = open_log()
     found = [append(log, message(sys_flag=flag)).queue_offset for flag in (0, kind, 0)]
     assert found == offsets
 
 
-def test_the_store_timestamp_never_goes_back():
-    """A wall clock that is set back does not put records out of order, in no kind of append."""
+def test_store_timestamp_never_decreases():
+    """When the wall clock is set back, every kind of append keeps the last timestamp."""
     clock = FakeClock()
     log = open_log(fake_env(clock=clock))
     append(log, message())
@@ -130,8 +130,8 @@ def test_the_store_timestamp_never_goes_back():
     assert [stored.born_timestamp_ms - START_MS for stored in records(log)] == [0, 0, 0, 0, 0, 1]
 
 
-def test_the_store_timestamp_does_not_go_back_over_a_restart():
-    """The last record's time is kept when the log is opened."""
+def test_store_timestamp_never_decreases_across_a_restart():
+    """Opening the log restores the last record's timestamp."""
     disk, clock = FakeDisk(), FakeClock()
     log = open_log(fake_env(disk, clock))
     append(log, message())
@@ -141,8 +141,8 @@ def test_the_store_timestamp_does_not_go_back_over_a_restart():
     assert append(again, message()).store_timestamp_ms == START_MS
 
 
-def test_an_ipv6_master_says_so_in_each_record():
-    """The store host takes 20 bytes and sets its bit; the id grows to 56 digits."""
+def test_ipv6_store_host_is_marked_in_each_record():
+    """The host takes 20 bytes and sets its flag bit; the message id grows to 56 digits."""
     log = open_log(store_host=("::1", 10_911))
     results = [append(log, message()), append(log, message(properties={"a": "1"}))]
     assert [stored.sys_flag for stored in records(log)] == [0x30, 0x30]
@@ -150,14 +150,14 @@ def test_an_ipv6_master_says_so_in_each_record():
     assert all(len(result.message_id) == 56 for result in results)
 
 
-def test_a_host_name_is_no_address_for_a_record():
-    """A master that listens on a name is told so; a slave writes no host and needs none."""
+def test_master_refuses_a_host_name_as_store_host():
+    """Records contain an IP address. A slave creates no records and accepts a name."""
     with pytest.raises(ConfigError, match="must be an IP address"):
         open_log(store_host=("localhost", 10_911))
     open_log(store_host=("localhost", 10_911), master=False)
 
 
-# -- what is refused -----------------------------------------------------------------------------
+# -- refused messages ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -178,8 +178,8 @@ def test_a_host_name_is_no_address_for_a_record():
     ],
     ids=range(12),
 )
-def test_a_refused_message_leaves_no_trace(refused, status):
-    """Nothing is written, no offset and no queue advances."""
+def test_refused_message_changes_nothing(refused, status):
+    """No byte is written, and neither the log nor the queue advances."""
     log = open_log(max_message_size=1000)
     append(log, message(b"before"))
     before = all_bytes(log)
@@ -193,8 +193,8 @@ def test_a_refused_message_leaves_no_trace(refused, status):
 
 
 @pytest.mark.parametrize("properties", [None, {"a": "1"}])
-def test_a_record_that_fits_no_file_burns_none(properties):
-    """RocketMQ would fill a whole file with a BLANK first; here it is refused up front."""
+def test_refuses_a_record_larger_than_a_file(properties):
+    """RocketMQ would first fill a whole file with a BLANK; hastore refuses up front."""
     log = open_log()
     append(log, message())
     room = FILE_SIZE - 8 - RECORD_SIZE - (len("a\x011\x02") if properties else 0)
@@ -210,20 +210,20 @@ def test_a_record_that_fits_no_file_burns_none(properties):
 
 
 @pytest.mark.parametrize("properties", [None, {"a": "1"}])
-def test_a_record_that_leaves_less_than_8_bytes_goes_to_the_next_file(properties):
-    """The BLANK takes at least 8 bytes; the max offset jumps to the file's end."""
+def test_record_that_would_leave_under_8_bytes_goes_to_the_next_file(properties):
+    """A BLANK takes at least 8 bytes; the max offset jumps to the end of the file."""
     log = open_log()
     append(log, message())
-    own = len("a\x011\x02") if properties else 0
-    result = append(log, message(body_that_fills(log, left=7 + own), properties=properties))
+    props_size = len("a\x011\x02") if properties else 0
+    result = append(log, message(body_that_fills(log, left=7 + props_size), properties=properties))
     assert result.physic_offset == FILE_SIZE
     (_, blank, _) = records(log)
     assert blank == FILE_SIZE - RECORD_SIZE - len(b"body")
     assert message_codec.encode_blank(blank) in all_bytes(log)
 
 
-def test_a_record_that_leaves_8_bytes_stays():
-    """Then the BLANK is its header alone."""
+def test_record_that_leaves_8_bytes_stays_in_its_file():
+    """The BLANK then consists of its header."""
     log = open_log()
     append(log, message())
     append(log, message(body_that_fills(log, left=8)))
@@ -232,8 +232,8 @@ def test_a_record_that_leaves_8_bytes_stays():
     assert records(log)[2] == 8
 
 
-def test_end_of_file_is_said_until_the_next_file_is_there():
-    """The BLANK is written once; asking again changes nothing; then the append succeeds."""
+def test_append_returns_end_of_file_until_the_next_file_exists():
+    """The BLANK is written once, and further attempts change nothing."""
     log = open_log()
     assert log.append_message(message()).status is Status.END_OF_FILE
     make_file(log)
@@ -252,24 +252,24 @@ def test_end_of_file_is_said_until_the_next_file_is_there():
     )
 
 
-def test_the_next_file_is_asked_for_once_at_half():
-    """The wish is told when it begins, and again only when an append has to wait for it."""
+def test_requests_the_next_file_once_when_half_full():
+    """The request is repeated only when an append has to wait for the file."""
     log = open_log()
-    wishes = []
-    log.mapped_file_queue.on_file_wanted = lambda: wishes.append(log.max_offset)
+    requests = []
+    log.mapped_file_queue.on_file_wanted = lambda: requests.append(log.max_offset)
     append(log, message())
-    wishes.clear()
+    requests.clear()
     while log.max_offset < FILE_SIZE - 2 * RECORD_SIZE:
         append(log, message())
-    assert len(wishes) == 1
-    assert FILE_SIZE // 2 <= wishes[0] < FILE_SIZE // 2 + RECORD_SIZE + len(b"body")
+    assert len(requests) == 1
+    assert FILE_SIZE // 2 <= requests[0] < FILE_SIZE // 2 + RECORD_SIZE + len(b"body")
 
 
 # -- a batch -------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_consecutive_records_of_one_time():
-    """One result for all: the first's place, the last's end, each one's id."""
+def test_batch_is_stored_as_consecutive_records_with_one_timestamp():
+    """One result has the first record's offset, the last one's end and all ids."""
     log = open_log()
     append(log, message())
     bodies = [b"a", b"bb", b"ccc"]
@@ -285,8 +285,8 @@ def test_a_batch_is_consecutive_records_of_one_time():
     assert append(log, message()).queue_offset == 4
 
 
-def test_a_batch_never_crosses_a_files_end():
-    """What does not fit as a whole goes to the next file as a whole."""
+def test_batch_never_crosses_the_end_of_a_file():
+    """A batch that does not fit goes to the next file as a whole."""
     log = open_log()
     append(log, message(bytes(2000)))
     result = append(log, [message(bytes(800)), message(bytes(800)), message(bytes(800))])
@@ -303,8 +303,8 @@ def test_a_batch_never_crosses_a_files_end():
 
 
 @given(st.data())
-def test_a_slave_that_is_sent_any_pieces_has_its_masters_bytes(data):
-    """Records may be cut anywhere; only a file's end is never crossed."""
+def test_slave_stores_its_masters_bytes_from_pieces_of_any_size(data):
+    """Pieces may split records, but never cross the end of a file."""
     master, slave = open_log(), open_log(master=False)
     for size in data.draw(st.lists(st.integers(0, 1500), min_size=1, max_size=8)):
         append(master, message(bytes(size)))
@@ -316,8 +316,8 @@ def test_a_slave_that_is_sent_any_pieces_has_its_masters_bytes(data):
     assert all_bytes(slave) == source
 
 
-def test_an_empty_slave_begins_where_its_first_data_says():
-    """A slave that starts at its master's last file has no file before it."""
+def test_empty_slave_begins_at_the_offset_of_its_first_data():
+    """A slave that starts with its master's last file has no file before it."""
     slave = open_log(master=False)
     assert not slave.append_data(3 * FILE_SIZE, memoryview(b"abc"))
     assert slave.max_offset == slave.min_offset == 3 * FILE_SIZE
@@ -327,8 +327,8 @@ def test_an_empty_slave_begins_where_its_first_data_says():
     assert slave.mapped_file_queue.files[0].path.endswith(f"{3 * FILE_SIZE:020d}")
 
 
-def test_a_slave_that_waits_for_a_file_has_written_nothing():
-    """False means: call again with the same bytes."""
+def test_append_data_without_a_file_writes_nothing():
+    """It returns False, and the caller passes the same bytes again."""
     slave = open_log(master=False)
     assert not slave.append_data(0, memoryview(b"x" * FILE_SIZE))
     assert slave.max_offset == 0
@@ -339,8 +339,8 @@ def test_a_slave_that_waits_for_a_file_has_written_nothing():
 
 
 @pytest.mark.parametrize("have", [0, 1, 4000, FILE_SIZE])
-def test_bytes_across_our_files_end_mean_larger_files_at_the_master(have):
-    """The error names our size and that the master's is larger; nothing was written."""
+def test_data_across_a_file_end_means_the_master_has_larger_files(have):
+    """The error says so and contains the slave's file size; nothing is written."""
     slave = open_log(master=False)
     if have:
         append_data(slave, 0, bytes(have))
@@ -352,18 +352,18 @@ def test_bytes_across_our_files_end_mean_larger_files_at_the_master(have):
     assert slave.max_offset == have
 
 
-def test_a_start_that_is_no_start_of_a_file_means_another_size():
-    """A master with other files sends its last one from an offset that is none of ours."""
+def test_data_that_begins_inside_a_file_means_another_file_size():
+    """A master's last file begins at an offset where no file of the slave begins."""
     slave = open_log(master=False)
     with pytest.raises(FileSizeMismatchError, match="another size"):
         slave.append_data(FILE_SIZE + 1, memoryview(b"x"))
 
 
-# -- reading, flushing, the end ------------------------------------------------------------------
+# -- reading, flushing, closing ------------------------------------------------------------------
 
 
-def test_a_read_ends_where_the_log_or_the_file_does():
-    """Nothing that was not written is ever given."""
+def test_read_ends_at_the_end_of_the_file_or_log():
+    """Reads outside the log return no bytes."""
     log = open_log()
     append(log, message(bytes(3000)))
     append(log, message(bytes(3000)))
@@ -374,8 +374,8 @@ def test_a_read_ends_where_the_log_or_the_file_does():
     assert log.read(log.max_offset, 1) == log.read(-1, 1) == log.read(10 * FILE_SIZE, 1) == b""
 
 
-def test_flushing_moves_the_flushed_offset_over_a_roll():
-    """Two files are dirty after a roll; what came meanwhile stays dirty."""
+def test_flush_moves_the_flushed_offset_across_two_files():
+    """Both files are dirty after a roll; bytes appended during the flush stay dirty."""
     log = open_log()
     append(log, message(bytes(3000)))
     append(log, message(bytes(3000)))
@@ -391,8 +391,8 @@ def test_flushing_moves_the_flushed_offset_over_a_roll():
     assert log.flush_targets() == []
 
 
-def test_a_closed_log_takes_nothing():
-    """Using it is an error that says so; closing it again is nothing."""
+def test_closed_log_refuses_appends():
+    """Each kind of append raises an error; closing the log again does nothing."""
     log = open_log()
     append(log, message())
     close(log)
@@ -406,8 +406,8 @@ def test_a_closed_log_takes_nothing():
             call()
 
 
-def test_the_blank_is_rocketmqs():
-    """Size up to the file's end, then the magic; the rest stays zero."""
+def test_blank_has_rocketmqs_format():
+    """It has the size up to the end of the file, the magic code, then zeros."""
     log = open_log()
     append(log, message(bytes(2000)))
     end = log.max_offset

@@ -1,4 +1,4 @@
-"""The consume queues of real RocketMQ, built again from its logs, byte for byte."""
+"""Consume queues rebuilt from RocketMQ's logs equal RocketMQ's, byte for byte."""
 
 import json
 
@@ -21,7 +21,7 @@ LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 
 
 def put_log(disk, path, store):
-    """Put every record of a log that RocketMQ gives a consume queue; gives their number."""
+    """Put the records for which RocketMQ writes units, and return their number."""
     count = 0
     walker = LogWalker(disk, find_log(disk, str(path)))
     for offset, check in walker.walk():
@@ -48,8 +48,8 @@ def images(path):
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_queues_built_from_a_golden_log_are_rocketmqs_own(golden, tmp_path, name):
-    """Every directory, file name and byte."""
+def test_queues_rebuilt_from_a_golden_log_equal_rocketmqs(golden, tmp_path, name):
+    """Directories, file names and bytes are compared."""
     disk = RealDisk()
     store = ConsumeQueueStore.load(disk, str(tmp_path), FILE_SIZE)
     assert put_log(disk, golden / name, store)
@@ -59,8 +59,8 @@ def test_queues_built_from_a_golden_log_are_rocketmqs_own(golden, tmp_path, name
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_rocketmqs_own_queues_are_opened_as_they_are(golden, golden_copy, name):
-    """Recovery keeps every unit, a second dispatch of the whole log changes nothing."""
+def test_opens_rocketmqs_queues_unchanged(golden, golden_copy, name):
+    """Recovery keeps every unit, and dispatching the whole log again changes nothing."""
     path = golden_copy(name)
     disk = RealDisk()
     for last_exit_ok in (False, True):
@@ -74,8 +74,8 @@ def test_rocketmqs_own_queues_are_opened_as_they_are(golden, golden_copy, name):
 
 
 @pytest.mark.parametrize("name", ["clean", "propcrc", "replica"])
-def test_units_are_what_rocketmq_read_back(golden, golden_copy, name):
-    """Each message's unit, by queue offset, as the manifest has it; RocketMQ's end of the log."""
+def test_units_equal_those_that_rocketmq_read(golden, golden_copy, name):
+    """The manifest has each message's unit by queue offset; the queues hold no other units."""
     rows = json.loads((golden / f"{name}.manifest.json").read_text())["records"]
     store = ConsumeQueueStore.load(RealDisk(), str(golden_copy(name)), FILE_SIZE)
     store.recover()

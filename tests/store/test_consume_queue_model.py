@@ -16,7 +16,7 @@ QUEUES = [("a", 0), ("a", 1), ("b", 0)]
 
 
 class ConsumeQueueMachine(RuleBasedStateMachine):
-    """``log`` is what the log holds, ``flushed`` how much of it is durable in the queues."""
+    """``log`` holds the log's records; units of records below ``flushed`` are durable."""
 
     @initialize(file_size=st.sampled_from([100, 400, 1_000, 4_000]), data=st.data())
     def start(self, file_size, data):
@@ -41,7 +41,7 @@ class ConsumeQueueMachine(RuleBasedStateMachine):
 
     @rule(bytes_lost=st.integers(0, 20_000))
     def truncate(self, bytes_lost):
-        """The log loses its tail, to a record's end; what it had is not dispatched again."""
+        """Remove whole records at the log's end, which are not dispatched again."""
         wanted = max(self.end - bytes_lost, self.min)
         while self.log and self.end > wanted:
             topic, queue_id, index, offset, _, _ = self.log.pop()
@@ -53,7 +53,7 @@ class ConsumeQueueMachine(RuleBasedStateMachine):
     @rule(share=st.floats(0, 1))
     def expire(self, share):
         offsets = [record[3] for record in self.log if record[3] <= self.flushed]
-        if offsets:  # what is not flushed yet does not expire
+        if offsets:  # only flushed records expire
             self.min = max(self.min, offsets[int(share * (len(offsets) - 1))])
         self.store.delete_expired(self.min)
 
@@ -96,7 +96,7 @@ class ConsumeQueueMachine(RuleBasedStateMachine):
         self.reopen()
 
     def reopen(self, *, last_exit_ok=False):
-        """What a start does: the end of the log, its front, and dispatch from the last flush."""
+        """Start like a node: truncate, expire, then dispatch from the last flush."""
         self.store = open_queues(self.disk, file_size=self.file_size, last_exit_ok=last_exit_ok)
         self.store.truncate(self.end)
         self.store.delete_expired(self.min)
@@ -106,7 +106,7 @@ class ConsumeQueueMachine(RuleBasedStateMachine):
         self.store.commit()
         self.compare()
 
-    # -- the truth -------------------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------------
 
     def compare(self):
         for key in QUEUES:

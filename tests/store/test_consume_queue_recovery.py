@@ -1,4 +1,4 @@
-"""Consume queues after kill -9, a power cut, damage, and files that are none of theirs."""
+"""Recovery of consume queues: kill -9, power cuts, damage and foreign files."""
 
 import errno
 import logging
@@ -26,7 +26,7 @@ FIRST = f"{ROOT}/t/0/{0:020d}"
 
 
 class KilledError(Exception):
-    """The process ends here."""
+    """Simulates a kill of the process."""
 
 
 def units(begin, end):
@@ -46,8 +46,8 @@ def overwrite(disk, path, position, data):
 
 @pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 45, 50, 51])
 @pytest.mark.parametrize("last_exit_ok", [False, True])
-def test_a_queue_goes_on_where_it_ended(count, last_exit_ok):
-    """With any number of files, full ones at the end too; nothing is written."""
+def test_queue_resumes_at_its_end(count, last_exit_ok):
+    """It may have any number of files, and the last may be full; recovery writes nothing."""
     disk = FakeDisk()
     put(open_queues(disk), 0, count)
     disk = disk.kill()
@@ -60,8 +60,8 @@ def test_a_queue_goes_on_where_it_ended(count, last_exit_ok):
 
 @pytest.mark.parametrize("count", [199, 200, 201, 455, 456, 457, 999, 1000])
 @pytest.mark.parametrize("last_exit_ok", [False, True])
-def test_the_end_is_found_in_large_files(count, last_exit_ok):
-    """At each bound of the pieces that are read, and by the search after a clean stop."""
+def test_finds_the_end_in_large_files(count, last_exit_ok):
+    """The counts surround the bounds of the chunks read; after a clean stop the end is bisected."""
     disk = FakeDisk()
     put(open_queues(disk, file_size=20_000), 0, count)
     store = open_queues(disk.kill(), file_size=20_000, last_exit_ok=last_exit_ok)
@@ -70,8 +70,8 @@ def test_the_end_is_found_in_large_files(count, last_exit_ok):
 
 @pytest.mark.parametrize("index", [0, 1, 300, 998])
 @pytest.mark.parametrize(("physic_offset", "size"), [(5, 0), (5, -1), (-1, 5), (0, 0)])
-def test_a_unit_that_no_record_has_ends_the_queue(index, physic_offset, size):
-    """RocketMQ's rule: the offset is 0 or more, the size above 0."""
+def test_invalid_unit_ends_the_queue(index, physic_offset, size):
+    """RocketMQ's rule: a valid offset is at least 0, and a valid size above 0."""
     disk = FakeDisk()
     put(open_queues(disk, file_size=20_000), 0, 1_000)
     disk = disk.kill()
@@ -82,8 +82,8 @@ def test_a_unit_that_no_record_has_ends_the_queue(index, physic_offset, size):
     assert store.rebuild_from == index * SIZE
 
 
-def test_only_the_last_three_files_are_read():
-    """RocketMQ looks at as many; a hundred files do not make a start slow."""
+def test_recovery_reads_only_the_last_three_files():
+    """As in RocketMQ, a hundred files do not slow a start."""
     disk = FakeDisk()
     put(open_queues(disk), 0, 1_000)
     disk = disk.kill()
@@ -91,8 +91,8 @@ def test_only_the_last_three_files_are_read():
     assert disk.reads < 20
 
 
-def test_a_file_that_was_made_and_not_written_is_the_next_one():
-    """Killed between the two: a file of zeros, or an empty one."""
+def test_continues_in_a_file_that_was_created_but_not_written():
+    """A kill between the two leaves a file of zeros or an empty one."""
     for size in (FILE_SIZE, 0):
         disk = FakeDisk()
         put(open_queues(disk), 0, 20)
@@ -100,7 +100,7 @@ def test_a_file_that_was_made_and_not_written_is_the_next_one():
         disk.put(f"{ROOT}/t/0/{400:020d}", bytes(size))
         store = open_queues(disk)
         assert store.damaged == []
-        if size:  # FakeDisk does not enlarge an empty one
+        if size:  # FakeDisk does not enlarge an empty file
             put(store, 20, 33)
             assert all_units(store.find("t", 0)) == units(0, 33)
 
@@ -109,8 +109,8 @@ def test_a_file_that_was_made_and_not_written_is_the_next_one():
 
 
 @pytest.mark.parametrize("reaches", range(0, 61, 3))
-def test_a_write_that_was_killed_in_the_middle_is_made_good(reaches):
-    """A torn unit that passes for a whole one as well: its record's put writes it again."""
+def test_repairs_a_write_that_a_kill_interrupted(reaches):
+    """A torn unit may look valid, but dispatching its record again rewrites it."""
     disk = FakeDisk()
     store = open_queues(disk)
     put(store, 0, 4)
@@ -123,15 +123,15 @@ def test_a_write_that_was_killed_in_the_middle_is_made_good(reaches):
     store = open_queues(disk)
     assert 4 <= store.find("t", 0).max_offset <= 7
     assert store.max_physic_offset <= 700
-    for index in range(2, 9):  # dispatched again from a point before
+    for index in range(2, 9):  # dispatch starts at an earlier record
         store.put("t", 0, index, index * SIZE, SIZE, index if index < 4 else -1 - index)
     store.commit()
     expected = {index: (index * SIZE, SIZE, -1 - index) for index in range(4, 9)}
     assert all_units(store.find("t", 0)) == units(0, 4) | expected
 
 
-def test_a_size_that_was_torn_is_made_good():
-    """Its high bytes on the disk, its low ones not: a size above 0, and not the record's."""
+def test_repairs_a_torn_size():
+    """Only its high bytes are on disk: a size above 0 that is not the record's."""
     disk = FakeDisk()
     store = open_queues(disk)
     store.put("t", 0, 0, 0, 0x10203, 77)
@@ -148,15 +148,15 @@ def test_a_size_that_was_torn_is_made_good():
 
 @pytest.mark.parametrize("base", [0, 3 * 2**32 + 12_345])
 @pytest.mark.parametrize("count", range(5))
-def test_a_unit_of_which_only_the_second_sector_was_kept_is_made_good(base, count):
-    """It passes for a valid one, with an offset that lacks bytes; also with units behind it."""
+def test_repairs_a_unit_that_lost_its_offset(base, count):
+    """With its size intact it looks valid; up to four units follow it."""
     disk = FakeDisk()
     store = open_queues(disk, file_size=2_000)
     put(store, 0, 25, base=base)
     flush(store)
     put(store, 25, 26 + count, base=base)
     disk = disk.kill()
-    overwrite(disk, FIRST, 500, bytes(12))  # unit 25 stands at 500 to 520
+    overwrite(disk, FIRST, 500, bytes(12))  # unit 25 is at 500 to 520
     overwrite(disk, FIRST, 510, b"\0\x64")
     store = open_queues(disk, file_size=2_000)
     assert store.find("t", 0).max_offset == 25
@@ -164,8 +164,8 @@ def test_a_unit_of_which_only_the_second_sector_was_kept_is_made_good(base, coun
     assert all_units(store.find("t", 0)) == {i: unit(i, base=base) for i in range(26 + count)}
 
 
-def test_a_torn_unit_that_nothing_gives_away_is_made_good_by_its_record():
-    """The log crossed 4 GiB between two records: the half offset lies behind the one before."""
+def test_dispatch_repairs_a_torn_unit_that_recovery_cannot_detect():
+    """The log crossed 4 GiB between two records: the torn offset still follows the previous one."""
     disk = FakeDisk()
     store = open_queues(disk, file_size=2_000)
     put(store, 0, 25)
@@ -184,8 +184,8 @@ def test_a_torn_unit_that_nothing_gives_away_is_made_good_by_its_record():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_power_cut_is_made_good_by_the_dispatch_from_the_last_flush(seed):
-    """Whichever sectors got to the disk; and nothing of what did not fit comes back later."""
+def test_dispatch_from_the_last_flush_repairs_a_power_cut(seed):
+    """Any sectors may be on disk, and no dropped unit reappears later."""
     choice = random.Random(seed)
     file_size = 4_000
     disk = FakeDisk()
@@ -211,8 +211,8 @@ def test_a_power_cut_is_made_good_by_the_dispatch_from_the_last_flush(seed):
         assert (all_units(queue) if queue else {}) == units(0, end)
 
 
-def test_zeros_behind_the_end_are_durable():
-    """Else a second power cut, when the queue has grown, would bring stale units back."""
+def test_zeros_after_the_end_are_durable():
+    """Otherwise a second power cut could restore stale units once the queue has grown."""
     disk = FakeDisk()
     store = open_queues(disk, file_size=2_000)
     put(store, 0, 20)
@@ -227,8 +227,8 @@ def test_zeros_behind_the_end_are_durable():
     assert not any(disk.cut_power().files(f"{ROOT}/t/0/")[f"{0:020d}"][21 * UNIT_SIZE :])
 
 
-def test_after_an_unclean_stop_the_last_files_are_flushed_again():
-    """What a killed process wrote may be in the page cache only."""
+def test_flushes_the_last_files_again_after_an_unclean_stop():
+    """The writes of a killed process may be only in the page cache."""
     disk = FakeDisk()
     put(open_queues(disk), 0, 45)
     disk = disk.kill()
@@ -260,11 +260,11 @@ def with_three_files():
         (200, None, 10),  # missing
         (200, b"", 10),
         (0, b"\1" * 7, 0),
-        (300, bytes(200), 20),  # a name that is no multiple of the size
+        (300, bytes(200), 20),  # its name is not a multiple of the size
     ],
 )
-def test_files_that_cannot_be_used_are_dropped_and_built_again(start, data, left, caplog):
-    """With those behind them; the rest of the queue, and other queues, stay."""
+def test_drops_and_rebuilds_unusable_files(start, data, left, caplog):
+    """Files after them are dropped too; the rest of the queue and other queues stay."""
     disk = with_three_files()
     path = f"{ROOT}/t/0/{start:020d}"
     if data is None:
@@ -285,8 +285,8 @@ def test_files_that_cannot_be_used_are_dropped_and_built_again(start, data, left
     assert open_queues(disk.kill()).damaged == []
 
 
-def test_a_queue_whose_first_file_is_gone_begins_behind_it():
-    """As expiry leaves it."""
+def test_queue_without_its_first_file_begins_at_the_second():
+    """Expiry leaves such a queue."""
     disk = with_three_files()
     disk.remove(FIRST)
     store = open_queues(disk)
@@ -294,8 +294,8 @@ def test_a_queue_whose_first_file_is_gone_begins_behind_it():
     assert all_units(store.find("t", 0)) == units(10, 28)
 
 
-def test_names_that_are_no_queues_are_left_alone_and_named(caplog):
-    """Files where directories belong, directories where files belong, odd numbers, other names."""
+def test_reports_and_keeps_foreign_names(caplog):
+    """Files in place of directories and the reverse, invalid numbers, other names."""
     disk = with_three_files()
     strays = ["note", "t/note", "t/x/1", f"t/07/{0:020d}", f"t/-1/{0:020d}", "t/0/note.tmp"]
     strays += [f"t/99999999999/{0:020d}", f"lost+found/0/{0:020d}"]
@@ -311,20 +311,20 @@ def test_names_that_are_no_queues_are_left_alone_and_named(caplog):
     assert all(disk.exists(f"{ROOT}/{name}") for name in strays)
 
 
-def test_a_store_without_consume_queues_has_none():
-    """A new one, and one that somebody emptied for a rebuild."""
+def test_opens_a_store_without_consume_queues():
+    """The store is new, or was emptied for a rebuild."""
     store = open_queues()
     assert (list(store), len(store), store.max_physic_offset, store.damaged) == ([], 0, 0, [])
 
 
 @pytest.mark.parametrize(("wanted", "rounded"), [(200, 200), (199, 200), (181, 200), (1, 20)])
-def test_a_file_size_is_rounded_up_to_whole_units(wanted, rounded):
-    """As RocketMQ rounds the configured one."""
+def test_file_size_is_rounded_up_to_whole_units(wanted, rounded):
+    """RocketMQ rounds the configured size in the same way."""
     assert open_queues(file_size=wanted).file_size == rounded
 
 
-def test_the_size_of_the_files_that_are_there_is_kept(caplog):
-    """A changed setting must not cost the queues of messages that the log no longer has."""
+def test_keeps_the_size_of_existing_files(caplog):
+    """A changed setting must not drop units of messages that the log no longer has."""
     disk = with_three_files()
     with caplog.at_level(logging.WARNING):
         store = open_queues(disk, file_size=6_000_000)
@@ -334,7 +334,7 @@ def test_the_size_of_the_files_that_are_there_is_kept(caplog):
 
 
 def unreadable(disk, code):
-    """A disk on which reads of one queue fail with an errno."""
+    """Let reads of one queue fail with this errno, and return the disk."""
 
     def fail(pread):
         try:
@@ -346,8 +346,8 @@ def unreadable(disk, code):
     return disk
 
 
-def test_a_queue_that_cannot_be_read_is_built_again():
-    """A bad sector under it is no reason not to start."""
+def test_rebuilds_a_queue_that_cannot_be_read():
+    """A bad sector must not prevent a start."""
     disk = unreadable(with_three_files(), errno.EIO)
     store = ConsumeQueueStore.load(disk, "/d", FILE_SIZE)
     store.recover()
@@ -357,8 +357,8 @@ def test_a_queue_that_cannot_be_read_is_built_again():
     assert store.find("other", 0).max_offset == 3
 
 
-def test_a_failure_that_will_pass_costs_no_queue():
-    """Too many open files, for one: the start is refused, and nothing is removed."""
+def test_transient_read_error_removes_no_queue():
+    """With too many open files, for example, the start fails and no file is removed."""
     disk = unreadable(with_three_files(), errno.EMFILE)
     store = ConsumeQueueStore.load(disk, "/d", FILE_SIZE)
     with pytest.raises(DiskError):
@@ -366,8 +366,8 @@ def test_a_failure_that_will_pass_costs_no_queue():
     assert len(disk.files(f"{ROOT}/t/0/")) == 3
 
 
-def test_a_unit_that_was_damaged_under_way_is_read_as_a_blank():
-    """A reader passes over it, as over a queue offset without a record."""
+def test_unit_damaged_at_run_time_is_read_as_a_blank():
+    """Readers skip it, like a queue offset without a record."""
     disk = FakeDisk()
     store = open_queues(disk)
     put(store, 0, 4)
@@ -376,8 +376,8 @@ def test_a_unit_that_was_damaged_under_way_is_read_as_a_blank():
     assert [one.is_blank for one in found] == [False, False, True, False]
 
 
-def test_each_way_to_look_for_the_end_finds_the_same():
-    """All sizes at once, and one unit after the other."""
+def test_fast_search_for_the_end_equals_a_loop():
+    """Above 256 units all sizes are checked at once; negative numbers need the slow path."""
     choice = random.Random(1)
     for _ in range(200):
         count = choice.randrange(257, 700)

@@ -1,4 +1,4 @@
-"""Putting, committing, reading, cutting and flushing consume queues."""
+"""Consume queues: put, commit, read, truncate, expire and flush."""
 
 import logging
 
@@ -27,8 +27,8 @@ BLANK_UNIT = (0, BLANK_SIZE, 0)
 # -- putting and reading -------------------------------------------------------------------------
 
 
-def test_a_unit_is_readable_once_it_is_committed():
-    """``put`` fills memory only; ``commit`` writes and names the queues that grew."""
+def test_unit_is_readable_after_its_commit():
+    """``put`` only fills memory; ``commit`` writes and returns the queues that grew."""
     store = open_queues()
     put(store, 0, 3, commit=False)
     queue = store.find("t", 0)
@@ -39,8 +39,8 @@ def test_a_unit_is_readable_once_it_is_committed():
     assert store.max_physic_offset == 300
 
 
-def test_a_commit_in_steps_makes_a_few_files_at_a_time():
-    """Readers see what was written; what all of the commit comes to is told when it is done."""
+def test_commit_step_creates_a_few_files_at_a_time():
+    """Units are readable after each step; the last step returns all queues that grew."""
     disk = FakeDisk()
     store = open_queues(disk)
     for queue_id in range(10):
@@ -56,8 +56,8 @@ def test_a_commit_in_steps_makes_a_few_files_at_a_time():
     assert store.commit_step() == []
 
 
-def test_a_commit_in_steps_takes_many_queues_whose_files_are_open():
-    """It is their files that take time; a put between two steps is committed with the rest."""
+def test_commit_step_writes_many_queues_with_open_files():
+    """Creating files is slow, writing is not. Puts between two steps are committed too."""
     store = open_queues()
     for queue_id in range(100):
         put(store, 0, 1, queue_id=queue_id, base=queue_id * 100)
@@ -70,8 +70,8 @@ def test_a_commit_in_steps_takes_many_queues_whose_files_are_open():
     assert store.find("t", 0).max_offset == 3
 
 
-def test_a_step_that_fails_loses_nothing():
-    """The next one tries again, the other queues first."""
+def test_failed_commit_step_loses_nothing():
+    """The next step tries again, with the other queues first."""
     disk = FakeDisk()
     store = open_queues(disk)
     for queue_id in range(10):
@@ -87,8 +87,8 @@ def test_a_step_that_fails_loses_nothing():
     assert all(queue.units(0, 1) == [unit(0, base=queue.queue_id * 100)] for queue in store)
 
 
-def test_units_end_at_a_files_end_and_at_the_queues_bounds():
-    """A read gives what one file holds; outside the queue there is nothing."""
+def test_units_end_at_a_file_end_and_at_the_bounds_of_the_queue():
+    """A read returns units of one file; outside the queue it returns none."""
     store = open_queues()
     put(store, 0, 25)
     queue = store.find("t", 0)
@@ -98,8 +98,8 @@ def test_units_end_at_a_files_end_and_at_the_queues_bounds():
     assert all_units(queue) == {index: unit(index) for index in range(25)}
 
 
-def test_each_queue_of_each_topic_has_files_of_its_own():
-    """Named consumequeue/TOPIC/QUEUE_ID/first byte; other queues are not touched."""
+def test_each_queue_of_each_topic_has_its_own_files():
+    """They are named consumequeue/TOPIC/QUEUE_ID/FIRST_BYTE."""
     disk = FakeDisk()
     store = open_queues(disk)
     put(store, 0, 11, topic="a", queue_id=1)
@@ -113,8 +113,8 @@ def test_each_queue_of_each_topic_has_files_of_its_own():
     ]
 
 
-def test_a_record_that_was_put_before_changes_nothing():
-    """Dispatch after a restart repeats records; also ones far behind, in any queue."""
+def test_putting_a_record_again_changes_nothing():
+    """After a restart, dispatch repeats records of any queue, even old ones."""
     disk = FakeDisk()
     store = open_queues(disk)
     put(store, 0, 25)
@@ -126,8 +126,8 @@ def test_a_record_that_was_put_before_changes_nothing():
     assert len(put(store, 24, 26)) == 1
 
 
-def test_a_queue_that_begins_late_is_filled_with_blanks_up_to_its_first_unit():
-    """RocketMQ's pre-blank: the file that holds the unit is the queue's first."""
+def test_first_file_is_filled_with_blanks_up_to_the_first_unit():
+    """RocketMQ's pre-blank: a queue's first file is the one that holds its first unit."""
     disk = FakeDisk()
     store = open_queues(disk)
     put(store, 23, 24, commit=False)
@@ -145,8 +145,8 @@ def test_a_queue_that_begins_late_is_filled_with_blanks_up_to_its_first_unit():
         assert (again.max_physic_offset, again.damaged) == (2600, [])
 
 
-def test_records_that_are_passed_over_leave_blanks_and_come_in_later():
-    """No unit stands at another index than its own; RocketMQ appends it where the queue ends."""
+def test_skipped_records_leave_blanks_that_later_puts_fill():
+    """Every unit is at its own index; RocketMQ would append it at the end of the queue."""
     store = open_queues()
     put(store, 0, 4)
     put(store, 17, 18)
@@ -157,14 +157,14 @@ def test_records_that_are_passed_over_leave_blanks_and_come_in_later():
     assert queue.units(5, 1)[0].is_blank
     assert store.damaged == ["t/0: no records for queue offsets 4 to 16"]
     assert store.rebuild_from == 400
-    assert put(store, 0, 18) == []  # the dispatch once more, from rebuild_from or before
+    assert put(store, 0, 18) == []  # dispatch again, from rebuild_from or earlier
     assert all_units(queue) == {index: unit(index) for index in range(18)}
     put(store, 18, 19)
     assert queue.max_offset == 19
 
 
-def test_a_gap_that_was_not_committed_yet_is_mended_too():
-    """Also while its blanks are in memory only."""
+def test_fills_a_gap_that_is_only_in_memory():
+    """Its blanks have not been committed."""
     store = open_queues()
     put(store, 0, 4)
     put(store, 7, 8, commit=False)
@@ -173,8 +173,8 @@ def test_a_gap_that_was_not_committed_yet_is_mended_too():
 
 
 @pytest.mark.parametrize("queue_offset", [GAP_UNITS_MAX + 5, 2**62, -1])
-def test_a_queue_offset_too_far_away_is_named_and_left_out(queue_offset, caplog):
-    """A damaged field must not fill the disk with blanks, nor end the queue."""
+def test_reports_and_skips_a_queue_offset_too_far_away(queue_offset, caplog):
+    """A damaged field must neither fill the disk with blanks nor end the queue."""
     store = open_queues()
     put(store, 0, 2)
     with caplog.at_level(logging.WARNING):
@@ -185,8 +185,8 @@ def test_a_queue_offset_too_far_away_is_named_and_left_out(queue_offset, caplog)
     assert store.find("t", 0).max_offset == 3
 
 
-def test_a_queue_without_a_record_left_goes_on_wherever_its_next_one_is():
-    """Its old units are expired; nothing needs to be filled up."""
+def test_fully_expired_queue_continues_at_any_queue_offset():
+    """Without old units there is no gap to fill."""
     disk = FakeDisk()
     store = open_queues(disk)
     put(store, 0, 25)
@@ -207,10 +207,8 @@ def test_a_queue_without_a_record_left_goes_on_wherever_its_next_one_is():
         ("t", 0, -1),
     ],
 )
-def test_a_record_that_can_have_no_queue_is_named_and_left_out(
-    topic, queue_id, queue_offset, caplog
-):
-    """A topic is a directory's name: none may lead out of consumequeue/."""
+def test_reports_and_skips_a_record_that_fits_no_queue(topic, queue_id, queue_offset, caplog):
+    """Topics are names of directories, and none may lead out of consumequeue/."""
     disk = FakeDisk()
     store = open_queues(disk)
     with caplog.at_level(logging.WARNING):
@@ -219,8 +217,8 @@ def test_a_record_that_can_have_no_queue_is_named_and_left_out(
     assert (store.commit(), list(store), disk.files("/")) == ([], [], {})
 
 
-def test_two_records_with_one_queue_offset_are_the_first_one(caplog):
-    """As RocketMQ: the later one is in no queue, and somebody is told."""
+def test_keeps_the_first_of_two_records_with_one_queue_offset(caplog):
+    """As in RocketMQ, the later record is in no queue; a warning reports it."""
     store = open_queues()
     put(store, 0, 3)
     with caplog.at_level(logging.WARNING):
@@ -230,12 +228,12 @@ def test_two_records_with_one_queue_offset_are_the_first_one(caplog):
     assert store.find("t", 0).units(1, 1) == [unit(1)]
 
 
-# -- a disk that fails ---------------------------------------------------------------------------
+# -- disk failures -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reaches", [0, 1, 19, 20, 33])
-def test_a_full_disk_at_commit_loses_nothing(reaches):
-    """The next commit writes it, wherever the write broke off, and names the queues."""
+def test_full_disk_at_commit_loses_nothing(reaches):
+    """Wherever the write stopped, the next commit completes it and returns the queues."""
     disk = FakeDisk()
     store = open_queues(disk)
     put(store, 0, 2, topic="a")
@@ -255,8 +253,8 @@ def test_a_full_disk_at_commit_loses_nothing(reaches):
         assert all_units(again.find("b", 0)) == {index: unit(index) for index in range(3)}
 
 
-def test_what_a_failing_commit_did_write_is_readable_and_named_by_the_next():
-    """One queue's bad disk does not hold the others for ever."""
+def test_next_commit_returns_queues_that_a_failed_commit_wrote():
+    """A queue that cannot be written does not block the others."""
     disk = FakeDisk()
     disk.fail("open_sparse_file", disk_full, path="/bad/")
     store = ConsumeQueueStore.load(disk, "/d", FILE_SIZE)
@@ -271,8 +269,8 @@ def test_what_a_failing_commit_did_write_is_readable_and_named_by_the_next():
     assert store.commit() == []
 
 
-def test_a_file_that_cannot_be_made_keeps_what_went_before_it():
-    """The units up to a file's end are readable; the rest waits."""
+def test_units_before_a_file_that_cannot_be_created_are_readable():
+    """The other units wait in memory."""
     disk = FakeDisk()
     disk.fail("open_sparse_file", disk_full, path=f"{200:020d}")
     store = open_queues(disk)
@@ -285,12 +283,12 @@ def test_a_file_that_cannot_be_made_keeps_what_went_before_it():
     assert all_units(store.find("t", 0)) == {index: unit(index) for index in range(13)}
 
 
-# -- cutting -------------------------------------------------------------------------------------
+# -- truncation and expiry -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kept", [0, 1, 9, 10, 11, 25, 30, 31])
-def test_truncate_drops_what_the_log_lost(kept):
-    """Units behind it are zeros, files wholly behind it are gone, at once and durably."""
+def test_truncate_drops_units_of_lost_records(kept):
+    """Units after the end become zeros and files after it are removed, at once and durably."""
     disk = FakeDisk()
     store = open_queues(disk)
     put(store, 0, 31)
@@ -309,7 +307,7 @@ def test_truncate_drops_what_the_log_lost(kept):
 
 @pytest.mark.parametrize("kept", [0, 3, 4, 6, 8])
 def test_truncate_drops_pending_units_too(kept):
-    """Those in memory, and then those in files."""
+    """Truncation drops units in memory first, then those in files."""
     store = open_queues()
     put(store, 0, 4)
     put(store, 4, 8, commit=False)
@@ -319,8 +317,8 @@ def test_truncate_drops_pending_units_too(kept):
     assert all_units(store.find("t", 0)) == expected
 
 
-def test_truncate_behind_everything_changes_nothing():
-    """Not a byte is written and no file opened."""
+def test_truncate_at_the_end_changes_nothing():
+    """No byte is written, and no file is opened."""
     disk = FakeDisk()
     put(open_queues(disk), 0, 5)
     disk = disk.kill()
@@ -330,8 +328,8 @@ def test_truncate_behind_everything_changes_nothing():
     assert (disk.reads, disk.changes, disk.syncs) == (reads, [], [])
 
 
-def test_a_queue_without_a_record_is_no_queue_any_more():
-    """Blanks alone are no reason to keep a file: the next first unit says where it begins."""
+def test_truncate_removes_a_queue_with_only_blanks_left():
+    """The next unit decides where the queue begins."""
     disk = FakeDisk()
     store = open_queues(disk)
     put(store, 23, 26)
@@ -341,8 +339,8 @@ def test_a_queue_without_a_record_is_no_queue_any_more():
     assert all_units(store.find("t", 0)) == {3: unit(3), 4: unit(4)}
 
 
-def test_expiry_removes_leading_files_and_moves_the_first_offset():
-    """Never the last file; where no record is left the first offset is the one behind the last."""
+def test_expiry_removes_leading_files_and_moves_the_min_offset():
+    """The last file stays; without records, the min offset is the one after the last unit."""
     disk = FakeDisk()
     store = open_queues(disk)
     put(store, 0, 31)
@@ -370,8 +368,8 @@ def test_expiry_removes_leading_files_and_moves_the_first_offset():
     assert all_units(queue) == {31: unit(31, base=20_000)}
 
 
-def test_expiry_in_a_queue_with_blanks_keeps_each_record_that_is_left():
-    """Wherever the search meets a blank."""
+def test_expiry_in_a_queue_with_blanks_keeps_all_remaining_records():
+    """The search for the first remaining record may meet blanks at any step."""
     for count in range(1, 9):
         store = open_queues()
         put(store, 3, 5)
@@ -386,8 +384,8 @@ def test_expiry_in_a_queue_with_blanks_keeps_each_record_that_is_left():
             assert [key for key, value in found if value != BLANK_UNIT] == real[index:]
 
 
-def test_a_queue_cut_to_nothing_leaves_no_file_and_may_begin_anew():
-    """With what was pending."""
+def test_queue_truncated_to_nothing_leaves_no_file():
+    """Its pending units are dropped too, and the queue can begin again."""
     disk = FakeDisk()
     store = open_queues(disk)
     put(store, 0, 15)
@@ -399,11 +397,11 @@ def test_a_queue_cut_to_nothing_leaves_no_file_and_may_begin_anew():
     assert store.find("t", 0).max_offset == 1
 
 
-# -- to the disk ---------------------------------------------------------------------------------
+# -- flushing ------------------------------------------------------------------------------------
 
 
-def test_what_was_committed_is_dirty_until_it_was_synced():
-    """Files and the directories that got them, each once."""
+def test_committed_files_and_new_directories_are_dirty_until_synced():
+    """Each of them is returned once."""
     disk = FakeDisk()
     store = open_queues(disk)
     assert (store.is_flushed, store.dirty_files(), store.dirty_dirs()) == (True, [], [])
@@ -417,8 +415,8 @@ def test_what_was_committed_is_dirty_until_it_was_synced():
     assert all_units(open_queues(disk.cut_power()).find("t", 0)) == {i: unit(i) for i in range(12)}
 
 
-def test_what_is_written_while_a_file_is_synced_is_dirty_still():
-    """And comes behind the files that had no turn."""
+def test_file_written_during_its_sync_stays_dirty():
+    """It comes after the files that still wait for their first sync."""
     store = open_queues()
     put(store, 0, 1, topic="a")
     put(store, 0, 1, topic="b")
@@ -429,8 +427,8 @@ def test_what_is_written_while_a_file_is_synced_is_dirty_still():
     assert [file.path.split("/")[3] for file in store.dirty_files()] == ["c", "a"]
 
 
-def test_a_flush_that_failed_is_asked_for_again():
-    """Until ``mark_flushed`` says that it was done."""
+def test_files_stay_dirty_until_mark_flushed():
+    """After a failed flush, ``dirty_files`` returns the same files again."""
     store = open_queues()
     put(store, 0, 1)
     assert len(store.dirty_files()) == len(store.dirty_files()) == 1
@@ -439,8 +437,8 @@ def test_a_flush_that_failed_is_asked_for_again():
     assert store.is_flushed
 
 
-def test_least_pages_leave_small_changes_for_later():
-    """Pages of 4 KiB that were touched since the last sync; a file that is full counts as well."""
+def test_least_pages_defers_files_with_few_dirty_pages():
+    """Pages of 4 KiB that changed since the last sync count; a full file is never deferred."""
     store = open_queues(file_size=20_000)
     put(store, 0, 300)
     assert flush(store, least_pages=2) == []
@@ -454,8 +452,8 @@ def test_least_pages_leave_small_changes_for_later():
     assert len(flush(store)) == 1
 
 
-def test_a_file_that_is_removed_while_it_is_synced_stays_open_until_then():
-    """Another thread has its descriptor."""
+def test_file_removed_during_its_sync_stays_open_until_the_end():
+    """Another thread uses its descriptor."""
     store = open_queues()
     put(store, 0, 11)
     files = store.dirty_files()
@@ -467,8 +465,8 @@ def test_a_file_that_is_removed_while_it_is_synced_stays_open_until_then():
     assert store.is_flushed
 
 
-def test_a_file_that_no_recovery_would_look_at_is_on_the_disk():
-    """A recovery reads the last three; the flush service may be further behind than that."""
+def test_syncs_a_file_before_recovery_would_skip_it():
+    """Recovery reads the last three files, and the flush service may be further behind."""
     disk = FakeDisk()
     store = open_queues(disk)
     put(store, 0, 30)
@@ -477,11 +475,11 @@ def test_a_file_that_no_recovery_would_look_at_is_on_the_disk():
     assert disk.syncs == [f"{ROOT}/t/0/{start:020d}" for start in (0, 200, 400)]
     assert flush(store) == [f"{ROOT}/t/0/{start:020d}" for start in (600, 800, 1000)]
     put(store, 55, 61)
-    assert len(disk.syncs) == 3 + 3 + 3  # files, and directories: nothing twice
+    assert len(disk.syncs) == 3 + 3 + 3  # files and directories, none of them twice
 
 
-def test_a_sync_that_failed_is_not_tried_again():
-    """It would succeed, and the bytes would not be there."""
+def test_failed_sync_is_not_retried():
+    """It would succeed although the bytes are lost."""
     disk = FakeDisk()
     store = open_queues(disk)
     put(store, 0, 30)
@@ -497,8 +495,8 @@ def test_a_sync_that_failed_is_not_tried_again():
     assert store.find("t", 0).max_offset == 30
 
 
-def test_few_of_many_queues_have_an_open_file():
-    """And a flush of all of them comes in portions."""
+def test_limits_open_files_across_queues():
+    """A flush of all queues proceeds in portions."""
     store = open_queues()
     for index in range(2 * OPEN_FILES_MAX):
         put(store, 0, 1, topic=f"topic-{index}", base=index, commit=False)
@@ -515,20 +513,20 @@ def test_few_of_many_queues_have_an_open_file():
     assert not any(queue.files[0].disk_file for queue in store)
 
 
-def test_a_file_made_during_a_sync_of_its_directory_has_it_synced_again():
-    """The sync may have come before the file, and a power cut would take the file's name."""
+def test_syncs_a_directory_again_if_a_file_appears_during_its_sync():
+    """The sync may have missed the new file, whose name a power cut would then lose."""
     store = open_queues()
     put(store, 0, 1)
-    given = store.dirty_dirs()
+    syncing = store.dirty_dirs()
     put(store, 1, 11)  # a second file, while a thread syncs
-    store.mark_dirs_flushed(given)
+    store.mark_dirs_flushed(syncing)
     assert store.dirty_dirs() == ["/d/consumequeue/t/0"]
     store.mark_dirs_flushed(store.dirty_dirs())
     assert store.dirty_dirs() == []
 
 
-def test_settling_writes_and_syncs_all_that_was_put():
-    """After it a power cut takes nothing, and nothing is left to flush."""
+def test_settle_writes_and_syncs_all_units():
+    """A power cut afterwards loses nothing, and nothing is left to flush."""
     store = open_queues()
     put(store, 0, 15)
     put(store, 0, 3, topic="other", commit=False)
@@ -540,8 +538,8 @@ def test_settling_writes_and_syncs_all_that_was_put():
     assert again.find("other", 0).max_offset == 3
 
 
-def test_a_real_directory_holds_what_was_put(tmp_path):
-    """On a real file system: sparse files, made with their directories."""
+def test_works_on_a_real_file_system(tmp_path):
+    """Files are sparse and are created with their directories."""
     store = ConsumeQueueStore.load(RealDisk(), str(tmp_path), 6_000_000)
     put(store, 0, 5)
     path = tmp_path / "consumequeue" / "t" / "0" / f"{0:020d}"

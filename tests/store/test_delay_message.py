@@ -1,4 +1,4 @@
-"""A delayed message's two forms, and when it is due."""
+"""A delayed message as scheduled and as delivered, and when it is due."""
 
 import attrs
 import pytest
@@ -36,14 +36,14 @@ def delayed(level="3", **changes):
 
 
 def stored(message):
-    """Give the record that a log makes of a message."""
+    """Append the message to a log and return its record."""
     log = open_log()
     result = append(log, message)
     return decode(log.read(result.physic_offset, result.next_offset - result.physic_offset))
 
 
-def test_a_delayed_message_is_stored_in_its_levels_queue():
-    """Topic and queue become properties; all else stays as it was sent."""
+def test_delayed_message_goes_to_the_queue_of_its_level():
+    """Its topic and queue become properties; its other fields stay."""
     message = delayed()
     scheduled = to_schedule(message, LEVELS)
     assert (scheduled.topic, scheduled.queue_id) == (SCHEDULE_TOPIC, 2)
@@ -54,8 +54,8 @@ def test_a_delayed_message_is_stored_in_its_levels_queue():
     assert back == message
 
 
-def test_a_level_above_the_table_is_stored_as_the_highest():
-    """The queue and the property both say so, as in RocketMQ."""
+def test_level_above_the_table_is_stored_as_the_highest():
+    """As in RocketMQ, this changes both the queue and the property."""
     scheduled = to_schedule(delayed("99"), LEVELS)
     assert (scheduled.queue_id, scheduled.properties["DELAY"]) == (2, "3")
 
@@ -71,25 +71,25 @@ def test_a_level_above_the_table_is_stored_as_the_highest():
         delayed(sys_flag=12),
     ],
 )
-def test_what_has_no_delay_is_stored_as_it_is(message):
-    """No DELAY, none above 0, or a message prepared or rolled back."""
+def test_message_without_a_delay_is_unchanged(message):
+    """It has no DELAY or none above 0, or it is prepared or rolled back."""
     assert to_schedule(message, LEVELS) is message
 
 
-def test_a_committed_message_is_delayed():
-    """Its transaction is over."""
+def test_committed_message_is_delayed():
+    """Its transaction has ended."""
     assert to_schedule(delayed(sys_flag=8), LEVELS).topic == SCHEDULE_TOPIC
 
 
-def test_a_delay_that_is_no_number_is_a_fault():
-    """It is named; a message without one has none."""
+def test_delay_fault_names_a_delay_that_is_not_a_number():
+    """A message without a delay has no fault."""
     assert "'soon'" in delay_fault(delayed("soon"))
     assert delay_fault(delayed("3")) is None
     assert delay_fault(Message("orders", b"x")) is None
 
 
-def test_a_delivered_message_is_the_one_that_was_sent():
-    """Topic, queue, body, flags, born host and time, keys and tags; only the delay is gone."""
+def test_delivered_message_equals_the_sent_one():
+    """DELAY is gone, and the properties WAIT, REAL_TOPIC and REAL_QID are set."""
     message = delayed()
     real = to_real(stored(to_schedule(message, LEVELS)))
     properties = dict(message.properties)
@@ -100,8 +100,8 @@ def test_a_delivered_message_is_the_one_that_was_sent():
     assert attrs.evolve(real, properties=message.properties) == message
 
 
-def test_hosts_of_version_6_are_kept():
-    """The flag for the size of the host is the record's own, not the message's."""
+def test_keeps_ipv6_hosts():
+    """The flag for the size of the host belongs to the record, not to the message."""
     message = delayed(born_host=("::1", 99))
     real = to_real(stored(to_schedule(message, LEVELS)))
     assert (real.born_host, real.sys_flag) == (("::1", 99), 1)
@@ -117,13 +117,13 @@ def test_hosts_of_version_6_are_kept():
         {"DELAY": "1", "REAL_TOPIC": SCHEDULE_TOPIC, "REAL_QID": "0"},
     ],
 )
-def test_a_record_that_does_not_say_where_to_has_no_real_form(properties):
-    """Nothing that it could become would reach anybody."""
+def test_record_without_a_valid_target_is_not_delivered(properties):
+    """``to_real`` returns None, because the message would reach no consumer."""
     assert to_real(stored(Message(SCHEDULE_TOPIC, b"x", properties=properties))) is None
 
 
-def test_a_delivery_is_known_by_all_that_a_consumer_sees():
-    """Another body, key, queue or attempt is another message; what came before is no delivery."""
+def test_recognizes_a_delivery_by_all_fields_that_consumers_see():
+    """Another body, key, queue or attempt is another message; a delivery follows its source."""
     log = open_log()
     scheduled = to_schedule(delayed(), LEVELS)
 
@@ -148,30 +148,30 @@ def test_a_delivery_is_known_by_all_that_a_consumer_sees():
         assert not is_delivery_of(put(attrs.evolve(real, **change)), source)
 
 
-def test_a_message_is_due_at_its_time_by_the_wall_clock():
-    """While nothing jumps the deliver time decides, to the millisecond."""
+def test_message_is_due_at_its_deliver_time_by_the_wall_clock():
+    """Without clock jumps this is exact to the millisecond."""
     at = {"deliver_time_ms": 10_000, "delay_ms": 5_000, "seen_ms": 1.0, "now_ms": 1.0}
     assert due_in_ms(wall_ms=5_000, **at) == 5_000
     assert due_in_ms(wall_ms=9_999, **at) == 1
     assert due_in_ms(wall_ms=10_000, **at) == 0
 
 
-def test_a_clock_that_is_set_back_holds_nothing_longer_than_its_delay():
-    """Seen for as long as its delay, a message is due whatever the wall clock says."""
+def test_clock_set_back_never_extends_a_delay():
+    """A message seen for as long as its delay is due, whatever the wall clock shows."""
     at = {"deliver_time_ms": 10**12, "wall_ms": 5_000, "delay_ms": 5_000, "seen_ms": 100.0}
     assert due_in_ms(now_ms=100.0, **at) == 5_000
     assert due_in_ms(now_ms=5_100.0, **at) == 0
 
 
-def test_a_long_delay_has_wider_notes():
-    """Memory stays bounded: a year of messages is 7,200 notes."""
+def test_longer_delays_use_wider_spans():
+    """Memory stays bounded: 7,200 spans cover a year of messages."""
     year_ms = 366 * 86_400_000
     assert FirstSeen.of(7_200_000).width_ms == 1_000
     assert FirstSeen.of(year_ms).width_ms * 7_200 == year_ms
 
 
-def test_what_is_seen_together_shares_one_note():
-    """Within a second; the time is the latest of them."""
+def test_messages_seen_within_a_second_share_a_span():
+    """They count as seen at the latest time of the span."""
     seen = FirstSeen()
     for end, now_ms in ((1, 0.0), (2, 600.0), (3, 900.0), (4, 1_000.0), (4, 9_000.0)):
         seen.record(end, now_ms)
@@ -183,8 +183,8 @@ def test_what_is_seen_together_shares_one_note():
     steps=st.lists(st.tuples(st.integers(1, 5), st.floats(0, 3_000)), max_size=30),
     start=st.integers(0, 10),
 )
-def test_a_note_is_never_earlier_than_the_sight_and_at_most_a_second_later(steps, start):
-    """Every message has a time, however they came."""
+def test_recorded_time_is_at_most_a_second_late_and_never_early(steps, start):
+    """Every message has a time, however they are grouped."""
     seen = FirstSeen()
     now_ms, end, truth = 0.0, start, {}
     for count, pause_ms in steps:

@@ -1,4 +1,4 @@
-"""Consume queues and index against the log: sound stores pass, each damage is named."""
+"""Check of consume queues and index against the log: reports damage, accepts intact stores."""
 
 import struct
 
@@ -26,7 +26,7 @@ def verify(disk, config=CONFIG, path="/d"):
 
 
 def damage(report):
-    """Kind and physic offset of each damage."""
+    """Return kind and physical offset of each damage."""
     return [
         (finding.kind, finding.physic_offset)
         for finding in report.findings
@@ -44,8 +44,8 @@ GOLDEN_CONFIG = StoreConfig(
 
 
 @pytest.mark.parametrize("name", ["clean", "propcrc", "replica", "replica_master", "crashed"])
-def test_what_rocketmq_wrote_is_sound(golden, golden_copy, name):
-    """Every record's unit and every key of all golden stores."""
+def test_accepts_rocketmqs_stores(golden, golden_copy, name):
+    """Every unit and every key of all golden stores is checked."""
     path = str(golden_copy(name))
     report = verify(real_env().disk, GOLDEN_CONFIG, path)
     assert report.findings == ()
@@ -90,7 +90,7 @@ def disk(a_pair):
 
 
 def records_of(pair, topic="orders"):
-    """The records of a queue, in order."""
+    """Return a topic's records that have a queue offset, in order."""
     return [put for put in pair.puts if put.topic == topic and put.queue_offset is not None]
 
 
@@ -98,14 +98,14 @@ def edit(disk, path, position, data):
     disk.inodes[path].cache[position : position + len(data)] = data
 
 
-def file_with(disk, queue_offset):
-    """Path and position of a unit of orders/0."""
+def unit_place(disk, queue_offset):
+    """Return the path and position of a unit of orders/0."""
     start = queue_offset * 20 // 160 * 160
     return f"{QUEUE}{start:020d}", queue_offset * 20 - start
 
 
-def test_a_stores_own_files_are_sound(disk):
-    """With nothing to say; the counts are those of the messages."""
+def test_accepts_an_intact_store(disk):
+    """There are no findings, and the counts match the messages."""
     report = verify(disk)
     assert report.findings == ()
     assert (report.records, report.units, report.keys) == (60, 58, 59 * 3)
@@ -114,8 +114,8 @@ def test_a_stores_own_files_are_sound(disk):
     assert report.has_index
 
 
-def test_nothing_to_check_is_no_damage(disk):
-    """A log without queues and index, as an older hastore left it."""
+def test_accepts_a_log_without_queues_and_index(disk):
+    """An older hastore left such stores."""
     disk.remove_tree("/d/consumequeue")
     disk.remove_tree("/d/index")
     report = verify(disk)
@@ -136,9 +136,9 @@ def test_nothing_to_check_is_no_damage(disk):
         (0, struct.pack(">qiq", 0, 0x7FFFFFFF, 0), "is blank"),
     ],
 )
-def test_a_unit_that_is_not_its_records_is_named(a_pair, disk, field, data, says):
-    """With topic, queue and queue offset."""
-    path, position = file_with(disk, 11)
+def test_reports_a_unit_that_contradicts_its_record(a_pair, disk, field, data, says):
+    """The finding has topic, queue and queue offset."""
+    path, position = unit_place(disk, 11)
     edit(disk, path, position + field, data)
     report = verify(disk)
     record = records_of(a_pair)[11]
@@ -150,26 +150,26 @@ def test_a_unit_that_is_not_its_records_is_named(a_pair, disk, field, data, says
 
 
 @pytest.mark.parametrize(("code", "is_whole"), [(-(2**31) - 1, True), (-(2**31), False)])
-def test_an_address_in_place_of_the_tags_is_no_damage(disk, code, is_whole):
+def test_accepts_an_ext_address_in_place_of_the_tags_code(disk, code, is_whole):
     """RocketMQ's ConsumeQueueExt: every number below the least hash code is an address."""
-    path, position = file_with(disk, 11)
+    path, position = unit_place(disk, 11)
     edit(disk, path, position + 12, struct.pack(">q", code))
     assert verify(disk).is_whole is is_whole
 
 
-def test_a_unit_that_points_forward_is_damage_too(disk):
-    """A later record could have had the same queue offset; none has."""
-    path, position = file_with(disk, 3)
+def test_unit_that_points_forward_is_damage(disk):
+    """A later record could have had the same queue offset, but none has."""
+    path, position = unit_place(disk, 3)
     edit(disk, path, position, (9000).to_bytes(8, "big"))
     assert [kind for kind, _ in damage(verify(disk))] == ["unit-wrong"]
 
 
-def test_units_that_are_not_there_are_one_finding(a_pair, disk):
-    """In the middle of a queue, and at its end after a clean stop."""
+def test_consecutive_missing_units_are_one_finding(a_pair, disk):
+    """They are in the middle of a queue and, after a clean stop, at its end."""
     records = records_of(a_pair)
     for first, count in ((5, 2), (len(records) - 3, 3)):
         for number in range(first, first + count):
-            path, position = file_with(disk, number)
+            path, position = unit_place(disk, number)
             edit(disk, path, position, bytes(20))
     report = verify(disk)
     assert damage(report) == [
@@ -179,20 +179,20 @@ def test_units_that_are_not_there_are_one_finding(a_pair, disk):
     assert [finding.detail.split(" ", 1)[0] for finding in report.findings] == ["2", "3"]
 
 
-def test_a_queue_that_is_behind_is_no_damage_while_a_node_runs(a_pair, disk):
-    """Or after a kill: the next start fills it up."""
+def test_incomplete_queue_of_a_running_node_is_no_damage(a_pair, disk):
+    """The same holds after a kill: the next start completes the queue."""
     disk.put("/d/abort", b"1")
     count = len(records_of(a_pair))
     for number in range(count - 3, count):
-        path, position = file_with(disk, number)
+        path, position = unit_place(disk, number)
         edit(disk, path, position, bytes(20))
     report = verify(disk)
     assert report.is_whole
     assert report.units_behind == 3
 
 
-def test_a_whole_queue_that_is_gone_is_missing(a_pair, disk):
-    """All its records are named as one range."""
+def test_reports_a_missing_queue_as_one_range(a_pair, disk):
+    """The range covers all of its records."""
     disk.remove_tree("/d/consumequeue/orders")
     records = records_of(a_pair)
     (finding,) = verify(disk).findings
@@ -200,20 +200,20 @@ def test_a_whole_queue_that_is_gone_is_missing(a_pair, disk):
     assert finding.next_offset == records[-1].next_offset
 
 
-def test_a_unit_behind_a_queues_last_record_is_named(a_pair, disk):
-    """It points into the log, where no record of that queue is, or behind the log's end."""
+def test_reports_a_unit_after_the_last_record_of_a_queue(a_pair, disk):
+    """It points to no record of that queue, or to an offset after the log's end."""
     count = len(records_of(a_pair))
-    path, position = file_with(disk, count)
+    path, position = unit_place(disk, count)
     edit(disk, path, position, struct.pack(">qiq", 500, 100, 0))
     assert damage(verify(disk)) == [("unit-dangling", 500)]
     edit(disk, path, position, struct.pack(">qiq", 10**9, 100, 0))
     assert damage(verify(disk)) == [("unit-dangling", 10**9)]
     disk.put("/d/abort", b"1")
-    assert verify(disk).is_whole  # written meanwhile, or cut at the next start
+    assert verify(disk).is_whole  # just written, or truncated at the next start
 
 
-def test_files_of_a_queue_that_cannot_be_used_are_named(disk):
-    """A gap between them."""
+def test_reports_a_gap_between_the_files_of_a_queue(disk):
+    """The units of the lost file are reported as missing."""
     paths = sorted(path for path in disk.inodes if path.startswith(QUEUE))
     assert len(paths) == 4
     disk.remove(paths[1])
@@ -222,8 +222,8 @@ def test_files_of_a_queue_that_cannot_be_used_are_named(disk):
     assert "unit-missing" in kinds
 
 
-def test_an_expired_front_is_no_damage(disk):
-    """Units and keys of records that are deleted are still there, and may be."""
+def test_units_and_keys_of_expired_records_are_no_damage(disk):
+    """Queue and index files stay until all of their records have expired."""
     disk.remove(f"/d/commitlog/{min(disk.files())}")
     disk.remove(f"/d/commitlog/{min(disk.files())}")
     report = verify(disk)
@@ -231,8 +231,8 @@ def test_an_expired_front_is_no_damage(disk):
     assert 0 < report.records < 60
 
 
-def test_damage_of_the_log_is_not_told_twice(a_pair, disk):
-    """What points at an unreadable record is the log's matter."""
+def test_log_damage_is_reported_once(a_pair, disk):
+    """The check of the log reports an unreadable record, so this check skips its unit and keys."""
     record = records_of(a_pair)[7]
     name, position = divmod(record.physic_offset, 4096)
     edit(disk, f"/d/commitlog/{name * 4096:020d}", position + 4, b"\xff\xff")
@@ -248,8 +248,8 @@ def index_files(disk):
     return [f"{INDEX}{name}" for name in disk.files(INDEX)]
 
 
-def test_an_entry_with_another_hash_is_a_missing_key(disk):
-    """And the link of its chain is wrong."""
+def test_reports_an_entry_with_a_wrong_hash(disk):
+    """The record's key is missing, and the entry belongs to no key."""
     path = index_files(disk)[2]
     edit(disk, path, LAYOUT.entry_position(5), (123456).to_bytes(4, "big"))
     kinds = {kind for kind, _ in damage(verify(disk))}
@@ -258,8 +258,8 @@ def test_an_entry_with_another_hash_is_a_missing_key(disk):
 
 
 @pytest.mark.parametrize("previous", [20, 9, -1])
-def test_a_wrong_link_is_named(disk, previous):
-    """A ring, itself, nothing."""
+def test_reports_a_wrong_link(disk, previous):
+    """It points to a later entry, to its own entry, or to none."""
     path = index_files(disk)[1]
     position = LAYOUT.entry_position(9) + 16
     edit(disk, path, position, previous.to_bytes(4, "big", signed=True))
@@ -267,28 +267,28 @@ def test_a_wrong_link_is_named(disk, previous):
 
 
 @pytest.mark.parametrize("number", [0, 1, 10**6])
-def test_a_wrong_slot_is_named(disk, number):
-    """Empty, an older entry, one that is not there."""
+def test_reports_a_wrong_slot(disk, number):
+    """It is empty, or points to an older entry or to none."""
     path = index_files(disk)[1]
     edit(disk, path, 40 + 4 * 3, number.to_bytes(4, "big"))
     assert [kind for kind, _ in damage(verify(disk))] == ["index-chain"]
 
 
-def test_slots_that_are_all_empty_are_named(disk):
-    """As a hole in the file leaves them."""
+def test_reports_slots_that_are_all_empty(disk):
+    """A hole in the file leaves them so."""
     edit(disk, index_files(disk)[1], 40, bytes(20))
     assert [kind for kind, _ in damage(verify(disk))] == ["index-chain"]
 
 
-def test_a_wrong_time_is_named(disk):
-    """A search in a time window would not find it."""
+def test_reports_a_wrong_time(disk):
+    """A search in a time window would miss the record."""
     path = index_files(disk)[1]
     edit(disk, path, LAYOUT.entry_position(9) + 12, (99).to_bytes(4, "big"))
     assert [kind for kind, _ in damage(verify(disk))] == ["index-time"]
 
 
-def test_a_header_that_does_not_fit_is_named(disk):
-    """Offsets, slots in use; and one that cannot be."""
+def test_reports_a_header_that_contradicts_the_entries(disk):
+    """Its offset or number of slots in use is wrong, or its count impossible."""
     path = index_files(disk)[1]
     edit(disk, path, 24, (5000).to_bytes(8, "big"))
     edit(disk, path, 32, (1).to_bytes(4, "big"))
@@ -300,8 +300,8 @@ def test_a_header_that_does_not_fit_is_named(disk):
     assert kinds == {"index-header", "index-missing"}
 
 
-def test_a_file_that_is_gone_is_one_range_without_keys(disk):
-    """In the middle it is damage; at the front the index may have been switched on later."""
+def test_reports_a_missing_index_file_as_one_range(disk):
+    """In the middle it is damage; at the front the index may have been enabled later."""
     path = index_files(disk)[3]
     disk.remove(path)
     assert [kind for kind, _ in damage(verify(disk))] == ["index-missing"]
@@ -310,8 +310,8 @@ def test_a_file_that_is_gone_is_one_range_without_keys(disk):
     assert "index-missing" in warnings(report)
 
 
-def test_an_index_that_is_behind_is_no_damage_while_a_node_runs(disk):
-    """Or after a kill."""
+def test_incomplete_index_of_a_running_node_is_no_damage(disk):
+    """The same holds after a kill."""
     disk.remove(index_files(disk)[-1])
     assert [kind for kind, _ in damage(verify(disk))][:1] == ["index-missing"]
     disk.put("/d/abort", b"1")
@@ -319,8 +319,8 @@ def test_an_index_that_is_behind_is_no_damage_while_a_node_runs(disk):
     assert report.keys_behind > 1
 
 
-def test_keys_that_are_there_twice_are_odd(a_pair, disk):
-    """As RocketMQ leaves them after a restart: the last record's once more."""
+def test_duplicate_keys_are_a_warning(a_pair, disk):
+    """RocketMQ indexes the last record once more after a restart."""
     last = a_pair.puts[-1]
     path = index_files(disk)[-1]
     image = bytearray(disk.files(INDEX)[path.removeprefix(INDEX)])
@@ -343,8 +343,8 @@ def test_keys_that_are_there_twice_are_odd(a_pair, disk):
     assert warnings(report) == ["index-doubled"]
 
 
-def test_an_entry_that_is_no_records_key_is_named(a_pair, disk):
-    """It points between records."""
+def test_reports_an_entry_that_points_between_records(a_pair, disk):
+    """No record begins at its offset."""
     path = index_files(disk)[1]
     (offset,) = struct.unpack_from(
         ">q", disk.files(INDEX)[path.removeprefix(INDEX)], LAYOUT.entry_position(7) + 4
@@ -354,8 +354,8 @@ def test_an_entry_that_is_no_records_key_is_named(a_pair, disk):
     assert "index-dangling" in kinds
 
 
-def test_files_of_another_size_are_not_read_and_named(disk):
-    """The configuration is another one than that of the node."""
+def test_reports_index_files_of_another_size(disk):
+    """The configuration is not the node's, so the files are not read."""
     report = verify(disk, StoreConfig(data_dir="/d", mapped_file_size_consume_queue=160))
     assert report.is_whole
     assert not report.has_index
@@ -363,10 +363,10 @@ def test_files_of_another_size_are_not_read_and_named(disk):
     assert warnings(report) == ["index-header"] * 8
 
 
-def test_a_rebuild_mends_it_all(disk):
-    """What verify names, rebuild builds again."""
+def test_rebuild_repairs_all_reported_damage(disk):
+    """Afterwards there are no findings, and all units exist."""
     edit(disk, index_files(disk)[1], 40, bytes(20))
-    path, position = file_with(disk, 3)
+    path, position = unit_place(disk, 3)
     edit(disk, path, position, bytes(20))
     assert not verify(disk).is_whole
     rebuild(fake_env(disk), "/d", CONFIG, consume_queues=True, index=True)
@@ -375,8 +375,8 @@ def test_a_rebuild_mends_it_all(disk):
     assert report.units == 58
 
 
-def test_a_store_in_use_is_sound(a_pair):
-    """Every moment between puts, flushes and stops of a node that runs."""
+def test_accepts_a_store_in_use(a_pair):
+    """It is checked after each put, dispatch and flush of a running node."""
     pair = StorePair()
     for number in range(80):
         pair.clock.ms += 40

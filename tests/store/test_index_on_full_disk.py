@@ -1,4 +1,4 @@
-"""A start on a full disk: the index gives way, and comes back as there is room."""
+"""A start on a full disk removes index files, and indexes again once there is room."""
 
 import pytest
 
@@ -10,8 +10,8 @@ KEYS = ("a", "b", "AaAa", "BBBB")
 
 @pytest.mark.parametrize("count", [3, 20, 60])
 @pytest.mark.parametrize("flushed", [0, 2, 50])
-def test_what_of_an_index_cannot_be_cut_is_removed_and_indexed_again(caplog, count, flushed):
-    """After a kill the index must be cut: where that needs room, its last file goes instead."""
+def test_removes_and_reindexes_a_file_that_cannot_be_truncated(caplog, count, flushed):
+    """A kill requires truncation; if there is no room for that, the last file is removed."""
     pair = StorePair()
     for number in range(count):
         key = KEYS[number % len(KEYS)]
@@ -20,7 +20,7 @@ def test_what_of_an_index_cannot_be_cut_is_removed_and_indexed_again(caplog, cou
             pair.dispatch()
             pair.flush_queues()
     pair.dispatch()
-    # As kill() does, but the dispatch finds room only after the start.
+    # As kill() does, but there is room for the dispatch only after the start.
     pair.disk = pair.disk.kill()
     pair.disk.fail("pwrite", disk_full, path="/index/")
     dispatch, pair.dispatch = pair.dispatch, pair.disk.heal

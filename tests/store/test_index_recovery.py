@@ -1,4 +1,4 @@
-"""An index after kills, power cuts, a log that lost its tail: no key missing, none doubled."""
+"""The index after kills, power cuts and log truncation: no key is missing or doubled."""
 
 import itertools
 import random
@@ -29,7 +29,7 @@ class Record:
 
 
 class IndexModel(RuleBasedStateMachine):
-    """A log in memory, its index, and a dict of what the index must say."""
+    """A log in memory and its index, compared at the end with an index of the same log."""
 
     @initialize(slots=st.sampled_from([1, 3, 7, 300]), entries=st.sampled_from([2, 3, 7, 40, 400]))
     def begin(self, slots, entries):
@@ -55,7 +55,7 @@ class IndexModel(RuleBasedStateMachine):
             self.service.put(record.topic, record.keys, record.offset, record.at)
         self.service.record_seen(record.offset, record.offset)
 
-    # -- what happens ----------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------
 
     @rule(
         count=st.integers(1, 12),
@@ -77,7 +77,7 @@ class IndexModel(RuleBasedStateMachine):
 
     @rule()
     def begin_flush(self):
-        """A pass of the flush service begins; what it syncs, and when, is for others to say."""
+        """Begin a pass of the flush service; other rules sync its files and end it."""
         if not self.pending:
             self.commit()
             self.pending = self.service.dirty_files()
@@ -153,10 +153,10 @@ class IndexModel(RuleBasedStateMachine):
         self.service.commit()
         self.committed_to = len(self.log)
 
-    # -- what must hold --------------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------------
 
     def teardown(self):
-        """Every key is found, nothing else is, and the files are those of an index built anew."""
+        """Check that queries find exactly the right keys and files equal those of a new index."""
         if not hasattr(self, "log"):
             return
         self.put_records(1, random.Random(1), 1)
@@ -178,18 +178,18 @@ class IndexModel(RuleBasedStateMachine):
         if self.pending:
             self.end_flush()
         self.service.close()
-        anew = fake_service(slots=self.slots, entries=self.entries)
+        rebuilt = fake_service(slots=self.slots, entries=self.entries)
         for record in self.log:
             if record.keys:
-                anew.put(record.topic, record.keys, record.offset, record.at)
-            anew.record_seen(record.offset, record.offset)
-        anew.close()
+                rebuilt.put(record.topic, record.keys, record.offset, record.at)
+            rebuilt.record_seen(record.offset, record.offset)
+        rebuilt.close()
         files = list(self.disk.files(DIR).values())
-        # A start may leave a file that nothing was put into yet.
-        if self.service is not None and len(files) > len(anew.env.disk.files(DIR)):
+        # A start may leave a file without entries.
+        if self.service is not None and len(files) > len(rebuilt.env.disk.files(DIR)):
             *files, last = files
             assert struct.unpack_from(">i", last, 36)[0] <= 1
-        assert files == list(anew.env.disk.files(DIR).values())
+        assert files == list(rebuilt.env.disk.files(DIR).values())
 
     def has(self, offset, topic, key):
         record = self.log[offset // 100]
@@ -198,16 +198,16 @@ class IndexModel(RuleBasedStateMachine):
 
 TestIndexModel = IndexModel.TestCase
 TestIndexModel.__doc__ = (
-    "Whatever is killed whenever: every key found once, the bytes those of RocketMQ."
+    "After any kill at any time, each key is found once and the bytes equal RocketMQ's."
 )
 TestIndexModel.settings = settings(stateful_step_count=40)
 
 
-# -- every moment, every sector ------------------------------------------------------------------
+# -- power cuts at every write, with every mixture of sectors ------------------------------------
 
 
 def record(number):
-    """The n-th record of a log: one or two keys."""
+    """Return the offset and the keys (one or two) of the n-th record."""
     return number * 100, [KEYS[number % 5], f"u{number}"][: 1 + number % 2]
 
 
@@ -218,8 +218,8 @@ def put_many(service, start, end):
     service.commit()
 
 
-def answers(service, count):
-    """Which of the first records are not found where they should be."""
+def missing_keys(service, count):
+    """Return offset and key of those among the first records that a query does not find."""
     missing = []
     for number in range(count):
         offset, keys = record(number)
@@ -236,8 +236,8 @@ def entries_of(service):
 
 
 @pytest.fixture
-def moments(monkeypatch):
-    """Every state of the disk: both images of each file after each write and each sync."""
+def disk_states(monkeypatch):
+    """Record both images of each file, cached and durable, after each write and each sync."""
     states = []
 
     def after(method):
@@ -254,7 +254,7 @@ def moments(monkeypatch):
 
 
 def disks_after_power_cuts(state, patterns):
-    """Each mixture of the sectors that differ; ``patterns`` says how many mixtures at most."""
+    """Yield a disk for each mixture of the differing sectors, at most ``patterns`` of them."""
     differing = [
         (path, at)
         for path, (seen, synced) in state.items()
@@ -274,11 +274,11 @@ def disks_after_power_cuts(state, patterns):
 
 
 @pytest.mark.parametrize(("slots", "entries"), [(3, 200), (150, 60), (150, 200)])
-def test_power_lost_at_any_write_leaves_every_key(moments, slots, entries):
-    """After each write and each sync, whichever sectors got to the disk: all is found again.
+def test_power_cut_at_any_write_loses_no_key(disk_states, slots, entries):
+    """All keys are found again after each write and each sync, whichever sectors are on disk.
 
-    The script has what can happen: a first file, flushes with puts between their halves, a roll,
-    a clean stop, a second run that is cut, and its own recovery.
+    The run has a first file, flushes with puts between their halves, a roll, a clean stop, and
+    a second run without a stop.
     """
     checkpoint = CheckpointStandIn()
     sizes = {"slots": slots, "entries": entries}
@@ -294,30 +294,30 @@ def test_power_lost_at_any_write_leaves_every_key(moments, slots, entries):
     put_many(service, 41, 50)
     flush(service)
     service.close()
-    first_run = len(moments)
+    first_run = len(disk_states)
     disk = service.env.disk.kill()
     service = fake_service(disk, checkpoint=checkpoint, **sizes)
     put_many(service, 50, 60)
     flush(service)
     put_many(service, 60, 64)
-    script, total = list(moments), 0
-    assert len(script) > 25
-    for number, state in enumerate(script):
+    states, total = list(disk_states), 0
+    assert len(states) > 25
+    for number, state in enumerate(states):
         for disk in disks_after_power_cuts(state, 64):
-            moments.clear()
+            disk_states.clear()
             known = CheckpointStandIn(checkpoint.on_disk if number >= first_run else 0)
             again = fake_service(disk, checkpoint=known, last_exit_ok=False, **sizes)
             start = again.redispatch_from()
             assert start % 100 == 0
             put_many(again, start // 100, 64)
-            assert not answers(again, 64), (number, start)
+            assert not missing_keys(again, 64), (number, start)
             assert entries_of(again) == 96
             total += 1
-    assert total > len(script)
+    assert total > len(states)
 
 
-def test_a_recovery_that_loses_power_is_done_again(moments):
-    """At each of its own writes: what the second one finds is as good as what the first found."""
+def test_recovery_interrupted_by_a_power_cut_is_repeated(disk_states):
+    """After a cut at any of its writes, the second recovery finds the same as the first."""
     sizes = {"slots": 150, "entries": 60}
     service = fake_service(**sizes)
     put_many(service, 0, 20)
@@ -327,22 +327,22 @@ def test_a_recovery_that_loses_power_is_done_again(moments):
     for file in flushes:
         file.sync()
     disk = service.env.disk.kill()
-    moments.clear()
+    disk_states.clear()
     again = fake_service(disk, last_exit_ok=False, **sizes)
     start = again.redispatch_from()
-    script = list(moments)
-    assert len(script) > 4
-    for state in script:
+    states = list(disk_states)
+    assert len(states) > 4
+    for state in states:
         for after in disks_after_power_cuts(state, 64):
             third = fake_service(after, last_exit_ok=False, **sizes)
             assert third.redispatch_from() == start
             put_many(third, start // 100, 50)
-            assert not answers(third, 50)
+            assert not missing_keys(third, 50)
             assert entries_of(third) == 75
 
 
-def test_what_was_flushed_is_not_indexed_again():
-    """Two flushes (data, then the mark): a power cut keeps it, and dispatch goes on at its end."""
+def test_flushed_records_are_not_indexed_again():
+    """Two flushes (data, then the mark) survive a power cut, and dispatch resumes after them."""
     service = fake_service(slots=50, entries=100)
     put_many(service, 0, 30)
     flush(service)
@@ -351,14 +351,14 @@ def test_what_was_flushed_is_not_indexed_again():
     again = fake_service(service.env.disk.cut_power(), slots=50, entries=100, last_exit_ok=False)
     assert again.redispatch_from() == 2900
     assert entries_of(again) == 45
-    assert not answers(again, 30)
+    assert not missing_keys(again, 30)
     assert flush(service) == 1
     assert flush(service) == 1
     assert flush(service) == 0  # an idle store syncs nothing
 
 
-def test_a_kill_costs_what_was_put_since_the_last_flush():
-    """The mark needs no second flush there: the page cache has it."""
+def test_kill_redispatches_records_since_the_last_flush():
+    """The mark needs no second flush, because the page cache survives a kill."""
     service = fake_service(slots=50, entries=100)
     put_many(service, 0, 30)
     flush(service)
@@ -367,8 +367,8 @@ def test_a_kill_costs_what_was_put_since_the_last_flush():
     assert again.redispatch_from() == 2900
 
 
-def test_a_stop_that_is_not_clean_costs_no_more_than_a_kill():
-    """The files say how far they are flushed, so the next start need not begin at the front."""
+def test_unclean_stop_redispatches_no_more_than_a_kill():
+    """The files record how far they are flushed, so dispatch need not begin at the front."""
     service = fake_service(slots=50, entries=100)
     put_many(service, 0, 10)
     flush(service)
@@ -378,11 +378,11 @@ def test_a_stop_that_is_not_clean_costs_no_more_than_a_kill():
     again = fake_service(service.env.disk.kill(), slots=50, entries=100, last_exit_ok=False)
     assert again.redispatch_from() == 900
     put_many(again, 9, 13)
-    assert not answers(again, 13)
+    assert not missing_keys(again, 13)
 
 
-def test_records_without_keys_are_not_looked_at_again():
-    """Where the dispatcher says how far it has come."""
+def test_records_without_keys_are_not_dispatched_again():
+    """The dispatcher reports how far it has come."""
     service = fake_service(slots=50, entries=100)
     put_many(service, 0, 3)
     service.record_seen(0, 900_000)
@@ -390,42 +390,42 @@ def test_records_without_keys_are_not_looked_at_again():
     put_many(service, 0, 0)
     again = fake_service(service.env.disk.kill(), slots=50, entries=100, last_exit_ok=False)
     assert again.redispatch_from() == 900_000
-    assert not answers(again, 3)
+    assert not missing_keys(again, 3)
 
 
-def see(service, first, last):
-    """Dispatch records without keys, as a pass does."""
+def dispatch(service, first, last):
+    """Dispatch records without keys and commit, as a pass does."""
     service.record_seen(first, last)
     service.commit()
 
 
-def killed(service, **kwargs):
-    """The index that the next start finds after kill -9."""
+def start_after_kill(service, **kwargs):
+    """Return the index that the next start finds after kill -9."""
     return fake_service(service.env.disk.kill(), last_exit_ok=False, **kwargs)
 
 
-def test_an_index_without_any_key_has_a_file_that_says_how_far_it_knows_the_log():
-    """RocketMQ has that file too; a kill costs what came since the last flush, not the log."""
+def test_index_without_keys_records_how_far_it_is_dispatched():
+    """RocketMQ creates this file too. A kill costs records since the last flush, not the log."""
     service = fake_service()
-    see(service, 0, 5_000)
-    assert killed(service).redispatch_from() == 5_000
-    see(service, 6_000, 700_000)
-    assert killed(service).redispatch_from() == 5_000
+    dispatch(service, 0, 5_000)
+    assert start_after_kill(service).redispatch_from() == 5_000
+    dispatch(service, 6_000, 700_000)
+    assert start_after_kill(service).redispatch_from() == 5_000
     assert flush(service) == 1
     assert flush(service) == 0
     for disk in (service.env.disk.kill(), service.env.disk.cut_power()):
         again = fake_service(disk, last_exit_ok=False)
         assert again.redispatch_from() == 700_000
         again.close()
-    see(service, 800_000, 900_000)
+    dispatch(service, 800_000, 900_000)
     assert flush(service) == 1
-    assert killed(service).redispatch_from() == 900_000
+    assert start_after_kill(service).redispatch_from() == 900_000
 
 
-def test_an_index_without_any_key_is_rocketmqs_after_a_clean_stop():
-    """A header that counts from 1, and zeros: no mark."""
+def test_index_without_keys_equals_rocketmqs_after_a_clean_stop():
+    """The header counts from 1, the rest is zeros, and there is no mark."""
     service = fake_service()
-    see(service, 0, 5_000)
+    dispatch(service, 0, 5_000)
     disk = service.env.disk
     service.close()
     ((name, data),) = disk.files(DIR).items()
@@ -440,51 +440,51 @@ def test_an_index_without_any_key_is_rocketmqs_after_a_clean_stop():
 
 
 @pytest.mark.parametrize("has_keys", [False, True])
-def test_a_kill_after_a_clean_start_costs_what_came_since(has_keys):
-    """No flush is needed for that: all before the first record of the new run was there."""
+def test_kill_after_a_clean_start_redispatches_the_new_records(has_keys):
+    """This needs no flush: all records before the new run's first one are on disk."""
     service = fake_service()
     if has_keys:
         put_many(service, 0, 1)
-    see(service, 0, 900_000)
+    dispatch(service, 0, 900_000)
     disk = service.env.disk
     service.close()
     service = fake_service(disk.kill())
-    assert killed(service).redispatch_from() == 0
-    see(service, 950_000, 990_000)
-    assert killed(service).redispatch_from() == 950_000
+    assert start_after_kill(service).redispatch_from() == 0
+    dispatch(service, 950_000, 990_000)
+    assert start_after_kill(service).redispatch_from() == 950_000
     flush(service)
-    see(service, 1_000_000, 1_000_000)
-    assert killed(service).redispatch_from() == 990_000
+    dispatch(service, 1_000_000, 1_000_000)
+    assert start_after_kill(service).redispatch_from() == 990_000
     service.close()
     assert not any(disk.files(DIR).popitem()[1][40 + 8 * 4 : 40 + 8 * 4 + 20])
 
 
-def test_the_first_key_goes_into_the_file_that_was_made_without_one():
-    """Its begin is that of the key's record, and nothing of the mark is left."""
+def test_first_key_goes_into_the_file_created_without_keys():
+    """The file begins at that key's record, and nothing of the mark remains."""
     late, prompt = fake_service(), fake_service()
-    see(late, 0, 5_000)
+    dispatch(late, 0, 5_000)
     flush(late)
     for service in (late, prompt):
         service.put("t", ["a", "b"], 6_000, START_MS)
-        see(service, 6_000, 6_000)
+        dispatch(service, 6_000, 6_000)
         flush(service)
-    assert killed(late).redispatch_from() == 5_000  # its flush is shown by the next commit
+    assert start_after_kill(late).redispatch_from() == 5_000  # only the next commit shows its flush
     for service in (late, prompt):
         service.close()
     assert late.env.disk.files(DIR) == prompt.env.disk.files(DIR)
 
 
-def test_a_record_behind_a_full_file_makes_the_next_key_or_not():
-    """It starts as the full one ended; not for the record that filled it."""
+def test_record_after_a_full_file_creates_the_next_even_without_keys():
+    """The new file begins where the full one ended; the record that filled it creates none."""
     service = fake_service(entries=3)
     service.put("t", ["a", "b"], 100, START_MS)
-    see(service, 0, 100)
+    dispatch(service, 0, 100)
     assert len(service.env.disk.files(DIR)) == 1
-    see(service, 200, 200)
+    dispatch(service, 200, 200)
     assert len(service.env.disk.files(DIR)) == 2
     while flush(service):
         service.commit()
-    assert killed(service, entries=3).redispatch_from() == 200
+    assert start_after_kill(service, entries=3).redispatch_from() == 200
     disk = service.env.disk
     service.close()
     _, last = disk.files(DIR).values()
@@ -493,8 +493,8 @@ def test_a_record_behind_a_full_file_makes_the_next_key_or_not():
     )
 
 
-def test_marks_of_full_files_go_when_the_next_ones_is_on_disk():
-    """And RocketMQ is told by the checkpoint that those files are whole."""
+def test_removes_the_mark_of_a_full_file_once_the_next_is_durable():
+    """For RocketMQ, the checkpoint then covers the full files."""
     checkpoint = CheckpointStandIn()
     service = fake_service(slots=50, entries=10, checkpoint=checkpoint)
     put_many(service, 0, 3)
@@ -513,8 +513,8 @@ def test_marks_of_full_files_go_when_the_next_ones_is_on_disk():
     assert again.env.disk.files(DIR) == paths
 
 
-def test_a_new_file_that_a_power_cut_took_away_is_no_loss():
-    """Its directory was not synced yet: the mark is still in the file before."""
+def test_power_cut_that_removes_a_new_file_loses_no_key():
+    """Its directory was not synced yet, so the mark is still in the previous file."""
     service = fake_service(slots=50, entries=10)
     put_many(service, 0, 3)
     flush(service)
@@ -523,25 +523,25 @@ def test_a_new_file_that_a_power_cut_took_away_is_no_loss():
     disk.remove(f"{DIR}{service.files[-1].name}")
     again = fake_service(disk, slots=50, entries=10, last_exit_ok=False)
     put_many(again, again.redispatch_from() // 100, 10)
-    assert not answers(again, 10)
+    assert not missing_keys(again, 10)
 
 
-def test_a_new_files_directory_is_synced_with_it():
-    """Before the mark may move there."""
+def test_syncs_the_directory_with_a_new_file():
+    """The mark may move to the new file only after that."""
     service = fake_service(slots=50, entries=10)
     put_many(service, 0, 20)
     names = {file.name for file in service.files}
     assert len(names) == 4
     service.env.disk.syncs.clear()
     flush(service)
-    assert service.env.disk.syncs.count("/d/index") == 3  # the first one's was at once
+    assert service.env.disk.syncs.count("/d/index") == 3  # the first file's was synced at once
 
 
-# -- what RocketMQ leaves ------------------------------------------------------------------------
+# -- files of RocketMQ, and damage ---------------------------------------------------------------
 
 
-def test_an_unflushed_file_of_rocketmq_is_indexed_again():
-    """It has no mark and ends later than the checkpoint says: nothing of it may be on disk."""
+def test_indexes_an_unflushed_file_of_rocketmq_again():
+    """It has no mark and ends after the checkpoint, so nothing of it may be on disk."""
     service = fake_service(slots=50, entries=10)
     put_many(service, 0, 15)
     service.close()
@@ -552,15 +552,15 @@ def test_an_unflushed_file_of_rocketmq_is_indexed_again():
     assert start == 1200
     assert [file.index_count for file in again.files] == [10, 10, 1]
     put_many(again, start // 100, 15)
-    assert not answers(again, 15)
+    assert not missing_keys(again, 15)
     assert entries_of(again) == 22
-    # Killed again before anything was put: the mark says it all once more.
+    # After another kill without any put, the mark leads to the same offset.
     third = fake_service(again.env.disk.kill(), slots=50, entries=10, last_exit_ok=False)
     assert third.redispatch_from() == 1200
 
 
-def test_slots_above_the_count_get_their_chain_back():
-    """As a kill between slots and header leaves them; RocketMQ would take them for empty."""
+def test_restores_slots_that_point_above_the_count():
+    """A kill between slots and header leaves them; RocketMQ would take them for empty."""
     service = fake_service(slots=2, entries=100)
     put_many(service, 0, 10)
     service.close()
@@ -576,13 +576,13 @@ def test_slots_above_the_count_get_their_chain_back():
     found = CheckpointStandIn(START_MS + 9 * 300)
     again = fake_service(disk, slots=2, entries=100, checkpoint=found, last_exit_ok=False)
     assert tuple(again.files[0].slots.numbers) == numbers
-    assert not answers(again, 10)
+    assert not missing_keys(again, 10)
     assert again.redispatch_from() == 900
     assert not disk.files(DIR)[name][layout.entry_position(16) :].strip(b"\0")
 
 
-def test_a_torn_entry_is_not_believed():
-    """Its second half, with the link back, lies in a sector that did not get to the disk."""
+def test_drops_a_torn_entry():
+    """Its second half, with the link, is in a sector that did not reach the disk."""
     service = fake_service(slots=64, entries=100)
     for number in range(9):
         service.put("t", ["k"], number * 100, START_MS)
@@ -603,8 +603,8 @@ def test_a_torn_entry_is_not_believed():
     assert ask(again, "k") == [number * 100 for number in range(8, -1, -1)]
 
 
-def test_a_slot_whose_entries_are_lost_is_found_by_its_hash():
-    """Nothing tells what it held before, so all entries that stay are asked."""
+def test_restores_a_slot_whose_entries_are_lost():
+    """Its old value is unknown, so recovery checks the hashes of all remaining entries."""
     service = fake_service(slots=3, entries=100)
     put_many(service, 0, 20)
     service.close()
@@ -617,11 +617,11 @@ def test_a_slot_whose_entries_are_lost_is_found_by_its_hash():
     found = CheckpointStandIn(START_MS + 19 * 300)
     again = fake_service(disk, slots=3, entries=100, checkpoint=found, last_exit_ok=False)
     assert tuple(again.files[0].slots.numbers) == numbers
-    assert not answers(again, 20)
+    assert not missing_keys(again, 20)
 
 
-def test_the_first_flush_after_a_clean_start_risks_nothing_of_before():
-    """It begins with a mark; else the whole file would have to be indexed again."""
+def test_first_flush_after_a_clean_start_keeps_earlier_entries_safe():
+    """It writes a mark first; otherwise the whole file would have to be indexed again."""
     checkpoint = CheckpointStandIn()
     service = fake_service(slots=200, entries=100, checkpoint=checkpoint)
     put_many(service, 0, 20)
@@ -643,12 +643,12 @@ def test_the_first_flush_after_a_clean_start_risks_nothing_of_before():
         )
         assert third.redispatch_from() == 1900
         assert third.files[0].index_count == 31
-        assert not answers(third, 20)
+        assert not missing_keys(third, 20)
 
 
 @pytest.mark.parametrize("header", [b"\xff" * 40, struct.pack(">4q2i", 0, 0, 9, 5, 1, 3)])
-def test_a_header_that_cannot_be_is_indexed_again(header):
-    """From the end of the file before, even after a clean stop."""
+def test_indexes_a_file_with_an_impossible_header_again(header):
+    """Indexing begins at the end of the previous file, even after a clean stop."""
     service = fake_service(slots=50, entries=10)
     put_many(service, 0, 10)
     service.close()
@@ -658,12 +658,12 @@ def test_a_header_that_cannot_be_is_indexed_again(header):
     again = fake_service(disk, slots=50, entries=10)
     assert again.redispatch_from() == 500
     put_many(again, again.redispatch_from() // 100, 10)
-    assert not answers(again, 10)
+    assert not missing_keys(again, 10)
     assert entries_of(again) == 15
 
 
-def test_a_chain_that_runs_in_a_ring_ends():
-    """Damage: an entry that points at a later one, and at itself."""
+def test_query_ends_in_a_circular_chain():
+    """Damaged links point to a later entry, to their own entry, or out of the file."""
     service = fake_service(slots=1, entries=100)
     put_many(service, 0, 10)
     service.close()
@@ -677,8 +677,8 @@ def test_a_chain_that_runs_in_a_ring_ends():
         assert set(ask(again, "k0")) <= {0, 500}
 
 
-def test_the_log_that_lost_its_tail_takes_its_keys_along():
-    """Whole files of them too; records that come in their place are indexed."""
+def test_truncate_removes_the_keys_of_lost_records():
+    """It removes whole files too, and new records in their place are indexed."""
     service = fake_service(slots=50, entries=10)
     put_many(service, 0, 20)
     service.close()
@@ -686,10 +686,10 @@ def test_the_log_that_lost_its_tail_takes_its_keys_along():
     again.truncate(750)
     assert again.end_physic_offset == 700
     assert len(again.files) == 2
-    assert not answers(again, 8)
+    assert not missing_keys(again, 8)
     assert ask(again, "u9") == []
     again.put("t", ["new"], 800, START_MS)
     again.commit()
     assert ask(again, "new") == [800]
-    again.truncate(10_000)  # nothing is there
+    again.truncate(10_000)  # after the end of the log
     assert ask(again, "new") == [800]

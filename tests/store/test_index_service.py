@@ -1,4 +1,4 @@
-"""The index as its callers know it: put, commit, query, roll, expire; full and broken disks."""
+"""The index service: put, commit, query, roll and expire; full and failing disks."""
 
 import threading
 
@@ -23,8 +23,8 @@ def ask(service, key, *, topic="t", count=100, begin=0, end=LATEST):
     return service.query(topic, key, count, begin, end)
 
 
-def test_newest_first_and_no_more_than_asked_for():
-    """Three records with one key."""
+def test_query_returns_the_newest_first_up_to_the_count():
+    """Three records share one key."""
     service = fake_service()
     for offset in (0, 100, 200):
         put(service, offset, "k", f"u{offset}")
@@ -36,8 +36,8 @@ def test_newest_first_and_no_more_than_asked_for():
     assert service.end_physic_offset == 200
 
 
-def test_only_what_was_committed_is_seen():
-    """Keys that wait for their commit are passed over; those under them are found."""
+def test_query_sees_only_committed_keys():
+    """Pending keys are skipped, and committed ones below them are found."""
     service = fake_service()
     put(service, 0, "k")
     assert ask(service, "k") == []
@@ -48,8 +48,8 @@ def test_only_what_was_committed_is_seen():
     assert ask(service, "k") == [100, 0]
 
 
-def test_topics_are_apart():
-    """The same key in two topics."""
+def test_query_separates_topics_with_the_same_key():
+    """Both keys share one slot."""
     service = fake_service(slots=1)
     put(service, 0, "k", topic="a")
     put(service, 100, "k", topic="b")
@@ -58,8 +58,8 @@ def test_topics_are_apart():
     assert ask(service, "k", topic="b") == [100]
 
 
-def test_a_key_that_a_record_has_twice_gives_it_once():
-    """RocketMQ writes both entries, and so does hastore."""
+def test_query_returns_a_record_with_a_repeated_key_once():
+    """The file holds both entries, as in RocketMQ."""
     service = fake_service()
     put(service, 0, "k", "k")
     service.commit()
@@ -67,8 +67,8 @@ def test_a_key_that_a_record_has_twice_gives_it_once():
     assert ask(service, "k") == [0]
 
 
-def test_keys_with_one_hash_are_both_given():
-    """``Aa`` and ``BB``: the caller compares."""
+def test_query_returns_records_of_all_keys_with_the_same_hash():
+    """``Aa`` and ``BB`` have one hash; the caller compares the keys."""
     assert key_hash(topic_hash("t"), "Aa") == key_hash(topic_hash("t"), "BB")
     service = fake_service()
     put(service, 0, "Aa")
@@ -77,8 +77,8 @@ def test_keys_with_one_hash_are_both_given():
     assert ask(service, "Aa") == [100, 0]
 
 
-def test_a_time_window_has_whole_seconds():
-    """What is in the window is never missing; a second around it may be there too."""
+def test_time_window_is_exact_to_a_second():
+    """All records in the window are found, and perhaps some up to a second outside."""
     service = fake_service(entries=100)
     for second in range(20):
         put(service, second * 100, "k", at=START_MS + second * 1000 + 500)
@@ -90,8 +90,8 @@ def test_a_time_window_has_whole_seconds():
         assert all(abs(offset // 100 - second) <= 1 for offset in found)
 
 
-def test_a_clock_that_stepped_back_hides_nothing():
-    """A minute back, in the middle of a file and of a chain."""
+def test_query_finds_all_records_after_the_clock_stepped_back():
+    """The clock steps back in the middle of a file and of a chain."""
     service = fake_service(entries=100)
     times = [START_MS, START_MS + 60_000, START_MS + 10_000, START_MS + 20_000, START_MS - 5_000]
     for number, at in enumerate(times):
@@ -101,8 +101,8 @@ def test_a_clock_that_stepped_back_hides_nothing():
         assert number * 100 in ask(service, "k", begin=at, end=at)
 
 
-def test_a_window_that_is_long_gone_ends_the_walk():
-    """Old entries are not read where a chain has come far behind the window's begin."""
+def test_query_stops_at_entries_far_older_than_the_window():
+    """The rest of the chain is not read."""
     service = fake_service(entries=1000, slots=1)
     for number in range(500):
         put(service, number * 100, "k", at=START_MS + number * 100_000)
@@ -113,8 +113,8 @@ def test_a_window_that_is_long_gone_ends_the_walk():
     assert service.env.disk.reads - reads < 20
 
 
-def test_a_file_wholly_outside_the_window_is_not_walked():
-    """Neither a newer one nor an older one: the header's times tell."""
+def test_query_skips_files_outside_the_window():
+    """The times in their headers show this, for newer and for older files."""
     service = fake_service(entries=101, slots=1)
     for number in range(500):
         put(service, number * 100, "k", at=START_MS + number * 100_000)
@@ -128,8 +128,8 @@ def test_a_file_wholly_outside_the_window_is_not_walked():
     assert service.env.disk.reads - reads < 110
 
 
-def test_a_window_at_a_files_edge_is_looked_for_on_both_sides():
-    """A clock that stepped back may have put its records into the next file."""
+def test_window_at_a_file_boundary_is_searched_in_both_files():
+    """After the clock stepped back, its records may be in the next file."""
     service = fake_service(entries=3, slots=1)
     times = [START_MS + seconds * 1000 for seconds in (0, 60, 30, 90, 20)]
     for number, at in enumerate(times):
@@ -140,8 +140,8 @@ def test_a_window_at_a_files_edge_is_looked_for_on_both_sides():
         assert number * 100 in ask(service, "k", begin=at, end=at)
 
 
-def test_a_full_file_is_followed_by_the_next_one():
-    """In the middle of a record; its keys are in both."""
+def test_full_file_is_followed_by_the_next_one():
+    """A roll in the middle of a record divides its keys between two files."""
     service = fake_service(entries=4)
     put(service, 0, "a", "b")
     put(service, 100, "c", "d", "e")
@@ -151,8 +151,8 @@ def test_a_full_file_is_followed_by_the_next_one():
     assert [ask(service, key) for key in "abcde"] == [[200, 0], [0], [100], [100], [100]]
 
 
-def test_one_pass_may_fill_many_files():
-    """Four entries each, forty keys in one commit."""
+def test_one_commit_may_fill_many_files():
+    """Forty keys fill ten files of four entries."""
     service = fake_service(entries=5)
     put(service, 0, *[f"k{number}" for number in range(40)])
     service.commit()
@@ -163,8 +163,8 @@ def test_one_pass_may_fill_many_files():
     assert all(ask(service, f"k{number}") == [0] for number in range(40))
 
 
-def test_names_go_up_where_the_clock_does_not():
-    """Two files in one millisecond, then one an hour earlier (summer ends)."""
+def test_file_names_increase_when_the_clock_does_not():
+    """Two files in one millisecond, then one an hour earlier (end of summer time)."""
     clock = FakeClock()
     service = fake_service(entries=2, clock=clock)
     put(service, 0, "a", "b")
@@ -178,8 +178,8 @@ def test_names_go_up_where_the_clock_does_not():
     ]
 
 
-def test_a_record_that_is_put_again_adds_nothing():
-    """A dispatcher that begins again at any record: skipped, or only what was missing."""
+def test_putting_a_record_again_adds_nothing():
+    """A dispatcher may begin again at any record; only missing keys are added."""
     service = fake_service(entries=6)
     records = [(0, "a", "b"), (100, "c"), (200, "d", "e", "f"), (300, "g")]
     for _ in range(2):
@@ -196,8 +196,8 @@ def test_a_record_that_is_put_again_adds_nothing():
     assert sum(file.index_count - 1 for file in again.files) == 8
 
 
-def test_expiry_takes_the_first_files_and_never_the_last():
-    """Those whose newest record is gone."""
+def test_expiry_removes_the_first_files_but_never_the_last():
+    """A file expires when its newest record is gone."""
     service = fake_service(entries=3)
     for offset in range(0, 1000, 100):
         put(service, offset, f"k{offset}")
@@ -213,8 +213,8 @@ def test_expiry_takes_the_first_files_and_never_the_last():
     assert len(service.env.disk.files("/d/index/")) == 1
 
 
-def test_destroy_leaves_no_file_and_can_go_on():
-    """As a slave that begins anew needs it."""
+def test_destroy_removes_all_files_and_accepts_new_puts():
+    """A slave that begins again needs this."""
     service = fake_service(entries=3)
     for offset in range(0, 500, 100):
         put(service, offset, "k")
@@ -227,8 +227,8 @@ def test_destroy_leaves_no_file_and_can_go_on():
     assert ask(service, "k") == [0]
 
 
-def test_nothing_is_made_before_the_first_record():
-    """No directory, no file, nothing to flush."""
+def test_creates_nothing_before_the_first_record():
+    """There is no directory, no file and nothing to flush."""
     service = fake_service()
     service.commit()
     assert flush(service) == 0
@@ -236,12 +236,12 @@ def test_nothing_is_made_before_the_first_record():
     assert not service.env.disk.exists("/d/index")
 
 
-# -- disks that fail -----------------------------------------------------------------------------
+# -- disk failures -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reaches", [0, 7, 30])
-def test_a_full_disk_loses_no_key(reaches):
-    """The commit raises, queries see what was committed before, the next commit has all."""
+def test_full_disk_loses_no_key(reaches):
+    """The commit fails, queries see earlier commits, and the next commit writes all keys."""
     disk = FakeDisk()
     service = fake_service(disk, entries=5)
     put(service, 0, "a")
@@ -253,17 +253,17 @@ def test_a_full_disk_loses_no_key(reaches):
             service.commit()
         assert ask(service, "a") == [0]
         assert ask(service, "b") == []
-        assert service.dirty_files() == []  # a commit is due first
+        assert service.dirty_files() == []  # a commit has to come first
     disk.heal()
     service.commit()
     assert ask(service, "a") == [100, 0]
     assert [ask(service, key) for key in "bcdef"] == [[100]] * 5
 
 
-def test_a_flush_that_finds_the_disk_full_is_tried_again():
-    """Slots and header are written by the next one, and it equals an index without trouble."""
-    disk, sound = FakeDisk(), FakeDisk()
-    service, other = fake_service(disk), fake_service(sound)
+def test_flush_is_retried_after_a_full_disk():
+    """It writes slots and header, and the files equal those of an index without the failure."""
+    disk, intact = FakeDisk(), FakeDisk()
+    service, other = fake_service(disk), fake_service(intact)
     for which in (service, other):
         put(which, 0, "a", "b", "c")
         which.commit()
@@ -277,11 +277,11 @@ def test_a_flush_that_finds_the_disk_full_is_tried_again():
         which.commit()
         assert flush(which) == 1
         which.close()
-    assert disk.files("/d/index/") == sound.files("/d/index/")
+    assert disk.files("/d/index/") == intact.files("/d/index/")
 
 
-def test_a_failed_sync_is_not_taken_for_a_flush():
-    """Nothing is flushed any more, the close says so, and the next start indexes from the mark."""
+def test_failed_sync_does_not_count_as_a_flush():
+    """Nothing is flushed any more, close fails, and the next start indexes from the mark."""
     disk, checkpoint = FakeDisk(), CheckpointStandIn()
     service = fake_service(disk, checkpoint=checkpoint)
     put(service, 0, "a")
@@ -302,8 +302,8 @@ def test_a_failed_sync_is_not_taken_for_a_flush():
     assert again.redispatch_from() == 0
 
 
-def test_a_close_that_fails_leaves_the_mark():
-    """Even where the stop is called clean, the next start goes on from it."""
+def test_failed_close_leaves_the_mark():
+    """The next start resumes from it, even if the stop counts as clean."""
     disk = FakeDisk()
     service = fake_service(disk)
     put(service, 0, "a")
@@ -323,11 +323,11 @@ def test_a_close_that_fails_leaves_the_mark():
     assert (ask(again, "a"), ask(again, "b")) == ([0], [100])
 
 
-# -- what lies in the directory ------------------------------------------------------------------
+# -- the directory -------------------------------------------------------------------------------
 
 
-def test_strays_are_left_alone(caplog):
-    """A foreign name and a file of another size are named, kept and not read."""
+def test_keeps_and_reports_foreign_files(caplog):
+    """A foreign name and a file of another size are not read. An empty file is removed."""
     disk = FakeDisk()
     disk.put("/d/index/lost+found", b"x")
     disk.put("/d/index/20231114221310000", bytes(1000))
@@ -343,14 +343,14 @@ def test_strays_are_left_alone(caplog):
     assert "index_file_of_another_size" in caplog.text
 
 
-def test_an_unclean_start_without_any_index_wants_the_whole_log():
-    """Else the keys that were never written would be missing for good."""
+def test_unclean_start_without_an_index_redispatches_the_whole_log():
+    """Otherwise keys that were never written would stay missing."""
     assert fake_service(last_exit_ok=False).redispatch_from() == 0
     assert fake_service(last_exit_ok=True).redispatch_from() is None
 
 
-def test_a_query_runs_beside_puts_and_commits():
-    """In another thread, as a node does it: every answer is a run of the newest committed ones."""
+def test_query_runs_concurrently_with_puts_and_commits():
+    """As in a node, another thread queries; it finds consecutive records, newest first."""
     service = fake_service(entries=5000, slots=4)
     done = threading.Event()
     wrong = []

@@ -12,24 +12,24 @@ from tests.support.env.scripted_disk import disk_full
 PATH = "/d/config/topics.json"
 
 
-def test_what_was_stored_is_loaded_again():
-    """Stored values come back from a fresh object, and nothing is there before."""
+def test_loads_what_was_stored():
+    """Another object loads the stored values; before the first store, there are none."""
     disk = FakeDisk()
     assert JsonFile(disk, PATH).load() == {}
     JsonFile(disk, PATH).store({"a@g": {"0": 7}, "ü": None})
     assert JsonFile(disk, PATH).load() == {"a@g": {"0": 7}, "ü": None}
 
 
-def test_bare_integer_keys_are_read():
-    """What Java's fastjson writes for a map with integer keys is read."""
+def test_loads_bare_integer_keys():
+    """Java's fastjson writes maps with integer keys in this form."""
     disk = FakeDisk()
     disk.put(PATH, b'{"offsetTable":{"t@g":{0:12,1:-1}}}')
     assert JsonFile(disk, PATH).load() == {"offsetTable": {"t@g": {"0": 12, "1": -1}}}
 
 
 @pytest.mark.parametrize("torn", [b"", bytes(20), b'{"a": ', b"[1]", b"\xff\xfe"])
-def test_a_torn_file_gives_its_backup(torn):
-    """Whatever the main file holds, the previous content is loaded, and never overwritten by it."""
+def test_loads_the_backup_of_a_torn_file(torn):
+    """The next store keeps that backup instead of overwriting it with the torn file."""
     disk = FakeDisk()
     file = JsonFile(disk, PATH)
     file.store({"n": 1})
@@ -43,16 +43,16 @@ def test_a_torn_file_gives_its_backup(torn):
     assert JsonFile(disk, PATH).load() == {"n": 3}
 
 
-def test_two_torn_files_are_an_empty_object():
-    """The start goes on without what neither copy gives."""
+def test_two_torn_files_load_as_an_empty_object():
+    """A start continues without the lost content."""
     disk = FakeDisk()
     disk.put(PATH, b"{")
     disk.put(PATH + ".bak", b"{")
     assert JsonFile(disk, PATH).load() == {}
 
 
-def test_a_disk_that_does_not_read_gives_the_backup(monkeypatch):
-    """A read error on the main file is as good as a torn one."""
+def test_loads_the_backup_after_a_read_error(monkeypatch):
+    """A read error counts like a torn file."""
     disk = FakeDisk()
     disk.put(PATH, b"{}")
     disk.put(PATH + ".bak", b'{"n": 1}')
@@ -67,8 +67,8 @@ def test_a_disk_that_does_not_read_gives_the_backup(monkeypatch):
     assert JsonFile(disk, PATH).load() == {"n": 1}
 
 
-def test_a_write_that_fails_leaves_the_old_content():
-    """What a full disk refused leaves the previous content, and the next store works."""
+def test_failed_write_keeps_the_previous_content():
+    """The next store works once the disk has room."""
     disk = FakeDisk()
     file = JsonFile(disk, PATH)
     file.store({"n": 1})
@@ -83,8 +83,8 @@ def test_a_write_that_fails_leaves_the_old_content():
 
 
 @given(st.integers(0, 40), st.booleans())
-def test_a_cut_at_any_byte_is_one_of_the_two(size, keep_backup):
-    """A file cut anywhere gives the whole content, the backup or nothing, never an error."""
+def test_file_cut_at_any_byte_loads_without_an_error(size, keep_backup):
+    """The result is the whole content, the backup or nothing."""
     disk = FakeDisk()
     file = JsonFile(disk, PATH)
     file.store({"n": 1})

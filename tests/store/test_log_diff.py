@@ -1,4 +1,4 @@
-"""Two logs against each other."""
+"""Comparing two logs."""
 
 import attrs
 import pytest
@@ -33,8 +33,8 @@ def whole(count=60, **options):
     return LogBuilder(**options).fill(count)
 
 
-def test_a_log_equals_itself():
-    """Equal logs that end alike are equal, and nobody is behind."""
+def test_equal_logs_are_equal():
+    """There is no first difference, and neither side lags."""
     builder = whole()
     report = diff(MemoryDisk(builder), MemoryDisk(builder))
     assert report.verdict is DiffVerdict.EQUAL
@@ -43,8 +43,8 @@ def test_a_log_equals_itself():
     assert report.first_difference is None
 
 
-def test_prepared_files_and_what_follows_the_end_do_not_count():
-    """Zeros behind the end are no part of either log."""
+def test_zeros_after_the_end_are_ignored():
+    """Prepared files and the rest of the last file are not part of either log."""
     builder = whole()
     longer = MemoryDisk(builder, bytes(builder.data).ljust(9 * FILE_SIZE, b"\0"))
     assert diff(longer, MemoryDisk(builder)).verdict is DiffVerdict.EQUAL
@@ -52,8 +52,8 @@ def test_prepared_files_and_what_follows_the_end_do_not_count():
 
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("lost", [1, 7, 45, 60])
-def test_a_log_that_ends_earlier_is_a_prefix(lost, swapped):
-    """The side that is behind is named, with its missing bytes and messages; across files too."""
+def test_shorter_log_is_a_prefix(lost, swapped):
+    """The report names the shorter side and counts its missing bytes and messages."""
     builder = whole()
     end = builder.offsets[-lost]
     sides = [MemoryDisk(builder), MemoryDisk(builder, builder.data[:end])]
@@ -63,14 +63,14 @@ def test_a_log_that_ends_earlier_is_a_prefix(lost, swapped):
     behind = report.left if swapped else report.right
     assert report.verdict is DiffVerdict.PREFIX
     assert report.behind is behind
-    # A log cut at a file's start ends behind the filler before it, or with it.
+    # A log cut at the start of a file ends after the filler before it, or with it.
     assert behind.max_offset == end
     assert report.messages_behind == lost
     assert report.bytes_behind == builder.end - end
 
 
-def test_a_torn_end_is_named_and_left_out():
-    """A record cut in the middle is no difference: that side ends before it."""
+def test_torn_tail_is_reported_but_not_compared():
+    """A record cut in the middle is not a difference: that side ends before it."""
     builder = whole()
     last = builder.offsets[-1]
     report = diff(MemoryDisk(builder), MemoryDisk(builder, builder.data[: last + 90]))
@@ -80,8 +80,8 @@ def test_a_torn_end_is_named_and_left_out():
 
 
 @pytest.mark.parametrize("at", [0, 1, 30, 59])
-def test_the_first_differing_byte_and_its_message_on_each_side(at):
-    """The side whose record is damaged shows it; the other shows the message."""
+def test_reports_first_differing_byte_and_the_record_on_each_side(at):
+    """The damaged side reports its damage, the other side the message at that offset."""
     builder = whole()
     record = builder.offsets[at]
     report = diff(MemoryDisk(builder), MemoryDisk(builder, builder.flipped(record + 100)))
@@ -92,8 +92,8 @@ def test_the_first_differing_byte_and_its_message_on_each_side(at):
     assert (right.kind, right.physic_offset, right.key) == ("bad-body-crc", record, f"k{at}")
 
 
-def test_two_histories_differ_at_the_message_where_they_part():
-    """Two sound logs that went apart: both messages are named."""
+def test_diverged_logs_differ_at_the_first_message_they_do_not_share():
+    """Both logs are intact, so both messages are reported."""
     left, right = whole(20).fill(5, topic="left"), whole(20).fill(9, topic="right")
     report = diff(MemoryDisk(left), MemoryDisk(right))
     assert report.verdict is DiffVerdict.DIFFERENT
@@ -101,16 +101,16 @@ def test_two_histories_differ_at_the_message_where_they_part():
     assert report.left_place.physic_offset == report.right_place.physic_offset == left.offsets[20]
 
 
-def test_a_difference_in_a_filler():
-    """Fillers are replicated: their bytes count."""
+def test_difference_in_a_filler_is_found():
+    """Fillers are replicated, so their bytes are compared too."""
     builder = whole()
     report = diff(MemoryDisk(builder), MemoryDisk(builder, builder.flipped(FILE_SIZE - 1)))
     assert report.first_difference == FILE_SIZE - 1
     assert report.left_place.kind == report.right_place.kind == "blank"
 
 
-def test_differences_behind_the_first_mebibyte():
-    """Every chunk is compared, and the offset is that of the byte."""
+def test_finds_a_difference_after_the_first_chunk():
+    """The reported offset is that of the byte, not of its chunk."""
     builder = LogBuilder(file_size=4 * COMPARE_SIZE)
     for _ in range(30):
         builder.add(bytes(100_000))
@@ -119,8 +119,8 @@ def test_differences_behind_the_first_mebibyte():
     assert report.first_difference == at
 
 
-def test_a_side_whose_front_files_are_gone():
-    """Over what both hold they are equal."""
+def test_only_the_common_range_is_compared():
+    """One side has expired its first file; over the range that both hold, the logs are equal."""
     builder = whole()
     right = MemoryDisk(builder)
     del right.files[f"{0:020d}"]
@@ -131,8 +131,8 @@ def test_a_side_whose_front_files_are_gone():
 
 
 @pytest.mark.parametrize("swapped", [False, True])
-def test_a_side_without_a_file_in_the_middle(swapped):
-    """Where one side has no file, that is where they differ, and only the other has a message."""
+def test_missing_file_in_the_middle_is_a_difference(swapped):
+    """The logs differ where the gap begins, and only the complete side has a message there."""
     builder = whole()
     holed = MemoryDisk(builder)
     holed.log = attrs.evolve(holed.log, files=holed.log.files[:1] + holed.log.files[2:])
@@ -146,16 +146,16 @@ def test_a_side_without_a_file_in_the_middle(swapped):
     assert places == ([None, "message"] if swapped else ["message", None])
 
 
-def test_files_of_different_sizes_are_compared_by_offset():
-    """The first file end of the side with the smaller files is where they part."""
+def test_logs_with_different_file_sizes_are_compared_by_offset():
+    """They diverge at the first file end of the side with the smaller files."""
     report = diff(MemoryDisk(whole()), MemoryDisk(whole(file_size=2 * FILE_SIZE)))
     assert report.verdict is DiffVerdict.DIFFERENT
     assert report.left_place.kind == "blank"
     assert (report.left.mapped_file_size, report.right.mapped_file_size) == (4096, 8192)
 
 
-def test_an_empty_log_is_a_prefix_of_every_other():
-    """A new slave's directory is behind by everything."""
+def test_empty_log_is_a_prefix_of_any_log():
+    """A new slave's directory lags by the whole log."""
     builder = whole(20, min_offset=3 * FILE_SIZE)
     report = diff(MemoryDisk(LogBuilder()), MemoryDisk(builder))
     assert report.verdict is DiffVerdict.PREFIX
@@ -163,7 +163,7 @@ def test_an_empty_log_is_a_prefix_of_every_other():
     assert (report.messages_behind, report.bytes_behind) == (20, len(builder.data))
 
 
-def test_logs_without_an_offset_in_common():
-    """One ends before the other begins: that is said, not called equal."""
+def test_logs_without_a_common_offset_are_disjoint():
+    """One log ends before the other begins; they are not reported as equal."""
     report = diff(MemoryDisk(whole(5)), MemoryDisk(whole(5, min_offset=9 * FILE_SIZE)))
     assert report.verdict is DiffVerdict.DISJOINT

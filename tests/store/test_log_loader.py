@@ -1,4 +1,4 @@
-"""Opening a store again: the log's end is found, a torn tail trimmed and kept, damage refused."""
+"""Reopening a store: find the log's end, trim and keep a torn tail, refuse damage."""
 
 import logging
 import random
@@ -65,8 +65,8 @@ def trimmed_files(disk):
 # -- nothing wrong -------------------------------------------------------------------------------
 
 
-def test_a_new_directory_becomes_an_empty_store():
-    """commitlog/, lock and abort are made; no file before it is needed."""
+def test_new_directory_becomes_an_empty_store():
+    """commitlog/, lock and abort are created; a log file is created only when it is needed."""
     disk = FakeDisk()
     log = reopen(disk)
     assert disk.files("/d/") == {"abort": b"4711", "lock": b"lock"}
@@ -79,8 +79,8 @@ def test_a_new_directory_becomes_an_empty_store():
 
 @both_roles
 @pytest.mark.parametrize("count", [1, 12, 40])
-def test_what_was_written_is_there_again(master, count):
-    """After a kill: all records, all bytes, the prepared file kept, everything synced."""
+def test_reopening_after_a_kill_recovers_the_whole_log(master, count):
+    """All records and bytes are intact, the prepared file is kept, and the log is synced."""
     disk, _, end = written(count, prepared=True)
     before = disk.files()
     log = reopen(disk, master=master)
@@ -96,8 +96,8 @@ def test_what_was_written_is_there_again(master, count):
         assert append(log, topic="topic0").queue_offset == (count + 2) // 3
 
 
-def test_a_clean_store_is_not_synced_again():
-    """Only after an unclean stop may bytes be in the page cache alone."""
+def test_clean_store_is_not_synced_again():
+    """Only after an unclean stop can bytes exist in the page cache alone."""
     disk = FakeDisk()
     log = reopen(disk)
     append(log)
@@ -107,8 +107,8 @@ def test_a_clean_store_is_not_synced_again():
     assert disk.syncs == []
 
 
-def test_a_slave_walks_the_last_three_files_only():
-    """A slave's start does not get slower with its log."""
+def test_slave_walks_only_the_last_three_files():
+    """A slave's start does not get slower as its log grows."""
     disk, offsets, end = written(100)
     report = reopen(disk, master=False).load_report
     last_three = (end // FILE_SIZE - 2) * FILE_SIZE
@@ -116,8 +116,8 @@ def test_a_slave_walks_the_last_three_files_only():
     assert report.max_offset == end
 
 
-def test_a_log_without_its_front_opens():
-    """Old files may have been deleted; the log starts with the first that is there."""
+def test_log_without_its_first_files_opens():
+    """Expiry may have deleted old files; the log starts with the first remaining one."""
     disk, offsets, end = written(40)
     for offset in (0, FILE_SIZE):
         disk.remove(log_name(offset))
@@ -126,8 +126,8 @@ def test_a_log_without_its_front_opens():
     assert log.load_report.records == sum(offset >= 2 * FILE_SIZE for offset in offsets)
 
 
-def test_a_full_last_file_needs_no_blank():
-    """A log that ends exactly at a file's end goes on in the next file."""
+def test_log_that_fills_its_last_file_continues_in_the_next():
+    """A log that ends exactly at a file's end needs no BLANK there."""
     disk = FakeDisk()
     log = reopen(disk)
     append(log, body=bytes(2000))
@@ -137,8 +137,8 @@ def test_a_full_last_file_needs_no_blank():
     assert append(log).physic_offset == FILE_SIZE
 
 
-def test_large_records_are_walked_in_pieces():
-    """Records larger than a chunk are read whole only to check them."""
+def test_walks_records_larger_than_a_chunk():
+    """Such records are read whole only to check them."""
     disk = FakeDisk()
     log = reopen(disk, mapped_file_size=8 * 1024 * 1024)
     for size in (3_000_000, 10, 2_000_000, 1_048_576 - 100, 5):
@@ -149,8 +149,8 @@ def test_large_records_are_walked_in_pieces():
         assert (again.max_offset, again.load_report.records) == (end, 5)
 
 
-def test_other_kinds_of_records_count_as_rocketmq_counts_them():
-    """Half messages take no place in their queue, an inner batch takes as many as it holds."""
+def test_queue_offsets_count_half_messages_and_batches_as_rocketmq_does():
+    """A half message takes no place in its queue; an inner batch takes as many as it holds."""
     disk = FakeDisk()
     log = reopen(disk, append_prop_crc=False)
     append(log)
@@ -167,13 +167,13 @@ def test_other_kinds_of_records_count_as_rocketmq_counts_them():
 
 @both_roles
 @pytest.mark.parametrize("append_prop_crc", [True, False])
-def test_a_tail_torn_at_any_byte_ends_at_the_last_whole_record(master, append_prop_crc):
-    """However much of the last record is missing, what came before it stays, and so on again."""
+def test_log_torn_at_any_byte_ends_at_the_last_complete_record(master, append_prop_crc):
+    """The earlier records stay, and another start finds nothing more to trim."""
     disk, offsets, end = written(3, size=60, append_prop_crc=append_prop_crc)
     start = offsets[-1]
     whole = disk.inodes[log_name(0)].seen()
-    # Without a whole checksum, zeros at the end of a body of zeros, or of no properties, tear
-    # nothing: the record is what it was.
+    # Without a checksum of the whole record, a cut that removes only zeros at its end changes
+    # nothing: the record is still intact.
     for cut in range(start, end):
         torn = whole[:cut] + bytes(FILE_SIZE - cut)
         if torn == whole:
@@ -200,10 +200,10 @@ def test_a_tail_torn_at_any_byte_ends_at_the_last_whole_record(master, append_pr
 
 
 @both_roles
-def test_trimmed_bytes_are_named_and_kept(master, caplog):
-    """The report and one line of the log say where, how much, what, and where the bytes are."""
+def test_trimmed_bytes_are_reported_and_kept(master, caplog):
+    """The report and one log line name their offset, size and kind, and where they are saved."""
     disk, offsets, end = written(3)
-    poke(disk, end - 1, b"\x03")  # the last byte: the checksum's own end
+    poke(disk, end - 1, b"\x03")  # the record's last byte, the end of its checksum
     with caplog.at_level(logging.WARNING, logger="hastore"):
         log = reopen(disk, master=master)
     trimmed = log.load_report.trimmed
@@ -219,8 +219,8 @@ def test_trimmed_bytes_are_named_and_kept(master, caplog):
     assert (line["topic"], line["saved"]) == ("topic2", [name])
 
 
-def test_bytes_are_saved_before_they_are_cut():
-    """A crash between the two leaves the bytes twice; a full disk stops the start instead."""
+def test_torn_tail_is_saved_before_it_is_zeroed():
+    """A full disk fails the start before the log is changed."""
     disk, _, end = written(2)
     poke(disk, end - 1, b"\x03")
     before = disk.files()
@@ -235,8 +235,8 @@ def test_bytes_are_saved_before_they_are_cut():
     assert log_name(0) in disk.syncs
 
 
-def test_a_large_torn_tail_is_saved_in_pieces():
-    """More than 8 MiB of it is kept in files that each start at their own offset."""
+def test_large_torn_tail_is_saved_in_pieces():
+    """A tail of more than 8 MiB is saved in several files, each named by its offset."""
     disk = FakeDisk()
     size = 32 * 1024 * 1024
     log = open_log(fake_env(disk), mapped_file_size=size, max_message_size=size)
@@ -255,8 +255,8 @@ def test_a_large_torn_tail_is_saved_in_pieces():
 
 
 @both_roles
-def test_what_is_appended_after_a_trim_stays(master):
-    """Nothing of the old tail comes back behind shorter new records."""
+def test_records_appended_after_a_trim_survive(master):
+    """Nothing of the old tail reappears after shorter new records."""
     disk, offsets, end = written(3)
     poke(disk, end - 1, b"\x03")
     log = reopen(disk, master=master)
@@ -270,8 +270,8 @@ def test_what_is_appended_after_a_trim_stays(master):
     assert again.load_report.trimmed is None
 
 
-def test_a_slaves_piece_of_a_record_is_trimmed_to_the_boundary():
-    """A slave resumes at a whole record: what came in part is sent again."""
+def test_slave_trims_an_incomplete_record():
+    """A slave resumes at a record boundary: the master sends the incomplete record again."""
     source, offsets, end = written(3)
     data = source.inodes[log_name(0)].seen()
     for size in range(offsets[-1], end):
@@ -284,8 +284,8 @@ def test_a_slaves_piece_of_a_record_is_trimmed_to_the_boundary():
         assert all_bytes(again) == data[:end]
 
 
-def test_a_torn_first_record_of_a_file_ends_the_log_at_the_file_before():
-    """The torn file becomes the prepared one, all zeros again."""
+def test_file_with_a_torn_first_record_becomes_the_prepared_file():
+    """The log ends with the file before it, and the torn file is all zeros again."""
     disk, offsets, _ = written(20)
     first = next(offset for offset in offsets if offset % FILE_SIZE == 0 and offset)
     path = log_name(first)
@@ -300,8 +300,8 @@ def test_a_torn_first_record_of_a_file_ends_the_log_at_the_file_before():
 
 
 @both_roles
-def test_a_log_whose_only_record_is_torn_is_empty(master):
-    """A master goes on at the file's start; a slave asks its master where to begin."""
+def test_log_whose_only_record_is_torn_is_empty(master):
+    """A master continues at the file's start; a slave asks its master where to begin."""
     disk = FakeDisk()
     disk.put(log_name(2 * FILE_SIZE), b"\x00\x00\x00\xff" + b"rubbish".ljust(FILE_SIZE - 4, b"\0"))
     log = reopen(disk, master=master)
@@ -316,8 +316,8 @@ def test_a_log_whose_only_record_is_torn_is_empty(master):
 
 
 @both_roles
-def test_a_size_of_two_gib_in_rubbish_is_not_read(master):
-    """A size that a torn head claims costs no memory."""
+def test_torn_record_that_claims_2_gib_is_trimmed(master):
+    """The size in a torn record's header is not trusted, so it costs no memory."""
     disk, _, end = written(2)
     head = (2**31 - 1).to_bytes(4) + b"\xda\xa3\x20\xa7" + b"\xff" * 60
     poke(disk, end, head)
@@ -329,8 +329,8 @@ def test_a_size_of_two_gib_in_rubbish_is_not_read(master):
 # -- files without data --------------------------------------------------------------------------
 
 
-def test_one_zero_file_is_kept_and_the_others_go():
-    """RocketMQ may have made two files ahead; one is enough."""
+def test_keeps_one_zeroed_file_and_removes_the_others():
+    """RocketMQ may have created two files ahead; one is enough."""
     disk, _, end = written(2)
     for offset in (FILE_SIZE, 2 * FILE_SIZE, 3 * FILE_SIZE):
         disk.put(log_name(offset), bytes(FILE_SIZE))
@@ -343,8 +343,8 @@ def test_one_zero_file_is_kept_and_the_others_go():
 
 
 @pytest.mark.parametrize("size", [0, 512, FILE_SIZE - 1])
-def test_a_last_file_that_was_not_finished_is_removed(size):
-    """A crash while a file is made leaves it empty, or short and all zeros."""
+def test_unfinished_last_file_is_removed(size):
+    """A crash during the creation of a file leaves it empty, or short and all zeros."""
     disk, _, end = written(2)
     disk.put(log_name(FILE_SIZE), bytes(size))
     log = reopen(disk)
@@ -352,8 +352,8 @@ def test_a_last_file_that_was_not_finished_is_removed(size):
     assert log.load_report.removed_files == (log_name(FILE_SIZE),)
 
 
-def test_an_empty_slave_keeps_no_file():
-    """Where its log starts is for its master to say, so a file made for another start goes."""
+def test_empty_slave_removes_a_prepared_file():
+    """Its master decides where the log starts, so a file prepared for another offset is useless."""
     disk = FakeDisk()
     disk.put(log_name(0), bytes(FILE_SIZE))
     log = reopen(disk, master=False)
@@ -366,8 +366,8 @@ def test_an_empty_slave_keeps_no_file():
 
 @both_roles
 @pytest.mark.parametrize("append_prop_crc", [True, False])
-def test_a_bad_record_with_a_good_one_behind_it_is_damage(master, append_prop_crc):
-    """The store is not opened, the offset is named, and nothing at all is changed."""
+def test_bad_record_before_an_intact_one_is_damage(master, append_prop_crc):
+    """The store is not opened, the error names the offset, and nothing is changed."""
     disk, offsets, _ = written(3, append_prop_crc=append_prop_crc)
     poke(disk, offsets[1] + 100, b"\xff\xff")
     before = dict(disk.files("/d/"))
@@ -383,8 +383,8 @@ def test_a_bad_record_with_a_good_one_behind_it_is_damage(master, append_prop_cr
 
 
 @both_roles
-def test_damage_is_found_when_the_good_record_is_in_a_later_file(master):
-    """The rest of this file and of every later one is searched."""
+def test_bad_record_before_an_intact_one_in_a_later_file_is_damage(master):
+    """The rest of this file and all later files are searched for an intact record."""
     disk, offsets, _ = written(16)
     second_file = [offset for offset in offsets if FILE_SIZE <= offset < 2 * FILE_SIZE]
     assert len(second_file) < len(offsets)
@@ -395,8 +395,8 @@ def test_damage_is_found_when_the_good_record_is_in_a_later_file(master):
     assert caught.value.physic_offset == last_of_first
 
 
-def test_zeros_with_a_good_record_behind_them_are_damage():
-    """A lost sector in the middle is no end of the log."""
+def test_zeros_before_an_intact_record_are_damage():
+    """A lost sector in the middle is not the log's end."""
     disk, offsets, _ = written(3)
     poke(disk, offsets[1], bytes(offsets[2] - offsets[1]))
     with pytest.raises(LogDamagedError, match="empty"):
@@ -404,8 +404,8 @@ def test_zeros_with_a_good_record_behind_them_are_damage():
 
 
 @pytest.mark.parametrize("position", range(4080, 4100))
-def test_a_record_behind_is_found_wherever_a_chunk_ends(position, monkeypatch):
-    """A magic that two reads share is still seen."""
+def test_finds_an_intact_record_across_a_chunk_boundary(position, monkeypatch):
+    """Its magic may be split between two reads."""
     monkeypatch.setattr("hastore.store.recovery.tail_scan.CHUNK_SIZE", 4096)
     monkeypatch.setattr("hastore.store.recovery.tail_scan._ZEROS", bytes(4096))
     disk = FakeDisk()
@@ -423,8 +423,8 @@ def test_a_record_behind_is_found_wherever_a_chunk_ends(position, monkeypatch):
         open_log(fake_env(disk), mapped_file_size=16_384)
 
 
-def test_a_stale_record_from_elsewhere_is_not_taken_for_one_of_here():
-    """A sound record that says it stands somewhere else is cut: it was never written here."""
+def test_intact_record_with_another_offset_is_trimmed():
+    """Its stored physical offset shows that it was never appended here."""
     disk, offsets, end = written(3)
     stale = disk.inodes[log_name(0)].seen()[offsets[0] : offsets[1]]
     poke(disk, end, stale)
@@ -435,13 +435,13 @@ def test_a_stale_record_from_elsewhere_is_not_taken_for_one_of_here():
 
 
 @both_roles
-def test_a_flipped_byte_in_the_last_file_never_goes_unseen(master):
-    """Any byte of any record: the last record is trimmed, an earlier one is damage."""
+def test_any_flipped_byte_in_the_last_file_is_detected(master):
+    """A bad last record is trimmed; an earlier bad record is damage."""
     disk, offsets, end = written(3, size=40)
     whole = disk.inodes[log_name(0)].seen()
     for offset in range(end):
         if offset < 4:
-            continue  # the size is found too, but the flip below may make it a shorter BLANK
+            continue  # a flipped size is detected too, but may look like a shorter BLANK
         disk.put(log_name(0), whole[:offset] + bytes([whole[offset] ^ 0x40]) + whole[offset + 1 :])
         crashed = disk.kill()
         if offset < offsets[-1]:
@@ -451,15 +451,15 @@ def test_a_flipped_byte_in_the_last_file_never_goes_unseen(master):
             assert reopen(crashed, master=master).max_offset == offsets[-1], offset
 
 
-def test_old_files_are_walked_without_their_checksums():
-    """What is older than three files was flushed long ago; verify is the tool that reads it all."""
+def test_checksums_of_old_files_are_not_checked_at_start():
+    """Files before the last three were flushed long ago; `log verify` checks all of them."""
     disk, offsets, end = written(100)
     poke(disk, offsets[1] + 100, b"\xff")
     assert reopen(disk).max_offset == end
 
 
-def test_a_failed_sync_at_the_start_is_a_failed_start():
-    """Nothing may be claimed to be on a disk that refuses to say so; the lock is given up."""
+def test_failed_sync_fails_the_start():
+    """Unsynced bytes must not count as flushed; the lock is released."""
     disk, _, _ = written(2)
     disk.fail("sync", sync_failed())
     with pytest.raises(FlushFailedError):
@@ -477,9 +477,9 @@ def test_a_failed_sync_at_the_start_is_a_failed_start():
     seed=st.integers(0, 2**32),
     master=st.booleans(),
 )
-def test_a_power_cut_loses_nothing_that_was_flushed(sizes, seed, master):
-    """Whatever unsynced sectors are lost, the log ends behind the flushed offset, or says that it
-    is damaged there; what it holds is what was written.
+def test_power_cut_loses_no_flushed_bytes(sizes, seed, master):
+    """Whichever unsynced sectors are lost, the log keeps at least its flushed bytes, or damage is
+    reported at or after the flushed offset. The remaining bytes are those that were written.
     """
     disk = FakeDisk()
     log = open_log(fake_env(disk))

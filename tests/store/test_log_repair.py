@@ -1,4 +1,4 @@
-"""Repair: damaged ranges get a replica's bytes, or are set aside and passed over."""
+"""Repair: damaged ranges get a replica's bytes, or are backed up and filled."""
 
 import attrs
 import pytest
@@ -67,7 +67,7 @@ def is_whole(disk):
 
 
 def damage(disk, start, stop):
-    """Overwrite a range, across files, with what is no record."""
+    """Overwrite a range, also across files, with bytes that form no record."""
     while start < stop:
         end = min(stop, start - start % FILE_SIZE + FILE_SIZE)
         poke(disk, start, b"\xa5" * (end - start))
@@ -77,8 +77,8 @@ def damage(disk, start, stop):
 # -- nothing to do -------------------------------------------------------------------------------
 
 
-def test_a_sound_log_needs_no_repair():
-    """Nothing is planned, and applying nothing changes nothing."""
+def test_intact_log_needs_no_repair():
+    """The plan is empty, and applying it changes nothing."""
     disk, _ = stopped()
     before = disk.files("/d/")
     plan, report = repair(disk)
@@ -88,8 +88,8 @@ def test_a_sound_log_needs_no_repair():
     assert disk.files("/d/") == before
 
 
-def test_a_torn_tail_is_left_to_the_next_start():
-    """It is named, but no damage: nothing behind the boundary was ever said to be on disk."""
+def test_torn_tail_is_left_to_the_next_start():
+    """The plan reports it, but it is not damage: it lies after the flushed offset."""
     disk, offsets = stopped(clean=False)
     poke(disk, offsets[-1], b"\0\0\1\0torn")
     plan = plan_repair(disk, "/d")
@@ -99,7 +99,7 @@ def test_a_torn_tail_is_left_to_the_next_start():
 
 
 def test_planning_changes_nothing():
-    """A dry run may be made of a log of which nobody knows yet what to do with it."""
+    """A dry run is safe while an operator still decides what to do."""
     disk, offsets = stopped()
     with_replica(disk)
     damage(disk, offsets[3], offsets[5])
@@ -113,8 +113,8 @@ def test_planning_changes_nothing():
 
 
 @pytest.mark.parametrize(("first", "count"), [(0, 1), (3, 1), (3, 4), (5, 2), (9, 30)])
-def test_a_range_is_set_aside_and_passed_over(first, count):
-    """The store opens, every other message is where it was, no consumer is sent a filler."""
+def test_damaged_range_is_backed_up_and_filled(first, count):
+    """The store opens, all other messages keep their places, and consumers receive no filler."""
     disk, offsets = stopped()
     last = min(first + count, 39)
     damage(disk, offsets[first], offsets[last])
@@ -142,8 +142,8 @@ def test_a_range_is_set_aside_and_passed_over(first, count):
     assert whole, findings
 
 
-def test_units_at_the_end_of_a_queue_go():
-    """A blank there would be RocketMQ's end of what was dispatched: 2 GiB."""
+def test_units_at_the_end_of_a_queue_are_removed():
+    """RocketMQ would take blanked units at the end of a queue for dispatched messages."""
     disk, _ = stopped(10)
     store = recover(disk)
     last = store.append(b"other", topic="t1").physic_offset
@@ -161,8 +161,8 @@ def test_units_at_the_end_of_a_queue_go():
     assert store.append(topic="t1").queue_offset == 3
 
 
-def test_a_damaged_end_of_a_file_becomes_a_marker_and_a_blank():
-    """The next file goes on where it went on."""
+def test_damaged_end_of_a_file_becomes_a_filler_and_a_blank():
+    """The next file stays unchanged."""
     disk, offsets = stopped()
     first = next(n for n, offset in enumerate(offsets) if offset >= FILE_SIZE)
     damage(disk, offsets[first - 2], FILE_SIZE)
@@ -175,8 +175,8 @@ def test_a_damaged_end_of_a_file_becomes_a_marker_and_a_blank():
     assert bodies(store) == [n for n in range(40) if n not in (first - 2, first - 1)]
 
 
-def test_a_missing_file_becomes_a_blank():
-    """Made again, all filler; what is before and behind it is served."""
+def test_missing_file_is_recreated_with_fillers():
+    """The messages before and after it are still served."""
     disk, offsets = stopped()
     disk.remove(log_name(FILE_SIZE))
     plan, report = repair(disk)
@@ -191,8 +191,8 @@ def test_a_missing_file_becomes_a_blank():
 
 
 @pytest.mark.parametrize("how", ["flipped", "zeros", "file"])
-def test_a_log_that_lost_its_end_ends_there(how):
-    """Told to, the store forgets what it had flushed; what was there is kept."""
+def test_log_that_lost_flushed_records_at_its_end_is_cut_there(how):
+    """The repair gives up the lost records and backs up the damaged bytes."""
     disk, offsets = stopped()
     if how == "flipped":
         poke(disk, offsets[-2] + 100, b"\xff")
@@ -215,8 +215,8 @@ def test_a_log_that_lost_its_end_ends_there(how):
     assert bool(report.saved_paths) == (how != "file")
 
 
-def test_the_backup_may_go_elsewhere():
-    """Named by the caller; trimmed/ is not touched then."""
+def test_backup_goes_to_the_given_directory():
+    """trimmed/ is not used then."""
     disk, offsets = stopped()
     damage(disk, offsets[3], offsets[4])
     _, report = repair(disk, backup_dir="/elsewhere/b")
@@ -224,7 +224,7 @@ def test_the_backup_may_go_elsewhere():
     assert disk.files("/d/trimmed/") == {}
 
 
-# -- with one ------------------------------------------------------------------------------------
+# -- with a replica ------------------------------------------------------------------------------
 
 
 def swap(disk, one, other):
@@ -242,7 +242,7 @@ def two_places(disk, offsets):
     damage(disk, offsets[30], offsets[33] + 10)
 
 
-WAYS = {
+DAMAGES = {
     "flip": lambda d, o: poke(d, o[7] + 100, b"\xff"),
     "hole": lambda d, o: poke(d, o[7] - 3, bytes(500)),
     "two places": two_places,
@@ -261,19 +261,19 @@ WAYS = {
 }
 
 
-def break_in_some_way(disk, offsets, how):
-    """Damage a store; everything else is as it was."""
-    WAYS[how](disk, offsets)
+def break_store(disk, offsets, how):
+    """Damage a store in one of the named ways."""
+    DAMAGES[how](disk, offsets)
 
 
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("how", DAMAGES)
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
-def test_a_replica_makes_the_log_what_it_was(how, clean):
-    """Byte for byte, whatever was broken; the store opens with every message."""
+def test_repair_from_a_replica_restores_every_byte(how, clean):
+    """Afterwards the store opens with every message."""
     disk, offsets = stopped(clean=clean)
     with_replica(disk)
     before = disk.files()
-    break_in_some_way(disk, offsets, how)
+    break_store(disk, offsets, how)
     assert disk.files() != before
     plan, _ = repair(disk, source=source_of(disk))
     assert {part.action for part in plan.parts} <= {RepairAction.REPLACE}
@@ -282,13 +282,13 @@ def test_a_replica_makes_the_log_what_it_was(how, clean):
     store = recover(disk)
     assert bodies(store) == list(range(40))
     assert store.log.max_offset == offsets[-1]
-    trimmed = store.report.trimmed  # a wrong file may go on behind the log's end
+    trimmed = store.report.trimmed  # a wrong file may hold bytes after the log's end
     assert trimmed is None or trimmed.physic_offset == offsets[-1]
     assert plan_repair(disk, "/d").is_empty
 
 
-def test_a_slaves_end_in_the_middle_of_a_record_is_mended():
-    """Its boundary lies inside a record; the replica's bytes up to there are taken."""
+def test_repairs_a_slave_that_was_flushed_inside_a_record():
+    """The replica's bytes are taken up to the flushed offset."""
     disk, offsets = stopped()
     whole = b"".join(disk.files().values())[: offsets[-1]]
     slave = FakeDisk()
@@ -307,8 +307,8 @@ def test_a_slaves_end_in_the_middle_of_a_record_is_mended():
 
 
 @pytest.mark.parametrize("what", ["other log", "damaged there", "damaged beside", "too short"])
-def test_a_replica_that_cannot_be_trusted_is_refused(what):
-    """Nothing is planned with it, and nothing is changed."""
+def test_unsuitable_replica_is_refused(what):
+    """Planning fails with an error that names the replica, and nothing is changed."""
     disk, offsets = stopped()
     with_replica(disk)
     damage(disk, offsets[7], offsets[9])
@@ -334,16 +334,16 @@ def test_a_replica_that_cannot_be_trusted_is_refused(what):
     assert disk.files("/d/") == before
 
 
-# -- what may go wrong meanwhile -----------------------------------------------------------------
+# -- interrupted and refused repairs -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["two places", "lost end", "missing file", "long file"])
 @pytest.mark.parametrize("replica", [True, False], ids=["replica", "alone"])
-def test_a_repair_killed_at_any_operation_is_done_by_the_next(how, replica):
-    """The same log and the same queues in the end, and no byte is lost on the way."""
+def test_next_repair_completes_one_killed_at_any_operation(how, replica):
+    """Log and queues end up as without the kill, and no byte is lost."""
     disk, offsets = stopped()
     with_replica(disk)
-    break_in_some_way(disk, offsets, how)
+    break_store(disk, offsets, how)
     whole = DyingDisk.of(disk)
     repair(whole, source=source_of(whole) if replica else None)
     count = len(whole.operations)
@@ -362,8 +362,8 @@ def test_a_repair_killed_at_any_operation_is_done_by_the_next(how, replica):
             assert not replica or bodies(store) == list(range(40))
 
 
-def test_a_store_in_use_is_not_repaired():
-    """Whoever has the lock may be writing."""
+def test_store_in_use_is_not_repaired():
+    """The process that holds the lock may be writing."""
     disk, offsets = stopped()
     damage(disk, offsets[3], offsets[4])
     plan = plan_repair(disk, "/d")
@@ -375,8 +375,8 @@ def test_a_store_in_use_is_not_repaired():
     assert disk.locked == set()
 
 
-def test_a_log_that_has_changed_since_is_not_repaired():
-    """The plan would be for another log."""
+def test_log_that_changed_after_planning_is_not_repaired():
+    """The plan no longer fits the log."""
     disk, offsets = stopped()
     damage(disk, offsets[3], offsets[4])
     plan = plan_repair(disk, "/d")
@@ -385,8 +385,8 @@ def test_a_log_that_has_changed_since_is_not_repaired():
         apply_repair(fake_env(disk), plan)
 
 
-def test_a_directory_without_a_log_is_refused():
-    """There is nothing to begin with: a replica is copied, not mended from."""
+def test_directory_without_a_log_is_refused():
+    """There is nothing to repair: a replica has to be copied instead."""
     disk, _ = stopped()
     for path in list(disk.files()):
         disk.remove(f"/d/commitlog/{path}")
@@ -397,14 +397,14 @@ def test_a_directory_without_a_log_is_refused():
 
 @attrs.define(eq=False)
 class BadSector:
-    """512 bytes of a file that cannot be read, until their page is written as a whole."""
+    """512 bytes of a file that cannot be read until their whole page is written."""
 
     path: str
     start: int
     is_healed: bool = False
 
     def on(self, disk):
-        """The same sector on a disk."""
+        """Put this bad sector on a disk."""
         disk.before("pread", self.read, path=self.path)
         disk.before("pwrite", self.write, path=self.path)
         return disk
@@ -415,7 +415,7 @@ class BadSector:
             raise read_failed(self.path)
 
     def write(self, pwrite):
-        """A page that cannot be read can only be written as a whole, which heals it."""
+        """Refuse to write part of the bad page; writing all of it heals it."""
         page, end = self.start - self.start % 4096, pwrite.position + pwrite.size
         if not self.is_healed and pwrite.position < page + 4096 and page < end:
             if pwrite.position > page or end < page + 4096:
@@ -424,8 +424,8 @@ class BadSector:
 
 
 @pytest.mark.parametrize("replica", [True, False], ids=["replica", "alone"])
-def test_a_bad_sector_is_mended(replica):
-    """What cannot be read is damage; written as a whole it can be read again."""
+def test_bad_sector_is_repaired(replica):
+    """Unreadable bytes are damage; after a write of their whole page they can be read again."""
     disk, offsets = stopped()
     with_replica(disk)
     bad = BadSector(log_name(FILE_SIZE), 1_024).on(disk)
@@ -440,8 +440,8 @@ def test_a_bad_sector_is_mended(replica):
     assert found == [n for n in range(40) if replica or n not in lost]
 
 
-def test_a_bad_sector_behind_the_log_is_written_again():
-    """Nothing stood there, but the next append would have failed."""
+def test_bad_sector_after_the_log_is_zeroed():
+    """It holds no data, but the next append to it would fail."""
     disk = FakeDisk()
     store = recover(disk, mapped_file_size=16_384)
     store.append(BODY)
@@ -459,8 +459,8 @@ def test_a_bad_sector_behind_the_log_is_written_again():
 
 
 @given(size=st.integers(FILLER_SIZE_MIN, 3 * 1024 * 1024), offset=st.integers(0, 2**40))
-def test_fillers_are_sound_records_end_to_end(size, offset):
-    """However large the gap: whole, with right checksums, none larger than 1 MiB."""
+def test_fillers_are_valid_records_that_cover_the_whole_gap(size, offset):
+    """Their checksums are correct, and none is larger than 1 MiB."""
     data = b"".join(fill(offset, size, 5, to_file_end=False))
     assert len(data) == size
     position = 0
@@ -475,8 +475,8 @@ def test_fillers_are_sound_records_end_to_end(size, offset):
 
 
 @pytest.mark.parametrize("size", [8, 9, 92, 124, 125, 132, 133, 134, 5_000])
-def test_a_gap_to_the_files_end_ends_in_a_blank(size):
-    """From eight bytes on; with a marker where there is room for both."""
+def test_gap_at_the_end_of_a_file_ends_in_a_blank(size):
+    """A BLANK takes at least 8 bytes; a filler message precedes it where both fit."""
     data = b"".join(fill(1_000, size, 5, to_file_end=True))
     assert len(data) == size
     first = check_record(data, 0, size, 1_000)
@@ -488,8 +488,8 @@ def test_a_gap_to_the_files_end_ends_in_a_blank(size):
         assert size < 133
 
 
-def test_a_gap_too_small_for_any_record_is_for_a_replica():
-    """There is nothing that could stand there."""
+def test_gap_too_small_for_a_record_cannot_be_filled():
+    """It takes 92 bytes inside a file, 8 at its end; a smaller gap needs a replica."""
     assert not can_fill(91, to_file_end=False)
     assert can_fill(92, to_file_end=False)
     assert not can_fill(7, to_file_end=True)

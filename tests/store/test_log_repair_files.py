@@ -1,4 +1,4 @@
-"""Repair of real directories whose files have other sizes than they should, or lost a checksum."""
+"""Repair of real directories with files of wrong sizes, or with damaged checksums."""
 
 import pytest
 
@@ -39,8 +39,8 @@ def repair_from(store, replica):
 
 
 @pytest.mark.parametrize("longer", ["D1", "D2"])
-def test_a_file_that_is_too_long_hides_nothing_of_the_next(pair, tmp_path, longer):
-    """What is too much in it stands in no other file's place, here or on the replica."""
+def test_bytes_past_the_end_of_a_long_file_are_ignored(pair, tmp_path, longer):
+    """They never replace bytes of the next file, neither in the store nor in the replica."""
     builder, store, replica = pair
     with log_file(tmp_path / longer, 0).open("ab") as file:
         file.write(bytes(3_000))
@@ -53,8 +53,8 @@ def test_a_file_that_is_too_long_hides_nothing_of_the_next(pair, tmp_path, longe
     assert content(store) == expected
 
 
-def test_a_first_file_that_is_too_short_does_not_make_the_others_wrong(tmp_path):
-    """Of two files of different sizes the second's place tells which size is right."""
+def test_short_first_file_does_not_define_the_file_size(tmp_path):
+    """With two files of different sizes, the offset of the second shows which size is right."""
     builder = LogBuilder()
     while builder.end < FILE_SIZE + 500:
         builder.add()
@@ -65,8 +65,8 @@ def test_a_first_file_that_is_too_short_does_not_make_the_others_wrong(tmp_path)
     assert content(store) == content(replica)
 
 
-def test_damage_that_begins_in_a_checksum_is_mended_with_its_record(pair):
-    """Without its checksum the record seems sound, and the replica tells that it is not."""
+def test_record_whose_checksum_is_overwritten_is_repaired_too(pair):
+    """Without its checksum the record looks intact; only the replica shows that it is damaged."""
     builder, store, replica = pair
     second = builder.offsets[2]
     poke(store, second - PROP_CRC_SIZE, b"\x01x\x02" * 40)
@@ -75,8 +75,8 @@ def test_damage_that_begins_in_a_checksum_is_mended_with_its_record(pair):
     assert content(store) == content(replica)
 
 
-def test_a_record_that_differs_elsewhere_is_no_reason_to_mend_it(pair, tmp_path):
-    """Another log is refused as ever, whatever checksums it has."""
+def test_replica_with_other_records_is_refused(pair, tmp_path):
+    """Records that differ in more than a lost checksum belong to another log."""
     builder, store, _ = pair
     other = LogBuilder().fill(60, topic="other!").write(tmp_path / "D3")
     poke(store, builder.offsets[2], b"\xff" * 30)

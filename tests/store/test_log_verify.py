@@ -1,4 +1,4 @@
-"""What a verification finds, what it only warns of, and what it leaves alone."""
+"""Verification: which findings are damage, which are warnings, and which bytes are fine."""
 
 import pytest
 from hypothesis import given
@@ -28,8 +28,8 @@ def three_files(**options):
 
 
 @pytest.mark.parametrize("min_offset", [0, 7 * FILE_SIZE])
-def test_a_whole_log_is_whole(min_offset):
-    """Counts are right and there is nothing to say, also where front files are gone."""
+def test_intact_log_has_no_findings(min_offset):
+    """The counts are right, also where the first files are missing."""
     builder = three_files(min_offset=min_offset)
     report = verify(builder)
     assert report.is_whole
@@ -40,8 +40,8 @@ def test_a_whole_log_is_whole(min_offset):
     assert (report.min_offset, report.max_offset) == (min_offset, builder.end)
 
 
-def test_records_without_a_whole_checksum_are_counted():
-    """How many messages carry no __CRC32# is said, for nothing vouches for their headers."""
+def test_messages_without_crc_property_are_counted():
+    """Without __CRC32# no checksum covers a message's header."""
     builder = LogBuilder(prop_crc=False).fill(3)
     builder.prop_crc = True
     assert verify(builder.fill(2)).uncovered_messages == 3
@@ -49,8 +49,8 @@ def test_records_without_a_whole_checksum_are_counted():
 
 @pytest.mark.parametrize("victim", [0, 9, 23, "last of a file", "last"])
 @pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
-def test_every_flipped_byte_of_a_covered_record_is_found_at_its_offset(victim, flip):
-    """Each byte of a record with __CRC32#, its lengths too; all other messages are still read."""
+def test_any_flipped_byte_of_a_record_with_crc_property_is_found(victim, flip):
+    """The finding names the record's offset, and all other messages are still read."""
     builder = three_files()
     edges = sorted([*builder.offsets, *builder.blanks, builder.end])
     if victim == "last of a file":
@@ -68,8 +68,8 @@ def test_every_flipped_byte_of_a_covered_record_is_found_at_its_offset(victim, f
 
 
 @pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
-def test_every_flipped_byte_of_a_body_without_whole_checksum_is_found(flip):
-    """The body CRC finds it, and the record's topic, queue and key are named."""
+def test_any_flipped_body_byte_is_found_without_crc_property(flip):
+    """The body CRC detects it; the finding names the record's topic, queue and key."""
     builder = three_files(prop_crc=False)
     bad = builder.offsets[25]
     for position in (*range(bad + 8, bad + 12), *range(bad + 88, bad + 188)):
@@ -85,8 +85,8 @@ def test_every_flipped_byte_of_a_body_without_whole_checksum_is_found(flip):
 
 
 @pytest.mark.parametrize("position", [*range(8), *range(20, 36), *range(84, 88)])
-def test_flipped_head_fields_that_are_compared_are_found_without_a_checksum(position):
-    """Size, magic, queue offset, stored offset and body length: each breaks something."""
+def test_flipped_header_byte_is_found_without_crc_property(position):
+    """Size, magic, queue offset, physical offset and body length are checked against other data."""
     builder = three_files(prop_crc=False)
     bad = builder.offsets[10]
     report = verify(builder, builder.flipped(bad + position, 0x41))
@@ -94,8 +94,8 @@ def test_flipped_head_fields_that_are_compared_are_found_without_a_checksum(posi
 
 
 @pytest.mark.parametrize("position", range(8))
-def test_a_flipped_byte_of_a_filler_head_is_found(position):
-    """The filler's size and magic are checked: it must reach exactly to the file's end."""
+def test_flipped_byte_of_a_blank_header_is_found(position):
+    """A BLANK's magic is checked, and its size must reach exactly to the file's end."""
     builder = three_files()
     blank = builder.blanks[0]
     report = verify(builder, builder.flipped(blank + position))
@@ -103,16 +103,16 @@ def test_a_flipped_byte_of_a_filler_head_is_found(position):
     assert report.messages == len(builder.offsets)
 
 
-def test_a_filler_that_is_not_zero_is_a_warning():
-    """Nobody reads a filler's bytes, but they are replicated: odd, not damage."""
+def test_blank_with_nonzero_bytes_is_a_warning():
+    """No reader uses these bytes, but they are replicated: unusual, not damage."""
     builder = three_files()
     report = verify(builder, builder.flipped(builder.blanks[0] + 9))
     assert report.is_whole
     assert warnings_of(report) == [("filler", builder.blanks[0])]
 
 
-def test_a_store_time_that_falls_is_a_warning():
-    """A clock may be set back; the record from which on it was is named."""
+def test_decreasing_store_time_is_a_warning():
+    """The clock may have been set back; the finding names the first record after that."""
     builder = LogBuilder().fill(3).add(store_timestamp_ms=FIRST_MS - 7).fill(1)
     report = verify(builder)
     assert warnings_of(report) == [("store-time", builder.offsets[3])]
@@ -120,8 +120,8 @@ def test_a_store_time_that_falls_is_a_warning():
 
 
 @pytest.mark.parametrize("missing", [0, 1])
-def test_files_are_missing_or_cut(tmp_path, missing):
-    """A missing middle file and a file of another size are named by offset; the rest is read."""
+def test_missing_or_short_file_is_damage(tmp_path, missing):
+    """The findings name the offsets, and the rest of the log is read."""
     builder = LogBuilder().fill(100)
     store = builder.write(tmp_path / "store")
     path = store / "commitlog" / f"{FILE_SIZE:020d}"
@@ -135,8 +135,8 @@ def test_files_are_missing_or_cut(tmp_path, missing):
     assert report.max_offset == builder.end
 
 
-def test_an_unfinished_last_file_is_a_warning(tmp_path):
-    """A last file without a byte of the log, and too short, was only being made."""
+def test_unfinished_last_file_is_a_warning(tmp_path):
+    """A short last file without log bytes is left by an interrupted creation."""
     store = LogBuilder().fill(3).write(tmp_path / "store")
     (store / "commitlog" / f"{FILE_SIZE:020d}").write_bytes(bytes(100))
     report = verify_log(RealDisk(), find_log(RealDisk(), str(store)))
@@ -144,8 +144,8 @@ def test_an_unfinished_last_file_is_a_warning(tmp_path):
     assert [kind for kind, _ in warnings_of(report)] == ["file-size"]
 
 
-def test_files_that_lie_over_each_other(tmp_path):
-    """A file whose name lies inside the file before it is damage."""
+def test_overlapping_files_are_damage(tmp_path):
+    """The second file's offset lies inside the first file."""
     store = LogBuilder().fill(3).write(tmp_path / "store")
     (store / "commitlog" / f"{FILE_SIZE - 5:020d}").write_bytes(bytes(FILE_SIZE))
     report = verify_log(RealDisk(), find_log(RealDisk(), str(store)))
@@ -157,7 +157,7 @@ def test_files_that_lie_over_each_other(tmp_path):
     [
         (b"KEYS\x01k\x02", None),
         (b"KEYS\x01k", None),  # RocketMQ 4.9.3 to 5.1.4
-        (b"KEYS\x01\x02", None),  # an empty value is written, and passed over when read
+        (b"KEYS\x01\x02", None),  # RocketMQ writes an empty value and skips it when reading
         ("KEYS\x01ключ\x02".encode(), None),
         (b"", None),
         (b"KEYS\x01k\x00\x00", "damage"),
@@ -168,16 +168,16 @@ def test_files_that_lie_over_each_other(tmp_path):
         (b"KEYS\x01a\x01b\x02", "warning"),
     ],
 )
-def test_property_texts_that_no_checksum_covers_are_looked_at(raw, severity):
-    """NULs, pairs without a name and what is no UTF-8 are damage; both good endings are good."""
+def test_properties_without_a_checksum_are_validated(raw, severity):
+    """NULs, pairs without a name and invalid UTF-8 are damage; RocketMQ's two endings are valid."""
     builder = LogBuilder(prop_crc=False).fill(1).add(properties_raw=raw).fill(1)
     report = verify(builder)
     expected = [] if severity is None else [(severity, "properties", builder.offsets[1])]
     assert [(f.severity.value, f.kind, f.physic_offset) for f in report.findings] == expected
 
 
-def test_odd_property_texts_under_a_checksum_are_as_they_were_written():
-    """Where __CRC32# vouches for a text it is not second-guessed."""
+def test_odd_properties_with_a_checksum_have_no_findings():
+    """__CRC32# proves that they were written like this."""
     assert not verify(LogBuilder().add(properties_raw=b"no pair\x02")).findings
 
 
@@ -191,20 +191,20 @@ def test_odd_property_texts_under_a_checksum_are_as_they_were_written():
         ("", "damage"),
     ],
 )
-def test_topics_are_looked_at(topic, severity):
-    """A topic that RocketMQ would refuse is a warning, one that is no text is damage."""
+def test_topics_are_validated(topic, severity):
+    """A topic that RocketMQ would refuse is a warning; one that is empty or not text is damage."""
     report = verify(LogBuilder(prop_crc=False).add(topic=topic))
     assert [f.severity.value for f in report.findings] == ([] if severity is None else [severity])
 
 
 def test_unknown_sys_flags_are_a_warning():
-    """Bits that no RocketMQ sets are named."""
+    """RocketMQ never sets these bits."""
     report = verify(LogBuilder().add(sys_flag=0x4000))
     assert [kind for kind, _ in warnings_of(report)] == ["sys-flag"]
 
 
-def test_queues_count_up_through_transactions_and_batches():
-    """PREPARED and ROLLBACK have no queue offset, a batch in one record takes several."""
+def test_transactions_and_batches_keep_queue_offsets_valid():
+    """PREPARED and ROLLBACK have no queue offset; an inner batch takes several."""
     builder = LogBuilder(prop_crc=False).fill(2)
     builder.add(sys_flag=4, queue_offset=0).add(sys_flag=8, queue_offset=2)
     builder.add(sys_flag=12, queue_offset=0)
@@ -217,18 +217,18 @@ def test_queues_count_up_through_transactions_and_batches():
 @pytest.mark.parametrize(
     ("queue_offsets", "found"),
     [
-        ([0, 1, 977, 3], [("damage", 2)]),  # was 2 once
-        ([0, 1, 977, 978], [("warning", 2)]),  # was written so
-        ([0, 1, 0, 1], [("warning", 2)]),  # the topic was made anew
+        ([0, 1, 977, 3], [("damage", 2)]),  # the 2 was damaged
+        ([0, 1, 977, 978], [("warning", 2)]),  # was written like this
+        ([0, 1, 0, 1], [("warning", 2)]),  # the topic was created again
         ([0, 1, 0], [("warning", 2)]),
         ([0, 1, 977], [("damage", 2)]),
-        ([5, 1, 2], [("damage", 0)]),  # the log is there from its start
+        ([5, 1, 2], [("damage", 0)]),  # the log begins at 0
         ([5, 6], [("warning", 0)]),
         ([0, 7, 9, 11], [("warning", 1), ("warning", 2), ("damage", 3)]),
     ],
 )
-def test_what_breaks_the_count_of_a_queue(queue_offsets, found):
-    """The next record of the queue tells a damaged queue offset from a queue that went on."""
+def test_unexpected_queue_offset_is_damage_or_a_warning(queue_offsets, found):
+    """The queue's next record shows whether one offset is damaged or the queue continued there."""
     builder = LogBuilder(prop_crc=False)
     for queue_offset in queue_offsets:
         builder.add(queue_offset=queue_offset)
@@ -239,20 +239,20 @@ def test_what_breaks_the_count_of_a_queue(queue_offsets, found):
     assert {f.kind for f in report.findings} == {"queue-offset"}
 
 
-def test_an_odd_queue_offset_under_a_checksum_is_only_odd():
-    """Where __CRC32# vouches for it, it was written so."""
+def test_unexpected_queue_offset_with_a_checksum_is_a_warning():
+    """__CRC32# proves that it was written like this."""
     builder = LogBuilder().add().add(queue_offset=9)
     assert [kind for kind, _ in warnings_of(verify(builder))] == ["queue-offset"]
 
 
-def test_a_queue_may_begin_anywhere_when_front_files_are_gone():
-    """What is first seen of a queue is where it begins, unless the log begins at 0."""
+def test_queue_may_begin_at_any_offset_after_expiry():
+    """Only in a log that begins at 0 must a queue begin at 0."""
     builder = LogBuilder(min_offset=FILE_SIZE, prop_crc=False).add(queue_offset=41).add()
     assert not verify(builder).findings
 
 
-def test_behind_unreadable_bytes_queues_may_skip():
-    """Records that are lost in damage are not reported a second time as a gap in their queue."""
+def test_messages_lost_in_damage_are_not_queue_offset_findings():
+    """The damage is reported once, not a second time as a gap in the queue."""
     builder = LogBuilder(prop_crc=False).fill(30)
     data = bytearray(builder.data)
     start, end = builder.offsets[5], builder.offsets[9]
@@ -260,8 +260,8 @@ def test_behind_unreadable_bytes_queues_may_skip():
     assert damage_of(verify(builder, data)) == [("bad-magic", start, end)]
 
 
-def test_findings_are_counted_where_they_are_too_many_to_keep(monkeypatch):
-    """Damage is never crowded out of the report by warnings."""
+def test_findings_beyond_the_limit_are_only_counted(monkeypatch):
+    """Warnings never crowd damage out of the report."""
     monkeypatch.setattr(log_finding, "FINDINGS_MAX", 3)
     builder = LogBuilder(prop_crc=False)
     for _ in range(10):
@@ -274,15 +274,15 @@ def test_findings_are_counted_where_they_are_too_many_to_keep(monkeypatch):
 
 
 @given(st.binary(max_size=3 * FILE_SIZE))
-def test_no_bytes_bring_a_verification_down(data):
-    """A log of rubbish is reported, not raised."""
+def test_verify_reports_random_bytes_without_raising(data):
+    """A log of nonzero garbage is reported as damage."""
     report = verify(LogBuilder(), data)
     assert report.messages == 0
     assert report.is_whole == (not any(data))
 
 
-def test_a_gap_before_a_file_of_zeros_is_a_warning(tmp_path):
-    """Nothing is lost by it, but a node refuses to open such a log."""
+def test_gap_before_a_zeroed_file_is_a_warning(tmp_path):
+    """No message is lost, but a node refuses to open such a log."""
     root = LogBuilder().fill(3).write(tmp_path / "D")
     (root / "commitlog" / f"{3 * FILE_SIZE:020d}").write_bytes(bytes(FILE_SIZE))
     report = verify_log(RealDisk(), find_log(RealDisk(), str(root)))

@@ -1,4 +1,4 @@
-"""A walk over logs that are whole, damaged, cut, holed, or written at that very moment."""
+"""Walking logs that are intact, damaged, cut, missing files, or being written."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.support.store.log_builder import FILE_SIZE, LogBuilder, MemoryDisk
 
 
 def walk(disk, log=None, **options):
-    """Walk, check that what is yielded lies end to end, and give it with the end."""
+    """Walk a log, check that the results are contiguous, and return them with the log's end."""
     log = log or disk.log
     walker = LogWalker(disk, log, **options)
     seen = []
@@ -41,8 +41,8 @@ def damage(seen):
 
 @pytest.mark.parametrize("min_offset", [0, 5 * FILE_SIZE])
 @pytest.mark.parametrize("check_crc", [True, False])
-def test_a_whole_log(min_offset, check_crc):
-    """Every message and filler is met in order; the end is that of the last message."""
+def test_walk_visits_every_message_and_filler_in_order(min_offset, check_crc):
+    """The walk ends after the last message."""
     builder = LogBuilder(min_offset=min_offset).fill(60)
     seen, end = walk(MemoryDisk(builder), check_crc=check_crc)
     assert messages(seen) == builder.offsets
@@ -51,37 +51,37 @@ def test_a_whole_log(min_offset, check_crc):
     assert end == builder.end
 
 
-def test_a_prepared_file_of_zeros_is_no_part_of_the_log():
-    """The next file that is made in advance does not move the log's end."""
+def test_prepared_file_of_zeros_is_not_part_of_the_log():
+    """A file that is created ahead does not move the log's end."""
     builder = LogBuilder().fill(20)
     _, end = walk(MemoryDisk(builder, bytes(builder.data).ljust(4 * FILE_SIZE, b"\0")))
     assert end == builder.end
 
 
-def test_an_empty_log_ends_where_it_begins():
-    """A file of zeros holds nothing; a directory without files neither."""
+def test_empty_log_ends_where_it_begins():
+    """A file of zeros and a directory without files both hold nothing."""
     builder = LogBuilder(min_offset=FILE_SIZE)
     assert walk(MemoryDisk(builder, bytes(10))) == ([], FILE_SIZE)
     assert walk(MemoryDisk(builder, b"")) == ([], 0)
 
 
-def test_a_log_that_ends_with_a_filler_ends_at_the_file():
-    """A filler is part of the log even if no file follows."""
+def test_log_that_ends_with_a_blank_ends_at_the_file_end():
+    """A BLANK is part of the log even if no file follows."""
     builder = LogBuilder().fill(3)
     builder.blank(FILE_SIZE - len(builder.data))
     assert walk(MemoryDisk(builder))[1] == FILE_SIZE
 
 
-def test_records_larger_than_a_chunk():
-    """A record of several MiB, between small ones and at any place of a chunk, is read whole."""
+def test_walk_reads_records_larger_than_a_chunk():
+    """Small records before, between and after them are found too."""
     builder = LogBuilder(file_size=8 * CHUNK_SIZE).fill(3)
     builder.add(bytes(CHUNK_SIZE)).fill(1).add(bytes(3 * CHUNK_SIZE + 5)).fill(2)
     seen, _ = walk(MemoryDisk(builder))
     assert messages(seen) == builder.offsets
 
 
-def test_many_records_in_many_chunks():
-    """Records that lie across the ends of chunks are neither lost nor met twice."""
+def test_records_across_chunk_ends_are_visited_once():
+    """None is lost, and none is returned twice."""
     builder = LogBuilder(file_size=4 * CHUNK_SIZE)
     for size in range(3_000):
         builder.add(bytes(size % 1_777))
@@ -90,8 +90,8 @@ def test_many_records_in_many_chunks():
     assert end == builder.end
 
 
-def test_a_claimed_size_is_not_believed_before_more_than_a_chunk_is_read():
-    """A damaged size of megabytes costs one chunk of memory, not the megabytes."""
+def test_damaged_size_does_not_cause_a_large_read():
+    """A damaged size of megabytes costs one chunk of memory."""
     builder = LogBuilder(file_size=8 * CHUNK_SIZE).fill(30)
     disk = MemoryDisk(builder, builder.flipped(builder.offsets[5] + 1, 0x40))
     asked = []
@@ -109,8 +109,8 @@ def test_a_claimed_size_is_not_believed_before_more_than_a_chunk_is_read():
     assert max(asked) <= CHUNK_SIZE + 3
 
 
-def test_the_walk_goes_on_behind_damage():
-    """Behind a record whose size is wrong the next one is found and all later ones are read."""
+def test_walk_continues_after_damage():
+    """After a record with a wrong size, the next record and all later ones are found."""
     builder = LogBuilder().fill(60)
     bad = builder.offsets[7]
     seen, end = walk(MemoryDisk(builder, builder.flipped(bad + 2)))
@@ -119,8 +119,8 @@ def test_the_walk_goes_on_behind_damage():
     assert end == builder.end
 
 
-def test_a_damaged_filler_hides_no_later_file():
-    """Whatever byte of a filler's size or magic is wrong, the next file is read from its start."""
+def test_damaged_blank_hides_no_later_file():
+    """Whichever byte of its size or magic is wrong, the next file is read from its start."""
     builder = LogBuilder().fill(60)
     blank = builder.blanks[0]
     for position in range(8):
@@ -129,8 +129,8 @@ def test_a_damaged_filler_hides_no_later_file():
         assert messages(seen) == builder.offsets
 
 
-def test_the_last_record_of_a_file_damaged():
-    """Behind it the filler is found, so only that record is called unreadable."""
+def test_damaged_last_record_of_a_file_is_the_only_damage():
+    """The BLANK after it is found."""
     builder = LogBuilder().fill(60)
     blank = builder.blanks[0]
     bad = max(offset for offset in builder.offsets if offset < blank)
@@ -139,8 +139,8 @@ def test_the_last_record_of_a_file_damaged():
     assert (blank, RecordKind.BLANK) in seen
 
 
-def test_a_hole_of_zeros_does_not_end_the_log():
-    """Zeros with records behind them are damage: in one file, over a filler, over a whole file."""
+def test_zeros_before_records_are_damage_not_the_end():
+    """They may lie inside one file, over a BLANK, or over a whole file."""
     builder = LogBuilder().fill(80)
     for start, end in (
         (builder.offsets[3], builder.offsets[6]),
@@ -155,8 +155,8 @@ def test_a_hole_of_zeros_does_not_end_the_log():
         assert log_end == builder.end
 
 
-def test_a_torn_tail_is_measured():
-    """An unreadable end reaches to its last written byte, and the log's end lies before it."""
+def test_torn_tail_reaches_to_its_last_nonzero_byte():
+    """The log ends before the torn tail."""
     builder = LogBuilder().fill(10)
     last = builder.offsets[-1]
     torn = builder.data[: last + 150] + bytes(200)
@@ -167,16 +167,16 @@ def test_a_torn_tail_is_measured():
     assert walker.end_offset == last
 
 
-def test_rubbish_behind_the_end_is_damage():
-    """Bytes that are not zero behind zeros are named, also where no record is among them."""
+def test_nonzero_bytes_after_the_end_are_damage():
+    """They are reported even if they contain no record."""
     builder = LogBuilder().fill(5)
     seen, end = walk(MemoryDisk(builder, builder.data + bytes(50) + b"x" + bytes(10)))
     assert damage(seen) == [(builder.end, RecordKind.HOLE)]
     assert end == builder.end
 
 
-def test_a_record_of_an_earlier_life_is_not_taken():
-    """A whole record that says that it stands elsewhere is damage, and never a message."""
+def test_stale_record_with_another_offset_is_damage():
+    """Its stored physical offset shows that it belongs elsewhere."""
     builder = LogBuilder().fill(5)
     stale = LogBuilder(min_offset=FILE_SIZE).fill(2)
     seen, end = walk(MemoryDisk(builder, builder.data + stale.data))
@@ -185,8 +185,8 @@ def test_a_record_of_an_earlier_life_is_not_taken():
     assert end == builder.end
 
 
-def test_a_missing_file_is_met_as_a_gap(tmp_path):
-    """Where no file holds some offsets, that is yielded with its size, and the walk goes on."""
+def test_missing_file_is_returned_as_a_gap(tmp_path):
+    """The gap has the missing file's offset, and the walk continues after it."""
     builder = LogBuilder().fill(100)
     store = builder.write(tmp_path / "store")
     (store / "commitlog" / f"{FILE_SIZE:020d}").unlink()
@@ -196,8 +196,8 @@ def test_a_missing_file_is_met_as_a_gap(tmp_path):
     assert end == builder.end
 
 
-def test_a_cut_file_is_met_as_damage(tmp_path):
-    """A file that lost its end: the record cut there, then the gap, then the next file."""
+def test_truncated_file_is_damage(tmp_path):
+    """The walk returns the torn record, the gap, then the next file."""
     builder = LogBuilder().fill(100)
     store = builder.write(tmp_path / "store")
     path = store / "commitlog" / f"{FILE_SIZE:020d}"
@@ -206,16 +206,16 @@ def test_a_cut_file_is_met_as_damage(tmp_path):
     assert [kind for _, kind in damage(seen)] == [RecordKind.TORN, RecordKind.MISSING]
 
 
-def test_from_an_offset_only_later_files_are_read():
-    """The walk begins with the file that holds the offset."""
+def test_walk_from_an_offset_begins_with_the_file_that_holds_it():
+    """Earlier files are not read."""
     builder = LogBuilder().fill(100)
     seen, end = walk(MemoryDisk(builder), from_offset=2 * FILE_SIZE + 1)
     assert seen[0][0] == 2 * FILE_SIZE
     assert end == builder.end
 
 
-def test_a_log_that_is_written_meanwhile_is_not_called_damaged():
-    """What looks torn is read again: a record that has become whole by then is a message."""
+def test_log_that_is_being_written_is_not_damaged():
+    """A record that looks torn is read again; if it is complete by then, it is a message."""
     builder = LogBuilder().fill(12)
     half = builder.offsets[-1] + 60
     disk = MemoryDisk(builder, builder.data[:half])
@@ -232,8 +232,8 @@ def test_a_log_that_is_written_meanwhile_is_not_called_damaged():
 
 
 @given(st.data())
-def test_no_damage_hides_a_record_that_it_did_not_touch(data):
-    """Whatever ranges are overwritten with whatever bytes, every other record is still found."""
+def test_damage_hides_no_record_outside_its_range(data):
+    """Random ranges are overwritten with random bytes; every other record is still found."""
     builder = LogBuilder(prop_crc=data.draw(st.booleans())).fill(data.draw(st.integers(5, 60)))
     damaged = bytearray(builder.data)
     touched = set()
@@ -255,8 +255,8 @@ def test_no_damage_hides_a_record_that_it_did_not_touch(data):
     assert set(builder.offsets) - touched <= set(found) <= set(builder.offsets)
 
 
-def test_a_walk_changes_nothing(tmp_path):
-    """A log can be walked where nothing may be written, and every file stays as it was."""
+def test_walk_changes_nothing(tmp_path):
+    """A log can be walked on a read-only file system."""
     store = LogBuilder().fill(100).write(tmp_path / "store")
     before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in store.rglob("*") if p.is_file()}
     walk(RealDisk(), find_log(RealDisk(), str(store)))
@@ -265,8 +265,8 @@ def test_a_walk_changes_nothing(tmp_path):
     }
 
 
-def test_a_log_is_found_by_its_store_by_itself_and_without_a_store(tmp_path):
-    """The store's root, its commitlog, and a directory of log files of any name all do."""
+def test_log_is_found_by_store_or_log_directory(tmp_path):
+    """The store's root, its commitlog, and a copy of it under any name all work."""
     store = LogBuilder().fill(3).write(tmp_path / "store")
     (store / "commitlog" / "notes.txt").write_text("x")
     (store / "commitlog" / "lost+found").mkdir()
@@ -279,8 +279,8 @@ def test_a_log_is_found_by_its_store_by_itself_and_without_a_store(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["nothing", "empty", "other", "file"])
-def test_what_is_no_log_is_refused(tmp_path, name):
-    """No directory, an empty one, one of other files, a file: each with a next step."""
+def test_path_without_a_log_is_refused(tmp_path, name):
+    """A missing directory, an empty one, one of other files, or a file: the error has a hint."""
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
     (tmp_path / "other").mkdir()
@@ -291,16 +291,16 @@ def test_what_is_no_log_is_refused(tmp_path, name):
     assert caught.value.hint
 
 
-def test_a_pipe_instead_of_a_file_is_an_error(tmp_path):
-    """Opening it would wait for a writer, for ever."""
+def test_pipe_instead_of_a_file_is_an_error(tmp_path):
+    """Opening it would wait for a writer forever."""
     os.mkfifo(tmp_path / f"{0:020d}")
     with pytest.raises(DiskError, match=r"cannot open .*: not a regular file"):
         RealDisk().open_file(str(tmp_path / f"{0:020d}"), writable=False)
 
 
 @pytest.mark.parametrize("torn", [False, True])
-def test_what_was_never_written_is_not_read(tmp_path, torn):
-    """The 1 GiB of zeros behind a few messages are skipped, also behind a torn record."""
+def test_unwritten_part_of_a_file_is_not_read(tmp_path, torn):
+    """The zeros after a few messages are skipped, also after a torn record."""
     size = 256 * 1024 * 1024
     builder = LogBuilder(file_size=size).fill(3)
     (tmp_path / "commitlog").mkdir()
@@ -318,5 +318,5 @@ def test_what_was_never_written_is_not_read(tmp_path, torn):
 
 
 def read_bytes():
-    """What this process has read, cached or not."""
+    """Return how many bytes this process has read, cached or not."""
     return int(Path("/proc/self/io").read_text(encoding="ascii").split()[1])

@@ -1,4 +1,4 @@
-"""One mapped file: three positions, what is worth a commit or a flush, and a map given up."""
+"""One mapped file: its three positions, when to commit or flush, and unmapping."""
 
 import pytest
 from hypothesis import given
@@ -30,8 +30,8 @@ def write(file, size):
     file.wrote_position += size
 
 
-def test_without_a_buffer_what_is_written_is_committed():
-    """Appends go to the map, and readers see them at once."""
+def test_append_without_a_buffer_is_committed_at_once():
+    """Appends go to the map, and readers see them immediately."""
     file = mapped()
     write(file, 10)
     assert (file.wrote_position, file.committed_position, file.flushed_position) == (10, 10, 0)
@@ -40,8 +40,8 @@ def test_without_a_buffer_what_is_written_is_committed():
     assert file.is_able_to_flush(0)
 
 
-def test_with_a_buffer_the_three_positions_really_differ():
-    """Written, committed, flushed: each moves by its own step, and the file shows the second."""
+def test_written_committed_and_flushed_positions_differ_with_a_buffer():
+    """Each moves in its own step, and the file holds only the committed bytes."""
     file = buffered()
     write(file, 100)
     assert (file.wrote_position, file.committed_position, file.flushed_position) == (100, 0, 0)
@@ -57,8 +57,8 @@ def test_with_a_buffer_the_three_positions_really_differ():
     assert 0 < file.flushed_position == file.committed_position < file.wrote_position
 
 
-def test_the_buffer_goes_back_once_the_file_is_full_and_committed():
-    """Not before: what is not committed is nowhere else."""
+def test_buffer_is_returned_when_the_full_file_is_committed():
+    """Until then, uncommitted bytes exist only in the buffer."""
     file = buffered()
     buffer = file.write_buffer
     write(file, SIZE)
@@ -70,8 +70,8 @@ def test_the_buffer_goes_back_once_the_file_is_full_and_committed():
     assert file.disk_file.pread(SIZE, 0) == b"x" * SIZE
 
 
-def test_a_file_without_a_buffer_in_a_log_with_a_pool_is_committed_by_a_mark():
-    """The pool was empty: its bytes are in the map already, but nobody is told before its turn."""
+def test_file_that_got_no_buffer_is_committed_by_mark_committed():
+    """The pool was empty: the bytes are in the map, but become readable only in log order."""
     file = mapped()
     file.begin_buffering(None)
     write(file, 10)
@@ -88,14 +88,14 @@ def test_a_file_without_a_buffer_in_a_log_with_a_pool_is_committed_by_a_mark():
         (0, 1, 0, True),
         (0, 4 * PAGE_SIZE - 1, 4, False),
         (0, 4 * PAGE_SIZE, 4, True),
-        (1, 4 * PAGE_SIZE, 4, True),  # pages are counted by their ends, as RocketMQ does
+        (1, 4 * PAGE_SIZE, 4, True),  # counts page boundaries, as RocketMQ does
         (PAGE_SIZE, 4 * PAGE_SIZE, 4, False),
         (SIZE - 1, SIZE, 4, True),  # a full file
         (SIZE, SIZE, 0, False),
     ],
 )
-def test_what_is_worth_a_flush_or_a_commit(done, end, pages, able):
-    """Full, or as many whole pages as asked for, or any byte where none are."""
+def test_commit_and_flush_need_enough_pages_or_a_full_file(done, end, pages, able):
+    """With a minimum of 0 pages, a single byte is enough."""
     file = mapped()
     file.wrote_position, file.flushed_position = end, done
     assert file.is_able_to_flush(pages) is able
@@ -107,8 +107,8 @@ def test_what_is_worth_a_flush_or_a_commit(done, end, pages, able):
 
 
 @given(steps=st.lists(st.tuples(st.sampled_from("wcf"), st.integers(1, SIZE)), max_size=40))
-def test_flushed_is_never_ahead_of_committed_nor_that_of_written(steps):
-    """Whatever the order of appends, commits and flushes, and the file holds what is committed."""
+def test_flushed_never_exceeds_committed_nor_committed_written(steps):
+    """This holds after any appends, commits and flushes; the file holds the committed bytes."""
     file = buffered()
     for step, size in steps:
         if step == "w":
@@ -124,8 +124,8 @@ def test_flushed_is_never_ahead_of_committed_nor_that_of_written(steps):
         assert data == b"x" * file.committed_position + bytes(SIZE - file.committed_position)
 
 
-def test_a_commit_that_fails_moves_no_position():
-    """Any part of it may be in the file; none of it counts."""
+def test_failed_commit_moves_no_position():
+    """Some of its bytes may be in the file, but none of them counts."""
     disk = FakeDisk()
     file = buffered(disk)
     write(file, 100)
@@ -136,8 +136,8 @@ def test_a_commit_that_fails_moves_no_position():
     assert file.disk_file.pread(100, 0) == b"x" * 30 + bytes(70)
 
 
-def test_a_view_that_is_given_up_still_reads(tmp_path):
-    """By the descriptor, which is the same as before: who streams from it goes on."""
+def test_file_is_readable_after_its_map_is_released(tmp_path):
+    """Reads use the descriptor, which stays the same for readers that stream from it."""
     file = mapped(RealDisk(), str(tmp_path / "f"))
     write(file, 100)
     descriptor = file.disk_file.fileno()
@@ -146,7 +146,7 @@ def test_a_view_that_is_given_up_still_reads(tmp_path):
     file.release_view()
     with file.view[90:110] as part:
         assert part == b"x" * 10 + bytes(10)
-    with pytest.raises(BufferError):  # somebody still looks at the map
+    with pytest.raises(BufferError):  # a slice still refers to the map
         file.disk_file.unmap()
     assert slice_of_old == b"x" * 10
     slice_of_old.release()

@@ -1,4 +1,4 @@
-"""The queue of mapped files: found by division, one made ready ahead, flushed in order."""
+"""The queue of mapped files: found by division, one prepared ahead, flushed in order."""
 
 import pytest
 from hypothesis import settings
@@ -22,40 +22,40 @@ def make(files):
 
 
 def fill(files):
-    """Write the last file full, and go to the next."""
+    """Fill the last file, then take the next one."""
     if files.files:
         files.files[-1].wrote_position = SIZE
     make(files)
     return files.take_prepared()
 
 
-def test_a_name_is_the_start_offset_in_20_digits():
+def test_file_name_is_its_start_offset_in_20_digits():
     """RocketMQ's names: decimal, padded with zeros."""
     assert file_name(1_073_741_824) == "00000000001073741824"
 
 
-def test_the_first_file_of_an_empty_log_is_wanted_at_once():
-    """An empty log asks for its first file, wherever it starts."""
+def test_empty_log_wants_its_first_file_at_once():
+    """The file begins at the log's start, which need not be 0."""
     assert queue(8192).wanted_file_offset() == 8192
 
 
-def test_a_log_that_does_not_know_its_start_wants_nothing():
-    """An empty slave cannot make a file before its master says where the log starts."""
+def test_log_with_unknown_start_wants_no_file():
+    """An empty slave creates no file before its master reports where the log starts."""
     files = queue(None)
     assert files.wanted_file_offset() is None
     assert (files.min_offset, files.max_offset, files.flushed_offset) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(("wrote", "wanted"), [(0, None), (2047, None), (2048, SIZE), (SIZE, SIZE)])
-def test_the_next_file_is_wanted_once_the_last_is_half_written(wrote, wanted):
-    """Early enough to be ready in time, not so early that an idle node allocates for nothing."""
+def test_next_file_is_wanted_when_the_last_is_half_full(wrote, wanted):
+    """Early enough to be ready in time, but an idle node allocates nothing."""
     files = queue()
     fill(files).wrote_position = wrote
     assert files.wanted_file_offset() == wanted
 
 
-def test_a_file_is_found_by_division_with_the_front_gone():
-    """Offsets before the first file and behind the last have no file."""
+def test_finds_files_by_offset_after_expiry():
+    """Offsets before the first file and after the last have no file."""
     files = queue(5 * SIZE)
     first, second = fill(files), fill(files)
     found = files.find_mapped_file_by_offset
@@ -66,8 +66,8 @@ def test_a_file_is_found_by_division_with_the_front_gone():
     assert queue().find_mapped_file_by_offset(0) is None
 
 
-def test_a_file_that_nobody_wants_any_more_is_removed():
-    """A file made for a queue that was closed meanwhile does not stay on the disk."""
+def test_file_created_for_a_closed_queue_is_removed():
+    """The queue was closed while the file was being created."""
     disk = FakeDisk()
     files = queue(disk=disk)
     made = files.create_file(0)
@@ -76,7 +76,7 @@ def test_a_file_that_nobody_wants_any_more_is_removed():
     assert disk.files("/d/") == {}
 
 
-def test_only_the_unused_file_goes_at_a_clean_close():
+def test_clean_close_removes_only_the_prepared_file():
     """The prepared file holds nothing; the others stay."""
     disk = FakeDisk()
     files = queue(disk=disk)
@@ -87,8 +87,8 @@ def test_only_the_unused_file_goes_at_a_clean_close():
     assert files.wanted_file_offset() is None
 
 
-def test_a_failed_creation_leaves_the_queue_as_it_was():
-    """The file is still wanted after there was no space for it."""
+def test_failed_file_creation_leaves_the_queue_unchanged():
+    """The file is still wanted after the disk was full."""
     disk = FakeDisk()
     files = queue(disk=disk)
     disk.fail("create_file", disk_full())
@@ -100,8 +100,8 @@ def test_a_failed_creation_leaves_the_queue_as_it_was():
     assert files.prepared is not None
 
 
-def test_flush_targets_name_every_dirty_file_once():
-    """A roll leaves two files to sync; a flushed one is not named again."""
+def test_flush_targets_list_each_dirty_file_once():
+    """After a roll two files must be synced; a flushed file is not listed again."""
     files = queue()
     first, second = fill(files), fill(files)
     second.wrote_position = 100
@@ -113,8 +113,8 @@ def test_flush_targets_name_every_dirty_file_once():
     assert files.flush_targets() == [(second, 200)]
 
 
-def test_a_file_refuses_to_close_under_a_view():
-    """Bytes that somebody still looks at cannot vanish."""
+def test_file_with_an_open_view_refuses_to_close():
+    """Its bytes are still in use."""
     files = queue()
     mapped_file = fill(files)
     view = mapped_file.view[:10]
@@ -125,7 +125,7 @@ def test_a_file_refuses_to_close_under_a_view():
 
 
 class QueueModel(RuleBasedStateMachine):
-    """The queue against a model: two numbers and a list of starts."""
+    """Compares the queue with a model: byte counts and a number of files."""
 
     def __init__(self):
         super().__init__()
@@ -199,7 +199,7 @@ class QueueModel(RuleBasedStateMachine):
     @precondition(lambda self: self.targets is None)
     @rule()
     def reopen(self):
-        """What a clean stop and a load would do with the same files."""
+        """Do what a clean stop and a load would do with the same files."""
         files, self.queue.files = self.queue.files, []
         self.queue.close(remove_prepared=True)
         self.prepared = False

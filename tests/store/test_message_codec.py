@@ -1,4 +1,4 @@
-"""The codec against records written by hand, and against whatever bytes there may be."""
+"""The codec against records written by hand, and against arbitrary bytes."""
 
 import contextlib
 
@@ -32,20 +32,20 @@ def check(record, *, physic_offset=None, available=None):
 
 
 @by_name
-def test_a_record_decodes_to_its_values(vector: Vector):
-    """Every field of a record written by hand is read as it was meant."""
+def test_decode_returns_every_field(vector: Vector):
+    """The expected values were written by hand beside the records."""
     assert message_codec.decode(vector.record) == vector.message
 
 
 @by_name
-def test_values_encode_to_the_very_record(vector: Vector):
-    """Encoding the values gives the bytes that were written by hand."""
+def test_encode_returns_the_exact_record(vector: Vector):
+    """The bytes are those that were written by hand."""
     assert message_codec.encode(vector.message) == vector.record
 
 
 @by_name
-def test_a_record_is_found_anywhere_in_a_buffer(vector: Vector):
-    """Position and what lies around a record do not matter, and a memoryview does as well."""
+def test_reads_a_record_at_any_position_of_a_buffer(vector: Vector):
+    """The bytes around it do not matter, and a memoryview works too."""
     buffer = memoryview(b"\xff" * 7 + vector.record + b"\xff" * 9)
     assert message_codec.decode(buffer, 7) == vector.message
     found = record_check.check_record(buffer, 7, len(buffer) - 7, vector.message.physic_offset)
@@ -59,15 +59,15 @@ def test_a_record_is_found_anywhere_in_a_buffer(vector: Vector):
 
 
 @by_name
-def test_the_offset_message_id(vector: Vector):
-    """The id is the store host's address and port and the offset, in upper-case hex."""
+def test_message_id_holds_store_host_and_offset(vector: Vector):
+    """The id is the store host's address and port, then the offset, in upper-case hex."""
     message = vector.message
     assert message_codec.message_id(message.store_host, message.physic_offset) == vector.message_id
 
 
 @by_name
-def test_a_record_cut_anywhere_is_torn(vector: Vector):
-    """With any number of its last bytes missing a record is TORN, and decode says so."""
+def test_record_cut_at_any_byte_is_torn(vector: Vector):
+    """The check returns TORN, and decode raises it."""
     for size in range(len(vector.record)):
         cut = vector.record[:size]
         assert check(cut).kind is RecordKind.TORN, size
@@ -76,8 +76,8 @@ def test_a_record_cut_anywhere_is_torn(vector: Vector):
         assert caught.value.kind is RecordKind.TORN
 
 
-def test_a_record_at_another_place_is_told():
-    """A record that says that it stands elsewhere is named, with the offset that it says."""
+def test_record_with_another_physic_offset_is_reported():
+    """The detail names the offset that the record holds."""
     found = check(NO_PROPERTIES.record, physic_offset=65_537)
     assert found.kind is RecordKind.BAD_PHYSIC_OFFSET
     assert "65536" in found.detail
@@ -85,15 +85,15 @@ def test_a_record_at_another_place_is_told():
 
 @pytest.mark.parametrize("position", range(len(PROP_CRC.record)))
 @pytest.mark.parametrize("flip", [0x01, 0x20, 0x80, 0xFF])
-def test_one_flipped_byte_of_a_record_with_a_whole_crc_is_seen(position: int, flip: int):
-    """No byte of a record with __CRC32# can change unseen: lengths, texts and the CRC included."""
+def test_any_flipped_byte_of_a_record_with_crc_property_is_detected(position: int, flip: int):
+    """__CRC32# covers the whole record: lengths, texts and the checksum itself."""
     record = bytearray(PROP_CRC.record)
     record[position] ^= flip
     assert check(record, physic_offset=65_536).kind is not RecordKind.MESSAGE
 
 
-def test_one_flipped_byte_of_a_body_is_seen():
-    """The body's own CRC finds any changed byte of it, and of itself."""
+def test_any_flipped_body_byte_is_detected():
+    """The body CRC detects changes of the body, and of itself."""
     record = LAST_SEPARATOR.record
     body = record.index(b"123456789")
     for position in (*range(8, 12), *range(body, body + 9)):
@@ -102,8 +102,8 @@ def test_one_flipped_byte_of_a_body_is_seen():
         assert check(flipped).kind is RecordKind.BAD_BODY_CRC, position
 
 
-def test_the_whole_crc_is_appended_as_rocketmq_does():
-    """The last 20 bytes are filled with ten digits, the least significant first."""
+def test_crc_property_is_written_as_rocketmq_does():
+    """It takes the last 20 bytes, with ten digits, the least significant first."""
     record = bytearray(PROP_CRC.record)
     record[-20:] = bytes(20)
     message_codec.append_prop_crc(record)
@@ -112,8 +112,8 @@ def test_the_whole_crc_is_appended_as_rocketmq_does():
     assert check(record).has_prop_crc
 
 
-def test_a_record_that_ends_like_a_whole_crc_by_chance_is_good():
-    """A property that only resembles __CRC32# in some bytes is no checksum."""
+def test_property_that_resembles_the_crc_property_is_valid():
+    """A property that shares only some bytes with __CRC32# is not a checksum."""
     raw = b"KEYS\x01k1\x02__CRAZY\x01abcdefghij\x02"
     record = message_codec.encode(
         attrs.evolve(PROP_CRC.message, properties_raw=raw, total_size=105 + len(raw))
@@ -121,8 +121,8 @@ def test_a_record_that_ends_like_a_whole_crc_by_chance_is_good():
     assert check(record).kind is RecordKind.MESSAGE
 
 
-def test_a_blank_reaches_exactly_to_the_end():
-    """A BLANK of another size than what is left in the file is damage."""
+def test_blank_must_reach_exactly_to_the_file_end():
+    """A BLANK of any other size is damage."""
     assert message_codec.encode_blank(848) == BLANK_OF_848
     assert check(BLANK_OF_848, available=848) == (RecordKind.BLANK, 848, "", *check(b"")[3:])
     assert check(BLANK_OF_848, available=847).kind is RecordKind.BAD_SIZE
@@ -132,14 +132,14 @@ def test_a_blank_reaches_exactly_to_the_end():
     assert caught.value.kind is RecordKind.BLANK
 
 
-def test_zeros_are_empty_and_rubbish_is_not():
-    """Zeros where a record would begin mean that there is none; anything else is named."""
+def test_zeros_are_empty_and_garbage_is_damage():
+    """Zeros where a record would begin mean that the log has no record there."""
     assert check(bytes(100)).kind is RecordKind.EMPTY
     assert check(b"GET / HTTP/1.1\r\n" * 10).kind is RecordKind.BAD_MAGIC
     assert check(bytes(4) + NO_PROPERTIES.record[4:]).kind is RecordKind.BAD_SIZE
 
 
-def test_a_v1_topic_has_at_most_127_bytes():
+def test_v1_topic_has_at_most_127_bytes():
     """The length byte of a V1 topic is signed: 128 and more are damage, and cannot be encoded."""
     long = attrs.evolve(NO_PROPERTIES.message, topic="t" * 128, total_size=228)
     with pytest.raises(RecordError):
@@ -151,7 +151,7 @@ def test_a_v1_topic_has_at_most_127_bytes():
     assert check(v1).kind is RecordKind.BAD_LENGTHS
 
 
-def test_ipv6_hosts_must_fit_into_the_size():
+def test_ipv6_hosts_must_fit_into_the_record_size():
     """A record too small for the hosts that its sysFlag claims is damage, not an index error."""
     record = bytearray(NO_PROPERTIES.record)
     record[39] = 0x30
@@ -176,8 +176,8 @@ def test_ipv6_hosts_must_fit_into_the_size():
     ],
     ids=str,
 )
-def test_values_that_no_record_can_hold_are_refused(wrong):
-    """What does not fit its field, or does not fit together, is a RecordError."""
+def test_encode_refuses_values_that_no_record_can_hold(wrong):
+    """Values too large for their field, or inconsistent with each other, raise RecordError."""
     with pytest.raises(RecordError):
         message_codec.encode(attrs.evolve(NO_PROPERTIES.message, **wrong))
 
@@ -194,13 +194,13 @@ def test_values_that_no_record_can_hold_are_refused(wrong):
         (b"\x00\x01\x00", {"\0": "\0"}),
     ],
 )
-def test_properties_are_read_as_rocketmq_reads_them(raw, properties):
-    """Both endings are good; a pair without name or value is passed over; the last one counts."""
+def test_decodes_properties_as_rocketmq_does(raw, properties):
+    """Both endings are valid, pairs without name or value are skipped, the last duplicate wins."""
     assert message_codec.decode_properties(raw) == properties
 
 
-def test_properties_are_written_with_or_without_the_last_separator():
-    """Both forms of RocketMQ's versions can be written."""
+def test_encodes_properties_with_or_without_the_last_separator():
+    """RocketMQ's versions use both forms."""
     properties = NO_LAST_SEPARATOR.message.properties
     raw = NO_LAST_SEPARATOR.message.properties_raw
     assert message_codec.encode_properties(properties, has_last_separator=False) == raw
@@ -209,8 +209,8 @@ def test_properties_are_written_with_or_without_the_last_separator():
 
 
 @pytest.mark.parametrize("properties", [{"": "v"}, {"a\x01": "v"}, {"a": "\x02"}, {"a": "\ud800"}])
-def test_properties_that_would_not_read_back_are_refused(properties):
-    """A separator in a name or a value, or half a surrogate pair, is refused."""
+def test_encode_refuses_properties_that_would_not_decode(properties):
+    """A separator in a name or a value, or half a surrogate pair, raises RecordError."""
     with pytest.raises(RecordError):
         message_codec.encode_properties(properties)
 
@@ -256,7 +256,7 @@ def stored_messages(draw) -> StoredMessage:
 
 @given(stored_messages())
 def test_encode_and_decode_are_inverse(message: StoredMessage):
-    """Whatever a message holds, reading its record gives it back, and its record is sound."""
+    """This holds for any message, and its record is valid."""
     record = message_codec.encode(message)
     assert message_codec.decode(record) == message
     assert message_codec.encode(message_codec.decode(record)) == record
@@ -279,8 +279,8 @@ def test_encode_and_decode_are_inverse(message: StoredMessage):
     st.integers(0, 2**31),
 )
 @example(bytes.fromhex("7fffffff daa320a7") + b"\xff" * 120, 0, 2**31)
-def test_no_bytes_bring_out_anything_but_a_record_error(data, position, available):
-    """Rubbish, and records with rubbish in them, are judged or refused, and never crash."""
+def test_arbitrary_bytes_raise_only_record_error(data, position, available):
+    """Random bytes, and records with random bytes in them, never crash check or decode."""
     found = record_check.check_record(data, position, available, 0)
     assert found.size <= available
     with contextlib.suppress(RecordError):

@@ -1,4 +1,4 @@
-"""The append path's encoder against the codec: the same bytes, and the same limits as RocketMQ."""
+"""The append path's encoder against the codec: the same bytes, and RocketMQ's limits."""
 
 import attrs
 import pytest
@@ -53,8 +53,8 @@ def encode(message, made=None, *, queue_offset=7, physic_offset=4096, now_ms=NOW
 
 
 @given(MESSAGES, st.booleans(), st.sampled_from([STORE_HOST, V6_HOST]), LONGS)
-def test_what_is_encoded_decodes_to_the_message(message, append_prop_crc, store_host, offset):
-    """The codec reads back every field as it was given, and finds nothing wrong."""
+def test_encoded_record_decodes_to_the_message(message, append_prop_crc, store_host, offset):
+    """The codec reads back every field unchanged, and the record is valid."""
     made = encoder(store_host=store_host, append_prop_crc=append_prop_crc)
     record = encode(message, made, queue_offset=5, physic_offset=offset)
     check = check_record(record, 0, len(record), offset)
@@ -88,7 +88,7 @@ def test_what_is_encoded_decodes_to_the_message(message, append_prop_crc, store_
         ("ü" * 64, layout.MESSAGE_MAGIC_CODE_V2),
     ],
 )
-def test_a_topic_of_more_than_127_bytes_takes_a_v2_record(topic, magic):
+def test_topic_of_more_than_127_bytes_takes_a_v2_record(topic, magic):
     """Bytes count, not characters: RocketMQ's rule would write a negative length for ü × 64."""
     stored = message_codec.decode(encode(Message(topic, b"x")))
     assert (stored.magic, stored.topic) == (magic, topic)
@@ -96,7 +96,7 @@ def test_a_topic_of_more_than_127_bytes_takes_a_v2_record(topic, magic):
 
 @pytest.mark.parametrize("append_prop_crc", [True, False])
 def test_properties_end_in_a_separator(append_prop_crc):
-    """As RocketMQ writes them since 5.2.0."""
+    """RocketMQ writes it since 5.2.0."""
     record = encode(
         Message("t", b"x", properties={"a": "1", "b": "2"}),
         encoder(append_prop_crc=append_prop_crc),
@@ -105,8 +105,8 @@ def test_properties_end_in_a_separator(append_prop_crc):
     assert raw[: 8 if append_prop_crc else None] == b"a\x011\x02b\x012\x02"
 
 
-def test_a_checksum_that_a_client_sends_is_not_taken_over():
-    """``__CRC32#`` is the store's own."""
+def test_crc_property_from_a_client_is_dropped():
+    """Only the store writes ``__CRC32#``."""
     message = Message("t", b"x", properties={PROPERTY_CRC32: "1234567890", "a": "1"})
     raw = message_codec.decode(encode(message)).properties_raw
     assert raw.count(b"__CRC32#") == 1
@@ -115,15 +115,15 @@ def test_a_checksum_that_a_client_sends_is_not_taken_over():
     assert encode(only, encoder(append_prop_crc=False))[-2:] == b"\0\0"
 
 
-def test_a_property_may_hold_bytes_that_are_no_text():
-    """What a producer's client sent undecodable comes out of the log as it went in."""
+def test_property_bytes_that_are_not_utf_8_are_kept():
+    """Undecodable bytes from a producer are stored unchanged."""
     message = Message("t", b"x", properties={"a": b"\xff\xfe".decode(errors="surrogateescape")})
     assert b"a\x01\xff\xfe\x02" in encode(message)
 
 
 @pytest.mark.parametrize(("spare", "append_prop_crc"), [(20, True), (0, False)])
-def test_properties_of_32767_bytes_are_the_most(spare, append_prop_crc):
-    """The length is a signed short; with the checksum its 20 bytes count too."""
+def test_properties_have_at_most_32767_bytes(spare, append_prop_crc):
+    """Their length is a signed short; the checksum's 20 bytes count too."""
     made = encoder(append_prop_crc=append_prop_crc)
     value = "v" * (32_767 - len("a\x01\x02") - spare)
     record = encode(Message("t", b"x", properties={"a": value}), made)
@@ -132,16 +132,16 @@ def test_properties_of_32767_bytes_are_the_most(spare, append_prop_crc):
     assert refused is AppendMessageStatus.PROPERTIES_SIZE_EXCEEDED
 
 
-def test_a_body_of_max_message_size_is_the_largest():
-    """One byte more is refused, whatever else the message holds."""
+def test_body_has_at_most_max_message_size_bytes():
+    """One byte more is refused, whatever the message's other fields."""
     made = encoder(max_message_size=1000)
     assert isinstance(encode(Message("t", bytes(1000)), made), bytes)
     refused = encode(Message("t", bytes(1001)), made)
     assert refused is AppendMessageStatus.MESSAGE_SIZE_EXCEEDED
 
 
-def test_a_record_may_exceed_max_message_size_by_64_kib():
-    """Topic and properties together may not be larger than RocketMQ allows."""
+def test_record_may_exceed_max_message_size_by_64_kib():
+    """As in RocketMQ, this limits topic and properties together."""
     made = encoder(max_message_size=1000)
     value = "v" * (32_767 - 23)
     topic = "t" * (1000 + 65_536 - 1000 - 32_767 - 88 - 4)
@@ -170,19 +170,19 @@ def test_a_record_may_exceed_max_message_size_by_64_kib():
     ],
     ids=str,
 )
-def test_what_no_field_can_hold_is_illegal(fields):
-    """A status, not an exception and never a damaged record."""
+def test_values_that_no_field_can_hold_are_illegal(fields):
+    """The encoder returns a status: it neither raises nor writes a damaged record."""
     assert encode(Message("t", b"x", **fields)) is AppendMessageStatus.MESSAGE_ILLEGAL
 
 
-def test_producers_hosts_are_remembered_up_to_a_limit():
-    """A producer per port for ever must not fill the memory."""
+def test_cache_of_producer_hosts_is_bounded():
+    """Producers with ever new ports must not fill the memory."""
     made = encoder()
     for port in range(5000):
         encode(Message("t", b"x", born_host=("10.0.0.1", port)), made)
     assert len(made._born_hosts) <= 4096
 
 
-def test_a_scope_id_is_no_part_of_an_address():
+def test_scope_id_is_not_part_of_an_address():
     """``fe80::1%eth0`` is stored as its 16 bytes."""
     assert encode_host(("fe80::1%eth0", 1)) == encode_host(("fe80::1", 1))

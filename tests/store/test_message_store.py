@@ -1,4 +1,4 @@
-"""Reads of a whole store: by queue offset, by time, by key, by place; on golden directories too."""
+"""Reads from a whole store: by queue offset, time, key and physical offset; also golden stores."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ GOLDEN = ["clean", "crashed", "crashed_torn", "propcrc", "replica", "replica_mas
 
 
 def config_of(path=DATA_DIR, **changes):
-    """Golden settings: 64 KiB files unless the directory says otherwise, 50 units a queue file."""
+    """Golden settings: files of 64 KiB unless the directory has others, 50 units a queue file."""
     return StoreConfig(
         data_dir=str(path),
         mapped_file_size_consume_queue=1_000,
@@ -42,7 +42,7 @@ def open_store(env, config, *, master=True):
 
 
 async def dispatch(env, store, feed=None):
-    """Dispatch all there is."""
+    """Dispatch the whole log."""
     dispatcher = RecordDispatcher(
         store.consume_queues,
         store.index_service,
@@ -63,7 +63,7 @@ def disk():
 
 @pytest.fixture
 async def store(disk, autojump_clock):
-    """Forty orders in two queues, tags A and B in turn, a key each, a second apart."""
+    """Forty orders in two queues, one second apart, each with a key and tag A or B."""
     env = fake_env(disk)
     store = open_store(env, config_of(mapped_file_size=FILE_SIZE))
     for number in range(40):
@@ -82,13 +82,13 @@ async def store(disk, autojump_clock):
 
 
 def bodies(store, result):
-    """The bodies that a result names."""
+    """The bodies of the messages in a result, as numbers."""
     records = result.records or [store.record_at(*place) for place in result.ranges]
     return [int(message_codec.decode(record).body) for record in records]
 
 
-async def test_messages_come_in_the_order_of_their_queue(store):
-    """Count, size and end bound a read; each says where to go on."""
+async def test_get_returns_messages_in_queue_order(store):
+    """Count, size and the queue's end limit a read; the result holds the offset to continue at."""
     result = store.get_message("orders", 1, 0, max_count=5)
     assert result.status is Status.FOUND
     assert bodies(store, result) == [1, 3, 5, 7, 9]
@@ -113,15 +113,15 @@ async def test_messages_come_in_the_order_of_their_queue(store):
         (("orders", 0, 2**62), Status.OFFSET_OVERFLOW_BADLY, 20),
     ],
 )
-async def test_what_is_not_there_has_a_name(store, place, status, next_offset):
-    """Every reason for nothing has its status, and a place to go on."""
+async def test_get_reports_why_it_returns_no_message(store, place, status, next_offset):
+    """Each reason has its own status, and the result has the offset to continue at."""
     result = store.get_message(*place)
     assert (result.status, result.next_begin_offset) == (status, next_offset)
     assert not result.ranges
 
 
-async def test_a_filter_passes_what_has_the_tag(store):
-    """Messages of other tags are passed over, and none is read twice or left out."""
+async def test_tag_filter_returns_only_messages_with_the_tag(store):
+    """Reads that continue at the next offset return no message twice and skip none."""
     result = store.get_message("orders", 0, 0, message_filter=TagFilter.parse("B"))
     assert bodies(store, result) == [2, 6, 10, 14, 18, 22, 26, 30, 34, 38]
     assert result.next_begin_offset == 20
@@ -135,8 +135,8 @@ async def test_a_filter_passes_what_has_the_tag(store):
     assert (nothing.status, nothing.next_begin_offset) == (Status.NO_MATCHED_MESSAGE, 20)
 
 
-async def test_a_tag_with_the_same_hash_does_not_pass(disk, autojump_clock):
-    """Aa and BB have one hash in Java; the exact comparison tells them apart."""
+async def test_tag_filter_rejects_another_tag_with_the_same_hash(disk, autojump_clock):
+    """In Java, Aa and BB have one hash code; the exact comparison distinguishes them."""
     env = fake_env(disk)
     store = open_store(env, config_of(mapped_file_size=FILE_SIZE))
     for tags in ("Aa", "BB", "Aa"):
@@ -146,8 +146,8 @@ async def test_a_tag_with_the_same_hash_does_not_pass(disk, autojump_clock):
     assert len(result.ranges) == len(result.records) == 1
 
 
-async def test_tags_behind_an_address_are_read_from_the_record(disk, autojump_clock):
-    """RocketMQ with enableConsumeQueueExt puts an address where the code of the tags would be."""
+async def test_tags_are_read_from_the_record_if_the_unit_holds_an_ext_address(disk, autojump_clock):
+    """RocketMQ with enableConsumeQueueExt stores an address in place of the tags code."""
     env = fake_env(disk)
     store = open_store(env, config_of(mapped_file_size=FILE_SIZE))
     queues = store.consume_queues
@@ -164,8 +164,8 @@ async def test_tags_behind_an_address_are_read_from_the_record(disk, autojump_cl
         assert result.next_begin_offset == 5
 
 
-async def test_offset_by_time_is_the_first_at_or_after(store):
-    """Before the first: the first; between: the next; behind the last: the end."""
+async def test_offset_by_time_is_the_first_at_or_after_it(store):
+    """A time after the last message returns the queue's end."""
     times = [store.store_time_of("orders", 0, offset) for offset in range(20)]
     assert times == sorted(times)
     assert store.offset_by_time("orders", 0, 0) == 0
@@ -176,8 +176,8 @@ async def test_offset_by_time_is_the_first_at_or_after(store):
     assert store.store_time_of("orders", 0, 20) == -1
 
 
-async def test_a_key_finds_its_messages(store):
-    """By key, newest first, in a time window, and no stranger of the same hash."""
+async def test_query_by_key_returns_matching_messages_newest_first(store):
+    """A time window and a count limit it; other keys with the same hash are left out."""
     assert [message_codec.decode(r).body for r in store.query_message("orders", "k7")] == [b"7"]
     found = [int(message_codec.decode(r).body) for r in store.query_message("orders", "all")]
     assert found == list(range(39, -1, -1))
@@ -189,16 +189,16 @@ async def test_a_key_finds_its_messages(store):
     assert len(store.query_message("orders", "all", max_count=3)) == 3
 
 
-async def test_a_place_that_is_no_record(store):
-    """Offsets inside a record, before the log and behind it give nothing."""
+async def test_record_at_returns_none_where_no_record_begins(store):
+    """This holds inside a record, before the log and after it."""
     assert store.record_at(1) is None
     assert store.record_at(-1) is None
     assert store.record_at(2**62) is None
     assert store.record_at(0, 5) is None
 
 
-async def test_what_was_read_is_read_after_a_restart(store, disk, autojump_clock):
-    """Clean stop or kill: the same queues, the same keys, and nothing twice."""
+async def test_queues_and_keys_are_the_same_after_a_restart(store, disk, autojump_clock):
+    """After a kill, each message is found once, and queue offsets continue."""
     before = {
         queue_id: bodies(store, store.get_message("orders", queue_id, 0)) for queue_id in (0, 1)
     }
@@ -212,8 +212,8 @@ async def test_what_was_read_is_read_after_a_restart(store, disk, autojump_clock
     assert result.queue_offset == 20
 
 
-async def test_the_feed_begins_where_a_restart_ended(disk, autojump_clock):
-    """A feed that opens after the log was read takes what is appended from then on."""
+async def test_feed_opened_after_a_catch_up_receives_later_messages(disk, autojump_clock):
+    """Earlier messages come from the log, later ones from the feed."""
     env = fake_env(disk)
     store = open_store(env, config_of(mapped_file_size=FILE_SIZE))
     append(store.commit_log, Message("t", b"1"))
@@ -225,8 +225,8 @@ async def test_the_feed_begins_where_a_restart_ended(disk, autojump_clock):
     assert bodies(store, store.get_message("t", 0, 0)) == [1, 2]
 
 
-async def test_offset_by_time_does_not_fall_into_a_gap(disk, autojump_clock):
-    """Queue offsets without a message have no time; what lies before them is found all the same."""
+async def test_offset_by_time_works_across_a_queue_offset_gap(disk, autojump_clock):
+    """Queue offsets without a message have no time, but the messages before them are found."""
     env = fake_env(disk)
     store = open_store(env, config_of(mapped_file_size=FILE_SIZE))
     times = {}
@@ -243,10 +243,10 @@ async def test_offset_by_time_does_not_fall_into_a_gap(disk, autojump_clock):
 
 
 @pytest.mark.parametrize("has_room_again", [False, True])
-async def test_a_stop_on_a_full_disk_loses_no_queue_a_message(
+async def test_stop_on_a_full_disk_loses_no_queue_unit(
     disk, autojump_clock, monkeypatch, has_room_again
 ):
-    """One queue could not be written, another could, further on in the log; then a clean stop."""
+    """Of two queues only the one with the later record could be written before the clean stop."""
     env = fake_env(disk)
     store = open_store(env, config_of(mapped_file_size=FILE_SIZE))
     for topic in ("full", "written"):
@@ -260,7 +260,7 @@ async def test_a_stop_on_a_full_disk_loses_no_queue_a_message(
         return write_tail(queue)
 
     monkeypatch.setattr(ConsumeQueue, "write_tail", fill_up)
-    for _ in range(2):  # the failed one comes last in the second
+    for _ in range(2):  # in the second pass the failed queue comes last
         with pytest.raises(DiskFullError):
             await _dispatch_once(store)
     assert store.max_offset_in_queue("written", 0) == 1
@@ -277,10 +277,10 @@ async def test_a_stop_on_a_full_disk_loses_no_queue_a_message(
 
 
 @pytest.mark.parametrize("is_reopened", [False, True])
-async def test_records_without_a_key_are_not_dispatched_again_for_the_index(
+async def test_records_without_keys_are_not_redispatched_for_the_index(
     disk, autojump_clock, is_reopened
 ):
-    """After a crash the index is content with what was flushed, keys or not."""
+    """The offset that an index flush covers also includes records without keys."""
     env = fake_env(disk)
     store = open_store(env, config_of(mapped_file_size=FILE_SIZE))
     append(store.commit_log, Message("t", b"x", properties={"KEYS": "k"}))
@@ -305,7 +305,7 @@ async def test_records_without_a_key_are_not_dispatched_again_for_the_index(
 
 
 async def _dispatch_once(store):
-    """Put what was not put yet, and commit."""
+    """Put all units that were not put yet, and commit."""
     queues = store.consume_queues
     offset = 0
     while (record := store.record_at(offset)) is not None:
@@ -319,15 +319,15 @@ async def _dispatch_once(store):
 
 
 def manifest_of(golden: Path, name: str):
-    """What RocketMQ read back of a directory."""
+    """What RocketMQ itself read from a golden directory."""
     recovered = golden / f"{name}.recovered.manifest.json"
     path = recovered if recovered.exists() else golden / f"{name}.manifest.json"
     return json.loads(path.read_text())
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-async def test_every_golden_message_is_found_in_every_way(golden, golden_copy, name):
-    """By topic, queue and offset; by key; by time; each with the manifest's values."""
+async def test_golden_messages_are_found_by_offset_key_and_time(golden, golden_copy, name):
+    """Each result has the manifest's values."""
     manifest = manifest_of(golden, name)
     env = real_env()
     store = open_store(env, config_of(golden_copy(name)), master=False)
@@ -372,14 +372,14 @@ async def test_every_golden_message_is_found_in_every_way(golden, golden_copy, n
 
 
 def expire_first_file(store):
-    """Take the log's first file away, as the expiry does."""
+    """Remove the log's first file, as expiry does."""
     taken = store.commit_log.mapped_file_queue.take_first()
     store.env.disk.remove(taken.path)
     taken.close()
 
 
 def drive(steps, *, before_read=lambda: None):
-    """Run a read's steps, and what happens before each; give the result and the steps' offsets."""
+    """Run a read's steps, each after ``before_read``; return the result and the steps' offsets."""
     offsets, answer = [], None
     while True:
         try:
@@ -410,8 +410,8 @@ async def long_store(disk, autojump_clock):
     return store
 
 
-async def test_only_what_has_to_be_read_is_a_step(long_store):
-    """Without a filter nothing is; with one all from the first match on, a queue's file at once."""
+async def test_only_filtered_reads_have_steps(long_store):
+    """There is one step for each file of the queue; it starts at the first match."""
     limits = {"max_count": 100, "max_size": 1 << 20}
     result, offsets = drive(long_store.get_message_steps("t", 0, 0, message_filter=None, **limits))
     assert (len(result.ranges), offsets) == (60, [])
@@ -425,8 +425,8 @@ async def test_only_what_has_to_be_read_is_a_step(long_store):
     assert bodies(long_store, result)[0] == int("3" * 100)
 
 
-async def test_files_that_expire_before_a_step_reads_them_are_passed_over(long_store):
-    """Their messages are gone, those behind are given, and nothing is skipped or made up."""
+async def test_read_skips_files_that_expire_before_its_step(long_store):
+    """The later messages are returned."""
     files = long_store.commit_log.mapped_file_queue.files
     expected, _ = drive(read_red(long_store))
     expire = iter([expire_first_file, lambda _store: None]).__next__
@@ -439,8 +439,8 @@ async def test_files_that_expire_before_a_step_reads_them_are_passed_over(long_s
     assert result.next_begin_offset == expected.next_begin_offset == 60
 
 
-async def test_a_read_of_which_all_expired_is_to_be_tried_again(long_store, monkeypatch):
-    """MESSAGE_WAS_REMOVING, as if the files had gone before."""
+async def test_read_whose_messages_all_expire_is_to_be_retried(long_store, monkeypatch):
+    """The status is MESSAGE_WAS_REMOVING, as if the files had expired before the read."""
     monkeypatch.setattr("hastore.store.queue.queue_read.RECORDS_READ_MAX", 3)
     result, offsets = drive(read_red(long_store), before_read=lambda: expire_first_file(long_store))
     assert len(offsets) == 1
@@ -448,8 +448,8 @@ async def test_a_read_of_which_all_expired_is_to_be_tried_again(long_store, monk
     assert result.next_begin_offset == 7
 
 
-async def test_a_queue_that_is_cut_between_two_steps_ends_the_read(long_store):
-    """What was found is given, and the next read begins where the queue does now."""
+async def test_read_ends_if_its_queue_expires_between_two_steps(long_store):
+    """Its next offset is the end of the units read so far, below the queue's new first one."""
     queue = long_store.consume_queues.find("t", 0)
 
     def cut():
@@ -464,8 +464,8 @@ async def test_a_queue_that_is_cut_between_two_steps_ends_the_read(long_store):
     assert result.next_begin_offset == 50 < result.min_offset
 
 
-async def test_what_comes_while_a_step_reads_is_seen(long_store):
-    """So whoever then waits for the queue to grow beyond the result has missed nothing."""
+async def test_read_sees_messages_that_arrive_during_a_step(long_store):
+    """A consumer that then waits for the queue to grow has missed none."""
 
     def one_more():
         append(long_store.commit_log, Message("t", b"1"))
@@ -476,8 +476,8 @@ async def test_what_comes_while_a_step_reads_is_seen(long_store):
     assert (result.next_begin_offset, result.max_offset) == (61, 61)
 
 
-async def test_a_search_by_time_goes_on_where_files_expire(long_store):
-    """What expired counts as earlier; the answer is an offset that is still there."""
+async def test_search_by_time_continues_when_files_expire(long_store):
+    """Expired messages count as earlier, so the result is an offset that still exists."""
     queue = long_store.consume_queues.find("t", 0)
     times = [long_store.store_time_of("t", 0, offset) for offset in range(60)]
     for asked in (0, times[5], times[58]):
@@ -495,8 +495,8 @@ async def test_a_search_by_time_goes_on_where_files_expire(long_store):
         assert found == expected
 
 
-async def test_a_filter_reads_a_bounded_number_of_records(disk, autojump_clock, monkeypatch):
-    """Strangers with the wanted tag's hash cost one read a bounded time, and none is skipped."""
+async def test_filtered_read_reads_a_bounded_number_of_records(disk, autojump_clock, monkeypatch):
+    """Other tags with the same hash cost no unbounded read, and no message is skipped."""
     monkeypatch.setattr("hastore.store.queue.queue_read.RECORDS_READ_MAX", 5)
     env = fake_env(disk)
     store = open_store(env, config_of(mapped_file_size=FILE_SIZE))

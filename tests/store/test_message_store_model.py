@@ -1,7 +1,7 @@
-"""Stores of every history equal a model: puts, rolls, restarts, kills, power cuts and expiry.
+"""Stores with random histories equal a model: puts, rolls, restarts, kills, power cuts, expiry.
 
-hypothesis makes up the history and asks the questions; what it found is shrunk to a few steps.  In
-`make soak`, or with HYPOTHESIS_PROFILE=nightly, thousands of them.
+Hypothesis generates the history and the queries, and shrinks a failure to a few steps. `make soak`,
+or HYPOTHESIS_PROFILE=nightly, runs thousands of them.
 """
 
 import pytest
@@ -19,8 +19,8 @@ from tests.support.store.message_store_model import StorePair, message_of
 
 TOPICS = ("orders", "%RETRY%group", "x")
 QUEUE_IDS = (0, 1)
-TAGS = (None, "red", "blue", "Aa", "BB")  # the last two have one hash code
-KEYS = ("k", "AaAa", "BBBB", "AaBB", "order-7", "käse")  # three share theirs
+TAGS = (None, "red", "blue", "Aa", "BB")  # the last two have the same hash code
+KEYS = ("k", "AaAa", "BBBB", "AaBB", "order-7", "käse")  # three have the same hash code
 EXPRESSIONS = (None, "*", "red", "red || blue", "Aa", "BB || red")
 TRANSACTIONS = (0, 0, 0, 0, TRANSACTION_PREPARED_TYPE, TRANSACTION_COMMIT_TYPE,
                 TRANSACTION_ROLLBACK_TYPE)  # fmt: skip
@@ -32,7 +32,7 @@ times_ms = st.integers(START_MS - 1_000, START_MS + 200_000)
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Steps of a store's life; every question is a step too."""
+    """Steps of a store's history; queries are steps too."""
 
     def __init__(self):
         super().__init__()
@@ -40,7 +40,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.number = 0
 
     def make(self, topic, queue_id, size, *, tag, names, sys_flag=0):
-        """A message like no other."""
+        """A message with a body that no other has."""
         self.number += 1
         body = (b"%d-" % self.number) * size
         uniq = f"U{self.number}" if self.number % 2 else None
@@ -138,14 +138,14 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.pair.reput.fault is None
 
     def teardown(self):
-        """At the end everything is read once more, before and after a last start."""
+        """Read everything once more, before and after a last kill."""
         self.pair.check_all(TOPICS, QUEUE_IDS, KEYS)
         self.pair.kill()
         self.pair.check_all(TOPICS, QUEUE_IDS, KEYS)
 
 
-def test_a_store_of_any_history_equals_its_model():
-    """Reads by queue, tag, key, id and time give what a search through a list gives."""
+def test_store_equals_its_model_after_any_history():
+    """Reads by queue, tag, key, id and time return what a search through a list returns."""
     run_state_machine_as_test(
         StoreMachine,
         settings=settings(max_examples=200, stateful_step_count=40, report_multiple_bugs=False),
@@ -154,8 +154,8 @@ def test_a_store_of_any_history_equals_its_model():
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_thousands_of_stores_equal_their_models():
-    """The same, 3,000 longer histories."""
+def test_store_equals_its_model_after_thousands_of_histories():
+    """Runs 3,000 longer histories."""
     run_state_machine_as_test(
         StoreMachine,
         settings=settings(max_examples=3_000, stateful_step_count=60, report_multiple_bugs=False),
@@ -167,8 +167,8 @@ def filled(pair, count, *, topic="x", key="k"):
         pair.put([message_of(topic, 0, b"%d" % number * 50, keys=[key])])
 
 
-def test_keys_are_found_after_a_power_cut_that_the_index_outlived():
-    """The log is shorter than what the index knows: new messages at the same offsets get theirs."""
+def test_keys_are_found_if_a_power_cut_leaves_the_index_ahead_of_the_log():
+    """New messages at the offsets of lost ones are found by their own keys."""
     pair = StorePair()
     filled(pair, 5, key="old")
     pair.dispatch()
@@ -178,8 +178,8 @@ def test_keys_are_found_after_a_power_cut_that_the_index_outlived():
     pair.check_all(TOPICS, QUEUE_IDS, ["k", "old"])
 
 
-def test_a_key_is_found_among_more_that_share_its_hash_than_are_asked_for():
-    """The newest candidates of the index are strangers; the one message of the key is older."""
+def test_query_skips_newer_messages_with_the_same_key_hash():
+    """More of them are newer than max_count; the one message with the key is older."""
     pair = StorePair()
     filled(pair, 1, key="AaAa")
     filled(pair, 9, key="BBBB")
@@ -187,8 +187,8 @@ def test_a_key_is_found_among_more_that_share_its_hash_than_are_asked_for():
     pair.check_query("x", "AaAa", 1, 0, 2**60)
 
 
-def test_a_first_power_cut_is_known_for_one():
-    """Before any flush a hole with sound records behind it is no damage: nothing was promised."""
+def test_first_power_cut_of_a_new_store_is_not_damage():
+    """Before the first flush, a hole before intact records breaks no promise."""
     for seed in range(20):
         pair = StorePair()
         filled(pair, 30)
@@ -196,8 +196,8 @@ def test_a_first_power_cut_is_known_for_one():
         pair.check_all(TOPICS, QUEUE_IDS, KEYS)
 
 
-def test_a_queue_whose_messages_have_all_expired_goes_on_counting_after_a_power_cut():
-    """Its units are on the disk before the last file of the log that tells its end is deleted."""
+def test_expired_queue_keeps_its_queue_offset_after_a_power_cut():
+    """Its units are on disk before expiry deletes the last log file that holds its messages."""
     pair = StorePair()
     filled(pair, 3, topic="orders")
     filled(pair, 60)

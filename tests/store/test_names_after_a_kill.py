@@ -1,7 +1,7 @@
-"""Files whose maker was killed before it synced their directory: the next start has it synced.
+"""A start after a kill syncs the directories of files that the killed process created.
 
-After kill -9 such a file is there, but a power cut would still take its name.  A queue whose file
-is lost begins at 0 again, beside records that say otherwise.
+After kill -9 such a file still exists, but a power cut could take its name. A queue whose file is
+lost begins at 0 again, although records hold higher queue offsets.
 """
 
 import pytest
@@ -21,8 +21,8 @@ def keeps_nothing():
     return False
 
 
-def test_a_queue_that_a_killed_process_made_outlives_a_power_cut():
-    """Its units were synced by the second process, and so was the name of its file."""
+def test_queue_created_by_a_killed_process_survives_a_power_cut():
+    """The second process syncs both its units and the name of its file."""
     disk = SimDisk(now_ms=lambda: 0)
     put(open_queues(disk), 0, 7)
     disk = disk.after_kill()
@@ -32,8 +32,8 @@ def test_a_queue_that_a_killed_process_made_outlives_a_power_cut():
 
 
 @pytest.mark.parametrize("last_exit_ok", [False, True])
-def test_directories_are_synced_after_a_kill_only(last_exit_ok):
-    """Of the queue, of its topic, and of all topics; a clean stop has done it."""
+def test_queue_directories_are_synced_only_after_a_kill(last_exit_ok):
+    """They are those of the queue, its topic and all topics; a clean stop has synced them."""
     disk = FakeDisk()
     store = open_queues(disk)
     put(store, 0, 7)
@@ -43,8 +43,8 @@ def test_directories_are_synced_after_a_kill_only(last_exit_ok):
     assert store.dirty_dirs() == expected
 
 
-def test_the_index_directory_is_synced_after_a_kill():
-    """By the start that cuts something off, or by the first flush; a second has nothing to do."""
+def test_first_index_flush_after_a_kill_syncs_the_directory():
+    """A second flush has nothing to do."""
     service = fake_service()
     service.put("t", ["k"], 0, 1)
     service.record_seen(0, 100)
@@ -57,8 +57,8 @@ def test_the_index_directory_is_synced_after_a_kill():
 
 
 @pytest.mark.parametrize("parent", ["", "/home/me"])
-def test_the_name_of_the_store_and_its_configuration_are_synced_after_a_kill(parent):
-    """An answer may rest on a topic whose file was renamed by a process that was killed then."""
+def test_store_and_config_directories_are_synced_after_a_kill(parent):
+    """An answer may depend on a topic whose file the killed process had just renamed."""
     disk, path = FakeDisk(), f"{parent}/d"
     for last_exit_ok in (True, False):
         disk.make_dirs(f"{path}/config")
@@ -71,8 +71,8 @@ def test_the_name_of_the_store_and_its_configuration_are_synced_after_a_kill(par
 
 
 @pytest.mark.parametrize("master", [True, False])
-def test_the_log_directory_is_synced_by_a_start_after_a_kill(master):
-    """Before anything is promised of what is in it."""
+def test_log_directory_is_synced_by_a_start_after_a_kill(master):
+    """Only then may the start report its files as durable."""
     disk = FakeDisk()
     store = recover(disk)
     open_log.append(store.log)

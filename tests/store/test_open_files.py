@@ -1,4 +1,4 @@
-"""How many descriptors an open log costs, and what is said when there are no more."""
+"""How many descriptors an open log needs, and the error when there are no more."""
 
 import logging
 import os
@@ -25,7 +25,7 @@ def soft_limit():
 
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_only_the_last_two_files_and_the_prepared_one_are_mapped(is_clean):
-    """A map is a second descriptor, so a long log must not map every file when it is opened."""
+    """A map is a second descriptor, so opening a long log must not map every file."""
     disk = FakeDisk()
     log = open_log(fake_env(disk))
     while log.max_offset < 5 * FILE_SIZE + FILE_SIZE // 2:
@@ -48,7 +48,7 @@ def test_only_the_last_two_files_and_the_prepared_one_are_mapped(is_clean):
     close(log)
 
 
-def test_a_real_file_opened_for_reading_can_be_synced(tmp_path, monkeypatch):
+def test_real_file_opened_for_reading_can_be_synced(tmp_path, monkeypatch):
     """After a kill every file is synced, also those that are not mapped."""
     disk = RealDisk()
     disk.create_file(str(tmp_path / "f"), FILE_SIZE).close()
@@ -61,8 +61,8 @@ def test_a_real_file_opened_for_reading_can_be_synced(tmp_path, monkeypatch):
     disk_file.close()
 
 
-def test_the_error_for_too_many_open_files_says_what_to_do(tmp_path, soft_limit):
-    """Who runs out of descriptors is told of both ways out."""
+def test_error_for_too_many_open_files_has_a_hint(tmp_path, soft_limit):
+    """It names both remedies."""
     with (tmp_path / "open").open("w") as last:
         soft_limit(last.fileno() + 1)
         with pytest.raises(DiskError) as caught:
@@ -70,8 +70,8 @@ def test_the_error_for_too_many_open_files_says_what_to_do(tmp_path, soft_limit)
     assert caught.value.hint == "raise ulimit -n, or use a larger --mapped-file-size"
 
 
-def test_a_node_may_open_as_many_files_as_it_may_ask_for(soft_limit):
-    """The soft limit, often 1024, is raised to the hard one."""
+def test_node_raises_its_file_limit_to_the_hard_limit(soft_limit):
+    """The soft limit is often only 1024."""
     soft_limit(1024)
     raise_file_limit(MasterConfig(store=StoreConfig(data_dir="d")))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -79,8 +79,8 @@ def test_a_node_may_open_as_many_files_as_it_may_ask_for(soft_limit):
 
 
 @pytest.mark.parametrize("wanted", [FILE_SIZE, 2 * FILE_SIZE, None])
-def test_a_sole_file_of_zeros_does_not_fix_the_file_size(wanted, caplog):
-    """A first file that a power cut left half allocated is removed; the size asked for counts."""
+def test_partly_allocated_first_file_does_not_fix_the_file_size(wanted, caplog):
+    """A power cut left it without data: it is removed, and the configured size applies."""
     disk = FakeDisk()
     disk.put(f"/d/commitlog/{0:020d}", bytes(FILE_SIZE + 512))
     with caplog.at_level(logging.INFO):
@@ -91,15 +91,15 @@ def test_a_sole_file_of_zeros_does_not_fix_the_file_size(wanted, caplog):
     assert disk.files() == {}
 
 
-def test_a_sole_file_of_zeros_that_is_whole_is_kept():
-    """A store that was started and got no message has its first file made already."""
+def test_fully_allocated_first_file_is_kept():
+    """A store that was started but received no message has its first file prepared."""
     disk = FakeDisk()
     disk.put(f"/d/commitlog/{0:020d}", bytes(FILE_SIZE))
     assert open_log(fake_env(disk)).mapped_file_queue.prepared is not None
 
 
-def test_a_name_that_leads_to_nothing_is_not_listed(tmp_path):
-    """A file may be removed between the listing and the look at it; a dead link is the same."""
+def test_list_dir_skips_names_without_a_file(tmp_path):
+    """A file may vanish between the listing and its stat call; a dangling link looks the same."""
     (tmp_path / "gone").symlink_to(tmp_path / "nothing")
     (tmp_path / "there").write_bytes(b"1")
     assert [entry.name for entry in RealDisk().list_dir(str(tmp_path))] == ["there"]

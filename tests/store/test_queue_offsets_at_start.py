@@ -1,4 +1,4 @@
-"""Queue offsets after a start: what a record or a consume queue may say, and what it may not."""
+"""Queue offsets after a start: which values in records and consume queues count."""
 
 import logging
 import struct
@@ -13,16 +13,16 @@ from tests.support.store.recovering import recover
 
 
 @pytest.mark.parametrize("text", ["7" * 5000, "1000000", "-3", "0", "x"])
-def test_a_senseless_batch_count_counts_as_one(text):
-    """A client's INNER_NUM neither keeps the store from opening nor skews the queue offsets."""
+def test_invalid_batch_count_counts_as_one(text):
+    """A client's INNER_NUM neither prevents a start nor skews the queue offsets."""
     disk = FakeDisk()
     log = open_log(fake_env(disk), mapped_file_size=16_384)
     append(log, sys_flag=0x80, properties={"INNER_NUM": text})
     assert append(open_log(fake_env(disk.kill()), mapped_file_size=None)).queue_offset == 1
 
 
-def test_a_queue_offset_beyond_any_field_is_not_noted():
-    """A record whose queue offset is the greatest there is leaves its queue usable."""
+def test_queue_offset_beyond_64_bits_is_not_recorded():
+    """A record with the largest possible queue offset leaves its queue usable."""
     table = TopicQueueTable()
     table.advance(b"t", 0, 2**63)
     assert table.queue_count == 0
@@ -30,8 +30,8 @@ def test_a_queue_offset_beyond_any_field_is_not_noted():
     assert table.find("t").next_offsets == {0: 2**63 - 1}
 
 
-def without_front():
-    """A killed master's disk: ten messages of an old topic, then others; the first file is gone."""
+def disk_without_first_file():
+    """A killed master's disk without its first log file, and the units of that file's messages."""
     disk = FakeDisk()
     log = open_log(fake_env(disk))
     units = [append(log, topic="old", queue_id=3) for _ in range(10)]
@@ -48,43 +48,43 @@ def put_consume_queue(disk, units, *, first=0, size=200, queue_id="3"):
     disk.put(f"{path}/{first * 20:020d}", data.ljust(size * 20, b"\0"))
 
 
-def test_a_queue_whose_records_are_deleted_goes_on_where_its_consume_queue_ends():
-    """Queue offsets must not begin at 0 again because the log's front is deleted."""
-    disk, units = without_front()
+def test_queue_without_records_continues_after_its_last_unit():
+    """Its queue offsets must not restart at 0 because the log's first file was deleted."""
+    disk, units = disk_without_first_file()
     put_consume_queue(disk, units)
     assert recover(disk).append(topic="old", queue_id=3).queue_offset == 10
 
 
-def test_a_consume_queue_of_several_files_counts_from_its_last_one_with_data():
-    """Its files are named by their byte offset; the last may have been made in advance."""
-    disk, units = without_front()
+def test_queue_offset_is_taken_from_the_last_queue_file_with_data():
+    """Files are named by their byte offset; the last one may have been created ahead."""
+    disk, units = disk_without_first_file()
     put_consume_queue(disk, units[:5], first=200, size=5)
     put_consume_queue(disk, units[5:9], first=205, size=5)
     put_consume_queue(disk, [], first=210, size=5)
     assert recover(disk).append(topic="old", queue_id=3).queue_offset == 209
 
 
-def test_units_of_records_that_the_log_has_not_are_passed_over():
-    """A consume queue may be ahead of a log that lost its tail, and may hold senseless units."""
-    disk, units = without_front()
+def test_units_without_a_record_in_the_log_are_skipped():
+    """A consume queue may be ahead of a log that lost its tail, or hold invalid units."""
+    disk, units = disk_without_first_file()
     put_consume_queue(disk, [*units[:7], (10**9, 200), (-1, 5), (5, 0)])
     put_consume_queue(disk, units, queue_id="x")
     disk.put("/d/consumequeue/note", b"1")
     assert recover(disk).append(topic="old", queue_id=3).queue_offset == 7
 
 
-def test_a_log_without_front_and_without_consume_queues_says_what_it_does_not_know(caplog):
-    """The queues begin at 0 again, and somebody must be told."""
-    disk, _ = without_front()
+def test_warns_if_queue_offsets_of_deleted_records_are_unknown(caplog):
+    """Without consume queues, the queues begin at 0 again."""
+    disk, _ = disk_without_first_file()
     with caplog.at_level(logging.WARNING):
         store = recover(disk)
     assert "queue_offsets_of_deleted_records_unknown" in caplog.text
     assert store.append(topic="old", queue_id=3).queue_offset == 0
 
 
-def test_nothing_is_said_of_a_log_whose_queues_or_whose_front_are_there(caplog):
-    """The warning is for what really is not known."""
-    disk, units = without_front()
+def test_no_warning_if_consume_queues_or_all_records_exist(caplog):
+    """Either is enough to know the queue offsets."""
+    disk, units = disk_without_first_file()
     put_consume_queue(disk, units)
     with caplog.at_level(logging.WARNING):
         recover(disk)

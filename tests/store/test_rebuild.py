@@ -1,4 +1,4 @@
-"""Consume queues and index built anew from the log, and what a kill in the middle of it leaves."""
+"""Rebuilding consume queues and index from the log, also after a kill in the middle."""
 
 import pytest
 from hypothesis import given
@@ -30,7 +30,7 @@ INDEX_ONLY = {"consume_queues": False, "index": True}
 
 
 def contents(path):
-    """The files of a golden store's part: queues by name, indexes in order (their names differ)."""
+    """One part's files in a golden store: queues by name, indexes in order (their names differ)."""
     files = sorted(file for file in path.rglob("*") if file.is_file())
     if path.name == "index":
         return [file.read_bytes() for file in files]
@@ -38,8 +38,8 @@ def contents(path):
 
 
 @pytest.mark.parametrize("name", ["clean", "propcrc", "replica", "crashed"])
-def test_what_is_built_from_a_golden_log_is_rocketmqs(golden, golden_copy, name):
-    """Every consume queue and every index file, byte for byte; nothing else is left over."""
+def test_rebuild_from_a_golden_log_equals_rocketmqs_files(golden, golden_copy, name):
+    """All consume queues and index files are equal byte for byte, and nothing is left over."""
     path = golden_copy(name)
     before = {entry.name for entry in path.iterdir()}
     config = StoreConfig(data_dir=str(path), **GOLDEN_CONFIG)
@@ -58,8 +58,8 @@ def test_what_is_built_from_a_golden_log_is_rocketmqs(golden, golden_copy, name)
     assert sum(seen) >= 50_000
 
 
-def test_the_parts_are_built_by_themselves(golden, golden_copy):
-    """What was not asked for is not touched."""
+def test_consume_queues_and_index_are_rebuilt_separately(golden, golden_copy):
+    """The other part is not touched."""
     path = golden_copy("clean")
     config = StoreConfig(data_dir=str(path), **GOLDEN_CONFIG)
     index = {file.name: file.read_bytes() for file in (path / "index").iterdir()}
@@ -70,8 +70,8 @@ def test_the_parts_are_built_by_themselves(golden, golden_copy):
     assert (path / "consumequeue" / "mine").read_text() == "kept"
 
 
-def a_store():
-    """A store with some of everything, cleanly stopped; and its model."""
+def stopped_store():
+    """The model of a cleanly stopped store with two topics, tags and keys."""
     pair = StorePair()
     for number in range(60):
         pair.clock.ms += 300
@@ -92,14 +92,14 @@ def a_store():
     return pair
 
 
-def derived(disk):
-    """All consume-queue files by path; all index files in order."""
+def derived_files(disk):
+    """All consume-queue files by path, and all index files in order."""
     queues = disk.files("/d/consumequeue/")
     return queues, list(disk.files("/d/index/").values())
 
 
-def reopened(pair, disk):
-    """The store on another disk, with every answer checked."""
+def reopen_and_check(pair, disk):
+    """Open the store on another disk, and check every answer."""
     pair.disk = disk
     pair.open()
     for topic in ("orders", "x"):
@@ -109,98 +109,98 @@ def reopened(pair, disk):
             pair.check_query(topic, key, 100, 0, 2**62)
 
 
-def test_a_store_is_the_same_after_a_rebuild():
-    """Killed, damaged or healthy before: the same files, and every answer right."""
-    pair = a_store()
-    expected = derived(pair.disk)
+def test_rebuild_restores_damaged_queues_and_index():
+    """The files equal the original ones, and every answer is right."""
+    pair = stopped_store()
+    expected = derived_files(pair.disk)
     disk = pair.disk.kill()
     for path in disk.files("/d/consumequeue/"):
         disk.inodes[f"/d/consumequeue/{path}"].cache[:3] = b"\xff\xff\xff"
     for path in disk.files("/d/index/"):
         disk.inodes[f"/d/index/{path}"].cache[30:200] = bytes(170)
     rebuild(fake_env(disk, pair.clock), "/d", CONFIG, consume_queues=True, index=True)
-    assert derived(disk) == expected
-    reopened(pair, disk.kill())
+    assert derived_files(disk) == expected
+    reopen_and_check(pair, disk.kill())
 
 
-def test_what_was_built_is_on_the_disk():
-    """A power cut right behind it changes nothing."""
-    pair = a_store()
-    expected = derived(pair.disk)
+def test_rebuilt_files_are_on_disk():
+    """A power cut right after the rebuild changes nothing."""
+    pair = stopped_store()
+    expected = derived_files(pair.disk)
     disk = pair.disk.kill()
     rebuild(fake_env(disk, pair.clock), "/d", CONFIG, consume_queues=True, index=True)
-    assert derived(disk.cut_power()) == expected
+    assert derived_files(disk.cut_power()) == expected
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_a_kill_at_any_step_leaves_a_whole_store(monkeypatch, is_clean):
-    """Before and behind each rename and removal: it opens, every answer is right, nothing lost."""
-    pair = a_store()
+def test_kill_at_any_step_leaves_a_complete_store(monkeypatch, is_clean):
+    """Before and after each rename and removal the store opens, and every answer is right."""
+    pair = stopped_store()
     disk = pair.disk.kill()
     if not is_clean:
         disk.put("/d/abort", b"1")
-    left = []
+    snapshots = []
 
     def around(method):
         def call(self, *arguments):
             if self is disk:
-                left.append(self.kill())
+                snapshots.append(self.kill())
             method(self, *arguments)
             if self is disk:
-                left.append(self.kill())
+                snapshots.append(self.kill())
 
         return call
 
     for name in ("rename", "remove_tree", "write_file"):
         monkeypatch.setattr(FakeDisk, name, around(getattr(FakeDisk, name)))
     rebuild(fake_env(disk, pair.clock), "/d", CONFIG, consume_queues=True, index=True)
-    assert len(left) >= 14
-    for after in left:
-        reopened(pair, after.kill())
+    assert len(snapshots) >= 14
+    for after in snapshots:
+        reopen_and_check(pair, after.kill())
         pair.store.close(clean=False)
-        # And a rebuild of what was left finds its way too.
+        # Another rebuild from this state works too.
         rebuild(fake_env(after, pair.clock), "/d", CONFIG, consume_queues=True, index=True)
         assert not [path for path in after.inodes if ".old-" in path or "rebuild.tmp" in path]
-        reopened(pair, after.kill())
+        reopen_and_check(pair, after.kill())
 
 
-def test_a_full_disk_changes_nothing():
-    """The error comes out, the old ones stay, and the next rebuild works."""
-    pair = a_store()
+def test_full_disk_leaves_the_old_files():
+    """The error is raised, and the next rebuild works."""
+    pair = stopped_store()
     disk = pair.disk.kill()
-    expected = derived(disk)
+    expected = derived_files(disk)
     disk.fail("pwrite", disk_full())
     with pytest.raises(DiskFullError):
         rebuild(fake_env(disk, pair.clock), "/d", CONFIG, consume_queues=True, index=True)
-    assert derived(disk) == expected
+    assert derived_files(disk) == expected
     disk.heal()
     rebuild(fake_env(disk, pair.clock), "/d", CONFIG, consume_queues=True, index=True)
-    assert derived(disk) == expected
-    reopened(pair, disk.kill())
+    assert derived_files(disk) == expected
+    reopen_and_check(pair, disk.kill())
 
 
-def test_a_running_node_is_left_alone():
-    """The lock says so."""
-    pair = a_store()
+def test_rebuild_of_a_running_node_is_refused():
+    """The node holds the store's lock."""
+    pair = stopped_store()
     disk = pair.disk.kill()
-    expected = derived(disk)
+    expected = derived_files(disk)
     lock = StoreLock.take(disk, "/d")
     with pytest.raises(StoreLockedError):
         rebuild(fake_env(disk), "/d", CONFIG, **INDEX_ONLY)
-    assert derived(disk) == expected
+    assert derived_files(disk) == expected
     lock.release(clean=False)
 
 
-def test_a_bare_log_is_no_store():
-    """There is nothing to build beside it."""
+def test_log_without_a_store_is_refused():
+    """Queues and index belong in the store's directory, but there is none."""
     disk = FakeDisk()
     disk.put("/logs/00000000000000000000", bytes(4096))
     with pytest.raises(NotAStoreError, match="without the store"):
         rebuild(fake_env(disk), "/logs", CONFIG, **INDEX_ONLY)
 
 
-def test_a_queue_without_a_record_in_the_log_is_kept():
-    """Its next message must not have a queue offset again that was given out before."""
+def test_queue_without_records_in_the_log_is_kept():
+    """Its next message must not get a queue offset that was used before."""
     pair = StorePair()
     for number in range(100):
         topic = "gone" if number < 20 else "orders"
@@ -223,8 +223,8 @@ def test_a_queue_without_a_record_in_the_log_is_kept():
     assert result.queue_offset == 20
 
 
-def test_damage_in_the_log_is_passed_over():
-    """And counted; what lies behind it is built."""
+def test_damaged_records_are_skipped_and_counted():
+    """The records after the damage are dispatched."""
     builder = LogBuilder().fill(10)
     data = builder.flipped(builder.offsets[4] + 4)
     disk = FakeDisk()
@@ -234,8 +234,8 @@ def test_damage_in_the_log_is_passed_over():
     assert report.end_offset == builder.end
 
 
-def test_an_empty_log_gives_empty_directories():
-    """A store of which everything is gone."""
+def test_rebuild_of_an_empty_log_creates_empty_directories():
+    """All messages of the store have been lost."""
     disk = FakeDisk()
     disk.put("/d/commitlog/00000000000000000000", bytes(4096))
     report = rebuild(fake_env(disk), "/d", CONFIG, consume_queues=True, index=True)
@@ -244,8 +244,8 @@ def test_an_empty_log_gives_empty_directories():
     assert disk.exists("/d/consumequeue")
 
 
-def test_nothing_is_put_back_where_nothing_is_missing():
-    """What is there counts; an old one beside it is for the next rebuild to remove."""
+def test_old_directory_is_restored_only_if_the_new_one_is_missing():
+    """Otherwise the new one counts; the next rebuild removes the old one."""
     disk = FakeDisk()
     disk.put("/d/index/a", b"new")
     disk.put("/d/index.old-1", b"a file")
@@ -260,7 +260,7 @@ def test_nothing_is_put_back_where_nothing_is_missing():
 
 
 class Recorder:
-    """Takes what a dispatcher puts."""
+    """Records what a dispatcher puts."""
 
     def __init__(self):
         self.units, self.keys = [], []
@@ -283,8 +283,8 @@ texts = st.text(alphabet="ab ä\x01\x02", max_size=5)
     keys=texts,
     delay=st.sampled_from(["", "0", "3", "99", "-1", "x"]),
 )
-def test_the_rules_are_those_of_a_running_node(*, topic, sys_flag, tags, uniq_key, keys, delay):
-    """What a record gives here is what the dispatcher of a node makes of it."""
+def test_derive_agrees_with_record_dispatcher(*, topic, sys_flag, tags, uniq_key, keys, delay):
+    """It returns the unit and the keys that a node's dispatcher puts."""
     raw = f"TAGS\x01{tags}\x02UNIQ_KEY\x01{uniq_key}\x02KEYS\x01{keys}\x02DELAY\x01{delay}\x02"
     check = RecordCheck(
         RecordKind.MESSAGE, 200, "", 3, 7, sys_flag, 1000, topic.encode(), raw.encode(), False

@@ -1,4 +1,4 @@
-"""Recovery by checkpoint and consume queues: what is on disk is trusted, or the node stops."""
+"""Recovery by checkpoint and consume queues: flushed bytes must be intact, or the node stops."""
 
 import itertools
 
@@ -19,8 +19,8 @@ BODY = b"x" * 200
 def written(count=8, *, flushed=4, clean=False, gap_ms=10_000):
     """A stopped master's disk, each record's offset, and the log's end.
 
-    The first ``flushed`` records were flushed and dispatched, the others only written.  Half way
-    there is a pause of ten seconds, so that what is old and what is young differ.
+    The first ``flushed`` records were flushed and dispatched, the others only written. A pause of
+    ``gap_ms`` separates the two groups, so that the first ones count as settled.
     """
     disk = FakeDisk()
     store = recover(disk)
@@ -39,7 +39,7 @@ def written(count=8, *, flushed=4, clean=False, gap_ms=10_000):
 
 
 def images(disk):
-    """All files but the two that say that a process was here."""
+    """All files except ``abort`` and ``lock``, which show that a process was here."""
     return {name: data for name, data in disk.files("/d/").items() if name not in ("abort", "lock")}
 
 
@@ -47,8 +47,8 @@ def images(disk):
 
 
 @both_roles
-def test_after_a_kill_everything_is_there_and_on_disk(master):
-    """What was only in the page cache is written again and synced; the checkpoint may say so."""
+def test_start_after_a_kill_recovers_and_syncs_everything(master):
+    """Bytes that may be only in the page cache are written again; the checkpoint covers them."""
     disk, offsets, end = written()
     store = recover(disk, master=master)
     assert store.log.max_offset == store.log.flushed_offset == end
@@ -65,8 +65,8 @@ def test_after_a_kill_everything_is_there_and_on_disk(master):
     assert contents["t0", 0] == dict(enumerate([*offsets[::2], end][: 5 if master else 4]))
 
 
-def test_after_a_clean_stop_nothing_is_written():
-    """All is on disk and dispatched; no byte is read twice, none is written."""
+def test_start_after_a_clean_stop_writes_nothing():
+    """The whole log is on disk and dispatched, so nothing is synced or dispatched again."""
     disk, _, end = written(clean=True)
     disk.syncs.clear()
     store = recover(disk)
@@ -76,8 +76,8 @@ def test_after_a_clean_stop_nothing_is_written():
     assert store.append(topic="t1").queue_offset == 4
 
 
-def big(files=10, *, clean=False, settled=True):
-    """A disk with a log of several files, old but for its end."""
+def long_log(files=10, *, clean=False, settled=True):
+    """A disk with a log of several files; only its last records are recent."""
     disk = FakeDisk()
     store = recover(disk)
     while store.log.max_offset < (files - 1) * FILE_SIZE + 2_000:
@@ -97,15 +97,15 @@ def big(files=10, *, clean=False, settled=True):
 
 
 def files_read(disk):
-    """The log files of which more was read than a first record."""
+    """The log files of which more than the first record was read."""
     read = disk.bytes_read.items()
     return [path for path, size in read if "/commitlog/" in path and size > 1_000]
 
 
 @both_roles
-def test_a_long_log_is_read_from_its_last_settled_file_on(master):
-    """Of nine older files only the first records are looked at, and not of all."""
-    disk, end = big()
+def test_long_log_is_walked_from_its_last_settled_file(master):
+    """Of the nine older files, at most the first record is read."""
+    disk, end = long_log()
     disk = disk.kill()
     store = recover(disk, master=master)
     assert store.log.max_offset == end
@@ -118,18 +118,18 @@ def test_a_long_log_is_read_from_its_last_settled_file_on(master):
 
 
 @both_roles
-def test_a_clean_log_is_read_from_its_third_last_file_on(master):
-    """RocketMQ's normal recovery."""
-    disk, end = big(clean=True)
+def test_cleanly_stopped_log_is_walked_from_its_third_last_file(master):
+    """This is RocketMQ's normal recovery."""
+    disk, end = long_log(clean=True)
     disk = disk.kill()
     recover(disk, master=master)
     walked = files_read(disk)
     assert sorted(walked) == [log_name(end - back * FILE_SIZE) for back in (2, 1, 0)]
 
 
-def test_a_log_that_was_never_dispatched_is_walked_from_its_start():
-    """As one that an older hastore wrote: queue offsets are nowhere else."""
-    disk, _ = big(settled=False)
+def test_log_that_was_never_dispatched_is_walked_from_its_start():
+    """So are logs of older hastore versions: only the records hold the queue offsets."""
+    disk, _ = long_log(settled=False)
     store = recover(disk)
     assert store.report.redispatch_from == 0
     count = len(store.bodies())
@@ -137,9 +137,9 @@ def test_a_log_that_was_never_dispatched_is_walked_from_its_start():
     assert store.append(BODY, topic="orders").queue_offset == count
 
 
-def test_consume_queues_that_are_behind_move_the_walk_back():
-    """Never is a record left out that the consume queues do not know."""
-    disk, _ = big(clean=True)
+def test_walk_begins_earlier_if_consume_queues_lag():
+    """Every record without a unit is dispatched again."""
+    disk, _ = long_log(clean=True)
     for path in sorted(p for p in disk.inodes if "/consumequeue/" in p)[1:]:
         disk.remove(path)
     store = recover(disk)
@@ -150,9 +150,9 @@ def test_consume_queues_that_are_behind_move_the_walk_back():
     assert len(store.queue_contents()["orders", 0]) == len(store.bodies())
 
 
-def test_lost_consume_queues_are_built_again():
-    """Their directory was removed: everything is dispatched again."""
-    disk, _ = big(clean=True)
+def test_lost_consume_queues_are_rebuilt():
+    """Their directory was removed, so the whole log is dispatched again."""
+    disk, _ = long_log(clean=True)
     for path in [p for p in disk.inodes if "/consumequeue/" in p]:
         disk.remove(path)
     store = recover(disk)
@@ -162,7 +162,7 @@ def test_lost_consume_queues_are_built_again():
 
 
 def test_consume_queues_ahead_of_the_log_are_cut():
-    """What they know of records that did not survive is dropped."""
+    """Units of records that did not survive are dropped."""
     disk = FakeDisk()
     store = recover(disk)
     for number in range(6):
@@ -180,8 +180,8 @@ def test_consume_queues_ahead_of_the_log_are_cut():
     assert len(store.queue_contents()["orders", 0]) == 4
 
 
-def test_queue_units_that_a_power_cut_took_are_dispatched_again():
-    """Other queues may know younger records: the time of the flush counts, not the last unit."""
+def test_queue_units_lost_in_a_power_cut_are_dispatched_again():
+    """Other queues may hold later units, so the time of the queue flush decides."""
     disk = FakeDisk()
     store = recover(disk)
     for number in range(20):
@@ -208,8 +208,8 @@ def test_queue_units_that_a_power_cut_took_are_dispatched_again():
 
 @both_roles
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
-def test_a_flipped_byte_below_the_boundary_is_never_trimmed(master, clean):
-    """Any byte of any flushed record, also of the last one: the node stops and names the place."""
+def test_flipped_byte_below_the_flushed_offset_is_never_trimmed(master, clean):
+    """The start fails and names the record's offset, also for the last flushed record."""
     disk, offsets, end = written(clean=clean)
     flushed = end if clean else offsets[4]
     starts = [*offsets, end]
@@ -227,8 +227,8 @@ def test_a_flipped_byte_below_the_boundary_is_never_trimmed(master, clean):
 
 
 @both_roles
-def test_a_log_that_lost_its_end_is_refused(master):
-    """Zeros where flushed records were are no end of the log."""
+def test_log_that_lost_flushed_records_at_its_end_is_refused(master):
+    """Zeros in place of flushed records are not the log's end."""
     disk, offsets, end = written()
     poke(disk, offsets[2], bytes(end - offsets[2]))
     with pytest.raises(LogDamagedError, match=f"on disk up to {offsets[4]}") as caught:
@@ -237,9 +237,9 @@ def test_a_log_that_lost_its_end_is_refused(master):
 
 
 @both_roles
-def test_a_missing_last_file_is_refused(master):
-    """The checkpoint knows that there was more."""
-    disk, end = big(clean=True)
+def test_missing_last_file_is_refused(master):
+    """The checkpoint's flushed offset shows that the log was longer."""
+    disk, end = long_log(clean=True)
     disk.remove(log_name(end))
     with pytest.raises(LogDamagedError, match=f"on disk up to {end}") as caught:
         recover(disk, master=master)
@@ -247,8 +247,8 @@ def test_a_missing_last_file_is_refused(master):
 
 
 @both_roles
-def test_a_missing_log_is_refused(master):
-    """An empty commitlog/ beside a checkpoint that says otherwise is no new store."""
+def test_missing_log_is_refused(master):
+    """An empty commitlog/ beside a checkpoint with a flushed offset is not a new store."""
     disk, _, end = written(clean=True)
     disk.remove(log_name(0))
     with pytest.raises(LogDamagedError, match=f"on disk up to {end}"):
@@ -258,9 +258,9 @@ def test_a_missing_log_is_refused(master):
 
 
 @both_roles
-def test_a_file_missing_in_the_middle_is_refused(master):
-    """Named with the file that should be there."""
-    disk, _ = big(clean=True)
+def test_file_missing_in_the_middle_is_refused(master):
+    """The error names the missing file."""
+    disk, _ = long_log(clean=True)
     disk.remove(log_name(4 * FILE_SIZE))
     with pytest.raises(LogDamagedError, match=f"{4 * FILE_SIZE:020d} is missing") as caught:
         recover(disk, master=master)
@@ -270,8 +270,8 @@ def test_a_file_missing_in_the_middle_is_refused(master):
 @both_roles
 @pytest.mark.parametrize("files", [(9, 8), (9, 7), (9, 0), (8, 2)])
 def test_swapped_files_are_refused(master, files):
-    """Sound records, right checksums, wrong places: each says where it stands."""
-    disk, _ = big(clean=True)
+    """Their records are intact, but each holds another physical offset."""
+    disk, _ = long_log(clean=True)
     one, other = (log_name(number * FILE_SIZE) for number in files)
     first, second = disk.inodes[one].seen(), disk.inodes[other].seen()
     disk.put(one, second)
@@ -283,17 +283,17 @@ def test_swapped_files_are_refused(master, files):
 
 @both_roles
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
-def test_a_copy_of_an_older_file_is_refused(master, clean):
-    """A stale file under the last one's name, with records that pass their checksums."""
-    disk, end = big(clean=clean)
+def test_copy_of_an_older_file_is_refused(master, clean):
+    """It replaces the last file, with records that pass their checksums."""
+    disk, end = long_log(clean=clean)
     disk.put(log_name(end), disk.inodes[log_name(3 * FILE_SIZE)].seen())
     with pytest.raises(LogDamagedError, match="bad-physic-offset"):
         recover(disk, master=master)
 
 
 @both_roles
-def test_an_older_state_of_the_last_file_is_refused(master):
-    """Put back from a backup: all sound, but not all."""
+def test_older_version_of_the_last_file_is_refused(master):
+    """A backup was restored: its records are intact, but some are missing."""
     disk, offsets, end = written(clean=True)
     poke(disk, offsets[6], bytes(end - offsets[6]))
     with pytest.raises(LogDamagedError, match="empty") as caught:
@@ -303,9 +303,9 @@ def test_an_older_state_of_the_last_file_is_refused(master):
 
 @both_roles
 @pytest.mark.parametrize("size", [FILE_SIZE - 1, 100, FILE_SIZE + 1])
-def test_a_file_of_another_size_is_refused(master, size):
-    """Never made longer or shorter without being told."""
-    disk, _ = big(clean=True)
+def test_file_of_another_size_is_refused(master, size):
+    """A start never extends or shortens such a file."""
+    disk, _ = long_log(clean=True)
     for number in (9, 5):
         changed = disk.kill()
         image = changed.inodes[log_name(number * FILE_SIZE)].seen()
@@ -315,8 +315,8 @@ def test_a_file_of_another_size_is_refused(master, size):
 
 
 @both_roles
-def test_what_cannot_be_read_stops_the_start(master):
-    """A bad sector is an error that names the file; nothing is changed, the lock is given up."""
+def test_unreadable_log_file_stops_the_start(master):
+    """The error names the file, nothing is changed, and the lock is released."""
     disk, _, _ = written()
     before = images(disk)
 
@@ -327,13 +327,13 @@ def test_what_cannot_be_read_stops_the_start(master):
     assert disk.locked == set()
 
 
-# -- above it ------------------------------------------------------------------------------------
+# -- holes above the durable boundary ------------------------------------------------------------
 
 
 @both_roles
 @pytest.mark.parametrize("lost", [4, 5, 6, 7])
-def test_a_hole_above_the_boundary_ends_the_log(master, lost):
-    """A power cut under ASYNC_FLUSH: a lost sector, sound records behind it; all that is cut."""
+def test_log_is_cut_at_a_hole_above_the_flushed_offset(master, lost):
+    """A power cut under ASYNC_FLUSH can lose one sector; intact records after it are cut too."""
     disk, offsets, end = written()
     tail = disk.inodes[log_name(0)].seen()[offsets[lost] : end]
     poke(disk, offsets[lost] + 20, bytes(60))
@@ -347,7 +347,7 @@ def test_a_hole_above_the_boundary_ends_the_log(master, lost):
     assert disk.inodes[log_name(0)].durable[offsets[lost] :] == bytes(FILE_SIZE - offsets[lost])
     assert store.checkpoint.flushed_offset == offsets[lost]
     if master:
-        store.append(BODY[:-1], topic="other")  # one byte shorter than what stood there
+        store.append(BODY[:-1], topic="other")  # one byte shorter than the old record
     else:
         store.append_data(offsets[lost], tail[:10])
     again = recover(disk.kill(), master=master)
@@ -356,8 +356,8 @@ def test_a_hole_above_the_boundary_ends_the_log(master, lost):
 
 
 @both_roles
-def test_a_hole_over_several_files_is_cut_in_all_of_them(master):
-    """Sound files behind a hole go, and are kept in trimmed/."""
+def test_cut_at_a_hole_clears_all_later_files(master):
+    """The intact records after the hole are kept in trimmed/."""
     disk = FakeDisk()
     store = recover(disk)
     store.append(BODY)
@@ -384,8 +384,8 @@ def test_a_hole_over_several_files_is_cut_in_all_of_them(master):
     assert recover(disk.kill(), master=master).report.trimmed is None
 
 
-def test_after_a_clean_stop_nothing_above_the_boundary_is_trimmed_if_it_is_sound():
-    """All that a clean stop leaves was on disk, whatever an older checkpoint says."""
+def test_intact_records_are_never_trimmed_after_a_clean_stop():
+    """A clean stop flushes everything, whatever the checkpoint says: a bad record is damage."""
     disk, offsets, _ = written()
     disk.remove("/d/abort")  # as if an older hastore had stopped cleanly
     poke(disk, offsets[5] + 20, bytes(60))
@@ -393,8 +393,8 @@ def test_after_a_clean_stop_nothing_above_the_boundary_is_trimmed_if_it_is_sound
         recover(disk)
 
 
-def test_without_a_checkpoint_the_strict_rule_holds():
-    """Nothing says what was on disk, so a bad record with a sound one behind it is damage."""
+def test_bad_record_is_damage_without_a_checkpoint():
+    """The flushed offset is unknown, so a bad record before an intact one may have been flushed."""
     disk, offsets, _ = written()
     disk.remove("/d/checkpoint")
     poke(disk, offsets[5] + 20, bytes(60))
@@ -402,11 +402,11 @@ def test_without_a_checkpoint_the_strict_rule_holds():
         recover(disk)
 
 
-# -- a slave's own ends --------------------------------------------------------------------------
+# -- incomplete records and fillers of a slave ---------------------------------------------------
 
 
-def test_a_slave_that_was_flushed_in_the_middle_of_a_record_goes_on_at_its_start():
-    """Its boundary lies wherever a frame ended; the rest of the record comes again."""
+def test_slave_flushed_inside_a_record_resumes_at_its_start():
+    """Any frame's end can become its flushed offset; the master sends the record again."""
     source, offsets, end = written()
     data = source.inodes[log_name(0)].seen()[:end]
     for size in range(offsets[3], offsets[4]):
@@ -427,8 +427,8 @@ def test_a_slave_that_was_flushed_in_the_middle_of_a_record_goes_on_at_its_start
             assert after.bytes() == data
 
 
-def test_a_damaged_record_before_a_slaves_cut_is_not_taken_for_the_cut():
-    """Every byte of the records that were flushed whole is vouched for."""
+def test_damage_before_a_slaves_incomplete_record_is_not_trimmed():
+    """Checksums cover every byte of the records that were flushed completely."""
     source, offsets, end = written()
     data = source.inodes[log_name(0)].seen()[:end]
     disk = FakeDisk()
@@ -445,8 +445,8 @@ def test_a_damaged_record_before_a_slaves_cut_is_not_taken_for_the_cut():
 
 
 @pytest.mark.parametrize("size_byte", [0, 1, 2, 3])
-def test_a_damaged_size_of_the_last_record_is_no_cut(size_byte):
-    """It claims to go on beyond the boundary, but it ends there."""
+def test_damaged_size_of_the_last_record_is_not_an_incomplete_record(size_byte):
+    """The size reaches beyond the flushed offset, but the record ended exactly there."""
     disk, offsets, _ = written(clean=True)
     poke(disk, offsets[-1] + size_byte, b"\x7f")
     for master in (True, False):
@@ -456,9 +456,9 @@ def test_a_damaged_size_of_the_last_record_is_no_cut(size_byte):
 
 
 @pytest.mark.parametrize("received", [3, 8, 9, 100, None])
-def test_a_slave_that_was_flushed_inside_a_filler_starts(received):
-    """Its end goes back to the BLANK, below its boundary, as often as it starts."""
-    source, _ = big(2, clean=True)
+def test_slave_flushed_inside_a_blank_starts(received):
+    """Each start moves its log's end back to the BLANK, below the flushed offset."""
+    source, _ = long_log(2, clean=True)
     blank = max(
         offset
         for offset in range(FILE_SIZE)
@@ -479,8 +479,8 @@ def test_a_slave_that_was_flushed_inside_a_filler_starts(received):
     assert slave.bytes()[:FILE_SIZE] == data
 
 
-def test_an_empty_slave_that_learned_where_its_log_begins_starts():
-    """Nothing was written yet, whatever the checkpoint says."""
+def test_empty_slave_with_a_known_log_start_starts():
+    """Nothing was written yet, although the checkpoint holds a flushed offset."""
     disk = FakeDisk()
     slave = recover(disk, master=False)
     assert not slave.log.append_data(5 * FILE_SIZE, memoryview(b"x"))
@@ -493,17 +493,17 @@ def test_an_empty_slave_that_learned_where_its_log_begins_starts():
 # -- RocketMQ's checkpoint -----------------------------------------------------------------------
 
 
-def by_rocketmq(disk, physic_ms, logics_ms=None):
+def put_rocketmq_checkpoint(disk, physic_ms, logics_ms=None):
     head = b"".join(ms.to_bytes(8) for ms in (physic_ms, logics_ms or physic_ms, 0))
     disk.put("/d/checkpoint", head.ljust(4096, b"\0"))
 
 
 @both_roles
-def test_rocketmqs_physic_time_is_a_boundary(master):
-    """Damage before records of that time is damage; behind it, it is what a crash leaves."""
+def test_rocketmqs_physic_time_bounds_what_was_flushed(master):
+    """A hole before records of that time is damage; after it, a crash may have left the hole."""
     disk, offsets, _ = written()
     flushed_ms = FakeClock().ms + 4
-    by_rocketmq(disk, flushed_ms)
+    put_rocketmq_checkpoint(disk, flushed_ms)
     below, above = disk.kill(), disk.kill()
     poke(below, offsets[2] + 20, bytes(60))
     with pytest.raises(LogDamagedError, match="an intact record follows"):
@@ -514,23 +514,23 @@ def test_rocketmqs_physic_time_is_a_boundary(master):
     assert store.report.trimmed.sound_offset == offsets[6]
 
 
-def test_the_last_record_is_damaged_if_rocketmq_had_flushed_it():
-    """Its own store time is older than the checkpoint's."""
+def test_bad_last_record_is_damage_if_rocketmq_had_flushed_it():
+    """Its own store time is earlier than the checkpoint's."""
     disk, offsets, _ = written(4)
-    by_rocketmq(disk, FakeClock().ms + 100)
+    put_rocketmq_checkpoint(disk, FakeClock().ms + 100)
     poke(disk, offsets[3] + 100, b"\xff")
     with pytest.raises(LogDamagedError, match="its store time says") as caught:
         recover(disk)
     assert caught.value.physic_offset == offsets[3]
 
 
-# -- a disk that forgets -------------------------------------------------------------------------
+# -- failed syncs --------------------------------------------------------------------------------
 
 
-def forgetful(disk, *, is_ext4=False):
-    """Have what the disk shows count as written, as after a failed sync of it.
+def mark_cache_clean(disk, *, is_ext4=False):
+    """Mark the contents of the page cache as written, as a failed sync does.
 
-    On ext4 nothing written to such a block gets there before it was read from the disk again.
+    On ext4, writes to such a block reach the disk only after it was read from the disk again.
     Returns the paths of the files that are forgotten from now on.
     """
     for inode in disk.inodes.values():
@@ -543,7 +543,7 @@ def forgetful(disk, *, is_ext4=False):
     def check_clean(forget):
         inode = disk.inodes[forget.path]
         written = inode.durable if inode.clean is None else inode.clean
-        assert inode.seen() == written, "what is dirty is not forgotten"
+        assert inode.seen() == written, "dirty pages must not be forgotten"
         forgotten.append(forget.path)
 
     disk.before("forget", check_clean)
@@ -552,12 +552,12 @@ def forgetful(disk, *, is_ext4=False):
 
 @both_roles
 @pytest.mark.parametrize("is_ext4", [False, True])
-def test_what_a_failed_sync_left_off_the_disk_is_written_again(master, is_ext4):
-    """fsyncgate: the cache shows the bytes, the next sync says yes, the disk has others."""
+def test_bytes_lost_by_a_failed_sync_are_written_again(master, is_ext4):
+    """fsyncgate: the cache holds the bytes and the next sync succeeds, but the disk lacks them."""
     disk, offsets, end = written()
     inode = disk.inodes[log_name(0)]
     inode.durable = inode.durable[: offsets[4]] + bytes(FILE_SIZE - offsets[4])
-    forgetful(disk, is_ext4=is_ext4)
+    mark_cache_clean(disk, is_ext4=is_ext4)
     store = recover(disk, master=master)
     assert store.log.flushed_offset == end
     after = recover(disk.cut_power(), master=master)
@@ -566,8 +566,8 @@ def test_what_a_failed_sync_left_off_the_disk_is_written_again(master, is_ext4):
 
 
 @both_roles
-def test_zeros_that_a_failed_sync_left_off_the_disk_are_written_again(master):
-    """A start trims, its sync fails, the cache shows zeros; the next start does not believe it."""
+def test_trim_lost_by_a_failed_sync_is_written_again(master):
+    """The sync of a trim fails, and the cache holds zeros that the disk does not have."""
     disk, offsets, _ = written()
     poke(disk, offsets[6] + 20, bytes(60))
     dead = disk.inodes[log_name(0)].seen()
@@ -576,7 +576,7 @@ def test_zeros_that_a_failed_sync_left_off_the_disk_are_written_again(master):
         recover(disk, master=master)
     disk = disk.kill()
     disk.inodes[log_name(0)].durable = dead
-    forgetful(disk)
+    mark_cache_clean(disk)
     store = recover(disk, master=master)
     assert store.log.max_offset == offsets[6]
     assert disk.inodes[log_name(0)].durable[offsets[6] :] == bytes(FILE_SIZE - offsets[6])
@@ -584,8 +584,8 @@ def test_zeros_that_a_failed_sync_left_off_the_disk_are_written_again(master):
 
 
 @pytest.mark.parametrize("is_blank", [False, True], ids=["torn", "blank"])
-def test_what_a_failed_sync_left_behind_the_log_is_forgotten(is_blank):
-    """The log ends at its boundary; what the cache shows behind it may be on no disk."""
+def test_cached_bytes_after_the_log_are_forgotten(is_blank):
+    """A failed sync may have left bytes after the log's end in the cache that are not on disk."""
     disk = FakeDisk()
     store = recover(disk)
     for _ in range(8):
@@ -599,7 +599,7 @@ def test_what_a_failed_sync_left_behind_the_log_is_forgotten(is_blank):
     code = b"\xcb\xd4\x31\x94" if is_blank else bytes(4)
     poke(disk, end, (FILE_SIZE - end).to_bytes(4, "big") + code)
     disk.inodes[log_name(0)].durable = synced
-    forgotten = forgetful(disk, is_ext4=True)
+    forgotten = mark_cache_clean(disk, is_ext4=True)
     after = recover(disk, master=False)
     assert after.log.max_offset == after.log.flushed_offset == end
     inode = disk.inodes[log_name(0)]
@@ -609,18 +609,18 @@ def test_what_a_failed_sync_left_behind_the_log_is_forgotten(is_blank):
 
 
 @both_roles
-def test_a_log_that_changes_while_it_is_opened_is_not_believed(master):
-    """What a failed sync left off the disk may go from memory, too; the next start ends before."""
+def test_log_that_changes_during_the_start_is_refused(master):
+    """The cache may drop bytes that a failed sync left off the disk; the next start ends there."""
     disk, offsets, _ = written()
     inode = disk.inodes[log_name(0)]
     inode.durable = inode.durable[: offsets[6]] + bytes(FILE_SIZE - offsets[6])
 
     def evict(opening):
-        """The kernel drops clean pages just before they are read to be written again."""
+        """Let the kernel drop clean pages just before they are read to be written again."""
         if opening.is_writable:
             inode.cache[:] = inode.clean = inode.durable
 
-    forgetful(disk)
+    mark_cache_clean(disk)
     disk.before("open_file", evict, path="/commitlog/")
     with pytest.raises(DiskError, match=f"changed at offset {offsets[6]} while") as caught:
         recover(disk, master=master)
@@ -630,12 +630,12 @@ def test_a_log_that_changes_while_it_is_opened_is_not_believed(master):
     assert after.bodies() == [BODY] * 6
 
 
-def test_what_is_behind_a_log_that_rocketmq_had_flushed_is_forgotten():
-    """Its checkpoint is younger than all records: nothing is written again."""
+def test_cached_bytes_after_a_log_flushed_by_rocketmq_are_forgotten():
+    """Its checkpoint is later than all records, so nothing is written again."""
     disk, _, end = written()
-    by_rocketmq(disk, FakeClock().ms + 100_000)
+    put_rocketmq_checkpoint(disk, FakeClock().ms + 100_000)
     poke(disk, end, b"\x00\x00\x00\x70torn")
-    forgotten = forgetful(disk, is_ext4=True)
+    forgotten = mark_cache_clean(disk, is_ext4=True)
     store = recover(disk)
     assert store.log.max_offset == end
     assert log_name(0) in forgotten
@@ -645,8 +645,8 @@ MIB = 1024 * 1024
 
 
 @attrs.define
-class NotingFile:
-    """A file of ``size`` bytes that says what was done with it."""
+class RecordingFile:
+    """A file of ``size`` bytes that records each call."""
 
     size: int
     read: list = attrs.field(factory=list)
@@ -678,9 +678,9 @@ class NotingFile:
         (20 * MIB + 77, 20 * MIB + 77, (20 * MIB, 20 * MIB + 77)),
     ],
 )
-def test_whole_pages_are_written_again_and_all_behind_them_is_forgotten(start, stop, written_again):
-    """Each byte is read, forgotten, written, in this order; what is written is not forgotten."""
-    file = NotingFile(20 * MIB + 77)
+def test_write_again_writes_whole_pages_and_forgets_the_rest(start, stop, written_again):
+    """Each page is read, forgotten and written, in this order; written pages are not forgotten."""
+    file = RecordingFile(20 * MIB + 77)
     write_again(file, start, stop)
     writes = [(begin, end) for what, begin, end in file.done if what == "write"]
     assert writes == file.read

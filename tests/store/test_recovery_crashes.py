@@ -1,4 +1,4 @@
-"""Recovery that is itself killed, cut off from power, or refused by the disk: the same end each."""
+"""Recovery that is killed, loses power, or meets disk errors: the next one always completes."""
 
 import contextlib
 import random
@@ -21,9 +21,9 @@ BODY = b"x" * 200
 
 
 def with_hole(*, flushed=3):
-    """A crashed disk: a hole behind the durable boundary, sound records in three files behind it.
+    """A crashed disk with a hole above the durable boundary and intact records after it.
 
-    Gives the disk, where the hole is, and all bytes from there on.
+    Return the disk, the offset of the damaged record, and all bytes of the log.
     """
     disk = FakeDisk()
     store = recover(disk)
@@ -43,7 +43,7 @@ def with_hole(*, flushed=3):
 
 
 def cut_in_a_record():
-    """A crashed slave's disk whose boundary lies in the middle of its last record."""
+    """A crashed slave's disk whose flushed offset lies inside its last record."""
     source = FakeDisk()
     store = recover(source)
     for _ in range(4):
@@ -61,7 +61,7 @@ scenes = pytest.mark.parametrize("scene", SCENES)
 
 
 def assert_recovered(disk, end, image, *, master):
-    """The log ends at ``end``, holds what it held, and every byte cut off is kept somewhere."""
+    """Check that the log ends at ``end`` and is unchanged, and that all trimmed bytes are kept."""
     store = recover(disk, master=master)
     assert store.log.max_offset == store.checkpoint.flushed_offset == end
     log = b"".join(data for _, data in sorted(disk.files().items()))
@@ -90,8 +90,8 @@ def operations_of(scene, *, master):
 @scenes
 @both_roles
 @pytest.mark.parametrize("power", [False, True], ids=["kill", "power-cut"])
-def test_a_recovery_killed_at_any_operation_is_done_by_the_next(scene, master, power):
-    """Between any two disk operations, and in the middle of each write."""
+def test_next_recovery_completes_one_killed_at_any_operation(scene, master, power):
+    """The kill comes between two disk operations, or in the middle of a write."""
     disk, end, image = SCENES[scene]()
     count = len(operations_of(scene, master=master))
     assert count > 8
@@ -107,8 +107,8 @@ def test_a_recovery_killed_at_any_operation_is_done_by_the_next(scene, master, p
 
 
 @both_roles
-def test_a_recovery_killed_again_and_again_comes_to_its_end(master):
-    """Each start gets a little further than the one before."""
+def test_recovery_completes_after_repeated_kills(master):
+    """Each start is killed one operation later than the one before."""
     disk, end, image = with_hole()
     rng = random.Random(5)
     for dies_at in range(len(operations_of("hole", master=master))):
@@ -121,7 +121,7 @@ def test_a_recovery_killed_again_and_again_comes_to_its_end(master):
 
 @attrs.define(eq=False)
 class RefusingDisk(DyingDisk):
-    """Refuses one operation with an error, and goes on."""
+    """Fails one operation with an error, and continues."""
 
     error: type = DiskFullError
 
@@ -134,8 +134,8 @@ class RefusingDisk(DyingDisk):
 @scenes
 @both_roles
 @pytest.mark.parametrize("error", [DiskError, DiskFullError])
-def test_a_disk_that_refuses_any_operation_loses_nothing(scene, master, error):
-    """The start fails with the disk's own words, gives the lock up, and the next one succeeds."""
+def test_disk_error_in_any_operation_loses_nothing(scene, master, error):
+    """The start fails with the disk's error and releases the lock, and the next one succeeds."""
     disk, end, image = SCENES[scene]()
     for refused in range(len(operations_of(scene, master=master))):
         trying = RefusingDisk.of(disk, refused, 100)
@@ -145,7 +145,7 @@ def test_a_disk_that_refuses_any_operation_loses_nothing(scene, master, error):
             recover(trying, master=master)
         except error as caught:
             refusal = str(caught)
-        if refusal is None:  # the checkpoint is written by and by then
+        if refusal is None:  # on a full disk, the checkpoint is written later
             assert (error, "/checkpoint" in trying.operations[refused]) == (DiskFullError, True)
         else:
             assert "refused" in refusal
@@ -157,7 +157,7 @@ def test_a_disk_that_refuses_any_operation_loses_nothing(scene, master, error):
 
 
 @st.composite
-def lives(draw):
+def histories(draw):
     steps = st.sampled_from(["append", "append", "append", "flush", "queues", "dispatch", "batch"])
     return draw(
         st.lists(
@@ -172,8 +172,8 @@ def lives(draw):
     )
 
 
-def live(store, steps, rng, bodies):
-    """Do what the steps say; gives how many messages were flushed by them."""
+def run_steps(store, steps, rng, bodies):
+    """Run the steps on a store, and return how many messages they flushed."""
     flushed = 0
     for step in steps:
         if step == "append":
@@ -194,20 +194,20 @@ def live(store, steps, rng, bodies):
     return flushed
 
 
-@given(lives())
-def test_a_store_that_lives_and_dies_at_random_keeps_what_it_said(all_lives):
-    """Nothing that was flushed is ever lost, what is lost is the end, and the queues agree.
+@given(histories())
+def test_random_stops_and_crashes_lose_no_flushed_message(history):
+    """The model is a list of bodies.
 
-    The model is a list of bodies: the store may lose its last ones if they were not flushed, never
-    others, and its queues, once dispatch has caught up, hold exactly what the log holds.
+    The store may lose only bodies at the list's end that were not flushed. After dispatch has
+    caught up, the queues hold exactly the log's messages.
     """
     disk = FakeDisk()
     bodies = []
     clock = FakeClock()
-    for steps, end, seed in all_lives:
+    for steps, end, seed in history:
         rng = random.Random(seed)
         store = recover(disk, clock=clock)
-        flushed = max(len(bodies), live(store, steps, rng, bodies))
+        flushed = max(len(bodies), run_steps(store, steps, rng, bodies))
         if end == "power":
             disk = disk.cut_power(lambda rng=rng: rng.random() < 0.5)
         else:
@@ -229,8 +229,8 @@ def test_a_store_that_lives_and_dies_at_random_keeps_what_it_said(all_lives):
         disk, bodies = disk.kill(), found
 
 
-def test_a_stale_record_never_comes_back():
-    """Cut, and then written over by a shorter record that ends where a cut record began."""
+def test_stale_record_never_reappears():
+    """A shorter record overwrites trimmed ones, and ends where one of them began."""
     disk, hole, _ = with_hole()
     store = recover(disk)
     size = store.append(b"y" * 200, topic="t0").next_offset - hole

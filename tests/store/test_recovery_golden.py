@@ -1,4 +1,4 @@
-"""RocketMQ's own stores, with its consume queues and checkpoints, opened by hastore's recovery."""
+"""RocketMQ's own stores, with consume queues and checkpoints, opened by hastore's recovery."""
 
 import json
 
@@ -59,7 +59,7 @@ def rows_of(wanted):
 
 
 def check_queue_ends(store, wanted, *, master):
-    """Each queue ends where RocketMQ's does, and there a master goes on."""
+    """Check that each queue ends where RocketMQ's does, and that a master continues there."""
     ends = {(q["topic"], q["queueId"]): q["maxOffset"] for q in wanted["queues"] if q["maxOffset"]}
     assert {(q.topic, q.queue_id): q.max_offset for q in store.queues} == ends
     if master:
@@ -69,8 +69,8 @@ def check_queue_ends(store, wanted, *, master):
 
 @both_roles
 @pytest.mark.parametrize("name", CRASHED)
-def test_a_crashed_store_recovers_to_rocketmqs_messages(golden, golden_copy, name, master):
-    """Exactly the messages, the end and the queues that RocketMQ's own recovery gives."""
+def test_crashed_store_recovers_to_rocketmqs_messages(golden, golden_copy, name, master):
+    """Messages, log end and queues equal those of RocketMQ's own recovery."""
     wanted = manifest(golden, name)
     store = recover(golden_copy(name), master=master)
     assert stored(store.log) == rows_of(wanted)
@@ -80,8 +80,8 @@ def test_a_crashed_store_recovers_to_rocketmqs_messages(golden, golden_copy, nam
 
 
 @both_roles
-def test_torn_properties_are_torn(golden, golden_copy, master):
-    """RocketMQ keeps that record, with damaged properties; hastore does not, nor its unit."""
+def test_record_with_torn_properties_is_trimmed(golden, golden_copy, master):
+    """RocketMQ keeps that record with damaged properties; hastore drops it and its unit."""
     wanted = rows_of(manifest(golden, "crashed_torn_props"))
     store = recover(golden_copy("crashed_torn_props"), master=master)
     assert stored(store.log) == wanted[:-1]
@@ -92,8 +92,8 @@ def test_torn_properties_are_torn(golden, golden_copy, master):
 
 @both_roles
 @pytest.mark.parametrize("name", ["clean", "propcrc", "replica", "replica_master"])
-def test_a_clean_store_opens_as_it_is(golden, golden_copy, name, master):
-    """All messages, nothing trimmed, no byte of log or queues changed."""
+def test_clean_store_opens_unchanged(golden, golden_copy, name, master):
+    """All messages are there, nothing is trimmed, and no byte of log or queues changes."""
     path = golden_copy(name)
     wanted = manifest(golden, name)
     before = {file: file.read_bytes() for file in path.glob("co[mn]*/**/*") if file.is_file()}
@@ -106,8 +106,8 @@ def test_a_clean_store_opens_as_it_is(golden, golden_copy, name, master):
     assert {file: file.read_bytes() for file in before} == before
 
 
-def test_a_crashed_store_starts_where_the_checkpoint_says(golden, golden_copy):
-    """The walk leaves out the files whose first record was flushed and dispatched long before."""
+def test_crashed_store_is_walked_from_its_checkpoint(golden, golden_copy):
+    """Files are skipped if the next one's first record was flushed and dispatched long before."""
     path = golden_copy("crashed")
     checkpoint = StoreCheckpoint.open(real_env().disk, str(path))
     records = [r for r in manifest(golden, "crashed")["records"] if r["type"] == "MSG"]
@@ -129,7 +129,7 @@ def test_a_crashed_store_starts_where_the_checkpoint_says(golden, golden_copy):
 
 @pytest.mark.parametrize("name", CRASHED)
 def test_damage_that_rocketmq_had_flushed_is_refused(golden, golden_copy, name):
-    """A record that its checkpoint's physic time covers, with sound ones behind it."""
+    """The checkpoint's physic time covers the damaged record, and intact records follow it."""
     path = golden_copy(name)
     checkpoint = StoreCheckpoint.open(real_env().disk, str(path))
     records = [r for r in manifest(golden, name)["records"] if r["type"] == "MSG"]
@@ -146,8 +146,8 @@ def test_damage_that_rocketmq_had_flushed_is_refused(golden, golden_copy, name):
 
 
 @pytest.mark.parametrize("name", CRASHED)
-def test_a_recovered_store_is_hastores_own_then(golden, golden_copy, name):
-    """A second start, after a kill, knows the boundary as an offset, and changes nothing."""
+def test_second_start_of_a_recovered_store_changes_nothing(golden, golden_copy, name):
+    """After a kill, the start reads the flushed offset from hastore's own checkpoint."""
     path = golden_copy(name)
     first = recover(path)
     end = first.log.max_offset

@@ -1,4 +1,4 @@
-"""A long start says in the log how far it is; a short one, and one on a strange clock, do not."""
+"""A long start logs its progress; a short one does not. The clock may be set back meanwhile."""
 
 import itertools
 import logging
@@ -18,7 +18,7 @@ both_roles = pytest.mark.parametrize("master", [True, False], ids=["master", "sl
 
 @attrs.define(eq=False)
 class PacedClock(FakeClock):
-    """A wall clock that each look at it moves on."""
+    """A wall clock that advances with each reading."""
 
     step_ms: int = 5_000
 
@@ -29,7 +29,7 @@ class PacedClock(FakeClock):
 
 @pytest.fixture
 def events(caplog):
-    """The events of a name, as the pairs that they have."""
+    """Returns the logged events of a name, with their progress fields."""
     caplog.set_level(logging.INFO, logger="hastore")
 
     def of(name):
@@ -44,7 +44,7 @@ def events(caplog):
 
 
 def without_checkpoint():
-    """The disk of a store of twelve files of which nothing but the log is left."""
+    """The disk of a store of twelve files that has lost all but its log."""
     disk = FakeDisk()
     store = recover(disk)
     while store.log.max_offset <= (FILES - 1) * FILE_SIZE + FILE_SIZE // 2:
@@ -59,28 +59,28 @@ def without_checkpoint():
     return left, end
 
 
-def test_a_first_open_without_a_checkpoint_says_how_far_it_is(events):
-    """What is read of all that there is; then the last two files, written and checked again."""
+def test_first_start_without_a_checkpoint_reports_its_progress(events):
+    """It reads the whole log, then writes the last two files again and checks them."""
     disk, end = without_checkpoint()
     store = recover(disk, clock=PacedClock())
     assert store.log.max_offset == end
-    told = events("recovering")
+    reported = events("recovering")
     whole, doubtful = FILES * FILE_SIZE, end - (FILES - FILES_MAPPED) * FILE_SIZE
-    assert [(pairs["step"], pairs["total_bytes"]) for pairs in told] == [
+    assert [(pairs["step"], pairs["total_bytes"]) for pairs in reported] == [
         *[("reading", whole)] * FILES,
         ("writing again", doubtful),
         *[("checking again", doubtful)] * FILES_MAPPED,
     ]
-    for number, pairs in enumerate(told[:FILES]):  # a file is a single read here
+    for number, pairs in enumerate(reported[:FILES]):  # a file is a single read here
         assert number * FILE_SIZE < pairs["done_bytes"] <= (number + 1) * FILE_SIZE
-    for pairs in told:
+    for pairs in reported:
         assert pairs["percent"] == 100 * pairs["done_bytes"] // pairs["total_bytes"]
     store.close(clean=False)
 
 
 @both_roles
-def test_a_short_start_says_nothing_of_it(events, master):
-    """Where less than five seconds pass."""
+def test_short_start_reports_no_progress(events, master):
+    """It takes less than five seconds."""
     disk, end = without_checkpoint()
     store = recover(disk, master=master, clock=PacedClock(step_ms=100))
     assert store.log.max_offset == end
@@ -88,28 +88,28 @@ def test_a_short_start_says_nothing_of_it(events, master):
     store.close(clean=False)
 
 
-def test_progress_begins_its_five_seconds_again_when_the_clock_is_set_back():
-    """It is neither told all the time then, nor not for an hour."""
+def test_progress_interval_restarts_when_the_clock_is_set_back():
+    """Otherwise each step would log its progress, or none would for an hour."""
     now_s = iter([1000.0, 1004.9, 1005.0, 1009.9, 500.0, 504.9, 505.0])
-    told = []
-    progress = Progress(lambda it: told.append(it.percent), lambda: next(now_s), size=1_000)
+    reported = []
+    progress = Progress(lambda it: reported.append(it.percent), lambda: next(now_s), size=1_000)
     counts = []
     for _ in range(6):
         progress.advance(100)
-        counts.append(len(told))
+        counts.append(len(reported))
     assert counts == [0, 1, 1, 1, 1, 2]
-    assert told == [20, 60]
+    assert reported == [20, 60]
 
 
-def test_progress_says_nothing_once_all_is_done():
-    """The end is said elsewhere; and work of no size has no progress."""
+def test_progress_does_not_report_completion():
+    """The end is logged elsewhere, and work of size 0 has no progress."""
     now_s = itertools.count(0, 10)
-    told = []
-    progress = Progress(lambda it: told.append(it.done), lambda: next(now_s), size=2)
+    reported = []
+    progress = Progress(lambda it: reported.append(it.done), lambda: next(now_s), size=2)
     for _ in range(4):
         progress.advance(1)
-    assert told == [1]
+    assert reported == [1]
     progress.begin("checking again", 0)
     progress.advance(1)
-    assert told == [1]
+    assert reported == [1]
     assert progress.percent == 100

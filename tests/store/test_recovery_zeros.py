@@ -1,4 +1,4 @@
-"""Records that end in zeros, with sound ones behind them: a power cut's holes, or a value's end."""
+"""Records that end in zeros before intact ones: a hole of a power cut, or a value's end."""
 
 import pytest
 
@@ -10,7 +10,7 @@ SECTOR_SIZE = 512
 
 
 def slave_with(log, *, flushed, clean=False):
-    """A stopped slave's disk that has a log; below ``flushed`` it was on the disk."""
+    """A stopped slave's disk with a log that was flushed up to ``flushed``."""
     disk = FakeDisk()
     store = recover(disk, master=False)
     store.append_data(0, bytes(log.data[:flushed]))
@@ -24,7 +24,7 @@ def slave_with(log, *, flushed, clean=False):
 
 
 def log_of(*texts, prop_crc=False, body=b"x" * 50):
-    """A log of one message for each properties text."""
+    """A log with one message for each properties text."""
     log = LogBuilder(file_size=FILE_SIZE, prop_crc=prop_crc)
     for text in texts:
         log.add(body, properties_raw=text)
@@ -32,7 +32,7 @@ def log_of(*texts, prop_crc=False, body=b"x" * 50):
 
 
 def master_with(count, *, flushed, prop_crc=True):
-    """A killed master's disk, and where each record begins."""
+    """A killed master's disk, each record's offset, and the log's end."""
     disk = FakeDisk()
     store = recover(disk, append_prop_crc=prop_crc)
     offsets = []
@@ -48,8 +48,8 @@ def master_with(count, *, flushed, prop_crc=True):
 
 @pytest.mark.parametrize("zeros", [12, 20])
 @pytest.mark.parametrize("number", [4, 5, 6])
-def test_a_record_whose_checksum_a_power_cut_took_ends_the_log(number, zeros):
-    """Nothing vouches for it any more; what stands behind it was never said to be on disk."""
+def test_log_is_cut_at_a_record_that_lost_its_checksum(number, zeros):
+    """No checksum covers the record any more, and the records after it were not flushed."""
     disk, offsets = master_with(8, flushed=4)
     poke(disk, offsets[number + 1] - zeros, bytes(zeros))
     store = recover(disk)
@@ -58,8 +58,8 @@ def test_a_record_whose_checksum_a_power_cut_took_ends_the_log(number, zeros):
     assert store.report.trimmed.physic_offset == offsets[number]
 
 
-def test_a_record_that_lost_a_sector_at_its_end_ends_the_log():
-    """The part of a value that was there may end anywhere; its zeros end where a sector does."""
+def test_log_is_cut_at_a_record_that_lost_a_sector_at_its_end():
+    """A value may be torn at any byte, but the lost zeros end where a sector ends."""
     log = log_of(b"A\x01first\x02", b"A\x01second\x02")
     size = SECTOR_SIZE - log.end % SECTOR_SIZE
     log.add(b"x" * (size - 91 - len("orders") - 40), properties_raw=b"A\x01" + b"v" * 37 + b"\x02")
@@ -79,8 +79,8 @@ def test_a_record_that_lost_a_sector_at_its_end_ends_the_log():
     [b"A\x011\x02B\x01ends in\0", b"A\x01\0\0\0\0", b"", b"A\x01sound\x02"],
     ids=["a value ends in zero", "a value of zeros", "no properties", "sound"],
 )
-def test_a_value_may_end_in_zeros(text, flushed):
-    """RocketMQ 4.9.3 to 5.1.4 writes no separator behind the last: such a record is kept."""
+def test_record_whose_properties_end_in_zeros_is_kept(text, flushed):
+    """RocketMQ 4.9.3 to 5.1.4 writes no separator after the last property."""
     log = log_of(b"A\x01first\x02", text, b"A\x01behind\x02")
     assert log.offsets[2] % SECTOR_SIZE
     disk = slave_with(log, flushed=(log.offsets[1], log.end)[flushed == 3])
@@ -89,8 +89,8 @@ def test_a_value_may_end_in_zeros(text, flushed):
     assert len(store.bodies()) == 3
 
 
-def test_what_was_on_disk_and_what_a_clean_stop_left_is_not_doubted():
-    """There is no hole that a power cut could have left."""
+def test_flushed_record_that_ends_in_zeros_is_kept():
+    """After a flush or a clean stop, the zeros cannot be a power cut's hole."""
     log = log_of(b"A\x01first\x02", b"B\x02" + bytes(20), b"A\x01behind\x02")
     for flushed, clean in ((log.end, False), (log.offsets[1], True)):
         store = recover(slave_with(log, flushed=flushed, clean=clean), master=False)
@@ -99,8 +99,8 @@ def test_what_was_on_disk_and_what_a_clean_stop_left_is_not_doubted():
     assert store.log.max_offset == log.offsets[1]
 
 
-def test_records_without_checksum_and_properties_are_walked_as_fast(monkeypatch):
-    """Their length of properties is two zeros, which is no reason to look at each alone."""
+def test_records_without_checksum_and_properties_are_walked_fast(monkeypatch):
+    """Their properties length is two zeros, but that alone must not cost extra reads."""
     disk, offsets = master_with(40, flushed=0, prop_crc=False)
     reads = disk.reads
     store = recover(disk, append_prop_crc=False)

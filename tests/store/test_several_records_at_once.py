@@ -1,7 +1,8 @@
-"""Several records in one write: a batch, what a slave received.  All of it, or none, or a prefix.
+"""Several records in one write, a batch or a slave's data: all are written, or a prefix, or none.
 
-A kill in the middle of a large memcpy through the map left a hole with sound records behind it
-(found by the soak test: 1,000,000 messages, the slave killed every 5 s), so they are not copied.
+A kill in the middle of a large memcpy through the map left a hole before intact records (found by
+the soak test: 1,000,000 messages, the slave killed every 5 s), so several records are written by
+pwrite instead.
 """
 
 import pytest
@@ -17,11 +18,11 @@ BATCH = [Message("t", bytes([number]) * 150) for number in range(12)]
 
 
 class KilledError(Exception):
-    """The process is no more."""
+    """The process was killed."""
 
 
-def a_batch():
-    """The bytes of a master's batch, and where its records begin."""
+def batch_bytes():
+    """The bytes of a master's batch, its record offsets, and its end."""
     log = open_log()
     result = append(log, BATCH)
     return all_bytes(log), [*result.batch_offsets, log.max_offset]
@@ -36,9 +37,9 @@ def write(log, data, *, master):
 
 @pytest.mark.parametrize("master", [True, False])
 @pytest.mark.parametrize("reached", [0, 1, 17, 250, 251, 1000, 2500])
-def test_a_kill_in_the_middle_leaves_the_whole_records_before_it(master, reached):
-    """The next process finds each record that had come whole, and trims the one that had not."""
-    data, starts = a_batch()
+def test_kill_during_a_write_leaves_only_complete_records(master, reached):
+    """The next process finds each record that was written completely, and trims the torn one."""
+    data, starts = batch_bytes()
     disk = FakeDisk()
     disk.fail("pwrite", KilledError(), reaches=reached)
     log = open_log(fake_env(disk), master=master)
@@ -50,9 +51,9 @@ def test_a_kill_in_the_middle_leaves_the_whole_records_before_it(master, reached
 
 
 @pytest.mark.parametrize("master", [True, False])
-def test_a_failed_write_leaves_the_log_as_it_was(master):
-    """No position moves, no byte stays, and the same records go in once the disk is well again."""
-    data, _ = a_batch()
+def test_failed_write_leaves_the_log_unchanged(master):
+    """No position moves, no byte stays, and the write succeeds once the disk works again."""
+    data, _ = batch_bytes()
     disk = FakeDisk()
     disk.fail("pwrite", disk_full(), reaches=1000)
     log = open_log(fake_env(disk), master=master)
@@ -65,8 +66,8 @@ def test_a_failed_write_leaves_the_log_as_it_was(master):
     assert all_bytes(log) == data
 
 
-def test_a_single_message_goes_through_the_map():
-    """One record and nothing behind it needs no order, and a copy is cheaper than a call."""
+def test_single_message_is_written_through_the_map():
+    """One record needs no write order, and a copy is cheaper than a system call."""
     disk = FakeDisk()
     disk.fail("pwrite", KilledError())
     log = open_log(fake_env(disk))

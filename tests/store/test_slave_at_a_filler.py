@@ -1,4 +1,4 @@
-"""A slave that was stopped inside a filler, or right behind one, and starts again."""
+"""A slave that was stopped inside a BLANK, or right after one, and starts again."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from tests.support.store.open_log import (
 
 @pytest.fixture(scope="module")
 def master():
-    """A master's log of a file and a half, and where its filler begins."""
+    """The bytes of a master's log of a file and a half, and where its BLANK begins."""
     log = open_log(fake_env())
     end = 0
     while log.max_offset < FILE_SIZE:
@@ -38,8 +38,8 @@ def slave_with(data, end):
 
 
 @pytest.mark.parametrize("received", [8, 9, 100, None])
-def test_it_claims_no_byte_of_a_filler(master, received):
-    """Its log ends at the BLANK; the master's bytes from there make it whole again."""
+def test_slave_stopped_at_a_blank_ends_its_log_before_it(master, received):
+    """The master sends the BLANK again, and the logs are equal."""
     data, blank = master
     disk = slave_with(data, FILE_SIZE if received is None else blank + received)
     log = open_log(fake_env(disk), master=False)
@@ -51,14 +51,14 @@ def test_it_claims_no_byte_of_a_filler(master, received):
     assert all_bytes(log) == data
 
 
-def test_a_filler_with_data_behind_it_was_received_whole(master):
-    """Bytes come in order, so what stands in the next file proves the filler before it."""
+def test_blank_before_received_data_is_kept(master):
+    """Bytes arrive in order, so data in the next file proves that the BLANK is complete."""
     data, _ = master
     log = open_log(fake_env(slave_with(data, len(data))), master=False)
     assert log.max_offset == len(data)
 
 
-def test_a_master_keeps_its_filler(master):
-    """What a master wrote as a BLANK closes the file for good."""
+def test_master_keeps_its_blank(master):
+    """A master's own BLANK closes the file for good."""
     data, _ = master
     assert open_log(fake_env(slave_with(data, FILE_SIZE))).max_offset == FILE_SIZE

@@ -1,8 +1,8 @@
-"""A stop before the dispatch has come again to where it was is no clean one (simulator, seed 335).
+"""A stop before redispatch has caught up is not a clean stop (simulator, seed 335).
 
-A power cut may take units from the queues' ends.  The next start dispatches again from further
-back; where that run ended cleanly before it got there, the one after it began behind the holes, and
-consumers were never served what had been in them.
+A power cut may remove units from the ends of queues. The next start dispatches again from an
+earlier offset. If that run stopped cleanly before it caught up, the start after it began after the
+holes, and consumers never received the messages in them.
 """
 
 from hastore.message import Message
@@ -13,7 +13,7 @@ from tests.support.store.open_log import FILE_SIZE, append, flush
 
 
 async def crashed():
-    """A disk with forty dispatched records, killed before the queues' flush."""
+    """A disk with forty dispatched records, killed before the queues were flushed."""
     disk = FakeDisk()
     env = fake_env(disk)
     store = open_store(env, config_of(mapped_file_size=FILE_SIZE))
@@ -24,8 +24,8 @@ async def crashed():
     return disk.kill()
 
 
-async def test_a_stop_before_the_dispatch_has_caught_up_is_a_crash(autojump_clock):
-    """The start after it looks at everything again."""
+async def test_stop_before_redispatch_has_caught_up_counts_as_a_crash(autojump_clock):
+    """The next start recovers and dispatches the same range again."""
     disk = await crashed()
     for _ in range(2):
         store = open_store(fake_env(disk), config_of(mapped_file_size=FILE_SIZE))
@@ -35,8 +35,8 @@ async def test_a_stop_before_the_dispatch_has_caught_up_is_a_crash(autojump_cloc
         store.close(clean=True)
 
 
-async def test_a_queue_that_lost_all_is_no_reason_to_trust_the_others(autojump_clock):
-    """Seed 38049: its loss has the dispatch begin at 0, and the others know the log's end."""
+async def test_stop_counts_as_a_crash_if_one_queue_lost_all_its_units(autojump_clock):
+    """Seed 38049: redispatch begins at 0 for that queue, while the others reach the log's end."""
     disk = await crashed()
     path = f"/d/consumequeue/orders/1/{0:020d}"
     image = disk.inodes[path].seen()
@@ -49,8 +49,8 @@ async def test_a_queue_that_lost_all_is_no_reason_to_trust_the_others(autojump_c
         store.close(clean=True)
 
 
-async def test_a_stop_after_it_has_caught_up_is_clean(autojump_clock):
-    """Nothing is dispatched twice."""
+async def test_stop_after_redispatch_has_caught_up_is_clean(autojump_clock):
+    """The next start dispatches nothing again."""
     disk = await crashed()
     env = fake_env(disk)
     store = open_store(env, config_of(mapped_file_size=FILE_SIZE))

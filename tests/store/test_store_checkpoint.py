@@ -1,4 +1,4 @@
-"""The checkpoint: RocketMQ's 40 bytes, and a whole one left by a crash at any byte."""
+"""The checkpoint: RocketMQ's 40 bytes, and a valid file after a crash at any byte."""
 
 import contextlib
 import logging
@@ -50,8 +50,8 @@ def read(disk):
     return StoreCheckpoint.open(disk, "/d")
 
 
-def by_rocketmq(*numbers, over=bytes(CHECKPOINT_SIZE)):
-    """The file after RocketMQ has put its numbers at the beginning of it."""
+def rocketmq_image(*numbers, over=bytes(CHECKPOINT_SIZE)):
+    """The file after RocketMQ has overwritten its first bytes with its numbers."""
     head = struct.pack(f">{len(numbers)}q", *numbers)
     return head + over[len(head) :]
 
@@ -63,8 +63,8 @@ def disk():
     return disk
 
 
-def test_what_is_flushed_is_read_again(disk):
-    """All five numbers, in RocketMQ's places, in a file of RocketMQ's size."""
+def test_flushed_numbers_are_read_back(disk):
+    """All five numbers are at RocketMQ's positions, in a file of RocketMQ's size."""
     write(disk, NUMBERS)
     checkpoint = read(disk)
     assert numbers_of(checkpoint) == NUMBERS
@@ -77,8 +77,8 @@ def test_what_is_flushed_is_read_again(disk):
     assert struct.unpack_from(">5q", disk.inodes[PATH].durable) == OTHERS
 
 
-def test_the_safe_time_is_three_seconds_before_the_earlier_one(disk):
-    """RocketMQ's rule; 0 where one of the two is not known."""
+def test_min_timestamp_is_three_seconds_before_the_earlier_time(disk):
+    """RocketMQ's rule; it is 0 while one of the two is unknown."""
     checkpoint = read(disk)
     assert checkpoint.min_timestamp == 0
     checkpoint.physic_msg_timestamp = 10_000
@@ -87,8 +87,8 @@ def test_the_safe_time_is_three_seconds_before_the_earlier_one(disk):
     assert checkpoint.min_timestamp == 6_000
 
 
-def test_opening_changes_nothing(disk):
-    """A store that is not opened after all is as it was."""
+def test_open_changes_nothing_on_disk(disk):
+    """A start that is refused later must leave the store unchanged."""
     checkpoint = read(disk)
     assert not checkpoint.is_usable
     assert numbers_of(checkpoint) == (0, 0, 0, 0, 0)
@@ -96,8 +96,8 @@ def test_opening_changes_nothing(disk):
     assert (disk.inodes, disk.changes) == ({}, [])
 
 
-def test_nothing_is_written_where_nothing_has_changed(disk):
-    """A flush a second costs nothing while the store rests."""
+def test_flush_without_changes_writes_nothing(disk):
+    """A flush every second costs nothing while the store is idle."""
     checkpoint = read(disk)
     fill(checkpoint, NUMBERS)
     checkpoint.flush()
@@ -112,8 +112,8 @@ def test_nothing_is_written_where_nothing_has_changed(disk):
 
 
 @pytest.mark.parametrize("flushes", [0, 1, 2, 3])
-def test_a_kill_at_any_byte_of_a_flush_leaves_a_whole_checkpoint(disk, flushes):
-    """Either the numbers before the flush or those of the flush, never a mixture."""
+def test_kill_at_any_byte_of_a_flush_leaves_a_valid_checkpoint(disk, flushes):
+    """It holds the numbers from before the flush or those of the flush, never a mixture."""
     for count in range(flushes):
         write(disk, tuple(number + count for number in NUMBERS))
     before = numbers_of(read(disk))
@@ -132,8 +132,8 @@ def test_a_kill_at_any_byte_of_a_flush_leaves_a_whole_checkpoint(disk, flushes):
 
 
 @pytest.mark.parametrize("flushes", [1, 2, 3])
-def test_a_power_cut_keeps_any_sectors_of_a_flush(disk, flushes):
-    """Each sector that was not synced may be there or not, on its own."""
+def test_power_cut_during_a_flush_leaves_a_valid_checkpoint(disk, flushes):
+    """Unsynced sectors may be kept or lost."""
     for count in range(flushes):
         write(disk, tuple(number + count for number in NUMBERS))
     before = numbers_of(read(disk))
@@ -149,8 +149,8 @@ def test_a_power_cut_keeps_any_sectors_of_a_flush(disk, flushes):
             assert after.inodes[PATH].durable.startswith(seal)
 
 
-def test_many_crashes_one_after_the_other_lose_no_flush(disk):
-    """A flush that came back is there, whatever happened to those after it."""
+def test_repeated_crashes_lose_no_completed_flush(disk):
+    """A completed flush survives, whatever happens to those after it."""
     rng = random.Random(1)
     flushed = None
     for round_ in range(300):
@@ -169,8 +169,8 @@ def test_many_crashes_one_after_the_other_lose_no_flush(disk):
         disk = dying.cut_power(lambda keep=keep: rng.random() < keep)
 
 
-def test_a_failed_write_or_sync_leaves_a_whole_checkpoint(disk):
-    """The error is raised, the numbers are kept, and the next flush writes all again."""
+def test_failed_write_leaves_a_valid_checkpoint(disk):
+    """The error is raised, the numbers are kept, and the next flush writes all of them again."""
     write(disk, NUMBERS)
     for reaches in (0, 10, 60):
         checkpoint = read(disk)
@@ -189,8 +189,8 @@ def test_a_failed_write_or_sync_leaves_a_whole_checkpoint(disk):
     assert numbers_of(read(disk.cut_power())) == OTHERS
 
 
-def test_a_failed_sync_is_told(disk):
-    """FlushFailedError is the caller's to stop for."""
+def test_failed_sync_raises_flush_failed_error(disk):
+    """The caller must stop the node."""
     write(disk, NUMBERS)
     checkpoint = read(disk)
     fill(checkpoint, OTHERS)
@@ -200,20 +200,20 @@ def test_a_failed_sync_is_told(disk):
     assert numbers_of(read(disk.cut_power())) == NUMBERS
 
 
-def test_rocketmqs_own_checkpoint_is_read(disk):
-    """Its times count; its masterFlushedOffset is no promise about this disk."""
-    disk.put(PATH, by_rocketmq(*NUMBERS))
+def test_rocketmqs_checkpoint_is_read(disk):
+    """Its times count, but its masterFlushedOffset does not describe this disk."""
+    disk.put(PATH, rocketmq_image(*NUMBERS))
     checkpoint = read(disk)
     assert numbers_of(checkpoint) == (*NUMBERS[:3], 0, NUMBERS[4])
     assert checkpoint.is_usable
 
 
 @pytest.mark.parametrize("size", [24, 40])
-def test_rocketmq_after_hastore_is_believed(disk, size):
-    """It writes its first 24 (4.x) or 40 (5.x) bytes and leaves hastore's copies as they were."""
+def test_rocketmqs_numbers_over_hastores_checkpoint_count(disk, size):
+    """RocketMQ 4.x writes the first 24 bytes, 5.x 40, and both keep hastore's copies."""
     write(disk, NUMBERS)
     later = tuple(number + 60_000 for number in NUMBERS)
-    disk.put(PATH, by_rocketmq(*later[: size // 8], over=disk.inodes[PATH].seen()))
+    disk.put(PATH, rocketmq_image(*later[: size // 8], over=disk.inodes[PATH].seen()))
     checkpoint = read(disk)
     assert numbers_of(checkpoint)[:4] == (*later[:3], 0)
     for dies_at, bytes_written in [(0, 0), (1, 30), (2, 30), (3, 0)]:
@@ -230,7 +230,7 @@ def test_rocketmq_after_hastore_is_believed(disk, size):
 
 @pytest.mark.parametrize("name", ["clean", "crashed", "replica", "replica_master", "propcrc"])
 def test_golden_checkpoints_are_read(golden, name):
-    """What RocketMQ wrote, number by number; masterFlushedOffset is none of ours."""
+    """All of RocketMQ's numbers are read, except masterFlushedOffset."""
     raw = (golden / name / "checkpoint").read_bytes()
     checkpoint = StoreCheckpoint.open(RealDisk(), str(golden / name))
     *times, _, confirm_offset = struct.unpack_from(">5q", raw)
@@ -238,8 +238,8 @@ def test_golden_checkpoints_are_read(golden, name):
     assert checkpoint.is_usable
 
 
-def test_a_golden_checkpoint_goes_on(golden_copy):
-    """Flushed by hastore it keeps RocketMQ's size, times and places."""
+def test_flush_of_a_golden_checkpoint_keeps_rocketmqs_layout(golden_copy):
+    """Size, times and positions stay RocketMQ's."""
     path = golden_copy("crashed")
     raw = (path / "checkpoint").read_bytes()
     checkpoint = StoreCheckpoint.open(RealDisk(), str(path))
@@ -253,8 +253,8 @@ def test_a_golden_checkpoint_goes_on(golden_copy):
     checkpoint.close()
 
 
-def test_a_flipped_bit_anywhere_is_harmless(disk):
-    """The copies vouch for the head, and the head for the copies."""
+def test_flipped_bit_in_the_checkpoint_is_harmless(disk):
+    """The copies protect the head, and the head protects the copies."""
     write(disk, NUMBERS)
     write(disk, OTHERS)
     image = disk.inodes[PATH].seen()
@@ -264,7 +264,7 @@ def test_a_flipped_bit_anywhere_is_harmless(disk):
             flipped[position] ^= 1 << bit
             disk.put(PATH, bytes(flipped))
             checkpoint = read(disk)
-            # A time that moved forward a little is as RocketMQ would have left it.
+            # A time that is slightly later looks like one that RocketMQ wrote.
             assert checkpoint.physic_msg_timestamp >= OTHERS[0] or checkpoint.flushed_offset
             assert checkpoint.flushed_offset in (OTHERS[3], 0)
             assert checkpoint.is_usable
@@ -274,8 +274,8 @@ def test_a_flipped_bit_anywhere_is_harmless(disk):
     "image",
     [b"", b"short", bytes(39), b"\xff" * CHECKPOINT_SIZE, b"\x7f" * 40, b"\0" * 4095 + b"x"],
 )
-def test_what_is_no_checkpoint_reads_as_zeros(disk, image, caplog):
-    """And the log says so, where there was anything in it."""
+def test_unreadable_checkpoint_reads_as_zeros(disk, image, caplog):
+    """A warning is logged, unless the file holds only zeros."""
     disk.put(PATH, image)
     with caplog.at_level(logging.WARNING, logger="hastore"):
         checkpoint = read(disk)
@@ -288,9 +288,9 @@ def test_what_is_no_checkpoint_reads_as_zeros(disk, image, caplog):
     assert len(disk.inodes[PATH].seen()) == CHECKPOINT_SIZE
 
 
-def test_a_short_file_that_rocketmq_wrote_is_read(disk):
-    """Its times are there; it is made whole by the first flush."""
-    disk.put(PATH, by_rocketmq(*NUMBERS)[:100])
+def test_short_checkpoint_from_rocketmq_is_read(disk):
+    """Its times count; the first flush extends the file to its full size."""
+    disk.put(PATH, rocketmq_image(*NUMBERS)[:100])
     checkpoint = read(disk)
     assert numbers_of(checkpoint)[:3] == NUMBERS[:3]
     checkpoint.flushed_offset = 7

@@ -1,4 +1,4 @@
-"""Write buffers: borrowed and given back, locked where allowed, and a log that uses them."""
+"""Write buffers: borrowed, returned, locked where permitted, and a log that uses them."""
 
 import pytest
 from hypothesis import given
@@ -29,8 +29,8 @@ def pool(size=2, memory=None):
     return TransientStorePool(memory or FakeMemory(), SIZE, size)
 
 
-def test_no_more_buffers_are_made_than_are_needed():
-    """One that came back is used again before another is made."""
+def test_returned_buffer_is_borrowed_again():
+    """No new buffer is allocated while one is free."""
     memory = FakeMemory()
     buffers = pool(5, memory)
     first = buffers.borrow()
@@ -40,8 +40,8 @@ def test_no_more_buffers_are_made_than_are_needed():
     assert buffers.available == 4
 
 
-def test_an_empty_pool_gives_none_and_says_so_once(caplog):
-    """The append goes to the file itself then: slower, never wrong."""
+def test_empty_pool_returns_none_and_warns_once(caplog):
+    """The append then goes to the file directly: slower, but correct."""
     buffers = pool(1)
     first = buffers.borrow()
     assert [buffers.borrow(), buffers.borrow()] == [None, None]
@@ -52,19 +52,19 @@ def test_an_empty_pool_gives_none_and_says_so_once(caplog):
     assert caplog.text.count("no_write_buffer") == 2
 
 
-def test_no_memory_is_as_an_empty_pool(caplog):
-    """A limit of the address space ends no node."""
+def test_failed_allocation_counts_as_an_empty_pool(caplog):
+    """A limit of the address space does not stop the node."""
 
-    class Poor(FakeMemory):
+    class NoMemory(FakeMemory):
         def anonymous(self, size):
             raise OSError(12, "Cannot allocate memory")
 
-    assert pool(1, Poor()).borrow() is None
+    assert pool(1, NoMemory()).borrow() is None
     assert "Cannot allocate memory" in caplog.text
 
 
-def test_a_lock_that_is_refused_is_told_once(caplog):
-    """The buffers are used all the same."""
+def test_refused_memory_lock_is_logged_once(caplog):
+    """The buffers are used without the lock."""
     memory = FakeMemory(refusal="mlock: Cannot allocate memory")
     buffers = pool(3, memory)
     for _ in range(3):
@@ -75,7 +75,7 @@ def test_a_lock_that_is_refused_is_told_once(caplog):
 
 
 def test_each_buffer_is_locked_once():
-    """When it was made, not each time that it is borrowed."""
+    """It is locked after its allocation, not each time it is borrowed."""
     memory = FakeMemory()
     buffers = pool(2, memory)
     first = buffers.borrow()
@@ -105,7 +105,7 @@ def commit(log, least_pages=0):
 
 
 def test_readers_see_nothing_before_the_commit():
-    """Neither ``read`` nor ``readable_offset`` nor the disk."""
+    """``read``, ``readable_offset`` and the disk all lack the bytes until then."""
     disk = FakeDisk()
     log = buffered_log(disk)
     result = append(log)
@@ -121,15 +121,15 @@ def test_readers_see_nothing_before_the_commit():
     assert log.flushed_offset == log.max_offset
 
 
-def test_without_a_pool_all_is_readable_at_once():
-    """The two offsets are one."""
+def test_all_bytes_are_readable_at_once_without_a_pool():
+    """Readable offset and max offset are equal."""
     log = open_log()
     append(log)
     assert log.readable_offset == log.max_offset
 
 
-def test_the_log_is_the_same_with_and_without_a_pool():
-    """Byte for byte, over rolls, with buffers that were used before."""
+def test_log_is_the_same_with_and_without_a_pool():
+    """Every byte is equal, also after rolls and with reused buffers."""
     plain, buffered = open_log(), buffered_log(size=2)
     for log in (plain, buffered):
         for index in range(60):
@@ -144,8 +144,8 @@ def test_the_log_is_the_same_with_and_without_a_pool():
     assert buffered.mapped_file_queue.transient_store_pool.available >= 1
 
 
-def test_an_empty_pool_changes_no_byte_and_no_order():
-    """A file without a buffer is readable only after those before it are."""
+def test_empty_pool_changes_neither_bytes_nor_order():
+    """A file without a buffer becomes readable only after the files before it."""
     plain, buffered = open_log(), buffered_log(size=1)
     for log in (plain, buffered):
         for _ in range(30):
@@ -156,8 +156,8 @@ def test_an_empty_pool_changes_no_byte_and_no_order():
     assert all_bytes(buffered) == all_bytes(plain)
 
 
-def test_a_log_that_was_opened_goes_on_in_its_last_file():
-    """The buffer then holds the end of the file only."""
+def test_buffering_begins_at_the_end_of_an_existing_file():
+    """The buffer then holds only the rest of the file."""
     log = open_log()
     append(log)
     flush(log)
@@ -175,11 +175,11 @@ def test_a_log_that_was_opened_goes_on_in_its_last_file():
     steps=st.lists(st.sampled_from(["append", "big", "commit", "commit2", "flush"]), max_size=60),
     cut=st.booleans(),
 )
-def test_a_crash_leaves_what_was_committed_and_a_power_cut_what_was_flushed(steps, cut):
-    """Whole records, from the start on, and no fewer than that; the log goes on behind them.
+def test_kill_keeps_committed_bytes_and_power_cut_keeps_flushed_bytes(steps, cut):
+    """The next start finds complete records from the log's start, and appends after them.
 
-    A file that found no buffer is in the page cache before those in front of it: what a kill leaves
-    of it lies behind a hole, above all that the checkpoint vouches for, and is trimmed.
+    A file that got no buffer reaches the page cache before the files in front of it. After a kill,
+    its records lie after a hole above the flushed offset, and are trimmed.
     """
     disk = FakeDisk()
     log = buffered_log(disk)
@@ -208,7 +208,7 @@ def test_a_crash_leaves_what_was_committed_and_a_power_cut_what_was_flushed(step
         needs_queue_offsets=True,
         checkpoint=StoreCheckpoint.open(after, DATA_DIR),
     )
-    assert again.max_offset >= kept - FILE_SIZE  # a filler without a record behind it may go
+    assert again.max_offset >= kept - FILE_SIZE  # a BLANK that no record follows may be trimmed
     assert all_bytes(again) == written[: again.max_offset]
     assert append(again).physic_offset >= again.min_offset
 
@@ -220,8 +220,8 @@ def all_readable(log):
     return data
 
 
-def test_a_close_without_a_commit_loses_what_was_in_the_buffer():
-    """As a kill does: RocketMQ's meaning of the pool."""
+def test_close_without_a_commit_loses_uncommitted_bytes():
+    """A kill does the same: RocketMQ's pool has this meaning."""
     disk = FakeDisk()
     log = buffered_log(disk)
     append(log)
@@ -229,8 +229,8 @@ def test_a_close_without_a_commit_loses_what_was_in_the_buffer():
     assert open_log(fake_env(disk.kill())).max_offset == 0
 
 
-def test_a_file_that_nobody_wants_gives_its_buffer_back():
-    """Else the pool would run dry by files that were removed."""
+def test_unwanted_file_returns_its_buffer():
+    """Otherwise removed files would empty the pool."""
     log = buffered_log(size=2)
     queue = log.mapped_file_queue
     before = queue.transient_store_pool.available
@@ -239,8 +239,8 @@ def test_a_file_that_nobody_wants_gives_its_buffer_back():
 
 
 @pytest.mark.parametrize("least_pages", [1, 4])
-def test_only_the_last_file_waits_for_pages(least_pages):
-    """Full ones are committed whatever their pages."""
+def test_only_the_last_file_waits_for_full_pages(least_pages):
+    """Full files are committed whatever the minimum number of pages."""
     log = buffered_log()
     append(log, body=bytes(3000))
     append(log, body=bytes(3000))

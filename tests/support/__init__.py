@@ -1,13 +1,13 @@
-"""Helpers that tests of several folders share; a helper of one folder stays in it.
+"""Helpers that tests in several folders share; a helper for one folder stays in that folder.
 
 Begin with ``tests.patience`` (how long to wait) and the topic:
 
-- ``env``: a disk, memory, clock and threads that do what a test says (``fake_disk``);
+- ``env``: a disk, memory, clock and threads that a test controls (``fake_disk``);
 - ``store``: logs, queues and indexes on that disk, logs built record by record (``log_builder``),
-  and what their tables must be;
+  and the rows that their tables must have;
 - ``nodes``: masters and slaves in this process (``harness``, ``reading``), and peers and clients
-  that say exactly what a test wants (``raw_client``, ``scripted_node``);
+  that send exactly what a test wants (``raw_client``, ``scripted_node``);
 - ``commands``: `hastore …` in processes (``running``) or beside nodes in this one (``in_process``);
-- ``worlds``: worlds of the scenarios judged at their end, disks on loop devices, planted bugs;
+- ``worlds``: scenario worlds that are checked at their end, disks on loop devices, planted bugs;
 - ``bench``: rows of the benchmarks' tables.
 """

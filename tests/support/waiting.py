@@ -1,6 +1,6 @@
-"""The way to wait for a condition that no event tells of: ``eventually``, or ``wait_until``.
+"""Waiting for a condition that no event reports: ``eventually`` and ``wait_until``.
 
-Both fail after a cap that says nothing of how long it should take (``tests.patience``).
+Both fail after a generous limit, which does not say how long it should take (``tests.patience``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ async def eventually(
     within_s: float = WITHIN_S,
     every_s: float = 0.002,
 ) -> None:
-    """Ask until ``condition`` holds, or what it returns when awaited; fail after ``within_s``."""
+    """Poll ``condition``, which may be async, until it holds; fail after ``within_s``."""
     with trio.move_on_after(within_s):
         while True:
             holds = condition()
@@ -40,7 +40,7 @@ def wait_until(
     within_s: float = PROCESS_WITHIN_S,
     every_s: float = 0.02,
 ) -> None:
-    """Ask until ``condition`` holds, without an event loop; fail after ``within_s``."""
+    """Poll ``condition`` until it holds, without an event loop; fail after ``within_s``."""
     deadline_s = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline_s, what()

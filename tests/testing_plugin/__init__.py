@@ -1,1 +1,1 @@
-"""The pytest plugin ``hastore.testing``, used as anybody uses it."""
+"""The pytest plugin ``hastore.testing``, used as in another project's tests."""

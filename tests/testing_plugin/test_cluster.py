@@ -1,4 +1,4 @@
-"""The fixtures of ``hastore.testing`` as a test suite of somebody else uses them."""
+"""The fixtures of ``hastore.testing``, used as in another project's tests."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ REPO_ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(params=["tasks", "processes"])
 def any_cluster(request):
-    """Both kinds of clusters: whatever holds for one holds for the other."""
+    """Return a cluster of each kind; both must behave alike."""
     name = {"tasks": "hastore_cluster", "processes": "hastore_processes"}[request.param]
     return request.getfixturevalue(name)
 
 
 def bodies(messages) -> list[bytes]:
-    """What messages say."""
+    """Return the bodies of messages."""
     return [message.body for message in messages]
 
 
-def test_a_message_comes_back(hastore_master):
-    """Put, then consume: the message with its properties, at the offset that was answered."""
+def test_a_message_is_put_and_consumed(hastore_master):
+    """It has its properties, and the offset that the put returned."""
     result = hastore_master.put("orders", b"hello", properties={"KEYS": "o-17"})
     assert result.status is S.PUT_OK
     (message,) = hastore_master.consume("orders")
@@ -50,8 +50,8 @@ def test_a_message_comes_back(hastore_master):
     assert hastore_master.consume("nothing") == []
 
 
-def test_messages_come_in_the_order_of_the_log(hastore_master):
-    """Over all queues, a batch in flight or one at a time; a count is waited for."""
+def test_messages_are_consumed_in_log_order(hastore_master):
+    """This holds across queues; consume() waits for a given number of messages."""
     sent = [b"%d" % number for number in range(100)]
     results = hastore_master.put_many([hastore.Message("t", body) for body in sent])
     assert all(result.ok for result in results)
@@ -63,8 +63,8 @@ def test_messages_come_in_the_order_of_the_log(hastore_master):
         hastore_master.consume("never", 1, within_s=0.1)
 
 
-def test_a_group_goes_on_where_it_was(hastore_master):
-    """What was consumed in the name of a group does not come again."""
+def test_a_group_continues_after_its_last_message(hastore_master):
+    """Messages that the group has consumed are not returned again."""
     hastore_master.put("t", b"one")
     assert bodies(hastore_master.consume("t", group="g")) == [b"one"]
     hastore_master.put("t", b"two")
@@ -72,8 +72,8 @@ def test_a_group_goes_on_where_it_was(hastore_master):
     assert hastore_master.consume("t", group="g") == []
 
 
-def test_a_promoted_slave_has_what_was_acknowledged(any_cluster):
-    """Kill the master, promote the slave, let the old one follow: the story of every suite."""
+def test_a_promoted_slave_has_all_acknowledged_messages(any_cluster):
+    """The master is killed, the slave is promoted, and the old master follows it."""
     cluster = any_cluster(slaves=1)
     former, slave = cluster.master, cluster.slaves[0]
     assert former.put("orders", b"hello").status is S.PUT_OK
@@ -96,8 +96,8 @@ def test_a_promoted_slave_has_what_was_acknowledged(any_cluster):
     assert former.status().role == "SLAVE"
 
 
-def test_a_node_restarts_where_its_peers_look(any_cluster):
-    """Ports stay the same after a stop and after a kill, and the slave comes back by itself."""
+def test_a_node_restarts_on_the_same_ports(any_cluster):
+    """This holds after a stop and after a kill, and the slave reconnects by itself."""
     cluster = any_cluster(slaves=1, flush="SYNC_FLUSH")
     master = cluster.master
     addresses = master.address, master.ha_address, master.endpoint
@@ -117,8 +117,8 @@ def test_a_node_restarts_where_its_peers_look(any_cluster):
     assert bodies(master.consume("t")) == [b"1", b"2", b"3"]
 
 
-def test_a_cluster_is_what_was_asked_for(hastore_cluster):
-    """Number of slaves, role, flush types and settings; two clusters of a test are apart."""
+def test_a_cluster_has_the_requested_nodes_and_settings(hastore_cluster):
+    """Two clusters in one test are separate."""
     cluster = hastore_cluster(
         slaves=2, role="ASYNC_MASTER", flush="SYNC_FLUSH", slave_flush="ASYNC_FLUSH",
         mapped_file_size=65_536,
@@ -139,8 +139,8 @@ def test_a_cluster_is_what_was_asked_for(hastore_cluster):
     assert other.master.data != cluster.master.data
 
 
-def test_a_frozen_slave_is_a_process(hastore_processes):
-    """SIGSTOP: the put times out; SIGCONT: it is PUT_OK again."""
+def test_a_slave_process_can_be_frozen(hastore_processes):
+    """A put times out after SIGSTOP, and is PUT_OK again after SIGCONT."""
     cluster = hastore_processes(slaves=1, slave_timeout_ms=200)
     (slave,) = cluster.slaves
     slave.pause()
@@ -149,17 +149,17 @@ def test_a_frozen_slave_is_a_process(hastore_processes):
     cluster.wait_caught_up()
     assert cluster.master.put("t", b"2").ok
     assert bodies(slave.consume("t", 2)) == [b"1", b"2"]
-    slave.pause()  # the fixture ends it all the same
+    slave.pause()  # the fixture ends a frozen node, too
 
 
 def test_tasks_cannot_be_frozen(hastore_master):
-    """They say what can."""
+    """The error names the fixture whose nodes can be."""
     with pytest.raises(NotImplementedError, match="hastore_processes"):
         hastore_master.pause()
 
 
-def test_a_misspelt_choice_names_those_there_are(hastore_cluster, tmp_path):
-    """For roles and flush types wherever they are given; nothing was begun for it."""
+def test_a_misspelt_choice_lists_the_valid_ones(hastore_cluster, tmp_path):
+    """This holds for all arguments with roles and flush types; no node is started or stopped."""
     roles = "role 'SYNC' is not one of ASYNC_MASTER, SYNC_MASTER, SLAVE"
     with pytest.raises(ConfigError, match=roles) as caught:
         hastore_cluster(role="SYNC")
@@ -176,8 +176,8 @@ def test_a_misspelt_choice_names_those_there_are(hastore_cluster, tmp_path):
             cluster.add_slave(flush="x")
 
 
-def test_a_body_that_is_text_is_named(hastore_master):
-    """One and many, before anything was sent: not an error from inside the encoder."""
+def test_a_text_body_is_a_type_error(hastore_master):
+    """put() and put_many() raise it before anything is sent."""
     with pytest.raises(TypeError, match=r"a body is bytes, not str: body\.encode\(\)"):
         hastore_master.put("t", "text")
     with pytest.raises(TypeError, match="a body is bytes, not int"):
@@ -185,8 +185,8 @@ def test_a_body_that_is_text_is_named(hastore_master):
     assert hastore_master.consume("t") == []
 
 
-def test_what_cannot_be_is_refused(hastore_cluster, hastore_processes, tmp_path):
-    """A setting that there is not, or a value that cannot be: an error, and nothing is left."""
+def test_invalid_settings_are_refused(hastore_cluster, hastore_processes, tmp_path):
+    """Unknown settings, impossible values and an unusable directory are errors."""
     with pytest.raises(ConfigError, match="no_such is not a field"):
         hastore_cluster(no_such=1)
     with pytest.raises(ConfigError, match="slaves -1 must not be negative"):
@@ -203,8 +203,8 @@ def test_what_cannot_be_is_refused(hastore_cluster, hastore_processes, tmp_path)
         hastore_cluster(role="PAIR_MASTER")
 
 
-def test_waiting_says_what_was_seen(hastore_cluster):
-    """A condition that never holds is a TimeoutError with the node's state."""
+def test_a_failed_wait_reports_the_last_status(hastore_cluster):
+    """A condition that never holds raises TimeoutError; a killed node raises NodeDiedError."""
     cluster = hastore_cluster()
     with pytest.raises(TimeoutError, match=r"a: not within 2 s: a miracle; last seen: SYNC_MAS"):
         cluster.master.wait_until(lambda _: False, "a miracle", within_s=2)
@@ -213,8 +213,8 @@ def test_waiting_says_what_was_seen(hastore_cluster):
         cluster.slaves[0].wait_caught_up()
 
 
-def test_of_several_masters_it_is_the_one_promoted_last(tmp_path):
-    """A running one before one that is down; the directory may be a text."""
+def test_the_clusters_master_is_the_last_promoted_one(tmp_path):
+    """A running master precedes a stopped one. The cluster's directory may be a text."""
     with Cluster(str(tmp_path / "nodes")) as cluster:
         cluster.start(slaves=2, role="ASYNC_MASTER")
         a, b, c = cluster.nodes
@@ -227,8 +227,8 @@ def test_of_several_masters_it_is_the_one_promoted_last(tmp_path):
         assert cluster.master is c
 
 
-def test_a_slave_that_will_never_follow_is_not_waited_for(hastore_cluster):
-    """Logs that have parted: the reason comes at once."""
+def test_a_diverged_slave_is_not_waited_for(hastore_cluster):
+    """The error comes at once, with the reason."""
     cluster = hastore_cluster(slaves=1, role="ASYNC_MASTER")
     former, slave = cluster.master, cluster.slaves[0]
     slave.stop()
@@ -241,7 +241,7 @@ def test_a_slave_that_will_never_follow_is_not_waited_for(hastore_cluster):
 
 
 def test_only_a_compared_log_has_caught_up(hastore_cluster):
-    """A longer log, streaming from its master, of which nothing was compared: not yet."""
+    """A longer log may stream from its master before it was compared."""
     node = hastore_cluster(slaves=1).slaves[0]
     node.wait_caught_up()
     status = node.status()
@@ -262,8 +262,8 @@ def test_only_a_compared_log_has_caught_up(hastore_cluster):
     assert not has_caught_up(attrs.evolve(status, master_link=None), 0)
 
 
-def test_a_node_that_dies_by_itself_is_not_passed_over(tmp_path):
-    """What nobody did to it is raised when the cluster is closed, with what it said last."""
+def test_a_node_that_died_by_itself_is_reported_at_close(tmp_path):
+    """The test did not end the node, so closing the cluster raises its exit code."""
     cluster = Cluster(tmp_path / "c", processes=True)
     node = cluster.start(slaves=0).master
     process_id = node.status().process_id
@@ -274,8 +274,8 @@ def test_a_node_that_dies_by_itself_is_not_passed_over(tmp_path):
         cluster.close()
 
 
-def test_nothing_is_left(tmp_path):
-    """After the block: no thread, no process, no port; a closed cluster says so."""
+def test_closing_a_cluster_leaves_nothing(tmp_path):
+    """No thread, process or port remains, and a closed cluster raises LoopClosedError."""
     with Cluster(tmp_path / "tasks") as tasks, Cluster(tmp_path / "p", processes=True) as processes:
         for cluster in (tasks, processes):
             cluster.start(slaves=1)
@@ -293,13 +293,13 @@ def test_nothing_is_left(tmp_path):
         node.status()
 
 
-async def test_an_asynchronous_test_may_use_it_too(hastore_master):
-    """The cluster's loop is in another thread: this one only stands still."""
+async def test_an_async_test_may_use_the_fixtures(hastore_master):
+    """The cluster's loop is in another thread; a call only blocks the test's loop."""
     assert hastore_master.put("t", b"x").ok
 
 
-def test_a_reserved_port_is_given_to_nobody_else():
-    """The kernel does not hand it out again, and who asks for it by number may listen on it."""
+def test_a_reserved_port_is_not_given_to_another_socket():
+    """The kernel does not assign it, but a node that names it may listen on it."""
     port = FreePort()
     others = []
     try:
@@ -319,8 +319,8 @@ def test_a_reserved_port_is_given_to_nobody_else():
             sock.close()
 
 
-def test_settings_travel_as_json():
-    """What a process is started with is what it reads."""
+def test_node_settings_survive_json():
+    """A node's process gets its settings as JSON."""
     settings = NodeStart(
         name="b",
         data_dir="/d",
@@ -337,7 +337,7 @@ def test_settings_travel_as_json():
 
 
 def examples() -> dict[str, object]:
-    """The tests that the document shows."""
+    """Return the tests that the document shows."""
     text = (REPO_ROOT / "docs" / "testing-with-hastore.md").read_text()
     found: dict[str, object] = {}
     for block in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
@@ -347,7 +347,7 @@ def examples() -> dict[str, object]:
 
 @pytest.mark.parametrize("name", examples())
 def test_the_documents_examples_pass(name, request):
-    """Each example of docs/testing-with-hastore.md is a test that is green as it stands."""
+    """The examples in docs/testing-with-hastore.md are run unchanged."""
     example = examples()[name]
     wanted = inspect.signature(example).parameters
     example(**{fixture: request.getfixturevalue(fixture) for fixture in wanted})

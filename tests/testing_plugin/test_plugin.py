@@ -1,4 +1,4 @@
-"""The plugin in a pytest run of its own: found, quiet, and nothing left behind whatever comes."""
+"""The plugin in a separate pytest run: found, without warnings, and leaving nothing behind."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_processes_and_a_failure(hastore_processes):
     cluster.slaves[0].pause()
     END
 """
-# As a stranger's suite has it: warnings are errors, and no plugin of ours is there.
+# As in another project's suite: warnings are errors, and our other plugins are absent.
 OPTIONS = ["-q", "-W", "error"]
 OPTIONS += [f"-pno:{name}" for name in ("cacheprovider", "trio", "cov", "hypothesispytest")]
 
@@ -54,12 +54,12 @@ def start(place: Path, end: str, *options: str) -> subprocess.Popen[str]:
 
 
 def pids_of(place: Path) -> list[int]:
-    """The nodes that the last test started."""
+    """Return the process ids of the nodes that the last test started."""
     return [int(line) for line in (place / "pids").read_text().split()]
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process has not ended (a zombie has)."""
+    """Return whether a process is running; a zombie is not."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -75,7 +75,7 @@ def is_alive(pid: int) -> bool:
     ],
 )
 def test_a_failing_test_leaves_no_node_behind(tmp_path, options):
-    """Two pass without a warning, one fails, and its frozen processes are gone."""
+    """Two tests pass without a warning, one fails, and its frozen processes are gone."""
     done = start(tmp_path, "assert False, 'on purpose'", *options)
     out, _ = done.communicate(timeout=PROCESS_WITHIN_S)
     assert done.returncode == 1, out
@@ -93,16 +93,16 @@ def test_a_failing_test_leaves_no_node_behind(tmp_path, options):
     ],
 )
 def test_an_interrupted_run_leaves_no_node_behind(tmp_path, number, code):
-    """Ctrl-C in the middle of a test, and a pytest that is killed outright."""
+    """Pytest gets Ctrl-C in the middle of a test, or is killed."""
     end = f"os.kill(os.getpid(), {int(number)}); cluster.master.put('t', b'')"
     done = start(tmp_path, end, "-k", "processes")
     out, _ = done.communicate(timeout=PROCESS_WITHIN_S)
     assert done.returncode == code, out
-    wait_until(lambda: not any(is_alive(pid) for pid in pids_of(tmp_path)))  # the kernel is at it
+    wait_until(lambda: not any(is_alive(pid) for pid in pids_of(tmp_path)))  # not at once
 
 
-def test_loading_the_plugin_costs_nothing():
-    """A run that uses no fixture imports nothing of hastore, and no trio."""
+def test_loading_the_plugin_does_not_import_hastore():
+    """A run that uses no fixture does not import trio or attrs either."""
     code = (
         "import sys, pytest_hastore.plugin;"
         "found = [m for m in sys.modules if m.split('.')[0] in ('hastore', 'trio', 'attrs')];"

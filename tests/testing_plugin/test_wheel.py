@@ -1,4 +1,4 @@
-"""The built wheel in an empty venv outside of this repository, with an empty project that tests."""
+"""The built wheel in an empty venv outside this repository, used by a new project's tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DOCUMENT = REPO_ROOT / "docs" / "testing-with-hastore.md"
 
 
 def run(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command that knows nothing of this repository's own venv."""
+    """Run a command without the environment variables of this repository's venv."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -34,7 +34,7 @@ def run(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.soak
 def test_an_empty_project_uses_the_wheel(tmp_path):
-    """Build, install with pytest only, run the document's examples: green, warnings are errors."""
+    """Only pytest is installed beside it; the document's examples pass with warnings as errors."""
     built = run(
         sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation",
         "--wheel-dir", tmp_path / "dist", REPO_ROOT, cwd=tmp_path,

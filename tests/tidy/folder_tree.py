@@ -15,7 +15,7 @@ TEXT_AT = 30
 
 
 def folder_tree() -> str:
-    """Return the lines of all packages, as they belong into the page."""
+    """Return the lines of all packages, as the page shows them."""
     lines = []
     for file in files():
         folder = file.parent.relative_to(REPO_ROOT)
@@ -24,15 +24,15 @@ def folder_tree() -> str:
             continue
         depth = len(folder.relative_to(package).parts)
         name = "    " * depth + (folder.name if depth else str(folder)) + "/"
-        said = (ast.get_docstring(ast.parse(file.read_text())) or "").replace("``", "")
-        (sentence,) = re.findall(r"\A.+?\.(?=\s|\Z)", said, re.DOTALL)
+        docstring = (ast.get_docstring(ast.parse(file.read_text())) or "").replace("``", "")
+        (sentence,) = re.findall(r"\A.+?\.(?=\s|\Z)", docstring, re.DOTALL)
         text = wrap(sentence, WIDTH - TEXT_AT)
         lines += [f"{name:<{TEXT_AT}}{text[0]}", *(" " * TEXT_AT + more for more in text[1:])]
     return "\n".join(lines) + "\n"
 
 
 def page_with_tree() -> str:
-    """Return the page with the tree of now in the place of the one that it has."""
+    """Return the page with its tree replaced by the current one."""
     head, heading, rest = PAGE.read_text().partition("## Folders\n")
     before, fence, block = rest.partition("```\n")
     return "".join((head, heading, before, fence, folder_tree(), block[block.index("```\n") :]))

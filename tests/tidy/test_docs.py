@@ -1,4 +1,4 @@
-"""The documents say what the code does: their examples run, their tables match."""
+"""The documents match the code: their examples run, their tables are complete."""
 
 import re
 import subprocess
@@ -15,18 +15,18 @@ from tests.tidy.test_tidy import REPO_ROOT
 
 
 def blocks(document: str, language: str) -> list[str]:
-    """Fenced blocks of one language."""
+    """Return the fenced blocks of one language."""
     text = (REPO_ROOT / document).read_text()
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 def test_the_architecture_page_has_the_tree_of_folders() -> None:
-    """Every folder of the packages, with the first sentence of its docstring."""
+    """Every folder of the packages is there, with the first sentence of its docstring."""
     assert PAGE.read_text() == page_with_tree(), "python -m tests.tidy.folder_tree writes it"
 
 
-def test_the_architecture_page_names_modules_that_are_there() -> None:
-    """Every `folder/module` of the page is one of hastore, or a path from the root."""
+def test_the_architecture_page_names_existing_modules() -> None:
+    """A `folder/module` on the page is relative to hastore/ or to the root."""
     named = set(re.findall(r"`([a-z]\w*(?:/\w+)+)`", PAGE.read_text()))
     assert len(named) > 20
     places = (REPO_ROOT, REPO_ROOT / "hastore")
@@ -38,16 +38,16 @@ def test_the_architecture_page_names_modules_that_are_there() -> None:
     assert not lost
 
 
-def test_the_contributing_page_names_files_that_are_there() -> None:
-    """Every path to a Python file in a recipe."""
+def test_the_contributing_page_names_existing_files() -> None:
+    """Its recipes name Python files by their paths."""
     text = (REPO_ROOT / "CONTRIBUTING.md").read_text()
     named = set(re.findall(r"`((?:\w+/)+[a-z_]+\.py)`", text))
     assert len(named) > 10
     assert [name for name in named if not (REPO_ROOT / name).is_file()] == []
 
 
-def test_the_record_in_the_formats_page_is_what_the_codec_reads_and_writes() -> None:
-    """The example record decodes to what stands beside it, and encodes to the same bytes."""
+def test_the_formats_page_shows_a_record_that_the_codec_accepts() -> None:
+    """The example decodes to the values beside it, and encodes to the same bytes."""
     (block,) = blocks("docs/formats.md", "record")
     record = b"".join(
         bytes.fromhex(match[1])
@@ -67,7 +67,7 @@ def test_the_record_in_the_formats_page_is_what_the_codec_reads_and_writes() -> 
 
 
 def test_the_readme_lists_every_status_and_whether_it_is_stored() -> None:
-    """The README's table of statuses is PutMessageStatus, with `stored` as its second column."""
+    """The table's second column is `PutMessageStatus.stored`."""
     text = (REPO_ROOT / "README.md").read_text()
     rows = dict(re.findall(r"^\| `([A-Z_]+)` \| (yes|no|unknown) \|", text, re.MULTILINE))
     assert set(rows) == {status.value for status in PutMessageStatus}
@@ -76,7 +76,7 @@ def test_the_readme_lists_every_status_and_whether_it_is_stored() -> None:
 
 
 def test_the_readme_has_a_row_for_every_command() -> None:
-    """Whoever looks for what there is finds it there; `version` and the like name themselves."""
+    """Only commands of the panel `Other`, such as `version`, need no row."""
     text = (REPO_ROOT / "README.md").read_text()
     rows = re.findall(r"^\| (`hastore .*?) \|", text, re.MULTILINE)
     listed = {word for row in rows for word in re.findall(r"`(?:hastore )?([a-z]+)", row)}
@@ -85,14 +85,14 @@ def test_the_readme_has_a_row_for_every_command() -> None:
     assert not wanted - listed
 
 
-def test_how_many_stories_of_seeds_are_told_is_said() -> None:
-    """The testing page has the number of `sim run`."""
+def test_the_testing_page_says_how_many_seeds_sim_run_shrinks() -> None:
+    """The number is the constant that `sim run` uses."""
     text = (REPO_ROOT / "docs/testing.md").read_text()
     assert f"for the first {sim_commands._SHRUNK_MAX} also their story" in " ".join(text.split())
 
 
 def test_the_readmes_python_example_runs(tmp_path: Path) -> None:
-    """The embedding example runs as it stands, on small files and ports of its own."""
+    """Only its directory, file size and port are replaced."""
     (block,) = blocks("README.md", "python")
     code = block
     changes = {'"D3"': repr(str(tmp_path / "D3")), "64 * 2**20": "65536", "10922": "0"}
@@ -107,12 +107,12 @@ def test_the_readmes_python_example_runs(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    # A SYNC_MASTER without a slave: stored, and said so.
+    # A SYNC_MASTER without a slave stores the message and reports this status.
     assert done.stdout.count("SLAVE_NOT_AVAILABLE") == 2
 
 
-def test_documents_name_only_targets_that_the_makefile_has() -> None:
-    """Every `make TARGET` in a document is a target."""
+def test_documents_name_only_existing_make_targets() -> None:
+    """This covers every `make TARGET` in a Markdown file."""
     targets = set(
         re.findall(r"^([a-z]+):.*## ", (REPO_ROOT / "Makefile").read_text(), re.MULTILINE)
     )
@@ -121,8 +121,8 @@ def test_documents_name_only_targets_that_the_makefile_has() -> None:
         assert set(named) <= targets, document
 
 
-def test_the_configuration_example_is_one_that_a_master_takes(tmp_path: Path) -> None:
-    """The TOML of the command-line page is a whole and valid configuration."""
+def test_a_master_accepts_the_configuration_example(tmp_path: Path) -> None:
+    """The TOML on the command-line page is a complete configuration."""
     (block,) = blocks("docs/cli.md", "toml")
     file = tmp_path / "hastore.toml"
     file.write_text(block)

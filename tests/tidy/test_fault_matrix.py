@@ -1,4 +1,4 @@
-"""The fault matrix in docs/testing.md and the suite agree: every name in it is there to be run."""
+"""The fault matrix in docs/testing.md matches the suite: every name in it exists."""
 
 import ast
 import re
@@ -17,7 +17,7 @@ NAME = re.compile(r"`([^`]+)`(\*?)")
 
 
 def matrix() -> dict[int, list[tuple[str, bool]]]:
-    """The names of each row, and whether they are marked as soak."""
+    """Return the names in each row, and whether each is marked as soak."""
     text = (REPO_ROOT / "docs" / "testing.md").read_text()
     section = text.split("\n## The fault matrix\n")[1].split("\n## ")[0]
     return {
@@ -28,7 +28,7 @@ def matrix() -> dict[int, list[tuple[str, bool]]]:
 
 @cache
 def suite_of(file: str) -> dict[str, bool]:
-    """The tests of a file, and whether each is in the soak only."""
+    """Return the tests of a file, and whether each runs in the soak only."""
     tree = ast.parse((REPO_ROOT / "tests" / f"{file}.py").read_text())
     return {
         node.name: any("mark.soak" in ast.unparse(mark) for mark in node.decorator_list)
@@ -39,7 +39,7 @@ def suite_of(file: str) -> dict[str, bool]:
 
 
 def fault_of(name: str, is_soak: bool) -> str | None:
-    """Say what is wrong with a name; None where it is there."""
+    """Return what is wrong with a name; None if it is correct."""
     kind, _, rest = name.partition(":")
     if "::" in name:
         file, test = name.split("::")
@@ -55,16 +55,16 @@ def fault_of(name: str, is_soak: bool) -> str | None:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_each_row_is_tested_by_what_it_names(row: int) -> None:
-    """Tests, scenarios and kinds of faults exist; at least one of them runs in `make test`."""
+def test_each_row_names_existing_tests(row: int) -> None:
+    """Names are tests, scenarios and kinds of faults; at least one runs in `make test`."""
     names = matrix()[row]
     faults = [fault for name, is_soak in names if (fault := fault_of(name, is_soak))]
     assert not faults
     assert row in NEEDS_TLS or any(not is_soak for _, is_soak in names)
 
 
-def test_the_matrix_has_its_rows_and_no_others() -> None:
-    """One to nineteen; each kind of fault of the simulator stands somewhere, but a clean stop."""
+def test_the_matrix_has_all_rows_and_all_kinds_of_faults() -> None:
+    """A clean stop is the simulator's only kind of fault that no row names."""
     found = matrix()
     assert list(found) == list(ROWS)
     named = {name for names in found.values() for name, _ in names}

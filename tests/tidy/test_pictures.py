@@ -1,4 +1,4 @@
-"""The README's pictures show what the programs draw today."""
+"""The README's pictures are what the programs draw now."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tests.tidy.test_tidy import REPO_ROOT
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_is_what_is_drawn_today(name: str) -> None:
-    """The simulator's runs are the same everywhere, and so is what is drawn of them."""
+def test_a_picture_is_up_to_date(name: str) -> None:
+    """The simulator's runs are the same on every machine, and so are their pictures."""
     kept = (FOLDER / name).read_text(encoding="utf-8")
     assert PICTURES[name]() == kept, f"docs/pictures/{name} is stale: make pictures"
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_can_stand_alone(name: str) -> None:
-    """It is XML, small, needs nothing from elsewhere, and leaves no variable to a page's style."""
+def test_a_picture_is_small_and_self_contained(name: str) -> None:
+    """It is XML without references to other files and without CSS variables."""
     text = (FOLDER / name).read_text(encoding="utf-8")
     ET.fromstring(text)
     assert len(text) < 40_000
@@ -28,8 +28,8 @@ def test_a_picture_can_stand_alone(name: str) -> None:
     assert not re.search(r"https?:|@font-face|@import|<script|var\(", without_namespace)
 
 
-def test_every_picture_is_shown() -> None:
-    """And the README shows no other."""
+def test_the_readme_shows_every_picture() -> None:
+    """It shows no other pictures."""
     shown = re.findall(
         r"!\[[^]]+\]\(docs/pictures/([^)]+)\)", (REPO_ROOT / "README.md").read_text()
     )

@@ -1,4 +1,4 @@
-"""The README's three terminals: its commands are run, and what stands below them is what comes."""
+"""The README's three terminals: the commands run, and their output is as shown."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ FREE = "127.0.0.1:0"
 
 
 def commands(language: str) -> list[str]:
-    """Return the lines of the README that begin with `hastore` in blocks of a language."""
+    """Return the commands in the README's blocks of a language."""
     lines = [line for block in blocks("README.md", language) for line in block.splitlines()]
     return [line for line in lines if line.startswith(("hastore ", "$ "))]
 
 
 def one_command(beginning: str) -> list[str]:
-    """Return the words behind `hastore` of the only command that begins so and names no BROKER."""
+    """Return the words after `hastore` of the only such command that does not name BROKER."""
     (found,) = [
         line
         for line in commands("sh")
@@ -37,33 +37,33 @@ def one_command(beginning: str) -> list[str]:
 
 
 def sample() -> list[tuple[str, list[str]]]:
-    """Return the commands of the third terminal, each with the lines that stand below it."""
+    """Return the commands of the third terminal, each with the lines below it."""
     (block,) = blocks("README.md", "console")
-    told: list[tuple[str, list[str]]] = []
+    shown: list[tuple[str, list[str]]] = []
     for line in block.splitlines():
         if line.startswith("$ "):
-            told.append((line.removeprefix("$ "), []))
+            shown.append((line.removeprefix("$ "), []))
         else:
-            told[-1][1].append(line)
-    return told
+            shown[-1][1].append(line)
+    return shown
 
 
 def shape(lines: list[str]) -> list[str]:
-    """Take away what differs from run to run: numbers, ids, times."""
+    """Replace what differs from run to run: numbers, ids, times."""
     text = re.sub(r"\bid [0-9A-F]{32}\b", "id ID", "\n".join(lines))
     return re.sub(r"\d+(?:\.\d+)?(?: (?:µs|ms|s|min)\b)?", "0", text).splitlines()
 
 
-def test_what_differs_from_run_to_run_is_all_that_is_not_compared() -> None:
-    """A status, a topic, a size's unit or a column that is not there would be seen."""
+def test_only_numbers_ids_and_times_are_not_compared() -> None:
+    """A changed status or topic, or a missing column, would be noticed."""
     line = "SEND_OK  orders/3 @ 0  id 7F00000100002A9F0000000000000000  2.4 ms"
     assert shape([line]) == ["SEND_OK  orders/0 @ 0  id ID  0"]
 
 
 @pytest.mark.timeout(WITHIN_S + 60)
 async def test_the_three_terminals_do_what_the_readme_shows(tmp_path: Path) -> None:
-    """Master, slave, and then each command of the third with its output; on ports of their own."""
-    ends: list[NodeProcess] = []
+    """Master and slave run on free ports; the output of the third terminal is compared."""
+    nodes: list[NodeProcess] = []
 
     async def start(words: list[str], *more: str) -> NodeProcess:
         directory = words[words.index("--data") + 1]
@@ -74,7 +74,7 @@ async def test_the_three_terminals_do_what_the_readme_shows(tmp_path: Path) -> N
             output_path=tmp_path / f"{directory}.log",
             cwd=tmp_path,
         )
-        ends.append(node)
+        nodes.append(node)
         return node
 
     try:
@@ -100,11 +100,11 @@ async def test_the_three_terminals_do_what_the_readme_shows(tmp_path: Path) -> N
                 assert code == 0, text
                 assert shape(text.splitlines()) == shape(expected), command
     finally:
-        for node in ends:
+        for node in nodes:
             await node.process.end()
 
 
 def third_terminal() -> dict[str, str]:
-    """Return an environment in which `hastore` is this one and asks D1, without colour."""
+    """Return an environment with this version of `hastore`, D1 as its node, and no colours."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**child_environment(), "PATH": path, "HASTORE_ADDR": "D1", "NO_COLOR": "1"}

@@ -31,7 +31,7 @@ REGISTRY_HOSTS = (
 
 @cache
 def files() -> list[Path]:
-    """Every file that is committed or is about to be."""
+    """Return every file that is committed or is about to be."""
     listing = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=REPO_ROOT,
@@ -45,7 +45,7 @@ def files() -> list[Path]:
 
 
 def sources(*folders: str) -> Iterator[tuple[str, str, ast.Module]]:
-    """Name, text and syntax tree of each Python file in the folders."""
+    """Yield the name, text and syntax tree of each Python file in the folders."""
     for path in files():
         name = str(path.relative_to(REPO_ROOT))
         if path.suffix == ".py" and any(name.startswith(f"{folder}/") for folder in folders):
@@ -54,20 +54,20 @@ def sources(*folders: str) -> Iterator[tuple[str, str, ast.Module]]:
 
 
 def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Every function in the module, methods and inner functions too."""
+    """Yield every function in the module, including methods and inner functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
 
-def test_a_module_says_what_it_is() -> None:
-    """Every module starts with a docstring, tests and `__init__.py` too."""
+def test_every_module_has_a_docstring() -> None:
+    """This includes tests and `__init__.py`."""
     bare = [name for name, _, tree in sources(*PACKAGES, "tests") if not ast.get_docstring(tree)]
     assert not bare
 
 
 def test_init_files_hold_no_code() -> None:
-    """An `__init__.py` is a docstring, imports and `__all__`: the import graph is the truth."""
+    """An `__init__.py` may hold a docstring, imports and `__all__`."""
 
     def allowed(node: ast.stmt) -> bool:
         match node:
@@ -89,8 +89,8 @@ def test_init_files_hold_no_code() -> None:
     assert not code
 
 
-def test_a_test_states_the_truth_it_tests() -> None:
-    """Every test function has a docstring."""
+def test_every_test_has_a_docstring() -> None:
+    """Methods and inner functions count, too."""
     silent = [
         f"{name}:{node.lineno} {node.name}"
         for name, _, tree in sources("tests")
@@ -102,7 +102,7 @@ def test_a_test_states_the_truth_it_tests() -> None:
 
 
 def test_files_name_no_machine_and_no_registry() -> None:
-    """No file holds a path of the machine it was written on, nor the host of a package registry."""
+    """Paths of a developer's machine and hosts of package registries do not belong in a file."""
     named = []
     for path in files():
         text = path.read_bytes().decode(errors="replace")
@@ -114,8 +114,8 @@ def test_files_name_no_machine_and_no_registry() -> None:
     assert not named
 
 
-def test_links_between_documents_lead_somewhere() -> None:
-    """Every relative link in a Markdown file names a file that is there, and a heading in it."""
+def test_links_between_documents_have_targets() -> None:
+    """A relative link in a Markdown file names an existing file, and an existing heading in it."""
 
     def anchors(path: Path) -> set[str]:
         heads = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)

@@ -22,16 +22,16 @@ STOCK_TOPIC = {
 anything = st.none() | st.booleans() | st.integers() | st.text(max_size=9) | st.lists(st.integers())
 
 
-def test_a_topic_keeps_what_is_not_understood():
-    """A field of a later RocketMQ stays where it is."""
+def test_a_topic_keeps_unknown_fields():
+    """The fields of a later RocketMQ are written as they were read."""
     topic = TopicConfig.from_dict("T", STOCK_TOPIC)
     assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (16, 8, 6)
     assert topic.to_dict() == STOCK_TOPIC
     assert TopicConfig.from_dict("T", topic.to_dict()) == topic
 
 
-def test_a_group_has_rocketmqs_defaults_and_keeps_the_rest():
-    """A missing field is RocketMQ's default; an unknown one stays."""
+def test_a_group_has_rocketmqs_defaults_and_keeps_unknown_fields():
+    """A missing field has RocketMQ's default value."""
     group = SubscriptionGroupConfig.from_dict({"groupName": "g", "groupSysFlag": 3})
     assert (group.group, group.retry_max_times, group.retry_queue_nums) == ("g", 16, 1)
     assert group.consume_enable
@@ -40,7 +40,7 @@ def test_a_group_has_rocketmqs_defaults_and_keeps_the_rest():
 
 
 @pytest.mark.parametrize("nums", [-1, 65_536, "x", None])
-def test_numbers_of_queues_that_cannot_be_are_refused(nums):
+def test_an_invalid_number_of_queues_is_refused(nums):
     """A topic has 0 to 65,535 queues."""
     with pytest.raises(ProtocolError, match="readQueueNums"):
         TopicConfig.from_dict("T", STOCK_TOPIC | {"readQueueNums": nums})
@@ -53,8 +53,8 @@ def test_numbers_of_queues_that_cannot_be_are_refused(nums):
     ),
     anything,
 )
-def test_whatever_the_values_nothing_but_a_protocol_error(topic, group, version):
-    """Reading gives a value that is written and read the same again, or a ProtocolError."""
+def test_random_values_are_read_or_raise_protocol_error(topic, group, version):
+    """A value that is read can be written and read again unchanged."""
     counted = {"counter": version, "timestamp": version}
     for read, value in (
         (lambda value: TopicConfig.from_dict("T", value), topic),

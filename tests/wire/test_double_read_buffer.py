@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hastore.wire.double_read_buffer import DoubleReadBuffer
 
 
-def test_bytes_that_are_not_parsed_survive_the_reallocation():
-    """A full buffer keeps its unparsed bytes, moved to the front of the other one."""
+def test_unparsed_bytes_survive_a_reallocation():
+    """They are moved from the full buffer to the front of the other one."""
     buffer = DoubleReadBuffer(8)
     buffer.free()[:] = b"abcdefgh"
     buffer.received(8)
@@ -17,8 +17,8 @@ def test_bytes_that_are_not_parsed_survive_the_reallocation():
     assert bytes(buffer.view[: buffer.write_position]) == b"fgh"
 
 
-def test_a_parsed_buffer_starts_again_without_a_copy():
-    """When everything is parsed both positions go back to 0."""
+def test_a_parsed_buffer_is_used_again_without_a_copy():
+    """When everything is parsed, both positions return to 0."""
     buffer = DoubleReadBuffer(8)
     buffer.free()[:3] = b"abc"
     buffer.received(3)
@@ -29,7 +29,7 @@ def test_a_parsed_buffer_starts_again_without_a_copy():
 
 @given(st.lists(st.tuples(st.integers(0, 16), st.integers(0, 16)), max_size=60))
 def test_the_buffer_is_a_byte_queue(steps):
-    """Whatever is received comes out in the same order, over any number of reallocations."""
+    """Bytes come out in the order in which they came in, over any number of reallocations."""
     buffer = DoubleReadBuffer(16)
     expected = bytearray()
     counter = 0

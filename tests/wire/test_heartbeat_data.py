@@ -1,4 +1,4 @@
-"""Heartbeats as stock clients write them, and as nobody should."""
+"""Heartbeats as stock clients write them, and invalid ones."""
 
 import json
 
@@ -53,13 +53,13 @@ heartbeats = st.builds(
 
 
 @given(heartbeats)
-def test_what_is_written_is_read(heartbeat):
-    """Reading a written heartbeat gives the same."""
+def test_a_written_heartbeat_is_read_back(heartbeat):
+    """Both are equal, for any names and enums."""
     assert read_heartbeat(json.dumps(heartbeat.to_dict()).encode()) == heartbeat
 
 
-def test_the_cpp_clients_numbers_are_read():
-    """Enums as numbers, a version as text, a newline at the end."""
+def test_a_heartbeat_of_the_cpp_client_is_read():
+    """It has enums as numbers, a version as text and a newline at the end."""
     assert read_heartbeat(CPP) == HeartbeatData(
         client_id="3454-127.0.0.1@DEFAULT",
         producer_groups=("p",),
@@ -72,8 +72,8 @@ def test_the_cpp_clients_numbers_are_read():
     )
 
 
-def test_the_js_clients_names_are_read():
-    """Enums by name."""
+def test_a_heartbeat_of_the_js_client_is_read():
+    """It has enums by name."""
     (consumer,) = read_heartbeat(JS).consumers
     assert consumer.message_model is MessageModel.BROADCASTING
     assert consumer.consume_from_where is ConsumeFromWhere.TIMESTAMP
@@ -103,7 +103,7 @@ def test_the_js_clients_names_are_read():
         (b" " * (1 << 20) + b"{}", "heartbeat of"),
     ],
 )
-def test_a_heartbeat_that_cannot_be_is_named(body, named):
+def test_an_invalid_heartbeat_is_refused(body, named):
     """The error names the heartbeat and its fault."""
     with pytest.raises(ProtocolError, match=named) as caught:
         read_heartbeat(body)
@@ -135,8 +135,8 @@ anything = st.recursive(
 
 
 @given(anything.map(lambda value: json.dumps(value).encode()) | st.binary())
-def test_whatever_the_bytes_it_is_a_heartbeat_or_a_protocol_error(body):
-    """No body makes reading fail in another way."""
+def test_random_bodies_are_read_or_raise_protocol_error(body):
+    """A heartbeat that is read has a client id."""
     try:
         heartbeat = read_heartbeat(body)
     except ProtocolError:

@@ -57,13 +57,13 @@ requests = st.builds(
 
 
 @given(requests)
-def test_what_is_written_is_read(request):
-    """Reading a written request gives the same request."""
+def test_a_written_pull_request_is_read_back(request):
+    """Both are equal, for any values that fit the fields."""
     assert read_pull_request(write_pull_fields(request)) == request
 
 
-def test_what_the_cpp_client_sends_is_read():
-    """Numbers, numbers as text and unknown fields are taken."""
+def test_a_pull_request_of_the_cpp_client_is_read():
+    """Numbers, numbers as text and unknown fields are accepted."""
     assert read_pull_request(STOCK) == PullRequest(
         group="g",
         topic="T",
@@ -82,7 +82,7 @@ def test_what_the_cpp_client_sends_is_read():
     [(0, None, 0, None), (1, 3, 0, None), (2, None, 15_000, None), (4, None, 0, "*")],
 )
 def test_a_field_counts_only_with_its_flag(sys_flag, commit, suspend, subscription):
-    """Without its bit in sysFlag a field is as good as missing."""
+    """Without its bit in sysFlag a field is ignored."""
     request = read_pull_request(STOCK | {"sysFlag": sys_flag})
     assert request.commit_offset == commit
     assert request.suspend_timeout_ms == suspend
@@ -102,8 +102,8 @@ def test_a_field_counts_only_with_its_flag(sys_flag, commit, suspend, subscripti
         ({"consumerGroup": "x" * 256}, "the group has 256 characters"),
     ],
 )
-def test_a_bad_field_is_named(change, named):
-    """The error says which field is wrong, and how."""
+def test_the_error_names_the_invalid_field(change, named):
+    """It also says what is wrong with it."""
     with pytest.raises(ProtocolError, match=named):
         read_pull_request(STOCK | change)
 
@@ -120,25 +120,25 @@ anything = st.recursive(
     st.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, anything))
     | st.dictionaries(st.sampled_from(NAMES), anything, max_size=1),
 )
-def test_whatever_the_fields_it_is_a_request_or_a_protocol_error(sound, fields):
-    """No field makes reading fail in another way."""
+def test_random_fields_are_read_or_raise_protocol_error(base, fields):
+    """A request that is read has an offset of 64 bits."""
     try:
-        request = read_pull_request(sound | fields)
+        request = read_pull_request(base | fields)
     except ProtocolError:
         return
     assert -(2**63) <= request.queue_offset < 2**63
 
 
 @given(st.builds(PullReply, next_begin_offset=INT64, min_offset=INT64, max_offset=INT64))
-def test_a_replys_fields_are_read_again(reply):
-    """Reading written reply fields gives the same reply."""
+def test_the_written_fields_of_a_reply_are_read_back(reply):
+    """Both replies are equal."""
     assert read_pull_reply(write_reply_fields(reply)) == reply
 
 
 @pytest.mark.parametrize("serialize_type", SerializeType)
 @given(body=st.binary(max_size=50), remark=TEXT)
-def test_the_quick_head_is_the_general_one(serialize_type, body, remark):
-    """The head and its body are one frame, equal to the frame that the general way writes."""
+def test_the_fast_reply_head_equals_the_general_one(serialize_type, body, remark):
+    """The head and its body are one frame, which is read as the same command."""
     reply = PullReply(next_begin_offset=7, min_offset=1, max_offset=9, suggested_broker_id=1)
     head = pull_reply_head(
         serialize_type,

@@ -1,4 +1,4 @@
-"""Remoting frames as values and bytes: both header forms, liberal reading, typed refusals."""
+"""Remoting frames as values and bytes: both header forms, lenient reading, typed errors."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def read_all(stream: bytes, *, chunk_size: int | None = None, limit: int = MIB):
 
 
 @given(st.lists(commands, max_size=4))
-def test_commands_survive_the_wire_whole_and_byte_by_byte(sent):
-    """What is encoded is read back equal, fed whole and fed one byte at a time."""
+def test_encoded_commands_are_read_back_whole_or_byte_by_byte(sent):
+    """The commands are equal whether the stream is fed at once or one byte at a time."""
     stream = b"".join(encode_command(command) for command in sent)
     assert read_all(stream) == sent
     assert read_all(stream, chunk_size=1) == sent
@@ -66,14 +66,14 @@ def test_commands_survive_the_wire_whole_and_byte_by_byte(sent):
 
 @given(st.lists(commands, min_size=1, max_size=4), st.integers(1, 200))
 def test_commands_survive_any_split(sent, chunk_size):
-    """Where the stream is cut has no meaning."""
+    """Where the stream is cut makes no difference."""
     stream = b"".join(encode_command(command) for command in sent)
     assert read_all(stream, chunk_size=chunk_size) == sent
 
 
 @given(st.binary(max_size=300), st.integers(1, 300))
-def test_any_bytes_are_commands_or_a_typed_refusal(stream, chunk_size):
-    """Random bytes never raise anything but ProtocolError."""
+def test_random_bytes_are_read_or_raise_protocol_error(stream, chunk_size):
+    """The stream is fed in chunks of any size."""
     with contextlib.suppress(ProtocolError):
         read_all(stream, chunk_size=chunk_size)
 
@@ -85,8 +85,8 @@ json_headers = st.dictionaries(
 
 
 @given(st.sampled_from(SerializeType), st.binary(max_size=200) | json_headers)
-def test_any_header_bytes_are_a_command_or_a_typed_refusal(serialize_type, header):
-    """Random header bytes in a well-formed frame never raise anything but ProtocolError."""
+def test_random_headers_are_read_or_raise_protocol_error(serialize_type, header):
+    """The frame around the header is well-formed, and its body is kept."""
     try:
         (command,) = read_all(frame(serialize_type, header, b"body"))
         assert command.body == b"body"
@@ -96,15 +96,15 @@ def test_any_header_bytes_are_a_command_or_a_typed_refusal(serialize_type, heade
 
 @given(commands, st.data())
 def test_a_binary_header_with_one_byte_changed_is_read_or_refused(command, data):
-    """A flipped byte in a binary header never raises anything but ProtocolError."""
+    """The only error is ProtocolError."""
     header = bytearray(encode_rocketmq_header(command))
     header[data.draw(st.integers(0, len(header) - 1))] ^= data.draw(st.integers(1, 255))
     with contextlib.suppress(ProtocolError):
         decode_rocketmq_header(bytes(header), b"")
 
 
-def test_the_binary_header_is_rocketmqs():
-    """The bytes of a binary header stand where RocketMQ's RocketMQSerializable puts them."""
+def test_the_binary_header_has_rocketmqs_layout():
+    """Its bytes are where RocketMQ's RocketMQSerializable puts them."""
     command = RemotingCommand(
         code=103,
         opaque=5,
@@ -127,7 +127,7 @@ def test_the_binary_header_is_rocketmqs():
 
 
 def test_a_frame_begins_with_its_size_and_the_serialize_type():
-    """The prefix counts what follows it and carries the header's form and size."""
+    """The size counts the bytes after it; the header's size comes with the type."""
     command = RemotingCommand(code=34, body=b"xyz", serialize_type=SerializeType.ROCKETMQ)
     data = encode_command(command)
     assert int.from_bytes(data[:4], "big") == len(data) - 4
@@ -136,7 +136,7 @@ def test_a_frame_begins_with_its_size_and_the_serialize_type():
 
 
 def test_a_json_header_of_the_cpp_client_is_read():
-    """Numbers as text, an empty remark and unknown fields change nothing."""
+    """Numbers as text, an empty remark and unknown fields are accepted."""
     header = (
         b'{"code":10,"extFields":{"queueId":3,"batch":false,"topic":"T"},"flag":"0",'
         b'"language":"CPP","opaque":12,"remark":"","serializeTypeCurrentRPC":"JSON",'
@@ -150,7 +150,7 @@ def test_a_json_header_of_the_cpp_client_is_read():
 
 
 def test_a_json_header_needs_only_its_code():
-    """Everything but the code has a meaning when it is missing or null."""
+    """Every other field may be missing or null."""
     command = decode_json_header(b' {"code":105,"extFields":null,"remark":null}', b"")
     assert (command.code, command.opaque, command.flag) == (105, 0, 0)
     assert command.ext_fields == {}
@@ -175,8 +175,8 @@ def test_a_json_header_needs_only_its_code():
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_a_json_header_that_cannot_be_is_refused(header, reason):
-    """The refusal of a JSON header says what is wrong with it."""
+def test_an_invalid_json_header_is_refused(header, reason):
+    """The error says what is wrong with it."""
     with pytest.raises(ProtocolError, match=reason):
         decode_json_header(header, b"")
 
@@ -194,14 +194,14 @@ def test_a_json_header_that_cannot_be_is_refused(header, reason):
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_a_binary_header_that_cannot_be_is_refused(header, reason):
-    """The refusal of a binary header says what is wrong with it, and where."""
+def test_an_invalid_binary_header_is_refused(header, reason):
+    """The error says what is wrong with it, and where."""
     with pytest.raises(ProtocolError, match=reason):
         decode_rocketmq_header(header, b"")
 
 
 def test_a_code_that_does_not_fit_a_binary_header_is_refused():
-    """RocketMQ cuts a large code off; here it is an error."""
+    """RocketMQ truncates a large code; here it is an error."""
     with pytest.raises(ProtocolError, match="200050"):
         encode_rocketmq_header(RemotingCommand(code=200_050))
 
@@ -213,8 +213,8 @@ def test_a_name_that_does_not_fit_a_binary_header_is_refused():
 
 
 @pytest.mark.parametrize("split", [4, 8])
-def test_a_frame_that_claims_too_much_is_refused_at_its_first_bytes(split):
-    """A size above the limit is refused when its four bytes are there, before any room is made."""
+def test_a_frame_above_the_limit_is_refused_at_its_first_bytes(split):
+    """The size is checked once its four bytes have come, before memory is taken for the frame."""
     reader = FrameReader(16 * MIB)
     reader.feed(struct.pack("!II", 200 * MIB, 20)[:split])
     with pytest.raises(FrameTooLargeError, match=r"209715200 bytes; at most 16777216 .*byte 0"):
@@ -222,7 +222,7 @@ def test_a_frame_that_claims_too_much_is_refused_at_its_first_bytes(split):
     assert reader.buffered_size <= 8
 
 
-def test_http_on_the_client_port_is_a_frame_that_claims_too_much():
+def test_http_on_the_client_port_is_a_frame_above_the_limit():
     """``GET `` read as a size is 1.2 GB."""
     with pytest.raises(FrameTooLargeError, match="1195725856"):
         read_all(b"GET / HTTP/1.1\r\n\r\n", limit=16 * MIB)
@@ -240,8 +240,8 @@ def test_http_on_the_client_port_is_a_frame_that_claims_too_much():
         ),
     ],
 )
-def test_a_frame_prefix_that_cannot_be_is_refused(prefix, reason):
-    """The refusal of a frame says what is wrong and at which byte of the stream it begins."""
+def test_an_invalid_frame_prefix_is_refused(prefix, reason):
+    """The error says what is wrong and at which byte of the stream the frame begins."""
     good = encode_command(RemotingCommand(code=1))
     reader = FrameReader(16 * MIB)
     reader.feed(good + prefix)
@@ -252,8 +252,8 @@ def test_a_frame_prefix_that_cannot_be_is_refused(prefix, reason):
         reader.next_command()
 
 
-def test_the_reader_keeps_no_more_than_the_frame_it_waits_for():
-    """An incomplete frame is kept once, and given up when it has been read."""
+def test_the_reader_keeps_only_the_incomplete_frame():
+    """Its bytes are kept once and freed when it has been read."""
     command = RemotingCommand(code=1, body=bytes(100_000))
     data = encode_command(command)
     reader = FrameReader(MIB)
@@ -296,7 +296,7 @@ def test_a_text_field_may_be_a_number_or_a_boolean():
 
 
 def test_an_integer_field_may_be_text():
-    """A number is read from text too, within its bits."""
+    """In either form it must fit its number of bits."""
     fields = {"a": "-1", "b": 5, "c": "x", "d": 2**31, "e": [1]}
     assert integer_field(fields, "a") == -1
     assert integer_field(fields, "b") == 5
@@ -307,8 +307,8 @@ def test_an_integer_field_may_be_text():
             integer_field(fields, name)
 
 
-def test_a_response_copies_number_and_form():
-    """An answer goes back under the request's number and in its serialize type."""
+def test_a_response_copies_opaque_and_serialize_type():
+    """Clients match answers to requests by ``opaque``."""
     request = RemotingCommand(code=105, opaque=77, serialize_type=SerializeType.ROCKETMQ)
     response = request.response(17, remark="no such topic")
     assert response.is_response
@@ -318,7 +318,7 @@ def test_a_response_copies_number_and_form():
 
 
 def test_bare_integer_keys_are_read():
-    """Java's fastjson writes ``{0:"addr"}``; what looks like it inside a string stays."""
+    """Java's fastjson writes ``{0:"addr"}``; the same characters inside a string stay."""
     data = b'{"brokerAddrs":{0:"h:1", 1 :"{2:3,4:5}"},"list":[1,2],-7:{"a\\"{1:":8}}\n'
     assert liberal_json.loads(data, "a route") == {
         "brokerAddrs": {"0": "h:1", "1": "{2:3,4:5}"},
@@ -330,20 +330,20 @@ def test_bare_integer_keys_are_read():
 @given(
     st.recursive(st.integers() | texts, lambda inner: st.dictionaries(texts, inner), max_leaves=9)
 )
-def test_plain_json_is_read_as_python_reads_it(value):
-    """The liberal reader changes nothing in proper JSON."""
+def test_plain_json_is_read_as_by_the_json_module(value):
+    """The lenient reader changes nothing in valid JSON."""
     assert liberal_json.loads(json.dumps(value).encode(), "a body") == value
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[" * 200_000, b"{0x:1}"])
-def test_bodies_that_are_not_json_are_refused_by_name(data):
-    """The refusal of a body names it."""
+def test_a_body_that_is_not_json_is_refused(data):
+    """The error names the body."""
     with pytest.raises(ProtocolError, match="the heartbeat is not JSON"):
         liberal_json.loads(data, "the heartbeat")
 
 
-def test_a_body_that_is_no_object_is_refused():
-    """Where an object is needed a list is not taken."""
+def test_a_body_that_is_not_an_object_is_refused():
+    """A list is not accepted in its place."""
     with pytest.raises(ProtocolError, match="the heartbeat is not a JSON object but list"):
         liberal_json.loads_object(b"[]", "the heartbeat")
 
@@ -353,9 +353,9 @@ def test_a_body_that_is_no_object_is_refused():
     [rb"\"" * 500_000, rb'{"a":"' + rb"\"" * 500_000, b'"' * 999_999, b"{" * 1_000_000],
     ids=["escaped quotes", "an unclosed string", "quotes", "braces"],
 )
-def test_a_body_that_is_not_json_is_refused_in_time_of_its_size(data):
-    """A megabyte of unclosed strings takes a moment, not the square of one."""
-    begin = time.thread_time()  # CPU: whatever else runs
+def test_a_body_that_is_not_json_is_refused_in_linear_time(data):
+    """A megabyte of unclosed strings must not take quadratic time."""
+    begin = time.thread_time()  # CPU time, whatever else runs
     with pytest.raises(ProtocolError, match="the heartbeat is not JSON"):
         liberal_json.loads(data, "the heartbeat")
     assert time.thread_time() - begin < 5

@@ -59,7 +59,7 @@ LONG_FORM = {
     "batch": "0",
 }
 
-SOUND = {"a": "g", "b": "T", "e": "1", "f": "0", "g": "5", "h": "0", "i": "", "j": "0"}
+VALID_FIELDS = {"a": "g", "b": "T", "e": "1", "f": "0", "g": "5", "h": "0", "i": "", "j": "0"}
 
 
 def parse(data: bytes) -> RemotingCommand:
@@ -71,8 +71,8 @@ def parse(data: bytes) -> RemotingCommand:
 
 
 @given(messages)
-def test_a_message_survives_the_quick_request_frame(message):
-    """The hand-built JSON request is read back as the message it was built from."""
+def test_a_fast_request_frame_is_read_back(message):
+    """The frame is JSON built by hand; the message that is read from it is equal."""
     data = send_request_frame(
         message,
         write_properties(message.properties or {}),
@@ -88,8 +88,8 @@ def test_a_message_survives_the_quick_request_frame(message):
 
 
 @given(messages, st.sampled_from(SerializeType))
-def test_a_message_survives_the_general_request_in_both_forms(message, serialize_type):
-    """A request built from fields is read back as its message, with JSON and binary headers."""
+def test_a_general_request_is_read_back_in_both_header_forms(message, serialize_type):
+    """A request that is built from fields has a JSON or a binary header."""
     fields = write_send_fields(
         message,
         write_properties(message.properties or {}),
@@ -103,8 +103,8 @@ def test_a_message_survives_the_general_request_in_both_forms(message, serialize
     assert read_message(parse(encode_command(request)), PEER) == message
 
 
-def test_the_quick_request_is_the_general_one():
-    """Hand-built and general requests carry the same fields."""
+def test_the_fast_request_equals_the_general_one():
+    """The request built by hand has the same fields."""
     message = Message("T", b"b", properties={"KEYS": "k"}, flag=4)
     text = write_properties(message.properties)
     fields = write_send_fields(message, text, queue_id=1, born_timestamp_ms=2, group="g")
@@ -146,14 +146,14 @@ def test_the_long_form_is_read():
         ({"j": "1" * 20}, "ext field j does not fit 32 bits"),
     ],
 )
-def test_fields_that_cannot_be_are_refused_by_name(change, reason):
-    """A send request's refusal names the field."""
+def test_invalid_fields_are_refused_by_name(change, reason):
+    """The error also says what is wrong."""
     with pytest.raises(ProtocolError, match=reason):
-        read_message(RemotingCommand(code=310, ext_fields=SOUND | change), PEER)
+        read_message(RemotingCommand(code=310, ext_fields=VALID_FIELDS | change), PEER)
 
 
-def test_fields_out_of_the_ordinary_are_read():
-    """Negative numbers that fit, numbers as numbers, and text beyond ASCII are taken."""
+def test_unusual_field_values_are_read():
+    """Negative numbers that fit, unquoted numbers and non-ASCII text are accepted."""
     fields = {"b": "T", "e": -1, "f": -1, "g": "5", "h": -(2**31) + 1, "i": "KEYS\x01ü\x02"}
     message = read_message(RemotingCommand(code=310, ext_fields=fields), PEER)
     assert (message.queue_id, message.sys_flag, message.flag) == (-1, -1, -(2**31) + 1)
@@ -161,17 +161,14 @@ def test_fields_out_of_the_ordinary_are_read():
 
 
 @given(
-    st.sampled_from([{}, SOUND]),
+    st.sampled_from([{}, VALID_FIELDS]),
     st.dictionaries(st.sampled_from("abefghijm"), st.none() | st.integers() | wild | plain),
 )
 @example({}, {"g": 0, "a": None, "f": None, "i": "1\x01\x01", "b": 0, "e": 0})
-def test_any_fields_are_a_message_or_a_typed_refusal(sound, fields):
-    """Random fields never raise anything but ProtocolError.
-
-    A value may hold a separator: the encoder refuses such a message (MESSAGE_ILLEGAL).
-    """
+def test_random_fields_are_read_or_raise_protocol_error(base, fields):
+    """A value may hold a separator: the encoder refuses such a message (MESSAGE_ILLEGAL)."""
     try:
-        message = read_message(RemotingCommand(code=310, ext_fields=sound | fields), PEER)
+        message = read_message(RemotingCommand(code=310, ext_fields=base | fields), PEER)
         struct.pack(
             "!iiiqi",
             message.queue_id,
@@ -186,8 +183,8 @@ def test_any_fields_are_a_message_or_a_typed_refusal(sound, fields):
 
 
 @given(st.lists(st.tuples(st.binary(max_size=20), properties, st.integers(0, 9)), min_size=1))
-def test_a_batch_survives_its_body(entries):
-    """Each message of a batch comes back with its own body, flag and properties."""
+def test_a_written_batch_is_read_back(entries):
+    """Each message has its own body, flag and properties."""
     sent = [Message("T", body, properties=own, flag=flag) for body, own, flag in entries]
     fields = write_send_fields(
         Message("T", b""), "", queue_id=2, born_timestamp_ms=5, group="g", batch=True
@@ -199,8 +196,8 @@ def test_a_batch_survives_its_body(entries):
     assert {(m.topic, m.queue_id, m.born_timestamp_ms) for m in read} == {("T", 2, 5)}
 
 
-def test_a_batch_entry_is_rocketmqs():
-    """The bytes of an entry stand where MessageDecoder.encodeMessage puts them."""
+def test_a_batch_entry_has_rocketmqs_layout():
+    """Its bytes are where MessageDecoder.encodeMessage puts them."""
     text = b"KEYS\x01k\x02"
     assert write_batch([Message("T", b"body", properties={"KEYS": "k"}, flag=7)]) == (
         struct.pack("!iiiii", 22 + 4 + len(text), 0, 0, 7, 4)
@@ -210,8 +207,8 @@ def test_a_batch_entry_is_rocketmqs():
     )
 
 
-def test_a_batchs_own_properties_count_for_each_message():
-    """WAIT=false of the request holds for all; its UNIQ_KEY is nobody's."""
+def test_the_requests_properties_apply_to_each_message_of_a_batch():
+    """WAIT=false applies to all messages, but the request's UNIQ_KEY to none."""
     fields = {"b": "T", "e": 0, "f": 0, "g": 5, "h": 0, "i": "WAIT\x01false\x02UNIQ_KEY\x01all\x02"}
     body = write_batch([Message("T", b"1", properties={"UNIQ_KEY": "one"}), Message("T", b"2")])
     first, second = read_batch(RemotingCommand(code=320, ext_fields=fields, body=body), PEER)
@@ -227,16 +224,16 @@ def test_code_310_with_the_batch_flag_is_a_batch():
 
 
 @given(st.binary(max_size=120))
-def test_any_batch_body_is_messages_or_a_typed_refusal(body):
-    """Random batch bodies never raise anything but ProtocolError."""
+def test_random_batch_bodies_are_read_or_raise_protocol_error(body):
+    """No other error comes from a body of up to 120 bytes."""
     fields = {"b": "T", "e": 0, "f": 0, "g": 5, "h": 0}
     with contextlib.suppress(ProtocolError):
         read_batch(RemotingCommand(code=320, ext_fields=fields, body=body), PEER)
 
 
 @given(st.data())
-def test_a_batch_with_one_byte_changed_is_messages_or_a_typed_refusal(data):
-    """A flipped byte in a batch never raises anything but ProtocolError."""
+def test_a_batch_with_one_byte_changed_is_read_or_refused(data):
+    """The only error is ProtocolError."""
     body = bytearray(write_batch([Message("T", b"abc", properties={"k": "v"})] * 2))
     body[data.draw(st.integers(0, len(body) - 1))] ^= data.draw(st.integers(1, 255))
     fields = {"b": "T", "e": 0, "f": 0, "g": 5, "h": 0}
@@ -245,7 +242,7 @@ def test_a_batch_with_one_byte_changed_is_messages_or_a_typed_refusal(data):
 
 
 def test_a_batch_of_4096_messages_is_read_and_one_of_4097_is_refused():
-    """The limit keeps one batch from holding up everybody, and the refusal names it."""
+    """The limit keeps one batch from delaying other clients, and the error names it."""
     fields = {"b": "T", "e": 0, "f": 0, "g": 5, "h": 0}
     message = Message("T", b"")
     body = write_batch([message] * 4_096)
@@ -255,8 +252,8 @@ def test_a_batch_of_4096_messages_is_read_and_one_of_4097_is_refused():
         read_batch(RemotingCommand(code=320, ext_fields=fields, body=body), PEER)
 
 
-def test_batches_that_cannot_be_are_refused(monkeypatch):
-    """An empty batch, one cut short, one with too many messages and too wide properties."""
+def test_invalid_batches_are_refused(monkeypatch):
+    """Empty, cut short, not UTF-8, or with too large properties or too many messages."""
     fields = {"b": "T", "e": 0, "f": 0, "g": 5, "h": 0}
     body = write_batch([Message("T", b"abc")] * 3)
     for bad, reason in [(b"", "without messages"), (body[:-1], "entry at byte 50 of 74")]:
@@ -274,8 +271,8 @@ def test_batches_that_cannot_be_are_refused(monkeypatch):
 
 @pytest.mark.parametrize("serialize_type", SerializeType)
 @pytest.mark.parametrize("transaction_id", [None, 'odd"\n\x01id'])
-def test_the_quick_reply_is_the_general_one(serialize_type, transaction_id):
-    """A hand-built reply is read back with its four fields, in both header forms."""
+def test_the_fast_reply_equals_the_general_one(serialize_type, transaction_id):
+    """The reply built by hand is read back in both header forms."""
     data = ok_reply_frame(
         serialize_type,
         9,
@@ -294,20 +291,20 @@ def test_the_quick_reply_is_the_general_one(serialize_type, transaction_id):
 
 
 @given(properties)
-def test_properties_survive_their_text(given_properties):
-    """Written properties are read back, with and without the last separator."""
+def test_written_properties_are_read_back(given_properties):
+    """With and without the last separator."""
     text = write_properties(given_properties)
     assert read_properties(text) == given_properties
     assert read_properties(text.removesuffix("\x02")) == given_properties
 
 
 @pytest.mark.parametrize("bad", [{"": "v"}, {"k\x01": "v"}, {"k": "a\x02b\x01c"}])
-def test_properties_that_would_be_read_as_others_are_refused(bad):
-    """A separator inside a name or value is the caller's mistake, named before it is sent."""
+def test_properties_that_would_be_read_differently_are_refused(bad):
+    """An empty name, or a separator in a name or value, is the caller's mistake."""
     with pytest.raises(ConfigError, match="holds U\\+0001 or U\\+0002"):
         write_properties(bad)
 
 
 def test_properties_are_read_leniently():
-    """Items without a name or without a separator are passed over; the last of a name counts."""
+    """Items without a name or a separator are skipped; the last value of a name is used."""
     assert read_properties("a\x011\x02junk\x02\x01x\x02b\x01\x02a\x012") == {"a": "2", "b": ""}

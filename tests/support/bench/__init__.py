@@ -1,1 +1,1 @@
-"""What both benchmarks print: begin with ``bound``."""
+"""The rows that both benchmarks print: begin with ``bound``."""

@@ -1,4 +1,4 @@
-"""One row of the table: a bound, what was measured, and against what.
+"""One row of the table: a bound, the measured value, and its reference.
 
 Everything is measured in pairs, ours and the reference right after each other, so that a slow
 moment of the machine hits both; the ratio that counts is the median of the pairs' ratios.
@@ -14,7 +14,7 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class Bound:
-    """A bound on a ratio: at most ``limit``, or at least where ``at_least``."""
+    """A bound on a ratio: at most ``limit``, or at least ``limit`` if ``at_least``."""
 
     key: str
     work: str
@@ -64,7 +64,7 @@ class Row:
 
     @property
     def within_twice(self) -> bool:
-        """Whether it is missed by less than a factor of two."""
+        """Whether the bound holds or is missed by at most a factor of two."""
         limit = self.bound.limit
         return self.ratio >= limit / 2 if self.bound.at_least else self.ratio <= limit * 2
 

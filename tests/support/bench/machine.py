@@ -1,4 +1,4 @@
-"""What a measurement ran on; without it a number means nothing."""
+"""The machine that a measurement ran on; without it a number means nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Machine:
 
 
 def this_machine(directory: Path) -> Machine:
-    """Look at the machine; ``directory`` is where the logs will be."""
+    """Describe this machine; ``directory`` is where the logs will be."""
     import trio
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

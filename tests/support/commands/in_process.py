@@ -1,4 +1,4 @@
-"""Nodes and commands in one process: the real code on real sockets, without a process for each.
+"""Nodes and commands in one process: the real code on real sockets, without subprocesses.
 
 A command runs in a thread beside the nodes' event loop, as `hastore …` would in its own process.
 """
@@ -23,13 +23,13 @@ QUICK = HAConfig(
 
 
 def store(directory, **changes):
-    """A small store."""
+    """Return the configuration of a small store."""
     return StoreConfig(data_dir=str(directory), mapped_file_size=1 << 20, **changes)
 
 
 @contextlib.asynccontextmanager
 async def master_on(directory, *, role=BrokerRole.SYNC_MASTER, **changes):
-    """A master with a client port."""
+    """Run a master with a client port."""
     config = MasterConfig(
         store=changes.pop("store", None) or store(directory),
         role=role,
@@ -44,7 +44,7 @@ async def master_on(directory, *, role=BrokerRole.SYNC_MASTER, **changes):
 
 @contextlib.asynccontextmanager
 async def slave_of(master, directory, **changes):
-    """A slave with a client port, caught up when the block begins."""
+    """Run a slave with a client port, caught up when the block begins."""
     config = SlaveConfig(
         store=changes.pop("store", None) or store(directory),
         master=master.ha_address,
@@ -59,7 +59,7 @@ async def slave_of(master, directory, **changes):
 
 
 async def put(master, count=1, size=100):
-    """Put messages, one after the other; gives the last result."""
+    """Put messages, one after the other; return the last result."""
     result = None
     for number in range(count):
         result = await master.put(Message("orders", b"x" * size, queue_id=number % 4))
@@ -67,13 +67,13 @@ async def put(master, count=1, size=100):
 
 
 def at(node):
-    """HOST:PORT of a node's client port."""
+    """Return HOST:PORT of a node's client port."""
     host, port = node.address
     return f"{host}:{port}"
 
 
 async def call(*arguments):
-    """Run a command; gives exit code, stdout and stderr."""
+    """Run a command; return exit code, stdout and stderr."""
     out, err = io.StringIO(), io.StringIO()
 
     def run():
@@ -85,7 +85,7 @@ async def call(*arguments):
 
 
 async def call_json(*arguments):
-    """Run a command with `-o json`; gives exit code and what it said."""
+    """Run a command with `-o json`; return the exit code and its parsed output."""
     code, out, err = await call(*arguments, "-o", "json")
     assert out, err
     return code, json.loads(out)

@@ -1,4 +1,4 @@
-"""`hastore …` as a person runs it: real processes, awaited by what they say, never by a sleep."""
+"""`hastore …` as a person runs it: real processes, awaited by their output and never by a sleep."""
 
 import json
 import os
@@ -20,21 +20,21 @@ ANY_PORT = "127.0.0.1:0"
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """This environment without settings and colours that would change what is tested."""
+    """Return this environment without the settings and colours that would affect a test."""
     hidden = ("HASTORE_", "NO_COLOR", "FORCE_COLOR")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     return {**kept, "PYTHONPATH": import_path(str(REPO_ROOT)), **extra}
 
 
 def command(*arguments: object) -> list[str]:
-    """The command line of `hastore ARGUMENTS` in this interpreter."""
+    """Return the command line of `hastore ARGUMENTS` in this interpreter."""
     return [sys.executable, "-m", "hastore_cli", *map(str, arguments)]
 
 
 def hastore(
     *arguments: object, stdin: bytes = b"", cwd: Path | None = None, **extra: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; stdout and stderr as text."""
+    """Run a command to its end; return stdout and stderr as text."""
     done = subprocess.run(
         command(*arguments),
         input=stdin,
@@ -50,7 +50,7 @@ def hastore(
 
 
 class Node:
-    """A node that is ready, with what its node.json says."""
+    """A node's process, with the content of its node.json once it is ready."""
 
     def __init__(self, process: subprocess.Popen[bytes], data: Path, log: Path) -> None:
         self.process = process
@@ -69,7 +69,7 @@ class Node:
         return self.info["ha_address"]
 
     def wait_ready(self) -> None:
-        """Wait until node.json is this process's own."""
+        """Wait until node.json is the one of this process."""
         wait_until(self._is_ready, lambda: "not ready in time: " + self.log.read_text())
 
     def _is_ready(self) -> bool:
@@ -81,12 +81,12 @@ class Node:
         return self.info.get("pid") == self.process.pid
 
     def wait_for_text(self, text: str) -> str:
-        """Wait until the node has written ``text``, and give all it has written."""
+        """Wait until the node has written ``text``; return all its output."""
         wait_until(lambda: text in self.log.read_text(), self.log.read_text)
         return self.log.read_text()
 
     def stop(self, signum: int = signal.SIGTERM) -> int:
-        """Send a signal and give the exit code."""
+        """Send a signal and return the exit code."""
         self.process.send_signal(signum)
         return self.process.wait(WITHIN_S)
 
@@ -95,7 +95,7 @@ class Node:
 def node(
     kind: str, data: Path, *arguments: object, file_size: str | None = "4MiB", **extra: str
 ) -> Iterator[Node]:
-    """A master or slave on any free ports for the length of the block."""
+    """Run a master or slave on free ports during the block."""
     given = ["--listen", ANY_PORT]
     if kind == "master":
         given += ["--ha-listen", ANY_PORT]
@@ -121,7 +121,7 @@ def node(
 
 
 def wait_for_status(where: Path, condition: Any) -> dict[str, Any]:
-    """Ask a node until its status fulfils the condition."""
+    """Poll a node until its status fulfils the condition; return that status."""
     answers: list[subprocess.CompletedProcess[str]] = []
 
     def is_so() -> bool:
@@ -133,14 +133,14 @@ def wait_for_status(where: Path, condition: Any) -> dict[str, Any]:
 
 
 def status_of(where: Path) -> dict[str, Any]:
-    """A node's status as it is now."""
+    """Return a node's current status."""
     done = hastore("status", where, "-o", "json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 def is_one_line_with_a_next_step(stderr: str) -> bool:
-    """Whether an error looks as it must: `error: …`, `  next  …`, no traceback."""
+    """Return whether an error has its required form: `error: …`, `  next  …`, no traceback."""
     lines = stderr.splitlines()
     return (
         len(lines) == 2

@@ -1,1 +1,1 @@
-"""The outside world as tests fake it: begin with ``fake_disk``."""
+"""Fakes of disk, memory, clock and threads: begin with ``fake_disk``."""

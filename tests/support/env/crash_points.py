@@ -1,4 +1,4 @@
-"""A disk on which the process dies at its n-th change, and what it leaves is found again."""
+"""A disk on which the process dies at its n-th change; a copy shows what it leaves."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.support.env.scripted_disk import Operation
 
 
 class Killed(BaseException):
-    """The process is gone; whatever it still tries has no effect."""
+    """The process is gone; its further calls have no effect."""
 
 
 @attrs.define(eq=False)
 class DyingDisk(FakeDisk):
-    """Dies before change number ``dies_at`` (from 0); of a write ``bytes_written`` get there."""
+    """Dies before change ``dies_at`` (from 0), or after ``bytes_written`` bytes of a write."""
 
     dies_at: int | None = None
     bytes_written: int = 0
@@ -25,7 +25,7 @@ class DyingDisk(FakeDisk):
 
     @classmethod
     def of(cls, disk: FakeDisk, dies_at: int | None = None, bytes_written: int = 0) -> Self:
-        """A copy of a disk as it is after a kill."""
+        """Return a copy of a disk, as it is after a kill."""
         return cls(disk=disk.kill().disk, dies_at=dies_at, bytes_written=bytes_written)
 
     def check(self, operation: Operation) -> None:
@@ -41,7 +41,7 @@ class DyingDisk(FakeDisk):
         self.operations.append(name)
 
     def stop_at(self, operation: Operation, name: str) -> None:
-        """Have the process killed in the middle of this one."""
+        """Kill the process in the middle of this operation."""
         self.dead = True
         operation.reach(self.bytes_written)
         raise Killed(name)

@@ -1,8 +1,9 @@
-"""A disk in memory that fails on demand, crashes, and knows what was synced.
+"""A disk in memory that fails on demand, crashes, and records what was synced.
 
-It is the simulator's disk, with a test's script around it.  ``kill()`` gives the disk as the next
-process finds it after kill -9; ``cut_power()`` as the next boot finds it: what was synced, or for
-each 512-byte sector that or what was written since, as ``choose`` says.  Names last at once.
+It is the simulator's disk, with a test's script around it.  ``kill()`` returns the disk as the next
+process finds it after kill -9.  ``cut_power()`` returns it as the next boot finds it: for each
+512-byte sector ``choose`` decides whether it has the synced bytes or the ones written since.  File
+names are durable at once.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class FakeDisk(ScriptedDisk):
         return set(self.disk.locked)
 
     def files(self, under: str = "/d/commitlog/") -> dict[str, bytes]:
-        """What programs see in each file of a directory, by name."""
+        """Return the bytes that programs see in each file of a directory, by name."""
         return {
             path.removeprefix(under): inode.seen()
             for path, inode in sorted(self.inodes.items())
@@ -51,24 +52,24 @@ class FakeDisk(ScriptedDisk):
         }
 
     def put(self, path: str, data: bytes) -> None:
-        """Place a file as if it had always been there."""
+        """Create a file that is already durable."""
         self.disk.make_dirs(path.rpartition("/")[0])
         self.inodes[path] = Inode(bytearray(data), bytes(data), modified_ms=START_MS)
 
     def set_modified_ms(self, paths: Iterable[str], modified_ms: int) -> None:
-        """Have files be as old as a test wants them."""
+        """Set the modification time of files."""
         for path in paths:
             self.inodes[path].modified_ms = modified_ms
 
     def kill(self) -> FakeDisk:
-        """The disk after kill -9: nothing is open or locked, and the page cache has been synced."""
+        """Return the disk after kill -9: nothing is open or locked, and all pages are synced."""
         disk = self.disk.after_kill()
         for inode in disk.inodes.values():
             inode.durable, inode.clean = inode.seen(), None
         return FakeDisk(disk=disk)
 
     def cut_power(self, choose: Callable[[], bool] = lambda: False) -> FakeDisk:
-        """The disk after a power cut; ``choose()`` true keeps an unsynced sector."""
+        """Return the disk after a power cut; ``choose()`` true keeps an unsynced sector."""
         for inode in self.inodes.values():
             inode.is_name_durable = True
         self.disk.dirs = dict.fromkeys(self.disk.dirs, True)

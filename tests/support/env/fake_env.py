@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @attrs.define(eq=False)
 class FakeMemory:
-    """Does what it is asked, unless ``refusal`` says why not; ``calls`` names each call."""
+    """Does each call unless ``refusal`` gives a reason not to; ``calls`` records the calls."""
 
     refusal: str | None = None
     populate_refusal: str | None = None
@@ -50,12 +50,12 @@ class FakeMemory:
         self.locked.remove(buffer)
 
     def will_need(self, buffer: mmap.mmap) -> str | None:
-        """Have a buffer read ahead."""
+        """Read a buffer ahead."""
         self.calls.append(("will_need", len(buffer)))
         return self.refusal
 
     def populate(self, buffer: mmap.mmap, position: int, size: int) -> str | None:
-        """Have a part of a buffer's pages made."""
+        """Populate a part of a buffer's pages."""
         self.calls.append(("populate", position, size))
         return self.populate_refusal
 
@@ -67,15 +67,15 @@ class FakeClock:
     ms: int = START_MS
 
     def now_s(self) -> float:
-        """The time in s."""
+        """Return the time in s."""
         return self.ms / 1000
 
     def now_ms(self) -> int:
-        """The time in ms."""
+        """Return the time in ms."""
         return self.ms
 
     def local_name(self, ms: int) -> str:
-        """A time as a name, on a machine that lives in UTC."""
+        """Return a time as a name, on a machine in UTC."""
         seconds, rest = divmod(ms, 1000)
         return f"{time.strftime('%Y%m%d%H%M%S', time.gmtime(seconds))}{rest:03d}"
 
@@ -126,7 +126,7 @@ def fake_env(
     offload: Offload | None = None,
     memory: Memory | None = None,
 ) -> Env:
-    """An environment in memory."""
+    """Return an environment in memory."""
     return Env(
         disk=disk or FakeDisk(),
         memory=memory or FakeMemory(),

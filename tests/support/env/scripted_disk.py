@@ -1,9 +1,9 @@
-"""A disk that fails, counts and waits where a test says so; what it does, another disk does.
+"""A disk that fails, counts and waits as a test says; another disk does the work.
 
     the code under test ──► ScriptedDisk: counts, hooks, faults ──► RealDisk, or one in memory
 
-``fail`` makes calls fail, ``before`` and ``after`` run a function of the test around them, from
-which it may change the disk, wait, or raise.
+``fail`` makes calls fail; ``before`` and ``after`` run a function of the test around them, which
+may change the disk, wait, or raise.
 """
 
 from __future__ import annotations
@@ -25,55 +25,55 @@ T = TypeVar("T")
 
 
 def disk_full(path: str = "/d") -> DiskFullError:
-    """The error of a disk without room."""
+    """Return the error of a full disk."""
     return DiskFullError(f"no space to create {path}: No space left on device", path=path)
 
 
 def sync_failed(path: str = "/d") -> FlushFailedError:
-    """The error of a failed fdatasync."""
+    """Return the error of a failed fdatasync."""
     return FlushFailedError(f"fdatasync of {path} failed: Input/output error", path=path)
 
 
 def read_failed(path: str) -> DiskError:
-    """The error of a bad sector."""
+    """Return the error of a bad sector."""
     return DiskError(f"cannot read {path}: Input/output error", path=path)
 
 
 @attrs.frozen
 class Operation:
-    """A call, before or after it is made; ``name`` is that of the method."""
+    """A call, before or after it is made; ``name`` is the method's."""
 
     name: str
     path: str
     position: int = 0
     size: int = 0
-    is_change: bool = False  # whether a kill before it leaves another disk than one after it
+    is_change: bool = False  # whether it changes what a kill leaves
     is_writable: bool = False  # of open_file
-    write_part: Callable[[int], None] | None = None  # of a pwrite: writes so many bytes of it
+    write_part: Callable[[int], None] | None = None  # of a pwrite: writes its first bytes
 
     def reach(self, size: int) -> None:
-        """Of a pwrite, let the first ``size`` bytes get to the disk."""
+        """Write the first ``size`` bytes of a pwrite to the disk."""
         if self.write_part is not None:
             self.write_part(size)
 
 
 @attrs.define(eq=False)
 class Hook:
-    """What a test does around calls of one name; a path that contains ``path``."""
+    """A test's action around calls of one name, on paths that contain ``path``."""
 
     name: str
     path: str
     act: Callable[[Operation], object]
 
     def __call__(self, operation: Operation) -> None:
-        """Act, if the call is one of them."""
+        """Act if the call matches."""
         if self.name == operation.name and self.path in operation.path:
             self.act(operation)
 
 
 @attrs.define(eq=False)
 class Fault:
-    """The error of the next ``times`` calls (None: of all), but for the first ``skip``."""
+    """The error of the next ``times`` calls (None: of all), except the first ``skip``."""
 
     error: BaseException | Callable[[str], BaseException]
     skip: int
@@ -81,7 +81,7 @@ class Fault:
     reaches: int
 
     def __call__(self, operation: Operation) -> None:
-        """Raise the error, if it is this call's turn."""
+        """Raise the error if this call is to fail."""
         if self.skip > 0:
             self.skip -= 1
         elif self.times != 0:
@@ -101,9 +101,9 @@ class ScriptedDisk:
     counts: Counter[str] = attrs.field(factory=Counter)  # calls by name; failed ones too
     bytes_read: Counter[str] = attrs.field(factory=Counter)  # by path
     syncs: list[str] = attrs.field(factory=list)  # paths of files and directories; failed ones too
-    changes: list[str] = attrs.field(factory=list)  # what was done to the directory tree
-    failures: int = 0  # calls that failed as ``fail`` said
-    used: float | None = None  # how full it says that it is; None: as the other disk does
+    changes: list[str] = attrs.field(factory=list)  # changes of the directory tree
+    failures: int = 0  # calls that ``fail`` made fail
+    used: float | None = None  # the reported used ratio; None: the other disk's
     _faults: list[Hook] = attrs.field(factory=list)
     _before: list[Hook] = attrs.field(factory=list)
     _after: list[Hook] = attrs.field(factory=list)
@@ -120,10 +120,10 @@ class ScriptedDisk:
         times: int | None = None,
         reaches: int = 0,
     ) -> None:
-        """Fail calls of ``name`` with ``error`` (or what it makes of the path) until ``heal``.
+        """Fail calls of ``name`` with ``error`` (or its result for the path) until ``heal``.
 
-        Only calls on paths that contain ``path`` count; of these the first ``skip`` succeed, and
-        ``times`` of the next fail (None: all).  Of a pwrite ``reaches`` bytes get to the disk.
+        Only calls on paths that contain ``path`` count: the first ``skip`` of them succeed, and the
+        next ``times`` fail (None: all).  A pwrite that fails still writes ``reaches`` bytes.
         """
         self._faults.append(Hook(name, path, Fault(error, skip, times, reaches)))
 
@@ -132,20 +132,20 @@ class ScriptedDisk:
         self._faults.clear()
 
     def before(self, name: str, act: Callable[[Operation], object], *, path: str = "") -> None:
-        """Run ``act`` before each call of ``name``; what it raises, the call raises."""
+        """Run ``act`` before each call of ``name``; the call raises what ``act`` raises."""
         self._before.append(Hook(name, path, act))
 
     def after(self, name: str, act: Callable[[Operation], object], *, path: str = "") -> None:
-        """Run ``act`` after each successful call of ``name``; what it raises, the call raises."""
+        """Run ``act`` after each successful call of ``name``; the call raises what it raises."""
         self._after.append(Hook(name, path, act))
 
     @property
     def reads(self) -> int:
-        """How often a part of a file was read."""
+        """The number of reads of a part of a file."""
         return self.counts["pread"]
 
     def check(self, operation: Operation) -> None:
-        """Raise what this call is to fail with."""
+        """Raise the error that this call must raise, if any."""
         try:
             for fault in self._faults:
                 fault(operation)
@@ -156,7 +156,7 @@ class ScriptedDisk:
             hook(operation)
 
     def call(self, operation: Operation, act: Callable[[], T]) -> T:
-        """Make a call, with all that is to happen around it."""
+        """Make a call, with its counters, faults and hooks."""
         self.counts[operation.name] += 1
         if operation.name in {"sync", "sync_dir"}:
             self.syncs.append(operation.path)
@@ -180,7 +180,7 @@ class ScriptedDisk:
         return self.call(Operation("list_dir", path), lambda: self.disk.list_dir(path))
 
     def exists(self, path: str) -> bool:
-        """Whether something is there."""
+        """Return whether a path exists."""
         return self.disk.exists(path)
 
     def make_dirs(self, path: str) -> None:
@@ -189,7 +189,7 @@ class ScriptedDisk:
         self.call(operation, lambda: self.disk.make_dirs(path))
 
     def create_file(self, path: str, size: int) -> DiskFile:
-        """Make and map a file."""
+        """Create and map a file."""
         file = self._change(
             "create_file", "create", path, lambda: self.disk.create_file(path, size)
         )
@@ -203,7 +203,7 @@ class ScriptedDisk:
         )
 
     def open_sparse_file(self, path: str, size: int) -> DiskFile:
-        """Open a file without a map; make it where there is none."""
+        """Open a file without a map; create it if it does not exist."""
 
         def open_it() -> DiskFile:
             return self.disk.open_sparse_file(path, size)
@@ -249,11 +249,11 @@ class ScriptedDisk:
         return self.disk.lock(path)
 
     def free_bytes(self, path: str) -> int:
-        """How much room is left."""
+        """Return the free bytes."""
         return self.disk.free_bytes(path)
 
     def used_ratio(self, path: str) -> float:
-        """How full the disk is."""
+        """Return the used ratio."""
         operation = Operation("used_ratio", path)
         return self.call(
             operation, lambda: self.disk.used_ratio(path) if self.used is None else self.used
@@ -272,7 +272,7 @@ class ScriptedFile:
     is_closed: bool = False
 
     def fileno(self) -> int:
-        """The descriptor."""
+        """Return the descriptor."""
         return self.file.fileno()
 
     def pread(self, size: int, position: int) -> bytes:
@@ -282,7 +282,7 @@ class ScriptedFile:
         return data
 
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
-        """Write a part, or the part of it that a fault lets through."""
+        """Write a part, or as much of it as a fault allows."""
 
         def write(size: int) -> None:
             self.file.pwrite(memoryview(data)[:size], position)
@@ -291,11 +291,11 @@ class ScriptedFile:
         self._call("pwrite", position, size, lambda: write(size), is_change=True, write_part=write)
 
     def next_data(self, position: int) -> int:
-        """Where there may be data again."""
+        """Return the next position that may have data."""
         return self.file.next_data(position)
 
     def forget(self, position: int = 0, size: int = 0) -> None:
-        """Have the cache read again."""
+        """Drop cached pages, so that they are read again."""
         self._call("forget", position, size, lambda: self.file.forget(position, size))
 
     def sync(self) -> None:
@@ -307,7 +307,7 @@ class ScriptedFile:
         return self.disk.call(Operation(name, self.path, position, size, **options), act)
 
     def unmap(self) -> None:
-        """Give up the map."""
+        """Remove the map."""
         self.file.unmap()
         self.buffer = None
 

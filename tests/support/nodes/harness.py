@@ -57,21 +57,21 @@ def messages(count, size=200, topic="orders"):
 
 
 def log_bytes(data_dir, end=None):
-    """Give the commit log's bytes up to ``end`` (an offset; the first file starts at 0)."""
+    """Return the commit log's bytes up to ``end`` (an offset; the first file starts at 0)."""
     files = sorted(Path(data_dir, "commitlog").iterdir())
     return b"".join(file.read_bytes() for file in files)[:end]
 
 
 @attrs.define
 class LentBytes:
-    """What leaves files by ``send_file``: where each piece ends, and which were not flushed."""
+    """The ends of the pieces that ``send_file`` sends, and those that were not flushed yet."""
 
     ends: list[int] = attrs.field(factory=list)
     unflushed: list[int] = attrs.field(factory=list)
-    master: Any = None  # whose log is sent
+    master: Any = None  # the master whose log is sent
 
     def env(self):
-        """Give an environment that notes them."""
+        """Return an environment that records them."""
         return attrs.evolve(real_env(), send_file=self._send)
 
     async def _send(self, sock, file, position, size):
@@ -82,7 +82,7 @@ class LentBytes:
 
 
 def flushed_by(flush):
-    """Give settings of a store that flushes as ``flush`` says, and never by time."""
+    """Return settings of a store with flush type ``flush`` that never flushes by time."""
     return {
         "flush_disk_type": flush,
         "flush_interval_ms": 600_000,
@@ -92,7 +92,7 @@ def flushed_by(flush):
 
 @attrs.define
 class RawSlave:
-    """A peer on the HA port that says exactly what a test wants."""
+    """A peer on the HA port that sends exactly what a test wants."""
 
     sock: object
     received: bytearray = attrs.field(factory=bytearray)
@@ -139,9 +139,9 @@ async def raw_slave(master):
 
 @attrs.define
 class RawMaster:
-    """A listener that plays a master: it hands out the connections of one slave.
+    """A listener that plays a master: it accepts the connections of one slave.
 
-    What a test leaves open is closed at its end: else a test that fails has another one fail.
+    Connections left open are closed at the end; otherwise a failing test would make others fail.
     """
 
     listener: object

@@ -1,4 +1,4 @@
-"""A node behind the remoting server that stores nothing: it counts, and decides when told."""
+"""A node for the remoting server that stores nothing: it counts puts and decides on request."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class InMemoryTarget:
 
     @property
     def counts(self) -> dict[PutMessageStatus, int]:
-        """How many puts had which status."""
+        """The number of puts with each status."""
         return self.decisions.counts
 
     def submit(self, message: Message) -> GroupCommitRequest:
@@ -84,13 +84,13 @@ class InMemoryTarget:
         return request
 
     def release(self, status: PutMessageStatus = PutMessageStatus.PUT_OK) -> None:
-        """Decide all that is held."""
+        """Decide all held puts."""
         held, self.held = self.held, []
         for request in held:
             request.decide(status, self.reason)
 
     def status(self) -> NodeStatus:
-        """Say what a node would say."""
+        """Return a status like that of a node."""
         return NodeStatus(
             name=self.name,
             cluster=self.cluster,
@@ -116,7 +116,7 @@ class InMemoryTarget:
 async def serving(
     target: InMemoryTarget, config: RemotingConfig | None = None
 ) -> AsyncIterator[tuple[RemotingServer, tuple[str, int]]]:
-    """Serve ``target`` on a free port of loopback for the length of the block."""
+    """Serve ``target`` on a free loopback port during the block."""
     listener = await open_listener(("127.0.0.1", 0), "clients")
     address = bound_address(listener)
     target.address = address

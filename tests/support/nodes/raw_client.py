@@ -1,4 +1,4 @@
-"""A client as plain as can be: bytes out, commands in."""
+"""A minimal client: it sends bytes and receives commands."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class RawClient:
-    """One socket; ``receive`` gives the next command, None at the end of the stream."""
+    """One socket; ``receive`` returns the next command, or None at the end of the stream."""
 
     def __init__(self, sock: trio.socket.SocketType) -> None:
         self.sock = sock
         self._reader = FrameReader(1 << 24)
 
     async def send(self, *parts: RemotingCommand | bytes) -> None:
-        """Send commands and bytes as they are, in one go."""
+        """Send commands, and bytes unchanged, at once."""
         data = b"".join(p if isinstance(p, bytes) else encode_command(p) for p in parts)
         left = memoryview(data)
         while left:
@@ -48,7 +48,7 @@ class RawClient:
         return response
 
     async def closed(self) -> None:
-        """Wait until the server has closed the connection, whatever it still sends."""
+        """Wait until the server has closed the connection; ignore what it still sends."""
         with contextlib.suppress(OSError):
             while await self.sock.recv(65_536):
                 pass
@@ -56,7 +56,7 @@ class RawClient:
 
 @contextlib.asynccontextmanager
 async def raw_client(address: tuple[str, int]) -> AsyncIterator[RawClient]:
-    """Connect for the length of the block."""
+    """Connect during the block."""
     with trio.socket.socket() as sock:
         await sock.connect(address)
         yield RawClient(sock)

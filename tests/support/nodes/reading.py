@@ -1,4 +1,4 @@
-"""Real masters and slaves to read from, small and on loopback."""
+"""Real masters and slaves to read from, with small files and on loopback."""
 
 import contextlib
 
@@ -40,7 +40,7 @@ def master_config(data_dir, store=None, **remoting):
 
 @contextlib.asynccontextmanager
 async def open_master(data_dir, store=None, *, env=None, **remoting):
-    """A master whose messages may be read at once."""
+    """Run a master whose messages may be read at once."""
     config = master_config(data_dir, store, **remoting)
     async with hastore.open_master(config, env=env or real_env()) as master:
         yield master
@@ -48,7 +48,7 @@ async def open_master(data_dir, store=None, *, env=None, **remoting):
 
 @contextlib.asynccontextmanager
 async def open_slave(data_dir, master, **remoting):
-    """A slave that has all that its master has."""
+    """Run a slave that has dispatched all of its master's log."""
     config = SlaveConfig(
         store=store_config(data_dir),
         master=master.ha_address,
@@ -61,7 +61,7 @@ async def open_slave(data_dir, master, **remoting):
 
 
 async def put(master, topic="T", bodies=(b"body",), *, queue_id=0, **fields):
-    """Put messages and wait until they may be read; give their results."""
+    """Put messages and wait until they may be read; return their results."""
     results = [
         await master.put(Message(topic, body, queue_id=queue_id, **fields)) for body in bodies
     ]
@@ -75,7 +75,7 @@ async def dispatched(node, offset):
 
 
 def pull_command(opaque=1, *, serialize_type=None, flag=0, **changes):
-    """A PULL_MESSAGE request, for all messages of queue 0 of T unless told otherwise."""
+    """Return a PULL_MESSAGE request, by default for all messages of queue 0 of T."""
     given = {
         "group": "g",
         "topic": "T",

@@ -1,4 +1,4 @@
-"""A node that does what a test says, frame by frame."""
+"""A node that a test controls frame by frame."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROUTE = {
 
 
 class ScriptedNode:
-    """Accepts one connection; ``receive`` gives its requests."""
+    """Accepts one connection; ``receive`` returns its requests."""
 
     def __init__(self, listener: trio.socket.SocketType) -> None:
         self._listener = listener
@@ -51,14 +51,14 @@ class ScriptedNode:
         return await self._receive(count)
 
     async def send(self, what: RemotingCommand | bytes) -> None:
-        """Send a command, or bytes as they are."""
+        """Send a command, or bytes unchanged."""
         assert self._sock is not None
         left = memoryview(what if isinstance(what, bytes) else encode_command(what))
         while left:
             left = left[await self._sock.send(left) :]
 
     async def answer_route(self, code: int) -> None:
-        """Answer the question with which a producer begins."""
+        """Answer the route request with which a producer begins."""
         (request,) = await self._receive(1)
         assert request.code == 105
         await self.send(request.response(code, body=json.dumps(ROUTE).encode()))
@@ -74,10 +74,10 @@ class ScriptedNode:
 async def scripted_node(
     *, route_code: int | None = 0
 ) -> AsyncIterator[tuple[ScriptedNode, tuple[str, int]]]:
-    """Listen on a free port of loopback for the length of the block.
+    """Listen on a free loopback port during the block.
 
-    The first request is taken for a producer's question for a route and answered with
-    ``route_code`` (None: it is the test's).
+    The first request must be a producer's route request and is answered with ``route_code``; None
+    leaves it to the test.
     """
     listener = await open_listener(("127.0.0.1", 0), "clients")
     node = ScriptedNode(listener)

@@ -1,4 +1,4 @@
-"""Consume queues on a fake disk, and what a log would dispatch into them."""
+"""Consume queues on a fake disk, and the units that a log would dispatch into them."""
 
 from hastore.store.queue.consume_queue_store import ConsumeQueueStore
 from tests.support.env.fake_disk import FakeDisk
@@ -24,12 +24,12 @@ def put(store, begin, end, *, topic="t", queue_id=0, base=0, commit=True):
 
 
 def unit(index, *, base=0):
-    """The unit of such a record."""
+    """Return the unit of such a record."""
     return (base + index * SIZE, SIZE, index)
 
 
 def all_units(queue):
-    """Every unit of a queue that can be read, by queue offset."""
+    """Return every readable unit of a queue, by queue offset."""
     found, offset = {}, queue.min_offset
     while units := queue.units(offset, 1_000):
         for one in units:
@@ -40,7 +40,7 @@ def all_units(queue):
 
 
 def flush(store, *, least_pages=0):
-    """Do what the flush service does, now; gives the paths synced."""
+    """Flush at once, as the flush service does; return the synced paths."""
     paths = []
     while files := store.dirty_files(least_pages):
         for file in files:

@@ -1,4 +1,4 @@
-"""What the table of a log must be: from the record-by-record walk, and from a manifest."""
+"""The rows that a log's table must have: from a record-by-record walk, and from a manifest."""
 
 import hashlib
 import ipaddress
@@ -13,7 +13,7 @@ from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_walker import LogWalker
 
 DISK = real_env().disk
-# The lengths agree, so there is a whole row.
+# The lengths are consistent, so the row is complete.
 MEASURED = {
     RecordKind.MESSAGE,
     RecordKind.BAD_BODY_CRC,
@@ -23,7 +23,7 @@ MEASURED = {
 
 
 def row_of(message: StoredMessage, store: str, file_size: int, check) -> dict:
-    """Say what the row of a message must be, from the record-by-record codec."""
+    """Return the row that a message must have, from the record-by-record codec."""
     text = {name: message.properties.get(name) for name in ("TAGS", "KEYS", "UNIQ_KEY")}
     is_sound = check.kind is RecordKind.MESSAGE
     return {
@@ -55,20 +55,20 @@ def row_of(message: StoredMessage, store: str, file_size: int, check) -> dict:
 
 
 def host_text(host):
-    """Write a host as the table has it."""
+    """Return a host as the table shows it."""
     address, port = host
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def valid(text):
-    """Texts in a table are UTF-8: other bytes are replaced."""
+    """Return a text as a table has it: bytes that are not UTF-8 are replaced."""
     if text is None:
         return None
     return text.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def walked(path) -> list[dict]:
-    """Say what the table of a store must be, from the walk that ``log verify`` uses."""
+    """Return the rows that a store's table must have, from the walk that ``log verify`` uses."""
     log = find_log(DISK, str(path))
     rows = []
     walker = LogWalker(DISK, log)
@@ -94,7 +94,7 @@ def walked(path) -> list[dict]:
 
 
 def plain(rows):
-    """Rows with times in ms, as the log has them."""
+    """Return the rows with times in ms, as the log has them."""
     for row in rows:
         for name in ("born_timestamp", "store_timestamp"):
             if row[name] is not None and not isinstance(row[name], int):

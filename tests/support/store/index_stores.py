@@ -7,7 +7,7 @@ from tests.support.env.fake_env import FakeClock, fake_env
 
 
 class CheckpointStandIn:
-    """As much of a StoreCheckpoint as the index needs; ``on_disk`` is what a crash leaves."""
+    """The part of a StoreCheckpoint that the index needs; ``on_disk`` survives a crash."""
 
     def __init__(self, index_msg_timestamp=0):
         self.index_msg_timestamp = self.on_disk = index_msg_timestamp
@@ -28,7 +28,7 @@ def fake_service(disk=None, *, slots=8, entries=20, checkpoint=None, last_exit_o
 
 
 def flush(service):
-    """Do what the flush service does."""
+    """Flush at once, as the flush service does; return the number of files."""
     files = service.dirty_files()
     for file in files:
         file.sync()

@@ -1,4 +1,4 @@
-"""Builds small logs, record by record, for tests of what reads them."""
+"""Builds small logs, record by record, for tests of their readers."""
 
 from pathlib import Path
 
@@ -78,7 +78,7 @@ class LogBuilder:
         self.data += message_codec.encode_blank(left) + bytes(left - 8)
 
     def write(self, path: Path, *, data=None, end_file=None) -> Path:
-        """Write the files (the last one filled up with zeros); gives the store's directory."""
+        """Write the files (the last one filled up with zeros); return the store's directory."""
         data = bytes(self.data if data is None else data)
         log = path / "commitlog"
         log.mkdir(parents=True)
@@ -90,14 +90,14 @@ class LogBuilder:
         return path
 
     def flipped(self, offset, flip=0xFF):
-        """The data with one byte changed."""
+        """Return the data with one byte changed."""
         data = bytearray(self.data)
         data[offset - self.min_offset] ^= flip
         return data
 
 
 class MemoryDisk:
-    """As much of a Disk as a walk needs, over one log in memory; counts the reads of a file."""
+    """The part of a Disk that a walk needs, for one log in memory; reads call ``on_read``."""
 
     def __init__(self, builder, data=None):
         from hastore.store.tools.log_directory import LogDirectory, LogFile
@@ -121,7 +121,7 @@ class MemoryDisk:
             mapped_file_size=size,
         )
         self.on_read = lambda: None
-        self.next_data = lambda _path, position: position  # no file system must know its holes
+        self.next_data = lambda _path, position: position  # like a file system without holes
 
     def open_file(self, path, *, writable):
         assert not writable
@@ -132,7 +132,7 @@ class MemoryDisk:
 
 
 class MemoryFile:
-    """One of its files."""
+    """An open file of a MemoryDisk."""
 
     def __init__(self, disk, path):
         self.disk, self.path = disk, path
@@ -151,7 +151,7 @@ class MemoryFile:
 
 
 def damage_of(report):
-    """The damage in a report as (kind, offset, next offset)."""
+    """Return the damage in a report as (kind, offset, next offset)."""
     return [
         (finding.kind, finding.physic_offset, finding.next_offset)
         for finding in report.findings
@@ -160,7 +160,7 @@ def damage_of(report):
 
 
 def warnings_of(report):
-    """The warnings in a report as (kind, offset)."""
+    """Return the warnings in a report as (kind, offset)."""
     return [
         (finding.kind, finding.physic_offset)
         for finding in report.findings

@@ -1,10 +1,10 @@
-"""A whole store on a fake disk beside a plain model of it: what was put, and nothing else.
+"""A whole store on a fake disk, beside a plain model of it: the list of its puts.
 
 ``StorePair`` does every step to both, with the services that a node runs (dispatch, flush of log,
 queues and index, checkpoint), one pass at a time and when the test says so.  Its ``check_…``
-methods ask the store and hold each answer against a search through a list.
+methods query the store and compare each answer with a search through the list.
 
-Directly after a start the dispatch catches up: until then a queue may show units from before.
+Dispatch catches up directly after a start: before that a queue may show outdated units.
 """
 
 import random
@@ -56,7 +56,7 @@ class Put:
     next_offset: int
     topic: str
     queue_id: int
-    queue_offset: int | None  # None: it is in no queue
+    queue_offset: int | None  # None: in no queue
     tags: str | None
     keys: tuple[str, ...]
     is_indexed: bool
@@ -86,7 +86,7 @@ class StorePair:
     # -- a node's life -----------------------------------------------------------------------------
 
     def open(self):
-        """Start on the disk as it is."""
+        """Start on the current disk."""
         self.env = fake_env(self.disk, self.clock)
         self.store = MessageStore.open(
             self.env, self.config, store_host=STORE_HOST, needs_queue_offsets=True
@@ -132,13 +132,13 @@ class StorePair:
         assert self.store.commit_log.max_offset == self.end, "a clean stop loses nothing"
 
     def kill(self):
-        """Die by SIGKILL, and start again: the page cache is still there."""
+        """Kill the node and start it again: the page cache survives."""
         self.disk = self.disk.kill()
         self.open()
         self.keep_what_is_there(self.end)
 
     def cut_power(self, seed, share):
-        """Lose power, with a share of the unsynced sectors written, and start again."""
+        """Cut the power, with a share of the unsynced sectors written, and start again."""
         rng = random.Random(seed)
         flushed = self.store.commit_log.flushed_offset
         self.disk = self.disk.cut_power(lambda: rng.random() < share)
@@ -146,7 +146,7 @@ class StorePair:
         self.keep_what_is_there(flushed)
 
     def keep_what_is_there(self, at_least):
-        """The log may end behind any record, but not before ``at_least``; the rest is forgotten."""
+        """Check that the log ends after a record, not before ``at_least``; forget lost puts."""
         end = self.store.commit_log.max_offset
         ends = {0, *(put.next_offset for put in self.puts)}
         ends |= {each - each % FILE_SIZE + FILE_SIZE for each in ends}  # its BLANK too
@@ -162,7 +162,7 @@ class StorePair:
 
     @property
     def end(self):
-        """End of the last message; a BLANK may stand behind it."""
+        """The end of the log: the last message's, or that of a BLANK after it."""
         log = self.store.commit_log
         last = self.puts[-1].next_offset if self.puts else 0
         assert last <= log.max_offset
@@ -171,7 +171,7 @@ class StorePair:
     # -- steps -------------------------------------------------------------------------------------
 
     def put(self, messages):
-        """Append messages as one batch, or the only one as itself."""
+        """Append messages as one batch, or a single one as a message."""
         log = self.store.commit_log
         one = messages[0] if len(messages) == 1 else None
         append = (lambda: log.append_message(one)) if one else (lambda: log.append_batch(messages))
@@ -194,7 +194,7 @@ class StorePair:
             assert result.queue_offset + len(messages) == self.queue_ends[queue]
 
     def note(self, message, start, end, store_ms):
-        """Put a message into the model."""
+        """Record a message in the model."""
         queue = (message.topic, message.queue_id)
         queue_offset = None
         if message.sys_flag not in _NOT_IN_QUEUES:
@@ -222,21 +222,21 @@ class StorePair:
         trio.run(self.reput.catch_up)
 
     def flush_log(self):
-        """One pass of the log's flush."""
+        """Run one pass of the log's flush."""
         trio.run(self.log_flusher.flush)
 
     def flush_queues(self):
-        """One thorough pass of the queues' and the index's flush."""
+        """Run one thorough pass of the queues' and the index's flush."""
         trio.run(self.queue_flusher.flush)
 
     def write_checkpoint(self):
-        """Let the checkpoint reach the disk."""
+        """Write the checkpoint to the disk."""
         trio.run(self.checkpoint_flusher.flush)
 
     def expire(self, *, and_queues=True):
-        """Let the disk be too full once: the oldest files go, then what of the queues lies there.
+        """Let the disk be too full once: the oldest log files are deleted, then their units.
 
-        Without ``and_queues`` the node dies in between.
+        Without ``and_queues`` the node is killed in between.
         """
         expiry = make_expiry(
             self.env, self.store, self.reput, flush_queues=self.queue_flusher.flush
@@ -253,12 +253,12 @@ class StorePair:
 
     @property
     def seen(self):
-        """What is dispatched, and not deleted."""
+        """The puts that are dispatched and not deleted."""
         start, end = self.store.commit_log.min_offset, self.reput.reput_offset
         return [put for put in self.puts if put.physic_offset >= start and put.next_offset <= end]
 
     def queue(self, topic, queue_id):
-        """The messages of a queue that can be read."""
+        """Return the readable messages of a queue."""
         return [
             put
             for put in self.seen
@@ -266,7 +266,7 @@ class StorePair:
         ]
 
     def dispatched_end(self, topic, queue_id):
-        """The end of a queue, of the messages that were dispatched, deleted ones too."""
+        """Return the end of a queue's dispatched messages, including deleted ones."""
         ends = [
             put.queue_offset + 1
             for put in self.puts
@@ -277,7 +277,7 @@ class StorePair:
         return ends[-1] if ends else 0
 
     def was_dispatched(self, topic, queue_id):
-        """Whether a queue has ever had a message."""
+        """Return whether a queue has ever had a message."""
         return self.dispatched_end(topic, queue_id) > 0
 
     def check_get(self, topic, queue_id, offset, max_count, expression):
@@ -292,7 +292,7 @@ class StorePair:
         )
         if not puts:
             assert found.ranges == ()
-            if self.was_dispatched(topic, queue_id):  # and all of it is deleted
+            if self.was_dispatched(topic, queue_id):  # and all its messages are deleted
                 end = self.dispatched_end(topic, queue_id)
                 assert (found.min_offset, found.max_offset) == (end, end), found
             else:
@@ -385,12 +385,12 @@ class StorePair:
 
 
 def run(call):
-    """Run what waits on a clock that does not."""
+    """Run an async function on a clock that does not wait."""
     return trio.run(call, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def message_of(topic, queue_id, body, *, tags=None, uniq=None, keys=(), sys_flag=0):
-    """A message with the properties that dispatch looks at."""
+    """Return a message with the properties that dispatch uses."""
     properties = {}
     if tags is not None:
         properties[PROPERTY_TAGS] = tags

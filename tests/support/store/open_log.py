@@ -12,7 +12,7 @@ FILE_SIZE = 4096
 
 
 def open_log(env=None, *, master=True, store_host=STORE_HOST, **config):
-    """Open ``/d`` with files of 4 KiB, unless told otherwise."""
+    """Open ``/d``, by default with files of 4 KiB."""
     config.setdefault("mapped_file_size", FILE_SIZE)
     return CommitLog.open(
         env or fake_env(),
@@ -23,7 +23,7 @@ def open_log(env=None, *, master=True, store_host=STORE_HOST, **config):
 
 
 def make_file(log):
-    """Do what AllocateMappedFileService does, now."""
+    """Create the next file at once, as AllocateMappedFileService does."""
     queue = log.mapped_file_queue
     offset = queue.wanted_file_offset()
     if offset is not None:
@@ -31,7 +31,7 @@ def make_file(log):
 
 
 def append(log, message=None, **fields):
-    """Append a message (or a list of them), with the next file made when it is needed."""
+    """Append a message (or a list of them); create the next file if it is needed."""
     if message is None:
         message = Message(fields.pop("topic", "orders"), fields.pop("body", b"body"), **fields)
     call = log.append_batch if isinstance(message, list) else log.append_message
@@ -43,14 +43,14 @@ def append(log, message=None, **fields):
 
 
 def append_data(log, physic_offset, data):
-    """Append a slave's bytes, with the next file made when it is needed."""
+    """Append a slave's bytes; create the next file if it is needed."""
     if not log.append_data(physic_offset, memoryview(data)):
         make_file(log)
         assert log.append_data(physic_offset, memoryview(data))
 
 
 def flush(log):
-    """Do what the flush services do, now."""
+    """Flush at once, as the flush services do."""
     targets = log.flush_targets()
     for mapped_file, _ in targets:
         mapped_file.disk_file.sync()
@@ -58,13 +58,13 @@ def flush(log):
 
 
 def close(log):
-    """Stop cleanly."""
+    """Flush and close the log, as a clean stop does."""
     flush(log)
     log.close(clean=True)
 
 
 def all_bytes(log):
-    """Everything from the log's start to its end."""
+    """Return all bytes from the log's start to its end."""
     data = b""
     while log.min_offset + len(data) < log.max_offset:
         data += log.read(log.min_offset + len(data), log.file_size)

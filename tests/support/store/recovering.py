@@ -1,6 +1,6 @@
-"""A store on a fake disk as recovery sees it: log, consume queues and checkpoint, opened together.
+"""A store on a fake disk for recovery: log, consume queues and checkpoint, opened together.
 
-Dispatch and flush are done here at once, when a test says so, as the services do them in time.
+A test runs dispatch and flush directly; there are no services that run them over time.
 """
 
 import attrs
@@ -25,7 +25,7 @@ def log_name(offset):
 
 @attrs.define(eq=False)
 class Recovered:
-    """An open store; ``dispatched`` is the log's offset up to which its queues know it."""
+    """An open store; ``dispatched`` is the log offset up to which its queues have units."""
 
     disk: object
     clock: FakeClock
@@ -43,14 +43,14 @@ class Recovered:
         return open_log.append(self.log, body=body, **fields)
 
     def append_data(self, physic_offset, data):
-        """As a slave that gets pieces, none across a file's end."""
+        """Append as a slave does, in pieces that do not cross a file's end."""
         while data:
             size = min(len(data), FILE_SIZE - physic_offset % FILE_SIZE)
             open_log.append_data(self.log, physic_offset, data[:size])
             physic_offset, data = physic_offset + size, data[size:]
 
     def dispatch(self):
-        """Put every whole record of the log that was not put yet into its queue."""
+        """Put the unit of every complete record that was not dispatched yet."""
         for offset, size, message in messages(self.log, self.dispatched):
             if message.sys_flag & 0xC in (0x4, 0xC):  # prepared, rolled back
                 continue
@@ -91,7 +91,7 @@ class Recovered:
         return [message.body for _, _, message in messages(self.log, self.log.min_offset)]
 
     def queue_contents(self):
-        """Physic offsets of each queue, by queue offset; blanks left out."""
+        """Return the physical offsets in each queue, by queue offset, without blank units."""
         found = {}
         for queue in self.queues:
             units = {}
@@ -106,7 +106,7 @@ class Recovered:
 
 
 def messages(log, offset):
-    """Every whole record from an offset on: offset, size, message."""
+    """Yield every complete message from an offset on: offset, size, message."""
     while offset < log.max_offset:
         data = log.read(offset, log.file_size)
         left = log.file_size - offset % log.file_size
@@ -121,7 +121,7 @@ def messages(log, offset):
 
 
 def recover(disk, *, master=True, clock=None, **config):
-    """Open ``/d``; whatever fails closes and unlocks everything, as MessageStore does."""
+    """Open ``/d``; a failure closes and unlocks everything, as in MessageStore."""
     clock = clock or FakeClock()
     env = fake_env(disk, clock)
     disk.make_dirs("/d")

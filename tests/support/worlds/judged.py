@@ -1,4 +1,4 @@
-"""A world for a test: opened in the test's directory, judged at its end."""
+"""A world for a test: opened in the test's directory and checked at its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hastore_scenarios.worlds.process.world import ProcessWorld
 
 @contextlib.asynccontextmanager
 async def judged_world(directory: Path) -> AsyncIterator[ProcessWorld]:
-    """At the end of the block faults end, slaves catch up, nodes stop, and the checker looks."""
+    """At the end of the block faults end, slaves catch up, nodes stop, and the checker runs."""
     async with ProcessWorld.open(directory) as world:
         yield world
         await world.settle()
@@ -23,7 +23,7 @@ async def judged_world(directory: Path) -> AsyncIterator[ProcessWorld]:
 
 
 def verified(directory: Path) -> None:
-    """`hastore log verify` finds the log, the consume queues and the index whole."""
+    """Assert that `hastore log verify` finds log, consume queues and index intact."""
     done = subprocess.run(
         hastore_command("log", "verify", str(directory)),
         env=child_environment(),

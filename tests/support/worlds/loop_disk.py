@@ -5,16 +5,16 @@
     PLACE/NAME.img ── /dev/loopN ── ext4 ── PLACE/NAME       (the node's directory)
 
 ``cut_power`` is ``EXT4_IOC_SHUTDOWN`` with NOLOGFLUSH: from that instant on the file system writes
-nothing more, not even its journal, and every call on it is an error.  What a mount finds afterwards
-is what had reached the device: the page cache is gone, as after a power cut.  (The device itself
-loses nothing: a volatile cache in the drive is out of reach here.)
+nothing more, not even its journal, and every call on it fails.  The next mount finds only the bytes
+that had reached the device: the page cache is gone, as after a power cut.  (The device itself loses
+nothing: a volatile cache in the drive cannot be simulated here.)
 
-``write_back_some`` makes such a cut as bad as a kernel may: it picks dirty pages at random, has
-those written, and commits the journal so that they stay, while their neighbours are lost.
+``write_back_some`` makes such a cut as bad as a kernel may: it picks pages at random, writes them,
+and commits the journal so that they survive, while their neighbours are lost.
 
-Mounting needs root and loop devices; where a machine gives neither, ``loop_disks`` skips the test
-and prints the command that failed.  A mount that a killed test left behind is removed by the next
-one: the process id is in its name.
+Mounting needs root and loop devices; without them ``loop_disks`` skips the test and prints the
+command that failed.  The next test removes a mount that a killed test left behind: the process id
+is in its name.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class LoopDisk:
 
     @property
     def _own(self) -> Path:
-        """A place that no store takes for its own."""
+        """A directory that no store uses."""
         return self.path / "lost+found"
 
     @property
@@ -87,7 +87,7 @@ class LoopDisk:
         _run("mount", "-t", "ext4", "-o", "loop,noatime", str(self.image), str(self.path))
 
     def unmount(self) -> None:
-        """Unmount it: nobody may have a file of it open."""
+        """Unmount it; no process may have one of its files open."""
         _run("umount", str(self.path))
 
     def turn_read_only(self) -> None:
@@ -95,7 +95,7 @@ class LoopDisk:
         _write(f"/sys/fs/ext4/{self._device}/trigger_fs_error", "test")
 
     def check_and_mount(self) -> None:
-        """Mend it as an operator does, with e2fsck."""
+        """Repair it as an operator does, with e2fsck."""
         self.unmount()
         done = subprocess.run(["e2fsck", "-fy", self.image], capture_output=True, check=False)
         assert done.returncode <= 1, done.stdout  # 1: errors were corrected
@@ -110,7 +110,7 @@ class LoopDisk:
             os.close(descriptor)
 
     def power_on(self) -> None:
-        """Mount it again after a cut, when all processes on it are gone."""
+        """Mount it again after a cut; all processes that used it must have ended."""
         self.unmount()
         self.mount()
 
@@ -121,8 +121,8 @@ class LoopDisk:
                 pages = [page * _PAGE_SIZE for page in range(os.fstat(file.fileno()).st_size >> 12)]
                 for position in rng.sample(pages, int(len(pages) * share)):
                     _sync_file_range(file.fileno(), position, _PAGE_SIZE)
-        # Blocks that were allocated and never written read as zeros until the journal has noted
-        # that they are written: an fsync of anything commits that.
+        # Allocated blocks read as zeros until the journal has recorded that they were written; an
+        # fsync of any file commits that.
         descriptor = os.open(self._own / "commit", os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             os.write(descriptor, b".")
@@ -131,7 +131,7 @@ class LoopDisk:
             os.close(descriptor)
 
     def fill(self, *, leave: int = 0) -> None:
-        """Fill it up to ``leave`` bytes, though others may be writing."""
+        """Fill it up to ``leave`` bytes, even while others write."""
         piece = 1024 * 1024
         with (self._own / "ballast").open("ab") as file:
             while piece >= _PAGE_SIZE:
@@ -148,26 +148,26 @@ class LoopDisk:
                     piece //= 2
 
     def make_room(self) -> None:
-        """Give back what ``fill`` took."""
+        """Free the space that ``fill`` took."""
         (self._own / "ballast").unlink(missing_ok=True)
 
 
 class ThinDisk(LoopDisk):
-    """A disk whose image is in a tmpfs that can be full: then some of its blocks cannot be written.
+    """A disk whose image is in a tmpfs; when that is full, some blocks cannot be written.
 
-    As on a thin-provisioned volume, the file system does not know, and ext4's own blocks are safe:
-    only those under the bytes of one file are given back to the pool.
+    As on a thin-provisioned volume, the file system does not know.  ext4's own blocks are safe:
+    only those below the bytes of one file are returned to the pool.
     """
 
     def take_all(self) -> None:
-        """Take room for every block, those too that mkfs has left out."""
+        """Allocate every block, including those that mkfs has skipped."""
         with self.image.open("r+b") as image:
             os.posix_fallocate(image.fileno(), 0, os.fstat(image.fileno()).st_size)
 
     def run_out_under(self, path: Path) -> None:
-        """Let no page of a file be written that is all zeros now.
+        """Make writes to all pages of a file fail that hold only zeros now.
 
-        The loop driver calls a write that its file took in part a success: one page a request.
+        The loop driver reports a partial write as a success, so requests are limited to one page.
         """
         _write(f"/sys/block/{self._device}/queue/max_sectors_kb", str(_PAGE_SIZE // 1024))
         os.sync()
@@ -183,21 +183,21 @@ class ThinDisk(LoopDisk):
             os.posix_fallocate(ballast.fileno(), 0, pool.f_bavail * pool.f_frsize)
 
     def write_back_in_vain(self, path: Path) -> None:
-        """Have each of a file's dirty pages fail, and hear of it in the place of who opens it next.
+        """Let the write of each dirty page of a file fail, and consume the error.
 
-        The kernel tells an error that nobody has heard of to the next that opens the file.
+        The kernel reports an unseen error to the next process that opens the file.
         """
         with path.open("rb") as file, contextlib.suppress(OSError):
             os.fsync(file.fileno())
 
     def find_room(self) -> None:
-        """Let everything be written again."""
+        """Let all writes succeed again."""
         (self.image.parent / "ballast").unlink()
 
 
 @pytest.fixture
 def loop_disks(tmp_path: Path) -> Iterator[Callable[..., LoopDisk]]:
-    """Makes disks of the test's own, mounted where it says; they end with the test."""
+    """Return a function that makes a disk at a path; the disks are unmounted after the test."""
     remove_leftovers()
     disks: list[LoopDisk] = []
     images = tmp_path / f"{_MOUNT_NAME}{os.getpid()}"
@@ -223,7 +223,7 @@ def loop_disks(tmp_path: Path) -> Iterator[Callable[..., LoopDisk]]:
 
 @pytest.fixture
 def thin_disk(tmp_path: Path) -> Iterator[Callable[[Path], ThinDisk]]:
-    """Makes one disk of the test's own that can run out of room below its file system."""
+    """Return a function that makes a disk that can run out of room below its file system."""
     remove_leftovers()
     pool = tmp_path / f"{_MOUNT_NAME}{os.getpid()}-pool"
     pool.mkdir()
@@ -238,7 +238,7 @@ def thin_disk(tmp_path: Path) -> Iterator[Callable[[Path], ThinDisk]]:
                 pool / "image",
                 mount_point,
                 _POOL_SIZE - 8 * 1024 * 1024,
-                # Nothing may give blocks back to the pool behind the test's back.
+                # Nothing but the test may return blocks to the pool.
                 *("-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"),
             )
             mounted.append(mount_point)
@@ -302,7 +302,7 @@ def _mounts() -> list[list[str]]:
 
 
 def remove_leftovers(over: int | None = None) -> list[str]:
-    """Unmount what test processes left that are gone, or are ``over``; give the places."""
+    """Unmount the disks of ended test processes, or of process ``over``; return their paths."""
     removed = []
     for _, path, *_ in reversed(_mounts()):
         owner = re.search(rf"/{_MOUNT_NAME}(\d+)", path)

@@ -1,4 +1,4 @@
-"""Bugs that systems like this one have had, planted into the real code: each must be found.
+"""Bugs that similar systems have had, planted into the real code: the simulator must find each.
 
 Each is a function that patches the product with ``patch`` (pytest's MonkeyPatch).
 """
@@ -42,17 +42,17 @@ from hastore.wire.ha_frames import HEADER_SIZE
 
 
 def slave_acks_before_fsync(patch):
-    """A SYNC_FLUSH slave reports what it has received."""
+    """A SYNC_FLUSH slave reports received bytes before they are flushed."""
     patch.setattr(HAClient, "_reports_flushed", property(lambda _self: False))
 
 
 def departed_slave_counts(patch):
-    """The ack of a slave that has left counts as a connected one's."""
+    """The ack of a disconnected slave still counts."""
     patch.setattr(SlaveAckTable, "remove", lambda _self, _connection_id: None)
 
 
 def one_that_leaves_takes_all_along(patch):
-    """Where a slave leaves, those that stay do not count until their next reports."""
+    """When a slave disconnects, the others do not count until their next reports."""
 
     def remove(self, connection_id):
         self._acks.pop(connection_id, None)
@@ -62,7 +62,7 @@ def one_that_leaves_takes_all_along(patch):
 
 
 def refuses_at_each_roll(patch):
-    """A put that meets a full file is refused, where it is to wait for the next one."""
+    """A put that does not fit in the file is refused instead of waiting for the next file."""
 
     def refuse(self, request, _messages, _since=None):
         request.decide(PutMessageStatus.CREATE_MAPPED_FILE_FAILED, "planted")
@@ -72,7 +72,7 @@ def refuses_at_each_roll(patch):
 
 
 def reports_now_and_then(patch):
-    """A slave that has reported a moment ago leaves what it got since to its next heartbeat."""
+    """A slave that has just reported leaves newer bytes to its next heartbeat."""
     queue_report = HALink.queue_report
 
     def queue_later(self, offset):
@@ -83,7 +83,7 @@ def reports_now_and_then(patch):
 
 
 def wakes_at_more(patch):
-    """A put waits until a slave has more than it asked for."""
+    """A put waits until a slave has more than its record."""
     patch.setattr(
         GroupTransferService,
         "notify_transfer_some",
@@ -92,7 +92,7 @@ def wakes_at_more(patch):
 
 
 def forgets_later_deadlines(patch):
-    """Of all that wait only the first is answered at its deadline."""
+    """Of all waiting puts only the first is answered at its deadline."""
 
     def first_only(self, now, reason):
         if self.waiting and self.waiting[0][1] <= now:
@@ -116,7 +116,7 @@ def keeps_old_socket(patch):
 
 
 def resumes_at_wrong_offset(patch):
-    """After a frame that was cut off, what had come of it is taken for received."""
+    """The bytes of an incomplete frame count as received after a reconnect."""
     first_report = SlaveCursor.first_report
     follow = HAClient._follow
     left = {}
@@ -133,7 +133,7 @@ def resumes_at_wrong_offset(patch):
 
 
 def reports_before_append(patch):
-    """A slave says that it has a frame, then writes it."""
+    """A slave reports a frame before it appends it."""
     append = SlaveAppender.append
     clients = {}
     make = HAClient.__init__
@@ -155,7 +155,7 @@ def reports_before_append(patch):
 
 
 def ignores_eio(patch):
-    """A failed fsync counts as one that went well."""
+    """A failed fsync counts as a success."""
     sync = SimFile.sync
 
     def sync_and_ignore(self):
@@ -166,7 +166,7 @@ def ignores_eio(patch):
 
 
 def retries_fsync(patch):
-    """After a failed fsync the cache is trusted: the next fsync says that all is well."""
+    """After a failed fsync the flush is repeated, and its success is believed."""
     flush = LogFlusher._flush
 
     async def flush_again(self, least_pages):
@@ -183,7 +183,7 @@ def retries_fsync(patch):
 
 
 def claims_what_came_during_the_sync(patch):
-    """What was written when an fsync returns counts as flushed, not what was when it began."""
+    """Bytes written while an fsync runs count as flushed."""
     mark_flushed = CommitLog.mark_flushed
 
     def mark_too_much(self, targets):
@@ -203,12 +203,12 @@ def accepts_slave_ahead(patch):
 
 
 def trusts_the_cache_at_a_start(patch):
-    """After a failed fsync and a restart what the page cache shows is taken to be on the disk."""
+    """After a failed fsync and a restart the page cache is trusted to be on disk."""
     patch.setattr(recovery_open, "write_again", lambda _file, _start, _stop, **_: None)
 
 
 def writes_again_over_what_it_did_not_forget(patch):
-    """After a failed fsync a start writes the tail again, and leaves the old pages in the cache."""
+    """After a failed fsync a start writes the tail again, but keeps the old pages in the cache."""
     write_again = recovery_open.write_again
 
     @attrs.define
@@ -228,7 +228,7 @@ def writes_again_over_what_it_did_not_forget(patch):
 
 
 def one_recv_is_a_report(patch):
-    """What one recv of a master gives begins with a report, and ends with one."""
+    """A master assumes that each recv begins and ends at a report's boundary."""
 
     async def run(self):
         while data := await self.sock.recv(4096):
@@ -239,7 +239,7 @@ def one_recv_is_a_report(patch):
 
 
 def one_recv_is_a_header(patch):
-    """What a slave has received of a header is thrown away, as if the next recv began with one."""
+    """A slave drops an incomplete header, as if the next recv began with a header."""
     dispatch = HAClient._dispatch
 
     async def dispatch_and_forget(self):
@@ -252,7 +252,7 @@ def one_recv_is_a_header(patch):
 
 
 def recovers_without_crc(patch):
-    """A start takes a record for sound whose length and offset are right."""
+    """A start accepts a record whose length and offset are right, without its checksums."""
     walk = FileWalk.walk
     patch.setattr(
         FileWalk, "walk", lambda self, *args, **_check_crc: walk(self, *args, check_crc=False)
@@ -260,7 +260,7 @@ def recovers_without_crc(patch):
 
 
 def never_compares(patch):
-    """A master sends what it may lose again, and a slave that has it goes on all the same."""
+    """A slave does not compare its log with what its master sends again."""
 
     def reset(self):
         self.position = self.commit_log.max_offset
@@ -269,12 +269,12 @@ def never_compares(patch):
 
 
 def serves_unconfirmed(patch):
-    """Consumers are served what no slave has acknowledged."""
+    """Consumers get messages that no slave has acknowledged."""
     patch.setattr(ConfirmOffset, "__call__", lambda self: self.commit_log.readable_offset)
 
 
 def keeps_silent_slaves(patch):
-    """A master that hears nothing of a slave waits for ever."""
+    """A master waits for a silent slave for ever."""
 
     async def wait(self):
         await trio.sleep_forever()
@@ -283,7 +283,7 @@ def keeps_silent_slaves(patch):
 
 
 def keeps_a_silent_master(patch):
-    """A slave whose link brings nothing waits for ever, and repeats its reports."""
+    """A slave waits for a silent master for ever, and repeats its reports."""
     wait = HAClient._keep_alive
 
     async def wait_on(self):
@@ -297,13 +297,13 @@ def keeps_a_silent_master(patch):
 
 
 def trims_damage(patch):
-    """A bad record below the durable checkpoint is cut off with all behind it."""
+    """A damaged record below the durable checkpoint is trimmed with everything after it."""
     patch.setattr(Known, "why_damage_at", lambda *_: "")
     patch.setattr(Known, "is_damage_before", lambda *_: False)
 
 
 def broken_link_ends_slave(patch):
-    """A slave takes a link that broke for a disk that failed."""
+    """A slave treats a broken link as a failed disk."""
 
     def end(self, error):
         raise FlushFailedError(str(error), path=self.commit_log.path)
@@ -312,7 +312,7 @@ def broken_link_ends_slave(patch):
 
 
 def ends_on_a_full_disk(patch):
-    """A node without room for its next file ends, where it is to refuse puts and stay."""
+    """A node without room for its next file ends instead of refusing puts."""
     make = AllocateMappedFileService._make
 
     async def make_or_end(self, file_from_offset):
@@ -324,7 +324,7 @@ def ends_on_a_full_disk(patch):
 
 
 def broken_link_is_given_up(patch):
-    """A slave whose link has ended makes no other attempt, and asks for a person."""
+    """A slave whose link has ended does not reconnect, and asks for an operator."""
     run = HAClient.run
 
     def end(_self, error):
@@ -342,7 +342,7 @@ def broken_link_is_given_up(patch):
 
 
 def loses_what_was_flushed(patch):
-    """A master that may lose the last moments before a power cut loses its whole log."""
+    """An ASYNC_FLUSH master loses its whole log in a power cut, not only its last moments."""
     end = SimNode._end
 
     def end_empty(self, disk, what, *, silently):
@@ -355,12 +355,12 @@ def loses_what_was_flushed(patch):
 
 
 def confirms_nothing(patch):
-    """A master serves no message to anybody."""
+    """A master serves no messages."""
     patch.setattr(ConfirmOffset, "__call__", lambda _self: 0)
 
 
 def skips_a_message(patch):
-    """A consumer that is given messages is sent on to the one after the next."""
+    """A consumer that gets messages skips the next one."""
     read = pull_client.read_pull_reply
 
     def read_and_skip(fields):
@@ -371,7 +371,7 @@ def skips_a_message(patch):
 
 
 def expires_all_at_once(patch):
-    """At the first deadline all that wait are answered, whatever theirs is."""
+    """At the first deadline all waiting puts are answered, whatever their deadlines are."""
     expire = OffsetOrderedQueue.expire
 
     def expire_all(self, now, reason):
@@ -382,7 +382,7 @@ def expires_all_at_once(patch):
 
 
 def calls_the_unknown_a_failure(patch):
-    """A client whose link breaks before the answer says that nothing was sent."""
+    """A client whose link breaks before the answer reports that nothing was sent."""
     make = PendingSend.result
 
     def result(self):
@@ -394,7 +394,7 @@ def calls_the_unknown_a_failure(patch):
     patch.setattr(PendingSend, "result", result)
 
 
-# Each with the rules that say what is wrong with it; another one would have found it by chance.
+# Each bug with the rules that describe it; any other rule would find it only by chance.
 PLANTED = {
     slave_acks_before_fsync: {"ack"},
     departed_slave_counts: {"timeout", "ack", "confirm", "offsets"},
