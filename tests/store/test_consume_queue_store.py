@@ -429,8 +429,13 @@ def test_file_written_during_its_sync_stays_dirty():
 
 def test_files_stay_dirty_until_mark_flushed():
     """After a failed flush, ``dirty_files`` returns the same files again."""
-    store = open_queues()
+    disk = FakeDisk()
+    store = open_queues(disk)
     put(store, 0, 1)
+    disk.fail("sync", sync_failed())
+    with pytest.raises(FlushFailedError):
+        flush(store)
+    disk.heal()
     assert len(store.dirty_files()) == len(store.dirty_files()) == 1
     assert not store.is_flushed
     flush(store)

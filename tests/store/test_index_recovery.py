@@ -35,7 +35,7 @@ class IndexModel(RuleBasedStateMachine):
     def begin(self, slots, entries):
         self.slots, self.entries = slots, entries
         self.disk, self.checkpoint = FakeDisk(), CheckpointStandIn()
-        self.log, self.put_to, self.committed_to = [], 0, 0
+        self.log = []
         self.min_offset = 0
         self.end, self.at = 0, START_MS
         self.open(last_exit_ok=True)
@@ -73,7 +73,6 @@ class IndexModel(RuleBasedStateMachine):
     @rule()
     def commit(self):
         self.service.commit()
-        self.committed_to = len(self.log)
 
     @rule()
     def begin_flush(self):
@@ -151,7 +150,6 @@ class IndexModel(RuleBasedStateMachine):
             if record.offset >= max(start, self.min_offset):
                 self.put(record)
         self.service.commit()
-        self.committed_to = len(self.log)
 
     # -- checks ----------------------------------------------------------------------------------
 

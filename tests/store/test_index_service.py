@@ -7,6 +7,7 @@ import pytest
 from hastore.errors import DiskError, DiskFullError, FlushFailedError
 from hastore.store.index.file import CLOCK_STEP_MAX_MS
 from hastore.store.index.layout import key_hash, topic_hash
+from tests.patience import WITHIN_S
 from tests.support.env.fake_disk import START_MS, FakeDisk
 from tests.support.env.fake_env import FakeClock
 from tests.support.env.scripted_disk import disk_full, sync_failed
@@ -352,7 +353,7 @@ def test_unclean_start_without_an_index_redispatches_the_whole_log():
 def test_query_runs_concurrently_with_puts_and_commits():
     """As in a node, another thread queries; it finds consecutive records, newest first."""
     service = fake_service(entries=5000, slots=4)
-    done = threading.Event()
+    done, seen = threading.Event(), threading.Event()
     wrong = []
 
     def query():
@@ -360,6 +361,8 @@ def test_query_runs_concurrently_with_puts_and_commits():
             found = ask(service, "k", count=20)
             if found != [found[0] - 100 * step for step in range(len(found))] if found else False:
                 wrong.append(found)
+            if found:
+                seen.set()
 
     thread = threading.Thread(target=query)
     thread.start()
@@ -368,6 +371,9 @@ def test_query_runs_concurrently_with_puts_and_commits():
             put(service, number * 100, "k")
             if number % 3 == 0:
                 service.commit()
+            if number % 1000 == 999:
+                seen.clear()
+                assert seen.wait(WITHIN_S), "no query finds anything"
     finally:
         done.set()
         thread.join()
