@@ -88,7 +88,6 @@ def test_commands_without_a_node_print_ascii(here, monkeypatch, code, line):
     """Tables, reports, and errors that contain paths and topics."""
     monkeypatch.setenv("HASTORE_ADDR", "127.0.0.1:1")  # a node may run at the default port
     monkeypatch.chdir(here)
-    monkeypatch.setenv("HASTORE_ADDR", "127.0.0.1:1")  # a node may run at the default port
     streams = []
     for name in ("stdout", "stderr"):
         stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")

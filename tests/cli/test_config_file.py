@@ -349,8 +349,9 @@ def test_port_without_a_host_is_on_loopback():
 
 
 def test_the_table_of_settings_is_consistent():
-    """Keys and flags are unique, and every default is valid for its kind."""
+    """Keys, variables and flags are unique, and every default is valid for its kind."""
     assert len({(s.section, s.key) for s in SETTINGS}) == len(SETTINGS)
+    assert len({s.environment_name for s in SETTINGS}) == len(SETTINGS)
     flags = [s.flag for s in SETTINGS if s.flag]
     assert len(set(flags)) == len(flags)
     for setting in SETTINGS:

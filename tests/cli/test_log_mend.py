@@ -85,7 +85,7 @@ def test_verify_skips_an_index_with_other_sizes(golden_copy, run):
 def test_rebuild_restores_golden_consume_queues_and_keys(golden_copy, run, tmp_path):
     """Both in one pass, with the sizes of a configuration file; JSON counts what was built."""
     store = golden_copy("clean")
-    before = queue_files(store)
+    before = files(store / "consumequeue")
     (tmp_path / "c.toml").write_text("[store]\nindex_slots = 200\nindex_entries = 400\n")
     shutil.rmtree(store / "consumequeue" / "GoldenA")
     shutil.rmtree(store / "index")
@@ -101,13 +101,14 @@ def test_rebuild_restores_golden_consume_queues_and_keys(golden_copy, run, tmp_p
         658,
         2,
     )
-    assert queue_files(store) == before
+    assert files(store / "consumequeue") == before
 
 
-def queue_files(store):
-    root = store / "consumequeue"
+def files(root):
+    """Return the content of each file below ``root``; None for a directory."""
     return {
-        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
+        str(path.relative_to(root)): path.read_bytes() if path.is_file() else None
+        for path in root.rglob("*")
     }
 
 
@@ -130,7 +131,7 @@ def test_rebuild_without_a_flag_is_a_usage_error(pair, run):
 
 
 def test_rebuild_and_repair_are_refused_while_a_node_runs(tmp_path):
-    """Both exit with 6."""
+    """Both exit with 6, and the node still stores messages."""
     with master_with(tmp_path / "D1") as running:
         produce(running.address, "orders", range(3))
         log = tmp_path / "D1" / "commitlog" / f"{0:020d}"
@@ -141,15 +142,18 @@ def test_rebuild_and_repair_are_refused_while_a_node_runs(tmp_path):
             done = hastore("log", arguments[0], tmp_path / "D1", *arguments[1:])
             assert done.returncode == 6, done.stderr
             assert "error: " in done.stderr
+        produce(running.address, "orders", range(3))
 
 
 # -- repair --------------------------------------------------------------------------------------
 
 
 def test_undamaged_log_needs_no_repair(pair, run):
-    """Exit 0, also with --dry-run and with a replica."""
+    """Exit 0, also with --dry-run and with a replica; no file changes."""
+    before = files(pair[1]), files(pair[2])
     for more in ([], ["--dry-run"], ["--from-replica", pair[2]]):
         assert run("log", "repair", pair[1], *more) == (0, "", "nothing to repair\n")
+    assert (files(pair[1]), files(pair[2])) == before
 
 
 def test_verify_and_repair_output_fits_80_columns(pair):
@@ -233,16 +237,18 @@ def test_repair_leaves_a_torn_end_to_the_next_start(golden_copy, run):
 
 
 def test_repair_refuses_a_log_that_is_no_replica(pair, run, tmp_path):
-    """Exit 4; an invalid source is a usage error."""
+    """Exit 4; an invalid source is a usage error. No file changes."""
     builder, store, _ = pair
     damage(store, builder.offsets[3])
     other = LogBuilder().fill(50, topic="other!").write(tmp_path / "other")
+    before = files(tmp_path)
     code, out, err = run("log", "repair", store, "--from-replica", other)
     assert (code, out) == (4, "")
     assert "is no replica of" in err
     code, _, err = run("log", "repair", store, "--from-replica", "nowhere:at:all")
     assert code == 2
     assert is_one_line_with_a_next_step(err)
+    assert files(tmp_path) == before
 
 
 def test_repair_of_a_former_slave_from_its_running_master(tmp_path):

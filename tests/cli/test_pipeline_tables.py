@@ -55,10 +55,12 @@ def test_longest_text_moves_below_its_row_if_it_does_not_fit(printed):
 
 
 def test_values_wider_than_the_terminal_are_folded(printed):
-    """At 40 columns, the row takes several lines."""
+    """At 40 columns, the row takes several lines, without losing a character."""
     lines = printed([FINDING], 40)
     assert all(len(line) <= 40 for line in lines)
     assert len(lines) > 4
+    shown, expected = "".join(lines), "".join(f"{name}{value}" for name, value in FINDING.items())
+    assert sorted(shown.replace(" ", "")) == sorted(expected.replace(" ", ""))
 
 
 def test_row_is_one_line_without_a_terminal(printed):

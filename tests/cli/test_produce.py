@@ -211,7 +211,7 @@ def test_signal_ends_produce_with_128_plus_the_signal(alone, signum, code):
         process.send_signal(signum)
         out, err = process.communicate(timeout=WITHIN_S)
     assert process.returncode == code
-    assert b"Traceback" not in out + err
+    assert (out, err) == (b"", b"")  # the line above is the whole result of up to 20 messages
 
 
 def test_killed_master_exits_3(tmp_path):
