@@ -251,5 +251,4 @@ async def test_the_stock_client_stores_each_message_thrice_without_slaves(stock_
         stored.append(record_at(tmp_path / "m", offset))
         offset = stored[-1].next_offset
     assert [record.body for record in stored] == [b"single %d" % (n // 3) for n in range(9)]
-    print([record.properties["UNIQ_KEY"] for record in stored])
     assert len({record.properties["UNIQ_KEY"] for record in stored}) == 9, "one for each attempt"
