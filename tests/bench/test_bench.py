@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import attrs
@@ -94,4 +95,4 @@ def test_the_machine_is_described(tmp_path: Path) -> None:
     assert machine.cpu
     assert machine.cores >= 1
     assert machine.file_system in str(machine)
-    assert anonymous_mib(1 if Path("/proc/1/status").stat().st_uid == 0 else 0) >= 0
+    assert anonymous_mib(os.getpid()) > 1

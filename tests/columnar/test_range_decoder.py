@@ -22,8 +22,6 @@ from tests.support.store.log_builder import FIRST_MS, LogBuilder
 DISK = real_env().disk
 GOLDEN = ["clean", "crashed", "crashed_torn", "crashed_torn_props", "propcrc", "replica_master"]
 
-FILTERS = ("topic", "queue_id", "damaged")
-
 
 def read(path, columns=None, *, groups=1, bounds=None, **options):
     """Return the rows of a store, read in ``groups`` groups of ranges."""

@@ -62,8 +62,7 @@ async def test_record_appended_during_a_sync_is_not_claimed(running, autojump_cl
 async def test_the_file_is_written_once_a_second_at_most(running, autojump_clock):
     """However many syncs there are, and not at all while nothing changes."""
     written = []
-    flush = running.checkpoint.flush
-    running.checkpoint_flusher.checkpoint = Spy(running.checkpoint, flush, written)
+    running.checkpoint_flusher.checkpoint = Spy(running.checkpoint, written)
     for _ in range(50):
         await running.put(0).wait()
         await trio.sleep(0.1)
@@ -75,7 +74,7 @@ async def test_the_file_is_written_once_a_second_at_most(running, autojump_clock
 
 
 class Spy:
-    def __init__(self, checkpoint, flush, written):
+    def __init__(self, checkpoint, written):
         self.__dict__["checkpoint"] = checkpoint
         self.__dict__["written"] = written
 

@@ -182,16 +182,17 @@ async def test_a_slow_link_keeps_its_rate() -> None:
 
 
 async def test_a_splitting_link_hands_over_small_pieces() -> None:
-    """All bytes arrive, in order."""
+    """All bytes arrive, in order, and not more than three at once."""
     async with echo_behind_proxy() as (proxy, _):
         client = await TcpPeer.connect(proxy.address)
         proxy.split(3)
+        proxy.slow(500)  # ten bytes at once without the split; the client reads in each pause
         await client.send(b"0123456789")
         pieces = []
         with trio.fail_after(WITHIN_S):
             while sum(map(len, pieces)) < 10:
-                pieces.append(await client.sock.recv(3))
-        assert b"".join(pieces) == b"0123456789"
+                pieces.append(await client.sock.recv(100))
+        assert pieces == [b"012", b"345", b"678", b"9"]
         await client.close()
 
 
