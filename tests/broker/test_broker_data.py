@@ -203,8 +203,7 @@ async def test_the_service_retries_an_administrators_failed_write(autojump_clock
         (b"{", {}),
         (b'{"offsetTable": 5}', {}),
         (
-            b'{"offsetTable": {"no-separator": {"0": 1},'
-            b' "T@g": {"0": "x", "1": 2, "z": 3, "-1": 1}}}',
+            b'{"offsetTable": {"no-sep": {"0": 1}, "T@g": {"0": "x", "1": 2, "z": 3, "-1": 1}}}',
             {"T@g": {1: 2}},
         ),
         (
