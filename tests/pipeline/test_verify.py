@@ -18,7 +18,6 @@ from hastore.pipeline.verify.job import COLUMNS, verify
 from hastore.store.tools.derived_verify import verify_derived
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_verify import verify_log
-from hastore.store.tools.log_walker import LogWalker
 from tests.pipeline.damaged_stores import Damager, copy_store, flip
 from tests.support.store.log_builder import LogBuilder
 
@@ -101,12 +100,8 @@ def test_damaged_copies_have_the_findings_of_log_verify(checked):
     """Severities, kinds and offsets are equal for every kind of damage."""
     _, found, copies = checked
     different = {}
-    for store, how in copies.items():
+    for store in copies:
         ours, theirs = places(found[store]), log_verify_findings(store)
-        if how == "index_byte":
-            # At a wrong offset log verify loses step: entries of later records seem to dangle, too.
-            for offset, _ in LogWalker(DISK, find_log(DISK, store)).walk():
-                theirs -= {("damage", "index-dangling", offset)} - ours
         if ours != theirs:
             different[store] = (sorted(ours - theirs), sorted(theirs - ours))
     assert not different

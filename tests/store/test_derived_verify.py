@@ -1,5 +1,6 @@
 """Check of consume queues and index against the log: reports damage, accepts intact stores."""
 
+import collections
 import struct
 
 import pytest
@@ -352,6 +353,19 @@ def test_reports_an_entry_that_points_between_records(a_pair, disk):
     edit(disk, path, LAYOUT.entry_position(7) + 4, (offset + 1).to_bytes(8, "big"))
     kinds = {kind for kind, _ in damage(verify(disk))}
     assert "index-dangling" in kinds
+
+
+@pytest.mark.parametrize("number", [2, 7, 12])
+@pytest.mark.parametrize("moved_by", [1, -1, 3_000, -40, 2**40])
+def test_an_entry_with_a_wrong_offset_does_not_affect_those_after_it(disk, number, moved_by):
+    """Only that entry dangles, wherever it points, and only its record lacks its key."""
+    path = index_files(disk)[1]
+    position = LAYOUT.entry_position(number) + 4
+    (offset,) = struct.unpack_from(">q", disk.files(INDEX)[path.removeprefix(INDEX)], position)
+    edit(disk, path, position, struct.pack(">q", offset + moved_by))
+    found = collections.Counter(kind for kind, _ in damage(verify(disk)))
+    assert found["index-dangling"] == 1
+    assert found["index-missing"] <= 1
 
 
 def test_reports_index_files_of_another_size(disk):

@@ -5,12 +5,14 @@
 
 Entries are in the order of the log, so both are read once, side by side.  Each entry must lead to
 the previous one of its slot, and at a file's end each slot to its newest entry: then no chain has a
-loop, and every entry can be found.  Memory: one file's slots.
+loop, and every entry can be found.  An entry that is out of order is set aside: waiting for its
+record would make all entries after it dangle, too.  Memory: one file's slots.
 """
 
 from __future__ import annotations
 
 from array import array
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from hastore.store.index.layout import (
@@ -91,7 +93,8 @@ class IndexVerification:
                 detail += f" {layout.slot_count} slots and {layout.entry_count} entries: not read"
                 self._add(Severity.WARNING, "index-header", 0, detail)
         self.is_there = bool(names)
-        self._entries = self._read_files(names)
+        self._out_of_order: list[_Found] = []
+        self._entries = self._in_order(self._read_files(names))
         self._head = next(self._entries, None)
 
     # -- records ---------------------------------------------------------------------------------
@@ -198,17 +201,35 @@ class IndexVerification:
 
     def end(self, end_offset: int) -> None:
         """Check entries after the log's end, and records after the index's."""
-        while self._head is not None:
-            offset = self._head.entry.physic_offset
-            if not (self._findings.is_open and offset >= end_offset):  # else cut at the next start
-                self._see_dangling(self._head)
-            self._head = next(self._entries, None)
+        after_end = [] if self._head is None else [self._head, *self._entries]
+        for found in (*self._out_of_order, *after_end):
+            is_cut_at_start = self._findings.is_open and found.entry.physic_offset >= end_offset
+            if not is_cut_at_start:
+                self._see_dangling(found)
         if self._findings.is_open and self._missing is not None:
             self.behind = self._missing.records
         else:
             self._add_missing()
 
     # -- files -----------------------------------------------------------------------------------
+
+    def _in_order(self, entries: Iterator[_Found]) -> Iterator[_Found]:
+        """Yield the entries, but set aside those that go back, or lead too far ahead.
+
+        Too far: the next two entries lead less far, or one of them still to the last record.
+        """
+        last, following = -1, list(islice(entries, 2))
+        while following:
+            found = following.pop(0)
+            following += islice(entries, 1)
+            offset = found.entry.physic_offset
+            after = [at for each in following if last <= (at := each.entry.physic_offset) < offset]
+            is_too_far = len(after) == len(following) > 0 or last in after
+            if offset < last or is_too_far:
+                self._out_of_order.append(found)
+            else:
+                last = offset
+                yield found
 
     def _read_files(self, names: list[str]) -> Iterator[_Found]:
         """Yield all entries, checking each file's own structure on the way."""
