@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import importlib
 from typing import TYPE_CHECKING, Any, final
 
@@ -93,6 +94,7 @@ class LazyGroup(click.RichGroup):
         module, _, attribute = place.partition(":")
         command = getattr(importlib.import_module(f"hastore_cli.{module}"), attribute)
         assert isinstance(command, click.Command), place
+        gc.enable()
         return command
 
     def resolve_command(

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import TYPE_CHECKING, Any, final
 
@@ -150,8 +151,11 @@ def _run(
     if check_config:
         tell(settings.to_toml())
         return 0
+    gc.disable()
     from hastore_cli.node.runner import run_node
 
+    gc.freeze()  # a collection in the running node need not go through what was imported
+    gc.enable()
     return run_node(settings.node, settings.log)
 
 
