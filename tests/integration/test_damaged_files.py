@@ -64,7 +64,8 @@ def zero(files: list[Path]) -> None:
     files[-2].write_bytes(bytes(FILE_SIZE))
 
 
-DAMAGES = [flip_a_bit, swap, lose, cut_short, bring_an_old_one_back, zero]
+DAMAGES = [flip_a_bit, swap, cut_short, zero]
+OTHER_DAMAGES = [lose, bring_an_old_one_back]
 
 
 def repair(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -90,7 +91,11 @@ async def checkpoint_at(directory: Path, offset: int) -> None:
 
 @pytest.mark.parametrize(
     ("damage", "is_clean"),
-    [(flip_a_bit, True), *((damage, False) for damage in DAMAGES)],
+    [
+        (flip_a_bit, True),
+        *((damage, False) for damage in DAMAGES),
+        *(pytest.param(damage, False, marks=pytest.mark.soak) for damage in OTHER_DAMAGES),
+    ],
     ids=lambda value: getattr(value, "__name__", "stopped" if value else "killed"),
 )
 async def test_a_damaged_log_is_refused_and_repaired_from_its_replica(

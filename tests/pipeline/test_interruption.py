@@ -20,10 +20,9 @@ from tests.support.store.log_builder import LogBuilder
 pytestmark = [pytest.mark.xdist_group("spark-starts"), pytest.mark.timeout(600)]
 WITHIN_S = 500
 IN_THE_STOP = ("the stop begins", "the context is stopped", "the JVM ends")
-# One before there is a process, three while it starts, one in a job.
+# One before there is a process, two while it starts, one in a job.
 FEW = (
     "pyspark is imported",
-    "the script has begun",
     "Java has begun",
     "the context is built",
     "the job is busy",
@@ -86,7 +85,11 @@ def test_ctrl_c_prints_one_line_and_leaves_nothing(start, scratch, instant):
     check_end(start, scratch, instant, signal.SIGINT, expected_stderr)
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize(
+    "sent",
+    [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.soak)],
+    ids=["SIGTERM", "SIGHUP"],
+)
 @pytest.mark.parametrize(
     "instant",
     [
