@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, settings
 # They report each failure, remove what a run leaves behind, and write RocketMQ's golden stores.
 pytest_plugins = ["tests.failure_reports", "tests.golden.fixtures", "tests.janitor"]
 
-# dev: fast, new examples each time. ci: more, and the same each time, so that a failure can be
-# repeated. nightly: as many as fit into a night. HYPOTHESIS_PROFILE chooses one.
+# dev: few examples, new ones each time. ci: five times as many, and the same each time, so that a
+# failure can be repeated. nightly: as many as fit into a night. HYPOTHESIS_PROFILE chooses one.
 settings.register_profile(
-    "dev", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow]
+    "dev", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile(
     "ci",

@@ -64,8 +64,12 @@ def zero(files: list[Path]) -> None:
     files[-2].write_bytes(bytes(FILE_SIZE))
 
 
-DAMAGES = [flip_a_bit, swap, cut_short, zero]
-OTHER_DAMAGES = [lose, bring_an_old_one_back]
+# The damage, and whether the master was stopped before it; else it was killed.
+CASES = [
+    (flip_a_bit, True),
+    *((damage, False) for damage in (flip_a_bit, swap, cut_short, zero)),
+    *(pytest.param(each, False, marks=pytest.mark.soak) for each in (lose, bring_an_old_one_back)),
+]
 
 
 def repair(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -91,11 +95,7 @@ async def checkpoint_at(directory: Path, offset: int) -> None:
 
 @pytest.mark.parametrize(
     ("damage", "is_clean"),
-    [
-        (flip_a_bit, True),
-        *((damage, False) for damage in DAMAGES),
-        *(pytest.param(damage, False, marks=pytest.mark.soak) for damage in OTHER_DAMAGES),
-    ],
+    CASES,
     ids=lambda value: getattr(value, "__name__", "stopped" if value else "killed"),
 )
 async def test_a_damaged_log_is_refused_and_repaired_from_its_replica(

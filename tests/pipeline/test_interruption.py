@@ -20,12 +20,11 @@ from tests.support.store.log_builder import LogBuilder
 pytestmark = [pytest.mark.xdist_group("spark-starts"), pytest.mark.timeout(600)]
 WITHIN_S = 500
 IN_THE_STOP = ("the stop begins", "the context is stopped", "the JVM ends")
-# One before there is a process, two while it starts, one in a job.
+# One before there is a process, two while it starts; test_commands has one in a job.
 FEW = (
     "pyspark is imported",
     "Java has begun",
     "the context is built",
-    "the job is busy",
 )
 
 

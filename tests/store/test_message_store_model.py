@@ -148,7 +148,7 @@ def test_store_equals_its_model_after_any_history():
     """Reads by queue, tag, key, id and time return what a search through a list returns."""
     run_state_machine_as_test(
         StoreMachine,
-        settings=settings(max_examples=200, stateful_step_count=40, report_multiple_bugs=False),
+        settings=settings(max_examples=100, stateful_step_count=40, report_multiple_bugs=False),
     )
 
 
