@@ -78,7 +78,10 @@ def _expect_nothing_left(directory: Path, run: subprocess.Popen[bytes]) -> str:
 
 
 @pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["one process", "workers"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak), signal.SIGKILL],
+)
 def test_an_interrupted_run_leaves_nothing(tmp_path, number, options):
     """Its processes, mounts and namespaces are removed."""
     run = _start(tmp_path, *options, blocks=True)

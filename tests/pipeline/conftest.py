@@ -14,11 +14,12 @@ from hastore.errors import ConfigError
 # compiled plans and expressions, or from plans that are changed after each stage.  With one
 # compiler the JVM's code cache has 48 MB, and nothing more is compiled once it is full; many tests
 # need more.  Spark searches an error of foreachBatch for an interruption with a regular expression
-# that recurses once a character: the default stack is too small for a traceback.
+# that recurses once a character: the default stack is too small for a traceback.  The bytecode of
+# Spark's own classes is not verified, which is a tenth of a start.
 TEST_CONF = {
     "spark.driver.extraJavaOptions": (
         "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m -Xss16m"
-        " -Xms1g -Xmn500m"
+        " -Xms1g -Xmn500m -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
     ),
     "spark.driver.memory": "1g",
     "spark.sql.adaptive.enabled": "false",

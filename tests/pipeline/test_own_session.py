@@ -1,5 +1,6 @@
 """A program that starts Spark itself may be run without its venv on PATH."""
 
+import shlex
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from hastore.pipeline.spark.java_home import find_java_home
+from tests.pipeline.conftest import TEST_CONF
 from tests.support.commands.running import environment
 from tests.support.store.log_builder import LogBuilder
 
@@ -26,7 +28,7 @@ spark = builder.config("spark.sql.shuffle.partitions", "1").getOrCreate()
 python = spark.sparkContext.pythonExec
 register(spark)
 print(spark.read.format("hastore").load(sys.argv[1]).count())
-print(read(spark, sys.argv[1], columns=["topic"]).distinct().count())
+print(read(spark, sys.argv[1], columns=["topic"]).first().topic)
 print(python == spark.sparkContext.pythonExec == "python3")  # for all else it stays
 spark.stop()
 """
@@ -41,6 +43,8 @@ def other_python_env(tmp_path):
     (tools / "python3").chmod(0o755)
     kept = environment(PATH=f"{tools}:/usr/bin:/bin", SPARK_LOCAL_IP="127.0.0.1")
     kept["JAVA_HOME"] = find_java_home()
+    conf = [word for pair in TEST_CONF.items() for word in ("--conf", "=".join(pair))]
+    kept["PYSPARK_SUBMIT_ARGS"] = shlex.join([*conf, "pyspark-shell"])
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_CONF_DIR"):
         kept.pop(name, None)
     return kept
@@ -60,4 +64,4 @@ def test_registered_source_runs_in_the_interpreter_of_the_program(tmp_path, othe
         timeout=WITHIN_S,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (0, "30\n1\nTrue\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "30\norders\nTrue\n"), done.stderr

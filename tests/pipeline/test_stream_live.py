@@ -109,7 +109,7 @@ def check(sink: StreamSink, store: Path) -> int:
 
 async def test_stream_reads_each_message_once_despite_kills(spark: Any, tmp_path: Path) -> None:
     """There are two kills of the master and three stops of the query."""
-    print(await follow(spark, tmp_path, 20_000))
+    print(await follow(spark, tmp_path, 10_000))
 
 
 @pytest.mark.soak

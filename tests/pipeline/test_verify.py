@@ -28,7 +28,7 @@ TORN = ["crashed_torn", "crashed_torn_props"]
 CONFIG = StoreConfig(
     data_dir="-", mapped_file_size_consume_queue=1000, max_hash_slot_num=200, max_index_num=400
 )
-COPIES = 30
+COPIES = 20
 FLIPS = 200
 # The checksum of such a record is wrong, so units and keys are not compared with it.
 BAD_CHECKSUMS = {"bad-body-crc", "bad-prop-crc"}
