@@ -9,6 +9,7 @@ from hastore.config import StoreConfig
 from hastore.env.real import real_env
 from hastore.store.index.layout import IndexLayout
 from hastore.store.record.layout import TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE
+from hastore.store.tools import index_verify
 from hastore.store.tools.derived_verify import verify_derived
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_finding import Severity
@@ -366,6 +367,18 @@ def test_an_entry_with_a_wrong_offset_does_not_affect_those_after_it(disk, numbe
     found = collections.Counter(kind for kind, _ in damage(verify(disk)))
     assert found["index-dangling"] == 1
     assert found["index-missing"] <= 1
+
+
+def test_entries_out_of_order_are_all_reported_within_bounded_memory(disk, monkeypatch):
+    """Entries beyond the bound are reported, too."""
+    path = index_files(disk)[1]
+    for number in (3, 6, 9, 12):
+        edit(disk, path, LAYOUT.entry_position(number) + 4, struct.pack(">q", 2**40 - number))
+    unbounded = sum(kind == "index-dangling" for kind, _ in damage(verify(disk)))
+    assert unbounded == 4
+    monkeypatch.setattr(index_verify, "_OUT_OF_ORDER_MAX", 2)
+    reported = {at for kind, at in damage(verify(disk)) if kind == "index-dangling"}
+    assert {2**40 - 3, 2**40 - 6, 2**40 - 9} <= reported
 
 
 def test_reports_index_files_of_another_size(disk):

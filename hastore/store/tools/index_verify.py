@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from hastore.store.tools.derived_findings import DerivedFindings
 
 _ENTRIES_A_READ: Final = 10_000
+_OUT_OF_ORDER_MAX: Final = 10_000  # entries kept aside: some MB
 _TIME_DIFF_MAX: Final = 2**31 - 1
 _TOPICS_MAX: Final = 10_000
 
@@ -216,7 +217,8 @@ class IndexVerification:
     def _in_order(self, entries: Iterator[_Found]) -> Iterator[_Found]:
         """Yield the entries, but set aside those that go back, or lead too far ahead.
 
-        Too far: the next two entries lead less far, or one of them still to the last record.
+        Too far: the next two entries lead less far, or one of them still to the last record.  Of an
+        index that is damaged all over, only so many are set aside that memory stays bounded.
         """
         last, following = -1, list(islice(entries, 2))
         while following:
@@ -225,7 +227,7 @@ class IndexVerification:
             offset = found.entry.physic_offset
             after = [at for each in following if last <= (at := each.entry.physic_offset) < offset]
             is_too_far = len(after) == len(following) > 0 or last in after
-            if offset < last or is_too_far:
+            if (offset < last or is_too_far) and len(self._out_of_order) < _OUT_OF_ORDER_MAX:
                 self._out_of_order.append(found)
             else:
                 last = offset
