@@ -58,8 +58,7 @@ class AllocateMappedFileService:
     async def run(self) -> None:
         """Serve until cancelled.  An attempt that has begun always runs to its end."""
         queue = self.mapped_file_queue
-        queue.on_file_wanted = self._wake.wakeup
-        queue.on_rolled = self._wake.wakeup
+        queue.subscribe(self._wake.wakeup)
         while True:
             file_from_offset = queue.wanted_file_offset()
             if file_from_offset is not None:

@@ -256,7 +256,7 @@ def test_requests_the_next_file_once_when_half_full():
     """The request is repeated only when an append has to wait for the file."""
     log = open_log()
     requests = []
-    log.mapped_file_queue.on_file_wanted = lambda: requests.append(log.max_offset)
+    log.mapped_file_queue.subscribe(lambda: requests.append(log.max_offset))
     append(log, message())
     requests.clear()
     while log.max_offset < FILE_SIZE - 2 * RECORD_SIZE:

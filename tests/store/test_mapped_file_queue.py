@@ -138,7 +138,7 @@ class QueueModel(RuleBasedStateMachine):
         self.prepared = False
         self.targets = None
         self.wanted_calls = 0
-        self.queue.on_file_wanted = self.count_call
+        self.queue.subscribe(self.count_call)
 
     def count_call(self):
         self.wanted_calls += 1
@@ -204,7 +204,7 @@ class QueueModel(RuleBasedStateMachine):
         self.queue.close(remove_prepared=True)
         self.prepared = False
         self.queue = queue(self.start, self.disk)
-        self.queue.on_file_wanted = self.count_call
+        self.queue.subscribe(self.count_call)
         self.queue.files = files
 
     @invariant()

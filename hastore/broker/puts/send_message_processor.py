@@ -15,6 +15,7 @@ import attrs
 from hastore.errors import RequestFailedError
 from hastore.message import PROPERTY_UNIQ_KEY, Message
 from hastore.status import BrokerRole, PutMessageStatus
+from hastore.store.record.layout import TRANSACTION_PREPARED_TYPE, TRANSACTION_TYPE_MASK
 from hastore.wire.frame_reader import encode_command
 from hastore.wire.remoting_codes import FLAG_RESPONSE, RequestCode, ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
@@ -52,8 +53,6 @@ RESPONSE_CODES: Final = {
     PutMessageStatus.CREATE_MAPPED_FILE_FAILED: ResponseCode.SYSTEM_ERROR,
     PutMessageStatus.UNKNOWN_ERROR: ResponseCode.SYSTEM_ERROR,
 }
-_TRANSACTION_TYPE: Final = 0x0C  # the bits of sysFlag, and their value for a half message
-_TRANSACTION_PREPARED: Final = 0x04
 _PUT_OK: Final = PutMessageStatus.PUT_OK
 
 
@@ -104,7 +103,7 @@ class SendMessageProcessor:
         return request
 
     def _check(self, message: Message) -> None:
-        if message.sys_flag & _TRANSACTION_TYPE == _TRANSACTION_PREPARED:
+        if message.sys_flag & TRANSACTION_TYPE_MASK == TRANSACTION_PREPARED_TYPE:
             msg = "this broker does not take transactional messages"
             raise RequestFailedError(msg, code=ResponseCode.NO_PERMISSION)
 

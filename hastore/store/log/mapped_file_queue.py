@@ -57,9 +57,9 @@ class MappedFileQueue:
     first_file_offset: int | None = None
     files: list[MappedFile] = attrs.field(factory=list)
     prepared: MappedFile | None = None
-    on_file_wanted: Callable[[], None] | None = None
-    on_rolled: Callable[[], None] | None = None
     transient_store_pool: TransientStorePool | None = None
+    # Called when a file is wanted, and when one has rolled.
+    _notify_allocation: Callable[[], None] | None = attrs.field(default=None, init=False)
     _closed: bool = attrs.field(default=False, init=False)
 
     # -- looking up ------------------------------------------------------------------------------
@@ -164,14 +164,18 @@ class MappedFileQueue:
         assert not self.files or self.files[-1].next_file_offset == mapped_file.file_from_offset
         self.prepared = None
         self.files.append(mapped_file)
-        if self.on_rolled is not None:
-            self.on_rolled()
+        if self._notify_allocation is not None:
+            self._notify_allocation()
         return mapped_file
+
+    def subscribe(self, notify_allocation: Callable[[], None]) -> None:
+        """Call ``notify_allocation`` from now on when a file is wanted, and when one has rolled."""
+        self._notify_allocation = notify_allocation
 
     def want_file(self) -> None:
         """Notify the allocation service if a file is wanted now."""
-        if self.on_file_wanted is not None and self.wanted_file_offset() is not None:
-            self.on_file_wanted()
+        if self._notify_allocation is not None and self.wanted_file_offset() is not None:
+            self._notify_allocation()
 
     # -- committing ------------------------------------------------------------------------------
 
