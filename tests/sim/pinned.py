@@ -9,12 +9,12 @@ PINNED = {
     269: "the same as 91",
     393: "the same as 91",
     335: "a clean stop before dispatch had returned to where it was before a power cut left"
-    " holes in consume queues: tests/store/test_stop_before_redispatch.py",
+    " holes in consume queues: tests/store/recovery/test_stop_before_redispatch.py",
     360: "model: two failed syncs at once are one group of two disk errors",
     524: "model: an ASYNC_FLUSH slave that loses its power after its report has kept its promise",
     762: "model: a record that was flushed in part, and rotted there, counts as torn",
     811: "a start took the first files of a log, never flushed at all, for intact ones:"
-    " tests/store/test_nothing_flushed_at_start.py",
+    " tests/store/recovery/test_nothing_flushed_at_start.py",
     972: "model: a dead process's listener took its successor's address away",
     10358: "model: a put that was answered while the world healed was counted as unanswered",
     12270: "the same as 10358, with a master that died",
@@ -22,12 +22,12 @@ PINNED = {
     10704: "model: bytes that a master confirms before it serves were not recorded",
     10777: "bytes left by a failed sync in the cache after a log's end counted as written, once"
     " the same bytes were appended again:"
-    " tests/store/test_recovery.py::test_cached_bytes_after_the_log_are_forgotten",
+    " tests/store/recovery/test_flushed_bytes.py::test_cached_bytes_after_the_log_are_forgotten",
     23320: "model: a slave that had not compared yet was taken for a prefix of its master",
     27087: "the same as 23320",
     27818: "the name of a queue's file that a killed process had made was not synced; after a"
-    " power cut the queue began at 0 again: tests/store/test_names_after_a_kill.py",
+    " power cut the queue began at 0 again: tests/store/recovery/test_names_after_a_kill.py",
     38049: "a start trusted a clean stop from before a queue emptied by a power cut was rebuilt:"
-    " tests/store/test_stop_before_redispatch.py",
+    " tests/store/recovery/test_stop_before_redispatch.py",
     20120: "model: an answer that a cut had delayed came after a crash had lost its message",
 }

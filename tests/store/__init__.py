@@ -1,1 +1,1 @@
-"""The store: codec, files, log, tools."""
+"""Tests of hastore.store: whole logs and stores here, their parts in the folders."""

@@ -1,0 +1,1 @@
+"""Tests of hastore.store.recovery, most of them with whole logs or stores."""
