@@ -12,12 +12,13 @@ from hastore.broker.pulls import pull_request_hold_service
 from hastore.config import MIB
 from hastore.message import Message
 from hastore.store.queue import queue_read
+from hastore.wire.frame_reader import encode_command
 from hastore.wire.remoting_codes import FLAG_ONE_WAY
 from hastore.wire.remoting_command import RemotingCommand
 from tests.broker.test_pull_message import bodies, offsets
 from tests.patience import WITHIN_S
 from tests.support.nodes.raw_client import raw_client
-from tests.support.nodes.reading import frame_of, open_master, pull_command, put
+from tests.support.nodes.reading import open_master, pull_command, put
 from tests.support.waiting import eventually
 
 
@@ -78,7 +79,7 @@ async def test_a_consumer_that_never_reads_does_not_slow_others(tmp_path):
     ):
         await put(master, "L", [bytes(100_000)] * 40)
         with trio.move_on_after(0.5):
-            await stalled.send(*[frame_of(pull_command(n, topic="L")) for n in range(1_000)])
+            await stalled.send(*[encode_command(pull_command(n, topic="L")) for n in range(1_000)])
         # Polled instead of read: a client that reads is not stalled any more.
         poll = select.poll()
         poll.register(stalled.sock.fileno(), select.POLLRDHUP)

@@ -18,7 +18,7 @@ from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData, Subscriptio
 from hastore.wire.remoting_codes import ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
 from tests.patience import WITHIN_S
-from tests.support.nodes.harness import LentBytes, flushed_by
+from tests.support.nodes.harness import SentPieces, flushed_by
 from tests.support.nodes.raw_client import raw_client, send_command
 from tests.support.nodes.reading import open_master, open_slave, pull_command, put
 from tests.support.waiting import eventually
@@ -119,7 +119,7 @@ async def test_pulled_messages_are_the_stored_bytes(tmp_path, size, serialize_ty
 @pytest.mark.parametrize("flush", list(FlushDiskType))
 async def test_only_flushed_bytes_are_shared_with_a_socket(tmp_path, flush):
     """A socket may keep pages longer than the process lives; unflushed bytes are copied."""
-    shared = LentBytes()
+    shared = SentPieces()
     async with (
         open_master(tmp_path, flushed_by(flush), env=shared.env()) as shared.master,
         raw_client(shared.master.address) as client,

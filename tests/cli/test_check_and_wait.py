@@ -16,7 +16,7 @@ from tests.support.nodes.harness import raw_slave
 from tests.support.waiting import eventually
 
 MIB = 1 << 20
-NEAR, STRANGER = MASTER.slaves
+NEAR, SILENT = MASTER.slaves
 ALONE = attrs.evolve(
     MASTER, slaves=(), acks_needed=1, slave_unavailable_because="no slave is connected"
 )
@@ -93,8 +93,8 @@ MASTER_LOG_DAMAGED = attrs.evolve(
             "3.0 s; more than 2.0 s",
         ),
         (least(3.0), {}, Level.OK, "worst lag 5 B"),
-        (attrs.evolve(FINE, slaves=(STRANGER,)), {}, Level.CRITICAL, "0 of 1 slaves connected"),
-        (attrs.evolve(FINE, slaves=(NEAR, STRANGER)), {"min_slaves": 2}, Level.CRITICAL, "1 of 2"),
+        (attrs.evolve(FINE, slaves=(SILENT,)), {}, Level.CRITICAL, "0 of 1 slaves connected"),
+        (attrs.evolve(FINE, slaves=(NEAR, SILENT)), {"min_slaves": 2}, Level.CRITICAL, "1 of 2"),
         (heard_s_ago(15.0), {}, Level.OK, "follows"),
         (heard_s_ago(21.0), {}, Level.CRITICAL, "silent for 21.0 s"),
         (MASTER_LOG_DAMAGED, {}, Level.WARNING, "the log of master m is damaged at 7"),

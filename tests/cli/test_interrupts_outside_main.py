@@ -40,15 +40,15 @@ def run(when, **how):
     )
 
 
-@pytest.mark.parametrize("when", ["before", "behind"])
+@pytest.mark.parametrize("when", ["before", "after"])
 def test_ctrl_c_outside_main_prints_no_traceback(when):
     """The process dies of the signal, as other tools do."""
     done = run(when)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
-    assert done.stdout.startswith("hastore ") == (when == "behind")
+    assert done.stdout.startswith("hastore ") == (when == "after")
 
 
-@pytest.mark.parametrize("when", ["before", "behind"])
+@pytest.mark.parametrize("when", ["before", "after"])
 def test_ignored_ctrl_c_stays_ignored(when):
     """A shell starts background jobs this way."""
     done = run(when, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))

@@ -42,11 +42,7 @@ def test_every_page_is_touched_in_pieces():
     file = new_file(FakeDisk())
     WarmUp(memory, config()).warm(file)
     touched = [call[1:] for call in memory.calls if call[0] == "populate"]
-    assert touched == [
-        (0, PIECE_SIZE),
-        (PIECE_SIZE, PIECE_SIZE),
-        (2 * PIECE_SIZE, SIZE % PIECE_SIZE),
-    ]
+    assert touched == PIECES
     assert memory.calls[-2:] == [("lock", SIZE), ("will_need", SIZE)]
     assert file.is_locked
 
@@ -59,11 +55,7 @@ def test_zeros_are_written_if_the_kernel_cannot_populate():
     file.disk_file = RecordingFile(file.disk_file, written)
     WarmUp(memory, config()).warm(file)
     assert [call for call in memory.calls if call[0] == "populate"] == [("populate", 0, PIECE_SIZE)]
-    assert written == [
-        (0, PIECE_SIZE),
-        (PIECE_SIZE, PIECE_SIZE),
-        (2 * PIECE_SIZE, SIZE % PIECE_SIZE),
-    ]
+    assert written == PIECES
     assert file.disk_file.pread(SIZE, 0) == bytes(SIZE)
 
 

@@ -21,7 +21,7 @@ from tests.support.env.scripted_disk import ScriptedDisk, disk_full
 from tests.support.nodes.harness import (
     FILE_SIZE,
     QUICK,
-    LentBytes,
+    SentPieces,
     flushed_by,
     log_bytes,
     master_config,
@@ -476,7 +476,7 @@ async def test_slave_on_a_full_disk_drops_its_link_and_recovers(tmp_path):
 @pytest.mark.parametrize("flush", list(FlushDiskType))
 async def test_only_flushed_bytes_are_shared_with_a_socket(tmp_path, flush):
     """A socket may hold pages after the process has died; either way the slave gets every byte."""
-    shared = LentBytes()
+    shared = SentPieces()
     async with large_master(tmp_path, shared.env(), **flushed_by(flush)) as shared.master:
         async with large_slave(tmp_path, shared.master):
             pass

@@ -15,7 +15,7 @@ import trio
 
 from hastore.wire.frame_reader import encode_command
 from hastore.wire.remoting_command import RemotingCommand
-from tests.hostile.handmade import CLIENT_PORT, HA_PORT, STRANGERS
+from tests.hostile.handmade import CLIENT_PORT, HA_PORT, NOT_OURS
 from tests.support.nodes.raw_client import send_command
 from tests.support.nodes.reading import pull_command
 
@@ -180,14 +180,14 @@ REPORTS = [HA_PORT[name] for name in ("-1 first", "-2^63 first", "2^63-1 first",
 
 SIEGES = {
     "1000 idle clients": Kind(run=idle, peers=1_000, settings={"REMOTING_CONNECTIONS_MAX": "2000"}),
-    "1000 silent strangers": Kind(run=silent, peers=1_000),
+    "1000 silent peers": Kind(run=silent, peers=1_000),
     "slowloris": Kind(run=slowloris, peers=200),
     "pulls and never reads": Kind(run=deaf, peers=100),
     "sends and never reads": Kind(run=deaf_producer, peers=4),
     "requests but for a byte": Kind(run=half_requests, peers=40),
     "headers that claim 4 GiB": Kind(run=again_and_again(CLAIMS, at_ha=False), peers=20),
     "wild offsets in pulls": Kind(run=again_and_again(PULLS, at_ha=False), peers=20),
-    "http at the HA port": Kind(run=again_and_again([STRANGERS["http"]], at_ha=True), peers=20),
+    "http at the HA port": Kind(run=again_and_again([NOT_OURS["http"]], at_ha=True), peers=20),
     "wild offsets in reports": Kind(run=again_and_again(REPORTS, at_ha=True), peers=20),
     "slaves that never read": Kind(run=deaf_slave, peers=60),
 }

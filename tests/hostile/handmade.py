@@ -11,7 +11,7 @@ from tests.support.nodes.reading import pull_command
 
 INT64_MAX = 2**63 - 1
 
-STRANGERS = {
+NOT_OURS = {
     "http": b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: curl/8\r\nAccept: */*\r\n\r\n",
     "tls": bytes.fromhex("16030100f5010000f10303") + bytes(range(234)),
     "ssh": b"SSH-2.0-OpenSSH_9.6\r\n",
@@ -42,7 +42,7 @@ def _json_request(code: int, body: bytes, **fields: str) -> bytes:
 DEEP = b"[" * 100_000
 WIDE = json.dumps({f"k{n}": "v" for n in range(20_000)}).encode()
 
-CLIENT_PORT = STRANGERS | {
+CLIENT_PORT = NOT_OURS | {
     "claims 4 GiB": struct.pack("!II", 0xFFFF_FFFF, 0) + b"x" * 100,
     "claims 2 GiB": struct.pack("!II", 0x7FFF_FFFF, 20),
     "claims 200 MiB": struct.pack("!II", 200 << 20, 20) + b"x" * 100,
@@ -106,7 +106,7 @@ CLIENT_PORT = STRANGERS | {
     "an answer to nobody": encode_command(RemotingCommand(code=0, opaque=1, flag=1)),
 }
 
-HA_PORT = STRANGERS | {
+HA_PORT = NOT_OURS | {
     "-1 first": struct.pack("!q", -1),
     "-2^63 first": struct.pack("!q", -(2**63)),
     "2^63-1 first": struct.pack("!q", INT64_MAX),
@@ -120,7 +120,7 @@ HA_PORT = STRANGERS | {
     "a thousand wishes": bytes(8000),
 }
 
-TO_SLAVE = STRANGERS | {
+TO_SLAVE = NOT_OURS | {
     "an offset below zero": encode_header(-1, 0),
     "a body below zero": encode_header(0, -1),
     "a body of 2 GiB": encode_header(0, 2**31 - 1) + bytes(1000),
@@ -141,7 +141,7 @@ def _response(**changes) -> bytes:
     return encode_command(RemotingCommand(**given))
 
 
-TO_CLIENT = STRANGERS | {
+TO_CLIENT = NOT_OURS | {
     "http/1.1 400": b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
     "claims 4 GiB": struct.pack("!II", 0xFFFF_FFFF, 0),
     "an ok for another request": _response(opaque=77_777),

@@ -22,7 +22,7 @@ from tests.patience import WITHIN_S
 from tests.support.nodes.harness import QUICK, master_config, raw_slave, slave_config
 from tests.support.nodes.in_memory_target import InMemoryTarget, serving
 from tests.support.nodes.raw_client import RawClient, raw_client, send_command
-from tests.support.nodes.reading import dispatched, frame_of, open_master, pull_command
+from tests.support.nodes.reading import dispatched, open_master, pull_command
 from tests.support.waiting import eventually
 
 
@@ -404,7 +404,7 @@ async def test_consumers_that_never_read_cannot_fill_the_memory(tmp_path, monkey
             await master.put(Message("M", bytes(100)))
         await dispatched(master, master.max_offset)
         async with contextlib.AsyncExitStack() as stack, raw_client(master.address) as client:
-            pulls = [frame_of(pull_command(n, topic="L", count_max=1000)) for n in range(20)]
+            pulls = [encode_command(pull_command(n, topic="L", count_max=1000)) for n in range(20)]
             for _ in range(4):
                 deaf = await stack.enter_async_context(raw_client(master.address))
                 deaf.sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 4096)

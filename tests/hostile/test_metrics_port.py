@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import hastore
 from tests.hostile.corpus_files import mutations
-from tests.hostile.handmade import STRANGERS
+from tests.hostile.handmade import NOT_OURS
 from tests.hostile.hosted import hosted
 from tests.patience import WITHIN_S
 from tests.support.nodes.reading import master_config
@@ -36,7 +36,7 @@ REQUESTS = {
     "HTTP/0.9": b"GET /live\r\n\r\n",
     "folded": b"GET /live HTTP/1.1\r\nHost: a\r\n  b\r\n\r\n",
 }
-STREAMS = STRANGERS | REQUESTS
+STREAMS = NOT_OURS | REQUESTS
 
 
 def opening(tmp_path):

@@ -17,7 +17,7 @@ GROWN_MAX = dict.fromkeys(SIEGES, 40 * MIB) | {
 }
 # One of each kind: peers that are silent, that are slow, that never read, that lie.
 SMALL = [
-    "1000 silent strangers",
+    "1000 silent peers",
     "slowloris",
     "pulls and never reads",
     "headers that claim 4 GiB",

@@ -30,7 +30,7 @@ from hastore_scenarios.worlds.process.node import ProcessNode
 from hastore_scenarios.worlds.process.world import ProcessWorld
 from tests.integration.crash_point_disk import AFTER, BEFORE, MIDDLE, CrashPoint, crash_command
 from tests.patience import PROCESS_WITHIN_S
-from tests.support.worlds.judged import judged_world, verified
+from tests.support.worlds.checked import checked_world, verified
 
 CONFIG = {
     "mapped_file_size": 64 * 1024,
@@ -150,7 +150,7 @@ def consume_queue_errors(directory: Path) -> list[str]:
 @contextlib.asynccontextmanager
 async def a_master(directory: Path) -> Iterator[tuple[ProcessWorld, ProcessNode]]:
     """Yield a stopped SYNC_FLUSH master; after the block start, load, stop and check it."""
-    async with judged_world(directory) as world:
+    async with checked_world(directory) as world:
         master = await world.start_master(
             "a", role=BrokerRole.ASYNC_MASTER, flush=FlushDiskType.SYNC_FLUSH, **CONFIG
         )
@@ -258,7 +258,7 @@ async def test_slave_killed_at_a_point_has_all_that_it_acknowledged(
     tmp_path: Path, name: str
 ) -> None:
     """A SYNC_FLUSH slave of a SYNC_MASTER dies at each step: no PUT_OK is missing on it."""
-    async with judged_world(tmp_path) as world:
+    async with checked_world(tmp_path) as world:
         master = await world.start_master("a", **CONFIG)
         slave = await world.start_slave(
             "b", master=master, flush=FlushDiskType.SYNC_FLUSH, direct=True, **CONFIG

@@ -19,7 +19,7 @@ from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore_scenarios.story.world import NodeFailed
 from hastore_scenarios.worlds.process.child_process import child_environment, hastore_command
 from tests.patience import WITHIN_S
-from tests.support.worlds.judged import judged_world, verified
+from tests.support.worlds.checked import checked_world, verified
 
 FILE_SIZE = 256 * 1024
 CONFIG = {"mapped_file_size": FILE_SIZE, "max_hash_slot_num": 500, "max_index_num": 2_000}
@@ -102,7 +102,7 @@ async def test_a_damaged_log_is_refused_and_repaired_from_its_replica(
     tmp_path: Path, damage: Callable[[list[Path]], None], is_clean: bool
 ) -> None:
     """The failed start changes nothing; after the repair every PUT_OK is there."""
-    async with judged_world(tmp_path) as world:
+    async with checked_world(tmp_path) as world:
         master = await world.start_master("a", flush=FlushDiskType.SYNC_FLUSH, **CONFIG)
         slave = await world.start_slave("b", master=master, direct=True, **CONFIG)
         await world.wait_healthy(slave)

@@ -39,7 +39,7 @@ from hastore_scenarios.worlds.process.node import ProcessNode
 from hastore_scenarios.worlds.process.world import ProcessWorld
 from tests.integration.faulty_node import FaultControl
 from tests.patience import PROCESS_WITHIN_S
-from tests.support.worlds.judged import judged_world
+from tests.support.worlds.checked import checked_world
 from tests.support.worlds.loop_disk import LoopDisk, loop_disks, thin_disk
 
 __all__ = ["loop_disks", "thin_disk"]
@@ -106,7 +106,7 @@ async def test_a_master_stops_when_its_log_cannot_be_synced(
     tmp_path: Path, control: FaultControl, flush: FlushDiskType
 ) -> None:
     """An EIO of fdatasync is fail-stop with both flush types; the next start has every PUT_OK."""
-    async with judged_world(tmp_path) as world:
+    async with checked_world(tmp_path) as world:
         with faulty(control):
             master = await world.start_master(
                 "a",
@@ -129,7 +129,7 @@ async def test_a_slave_stops_when_its_log_cannot_be_synced(
     tmp_path: Path, control: FaultControl
 ) -> None:
     """At an EIO of fdatasync a SYNC_FLUSH slave acknowledges no more; it can be started again."""
-    async with judged_world(tmp_path) as world:
+    async with checked_world(tmp_path) as world:
         master = await world.start_master("a", mapped_file_size=FILE_SIZE)
         with faulty(control):
             slave = await world.start_slave(
@@ -153,7 +153,7 @@ async def test_unmodified_process_stops_when_fdatasync_fails(tmp_path: Path, whe
     probe = subprocess.run([*strace, "-e", inject, "true"], capture_output=True, check=False)
     if probe.returncode:
         pytest.skip(f"strace cannot trace here: {probe.stderr.decode().strip()}")
-    async with judged_world(tmp_path) as world:
+    async with checked_world(tmp_path) as world:
         with started_as(lambda *args: [*strace, "-e", inject, *hastore_command(*args)]):
             master = await world.start_master(
                 "a", role=BrokerRole.ASYNC_MASTER, flush=SYNC_FLUSH, mapped_file_size=FILE_SIZE
@@ -253,7 +253,7 @@ async def test_a_disk_that_turns_read_only_stops_the_node(
     of the remount (docs/assumptions.md).
     """
     disk = loop_disks(tmp_path / "a", "-e", "remount-ro")
-    async with judged_world(tmp_path) as world:
+    async with checked_world(tmp_path) as world:
         master = await world.start_master(
             "a",
             role=BrokerRole.ASYNC_MASTER,
@@ -280,7 +280,7 @@ async def test_slave_that_cannot_write_its_log_reports_it_and_recovers(
     tmp_path: Path, control: FaultControl
 ) -> None:
     """An EIO breaks its link, with a reason; the next successful write repairs it."""
-    async with judged_world(tmp_path) as world:
+    async with checked_world(tmp_path) as world:
         master = await world.start_master(
             "a", role=BrokerRole.ASYNC_MASTER, mapped_file_size=FILE_SIZE
         )
@@ -306,7 +306,7 @@ async def test_unreadable_log_fails_the_start_and_is_not_changed(
     tmp_path: Path, control: FaultControl
 ) -> None:
     """An EIO during the start is exit code 1; once reads work, the node starts."""
-    async with judged_world(tmp_path) as world:
+    async with checked_world(tmp_path) as world:
         with faulty(control):
             master = await world.start_master(
                 "a", role=BrokerRole.ASYNC_MASTER, flush=SYNC_FLUSH, mapped_file_size=FILE_SIZE
@@ -333,7 +333,7 @@ async def test_unreadable_part_of_the_log_stops_one_slave_only(
     tmp_path: Path, control: FaultControl
 ) -> None:
     """An EIO under a lagging slave's stream drops that link; puts and the other slave go on."""
-    async with judged_world(tmp_path) as world:
+    async with checked_world(tmp_path) as world:
         with faulty(control):
             master = await world.start_master("a", mapped_file_size=FILE_SIZE)
         good = await world.start_slave("good", master=master, mapped_file_size=FILE_SIZE)
@@ -396,7 +396,7 @@ async def check_refusals_at_limit(
 
 async def test_master_out_of_descriptors_refuses_puts_until_it_has_more(tmp_path: Path) -> None:
     """EMFILE at the next file is CREATE_MAPPED_FILE_FAILED; the node stays up and recovers."""
-    async with judged_world(tmp_path) as world:
+    async with checked_world(tmp_path) as world:
         await check_refusals_at_limit(
             world,
             resource.RLIMIT_NOFILE,
@@ -406,7 +406,7 @@ async def test_master_out_of_descriptors_refuses_puts_until_it_has_more(tmp_path
 
 async def test_master_at_a_file_size_limit_refuses_puts_until_it_is_raised(tmp_path: Path) -> None:
     """EFBIG (RLIMIT_FSIZE) at the next file has the same effect as EMFILE."""
-    async with judged_world(tmp_path) as world:
+    async with checked_world(tmp_path) as world:
         await check_refusals_at_limit(world, resource.RLIMIT_FSIZE, soft=lambda _: FILE_SIZE // 2)
 
 

@@ -16,7 +16,7 @@ from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
 from hastore_scenarios.worlds.process.node import ProcessNode
 from hastore_scenarios.worlds.process.world import ProcessWorld
 from tests.integration.test_crash_points import consume_queue_errors
-from tests.support.worlds.judged import judged_world
+from tests.support.worlds.checked import checked_world
 from tests.support.worlds.loop_disk import LoopDisk, loop_disks
 
 __all__ = ["loop_disks"]
@@ -53,7 +53,7 @@ async def test_puts_are_refused_while_the_disk_is_full_then_accepted(
 ) -> None:
     """Before the first refusal the current file is filled; the slaves go on."""
     disk = loop_disks(tmp_path / "a", size=24 * MIB)
-    async with judged_world(tmp_path) as world:
+    async with checked_world(tmp_path) as world:
         master = await world.start_master("a", role=BrokerRole.ASYNC_MASTER, flush=flush, **CONFIG)
         slave = await world.start_slave("b", master=master, **CONFIG)
         await world.wait_healthy(slave)
@@ -76,7 +76,7 @@ async def test_a_node_stops_cleanly_and_starts_again_on_a_full_disk(
     """It serves what was stored, and accepts puts once there is room."""
     disk = loop_disks(tmp_path / "a", size=24 * MIB)
     config = {**CONFIG, "clean_resource_interval_ms": 200}
-    async with judged_world(tmp_path) as world:
+    async with checked_world(tmp_path) as world:
         master = await world.start_master(
             "a", role=BrokerRole.ASYNC_MASTER, flush=FlushDiskType.SYNC_FLUSH, **config
         )
@@ -96,7 +96,7 @@ async def test_a_slave_on_a_full_disk_waits_for_room(
 ) -> None:
     """Its master goes on without it; once there is room it catches up by itself."""
     disk = loop_disks(tmp_path / "b", size=24 * MIB)
-    async with judged_world(tmp_path) as world:
+    async with checked_world(tmp_path) as world:
         master = await world.start_master("a", role=BrokerRole.ASYNC_MASTER, **CONFIG)
         slave = await world.start_slave("b", master=master, **CONFIG)
         await world.wait_healthy(slave)
@@ -116,7 +116,7 @@ async def test_consume_queues_and_index_wait_for_room_and_lose_nothing(
     """Puts go on inside a log file; queues and index follow once there is room."""
     disk = loop_disks(tmp_path / "a", size=40 * MIB)
     config = {**CONFIG, "mapped_file_size": 4 * MIB}
-    async with judged_world(tmp_path) as world:
+    async with checked_world(tmp_path) as world:
         master = await world.start_master(
             "a", role=BrokerRole.ASYNC_MASTER, flush=FlushDiskType.SYNC_FLUSH, **config
         )

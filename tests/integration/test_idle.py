@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from hastore_scenarios.worlds.process.world import ProcessWorld
-from tests.support.worlds.judged import judged_world
+from tests.support.worlds.checked import checked_world
 
 IDLE_S = 5.0
 
@@ -35,7 +35,7 @@ async def idle_shares(world: ProcessWorld) -> dict[str, float]:
 
 async def test_idle_nodes_use_less_than_one_percent(tmp_path: Path) -> None:
     """A master with two slaves and default heartbeats; the limit is for each node."""
-    async with judged_world(tmp_path) as world:
+    async with checked_world(tmp_path) as world:
         config = {"ha_send_heartbeat_interval_ms": 5_000, "ha_housekeeping_interval_ms": 20_000}
         master = await world.start_master("a", **config)
         for name in "bc":
@@ -50,7 +50,7 @@ async def test_idle_nodes_use_less_than_one_percent(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fate", ["gone", "frozen"])
 async def test_a_slave_without_its_master_does_not_spin(tmp_path: Path, fate: str) -> None:
     """Reconnecting backs off: a slave whose master is gone or frozen stays below 5 % of a CPU."""
-    async with judged_world(tmp_path) as world:
+    async with checked_world(tmp_path) as world:
         master = await world.start_master("a")
         slave = await world.start_slave("b", master=master)
         await world.wait_healthy(slave)

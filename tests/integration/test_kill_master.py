@@ -16,7 +16,7 @@ from hastore.status import BrokerRole, FlushDiskType
 from hastore_scenarios.story.world import LinkMode
 from hastore_scenarios.worlds.process.node import ProcessNode
 from hastore_scenarios.worlds.process.world import ProcessWorld
-from tests.support.worlds.judged import judged_world
+from tests.support.worlds.checked import checked_world
 
 FILE_SIZE = 256 * 1024
 KINDS = ["kill", "pause", "cut", "half cut", "refuse", "reset", "split"]
@@ -26,7 +26,7 @@ SEEDS = [1, pytest.param(2, marks=pytest.mark.soak)]
 async def kill_and_restart(directory: Path, kills: int, seed: int) -> int:
     """Put without pause while the master is killed repeatedly; return the number of PUT_OKs."""
     rng = random.Random(seed)
-    async with judged_world(directory) as world:
+    async with checked_world(directory) as world:
         master = await world.start_master(
             "a",
             role=BrokerRole.ASYNC_MASTER,
@@ -89,7 +89,7 @@ async def repair_node(world: ProcessWorld, node: ProcessNode) -> None:
 async def break_random_nodes(directory: Path, faults: int, seed: int) -> None:
     """Under load, break and repair a master and two slaves; several may be broken at a time."""
     rng = random.Random(seed)
-    async with judged_world(directory) as world:
+    async with checked_world(directory) as world:
         master = await world.start_master("a", mapped_file_size=FILE_SIZE, slave_timeout_ms=400)
         nodes = [master]
         for name in "bc":

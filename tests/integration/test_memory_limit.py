@@ -21,7 +21,7 @@ from hastore_scenarios.worlds.process.node import ProcessNode
 from hastore_scenarios.worlds.process.world import ProcessWorld
 from tests.integration.test_disk_faults import keys_in, put_ok
 from tests.patience import PROCESS_WITHIN_S
-from tests.support.worlds.judged import judged_world
+from tests.support.worlds.checked import checked_world
 
 CGROUPS = Path("/sys/fs/cgroup/memory")
 HEAD_ROOM = 24 * 1024 * 1024
@@ -85,7 +85,7 @@ async def wait_until_killed(world: ProcessWorld, node: ProcessNode) -> None:
 async def test_oom_kill_of_a_master_loses_no_put_ok(tmp_path: Path, flush: FlushDiskType) -> None:
     """The next start works, and every PUT_OK message is there."""
     with memory_cgroup(f"hastore-{os.getpid()}-{flush.value}") as cgroup:
-        async with judged_world(tmp_path) as world:
+        async with checked_world(tmp_path) as world:
             master = await world.start_master(
                 "a", role=BrokerRole.ASYNC_MASTER, flush=flush, mapped_file_size=1024 * 1024
             )

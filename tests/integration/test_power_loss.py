@@ -34,7 +34,7 @@ from hastore_scenarios.worlds.process.node import ProcessNode
 from hastore_scenarios.worlds.process.node_process import NodeProcess
 from hastore_scenarios.worlds.process.world import ProcessWorld
 from tests.integration.test_crash_points import consume_queue_errors
-from tests.support.worlds.judged import judged_world, verified
+from tests.support.worlds.checked import checked_world, verified
 from tests.support.worlds.loop_disk import LoopDisk, loop_disks
 
 __all__ = ["loop_disks"]
@@ -221,7 +221,7 @@ async def cut_both(
     disks = {name: make_disk(directory / name) for name in "ab"}
     config = {"mapped_file_size": story.file_size, "slave_timeout_ms": 3_000}
     flush = FlushDiskType.SYNC_FLUSH
-    async with judged_world(directory) as world:
+    async with checked_world(directory) as world:
         master = await world.start_master("a", flush=flush, **config)
         slave = await world.start_slave("b", master=master, flush=flush, **config)
         await world.wait_healthy(slave)
@@ -253,7 +253,7 @@ async def seed_again(world: ProcessWorld, slave: ProcessNode, disk: LoopDisk, st
         lambda s: s.master_link and s.master_link.state == "diverged",
     )
     assert status.master_link is not None
-    story.log(f"b is ahead and begins anew: {status.master_link.reason}")
+    story.log(f"b is ahead and starts with an empty directory: {status.master_link.reason}")
     await world.kill(slave)
     for path in disk.path.iterdir():
         if path.name != "lost+found":

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from hastore.status import PutMessageStatus
-from tests.support.worlds.judged import judged_world
+from tests.support.worlds.checked import checked_world
 
 KIB, MIB = 1024, 1024 * 1024
 
@@ -16,7 +16,7 @@ KIB, MIB = 1024, 1024 * 1024
 @pytest.mark.parametrize("slaves", [1, 5])
 async def test_every_size_reaches_every_slave(tmp_path: Path, slaves: int) -> None:
     """Bodies from 1 KiB to the largest, in 32 KiB batches, across files, to 1 and to 5 slaves."""
-    async with judged_world(tmp_path) as world:
+    async with checked_world(tmp_path) as world:
         config = {"mapped_file_size": 12 * MIB, "slave_timeout_ms": 10_000}
         master = await world.start_master("a", **config)
         nodes = [
@@ -32,7 +32,7 @@ async def test_every_size_reaches_every_slave(tmp_path: Path, slaves: int) -> No
 
 async def test_a_body_above_the_limit_is_refused_and_not_stored(tmp_path: Path) -> None:
     """4 MiB are accepted, one byte more is MESSAGE_ILLEGAL."""
-    async with judged_world(tmp_path) as world:
+    async with checked_world(tmp_path) as world:
         master = await world.start_master("a", mapped_file_size=12 * MIB)
         taken = await world.put(master, bytes(4 * MIB))
         refused = await world.put(master, bytes(4 * MIB + 1))
@@ -42,7 +42,7 @@ async def test_a_body_above_the_limit_is_refused_and_not_stored(tmp_path: Path) 
 
 async def test_slave_that_hardly_reads_does_not_delay_puts(tmp_path: Path) -> None:
     """It reads one byte a second; the other slave confirms puts as fast as before."""
-    async with judged_world(tmp_path) as world:
+    async with checked_world(tmp_path) as world:
         master = await world.start_master("a", ha_housekeeping_interval_ms=30_000)
         slow = await world.start_slave("slow", master=master, ha_housekeeping_interval_ms=30_000)
         good = await world.start_slave("good", master=master, direct=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.support.worlds.judged import judged_world
+from tests.support.worlds.checked import checked_world
 
 IN_FLIGHT = 64
 
@@ -16,7 +16,7 @@ async def put_while_the_slave_is_killed(
     directory: Path, *, messages: int, ok_between: int, mapped_file_size: int
 ) -> dict[str, int]:
     """Put 1 KiB messages with 64 in flight; kill the slave after each ``ok_between`` PUT_OKs."""
-    async with judged_world(directory) as world:
+    async with checked_world(directory) as world:
         config = {"mapped_file_size": mapped_file_size, "slave_timeout_ms": 3_000}
         master = await world.start_master("a", **config)
         slave = await world.start_slave("b", master=master, direct=True, **config)

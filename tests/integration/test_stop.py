@@ -7,12 +7,12 @@ from pathlib import Path
 import trio
 
 from hastore.status import PutMessageStatus
-from tests.support.worlds.judged import judged_world
+from tests.support.worlds.checked import checked_world
 
 
 async def test_stop_answers_puts_that_wait_for_a_frozen_slave(tmp_path: Path) -> None:
     """They get FLUSH_SLAVE_TIMEOUT long before their deadline, and the stop is quick."""
-    async with judged_world(tmp_path) as world:
+    async with checked_world(tmp_path) as world:
         config = {"slave_timeout_ms": 60_000, "ha_housekeeping_interval_ms": 60_000}
         master = await world.start_master("a", **config)
         slave = await world.start_slave("b", master=master, **config)
@@ -36,7 +36,7 @@ async def test_stop_answers_puts_that_wait_for_a_frozen_slave(tmp_path: Path) ->
 
 async def test_slave_stops_cleanly_while_it_catches_up(tmp_path: Path) -> None:
     """SIGTERM comes in the middle of the stream; each restart continues where the slave stopped."""
-    async with judged_world(tmp_path) as world:
+    async with checked_world(tmp_path) as world:
         config = {"mapped_file_size": 16 * 1024 * 1024}
         master = await world.start_master("a", **config)
         await world.put_many(master, 200, size=200_000, wait=False, in_flight=16)

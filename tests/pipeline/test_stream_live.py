@@ -17,7 +17,7 @@ from hastore.store.record.record_check import RecordKind
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_walker import LogWalker
 from tests.pipeline.stream_sink import StreamSink, has_started_too_slowly
-from tests.support.worlds.judged import judged_world
+from tests.support.worlds.checked import checked_world
 
 pytestmark = pytest.mark.xdist_group("spark")
 FILE_SIZE = 256 * 1024
@@ -33,7 +33,7 @@ async def follow(spark: Any, directory: Path, count: int) -> str:
     """
     in_thread = trio.to_thread.run_sync
     began_s = trio.current_time()
-    async with judged_world(directory / "world") as world:
+    async with checked_world(directory / "world") as world:
         master = await world.start_master(
             "a", role=BrokerRole.ASYNC_MASTER, mapped_file_size=FILE_SIZE
         )

@@ -41,7 +41,7 @@ def first_byte_is_enough(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("plant", "story", "message"),
     [
-        (planted.wakes_at_more, "sync-put", "the put is PUT_OK"),
+        (planted.needs_more_than_the_record, "sync-put", "the put is PUT_OK"),
         (planted.departed_slave_counts, "departed-ack", "too far behind to count"),
         (planted.forgets_later_deadlines, "flush-slave-timeout", "each waits its full time"),
         (planted.keeps_silent_slaves, "half-open-link", "its silence ends the connection"),

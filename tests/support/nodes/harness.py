@@ -63,7 +63,7 @@ def log_bytes(data_dir, end=None):
 
 
 @attrs.define
-class LentBytes:
+class SentPieces:
     """The ends of the pieces that ``send_file`` sends, and those that were not flushed yet."""
 
     ends: list[int] = attrs.field(factory=list)

@@ -7,7 +7,6 @@ from hastore.config import KIB, MIB, MasterConfig, RemotingConfig, SlaveConfig, 
 from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.status import BrokerRole
-from hastore.wire.frame_reader import encode_command
 from hastore.wire.pull_message import PullRequest, write_pull_fields
 from hastore.wire.remoting_command import RemotingCommand
 from tests.support.waiting import eventually
@@ -89,7 +88,3 @@ def pull_command(opaque=1, *, serialize_type=None, flag=0, **changes):
     if serialize_type is not None:
         command.serialize_type = serialize_type
     return command
-
-
-def frame_of(command):
-    return encode_command(command)

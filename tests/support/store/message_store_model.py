@@ -77,11 +77,7 @@ class StorePair:
         self.clock = FakeClock()
         self.puts = []
         self.queue_ends = {}
-        self.story = []
         self.open()
-
-    def tell(self, text):
-        self.story.append(text)
 
     # -- a node's life -----------------------------------------------------------------------------
 
@@ -188,12 +184,12 @@ class StorePair:
         for message, start, end in zip(
             messages, offsets, (*offsets[1:], result.next_offset), strict=True
         ):
-            self.note(message, start, end, result.store_timestamp_ms)
+            self.record(message, start, end, result.store_timestamp_ms)
         queue = (messages[0].topic, messages[0].queue_id)
         if messages[0].sys_flag not in _NOT_IN_QUEUES:
             assert result.queue_offset + len(messages) == self.queue_ends[queue]
 
-    def note(self, message, start, end, store_ms):
+    def record(self, message, start, end, store_ms):
         """Record a message in the model."""
         queue = (message.topic, message.queue_id)
         queue_offset = None

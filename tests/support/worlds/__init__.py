@@ -1,1 +1,1 @@
-"""Whole clusters with faults: begin with ``judged``."""
+"""Whole clusters with faults: begin with ``checked``."""

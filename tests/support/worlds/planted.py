@@ -51,7 +51,7 @@ def departed_slave_counts(patch):
     patch.setattr(SlaveAckTable, "remove", lambda _self, _connection_id: None)
 
 
-def one_that_leaves_takes_all_along(patch):
+def disconnect_forgets_all_slaves(patch):
     """When a slave disconnects, the others do not count until their next reports."""
 
     def remove(self, connection_id):
@@ -71,7 +71,7 @@ def refuses_at_each_roll(patch):
     patch.setattr(PendingPuts, "add", refuse)
 
 
-def reports_now_and_then(patch):
+def reports_rarely(patch):
     """A slave that has just reported leaves newer bytes to its next heartbeat."""
     queue_report = HALink.queue_report
 
@@ -82,7 +82,7 @@ def reports_now_and_then(patch):
     patch.setattr(HALink, "queue_report", queue_later)
 
 
-def wakes_at_more(patch):
+def needs_more_than_the_record(patch):
     """A put waits until a slave has more than its record."""
     patch.setattr(
         GroupTransferService,
@@ -398,10 +398,10 @@ def calls_the_unknown_a_failure(patch):
 PLANTED = {
     slave_acks_before_fsync: {"ack"},
     departed_slave_counts: {"timeout", "ack", "confirm", "offsets"},
-    one_that_leaves_takes_all_along: {"unavailable"},
+    disconnect_forgets_all_slaves: {"unavailable"},
     refuses_at_each_roll: {"next file"},
-    reports_now_and_then: {"timeout"},
-    wakes_at_more: {"timeout"},
+    reports_rarely: {"timeout"},
+    needs_more_than_the_record: {"timeout"},
     forgets_later_deadlines: {"answer"},
     keeps_old_socket: {"links"},
     resumes_at_wrong_offset: {"refusal", "ack"},

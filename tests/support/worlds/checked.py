@@ -12,7 +12,7 @@ from hastore_scenarios.worlds.process.world import ProcessWorld
 
 
 @contextlib.asynccontextmanager
-async def judged_world(directory: Path) -> AsyncIterator[ProcessWorld]:
+async def checked_world(directory: Path) -> AsyncIterator[ProcessWorld]:
     """At the end of the block faults end, slaves catch up, nodes stop, and the checker runs."""
     async with ProcessWorld.open(directory) as world:
         yield world
