@@ -91,6 +91,14 @@ def test_the_testing_page_says_how_many_seeds_sim_run_shrinks() -> None:
     assert f"for the first {sim_commands._SHRUNK_MAX} also their story" in " ".join(text.split())
 
 
+def test_the_testing_page_has_a_row_for_every_folder_of_tests() -> None:
+    """A folder that the table names exists, too."""
+    table = (REPO_ROOT / "docs/testing.md").read_text().partition("| folder | what it tests |")[2]
+    rows = re.findall(r"^\| ((?:`tests/\w+`(?:, )?)+) \|", table, re.MULTILINE)
+    named = sorted(name for row in rows for name in re.findall(r"`tests/(\w+)`", row))
+    assert named == sorted(path.parent.name for path in (REPO_ROOT / "tests").glob("*/__init__.py"))
+
+
 def test_the_readmes_python_example_runs(tmp_path: Path) -> None:
     """Only its directory, file size and port are replaced."""
     (block,) = blocks("README.md", "python")
