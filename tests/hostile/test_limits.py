@@ -455,8 +455,10 @@ async def test_peer_without_a_complete_report_is_closed(tmp_path, caplog):
     assert kinds(caplog) == ["ha_first_report_timeout_ms"]
 
 
-async def test_bytes_without_a_complete_report_count_as_silence(tmp_path):
-    """Housekeeping drops a slave that sends a byte now and then."""
+async def test_bytes_without_a_complete_report_count_as_silence(tmp_path, autojump_clock):
+    """Housekeeping drops a slave while it still sends a byte now and then."""
+    autojump_clock.autojump_threshold = 0.02
+    sent = []
     ha = attrs.evolve(QUICK, ha_housekeeping_interval_ms=200, ha_send_heartbeat_interval_ms=50)
     async with hastore.open_master(master_config(tmp_path, ha=ha)) as master:
         async with raw_slave(master) as peer, trio.open_nursery() as nursery:
@@ -466,12 +468,14 @@ async def test_bytes_without_a_complete_report_count_as_silence(tmp_path):
                 with contextlib.suppress(OSError):
                     for _ in range(7):
                         await peer.sock.send(b"\0")
+                        sent.append(trio.current_time())
                         await trio.sleep(0.05)
 
             nursery.start_soon(trickle)
             with trio.fail_after(WITHIN_S):
                 await peer.closed_by_master()
             nursery.cancel_scope.cancel()
+        assert len(sent) < 7
         assert "silent for 200 ms" in master.ha_service.unavailable_because(0)
 
 

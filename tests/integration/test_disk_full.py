@@ -82,7 +82,8 @@ async def test_a_node_stops_cleanly_and_starts_again_on_a_full_disk(
         )
         await world.put_many(master, 700)
         disk.fill(leave=16 * KIB)  # abort, node.json and a directory's block
-        await world.put_many(master, 700)
+        tally = await world.put_many(master, 3_000, in_flight=32)
+        assert CLEAN_REFUSALS & set(tally.counts), str(tally)
         await world.stop(master)
         await world.restart(master)
         slave = await world.start_slave("b", master=master, **CONFIG)

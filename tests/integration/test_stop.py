@@ -41,7 +41,14 @@ async def test_slave_stops_cleanly_while_it_catches_up(tmp_path: Path) -> None:
         master = await world.start_master("a", **config)
         await world.put_many(master, 200, size=200_000, wait=False, in_flight=16)
         slave = await world.start_slave("b", master=master, **config)
+        world.link(slave).slow(4_000_000)
+        end = (await world.status(master)).max_offset
+        copied = 0
         for _ in range(3):
+            status = await world.wait_until(slave, "copies", lambda s, at=copied: s.max_offset > at)
+            copied = status.max_offset
+            assert copied < end
             await world.stop(slave)
             await world.restart(slave)
+        world.link(slave).heal()
         await world.wait_healthy(slave)

@@ -122,10 +122,10 @@ def test_the_readmes_python_example_runs(tmp_path: Path) -> None:
 def test_documents_name_only_existing_make_targets() -> None:
     """This covers every `make TARGET` in a Markdown file."""
     targets = set(
-        re.findall(r"^([a-z]+):.*## ", (REPO_ROOT / "Makefile").read_text(), re.MULTILINE)
+        re.findall(r"^([a-z-]+):.*## ", (REPO_ROOT / "Makefile").read_text(), re.MULTILINE)
     )
     for document in [*REPO_ROOT.glob("*.md"), *(REPO_ROOT / "docs").glob("*.md")]:
-        named = re.findall(r"(?:`|^)make ([a-z]+)", document.read_text(), re.MULTILINE)
+        named = re.findall(r"(?:`|^)make ([a-z-]+)", document.read_text(), re.MULTILINE)
         assert set(named) <= targets, document
 
 

@@ -31,7 +31,7 @@ def suite_of(file: str) -> dict[str, bool]:
     """Return the tests of a file, and whether each runs in the soak only."""
     tree = ast.parse((REPO_ROOT / "tests" / f"{file}.py").read_text())
     return {
-        node.name: any("mark.soak" in ast.unparse(mark) for mark in node.decorator_list)
+        node.name: any(ast.unparse(mark) == "pytest.mark.soak" for mark in node.decorator_list)
         for node in tree.body
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.name.startswith("test_")
