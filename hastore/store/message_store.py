@@ -14,6 +14,7 @@ Sources of the rules: RocketMQ ``DefaultMessageStore.getMessage``, ``queryMessag
 
 from __future__ import annotations
 
+import contextlib
 from itertools import islice
 from typing import TYPE_CHECKING, Final, final
 
@@ -82,17 +83,17 @@ class MessageStore:
         env.disk.make_dirs(path)
         lock = StoreLock.take(env.disk, path)
         last_exit_ok = lock.last_exit_ok
-        opened: list[ConsumeQueueStore | IndexService | StoreCheckpoint] = []
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(lock.release, clean=False)
             if not last_exit_ok:
                 lock.sync_names()
             restore_interrupted(env.disk, path)
             checkpoint = StoreCheckpoint.open(env.disk, path)
-            opened.append(checkpoint)
+            undo.callback(checkpoint.close)
             consume_queues = ConsumeQueueStore.load(
                 env.disk, path, config.mapped_file_size_consume_queue
             )
-            opened.append(consume_queues)
+            undo.callback(consume_queues.close)
             consume_queues.recover(last_exit_ok=last_exit_ok)
             commit_log = CommitLog.open(
                 env,
@@ -103,45 +104,22 @@ class MessageStore:
                 checkpoint=checkpoint,
                 consume_queues=consume_queues,
             )
-        except BaseException:
-            for part in reversed(opened):
-                part.close()
-            lock.release(clean=False)
-            raise
-        try:
-            return cls._with_index(
-                env, config, commit_log, consume_queues, checkpoint, last_exit_ok=last_exit_ok
-            )
-        except BaseException:
-            consume_queues.close()
-            checkpoint.close()
-            commit_log.close(clean=False)
-            raise
-
-    @classmethod
-    def _with_index(
-        cls,
-        env: Env,
-        config: StoreConfig,
-        commit_log: CommitLog,
-        consume_queues: ConsumeQueueStore,
-        checkpoint: StoreCheckpoint,
-        *,
-        last_exit_ok: bool,
-    ) -> MessageStore:
-        redispatch_from = commit_log.load_report.redispatch_from
-        if consume_queues.rebuild_from is not None:
-            redispatch_from = min(redispatch_from, consume_queues.rebuild_from)
-        consume_queues.delete_expired(commit_log.min_offset)
-        index_service = None
-        if config.message_index_enable:
-            index_service = IndexService.load(
-                env, commit_log.path, config, checkpoint, last_exit_ok=last_exit_ok
-            )
-            index_service.truncate(commit_log.max_offset)
-            wanted = index_service.redispatch_from()
-            if wanted is not None:
-                redispatch_from = min(redispatch_from, wanted)
+            undo.callback(commit_log.close, clean=False)  # releases the lock, too
+            redispatch_from = commit_log.load_report.redispatch_from
+            if consume_queues.rebuild_from is not None:
+                redispatch_from = min(redispatch_from, consume_queues.rebuild_from)
+            consume_queues.delete_expired(commit_log.min_offset)
+            index_service = None
+            if config.message_index_enable:
+                index_service = IndexService.load(
+                    env, commit_log.path, config, checkpoint, last_exit_ok=last_exit_ok
+                )
+                undo.callback(index_service.close, clean=False)
+                index_service.truncate(commit_log.max_offset)
+                wanted = index_service.redispatch_from()
+                if wanted is not None:
+                    redispatch_from = min(redispatch_from, wanted)
+            undo.pop_all()
         return cls(
             env,
             config,

@@ -103,6 +103,7 @@ class ScriptedDisk:
     syncs: list[str] = attrs.field(factory=list)  # paths of files and directories; failed ones too
     changes: list[str] = attrs.field(factory=list)  # changes of the directory tree
     failures: int = 0  # calls that ``fail`` made fail
+    open_files: set[ScriptedFile] = attrs.field(factory=set)
     used: float | None = None  # the reported used ratio; None: the other disk's
     _faults: list[Hook] = attrs.field(factory=list)
     _before: list[Hook] = attrs.field(factory=list)
@@ -215,7 +216,9 @@ class ScriptedDisk:
         return self._scripted(file)
 
     def _scripted(self, file: DiskFile) -> DiskFile:
-        return ScriptedFile(file.path, file.size, file.buffer, file, self)
+        scripted = ScriptedFile(file.path, file.size, file.buffer, file, self)
+        self.open_files.add(scripted)
+        return scripted
 
     def sync_dir(self, path: str) -> None:
         """Sync a directory."""
@@ -316,3 +319,4 @@ class ScriptedFile:
         self.file.close()
         self.buffer = None
         self.is_closed = True
+        self.disk.open_files.discard(self)
