@@ -11,8 +11,8 @@ record would make all entries after it dangle, too.  Memory: one file's slots.
 
 from __future__ import annotations
 
+import itertools
 from array import array
-from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from hastore.store.index.layout import (
@@ -202,8 +202,9 @@ class IndexVerification:
 
     def end(self, end_offset: int) -> None:
         """Check entries after the log's end, and records after the index's."""
-        after_end = [] if self._head is None else [self._head, *self._entries]
-        for found in (*self._out_of_order, *after_end):
+        head = () if self._head is None else (self._head,)
+        # The entries out of order come last: reading the others may add to them.
+        for found in itertools.chain(head, self._entries, self._out_of_order):
             is_cut_at_start = self._findings.is_open and found.entry.physic_offset >= end_offset
             if not is_cut_at_start:
                 self._see_dangling(found)
@@ -220,10 +221,10 @@ class IndexVerification:
         Too far: the next two entries lead less far, or one of them still to the last record.  Of an
         index that is damaged all over, only so many are set aside that memory stays bounded.
         """
-        last, following = -1, list(islice(entries, 2))
+        last, following = -1, list(itertools.islice(entries, 2))
         while following:
             found = following.pop(0)
-            following += islice(entries, 1)
+            following += itertools.islice(entries, 1)
             offset = found.entry.physic_offset
             after = [at for each in following if last <= (at := each.entry.physic_offset) < offset]
             is_too_far = len(after) == len(following) > 0 or last in after

@@ -10,7 +10,9 @@ from hastore.env.real import real_env
 from hastore.store.index.layout import IndexLayout
 from hastore.store.record.layout import TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE
 from hastore.store.tools import index_verify
+from hastore.store.tools.derived_findings import DerivedFindings
 from hastore.store.tools.derived_verify import verify_derived
+from hastore.store.tools.index_verify import IndexVerification
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_finding import Severity
 from hastore.store.tools.rebuild import rebuild
@@ -379,6 +381,16 @@ def test_entries_out_of_order_are_all_reported_within_bounded_memory(disk, monke
     monkeypatch.setattr(index_verify, "_OUT_OF_ORDER_MAX", 2)
     reported = {at for kind, at in damage(verify(disk)) if kind == "index-dangling"}
     assert {2**40 - 3, 2**40 - 6, 2**40 - 9} <= reported
+
+
+def test_entries_after_the_end_of_the_log_are_read_one_after_another(disk, monkeypatch):
+    """An index beside an empty log may have millions of entries, which fit in no list."""
+    findings = DerivedFindings(min_offset=0, is_open=False)
+    reads = []
+    monkeypatch.setattr(findings, "add", lambda _finding: reads.append(disk.reads))
+    IndexVerification(disk, "/d", LAYOUT, findings).end(0)
+    assert len(reads) > 100
+    assert reads[0] < reads[len(reads) // 2] < reads[-1]
 
 
 def test_reports_index_files_of_another_size(disk):
