@@ -105,12 +105,14 @@ def head_fields(host_flags: int = 0) -> list[tuple[str, str]]:
 
 def head_struct(*names: str, host_flags: int = 0) -> struct.Struct:
     """Return a struct that reads the named fields, in the head's order, from a record's start."""
-    codes = ">"
-    for name, code in head_fields(host_flags):
-        codes += code if name in names else f"{struct.calcsize('>' + code)}x"
-        if name == names[-1]:
-            return struct.Struct(codes)
-    raise KeyError(names[-1])
+    fields = head_fields(host_flags)
+    order = [name for name, _ in fields]
+    assert list(names) == [name for name in order if name in names], names
+    until_last = fields[: order.index(names[-1]) + 1]
+    codes = [
+        code if name in names else f"{struct.calcsize('>' + code)}x" for name, code in until_last
+    ]
+    return struct.Struct(">" + "".join(codes))
 
 
 def position_of(name: str, host_flags: int = 0) -> int:
