@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 
 FILES_CHECKED: Final = 3  # as many as RocketMQ's normal recovery reads
-_NOWHERE: Final = 2**63
 _HEAD_SIZE_MAX: Final = 64 * 1024 * 1024  # larger than any record
 
 
@@ -109,11 +108,9 @@ class Known:
         return self.flushed_offset is not None or self.flushed_ms is not None
 
     @property
-    def torn_from(self) -> int:
-        """Offset from which on a power cut may have left holes; beyond any log if unknown."""
-        if self.flushed_offset is None or self.last_exit_ok:
-            return _NOWHERE
-        return self.flushed_offset
+    def torn_from(self) -> int | None:
+        """Offset from which on a power cut may have left holes; None if that is not known."""
+        return None if self.last_exit_ok else self.flushed_offset
 
     # -- where the walk begins -------------------------------------------------------------------
 

@@ -70,7 +70,6 @@ if TYPE_CHECKING:
 
 CHUNK_SIZE: Final = 1024 * 1024
 _ZEROS: Final = bytes(CHUNK_SIZE + MAGIC_SIZE - 1)
-_NOWHERE: Final = 2**63
 # The fields of a head that a walk reads, if both hosts are IPv4.
 _V4_HEAD: Final = head_struct(
     "size", "magic", "body_crc", "queue_id", "queue_offset", "stored_offset", "sys_flag",
@@ -99,14 +98,14 @@ class FileWalk:
     Records below ``dispatched_to`` that are not younger than ``settled_ms`` (None: of any age) are
     in the consume queues, so their queue offsets are not collected.  ``unsettled_from`` is where
     the younger records begin, at most a chunk too early; None if there are none.  From
-    ``torn_from`` on, a power cut may have left holes; ``border`` is the start of a record at most a
-    chunk before that.
+    ``torn_from`` on (None: nowhere), a power cut may have left holes; ``border`` is the start of a
+    record at most a chunk before that.
     """
 
     table: TopicQueueTable | None
     dispatched_to: int = 0
     settled_ms: int | None = None
-    torn_from: int = _NOWHERE
+    torn_from: int | None = None
     records: int = 0
     store_timestamp_ms: int = 0  # of the last record
     unsettled_from: int | None = None
@@ -124,8 +123,9 @@ class FileWalk:
         Raises DiskError.
         """
         last_record = None
+        torn_from = self.torn_from
         while True:
-            if file_from_offset + position <= self.torn_from < _NOWHERE:
+            if torn_from is not None and file_from_offset + position <= torn_from:
                 self.border = file_from_offset + position
             data = disk_file.pread(CHUNK_SIZE, position)
             stopped, last = self._walk_chunk(data, position, file_from_offset, check_crc=check_crc)
@@ -136,7 +136,8 @@ class FileWalk:
             check = check_at(disk_file, position, file_from_offset, check_crc=check_crc)
             if check.kind is not RecordKind.MESSAGE:
                 break
-            if file_from_offset + position >= self.torn_from and is_torn_inside(check, position):
+            may_have_holes = torn_from is not None and file_from_offset + position >= torn_from
+            if may_have_holes and is_torn_inside(check, position):
                 check = check._replace(kind=RecordKind.TORN, detail="its last bytes are zeros")
                 break
             self._settle(file_from_offset + position, check.store_timestamp_ms)
@@ -174,7 +175,7 @@ class FileWalk:
             at, last, count = _skim(data, physic_base)
         if not count:
             table = None if is_known else self.table
-            torn_from = self.torn_from - physic_base if check_crc else _NOWHERE
+            torn_from = len(data) if self.torn_from is None else self.torn_from - physic_base
             at, last, count = _walk_records(
                 data, physic_base, table, torn_from, check_crc=check_crc
             )
