@@ -25,6 +25,7 @@ from hastore.store.record.layout import (
     MESSAGE_MAGIC_BYTES,
     MESSAGE_MAGIC_CODE,
     MESSAGE_MAGIC_CODE_V2,
+    PROP_CRC_HALVES,
     PROP_CRC_NAME,
     PROP_CRC_SIZE,
     RECORD_SIZE_MIN,
@@ -45,9 +46,9 @@ _SMALL_SIZE: Final = 600  # average size of records for which ``_chained`` is
 _PROP_CRC_TYPE: Final = np.dtype(
     [("half_1", "<u4"), ("half_2", "<u4"), ("end", "u1"), ("digits", "u1", 10), ("pair_end", "u1")]
 )
-_HALF_1: Final = np.uint32(int.from_bytes(PROP_CRC_NAME[:4], "little"))
-_HALF_2: Final = np.uint32(int.from_bytes(PROP_CRC_NAME[4:8], "little"))
-_NAME_END: Final = 1
+_HALF_1: Final = np.uint32(int.from_bytes(PROP_CRC_HALVES[0], "little"))
+_HALF_2: Final = np.uint32(int.from_bytes(PROP_CRC_HALVES[1][:4], "little"))
+_NAME_END: Final = PROP_CRC_NAME[-1]
 _PAIR_END: Final = 2
 _POWERS_OF_TEN: Final = 10 ** np.arange(10, dtype=np.int64)  # the least significant digit first
 _crc32 = isal_zlib.crc32

@@ -16,6 +16,7 @@ from hastore.concurrency.tcp import describe
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import LogDamagedError
 from hastore.ha.log_fetch import fetch_range
+from hastore.store.record.layout import SIZE, claimed_size
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 COMPARED_MAX: Final = 16 * 1024 * 1024  # bytes of a record: its size may be damaged, too
 WAITING_MAX: Final = 100  # more at once are not bit rot: an operator must act
-_TOTAL_SIZE_BYTES: Final = 4  # a record begins with its totalSize
 
 _log = logger("ha")
 
@@ -94,7 +94,7 @@ class DamagedRecords:
 
     def _own_bytes(self, physic_offset: int) -> bytes:
         log = self.commit_log
-        size = int.from_bytes(log.read(physic_offset, _TOTAL_SIZE_BYTES), "big")
-        if not _TOTAL_SIZE_BYTES < size <= COMPARED_MAX:
+        size = claimed_size(log.read(physic_offset, SIZE.size))
+        if not SIZE.size < size <= COMPARED_MAX:
             size = COMPARED_MAX
         return log.read(physic_offset, min(size, log.max_offset - physic_offset))

@@ -166,17 +166,22 @@ BODY_LENGTH: Final = struct.Struct(">i")  # the head's last field
 NAME_VALUE_SEPARATOR: Final = "\x01"
 PROPERTY_SEPARATOR: Final = "\x02"
 PROP_CRC_NAME: Final = PROPERTY_CRC32.encode() + b"\x01"
+PROP_CRC_NAME_SIZE: Final = len(PROP_CRC_NAME)
+PROP_CRC_HALVES: Final = (PROP_CRC_NAME[:4], PROP_CRC_NAME[4:])  # of a damaged name one may be left
 # The property reversed, because its digits begin with the least significant one.
 PROP_CRC_BACKWARDS: Final = b"\x02%010d" + PROP_CRC_NAME[::-1]
 PROP_CRC_SIZE: Final = len(PROP_CRC_BACKWARDS % 0)
 
-# -- the smallest --------------------------------------------------------------------------------
+# -- the smallest and the largest ----------------------------------------------------------------
 
 BLANK_SIZE_MIN: Final = SIZE_AND_MAGIC.size
-# 91: V1, both hosts IPv4, no body, topic or properties.
-RECORD_SIZE_MIN: Final = (
-    BODY_POSITIONS[0] + TOPIC_LENGTHS[MESSAGE_MAGIC_CODE].size + PROPERTIES_LENGTH.size
+# All after the body: topic and properties, with their lengths.
+TEXTS_SIZE_MIN: Final = TOPIC_LENGTHS[MESSAGE_MAGIC_CODE].size + PROPERTIES_LENGTH.size
+TEXTS_SIZE_MAX: Final = (
+    TOPIC_LENGTHS[MESSAGE_MAGIC_CODE_V2].size + PROPERTIES_LENGTH.size + 2 * TEXT_SIZE_MAX
 )
+# 91: V1, both hosts IPv4, no body, topic or properties.
+RECORD_SIZE_MIN: Final = BODY_POSITIONS[0] + TEXTS_SIZE_MIN
 
 
 def claimed_size(data: Buffer, position: int = 0) -> int:

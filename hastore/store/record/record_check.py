@@ -24,11 +24,15 @@ from hastore.store.record.layout import (
     MESSAGE_MAGIC_CODE_V2,
     MESSAGE_MAGICS,
     PROP_CRC_BACKWARDS,
+    PROP_CRC_HALVES,
     PROP_CRC_NAME,
+    PROP_CRC_NAME_SIZE,
     PROP_CRC_SIZE,
     RECORD_SIZE_MIN,
     SIZE_AND_MAGIC,
     TEXT_SIZE_MAX,
+    TEXTS_SIZE_MAX,
+    TEXTS_SIZE_MIN,
     TOPIC_SIZE_MAX_V1,
     Buffer,
     head_struct,
@@ -44,6 +48,7 @@ _V4_HEAD: Final = head_struct(
 _TIME_AND_BODY_SIZE: Final = {
     flags: head_struct("store_ms", "body_size", host_flags=flags) for flags in HEADS
 }
+_PROP_CRC_NAME_END: Final = PROP_CRC_NAME_SIZE - PROP_CRC_SIZE  # counted from a record's end
 _crc32 = isal_zlib.crc32
 _new_tuple = tuple.__new__  # a NamedTuple's own __new__ takes twice as long
 
@@ -130,7 +135,7 @@ def check_record(  # noqa: C901, PLR0911, PLR0912 - one pass and no calls: it ru
     if sys_flag & HOST_FLAGS:
         moved = _TIME_AND_BODY_SIZE[sys_flag & HOST_FLAGS]
         body = position + moved.size
-        if body + 3 > end:
+        if body + TEXTS_SIZE_MIN > end:
             return RecordCheck(RecordKind.BAD_LENGTHS, 0, f"size {size}, too small for IPv6 hosts")
         store_ms, body_size = moved.unpack_from(buffer, position)
     topic = body + body_size + 1
@@ -162,7 +167,7 @@ def check_record(  # noqa: C901, PLR0911, PLR0912 - one pass and no calls: it ru
             detail = f"{PROPERTY_CRC32} does not fit the record's bytes"
             kind = RecordKind.BAD_PROP_CRC
     name = bytes(buffer[topic : text - 2])
-    has_crc = properties[-PROP_CRC_SIZE:-11] == PROP_CRC_NAME
+    has_crc = properties[-PROP_CRC_SIZE:_PROP_CRC_NAME_END] == PROP_CRC_NAME
     fields = (
         kind, size, detail, queue_id, queue_offset, sys_flag, store_ms, name, properties, has_crc
     )  # fmt: skip
@@ -188,7 +193,7 @@ def claims_fit(head: Buffer) -> bool:
     moved = _TIME_AND_BODY_SIZE[head[HOST_FLAGS_POSITION] & HOST_FLAGS]
     _, body_size = moved.unpack_from(head)
     texts_size: int = size - body_size - moved.size
-    return 3 <= texts_size <= 2 * TEXT_SIZE_MAX + 4
+    return TEXTS_SIZE_MIN <= texts_size <= TEXTS_SIZE_MAX
 
 
 def _check_other(size: int, magic: int, available: int) -> RecordCheck:
@@ -210,10 +215,16 @@ def _is_prop_crc_wrong(buffer: Buffer, position: int, end: int, properties: byte
     one flipped byte there would pass as one without a checksum.
     """
     stored = properties[-PROP_CRC_SIZE:]
-    if stored[:4] != b"__CR" and stored[4:9] != b"C32#\x01":
+    half_1, half_2 = PROP_CRC_HALVES
+    if not stored.startswith(half_1) and not stored.startswith(half_2, len(half_1)):
         return False
-    is_named = stored[:9] == PROP_CRC_NAME
-    if not is_named and not (stored[9:19].isdigit() and stored[19:] == b"\x02"):
+    is_named = stored.startswith(PROP_CRC_NAME)
+    has_shape = (
+        len(stored) == PROP_CRC_SIZE
+        and stored[PROP_CRC_NAME_SIZE:-1].isdigit()
+        and stored.endswith(b"\x02")
+    )
+    if not is_named and not has_shape:
         return False
     return stored != prop_crc_property(buffer[position : end - PROP_CRC_SIZE])
 

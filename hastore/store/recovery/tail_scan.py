@@ -41,13 +41,16 @@ from hastore.store.record.layout import (
     MESSAGE_MAGICS,
     MESSAGE_PATTERN,
     PROP_CRC_BACKWARDS,
+    PROP_CRC_HALVES,
     PROP_CRC_NAME,
+    PROP_CRC_NAME_SIZE,
     PROP_CRC_SIZE,
     RECORD_SIZE_MIN,
     SIZE_AND_MAGIC,
     SIZE_AND_OFFSET,
     STORED_OFFSET,
     STORED_OFFSET_POSITION,
+    TEXTS_SIZE_MIN,
     TOPIC_SIZE_MAX_V1,
     TRANSACTION_PREPARED_TYPE,
     head_struct,
@@ -77,6 +80,8 @@ _V4_HEAD: Final = head_struct(
 )  # fmt: skip
 _V4_BODY_POSITION: Final = BODY_POSITIONS[0]
 _STORE_MS: Final = {flags: head_struct("store_ms", host_flags=flags) for flags in BODY_POSITIONS}
+_HALF_1, _HALF_2 = PROP_CRC_HALVES
+_HALF_SIZE: Final = len(_HALF_1)
 _NO_QUEUE_OFFSET_FLAGS: Final = TRANSACTION_PREPARED_TYPE | INNER_BATCH_FLAG
 
 _crc32 = isal_zlib.crc32
@@ -284,11 +289,11 @@ def _walk_records(  # noqa: C901, PLR0912 - one pass and few calls: it runs once
             break
         if sys_flag & HOST_FLAGS:
             body = at + BODY_POSITIONS[sys_flag & HOST_FLAGS]
-            if body + 3 > end:
+            if body + TEXTS_SIZE_MIN > end:
                 break
-            body_size = unpack_length(data, body - 4)[0]
+            body_size = unpack_length(data, body - BODY_LENGTH.size)[0]
         topic = body + body_size
-        if not body <= topic <= end - 4:
+        if not body <= topic <= end - TEXTS_SIZE_MIN:
             break
         if magic == MESSAGE_MAGIC_CODE and data[topic] <= TOPIC_SIZE_MAX_V1:
             text = topic + 1 + data[topic]
@@ -303,14 +308,15 @@ def _walk_records(  # noqa: C901, PLR0912 - one pass and few calls: it runs once
         if check_crc:
             crc_start = end - PROP_CRC_SIZE
             stored = data[crc_start:end]
-            if stored[:9] == PROP_CRC_NAME and crc_start > text + 1:  # it covers the body, too
+            # If it has a __CRC32#, that covers the body, too.
+            if stored[:PROP_CRC_NAME_SIZE] == PROP_CRC_NAME and crc_start > text + 1:
                 crc = _crc32(view[at:crc_start]) & CRC_MASK
                 is_intact = stored[::-1] == PROP_CRC_BACKWARDS % crc
             else:
                 is_intact = (
                     _crc32(view[body : body + body_size]) & CRC_MASK == body_crc
-                    and stored[:4] != b"__CR"  # half of its name may be damaged
-                    and stored[4:9] != b"C32#\x01"
+                    and stored[:_HALF_SIZE] != _HALF_1  # half of its name may be damaged
+                    and stored[_HALF_SIZE:PROP_CRC_NAME_SIZE] != _HALF_2
                     and (at < torn_from or data[(end if text + 2 < end else text) - 1])
                 )
             if not is_intact:
