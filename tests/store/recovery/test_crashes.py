@@ -50,7 +50,7 @@ def cut_in_a_record():
         end = store.append(BODY).physic_offset
     disk = FakeDisk()
     slave = recover(disk, master=False)
-    slave.append_data(0, store.bytes()[: end + 100])
+    slave.append_data(0, store.all_bytes()[: end + 100])
     slave.flush_log()
     image = b"".join(data for _, data in sorted(disk.files().items()))
     return disk.kill(), end, image

@@ -366,7 +366,7 @@ def test_cut_at_a_hole_clears_all_later_files(master):
     while store.log.max_offset < 4 * FILE_SIZE:
         offsets.append(store.append(BODY).physic_offset)
     end = store.log.max_offset
-    whole = store.bytes()
+    whole = store.all_bytes()
     disk = disk.kill()
     poke(disk, offsets[2] + 20, bytes(60))
     store = recover(disk, master=master)
@@ -424,7 +424,7 @@ def test_slave_flushed_inside_a_record_resumes_at_its_start():
             after = recover(crashed.kill(), master=False)
             assert after.log.max_offset == offsets[3]
             after.append_data(offsets[3], data[offsets[3] :])
-            assert after.bytes() == data
+            assert after.all_bytes() == data
 
 
 def test_damage_before_a_slaves_incomplete_record_is_not_trimmed():
@@ -476,7 +476,7 @@ def test_slave_flushed_inside_a_blank_starts(received):
         slave.flush_log()
     slave.append_data(blank, data[blank:])
     slave.append_data(FILE_SIZE, source.inodes[log_name(FILE_SIZE)].seen()[:500])
-    assert slave.bytes()[:FILE_SIZE] == data
+    assert slave.all_bytes()[:FILE_SIZE] == data
 
 
 def test_empty_slave_with_a_known_log_start_starts():

@@ -6,12 +6,17 @@ A command runs in a thread beside the nodes' event loop, as `hastore …` would 
 import contextlib
 import io
 import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import trio
 
 import hastore
+from hastore.broker.node.master import Master
+from hastore.broker.node.slave import Slave
 from hastore.config import HAConfig, MasterConfig, SlaveConfig, StoreConfig
-from hastore.message import Message
+from hastore.message import Message, PutMessageResult
 from hastore.status import BrokerRole
 from hastore_cli.main import main
 from tests.support.waiting import eventually
@@ -22,13 +27,15 @@ QUICK = HAConfig(
 )
 
 
-def store(directory, **changes):
+def store(directory: str | Path, **changes: Any) -> StoreConfig:
     """Return the configuration of a small store."""
     return StoreConfig(data_dir=str(directory), mapped_file_size=1 << 20, **changes)
 
 
 @contextlib.asynccontextmanager
-async def master_on(directory, *, role=BrokerRole.SYNC_MASTER, **changes):
+async def master_on(
+    directory: str | Path, *, role: BrokerRole = BrokerRole.SYNC_MASTER, **changes: Any
+) -> AsyncIterator[Master]:
     """Run a master with a client port."""
     config = MasterConfig(
         store=changes.pop("store", None) or store(directory),
@@ -43,7 +50,7 @@ async def master_on(directory, *, role=BrokerRole.SYNC_MASTER, **changes):
 
 
 @contextlib.asynccontextmanager
-async def slave_of(master, directory, **changes):
+async def slave_of(master: Master, directory: str | Path, **changes: Any) -> AsyncIterator[Slave]:
     """Run a slave with a client port, caught up when the block begins."""
     config = SlaveConfig(
         store=changes.pop("store", None) or store(directory),
@@ -58,25 +65,27 @@ async def slave_of(master, directory, **changes):
         yield slave
 
 
-async def put(master, count=1, size=100):
+async def put(master: Master, count: int = 1, size: int = 100) -> PutMessageResult:
     """Put messages, one after the other; return the last result."""
     result = None
     for number in range(count):
         result = await master.put(Message("orders", b"x" * size, queue_id=number % 4))
+    assert result is not None
     return result
 
 
-def at(node):
+def at(node: Master | Slave) -> str:
     """Return HOST:PORT of a node's client port."""
+    assert node.address is not None
     host, port = node.address
     return f"{host}:{port}"
 
 
-async def call(*arguments):
+async def call(*arguments: object) -> tuple[int, str, str]:
     """Run a command; return exit code, stdout and stderr."""
     out, err = io.StringIO(), io.StringIO()
 
-    def run():
+    def run() -> int:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             return main([str(argument) for argument in arguments])
 
@@ -84,7 +93,7 @@ async def call(*arguments):
     return code, out.getvalue(), err.getvalue()
 
 
-async def call_json(*arguments):
+async def call_json(*arguments: object) -> tuple[int, Any]:
     """Run a command with `-o json`; return the exit code and its parsed output."""
     code, out, err = await call(*arguments, "-o", "json")
     assert out, err

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -61,12 +61,12 @@ class Node:
     @property
     def address(self) -> str:
         """Its client port."""
-        return self.info["address"]
+        return str(self.info["address"])
 
     @property
     def ha_address(self) -> str:
         """Its HA port."""
-        return self.info["ha_address"]
+        return str(self.info["ha_address"])
 
     def wait_ready(self) -> None:
         """Wait until node.json is the one of this process."""
@@ -120,23 +120,28 @@ def node(
         process.wait()
 
 
-def wait_for_status(where: Path, condition: Any) -> dict[str, Any]:
+def wait_for_status(where: Path, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
     """Poll a node until its status fulfils the condition; return that status."""
     answers: list[subprocess.CompletedProcess[str]] = []
 
     def is_so() -> bool:
         answers[:] = [hastore("status", where, "-o", "json")]
-        return answers[0].returncode == 0 and condition(json.loads(answers[0].stdout))
+        return answers[0].returncode == 0 and bool(condition(json.loads(answers[0].stdout)))
 
     wait_until(is_so, lambda: answers[0].stdout + answers[0].stderr)
-    return json.loads(answers[0].stdout)
+    return _parsed(answers[0])
 
 
 def status_of(where: Path) -> dict[str, Any]:
     """Return a node's current status."""
     done = hastore("status", where, "-o", "json")
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return _parsed(done)
+
+
+def _parsed(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    status: dict[str, Any] = json.loads(done.stdout)
+    return status
 
 
 def is_one_line_with_a_next_step(stderr: str) -> bool:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import attrs
 import trio
 
-from hastore.concurrency.tcp import connect
+from hastore.concurrency.tcp import bound_address, connect
 from hastore.config import HAConfig, MasterConfig, SlaveConfig, StoreConfig
+from hastore.env.interface import DiskFile, Env
 from hastore.env.real import real_env
 from hastore.message import Message
-from hastore.status import BrokerRole
+from hastore.status import BrokerRole, FlushDiskType
 from hastore.wire.ha_frames import HEADER, HEADER_SIZE, REPORT
 from tests.patience import WITHIN_S
 
+Address = tuple[str, int]
 FILE_SIZE = 64 * 1024
 
 # Short enough for a test, long enough for a loaded machine.
 QUICK = HAConfig(ha_reconnect_backoff_min_ms=10, ha_reconnect_backoff_max_ms=50)
 
 
-def master_config(data_dir, **changes):
+def master_config(data_dir: str | Path, **changes: Any) -> MasterConfig:
     store = StoreConfig(
         data_dir=str(data_dir),
         mapped_file_size=changes.pop("file_size", FILE_SIZE),
@@ -39,7 +42,7 @@ def master_config(data_dir, **changes):
     return attrs.evolve(config, **changes)
 
 
-def slave_config(data_dir, master, **changes):
+def slave_config(data_dir: str | Path, master: Address, **changes: Any) -> SlaveConfig:
     store = StoreConfig(
         data_dir=str(data_dir),
         mapped_file_size=changes.pop("file_size", FILE_SIZE),
@@ -49,14 +52,14 @@ def slave_config(data_dir, master, **changes):
     return attrs.evolve(config, **changes)
 
 
-def messages(count, size=200, topic="orders"):
+def messages(count: int, size: int = 200, topic: str = "orders") -> list[Message]:
     return [
         Message(topic, bytes([65 + i % 26]) * size, properties={"KEYS": f"k{i}"}, queue_id=i % 4)
         for i in range(count)
     ]
 
 
-def log_bytes(data_dir, end=None):
+def log_bytes(data_dir: str | Path, end: int | None = None) -> bytes:
     """Return the commit log's bytes up to ``end`` (an offset; the first file starts at 0)."""
     files = sorted(Path(data_dir, "commitlog").iterdir())
     return b"".join(file.read_bytes() for file in files)[:end]
@@ -70,18 +73,20 @@ class SentPieces:
     unflushed: list[int] = attrs.field(factory=list)
     master: Any = None  # the master whose log is sent
 
-    def env(self):
+    def env(self) -> Env:
         """Return an environment that records them."""
         return attrs.evolve(real_env(), send_file=self._send)
 
-    async def _send(self, sock, file, position, size):
+    async def _send(
+        self, sock: trio.socket.SocketType, file: DiskFile, position: int, size: int
+    ) -> None:
         self.ends.append(position + size)
         if self.ends[-1] > self.master.commit_log.flushed_offset:
             self.unflushed.append(self.ends[-1])
         await real_env().send_file(sock, file, position, size)
 
 
-def flushed_by(flush):
+def flushed_by(flush: FlushDiskType) -> dict[str, Any]:
     """Return settings of a store with flush type ``flush`` that never flushes by time."""
     return {
         "flush_disk_type": flush,
@@ -94,13 +99,13 @@ def flushed_by(flush):
 class RawSlave:
     """A peer on the HA port that sends exactly what a test wants."""
 
-    sock: object
+    sock: trio.socket.SocketType
     received: bytearray = attrs.field(factory=bytearray)
 
-    async def report(self, *offsets):
+    async def report(self, *offsets: int) -> None:
         await self.sock.send(b"".join(REPORT.pack(offset) for offset in offsets))
 
-    async def frame(self):
+    async def frame(self) -> tuple[int, bytes | None] | None:
         """Receive one frame: (offset, body); None at the end of the stream."""
         header = await self._exactly(HEADER_SIZE)
         if header is None:
@@ -108,7 +113,7 @@ class RawSlave:
         offset, size = HEADER.unpack(header)
         return offset, await self._exactly(size)
 
-    async def closed_by_master(self):
+    async def closed_by_master(self) -> None:
         """Read until the master closes."""
         with trio.fail_after(WITHIN_S):
             try:
@@ -117,7 +122,7 @@ class RawSlave:
             except OSError:
                 pass
 
-    async def _exactly(self, size):
+    async def _exactly(self, size: int) -> bytes | None:
         data = bytearray()
         with trio.fail_after(WITHIN_S):
             while len(data) < size:
@@ -129,7 +134,7 @@ class RawSlave:
 
 
 @contextlib.asynccontextmanager
-async def raw_slave(master):
+async def raw_slave(master: Any) -> AsyncIterator[RawSlave]:
     sock = await connect(master.ha_address, 5)
     try:
         yield RawSlave(sock)
@@ -144,21 +149,21 @@ class RawMaster:
     Connections left open are closed at the end; otherwise a failing test would make others fail.
     """
 
-    listener: object
-    socks: list = attrs.field(factory=list)
+    listener: trio.socket.SocketType
+    socks: list[trio.socket.SocketType] = attrs.field(factory=list)
 
     @property
-    def address(self):
-        return self.listener.getsockname()[:2]
+    def address(self) -> Address:
+        return bound_address(self.listener)
 
-    async def accept(self):
+    async def accept(self) -> trio.socket.SocketType:
         with trio.fail_after(WITHIN_S):
             sock, _ = await self.listener.accept()
         self.socks.append(sock)
         return sock
 
 
-async def read_report(sock):
+async def read_report(sock: trio.socket.SocketType) -> int | None:
     data = b""
     with trio.fail_after(WITHIN_S):
         while len(data) < 8:
@@ -166,11 +171,12 @@ async def read_report(sock):
             if not more:
                 return None
             data += more
-    return REPORT.unpack(data)[0]
+    (offset,) = REPORT.unpack(data)
+    return int(offset)
 
 
 @contextlib.asynccontextmanager
-async def raw_master():
+async def raw_master() -> AsyncIterator[RawMaster]:
     listener = trio.socket.socket()
     await listener.bind(("127.0.0.1", 0))
     listener.listen()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 import trio
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from hastore.message import Message
+    from hastore.store.message_store import MessageStore
 
-NO_STORE = SimpleNamespace(consume_queues=())
+NO_STORE = cast("MessageStore", SimpleNamespace(consume_queues=()))
 STORE_HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 
 
@@ -43,7 +44,7 @@ class InMemoryTarget:
     held: list[GroupCommitRequest] = attrs.field(factory=list)
     decisions: DecisionLog = attrs.field(factory=DecisionLog)
     keep: bool = True
-    message_store: object = NO_STORE
+    message_store: MessageStore = NO_STORE
     _next_offset: int = 0
 
     @property
@@ -110,6 +111,10 @@ class InMemoryTarget:
             disk_free_bytes=1,
             put_counts={status.value: count for status, count in self.counts.items()},
         )
+
+    def explain(self, last: int) -> dict[str, Any]:
+        """Refuse, as it explains no puts."""
+        raise NotImplementedError
 
 
 @contextlib.asynccontextmanager

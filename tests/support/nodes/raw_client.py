@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -69,7 +69,7 @@ def send_command(
     body: bytes = b"body",
     queue_id: int = 0,
     properties: dict[str, str] | None = None,
-    **changes,
+    **changes: Any,
 ) -> RemotingCommand:
     """Return a SEND_MESSAGE_V2 request."""
     fields = write_send_fields(

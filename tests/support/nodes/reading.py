@@ -1,20 +1,27 @@
 """Real masters and slaves to read from, with small files and on loopback."""
 
 import contextlib
+from collections.abc import AsyncIterator, Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 import hastore
+from hastore.broker.node.master import Master
+from hastore.broker.node.slave import Slave
 from hastore.config import KIB, MIB, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
+from hastore.env.interface import Env
 from hastore.env.real import real_env
-from hastore.message import Message
+from hastore.message import Message, PutMessageResult
 from hastore.status import BrokerRole
 from hastore.wire.pull_message import PullRequest, write_pull_fields
+from hastore.wire.remoting_codes import SerializeType
 from hastore.wire.remoting_command import RemotingCommand
 from tests.support.waiting import eventually
 
 ANY_PORT = ("127.0.0.1", 0)
 
 
-def store_config(data_dir, **store):
+def store_config(data_dir: str | Path, **store: Any) -> StoreConfig:
     return StoreConfig(
         data_dir=str(data_dir),
         **{
@@ -27,7 +34,9 @@ def store_config(data_dir, **store):
     )
 
 
-def master_config(data_dir, store=None, **remoting):
+def master_config(
+    data_dir: str | Path, store: Mapping[str, Any] | None = None, **remoting: Any
+) -> MasterConfig:
     return MasterConfig(
         store=store_config(data_dir, **(store or {})),
         role=BrokerRole.ASYNC_MASTER,
@@ -38,7 +47,13 @@ def master_config(data_dir, store=None, **remoting):
 
 
 @contextlib.asynccontextmanager
-async def open_master(data_dir, store=None, *, env=None, **remoting):
+async def open_master(
+    data_dir: str | Path,
+    store: Mapping[str, Any] | None = None,
+    *,
+    env: Env | None = None,
+    **remoting: Any,
+) -> AsyncIterator[Master]:
     """Run a master whose messages may be read at once."""
     config = master_config(data_dir, store, **remoting)
     async with hastore.open_master(config, env=env or real_env()) as master:
@@ -46,7 +61,7 @@ async def open_master(data_dir, store=None, *, env=None, **remoting):
 
 
 @contextlib.asynccontextmanager
-async def open_slave(data_dir, master, **remoting):
+async def open_slave(data_dir: str | Path, master: Master, **remoting: Any) -> AsyncIterator[Slave]:
     """Run a slave that has dispatched all of its master's log."""
     config = SlaveConfig(
         store=store_config(data_dir),
@@ -59,23 +74,34 @@ async def open_slave(data_dir, master, **remoting):
         yield slave
 
 
-async def put(master, topic="T", bodies=(b"body",), *, queue_id=0, **fields):
+async def put(
+    master: Master,
+    topic: str = "T",
+    bodies: Iterable[bytes] = (b"body",),
+    *,
+    queue_id: int = 0,
+    **fields: Any,
+) -> list[PutMessageResult]:
     """Put messages and wait until they may be read; return their results."""
     results = [
         await master.put(Message(topic, body, queue_id=queue_id, **fields)) for body in bodies
     ]
-    await dispatched(master, results[-1].next_offset)
+    end = results[-1].next_offset
+    assert end is not None
+    await dispatched(master, end)
     return results
 
 
-async def dispatched(node, offset):
+async def dispatched(node: Master | Slave, offset: int) -> None:
     """Wait until the queues have all records up to ``offset``."""
     await eventually(lambda: node.reput_message_service.committed_offset >= offset)
 
 
-def pull_command(opaque=1, *, serialize_type=None, flag=0, **changes):
+def pull_command(
+    opaque: int = 1, *, serialize_type: SerializeType | None = None, flag: int = 0, **changes: Any
+) -> RemotingCommand:
     """Return a PULL_MESSAGE request, by default for all messages of queue 0 of T."""
-    given = {
+    given: dict[str, Any] = {
         "group": "g",
         "topic": "T",
         "queue_id": 0,

@@ -3,15 +3,18 @@
 import hashlib
 import ipaddress
 import json
+from pathlib import Path
+from typing import Any
 
 from hastore.columnar.log_schema import COLUMNS
 from hastore.env.real import real_env
 from hastore.message import StoredMessage
 from hastore.store.record.message_codec import decode
-from hastore.store.record.record_check import RecordKind, body_crc32
+from hastore.store.record.record_check import RecordCheck, RecordKind, body_crc32
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_walker import LogWalker
 
+Row = dict[str, Any]
 DISK = real_env().disk
 # The lengths are consistent, so the row is complete.
 MEASURED = {
@@ -22,7 +25,7 @@ MEASURED = {
 }
 
 
-def row_of(message: StoredMessage, store: str, file_size: int, check) -> dict:
+def row_of(message: StoredMessage, store: str, file_size: int, check: RecordCheck) -> Row:
     """Return the row that a message must have, from the record-by-record codec."""
     text = {name: message.properties.get(name) for name in ("TAGS", "KEYS", "UNIQ_KEY")}
     is_sound = check.kind is RecordKind.MESSAGE
@@ -54,22 +57,23 @@ def row_of(message: StoredMessage, store: str, file_size: int, check) -> dict:
     }
 
 
-def host_text(host):
+def host_text(host: tuple[str, int]) -> str:
     """Return a host as the table shows it."""
     address, port = host
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def valid(text):
+def valid(text: str | None) -> str | None:
     """Return a text as a table has it: bytes that are not UTF-8 are replaced."""
     if text is None:
         return None
     return text.encode(errors="surrogateescape").decode(errors="replace")
 
 
-def walked(path) -> list[dict]:
+def walked(path: str | Path) -> list[Row]:
     """Return the rows that a store's table must have, from the walk that ``log verify`` uses."""
     log = find_log(DISK, str(path))
+    assert log.mapped_file_size is not None
     rows = []
     walker = LogWalker(DISK, log)
     for offset, check in walker.walk():
@@ -93,7 +97,7 @@ def walked(path) -> list[dict]:
     return rows
 
 
-def plain(rows):
+def plain(rows: list[Row]) -> list[Row]:
     """Return the rows with times in ms, as the log has them."""
     for row in rows:
         for name in ("born_timestamp", "store_timestamp"):
@@ -102,7 +106,7 @@ def plain(rows):
     return rows
 
 
-def check_manifest(rows, path):
+def check_manifest(rows: list[Row], path: Path) -> None:
     """Compare all rows (``plain``) with a manifest's messages, field by field."""
     records = [r for r in json.loads(path.read_text())["records"] if r["type"] == "MSG"]
     assert len(rows) == len(records) > 50

@@ -9,14 +9,22 @@ from tests.support.env.fake_env import FakeClock, fake_env
 class CheckpointStandIn:
     """The part of a StoreCheckpoint that the index needs; ``on_disk`` survives a crash."""
 
-    def __init__(self, index_msg_timestamp=0):
+    def __init__(self, index_msg_timestamp: int = 0) -> None:
         self.index_msg_timestamp = self.on_disk = index_msg_timestamp
 
-    def flush(self):
+    def flush(self) -> None:
         self.on_disk = self.index_msg_timestamp
 
 
-def fake_service(disk=None, *, slots=8, entries=20, checkpoint=None, last_exit_ok=True, clock=None):
+def fake_service(
+    disk: FakeDisk | None = None,
+    *,
+    slots: int = 8,
+    entries: int = 20,
+    checkpoint: CheckpointStandIn | None = None,
+    last_exit_ok: bool = True,
+    clock: FakeClock | None = None,
+) -> IndexService:
     """Open the index of ``/d``."""
     return IndexService.load(
         fake_env(disk or FakeDisk(), clock or FakeClock()),
@@ -27,7 +35,7 @@ def fake_service(disk=None, *, slots=8, entries=20, checkpoint=None, last_exit_o
     )
 
 
-def flush(service):
+def flush(service: IndexService) -> int:
     """Flush at once, as the flush service does; return the number of files."""
     files = service.dirty_files()
     for file in files:

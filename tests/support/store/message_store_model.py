@@ -8,6 +8,8 @@ Dispatch catches up directly after a start: before that a queue may show outdate
 """
 
 import random
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
 
 import attrs
 import trio
@@ -34,7 +36,9 @@ from hastore.store.record.message_codec import decode
 from hastore.store.record.message_filter import TagFilter
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.fake_env import FakeClock, fake_env
-from tests.support.store.open_log import DATA_DIR, STORE_HOST, make_file
+from tests.support.store.open_log import DATA_DIR, STORE_HOST, append
+
+T = TypeVar("T")
 
 FILE_SIZE = 4096
 CONFIG = StoreConfig(
@@ -64,24 +68,30 @@ class Put:
     body: bytes
 
     @property
-    def range(self):
+    def offset_in_queue(self) -> int:
+        """The queue offset of a message that is in a queue."""
+        assert self.queue_offset is not None
+        return self.queue_offset
+
+    @property
+    def range(self) -> tuple[int, int]:
         return (self.physic_offset, self.next_offset - self.physic_offset)
 
 
 class StorePair:
     """A store and its model; ``puts`` are in the order of the log."""
 
-    def __init__(self, config=CONFIG):
+    def __init__(self, config: StoreConfig = CONFIG) -> None:
         self.config = config
         self.disk = FakeDisk()
         self.clock = FakeClock()
-        self.puts = []
-        self.queue_ends = {}
+        self.puts: list[Put] = []
+        self.queue_ends: dict[tuple[str, int], int] = {}
         self.open()
 
     # -- a node's life -----------------------------------------------------------------------------
 
-    def open(self):
+    def open(self) -> None:
         """Start on the current disk."""
         self.env = fake_env(self.disk, self.clock)
         self.store = MessageStore.open(
@@ -116,7 +126,7 @@ class StorePair:
         )
         self.dispatch()
 
-    def stop(self):
+    def stop(self) -> None:
         """Stop cleanly, and start again."""
         self.dispatch()
         self.flush_queues()
@@ -127,13 +137,13 @@ class StorePair:
         self.open()
         assert self.store.commit_log.max_offset == self.end, "a clean stop loses nothing"
 
-    def kill(self):
+    def kill(self) -> None:
         """Kill the node and start it again: the page cache survives."""
         self.disk = self.disk.kill()
         self.open()
         self.keep_what_is_there(self.end)
 
-    def cut_power(self, seed, share):
+    def cut_power(self, seed: int, share: float) -> None:
         """Cut the power, with a share of the unsynced sectors written, and start again."""
         rng = random.Random(seed)
         flushed = self.store.commit_log.flushed_offset
@@ -141,7 +151,7 @@ class StorePair:
         self.open()
         self.keep_what_is_there(flushed)
 
-    def keep_what_is_there(self, at_least):
+    def keep_what_is_there(self, at_least: int) -> None:
         """Check that the log ends after a record, not before ``at_least``; forget lost puts."""
         end = self.store.commit_log.max_offset
         ends = {0, *(put.next_offset for put in self.puts)}
@@ -157,7 +167,7 @@ class StorePair:
                 self.queue_ends[put.topic, put.queue_id] = put.queue_offset + 1
 
     @property
-    def end(self):
+    def end(self) -> int:
         """The end of the log: the last message's, or that of a BLANK after it."""
         log = self.store.commit_log
         last = self.puts[-1].next_offset if self.puts else 0
@@ -166,15 +176,10 @@ class StorePair:
 
     # -- steps -------------------------------------------------------------------------------------
 
-    def put(self, messages):
+    def put(self, messages: Sequence[Message]) -> None:
         """Append messages as one batch, or a single one as a message."""
-        log = self.store.commit_log
         one = messages[0] if len(messages) == 1 else None
-        append = (lambda: log.append_message(one)) if one else (lambda: log.append_batch(messages))
-        result = append()
-        if result.status is AppendMessageStatus.END_OF_FILE:
-            make_file(log)
-            result = append()
+        result = append(self.store.commit_log, one or list(messages))
         assert result.status is AppendMessageStatus.PUT_OK
         if one:
             self.feed.add(one, result)
@@ -189,14 +194,14 @@ class StorePair:
         if messages[0].sys_flag not in _NOT_IN_QUEUES:
             assert result.queue_offset + len(messages) == self.queue_ends[queue]
 
-    def record(self, message, start, end, store_ms):
+    def record(self, message: Message, start: int, end: int, store_ms: int) -> None:
         """Record a message in the model."""
         queue = (message.topic, message.queue_id)
         queue_offset = None
         if message.sys_flag not in _NOT_IN_QUEUES:
             queue_offset = self.queue_ends.get(queue, 0)
             self.queue_ends[queue] = queue_offset + 1
-        properties = message.properties
+        properties = message.properties or {}
         names = [properties.get(PROPERTY_UNIQ_KEY, ""), *properties.get(PROPERTY_KEYS, "").split()]
         self.puts.append(
             Put(
@@ -213,23 +218,23 @@ class StorePair:
             )
         )
 
-    def dispatch(self):
+    def dispatch(self) -> None:
         """Let the dispatch catch up."""
         trio.run(self.reput.catch_up)
 
-    def flush_log(self):
+    def flush_log(self) -> None:
         """Run one pass of the log's flush."""
         trio.run(self.log_flusher.flush)
 
-    def flush_queues(self):
+    def flush_queues(self) -> None:
         """Run one thorough pass of the queues' and the index's flush."""
         trio.run(self.queue_flusher.flush)
 
-    def write_checkpoint(self):
+    def write_checkpoint(self) -> None:
         """Write the checkpoint to the disk."""
         trio.run(self.checkpoint_flusher.flush)
 
-    def expire(self, *, and_queues=True):
+    def expire(self, *, and_queues: bool = True) -> None:
         """Let the disk be too full once: the oldest log files are deleted, then their units.
 
         Without ``and_queues`` the node is killed in between.
@@ -248,12 +253,12 @@ class StorePair:
     # -- questions ---------------------------------------------------------------------------------
 
     @property
-    def seen(self):
+    def seen(self) -> list[Put]:
         """The puts that are dispatched and not deleted."""
         start, end = self.store.commit_log.min_offset, self.reput.reput_offset
         return [put for put in self.puts if put.physic_offset >= start and put.next_offset <= end]
 
-    def queue(self, topic, queue_id):
+    def queue(self, topic: str, queue_id: int) -> list[Put]:
         """Return the readable messages of a queue."""
         return [
             put
@@ -261,7 +266,7 @@ class StorePair:
             if (put.topic, put.queue_id) == (topic, queue_id) and put.queue_offset is not None
         ]
 
-    def dispatched_end(self, topic, queue_id):
+    def dispatched_end(self, topic: str, queue_id: int) -> int:
         """Return the end of a queue's dispatched messages, including deleted ones."""
         ends = [
             put.queue_offset + 1
@@ -272,11 +277,13 @@ class StorePair:
         ]
         return ends[-1] if ends else 0
 
-    def was_dispatched(self, topic, queue_id):
+    def was_dispatched(self, topic: str, queue_id: int) -> bool:
         """Return whether a queue has ever had a message."""
         return self.dispatched_end(topic, queue_id) > 0
 
-    def check_get(self, topic, queue_id, offset, max_count, expression):
+    def check_get(
+        self, topic: str, queue_id: int, offset: int, max_count: int, expression: str | None
+    ) -> None:
         """Compare one read of a queue: status, messages, next offset, both ends."""
         puts = self.queue(topic, queue_id)
         found = self.store.get_message(
@@ -297,7 +304,7 @@ class StorePair:
                     GetMessageStatus.NO_MESSAGE_IN_QUEUE,
                 }, found
             return
-        low, high = puts[0].queue_offset, puts[-1].queue_offset + 1
+        low, high = puts[0].offset_in_queue, puts[-1].offset_in_queue + 1
         assert (found.min_offset, found.max_offset) == (low, high)
         assert self.store.min_offset_in_queue(topic, queue_id) == low
         assert self.store.max_offset_in_queue(topic, queue_id) == high
@@ -305,7 +312,7 @@ class StorePair:
         matching = [
             put
             for put in puts
-            if put.queue_offset >= offset and (wanted is None or put.tags in wanted)
+            if put.offset_in_queue >= offset and (wanted is None or put.tags in wanted)
         ][:max_count]
         next_offset = high
         if offset < low:
@@ -319,14 +326,14 @@ class StorePair:
         else:
             status = GetMessageStatus.FOUND
             if len(matching) == max_count:
-                next_offset = matching[-1].queue_offset + 1
+                next_offset = matching[-1].offset_in_queue + 1
         assert found.status is status, (found, status)
         assert found.ranges == tuple(put.range for put in matching)
         assert found.next_begin_offset == next_offset, (found, next_offset)
         for put in matching[:2]:
             self.check_record(put)
 
-    def check_record(self, put):
+    def check_record(self, put: Put) -> None:
         """Compare one record, read by its offset."""
         record = self.store.record_at(*put.range)
         assert record is not None, put
@@ -336,7 +343,7 @@ class StorePair:
         assert message.queue_offset == (put.queue_offset or 0)
         assert self.store.record_at(put.physic_offset) == record
 
-    def check_query(self, topic, key, max_count, begin_ms, end_ms):
+    def check_query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> None:
         """Compare one search by key and time."""
         wanted = [
             put
@@ -352,7 +359,7 @@ class StorePair:
         offsets = [decode(record).physic_offset for record in found]
         assert offsets == [put.physic_offset for put in wanted], (topic, key)
 
-    def check_time(self, topic, queue_id, timestamp_ms):
+    def check_time(self, topic: str, queue_id: int, timestamp_ms: int) -> None:
         """Compare a queue's first offset at or after a time, and that message's store time."""
         puts = self.queue(topic, queue_id)
         after = [put for put in puts if put.store_ms >= timestamp_ms]
@@ -362,17 +369,19 @@ class StorePair:
             found = self.store.store_time_of(topic, queue_id, offset)
             assert found == after[0].store_ms
         elif puts:
-            assert offset == puts[-1].queue_offset + 1
+            assert offset == puts[-1].offset_in_queue + 1
             assert self.store.store_time_of(topic, queue_id, offset) == -1
 
-    def check_all(self, topics, queue_ids, keys):
+    def check_all(
+        self, topics: Iterable[str], queue_ids: Sequence[int], keys: Sequence[str]
+    ) -> None:
         """Read every queue from its start to its end, and look up every key."""
         self.dispatch()
         assert self.reput.reput_offset == self.store.commit_log.max_offset
         for topic in topics:
             for queue_id in queue_ids:
                 puts = self.queue(topic, queue_id)
-                start = puts[0].queue_offset if puts else 0
+                start = puts[0].offset_in_queue if puts else 0
                 self.check_get(topic, queue_id, start, 1_000, None)
             for key in keys:
                 self.check_query(topic, key, 1_000, 0, 2**60)
@@ -380,12 +389,21 @@ class StorePair:
             self.check_record(put)
 
 
-def run(call):
+def run(call: Callable[[], Awaitable[T]]) -> T:
     """Run an async function on a clock that does not wait."""
     return trio.run(call, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def message_of(topic, queue_id, body, *, tags=None, uniq=None, keys=(), sys_flag=0):
+def message_of(
+    topic: str,
+    queue_id: int,
+    body: bytes,
+    *,
+    tags: str | None = None,
+    uniq: str | None = None,
+    keys: Sequence[str] = (),
+    sys_flag: int = 0,
+) -> Message:
     """Return a message with the properties that dispatch uses."""
     properties = {}
     if tags is not None:

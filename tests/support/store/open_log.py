@@ -1,9 +1,13 @@
 """Opens commit logs on a fake disk, and appends to them as a node would."""
 
+from typing import Any
+
 from hastore.config import StoreConfig
+from hastore.env.interface import Env
 from hastore.message import Message
 from hastore.status import AppendMessageStatus
 from hastore.store.commit_log import CommitLog
+from hastore.store.record.append_message_result import AppendMessageResult
 from tests.support.env.fake_env import fake_env
 
 DATA_DIR = "/d"
@@ -11,7 +15,13 @@ STORE_HOST = ("127.0.0.1", 10_911)
 FILE_SIZE = 4096
 
 
-def open_log(env=None, *, master=True, store_host=STORE_HOST, **config):
+def open_log(
+    env: Env | None = None,
+    *,
+    master: bool = True,
+    store_host: tuple[str, int] = STORE_HOST,
+    **config: Any,
+) -> CommitLog:
     """Open ``/d``, by default with files of 4 KiB."""
     config.setdefault("mapped_file_size", FILE_SIZE)
     return CommitLog.open(
@@ -22,7 +32,7 @@ def open_log(env=None, *, master=True, store_host=STORE_HOST, **config):
     )
 
 
-def make_file(log):
+def make_file(log: CommitLog) -> None:
     """Create the next file at once, as AllocateMappedFileService does."""
     queue = log.mapped_file_queue
     offset = queue.wanted_file_offset()
@@ -30,26 +40,33 @@ def make_file(log):
         queue.offer(queue.create_file(offset))
 
 
-def append(log, message=None, **fields):
+def append(
+    log: CommitLog, message: Message | list[Message] | None = None, **fields: Any
+) -> AppendMessageResult:
     """Append a message (or a list of them); create the next file if it is needed."""
     if message is None:
         message = Message(fields.pop("topic", "orders"), fields.pop("body", b"body"), **fields)
-    call = log.append_batch if isinstance(message, list) else log.append_message
-    result = call(message)
+    result = _append_once(log, message)
     if result.status is AppendMessageStatus.END_OF_FILE:
         make_file(log)
-        result = call(message)
+        result = _append_once(log, message)
     return result
 
 
-def append_data(log, physic_offset, data):
+def _append_once(log: CommitLog, message: Message | list[Message]) -> AppendMessageResult:
+    if isinstance(message, list):
+        return log.append_batch(message)
+    return log.append_message(message)
+
+
+def append_data(log: CommitLog, physic_offset: int, data: bytes) -> None:
     """Append a slave's bytes; create the next file if it is needed."""
     if not log.append_data(physic_offset, memoryview(data)):
         make_file(log)
         assert log.append_data(physic_offset, memoryview(data))
 
 
-def flush(log):
+def flush(log: CommitLog) -> None:
     """Flush at once, as the flush services do."""
     targets = log.flush_targets()
     for mapped_file, _ in targets:
@@ -57,13 +74,13 @@ def flush(log):
     log.mark_flushed(targets)
 
 
-def close(log):
+def close(log: CommitLog) -> None:
     """Flush and close the log, as a clean stop does."""
     flush(log)
     log.close(clean=True)
 
 
-def all_bytes(log):
+def all_bytes(log: CommitLog) -> bytes:
     """Return all bytes from the log's start to its end."""
     data = b""
     while log.min_offset + len(data) < log.max_offset:
