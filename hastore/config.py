@@ -271,7 +271,7 @@ class HAConfig:
     ha_slave_fallbehind_max: int = size(
         256 * MIB,
         "ha.max_gap",
-        "A slave that lags by more does not count as available.",
+        "A slave that lags by this much does not count as available.",
         flag="--max-gap",
         node="master",
     )
