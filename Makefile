@@ -10,7 +10,7 @@ MINUTES ?= 1
 SPARK ?=
 # Many tests wait for processes and time-outs: more workers than cores.
 PYTEST_ARGS ?= -n 4 --dist loadgroup
-# What starts no process, opens no port and needs no Spark.
+# What starts no node and needs no Spark.
 PURE := tests/wire tests/store tests/concurrency tests/dispatch tests/test_config.py
 # Where bytecode is not kept (some containers say so), each of the thousand processes that the tests
 # start compiles 160 modules first.
@@ -23,7 +23,7 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 install: $(VENV)/.spark ## make .venv with everything needed to work on hastore
-fmt: $(VENV)/.dev ## put the code in shape
+fmt: $(VENV)/.dev ## apply ruff's fixes and format
 	$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
 lint: $(VENV)/.dev ## ruff: rules and format
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -33,7 +33,7 @@ layers: $(VENV)/.spark ## import-linter: who may import whom
 	$(BIN)/lint-imports
 pytest: $(VENV)/.spark ## the tests alone, without lint, types and layers
 	$(BIN)/pytest $(PYTEST_ARGS)
-# One beside the other: the tests wait now and then, and end with one worker.
+# `make test` runs lint, types and layers beside the tests, which often only wait.
 ifeq ($(MAKECMDGOALS),test)
 MAKEFLAGS += -j2
 endif
@@ -60,9 +60,9 @@ cover: $(VENV)/.spark ## the tests with branch coverage
 	$(BIN)/pytest $(PYTEST_ARGS) --cov --cov-branch --cov-report term-missing:skip-covered
 demo: $(VENV)/$(if $(filter-out 0,$(SPARK)),.spark,.run) ## a master, a slave, real messages, kill, freeze, promote; FILE=PATH for other input, KEEP=DIR to keep it, SPARK=1 asks Spark, too
 	$(BIN)/python -m hastore_scenarios.demo.command
-pictures: $(VENV)/.dev ## draw what the README shows anew: docs/pictures
+pictures: $(VENV)/.dev ## draw the README's pictures again: docs/pictures
 	$(BIN)/python -m tests.pictures
-lock: ## write requirements/*.lock anew
+lock: ## write requirements/*.lock again
 	requirements/relock.sh
 ci: ## what CI runs: a clean venv, then make test
 	.ci/run

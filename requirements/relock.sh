@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes the lock files anew from pyproject.toml: exact versions with hashes, no index address.
+# Writes the lock files again from pyproject.toml: exact versions with hashes, no index address.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python3 -m venv build/relock

@@ -11,7 +11,7 @@ from hastore_scenarios.registry import all_scenarios, find
 from hastore_scenarios.runner import WorldKind, run_one, run_scenario
 from hastore_scenarios.story.scenario import Scenario
 
-# Scenarios about partitions: `make test` runs the first three, `make soak` all of them.
+# Scenarios about partitions: `make test` runs the first two, `make soak` all of them.
 NETWORK = (
     "one-way-partition",
     "half-open-link",

@@ -1,7 +1,7 @@
 """Stores with random histories equal a model: puts, rolls, restarts, kills, power cuts, expiry.
 
-Hypothesis generates the history and the queries, and shrinks a failure to a few steps. `make soak`,
-or HYPOTHESIS_PROFILE=nightly, runs thousands of them.
+Hypothesis generates the history and the queries, and shrinks a failure to a few steps. `make soak`
+runs thousands of them.
 """
 
 import pytest
