@@ -71,8 +71,6 @@ class ReputMessageService:
     confirm_offset: Callable[[], int]
     reput_offset: int
     feed: DispatchFeed | None = None  # a master's
-    # Called with the queues that grew, after each pass; they must not block or raise.
-    on_dispatched: list[Callable[[list[ConsumeQueue]], None]] = attrs.field(factory=list)
     # Where the last message begins that was read from the log, or a later known one.
     last_message_offset: int | None = attrs.field(default=None, kw_only=True)
     # A slave's: called with the offset of a bad record and the reason.  It detects and logs log
@@ -83,6 +81,7 @@ class ReputMessageService:
     _disk_fault: str | None = attrs.field(default=None, init=False)
     # Consume queues and index have all records below it.
     committed_offset: int = attrs.field(init=False)
+    _subscribers: list[Callable[[list[ConsumeQueue]], None]] = attrs.field(factory=list, init=False)
     _is_commit_due: bool = attrs.field(default=False, init=False)
     dispatched: MessageRate = attrs.field(factory=MessageRate, init=False)
     skipped: int = attrs.field(default=0, init=False)  # bad records
@@ -95,6 +94,13 @@ class ReputMessageService:
     def __attrs_post_init__(self) -> None:
         """Begin where the last run ended."""
         self.committed_offset = self.reput_offset
+
+    def subscribe(self, notify: Callable[[list[ConsumeQueue]], None]) -> None:
+        """Call ``notify`` after each pass, with the queues that grew; it must not block or raise.
+
+        All are called in the order in which they subscribed.
+        """
+        self._subscribers.append(notify)
 
     def wakeup(self) -> None:
         """Start a pass soon."""
@@ -276,7 +282,7 @@ class ReputMessageService:
             self.committed_offset = self.reput_offset
             self.dispatched_timestamp_ms = self._taken_timestamp_ms
             if grown:
-                for notify in self.on_dispatched:
+                for notify in self._subscribers:
                     notify(grown)
             return
 

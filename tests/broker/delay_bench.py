@@ -113,7 +113,7 @@ class Bench:
         self.service = ScheduleMessageService(
             self.env, self.store, self.config, self.submit, lambda: self.reput.behind
         )
-        self.reput.on_dispatched.append(self.service.on_dispatched)
+        self.reput.subscribe(self.service.on_dispatched)
 
     def submit(self, message):
         """Append a message and answer it as PutMessage does."""

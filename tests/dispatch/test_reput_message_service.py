@@ -305,7 +305,7 @@ async def test_listeners_are_notified_once_a_pass(bench, autojump_clock):
     """They are called after the commit; an idle service neither commits nor calls them."""
     service = bench.service()
     reported = []
-    service.on_dispatched.append(reported.append)
+    service.subscribe(reported.append)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(service.run)
         await trio.sleep(1)
@@ -359,7 +359,7 @@ async def test_queues_are_reported_after_a_failed_index_commit(autojump_clock):
     bench = Bench(open_log(), Queues(), FullIndex(), None)
     service = bench.service()
     reported = []
-    service.on_dispatched.append(reported.extend)
+    service.subscribe(reported.extend)
     bench.put()
     bench.queues.commit_step = iter([["grown"], []]).__next__
     await service.catch_up()
@@ -443,7 +443,7 @@ async def test_other_tasks_run_while_many_queues_are_created():
     bench = many_queues()
     service = bench.service()
     reported, seen = [], [0]
-    service.on_dispatched.append(reported.extend)
+    service.subscribe(reported.extend)
 
     def callback():
         created = sum(1 for queue in bench.queues if queue.max_offset)
@@ -469,7 +469,7 @@ async def test_last_pass_commits_what_a_stop_left_uncommitted(turns):
     bench = many_queues(20)
     service = bench.service()
     reported = []
-    service.on_dispatched.append(reported.extend)
+    service.subscribe(reported.extend)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(service.run)
         for _ in range(turns):
@@ -495,7 +495,7 @@ async def test_long_dispatch_at_start_logs_its_progress(autojump_clock, caplog):
         offsets.append(service.committed_offset)
         autojump_clock.jump(3)
 
-    service.on_dispatched.append(three_seconds_pass)
+    service.subscribe(three_seconds_pass)
     bench.confirmed = 0
     async with trio.open_nursery() as nursery:
         nursery.start_soon(service.run)

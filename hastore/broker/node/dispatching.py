@@ -86,5 +86,5 @@ def make_dispatching(
         checkpoint_flusher=checkpoint_flusher,
         dispatched_timestamp_ms=lambda: reput.dispatched_timestamp_ms,
     )
-    reput.on_dispatched.append(lambda _grown: flush_service.notify_dispatched())
+    reput.subscribe(lambda _grown: flush_service.notify_dispatched())
     return Dispatching(message_store, reput, flush_service, checkpoint_flusher)

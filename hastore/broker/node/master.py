@@ -85,7 +85,7 @@ class Master(RunningNode):
         self.schedule_message_service = ScheduleMessageService(
             env, store, store.config, puts.submit, lambda: reput.behind
         )
-        reput.on_dispatched.append(self.schedule_message_service.on_dispatched)
+        reput.subscribe(self.schedule_message_service.on_dispatched)
 
     @property
     def role(self) -> BrokerRole:
@@ -360,7 +360,7 @@ async def _serve(
                     [client_listener],
                     data_dir=master.config.store.data_dir,
                 )
-                master.reput_message_service.on_dispatched.append(server.on_dispatched)
+                master.reput_message_service.subscribe(server.on_dispatched)
                 await nursery.start(_run_server, server, server_ended)
             _log.info(
                 "master_serving",

@@ -56,7 +56,7 @@ class RunningNode:
 
     @property
     def reput_message_service(self) -> ReputMessageService:
-        """The dispatch; it calls each of ``on_dispatched`` with the queues that grew."""
+        """The dispatch; it calls its subscribers with the queues that grew."""
         return self.dispatching.reput_message_service
 
     @property

@@ -56,7 +56,7 @@ class Slave(RunningNode):
 
     def __attrs_post_init__(self) -> None:
         """Make the expiry, which needs only the other parts."""
-        self.reput_message_service.on_dispatched.append(self._record_age)
+        self.reput_message_service.subscribe(self._record_age)
         self.expiry = make_expiry(
             self.env,
             self.message_store,
@@ -239,7 +239,7 @@ async def _serve(
                     [listener],
                     data_dir=slave.config.store.data_dir,
                 )
-                slave.reput_message_service.on_dispatched.append(server.on_dispatched)
+                slave.reput_message_service.subscribe(server.on_dispatched)
                 await nursery.start(server.run)
             _log.info("slave_serving", master=describe(slave.config.master), at=slave.max_offset)
             task_status.started(slave)
