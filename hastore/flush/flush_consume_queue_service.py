@@ -58,7 +58,6 @@ class FlushConsumeQueueService:
     checkpoint_flusher: CheckpointFlusher | None
     dispatched_timestamp_ms: Callable[[], int]
     failure: Exception | None = attrs.field(default=None, init=False)
-    passes: int = attrs.field(default=0, init=False)  # that synced something
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _one_pass: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _recorded_timestamp_ms: int = attrs.field(default=0, init=False)
@@ -141,7 +140,6 @@ class FlushConsumeQueueService:
                 file.sync()
 
         await self.env.offload.run(sync)
-        self.passes += 1
 
     async def _flush_dirs(self) -> None:
         dirs = self.consume_queues.dirty_dirs()

@@ -116,19 +116,9 @@ class FlushManager:
         return self._commit_log.flushed_offset
 
     @property
-    def flush_passes(self) -> int:
-        """Number of passes that synced something (one fdatasync each, two after a roll)."""
-        return self._flusher.passes
-
-    @property
     def pass_times(self) -> LatencyHistogram:
-        """Durations of these passes."""
+        """Durations of the passes that synced something (one fdatasync each, two after a roll)."""
         return self._flusher.pass_times
-
-    @property
-    def commit_passes(self) -> int:
-        """Number of passes that committed something; 0 without a transient store pool."""
-        return 0 if self._committer is None else self._committer.passes
 
     @property
     def waiting(self) -> int:

@@ -34,7 +34,6 @@ class LogCommitter:
     # Called in the same step in which a write fails, before any other task can acknowledge more.
     on_failed: Callable[[Exception], None] | None = None
     failure: Exception | None = attrs.field(default=None, init=False)
-    passes: int = attrs.field(default=0, init=False)  # that had something to commit
     # Store time of a record up to which all are committed.
     timestamp_ms: int = attrs.field(init=False)
     _one_pass: trio.Lock = attrs.field(factory=trio.Lock, init=False)
@@ -78,7 +77,6 @@ class LogCommitter:
                 self.on_failed(error)
             _log.error("commit_failed", reason=str(error), committed=log.readable_offset)
             raise
-        self.passes += 1
         log.mark_committed(targets)
         if log.readable_offset >= end:
             self.timestamp_ms = timestamp_ms

@@ -42,7 +42,6 @@ class LogFlusher:
     on_failed: Callable[[Exception], None] | None = None
     failure: Exception | None = attrs.field(default=None, init=False)
     pass_times: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)
-    passes: int = attrs.field(default=0, init=False)  # that had something to sync
     _one_pass: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     @property
@@ -81,7 +80,6 @@ class LogFlusher:
                 self.on_failed(error)
             _log.error("flush_failed", reason=str(error), flushed=log.flushed_offset)
             raise
-        self.passes += 1
         self.pass_times.observe(trio.current_time() - began)
         log.mark_flushed(targets)
         if self.checkpoint_flusher is not None:

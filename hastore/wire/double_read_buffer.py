@@ -25,7 +25,7 @@ from typing import final
 class DoubleReadBuffer:
     """Two buffers of ``size`` bytes; ``view`` is the one in use."""
 
-    __slots__ = ("_backup", "dispatch_position", "reallocations", "size", "view", "write_position")
+    __slots__ = ("_backup", "dispatch_position", "size", "view", "write_position")
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -33,7 +33,6 @@ class DoubleReadBuffer:
         self._backup: memoryview | None = None  # allocated when first needed
         self.write_position = 0
         self.dispatch_position = 0
-        self.reallocations = 0
 
     @property
     def unparsed(self) -> int:
@@ -70,4 +69,3 @@ class DoubleReadBuffer:
         self.view, self._backup = backup, self.view
         self.write_position = remaining
         self.dispatch_position = 0
-        self.reallocations += 1

@@ -125,7 +125,7 @@ async def test_puts_during_a_sync_share_the_next_one(running, autojump_clock):
     running.offload.go_on()
     for request in (first, *others):
         assert await request.wait() is OK
-    assert running.manager.flush_passes == 2
+    assert running.manager.pass_times.count == 2
     assert len(running.disk.syncs) == 2
 
 
@@ -313,7 +313,7 @@ async def test_the_timer_syncs_half_a_second_after_an_append(timed, autojump_clo
     assert timed.manager.flushed_offset == 0
     await trio.sleep(0.2)
     assert timed.is_flushed
-    assert timed.manager.flush_passes == 1
+    assert timed.manager.pass_times.count == 1
 
 
 async def test_a_busy_log_is_synced_each_interval(timed, autojump_clock):
@@ -322,7 +322,7 @@ async def test_a_busy_log_is_synced_each_interval(timed, autojump_clock):
         append(timed.log, Message("t", bytes(2000)))
         timed.manager.notify_appended()
         await trio.sleep(0.05)
-    assert 8 <= timed.manager.flush_passes <= 11
+    assert 8 <= timed.manager.pass_times.count <= 11
 
 
 async def test_a_quiet_log_has_no_timer(timed, autojump_clock):
@@ -330,9 +330,9 @@ async def test_a_quiet_log_has_no_timer(timed, autojump_clock):
     append(timed.log)
     timed.manager.notify_appended()
     await trio.sleep(2)
-    passes, syncs = timed.manager.flush_passes, len(timed.disk.syncs)
+    passes, syncs = timed.manager.pass_times.count, len(timed.disk.syncs)
     await trio.sleep(3600)
-    assert (timed.manager.flush_passes, len(timed.disk.syncs)) == (passes, syncs)
+    assert (timed.manager.pass_times.count, len(timed.disk.syncs)) == (passes, syncs)
 
 
 async def test_async_flush_put_does_not_wait(timed, autojump_clock):
