@@ -22,7 +22,6 @@ from hastore.concurrency.service import as_itself
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.flush.append_wake import AppendWake
 from hastore.flush.commit_real_time_service import CommitRealTimeService
-from hastore.flush.flush_disk_watcher import FlushDiskWatcher
 from hastore.flush.flush_real_time_service import FlushRealTimeService
 from hastore.flush.group_commit_service import GroupCommitService
 from hastore.flush.log_committer import LogCommitter
@@ -98,11 +97,12 @@ class FlushManager:
         self._flusher = LogFlusher(
             env, commit_log, timestamp, checkpoint_flusher, on_flushed, on_failed
         )
-        self._watcher = FlushDiskWatcher(config.sync_flush_timeout_ms)
         self._group_commit: GroupCommitService | None = None
         self._real_time: FlushRealTimeService | None = None
         if config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
-            self._group_commit = GroupCommitService(self._flusher, self._watcher, wake)
+            self._group_commit = GroupCommitService(
+                self._flusher, wake, config.sync_flush_timeout_ms
+            )
         else:
             append_wake = None
             if self._committer is None and not config.flush_commit_log_timed:
@@ -123,7 +123,7 @@ class FlushManager:
     @property
     def waiting(self) -> int:
         """Number of puts that wait for the disk."""
-        return len(self._watcher)
+        return 0 if self._group_commit is None else len(self._group_commit.watcher)
 
     # -- puts ------------------------------------------------------------------------------------
 
@@ -136,7 +136,8 @@ class FlushManager:
 
     def fail_all(self, status: PutMessageStatus, reason: str) -> None:
         """Answer every put that waits for the disk."""
-        self._watcher.fail_all(status, reason)
+        if self._group_commit is not None:
+            self._group_commit.watcher.fail_all(status, reason)
 
     # -- serving ---------------------------------------------------------------------------------
 
