@@ -1,32 +1,16 @@
 """Comparing two logs."""
 
-import attrs
 import pytest
 
 from hastore.store.tools.log_diff import COMPARE_SIZE, DiffVerdict, diff_logs
-from tests.support.store.log_builder import FILE_SIZE, LogBuilder, MemoryDisk
-
-
-class TwoDisks:
-    """One Disk that holds two logs in memory, left and right."""
-
-    def __init__(self, left, right):
-        self.sides = {"left": left, "right": right}
-        self.left, self.right = (self.renamed(name) for name in self.sides)
-
-    def renamed(self, name):
-        log = self.sides[name].log
-        files = tuple(attrs.evolve(file, path=f"{name}/{file.name}") for file in log.files)
-        return attrs.evolve(log, files=files, path=name)
-
-    def open_file(self, path, *, writable):
-        name, _, file = path.partition("/")
-        return self.sides[name].open_file(file, writable=writable)
+from hastore.store.tools.log_directory import find_log
+from tests.support.store.log_builder import FILE_SIZE, LogBuilder, disk_with
 
 
 def diff(left, right):
-    disk = TwoDisks(left, right)
-    return diff_logs(disk, disk.left, disk.right)
+    """Compare two logs, each of which is given as its files."""
+    disk = disk_with(left=left, right=right)
+    return diff_logs(disk, find_log(disk, "/left"), find_log(disk, "/right"))
 
 
 def whole(count=60, **options):
@@ -36,7 +20,7 @@ def whole(count=60, **options):
 def test_equal_logs_are_equal():
     """There is no first difference, and neither side lags."""
     builder = whole()
-    report = diff(MemoryDisk(builder), MemoryDisk(builder))
+    report = diff(builder.files(), builder.files())
     assert report.verdict is DiffVerdict.EQUAL
     assert (report.common_from, report.common_to) == (0, builder.end)
     assert (report.behind, report.bytes_behind, report.messages_behind) == (None, 0, 0)
@@ -46,8 +30,8 @@ def test_equal_logs_are_equal():
 def test_zeros_after_the_end_are_ignored():
     """Prepared files and the rest of the last file are not part of either log."""
     builder = whole()
-    longer = MemoryDisk(builder, bytes(builder.data).ljust(9 * FILE_SIZE, b"\0"))
-    assert diff(longer, MemoryDisk(builder)).verdict is DiffVerdict.EQUAL
+    longer = builder.files(bytes(builder.data).ljust(9 * FILE_SIZE, b"\0"))
+    assert diff(longer, builder.files()).verdict is DiffVerdict.EQUAL
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -56,7 +40,7 @@ def test_shorter_log_is_a_prefix(lost, swapped):
     """The report names the shorter side and counts its missing bytes and messages."""
     builder = whole()
     end = builder.offsets[-lost]
-    sides = [MemoryDisk(builder), MemoryDisk(builder, builder.data[:end])]
+    sides = [builder.files(), builder.files(builder.data[:end])]
     if swapped:
         sides.reverse()
     report = diff(*sides)
@@ -73,7 +57,7 @@ def test_torn_tail_is_reported_but_not_compared():
     """A record cut in the middle is not a difference: that side ends before it."""
     builder = whole()
     last = builder.offsets[-1]
-    report = diff(MemoryDisk(builder), MemoryDisk(builder, builder.data[: last + 90]))
+    report = diff(builder.files(), builder.files(builder.data[: last + 90]))
     assert report.verdict is DiffVerdict.PREFIX
     assert report.right.damaged_tail.physic_offset == last
     assert report.messages_behind == 1
@@ -84,7 +68,7 @@ def test_reports_first_differing_byte_and_the_record_on_each_side(at):
     """The damaged side reports its damage, the other side the message at that offset."""
     builder = whole()
     record = builder.offsets[at]
-    report = diff(MemoryDisk(builder), MemoryDisk(builder, builder.flipped(record + 100)))
+    report = diff(builder.files(), builder.files(builder.flipped(record + 100)))
     assert report.verdict is DiffVerdict.DIFFERENT
     assert report.first_difference == record + 100
     left, right = report.left_place, report.right_place
@@ -95,7 +79,7 @@ def test_reports_first_differing_byte_and_the_record_on_each_side(at):
 def test_diverged_logs_differ_at_the_first_message_they_do_not_share():
     """Both logs are intact, so both messages are reported."""
     left, right = whole(20).fill(5, topic="left"), whole(20).fill(9, topic="right")
-    report = diff(MemoryDisk(left), MemoryDisk(right))
+    report = diff(left.files(), right.files())
     assert report.verdict is DiffVerdict.DIFFERENT
     assert (report.left_place.topic, report.right_place.topic) == ("left", "right")
     assert report.left_place.physic_offset == report.right_place.physic_offset == left.offsets[20]
@@ -104,7 +88,7 @@ def test_diverged_logs_differ_at_the_first_message_they_do_not_share():
 def test_difference_in_a_filler_is_found():
     """Fillers are replicated, so their bytes are compared too."""
     builder = whole()
-    report = diff(MemoryDisk(builder), MemoryDisk(builder, builder.flipped(FILE_SIZE - 1)))
+    report = diff(builder.files(), builder.files(builder.flipped(FILE_SIZE - 1)))
     assert report.first_difference == FILE_SIZE - 1
     assert report.left_place.kind == report.right_place.kind == "blank"
 
@@ -115,17 +99,16 @@ def test_finds_a_difference_after_the_first_chunk():
     for _ in range(30):
         builder.add(bytes(100_000))
     at = builder.offsets[17] + 50_001
-    report = diff(MemoryDisk(builder), MemoryDisk(builder, builder.flipped(at)))
+    report = diff(builder.files(), builder.files(builder.flipped(at)))
     assert report.first_difference == at
 
 
 def test_only_the_common_range_is_compared():
     """One side has expired its first file; over the range that both hold, the logs are equal."""
     builder = whole()
-    right = MemoryDisk(builder)
-    del right.files[f"{0:020d}"]
-    right.log = attrs.evolve(right.log, files=right.log.files[1:])
-    report = diff(MemoryDisk(builder), right)
+    right = builder.files()
+    del right[f"{0:020d}"]
+    report = diff(builder.files(), right)
     assert report.verdict is DiffVerdict.EQUAL
     assert (report.common_from, report.common_to) == (FILE_SIZE, builder.end)
 
@@ -134,9 +117,9 @@ def test_only_the_common_range_is_compared():
 def test_missing_file_in_the_middle_is_a_difference(swapped):
     """The logs differ where the gap begins, and only the complete side has a message there."""
     builder = whole()
-    holed = MemoryDisk(builder)
-    holed.log = attrs.evolve(holed.log, files=holed.log.files[:1] + holed.log.files[2:])
-    sides = [MemoryDisk(builder), holed]
+    holed = builder.files()
+    del holed[f"{FILE_SIZE:020d}"]
+    sides = [builder.files(), holed]
     if swapped:
         sides.reverse()
     report = diff(*sides)
@@ -148,7 +131,7 @@ def test_missing_file_in_the_middle_is_a_difference(swapped):
 
 def test_logs_with_different_file_sizes_are_compared_by_offset():
     """They diverge at the first file end of the side with the smaller files."""
-    report = diff(MemoryDisk(whole()), MemoryDisk(whole(file_size=2 * FILE_SIZE)))
+    report = diff(whole().files(), whole(file_size=2 * FILE_SIZE).files())
     assert report.verdict is DiffVerdict.DIFFERENT
     assert report.left_place.kind == "blank"
     assert (report.left.mapped_file_size, report.right.mapped_file_size) == (4096, 8192)
@@ -157,7 +140,7 @@ def test_logs_with_different_file_sizes_are_compared_by_offset():
 def test_empty_log_is_a_prefix_of_any_log():
     """A new slave's directory lags by the whole log."""
     builder = whole(20, min_offset=3 * FILE_SIZE)
-    report = diff(MemoryDisk(LogBuilder()), MemoryDisk(builder))
+    report = diff(LogBuilder().files(), builder.files())
     assert report.verdict is DiffVerdict.PREFIX
     assert report.behind is report.left
     assert (report.messages_behind, report.bytes_behind) == (20, len(builder.data))
@@ -165,5 +148,5 @@ def test_empty_log_is_a_prefix_of_any_log():
 
 def test_logs_without_a_common_offset_are_disjoint():
     """One log ends before the other begins; they are not reported as equal."""
-    report = diff(MemoryDisk(whole(5)), MemoryDisk(whole(5, min_offset=9 * FILE_SIZE)))
+    report = diff(whole(5).files(), whole(5, min_offset=9 * FILE_SIZE).files())
     assert report.verdict is DiffVerdict.DISJOINT

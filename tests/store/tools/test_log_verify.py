@@ -13,14 +13,14 @@ from tests.support.store.log_builder import (
     FILE_SIZE,
     FIRST_MS,
     LogBuilder,
-    MemoryDisk,
     damage_of,
     warnings_of,
 )
 
 
 def verify(builder, data=None):
-    return MemoryDisk(builder, data).verify()
+    disk = builder.on_disk(data)
+    return verify_log(disk, find_log(disk, "/d"))
 
 
 def three_files(**options):

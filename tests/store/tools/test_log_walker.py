@@ -13,12 +13,12 @@ from hastore.store.record.record_check import RecordKind
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_verify import verify_log
 from hastore.store.tools.log_walker import CHUNK_SIZE, LogWalker
-from tests.support.store.log_builder import FILE_SIZE, LogBuilder, MemoryDisk
+from tests.support.store.log_builder import FILE_SIZE, LogBuilder
 
 
 def walk(disk, log=None, **options):
     """Walk a log, check that the results are contiguous, and return them with the log's end."""
-    log = log or disk.log
+    log = log or find_log(disk, "/d")
     walker = LogWalker(disk, log, **options)
     seen = []
     at = None
@@ -44,7 +44,7 @@ def damage(seen):
 def test_walk_visits_every_message_and_filler_in_order(min_offset, check_crc):
     """The walk ends after the last message."""
     builder = LogBuilder(min_offset=min_offset).fill(60)
-    seen, end = walk(MemoryDisk(builder), check_crc=check_crc)
+    seen, end = walk(builder.on_disk(), check_crc=check_crc)
     assert messages(seen) == builder.offsets
     assert [offset for offset, kind in seen if kind is RecordKind.BLANK] == builder.blanks
     assert not damage(seen)
@@ -54,29 +54,29 @@ def test_walk_visits_every_message_and_filler_in_order(min_offset, check_crc):
 def test_prepared_file_of_zeros_is_not_part_of_the_log():
     """A file that is created ahead does not move the log's end."""
     builder = LogBuilder().fill(20)
-    _, end = walk(MemoryDisk(builder, bytes(builder.data).ljust(4 * FILE_SIZE, b"\0")))
+    _, end = walk(builder.on_disk(bytes(builder.data).ljust(4 * FILE_SIZE, b"\0")))
     assert end == builder.end
 
 
 def test_empty_log_ends_where_it_begins():
     """A file of zeros and a directory without files both hold nothing."""
     builder = LogBuilder(min_offset=FILE_SIZE)
-    assert walk(MemoryDisk(builder, bytes(10))) == ([], FILE_SIZE)
-    assert walk(MemoryDisk(builder, b"")) == ([], 0)
+    assert walk(builder.on_disk(bytes(10))) == ([], FILE_SIZE)
+    assert walk(builder.on_disk(b"")) == ([], 0)
 
 
 def test_log_that_ends_with_a_blank_ends_at_the_file_end():
     """A BLANK is part of the log even if no file follows."""
     builder = LogBuilder().fill(3)
     builder.blank(FILE_SIZE - len(builder.data))
-    assert walk(MemoryDisk(builder))[1] == FILE_SIZE
+    assert walk(builder.on_disk())[1] == FILE_SIZE
 
 
 def test_walk_reads_records_larger_than_a_chunk():
     """Small records before, between and after them are found too."""
     builder = LogBuilder(file_size=8 * CHUNK_SIZE).fill(3)
     builder.add(bytes(CHUNK_SIZE)).fill(1).add(bytes(3 * CHUNK_SIZE + 5)).fill(2)
-    seen, _ = walk(MemoryDisk(builder))
+    seen, _ = walk(builder.on_disk())
     assert messages(seen) == builder.offsets
 
 
@@ -85,7 +85,7 @@ def test_records_across_chunk_ends_are_visited_once():
     builder = LogBuilder(file_size=4 * CHUNK_SIZE)
     for size in range(3_000):
         builder.add(bytes(size % 1_777))
-    seen, end = walk(MemoryDisk(builder))
+    seen, end = walk(builder.on_disk())
     assert messages(seen) == builder.offsets
     assert end == builder.end
 
@@ -93,17 +93,9 @@ def test_records_across_chunk_ends_are_visited_once():
 def test_damaged_size_does_not_cause_a_large_read():
     """A damaged size of megabytes costs one chunk of memory."""
     builder = LogBuilder(file_size=8 * CHUNK_SIZE).fill(30)
-    disk = MemoryDisk(builder, builder.flipped(builder.offsets[5] + 1, 0x40))
+    disk = builder.on_disk(builder.flipped(builder.offsets[5] + 1, 0x40))
     asked = []
-    open_file = disk.open_file
-
-    def spying_open(path, *, writable):
-        file = open_file(path, writable=writable)
-        pread = file.pread
-        file.pread = lambda size, position: (asked.append(size), pread(size, position))[1]
-        return file
-
-    disk.open_file = spying_open
+    disk.before("pread", lambda read: asked.append(read.size))
     seen, _ = walk(disk)
     assert damage(seen) == [(builder.offsets[5], RecordKind.BAD_LENGTHS)]
     assert max(asked) <= CHUNK_SIZE + 3
@@ -113,7 +105,7 @@ def test_walk_continues_after_damage():
     """After a record with a wrong size, the next record and all later ones are found."""
     builder = LogBuilder().fill(60)
     bad = builder.offsets[7]
-    seen, end = walk(MemoryDisk(builder, builder.flipped(bad + 2)))
+    seen, end = walk(builder.on_disk(builder.flipped(bad + 2)))
     assert damage(seen) == [(bad, RecordKind.TORN)]
     assert messages(seen) == [offset for offset in builder.offsets if offset != bad]
     assert end == builder.end
@@ -124,7 +116,7 @@ def test_damaged_blank_hides_no_later_file():
     builder = LogBuilder().fill(60)
     blank = builder.blanks[0]
     for position in range(8):
-        seen, _ = walk(MemoryDisk(builder, builder.flipped(blank + position)))
+        seen, _ = walk(builder.on_disk(builder.flipped(blank + position)))
         assert [offset for offset, _ in damage(seen)] == [blank]
         assert messages(seen) == builder.offsets
 
@@ -134,7 +126,7 @@ def test_damaged_last_record_of_a_file_is_the_only_damage():
     builder = LogBuilder().fill(60)
     blank = builder.blanks[0]
     bad = max(offset for offset in builder.offsets if offset < blank)
-    seen, _ = walk(MemoryDisk(builder, builder.flipped(bad)))
+    seen, _ = walk(builder.on_disk(builder.flipped(bad)))
     assert damage(seen) == [(bad, RecordKind.BAD_SIZE)]
     assert (blank, RecordKind.BLANK) in seen
 
@@ -149,7 +141,7 @@ def test_zeros_before_records_are_damage_not_the_end():
     ):
         data = bytearray(builder.data)
         data[start:end] = bytes(end - start)
-        seen, log_end = walk(MemoryDisk(builder, data))
+        seen, log_end = walk(builder.on_disk(data))
         assert damage(seen)[0] == (start, RecordKind.HOLE)
         assert messages(seen) == [o for o in builder.offsets if not start <= o < end]
         assert log_end == builder.end
@@ -160,7 +152,8 @@ def test_torn_tail_reaches_to_its_last_nonzero_byte():
     builder = LogBuilder().fill(10)
     last = builder.offsets[-1]
     torn = builder.data[: last + 150] + bytes(200)
-    walker = LogWalker(MemoryDisk(builder, torn), MemoryDisk(builder, torn).log)
+    disk = builder.on_disk(torn)
+    walker = LogWalker(disk, find_log(disk, "/d"))
     *_, (offset, check) = walker.walk()
     written = len(torn.rstrip(b"\0"))
     assert (offset, offset + check.size) == (last, written)
@@ -170,7 +163,7 @@ def test_torn_tail_reaches_to_its_last_nonzero_byte():
 def test_nonzero_bytes_after_the_end_are_damage():
     """They are reported even if they contain no record."""
     builder = LogBuilder().fill(5)
-    seen, end = walk(MemoryDisk(builder, builder.data + bytes(50) + b"x" + bytes(10)))
+    seen, end = walk(builder.on_disk(builder.data + bytes(50) + b"x" + bytes(10)))
     assert damage(seen) == [(builder.end, RecordKind.HOLE)]
     assert end == builder.end
 
@@ -179,7 +172,7 @@ def test_stale_record_with_another_offset_is_damage():
     """Its stored physical offset shows that it belongs elsewhere."""
     builder = LogBuilder().fill(5)
     stale = LogBuilder(min_offset=FILE_SIZE).fill(2)
-    seen, end = walk(MemoryDisk(builder, builder.data + stale.data))
+    seen, end = walk(builder.on_disk(builder.data + stale.data))
     assert {kind for _, kind in damage(seen)} == {RecordKind.BAD_PHYSIC_OFFSET}
     assert messages(seen) == builder.offsets
     assert end == builder.end
@@ -209,7 +202,7 @@ def test_truncated_file_is_damage(tmp_path):
 def test_walk_from_an_offset_begins_with_the_file_that_holds_it():
     """Earlier files are not read."""
     builder = LogBuilder().fill(100)
-    seen, end = walk(MemoryDisk(builder), from_offset=2 * FILE_SIZE + 1)
+    seen, end = walk(builder.on_disk(), from_offset=2 * FILE_SIZE + 1)
     assert seen[0][0] == 2 * FILE_SIZE
     assert end == builder.end
 
@@ -218,13 +211,13 @@ def test_log_that_is_being_written_is_not_damaged():
     """A record that looks torn is read again; if it is complete by then, it is a message."""
     builder = LogBuilder().fill(12)
     half = builder.offsets[-1] + 60
-    disk = MemoryDisk(builder, builder.data[:half])
-    name = next(iter(disk.files))
+    disk = builder.on_disk(builder.data[:half])
+    (inode,) = disk.inodes.values()
 
-    def finish_the_record():
-        disk.files[name][:] = bytes(builder.data).ljust(FILE_SIZE, b"\0")
+    def finish_the_record(_read):
+        inode.cache[: builder.end] = builder.data
 
-    disk.on_read = finish_the_record
+    disk.after("pread", finish_the_record)
     seen, end = walk(disk)
     assert messages(seen) == builder.offsets
     assert not damage(seen)
@@ -251,7 +244,7 @@ def test_damage_hides_no_record_outside_its_range(data):
             )
             if offset < start + len(rubbish) and start < end
         )
-    found = messages(walk(MemoryDisk(builder, damaged))[0])
+    found = messages(walk(builder.on_disk(damaged))[0])
     assert set(builder.offsets) - touched <= set(found) <= set(builder.offsets)
 
 

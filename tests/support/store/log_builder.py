@@ -1,11 +1,15 @@
 """Builds small logs, record by record, for tests of their readers."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import Any, Self
 
 from hastore.message import StoredMessage
 from hastore.store.record import layout, message_codec
 from hastore.store.record.record_check import body_crc32
-from hastore.store.tools.log_verify import verify_log
+from hastore.store.tools.log_verify import VerifyReport
+from tests.support.env.fake_disk import FakeDisk
 
 FILE_SIZE = 4096
 FIRST_MS = 1_700_000_000_000
@@ -14,20 +18,30 @@ FIRST_MS = 1_700_000_000_000
 class LogBuilder:
     """A log in memory: ``data`` from ``min_offset`` on; ``offsets`` are those of its messages."""
 
-    def __init__(self, *, file_size=FILE_SIZE, min_offset=0, prop_crc=True):
+    def __init__(
+        self, *, file_size: int = FILE_SIZE, min_offset: int = 0, prop_crc: bool = True
+    ) -> None:
         self.file_size = file_size
         self.min_offset = min_offset
         self.prop_crc = prop_crc
         self.data = bytearray()
-        self.offsets = []
-        self.blanks = []
-        self._next = {}
+        self.offsets: list[int] = []
+        self.blanks: list[int] = []
+        self._next: dict[tuple[str, int], int] = {}
 
     @property
-    def end(self):
+    def end(self) -> int:
         return self.min_offset + len(self.data)
 
-    def add(self, body=b"body", *, topic="orders", queue_id=0, key="k", **fields):
+    def add(
+        self,
+        body: bytes = b"body",
+        *,
+        topic: str = "orders",
+        queue_id: int = 0,
+        key: str = "k",
+        **fields: Any,
+    ) -> Self:
         """Append one message; ``fields`` are those of StoredMessage."""
         raw = fields.pop("properties_raw", f"KEYS\x01{key}\x02".encode())
         raw += bytes(layout.PROP_CRC_SIZE * self.prop_crc)
@@ -39,7 +53,7 @@ class LogBuilder:
         if size + 8 > left:
             self.blank(left)
         queue_offset = self._next.get((topic, queue_id), 0)
-        message = {
+        message: dict[str, Any] = {
             "magic": layout.MESSAGE_MAGIC_CODE,
             "body_crc": body_crc32(body),
             "queue_id": queue_id,
@@ -67,90 +81,56 @@ class LogBuilder:
         self.data += record
         return self
 
-    def fill(self, count, **fields):
+    def fill(self, count: int, **fields: Any) -> Self:
         """Append messages of 100-byte bodies with the keys k0, k1, ..."""
         for number in range(count):
             self.add(b"%100d" % number, key=f"k{len(self.offsets)}", **fields)
         return self
 
-    def blank(self, left):
+    def blank(self, left: int) -> None:
         self.blanks.append(self.end)
         self.data += message_codec.encode_blank(left) + bytes(left - 8)
 
-    def write(self, path: Path, *, data=None, end_file=None) -> Path:
-        """Write the files (the last one filled up with zeros); return the store's directory."""
+    def files(self, data: bytes | bytearray | None = None) -> dict[str, bytes]:
+        """Return the files by name, the last one filled up with zeros."""
         data = bytes(self.data if data is None else data)
+        return {
+            f"{self.min_offset + start:020d}": data[start : start + self.file_size].ljust(
+                self.file_size, b"\0"
+            )
+            for start in range(0, len(data), self.file_size)
+        }
+
+    def write(self, path: Path, *, data: bytes | bytearray | None = None) -> Path:
+        """Write the files; return the store's directory."""
         log = path / "commitlog"
         log.mkdir(parents=True)
-        for start in range(0, len(data), self.file_size):
-            name = f"{self.min_offset + start:020d}"
-            (log / name).write_bytes(
-                data[start : start + self.file_size].ljust(self.file_size, b"\0")
-            )
+        for name, content in self.files(data).items():
+            (log / name).write_bytes(content)
         return path
 
-    def flipped(self, offset, flip=0xFF):
+    def on_disk(self, data: bytes | bytearray | None = None) -> FakeDisk:
+        """Return a disk with the log in ``/d``."""
+        return disk_with(d=self.files(data))
+
+    def flipped(self, offset: int, flip: int = 0xFF) -> bytearray:
         """Return the data with one byte changed."""
         data = bytearray(self.data)
         data[offset - self.min_offset] ^= flip
         return data
 
 
-class MemoryDisk:
-    """The part of a Disk that a walk needs, for one log in memory; reads call ``on_read``."""
-
-    def __init__(self, builder, data=None):
-        from hastore.store.tools.log_directory import LogDirectory, LogFile
-
-        data = bytes(builder.data if data is None else data)
-        size = builder.file_size
-        self.files = {
-            f"{builder.min_offset + start:020d}": bytearray(
-                data[start : start + size].ljust(size, b"\0")
-            )
-            for start in range(0, len(data), size)
-        }
-        self.log = LogDirectory(
-            root=None,
-            path="memory",
-            files=tuple(
-                LogFile(path=name, name=name, physic_offset=int(name), size=size)
-                for name in self.files
-            ),
-            strays=(),
-            mapped_file_size=size,
-        )
-        self.on_read = lambda: None
-        self.next_data = lambda _path, position: position  # like a file system without holes
-
-    def open_file(self, path, *, writable):
-        assert not writable
-        return MemoryFile(self, path)
-
-    def verify(self):
-        return verify_log(self, self.log)
+def disk_with(**logs: dict[str, bytes]) -> FakeDisk:
+    """Return a disk with a log in each directory: ``left=files`` is that of ``/left``."""
+    disk = FakeDisk()
+    for root, files in logs.items():
+        disk.make_dirs(f"/{root}/commitlog")
+        for name, data in files.items():
+            disk.put(f"/{root}/commitlog/{name}", data)
+    return disk
 
 
-class MemoryFile:
-    """An open file of a MemoryDisk."""
-
-    def __init__(self, disk, path):
-        self.disk, self.path = disk, path
-        self.size = len(disk.files[path])
-
-    def pread(self, size, position):
-        data = bytes(self.disk.files[self.path][position : position + size])
-        self.disk.on_read()
-        return data
-
-    def next_data(self, position):
-        return self.disk.next_data(self.path, position)
-
-    def close(self):
-        pass
-
-
-def damage_of(report):
+def damage_of(report: VerifyReport) -> list[tuple[str, int, int]]:
     """Return the damage in a report as (kind, offset, next offset)."""
     return [
         (finding.kind, finding.physic_offset, finding.next_offset)
@@ -159,7 +139,7 @@ def damage_of(report):
     ]
 
 
-def warnings_of(report):
+def warnings_of(report: VerifyReport) -> list[tuple[str, int]]:
     """Return the warnings in a report as (kind, offset)."""
     return [
         (finding.kind, finding.physic_offset)
