@@ -8,6 +8,8 @@
 ``open_master`` and ``open_slave`` run a node in this process.  Over the network:
 ``hastore.client.producer.Producer``, ``hastore.client.consumer.Consumer``.
 
+To read the code, begin with ``broker.node.master``.
+
 These invariants hold while a node runs, whatever its disk, its peers and its clients do:
 
 1. The log of a slave that follows is a byte prefix of its master's, from the slave's first byte on.

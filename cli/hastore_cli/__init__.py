@@ -1,1 +1,4 @@
-"""The command line of hastore: click groups, and the only place that prints."""
+"""The command line of hastore: click groups, and the only place that prints.
+
+Begin with ``main``.
+"""

@@ -1,1 +1,4 @@
-"""Clients of a node: producer, consumer and admin, all on ``remoting_client``."""
+"""Clients of a node: producer, consumer and admin, all on ``remoting_client``.
+
+Begin with ``producer``.
+"""

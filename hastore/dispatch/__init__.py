@@ -1,1 +1,4 @@
-"""Dispatch: puts the log's confirmed records into consume queues and index."""
+"""Dispatch: puts the log's confirmed records into consume queues and index.
+
+Begin with ``reput_message_service``.
+"""

@@ -1,1 +1,4 @@
-"""The outside world (disk, wall clock, worker threads, randomness, sendfile) and its real form."""
+"""The outside world (disk, wall clock, worker threads, randomness, sendfile) and its real form.
+
+Begin with ``interface``.
+"""

@@ -1,1 +1,4 @@
-"""Forcing log, consume queues, index and checkpoint to disk; having the next file ready."""
+"""Forcing log, consume queues, index and checkpoint to disk; having the next file ready.
+
+Begin with ``flush_manager``.
+"""

@@ -6,7 +6,8 @@
         log = hastore.pipeline.read(spark, "/data/n1", columns=["topic", "size"])
 
 Needs the extra ``spark`` and Java (17, 21 or 25.0.3), or the extra ``jre``.  The public names
-are imported on first use (``names``).
+are imported on first use (``names``).  To read the code, begin with ``source``
+(tables) and ``verify`` (a job).
 """
 
 from __future__ import annotations

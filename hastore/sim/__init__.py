@@ -2,5 +2,6 @@
 
     seams -> guards -> disk, network -> host (an Env) -> cluster -> faults, oracle -> simulation
 
-Same seed and commit, same run: in any process, under any PYTHONHASHSEED.
+Same seed and commit, same run: in any process, under any PYTHONHASHSEED.  Begin with
+``simulation``.
 """

@@ -10,5 +10,5 @@
         assert [message.body for message in new.consume("orders")] == [b"hello"]
 
 pytest finds the plugin (``pytest_hastore.plugin``) as soon as hastore is installed; without pytest,
-use ``hastore.testing.cluster``.
+use ``hastore.testing.cluster``.  To read the code, begin with ``node``.
 """

@@ -1,1 +1,4 @@
-"""Bytes to values and back, without I/O: HA frames, remoting commands and what they carry."""
+"""Bytes to values and back, without I/O: HA frames, remoting commands and what they carry.
+
+Begin with ``ha_frames`` and ``remoting_command``.
+"""

@@ -3,6 +3,8 @@
 A story imports everything it needs from here::
 
     from hastore_scenarios import LinkMode, PutMessageStatus, World, scenario
+
+To read the code, begin with ``runner``.
 """
 
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus, SlaveStart

@@ -1,5 +1,6 @@
 """The documents match the code: their examples run, their tables are complete."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from hastore_cli import main
 from hastore_cli.lab import sim_commands
 from tests.patience import PROCESS_WITHIN_S
 from tests.tidy.folder_tree import PAGE, page_with_tree
-from tests.tidy.test_tidy import REPO_ROOT
+from tests.tidy.test_tidy import REPO_ROOT, files
 
 
 def blocks(document: str, language: str) -> list[str]:
@@ -23,6 +24,21 @@ def blocks(document: str, language: str) -> list[str]:
 def test_the_architecture_page_has_the_tree_of_folders() -> None:
     """Every folder of the packages is there, with the first sentence of its docstring."""
     assert PAGE.read_text() == page_with_tree(), "python -m tests.tidy.folder_tree writes it"
+
+
+def test_each_folder_says_where_to_begin() -> None:
+    """The docstring of each `__init__.py` says "begin with" and the name of a module inside."""
+    lost = []
+    for file in files():
+        name = str(file.relative_to(REPO_ROOT))
+        if file.name != "__init__.py" or not name.startswith(("cli/", "hastore/", "scenarios/")):
+            continue
+        docstring = ast.get_docstring(ast.parse(file.read_text())) or ""
+        first = re.findall(r"[Bb]egin\s+with\s+``([\w.]+)``", docstring)
+        place = file.parent / first[0].replace(".", "/") if first else None
+        if place is None or not (place.is_dir() or place.with_suffix(".py").is_file()):
+            lost.append(name)
+    assert not lost
 
 
 def test_the_architecture_page_names_existing_modules() -> None:

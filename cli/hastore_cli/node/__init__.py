@@ -1,1 +1,4 @@
-"""``hastore master`` and ``hastore slave``, and connections to running nodes."""
+"""``hastore master`` and ``hastore slave``, and connections to running nodes.
+
+Begin with ``commands`` and ``runner``.
+"""

@@ -1,1 +1,1 @@
-"""Delayed messages."""
+"""Delayed messages.  Begin with ``schedule_message_service``."""

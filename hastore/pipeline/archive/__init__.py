@@ -1,1 +1,4 @@
-"""The jobs ``archive`` and ``restore``: segments of a log as Parquet, and back."""
+"""The jobs ``archive`` and ``restore``: segments of a log as Parquet, and back.
+
+Begin with ``job``.
+"""

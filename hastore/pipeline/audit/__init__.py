@@ -1,1 +1,1 @@
-"""The job ``audit``: replicas compared with their master."""
+"""The job ``audit``: replicas compared with their master.  Begin with ``job``."""

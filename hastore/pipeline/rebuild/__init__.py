@@ -1,1 +1,1 @@
-"""The job ``rebuild``: consume queues and index from the log."""
+"""The job ``rebuild``: consume queues and index from the log.  Begin with ``job``."""

@@ -1,1 +1,1 @@
-"""The job ``rpo``: what became of each put of a history."""
+"""The job ``rpo``: what became of each put of a history.  Begin with ``job``."""

@@ -1,1 +1,1 @@
-"""The job ``verify``: a log, its consume queues and its index."""
+"""The job ``verify``: a log, its consume queues and its index.  Begin with ``job``."""
