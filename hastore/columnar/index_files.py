@@ -6,6 +6,7 @@ entry can be found.  A whole file is in memory at once (420 MB at most).
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -87,8 +88,7 @@ def find_index_files(disk: Disk, store: str, root: str) -> list[IndexFileName]:
 
 def read_entries(disk: Disk, file: IndexFileName, layout: IndexLayout) -> Iterator[pa.RecordBatch]:
     """Yield the entries of a file of the layout's size, then its faults.  Raises DiskError."""
-    disk_file = disk.open_file(file.path, writable=False)
-    try:
+    with contextlib.closing(disk.open_file(file.path, writable=False)) as disk_file:
         header = unpack_header(disk_file.pread(HEADER_SIZE, 0))
         if not layout.holds(header):
             text = f"{file.name} has an impossible header: {tuple(header)}"
@@ -102,8 +102,6 @@ def read_entries(disk: Disk, file: IndexFileName, layout: IndexLayout) -> Iterat
         faults = list(_faults(disk_file, file.name, header, layout, entries, is_open=file.is_open))
         if faults:
             yield _fault_batch(file, faults[:_FAULTS_MAX])
-    finally:
-        disk_file.close()
 
 
 def _entry_batch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -98,8 +99,7 @@ def find_unit_files(disk: Disk, store: str, root: str, size_wanted: int) -> Unit
 
 def read_units(disk: Disk, file: UnitFile) -> Iterator[pa.RecordBatch]:
     """Yield the units of a file.  Raises DiskError."""
-    disk_file = disk.open_file(file.path, writable=False)
-    try:
+    with contextlib.closing(disk.open_file(file.path, writable=False)) as disk_file:
         position = 0
         while position < file.size:
             position = disk_file.next_data(position)
@@ -112,8 +112,6 @@ def read_units(disk: Disk, file: UnitFile) -> Iterator[pa.RecordBatch]:
             if len(written):
                 yield _batch(file, (file.start + position) // UNIT_SIZE + written, units[written])
             position += len(units) * UNIT_SIZE
-    finally:
-        disk_file.close()
 
 
 def _batch(file: UnitFile, numbers: Array, units: Array) -> pa.RecordBatch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from typing import TYPE_CHECKING, Final
 
@@ -27,8 +28,7 @@ def digest_and_end(
 ) -> tuple[str, int]:
     """Return the same, and the position after the last byte that is not 0."""
     found, end = hashlib.sha256(), 0
-    file = disk.open_file(path, writable=False)
-    try:
+    with contextlib.closing(disk.open_file(path, writable=False)) as file:
         for position in range(0, size, _READ_SIZE):
             wanted = min(_READ_SIZE, size - position)
             data = file.pread(wanted, position)
@@ -43,6 +43,4 @@ def digest_and_end(
             used = len(data.rstrip(b"\0"))
             end = position + used if used else end
             found.update(data)
-    finally:
-        file.close()
     return found.hexdigest(), end

@@ -14,6 +14,7 @@ A node reads the manifest too if files may expire only once they are archived.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
@@ -73,11 +74,8 @@ def read_manifest(disk: Disk, archive: str) -> dict[str, ArchivedSegment] | None
     if not disk.exists(path):
         return None
     # Of any size: it may list years of segments, each with a file for every topic.
-    file = disk.open_file(path, writable=False)
-    try:
+    with contextlib.closing(disk.open_file(path, writable=False)) as file:
         data = file.pread(file.size, 0)
-    finally:
-        file.close()
     return parse_manifest(data, path)
 
 

@@ -10,6 +10,7 @@ Read-only.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -126,16 +127,13 @@ def _pop_unfinished(
         is_whole = last.size == first_size or int(last.name) % first_size != 0
     if is_whole:
         return None
-    disk_file = disk.open_file(f"{path}/{last.name}", writable=False)
-    try:
+    with contextlib.closing(disk.open_file(f"{path}/{last.name}", writable=False)) as disk_file:
         position = 0
         while (position := disk_file.next_data(position)) < last.size:
             data = disk_file.pread(min(1024 * 1024, last.size - position), position)
             if not data or data.count(0) != len(data):
                 return None
             position += len(data)
-    finally:
-        disk_file.close()
     return files.pop()
 
 

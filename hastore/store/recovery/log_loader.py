@@ -36,7 +36,7 @@ from hastore.store.recovery.trim import Range, TrimmedTail
 from hastore.trace import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from hastore.env.interface import Disk, DiskFile, Env
     from hastore.store.log.mapped_file_queue import MappedFileQueue
@@ -170,15 +170,9 @@ class LogLoader:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _reading(self, file_from_offset: int) -> Iterator[DiskFile]:
-        disk_file = self._disk.open_file(
-            f"{self._path}/{file_name(file_from_offset)}", writable=False
-        )
-        try:
-            yield disk_file
-        finally:
-            disk_file.close()
+    def _reading(self, file_from_offset: int) -> contextlib.closing[DiskFile]:
+        path = f"{self._path}/{file_name(file_from_offset)}"
+        return contextlib.closing(self._disk.open_file(path, writable=False))
 
     def _read(self, found: LogFiles, physic_offset: int, size: int) -> bytes:
         position = physic_offset % found.file_size

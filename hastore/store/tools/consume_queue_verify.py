@@ -11,6 +11,7 @@ While a node runs, or after a kill, the last records may have no units yet; else
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, final
 
@@ -256,11 +257,8 @@ class ConsumeQueueVerification:
             low, high = max(begin, file.start), min(end, file.start + self._file_size)
             if low < high:
                 path = f"{self._root}/{queue.name}/{file.start:020d}"
-                disk_file = self._disk.open_file(path, writable=False)
-                try:
+                with contextlib.closing(self._disk.open_file(path, writable=False)) as disk_file:
                     found = disk_file.pread(high - low, low - file.start)
-                finally:
-                    disk_file.close()
                 data[low - begin : low - begin + len(found)] = found
         return bytes(data)
 

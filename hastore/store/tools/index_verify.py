@@ -11,6 +11,7 @@ record would make all entries after it dangle, too.  Memory: one file's slots.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from array import array
 from typing import TYPE_CHECKING, Final, NamedTuple, final
@@ -237,16 +238,14 @@ class IndexVerification:
     def _read_files(self, names: list[str]) -> Iterator[_Found]:
         """Yield all entries, checking each file's own structure on the way."""
         for name in names:
-            disk_file = self._disk.open_file(f"{self._path}/{name}", writable=False)
-            try:
+            path = f"{self._path}/{name}"
+            with contextlib.closing(self._disk.open_file(path, writable=False)) as disk_file:
                 header = unpack_header(disk_file.pread(HEADER_SIZE, 0))
                 if self._layout.holds(header):
                     yield from self._read_file(disk_file, name, header)
                 else:
                     detail = f"{name} has an impossible header: {tuple(header)}"
                     self._add(Severity.DAMAGE, "index-header", 0, detail)
-            finally:
-                disk_file.close()
 
     def _read_file(self, disk_file: DiskFile, name: str, header: IndexHeader) -> Iterator[_Found]:
         slot_count = self._layout.slot_count

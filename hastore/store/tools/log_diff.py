@@ -12,6 +12,7 @@ after an end was found are ignored.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from typing import TYPE_CHECKING, Final, final
 
@@ -150,12 +151,9 @@ def read_side(disk: Disk, log: LogDirectory) -> LogSide:
 def _last_written_file(disk: Disk, log: LogDirectory) -> int:
     """Return the start of the last file that does not begin with zeros."""
     for file in reversed(log.files):
-        disk_file = disk.open_file(file.path, writable=False)
-        try:
+        with contextlib.closing(disk.open_file(file.path, writable=False)) as disk_file:
             if any(disk_file.pread(8, 0)):
                 return file.physic_offset
-        finally:
-            disk_file.close()
     return 0
 
 

@@ -29,6 +29,7 @@ dispatched log.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import TYPE_CHECKING, Final, assert_never
 
@@ -140,11 +141,9 @@ def _old_bytes(disk: Disk, plan: RepairPlan) -> Iterator[tuple[int, bytes]]:
     def read(base: int, physic_offset: int, size: int) -> bytes:
         if file_name(base) not in there:
             return b""
-        disk_file = tolerant.open_file(f"{plan.log_path}/{file_name(base)}", writable=False)
-        try:
+        path = f"{plan.log_path}/{file_name(base)}"
+        with contextlib.closing(tolerant.open_file(path, writable=False)) as disk_file:
             return disk_file.pread(size, physic_offset - base)
-        finally:
-            disk_file.close()
 
     for part in plan.parts:
         base = part.start - part.start % plan.file_size
@@ -172,18 +171,12 @@ def _resize(disk: Disk, path: str, file_size: int) -> None:
     """Replace a file by one of the proper size."""
     new_path = f"{path}{_NEW_SUFFIX}"
     disk.remove(new_path)
-    new = disk.create_file(new_path, file_size)
-    try:
-        old = TolerantDisk(disk).open_file(path, writable=False)
-        try:
+    with contextlib.closing(disk.create_file(new_path, file_size)) as new:
+        with contextlib.closing(TolerantDisk(disk).open_file(path, writable=False)) as old:
             for position in range(0, min(old.size, file_size), _PIECE_SIZE):
                 size = min(_PIECE_SIZE, old.size - position, file_size - position)
                 new.pwrite(old.pread(size, position), position)
-        finally:
-            old.close()
         new.sync()
-    finally:
-        new.close()
     disk.rename(new_path, path)
 
 
@@ -198,12 +191,12 @@ def _write(
     base = part.start - part.start % plan.file_size
     path = f"{plan.log_path}/{file_name(base)}"
     if disk.exists(path):
-        disk_file: DiskFile = disk.open_file(path, writable=True)
+        opened = disk.open_file(path, writable=True)
     elif part.action is RepairAction.CUT:
         return  # the checkpoint no longer covers it
     else:
-        disk_file = disk.create_file(path, plan.file_size)
-    try:
+        opened = disk.create_file(path, plan.file_size)
+    with contextlib.closing(opened) as disk_file:
         for edge in (part.start, part.stop - 1):
             _rewrite_sector(disk, disk_file, edge - base)
         if part.action is RepairAction.CUT:
@@ -217,18 +210,14 @@ def _write(
                     on_progress(len(data))
             assert position == part.stop - base
         disk_file.sync()
-    finally:
-        disk_file.close()
 
 
 def _rewrite_sector(disk: Disk, disk_file: DiskFile, position: int) -> None:
     """Write a whole sector, because a part of an unreadable one cannot be written either."""
     start = position - position % _SECTOR_SIZE
-    tolerant = TolerantDisk(disk).open_file(disk_file.path, writable=False)
-    try:
-        disk_file.pwrite(tolerant.pread(_SECTOR_SIZE, start), start)
-    finally:
-        tolerant.close()
+    tolerant = TolerantDisk(disk)
+    with contextlib.closing(tolerant.open_file(disk_file.path, writable=False)) as readable:
+        disk_file.pwrite(readable.pread(_SECTOR_SIZE, start), start)
 
 
 def _new_bytes(plan: RepairPlan, part: RepairPart, source: RepairSource | None) -> Iterator[bytes]:
@@ -263,12 +252,10 @@ def _blank_units(disk: Disk, data_dir: str, lost: Sequence[Range]) -> int:
         path = f"{root}/{queue.topic}/{queue.queue_id}"
         is_last = True
         for file in reversed(queue.files):
-            disk_file = disk.open_sparse_file(f"{path}/{file.start:020d}", found.file_size)
-            try:
+            opened = disk.open_sparse_file(f"{path}/{file.start:020d}", found.file_size)
+            with contextlib.closing(opened) as disk_file:
                 hits, holds_units = _blank_file(disk_file, lost, is_last=is_last)
                 first_offset, first_size, _ = UNIT.unpack(disk_file.pread(UNIT_SIZE, 0))
-            finally:
-                disk_file.close()
             count += hits
             is_last = is_last and not holds_units
             if 0 < first_size < BLANK_SIZE and first_offset < lost[0].start:

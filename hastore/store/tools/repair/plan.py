@@ -12,6 +12,7 @@ so that a bad sector is damage like any other, and writing may repair it.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections import Counter
 from typing import TYPE_CHECKING, Final, cast, final
@@ -338,9 +339,6 @@ class _Planner:
         for file in self.clipped.files:
             if file.physic_offset <= physic_offset < file.next_offset:
                 size = min(size, file.next_offset - physic_offset)
-                disk_file = disk.open_file(file.path, writable=False)
-                try:
+                with contextlib.closing(disk.open_file(file.path, writable=False)) as disk_file:
                     return disk_file.pread(size, physic_offset - file.physic_offset)
-                finally:
-                    disk_file.close()
         return b""

@@ -6,6 +6,7 @@ range's end; ``check_context`` that the copy equals this log on both sides of th
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 from hastore.errors import LogDamagedError
@@ -58,12 +59,9 @@ class DirectorySource:
             )
             if file is None:
                 raise _not_there(self.name, offset)
-            disk_file = self._disk.open_file(file.path, writable=False)
-            try:
+            with contextlib.closing(self._disk.open_file(file.path, writable=False)) as disk_file:
                 position = offset - file.physic_offset
                 piece = disk_file.pread(min(size - len(data), file.size - position), position)
-            finally:
-                disk_file.close()
             if not piece:
                 raise _not_there(self.name, offset)
             data += piece
