@@ -15,6 +15,7 @@ would begin at 0 again.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
@@ -148,17 +149,15 @@ def copy_queue(disk: Disk, old: QueueFiles, root: str, new_root: str, file_size:
     disk.make_dirs(new_path)
     for file in old.files:
         name = file_name(file.start)
-        source = disk.open_file(f"{root}/{path}/{name}", writable=False)
-        target = disk.open_sparse_file(f"{new_path}/{name}", file_size)
-        try:
+        with (
+            contextlib.closing(disk.open_file(f"{root}/{path}/{name}", writable=False)) as source,
+            contextlib.closing(disk.open_sparse_file(f"{new_path}/{name}", file_size)) as target,
+        ):
             for position in range(0, file_size, _COPY_SIZE):
                 data = source.pread(min(_COPY_SIZE, file_size - position), position)
                 if data.count(0) != len(data):
                     target.pwrite(data, position)
             target.sync()
-        finally:
-            source.close()
-            target.close()
     disk.sync_dir(new_path)
 
 
@@ -289,14 +288,7 @@ class _Rebuild:
     def _flush(self) -> None:
         """Force everything to disk, which frees the memory of full index files."""
         if self._queues is not None:
-            while files := self._queues.dirty_files():
-                for file in files:
-                    file.sync()
-                self._queues.mark_flushed(files)
-            paths = self._queues.dirty_dirs()
-            for path in paths:
-                self._disk.sync_dir(path)
-            self._queues.mark_dirs_flushed(paths)
+            self._queues.settle()
         if self._index is not None:
             flushes = self._index.dirty_files()
             for flush in flushes:
