@@ -19,29 +19,11 @@ from hastore.store.record.delay_levels import DelayLevels
 from hastore.store.record.delay_message import to_schedule
 from hastore.store.record.message_codec import decode
 from hastore.store.record.record_check import RecordError
-from tests.support.env.fake_disk import START_MS, FakeDisk
-from tests.support.env.fake_env import FakeClock, fake_env
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import TrioClock, fake_env
 from tests.support.store.open_log import all_bytes, append, flush, open_log
 
 LEVELS = "1s 5s 10s"
-
-
-@attrs.define(slots=False)
-class TrioClock:
-    """A wall clock that follows trio's clock until a test sets it."""
-
-    set_by_ms: int = 0
-    asked: int = 0
-
-    def now_ms(self):
-        self.asked += 1
-        return START_MS + self.set_by_ms + round(trio.current_time() * 1000)
-
-    def now_s(self):
-        return self.now_ms() / 1000
-
-    def local_name(self, ms):
-        return FakeClock().local_name(ms)
 
 
 @attrs.define(slots=False)

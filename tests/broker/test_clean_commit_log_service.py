@@ -11,9 +11,8 @@ from hastore.config import StoreConfig
 from hastore.errors import DiskError
 from hastore.store.archive.manifest import ArchivedSegment, manifest_text
 from hastore.store.log.cleaning import Hold, Reason
-from tests.broker.delay_bench import TrioClock
 from tests.support.env.fake_disk import START_MS, FakeDisk
-from tests.support.env.fake_env import fake_env
+from tests.support.env.fake_env import TrioClock, fake_env
 from tests.support.store.open_log import FILE_SIZE, append, flush, open_log
 
 HOUR_MS = 3_600_000
@@ -39,7 +38,7 @@ class Bench:
             append(self.log, body=bytes(1000))
         flush(self.log)
         self.disk.set_modified_ms(self.paths()[:FILES], START_MS - 72 * HOUR_MS)
-        self.clock.set_by_ms = AT_FOUR_MS
+        self.clock.off_by_ms = AT_FOUR_MS
         self.service = CleanCommitLogService(
             env=self.env,
             config=self.config,
@@ -91,7 +90,7 @@ async def test_the_first_run_is_a_minute_after_the_start_then_every_ten_seconds(
 async def test_nothing_is_removed_at_another_hour_if_there_is_room(autojump_clock):
     """Files expire at four o'clock only; here it is five."""
     bench = Bench()
-    bench.clock.set_by_ms += HOUR_MS
+    bench.clock.off_by_ms += HOUR_MS
     assert await bench.service.clean() == 0
     assert bench.service.last_decision.stopped_because is Reason.NOT_THE_HOUR
 
@@ -236,7 +235,7 @@ async def test_nothing_is_removed_if_the_disk_cannot_be_checked(autojump_clock, 
 
     bench.disk.fail(broken, DiskError("cannot look: Input/output error", path="/d"))
     if broken == "used_ratio":
-        bench.clock.set_by_ms += HOUR_MS
+        bench.clock.off_by_ms += HOUR_MS
     assert await bench.service.clean() == 0
     assert bench.log.min_offset == 0
 

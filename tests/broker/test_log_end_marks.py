@@ -8,26 +8,8 @@ import hastore
 from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.status import BrokerRole
-from tests.support.env.fake_env import FakeOffload
+from tests.support.env.fake_env import FakeOffload, TrioClock
 from tests.support.nodes.harness import master_config
-
-START_MS = 1_700_000_000_000
-
-
-class SetClock:
-    """A wall clock that follows trio's clock and can be set."""
-
-    def __init__(self):
-        self.off_by_ms = START_MS - trio.current_time() * 1000
-
-    def now_s(self):
-        return trio.current_time() + self.off_by_ms / 1000
-
-    def now_ms(self):
-        return round(trio.current_time() * 1000 + self.off_by_ms)
-
-    def local_name(self, ms):
-        return str(ms)
 
 
 @pytest.mark.parametrize("set_back_s", [0, 3_600])
@@ -36,7 +18,7 @@ async def test_lag_in_seconds_is_right_after_the_clock_is_set_back(
     tmp_path, autojump_clock, set_back_s, burst
 ):
     """Store timestamps stand still meanwhile; both a trickle and bursts are marked."""
-    clock = SetClock()
+    clock = TrioClock()
     env = attrs.evolve(real_env(), offload=FakeOffload(), wall_clock=clock)
     config = master_config(tmp_path, role=BrokerRole.ASYNC_MASTER)
     async with hastore.open_master(config, env=env) as master:

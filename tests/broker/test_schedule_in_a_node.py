@@ -9,8 +9,7 @@ from hastore.message import Message
 from hastore.status import BrokerRole
 from hastore.store.record.message_codec import decode
 from hastore.store.record.message_filter import TagFilter
-from tests.broker.delay_bench import TrioClock
-from tests.support.env.fake_env import FakeOffload
+from tests.support.env.fake_env import FakeOffload, TrioClock
 from tests.support.nodes.harness import master_config, slave_config
 from tests.support.waiting import eventually
 

@@ -76,8 +76,33 @@ class FakeClock:
 
     def local_name(self, ms: int) -> str:
         """Return a time as a name, on a machine in UTC."""
-        seconds, rest = divmod(ms, 1000)
-        return f"{time.strftime('%Y%m%d%H%M%S', time.gmtime(seconds))}{rest:03d}"
+        return _utc_name(ms)
+
+
+@attrs.define(eq=False)
+class TrioClock:
+    """A wall clock that follows trio's clock and that a test sets by ``off_by_ms``."""
+
+    off_by_ms: int = 0
+    reads: int = 0  # how often a program has read it
+
+    def now_s(self) -> float:
+        """Return the time in s."""
+        return self.now_ms() / 1000
+
+    def now_ms(self) -> int:
+        """Return the time in ms."""
+        self.reads += 1
+        return START_MS + self.off_by_ms + round(trio.current_time() * 1000)
+
+    def local_name(self, ms: int) -> str:
+        """Return a time as a name, on a machine in UTC."""
+        return _utc_name(ms)
+
+
+def _utc_name(ms: int) -> str:
+    seconds, rest = divmod(ms, 1000)
+    return f"{time.strftime('%Y%m%d%H%M%S', time.gmtime(seconds))}{rest:03d}"
 
 
 @attrs.define(eq=False)
