@@ -70,7 +70,7 @@ def records(log):
 
 
 @attrs.define(eq=False, slots=False)
-class Bench:
+class DeliveryRun:
     """One run of a node; ``again`` starts the next one on the disk that a kill leaves."""
 
     disk: FakeDisk = attrs.field(factory=FakeDisk)
@@ -131,6 +131,6 @@ class Bench:
             nursery.cancel_scope.cancel()
 
     def again(self, disk=None):
-        """Return a new bench on ``disk``, or on the disk that a kill leaves now."""
+        """Return a new run on ``disk``, or on the disk that a kill leaves now."""
         self.log.close(clean=False)
-        return Bench(disk or self.disk.kill(), self.clock)
+        return DeliveryRun(disk or self.disk.kill(), self.clock)
