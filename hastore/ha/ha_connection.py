@@ -22,7 +22,6 @@ from hastore.errors import (
     ProtocolError,
 )
 from hastore.ha.flow_monitor import FlowMonitor
-from hastore.ha.slave_appender import FIRST_OFFSET_MIN, OVERLAP_SIZE
 from hastore.ha.slave_progress import LogBounds, SlaveProgress
 from hastore.ha.write_socket_service import WriteSocketService
 from hastore.status import HAConnectionState
@@ -36,6 +35,8 @@ from hastore.store.record.layout import (
 )
 from hastore.trace import logger
 from hastore.wire.ha_frames import (
+    FIRST_OFFSET_MIN,
+    OVERLAP_SIZE,
     REPORT,
     REPORT_DIVERGED,
     REPORT_FROM_LAST_FILE,
@@ -218,7 +219,7 @@ class HAConnection:
     async def _check_beginning(self) -> None:
         """Set ``note`` if the first report lies inside one of our records."""
         first_report = self.progress.first_report
-        if first_report is not None and first_report > REPORT_FROM_LAST_FILE:
+        if first_report is not None and first_report >= FIRST_OFFSET_MIN:
             try:
                 self.note = await check_beginning(self.env, self.commit_log, first_report)
             except DiskError as error:

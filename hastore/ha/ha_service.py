@@ -34,7 +34,7 @@ from hastore.ha.slave_progress import expired
 from hastore.status import HAConnectionState, PutMessageStatus
 from hastore.store.log.cleaning import Hold
 from hastore.trace import logger
-from hastore.wire.ha_frames import REPORT_FROM_LAST_FILE
+from hastore.wire.ha_frames import FIRST_OFFSET_MIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -253,7 +253,7 @@ class HAService:
         if not log.min_offset <= offset <= log.max_offset:
             return  # SlaveProgress refuses it
         end = connection.end_at_connect
-        if end < offset and offset > REPORT_FROM_LAST_FILE:
+        if end < offset and offset >= FIRST_OFFSET_MIN:
             when = f"when it connected this master's log ended at {end}"
         else:
             refused = self.refused_slaves.find(connection.address[0], offset)

@@ -22,10 +22,10 @@ import trio
 from hastore.concurrency.tcp import connect, describe, tune
 from hastore.errors import LogDamagedError, ProtocolError, UnreachableError
 from hastore.wire.ha_frames import (
+    FIRST_OFFSET_MIN,
     HEADER,
     HEADER_SIZE,
     REPORT_FROM_EARLIEST,
-    REPORT_FROM_LAST_FILE,
     check_header,
     encode_report,
 )
@@ -75,7 +75,7 @@ class _Frames:
         self._next_offset = start
         # The smallest offsets are requests in a first report.  Asked for its earliest byte, a
         # hastore master begins at 0, a RocketMQ master at 1; byte 0 of a log is always 0.
-        self._is_near_zero = start <= REPORT_FROM_LAST_FILE
+        self._is_near_zero = start < FIRST_OFFSET_MIN
         self._first_report = REPORT_FROM_EARLIEST if self._is_near_zero else start
         self._report_at = -math.inf
         self._buffer = bytearray()

@@ -47,7 +47,7 @@ from hastore.concurrency.peers import peer_key
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError, ProtocolError
 from hastore.trace import logger
-from hastore.wire.ha_frames import REPORT_FROM_LAST_FILE
+from hastore.wire.ha_frames import FIRST_OFFSET_MIN
 from hastore.wire.liberal_json import loads_object
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _take(table: RefusedSlaves, row: Any) -> bool:
     if any(type(number) is not int or not 0 <= number <= _OFFSET_MAX for number in numbers):
         return False
     offset, master_end, time_ms = numbers
-    if master_end >= offset or offset <= REPORT_FROM_LAST_FILE:
+    if master_end >= offset or offset < FIRST_OFFSET_MIN:
         return False
     refused = RefusedSlave(
         address=row["address"], offset=offset, master_end=master_end, time_ms=time_ms

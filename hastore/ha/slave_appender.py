@@ -14,7 +14,7 @@ compared with the master's on this link.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
 
 import attrs
 
@@ -28,6 +28,7 @@ from hastore.ha.file_size_watch import (
 )
 from hastore.store.record.layout import BLANK_SIZE_MIN
 from hastore.trace import logger
+from hastore.wire.ha_frames import FIRST_OFFSET_MIN, OVERLAP_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
     from hastore.flush.flush_manager import FlushManager
     from hastore.store.commit_log import CommitLog
-
-OVERLAP_SIZE: Final = 4096
-FIRST_OFFSET_MIN: Final = 3  # a first report of 0, 1 or 2 is a new slave's request
 
 _log = logger("ha")
 

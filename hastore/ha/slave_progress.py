@@ -29,6 +29,7 @@ import attrs
 from hastore.errors import DivergedError, ExpiredError, IllegalReportError
 from hastore.status import HAConnectionState, SlaveStart
 from hastore.wire.ha_frames import (
+    FIRST_OFFSET_MIN,
     REPORT_DIVERGED,
     REPORT_FROM_EARLIEST,
     REPORT_FROM_LAST_FILE,
@@ -211,7 +212,7 @@ class SlaveProgress:
         if offset < 0:
             msg = f"first report {offset} is negative"
             raise IllegalReportError(msg, reported_offset=offset, max_offset=log.max_offset)
-        if offset > log.max_offset and offset > REPORT_FROM_LAST_FILE:
+        if offset > log.max_offset and offset >= FIRST_OFFSET_MIN:
             msg = (
                 f"slave asks for bytes from {offset} on, {offset - log.max_offset} bytes beyond"
                 f" this master's end {log.max_offset}: not the same log"

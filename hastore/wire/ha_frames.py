@@ -35,6 +35,9 @@ REPORT_NEW_SLAVE: Final = 0  # RocketMQ's new slave
 REPORT_FROM_EARLIEST: Final = 1  # a stock master sends from byte 1 on; byte 0 is always 0
 REPORT_DIVERGED: Final = -1  # "our logs differ": a slave's last report; stock masters ignore it
 REPORT_FROM_LAST_FILE: Final = 2  # for hastore masters; a stock master is asked again with 0
+FIRST_OFFSET_MIN: Final = 3  # the least offset that a slave reports as its own
+# A slave with a log begins this much before its end, or earlier, to compare what it has.
+OVERLAP_SIZE: Final = 4096
 
 _OFFSET_MAX: Final = (1 << 63) - 1
 _WRONG_PEER_HINT: Final = (
