@@ -13,6 +13,7 @@ from typing import Any
 import trio
 
 from hastore.errors import ListenError, UnreachableError
+from hastore.quantities import format_address
 
 _ACCEPT_BACKLOG = 128
 # accept(2): network errors of one peer, after which accept is to be tried again.
@@ -29,10 +30,7 @@ _EXHAUSTED_PAUSE_S = 0.1
 
 def describe(address: tuple[str, int] | None) -> str:
     """Return ``host:port``, ``[host]:port`` for IPv6, or ``-`` for None."""
-    if address is None:
-        return "-"
-    host, port = address[0], address[1]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return "-" if address is None else format_address(address)
 
 
 async def _resolve(address: tuple[str, int]) -> list[tuple[int, Any]]:

@@ -31,7 +31,7 @@ from hastore.store.record.layout import (
     BLANK_SIZE_MIN,
     MESSAGE_MAGICS,
     SIZE_AND_MAGIC,
-    head_struct,
+    SIZE_AND_OFFSET,
 )
 from hastore.trace import logger
 from hastore.wire.ha_frames import (
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from hastore.config import HAConfig
     from hastore.env.interface import Env
     from hastore.store.commit_log import CommitLog
+
+_RECEIVE_SIZE_MAX: Final = 64 * 1024
 
 _log = logger("ha")
 
@@ -255,12 +257,6 @@ class HAConnection:
                 writer.request_heartbeat()
 
 
-_HEAD: Final = head_struct("size", "magic", "stored_offset")
-
-
-_RECEIVE_SIZE_MAX: Final = 64 * 1024
-
-
 @final
 @attrs.define(eq=False)
 class ReadSocketService:
@@ -341,15 +337,15 @@ def starts_record(log: CommitLog, offset: int) -> bool:
     """
     if offset == log.readable_offset:
         return True
-    data = log.read(offset, _HEAD.size)
+    data = log.read(offset, SIZE_AND_OFFSET.size)
     if len(data) < BLANK_SIZE_MIN:
         return False
     size, magic = SIZE_AND_MAGIC.unpack_from(data)
     if magic == BLANK_MAGIC_CODE:
         return bool(size == log.file_size - offset % log.file_size)
-    if magic not in MESSAGE_MAGICS or len(data) < _HEAD.size:
+    if magic not in MESSAGE_MAGICS or len(data) < SIZE_AND_OFFSET.size:
         return False
-    return bool(_HEAD.unpack(data)[2] == offset)
+    return bool(SIZE_AND_OFFSET.unpack(data)[1] == offset)
 
 
 def slave_may_begin(log: CommitLog, offset: int) -> bool:

@@ -46,6 +46,7 @@ import trio
 from hastore.concurrency.peers import peer_key
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError, ProtocolError
+from hastore.store.json_file import TORN_SUFFIX
 from hastore.trace import logger
 from hastore.wire.ha_frames import FIRST_OFFSET_MIN
 from hastore.wire.liberal_json import loads_object
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
     from hastore.env.interface import Disk, Env
 
+FILE_NAME: Final = "refused_slaves.json"
 SCHEMA: Final = "hastore.refused-slaves/1"
 PER_PEER_MAX: Final = 32  # a peer: an IPv4 address, or the /64 of an IPv6 address
 REFUSALS_MAX: Final = 1_024
@@ -62,6 +64,8 @@ REFUSALS_MAX: Final = 1_024
 # further ahead than that.
 AHEAD_MAX: Final = 1 << 56
 _OFFSET_MAX: Final = (1 << 63) - 1
+
+_log = logger("ha")
 
 
 class RefusalOutcome(enum.Enum):
@@ -180,12 +184,6 @@ def one_spelling(address: str) -> str:
     except ValueError:
         return address
     return str(parsed.ipv4_mapped or parsed)
-
-
-FILE_NAME: Final = "refused_slaves.json"
-TORN_SUFFIX: Final = ".torn"
-
-_log = logger("ha")
 
 
 @final
