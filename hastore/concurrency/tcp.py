@@ -125,6 +125,12 @@ def tune(sock: trio.socket.SocketType) -> None:
         sock.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
 
 
+async def send_all(sock: trio.socket.SocketType, data: bytes, flags: int = 0) -> None:
+    """Send every byte.  Raises OSError."""
+    while data:
+        data = data[await sock.send(data, flags) :]
+
+
 def bound_address(sock: trio.socket.SocketType) -> tuple[str, int]:
     """Return a socket's own address."""
     name = sock.getsockname()

@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any, Final, final
 import attrs
 import trio
 
-from hastore.concurrency.tcp import connect, describe, tune
+from hastore.concurrency.tcp import connect, describe, send_all, tune
 from hastore.config import MAPPED_FILE_SIZE_MAX, MAPPED_FILE_SIZE_MIN
 from hastore.errors import FileSizeMismatchError, ProtocolError, UnreachableError, WrongPortError
 from hastore.status import BrokerRole
+from hastore.topic import DEFAULT_TOPIC
 from hastore.trace import logger
 from hastore.wire import liberal_json
 from hastore.wire.frame_reader import FrameReader, encode_command
@@ -48,7 +49,6 @@ _RECEIVE_SIZE: Final = 64 * 1024
 _PORT_MAX: Final = 65_535
 _DIGITS_MAX: Final = 19  # of a Java long
 _PADDING: Final = b"\xff" * 16  # at least one whole report of -1, however the frame is aligned
-_ANY_TOPIC: Final = "TBW102"  # every broker has it; a name server answers either way
 _QUESTIONS: Final = (
     RequestCode.GET_BROKER_HA_STATUS,
     RequestCode.GET_BROKER_RUNTIME_INFO,
@@ -99,7 +99,7 @@ async def ask_client_port(address: tuple[str, int]) -> ClientPort | None:
         await connect(address, ASK_TIMEOUT_S) as sock,
     ):
         tune(sock)
-        await _send(sock, questions())
+        await send_all(sock, questions())
         reader = FrameReader(_ANSWER_SIZE_MAX)
         while len(answers) < len(_QUESTIONS) and (data := await sock.recv(_RECEIVE_SIZE)):
             reader.feed(data)
@@ -109,17 +109,11 @@ async def ask_client_port(address: tuple[str, int]) -> ClientPort | None:
     return read_answers(answers)
 
 
-async def _send(sock: trio.socket.SocketType, data: bytes) -> None:
-    while data:
-        data = data[await sock.send(data) :]
-
-
 def questions() -> bytes:
     """Return the bytes of all requests; each one's opaque is its code."""
+    fields = {"topic": DEFAULT_TOPIC}  # every broker has it; a name server answers either way
     return b"".join(
-        encode_command(
-            RemotingCommand(code=code, opaque=code, ext_fields={"topic": _ANY_TOPIC}, body=_PADDING)
-        )
+        encode_command(RemotingCommand(code=code, opaque=code, ext_fields=fields, body=_PADDING))
         for code in _QUESTIONS
     )
 

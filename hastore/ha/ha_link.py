@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from hastore.concurrency.latency_histogram import LatencyHistogram
+from hastore.concurrency.tcp import send_all
 from hastore.ha.flow_monitor import FlowMonitor
 from hastore.wire.ha_frames import REPORT_DIVERGED, encode_report
 
@@ -89,8 +90,7 @@ class HALink:
             while self._outgoing:
                 data = bytes(self._outgoing)
                 self._outgoing.clear()
-                while data:
-                    data = data[await sock.send(data) :]
+                await send_all(sock, data)
         finally:
             self._is_sending = False
         self.last_write_time = trio.current_time()

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.concurrency.tcp import send_all
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.ha.slave_progress import expired
 from hastore.wire.ha_frames import HEADER, HEADER_SIZE
@@ -111,13 +112,13 @@ class WriteSocketService:
             next_offset = progress.next_transfer_from_where
             if self._unsent:
                 data, self._unsent = self._unsent, b""
-                await self._send_all(data)
+                await send_all(self.sock, data)
             elif next_offset is not None and next_offset < commit_log.readable_offset:
                 await self._transfer(next_offset)
             elif self._heartbeat_due:
                 self._heartbeat_due = False
                 if next_offset is not None:
-                    await self._send_all(HEADER.pack(next_offset, 0))
+                    await send_all(self.sock, HEADER.pack(next_offset, 0))
                     self.last_write_time = trio.current_time()
             else:
                 self._is_idle = True
@@ -140,7 +141,7 @@ class WriteSocketService:
             await self._send_from_map(file, next_offset, position, size)
         else:
             with file.held():
-                await self._send_all(HEADER.pack(next_offset, size), more=True)
+                await send_all(self.sock, HEADER.pack(next_offset, size), trio.socket.MSG_MORE)
                 await self.env.send_file(self.sock, file.disk_file, position, size)
         self._record_sent(began, size)
 
@@ -174,15 +175,9 @@ class WriteSocketService:
         with file.view[position : position + size] as body:
             sent = await self.sock.sendmsg([header, body])
             if sent < HEADER_SIZE:
-                await self._send_all(header[sent:], more=True)
+                await send_all(self.sock, header[sent:], trio.socket.MSG_MORE)
                 sent = HEADER_SIZE
             sent -= HEADER_SIZE
             while sent < size:
                 with body[sent:] as rest:
                     sent += await self.sock.send(rest)
-
-    async def _send_all(self, data: bytes, *, more: bool = False) -> None:
-        flags = trio.socket.MSG_MORE if more else 0
-        while data:
-            sent = await self.sock.send(data, flags)
-            data = data[sent:]

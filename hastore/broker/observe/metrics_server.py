@@ -30,7 +30,7 @@ from hastore.broker.observe.health import health
 from hastore.concurrency.peers import PeerCount, PeerLog
 from hastore.concurrency.port_limits import Activity, Occupant, PortLimits
 from hastore.concurrency.service import as_itself
-from hastore.concurrency.tcp import accept, bound_address, describe, open_listener, tune
+from hastore.concurrency.tcp import accept, bound_address, describe, open_listener, send_all, tune
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -266,8 +266,7 @@ class _HttpConnection:
             data += connection.send(kinds.Data(data=answer.content)) or b""
         data += connection.send(kinds.EndOfMessage()) or b""
         with trio.move_on_after(REQUEST_TIMEOUT_S) as scope:
-            while data:
-                data = data[await self.sock.send(data) :]
+            await send_all(self.sock, data)
         if scope.cancelled_caught:
             raise OSError("the peer did not take the answer in time")
 
