@@ -295,8 +295,9 @@ class CommitLog(LogTail):
 
     def _refuse(self, status: AppendMessageStatus) -> AppendMessageResult:
         end = self.max_offset
-        host = b"" if self._encoder is None else self._encoder.store_host_bytes
-        return AppendMessageResult(status, end, end, 0, 0, self._store_timestamp_ms, host)
+        return AppendMessageResult(
+            status, end, end, 0, 0, self._store_timestamp_ms, self._store_host_bytes
+        )
 
     # -- a slave's appends -----------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ import attrs
 from hastore.errors import ProtocolError
 from hastore.wire import liberal_json
 from hastore.wire.pull_message import EXPRESSION_SIZE_MAX, EXPRESSION_TAG
-from hastore.wire.remoting_command import check_text, integer_field, required_text_field, text_field
+from hastore.wire.remoting_command import check_text, integer_field, name_field, text_field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 HEARTBEAT_SIZE_MAX: Final = 1024 * 1024
 GROUPS_MAX: Final = 256  # of one client
 SUBSCRIPTIONS_MAX: Final = 4_096  # of one client
-NAME_SIZE_MAX: Final = 255  # characters of a client id, a group or a topic
 
 
 class ConsumeType(enum.Enum):
@@ -141,9 +140,9 @@ def read_heartbeat(body: bytes) -> HeartbeatData:
         consumers = tuple(_consumer(row) for row in _rows(data, "consumerDataSet", GROUPS_MAX))
         producers = _rows(data, "producerDataSet", GROUPS_MAX)
         heartbeat = HeartbeatData(
-            client_id=_name(data, "clientID"),
+            client_id=name_field(data, "clientID"),
             consumers=consumers,
-            producer_groups=tuple(_name(row, "groupName") for row in producers),
+            producer_groups=tuple(name_field(row, "groupName") for row in producers),
         )
     except ProtocolError as error:
         msg = f"the heartbeat: {str(error).replace('ext field', 'field')}"
@@ -157,7 +156,7 @@ def read_heartbeat(body: bytes) -> HeartbeatData:
 
 def _consumer(row: Mapping[str, Any]) -> ConsumerData:
     return ConsumerData(
-        group=_name(row, "groupName"),
+        group=name_field(row, "groupName"),
         consume_type=_enum(ConsumeType, row, "consumeType", ConsumeType.PASSIVELY),
         message_model=_enum(MessageModel, row, "messageModel", MessageModel.CLUSTERING),
         consume_from_where=_enum(
@@ -176,20 +175,11 @@ def _subscription(row: Mapping[str, Any]) -> Subscription:
         raise ProtocolError(msg)
     check_text("a subscription", expression)
     return Subscription(
-        topic=_name(row, "topic"),
+        topic=name_field(row, "topic"),
         expression=expression,
         version=integer_field(row, "subVersion", 0, bits=64),
         expression_type=text_field(row, "expressionType") or EXPRESSION_TAG,
     )
-
-
-def _name(row: Mapping[str, Any], field: str) -> str:
-    name = required_text_field(row, field)
-    if not 0 < len(name) <= NAME_SIZE_MAX:
-        msg = f"ext field {field} has {len(name)} characters, not 1 to {NAME_SIZE_MAX}"
-        raise ProtocolError(msg)
-    check_text(field, name)
-    return name
 
 
 def _rows(data: Mapping[str, Any], field: str, count_max: int) -> list[dict[str, Any]]:

@@ -7,15 +7,12 @@ stored record; this module is the client protocol's and has no limits.)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from hastore.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-NAME_VALUE_SEPARATOR: Final = "\x01"
-PROPERTY_SEPARATOR: Final = "\x02"
 
 
 def read_properties(text: str) -> dict[str, str]:

@@ -29,6 +29,7 @@ from hastore.wire.remoting_codes import (
     SerializeType,
 )
 from hastore.wire.remoting_command import (
+    NAME_SIZE_MAX,
     RemotingCommand,
     check_text,
     frame_head,
@@ -47,7 +48,6 @@ FLAG_SUBSCRIPTION: Final = 4
 
 EXPRESSION_TAG: Final = "TAG"
 EXPRESSION_SIZE_MAX: Final = 4_096  # characters of a tag expression
-NAME_SIZE_MAX: Final = 255  # characters of a group or a topic
 MASTER_ID: Final = 0
 
 

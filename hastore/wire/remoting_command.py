@@ -39,6 +39,7 @@ FRAME_PREFIX: Final = struct.Struct("!II")  # frame size, header word
 FRAME_SIZE_FIELD: Final = 4  # the frame size does not count itself
 # The widest legal header: 32 767 bytes of properties, each byte six in JSON (\u0001), and the rest.
 HEADER_SIZE_MAX: Final = 1024 * 1024
+NAME_SIZE_MAX: Final = 255  # characters of a client id, a group or a topic
 _HEADER_WORD_SIZE: Final = 4
 
 
@@ -157,6 +158,16 @@ def required_text_field(fields: Mapping[str, Any], name: str) -> str:
     if value is None:
         msg = f"ext field {name} is missing"
         raise ProtocolError(msg)
+    return value
+
+
+def name_field(fields: Mapping[str, Any], name: str) -> str:
+    """Return a client id, a group or a topic.  Raises ProtocolError for no such name."""
+    value = required_text_field(fields, name)
+    if not 0 < len(value) <= NAME_SIZE_MAX:
+        msg = f"ext field {name} has {len(value)} characters, not 1 to {NAME_SIZE_MAX}"
+        raise ProtocolError(msg)
+    check_text(name, value)
     return value
 
 

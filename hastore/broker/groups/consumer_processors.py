@@ -17,7 +17,7 @@ Source: RocketMQ 4.9.8 ``ClientManageProcessor``, ``ConsumerManageProcessor``,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Final, final
 
 import attrs
 import trio
@@ -29,19 +29,16 @@ from hastore.status import BrokerRole
 from hastore.topic import RETRY_TOPIC_PREFIX
 from hastore.wire import liberal_json
 from hastore.wire.config_tables import QUEUE_NUMS_MAX
-from hastore.wire.heartbeat_data import NAME_SIZE_MAX, read_heartbeat
+from hastore.wire.heartbeat_data import read_heartbeat
 from hastore.wire.remoting_codes import ResponseCode
 from hastore.wire.remoting_command import (
-    check_text,
     integer_field,
     json_response,
-    required_text_field,
+    name_field,
     text_field,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hastore.broker.groups.broker_data import BrokerData
     from hastore.broker.groups.consumer_manager import ConsumerManager
     from hastore.broker.reply import ClientConnection
@@ -92,7 +89,7 @@ class ConsumerProcessors:
 
     def client_ids(self, request: RemotingCommand) -> RemotingCommand:
         """Return the client ids of a group's members."""
-        group = _name(request.ext_fields, "consumerGroup")
+        group = name_field(request.ext_fields, "consumerGroup")
         client_ids = self.consumers.client_ids(group)
         if not client_ids:
             msg = f"no consumer for group {group}"
@@ -101,7 +98,7 @@ class ConsumerProcessors:
 
     def connections(self, request: RemotingCommand) -> RemotingCommand:
         """Return a group's members with their connections and subscriptions."""
-        group = _name(request.ext_fields, "consumerGroup")
+        group = name_field(request.ext_fields, "consumerGroup")
         connections = self.consumers.connections(group)
         if connections is None:
             msg = f"no consumer of group {group} is online"
@@ -113,7 +110,7 @@ class ConsumerProcessors:
     def query_offset(self, request: RemotingCommand) -> RemotingCommand:
         """Return the offset that a group has committed, or 0 if it should begin there."""
         fields = request.ext_fields
-        group, topic = _name(fields, "consumerGroup"), _name(fields, "topic")
+        group, topic = name_field(fields, "consumerGroup"), name_field(fields, "topic")
         queue_id = integer_field(fields, "queueId")
         offset = self.data.offsets.query(group, topic, queue_id)
         if offset is None:
@@ -137,7 +134,7 @@ class ConsumerProcessors:
     def update_offset(self, request: RemotingCommand) -> RemotingCommand:
         """Commit a group's offset; -1 (the C++ client's "none yet") changes nothing."""
         fields = request.ext_fields
-        group, topic = _name(fields, "consumerGroup"), _name(fields, "topic")
+        group, topic = name_field(fields, "consumerGroup"), name_field(fields, "topic")
         queue_id = integer_field(fields, "queueId")
         offset = integer_field(fields, "commitOffset", bits=64)
         if self.data.topics.find(topic) is None:
@@ -167,15 +164,6 @@ class ConsumerProcessors:
         return request.response(ResponseCode.SUCCESS)
 
 
-def _name(fields: Mapping[str, Any], field: str) -> str:
-    name = required_text_field(fields, field)
-    if not 0 < len(name) <= NAME_SIZE_MAX:
-        msg = f"ext field {field} has {len(name)} characters; it must have 1 to {NAME_SIZE_MAX}"
-        raise ProtocolError(msg)
-    check_text(field, name)
-    return name
-
-
 def _read_lock_request(body: bytes) -> tuple[str, str, list[MessageQueue]]:
     data = liberal_json.loads_object(body, "the lock request")
     rows = data.get("mqSet") or []
@@ -188,10 +176,10 @@ def _read_lock_request(body: bytes) -> tuple[str, str, list[MessageQueue]]:
     queues = []
     for row in rows:
         queue = MessageQueue(
-            _name(row, "topic"), _name(row, "brokerName"), integer_field(row, "queueId")
+            name_field(row, "topic"), name_field(row, "brokerName"), integer_field(row, "queueId")
         )
         if not 0 <= queue.queue_id < QUEUE_NUMS_MAX:
             msg = f"queueId {queue.queue_id} of a lock request is not in 0 to {QUEUE_NUMS_MAX - 1}"
             raise ProtocolError(msg)
         queues.append(queue)
-    return _name(data, "consumerGroup"), _name(data, "clientId"), queues
+    return name_field(data, "consumerGroup"), name_field(data, "clientId"), queues

@@ -14,7 +14,7 @@ import ipaddress
 import struct
 from typing import TYPE_CHECKING, Final
 
-from hastore.message import StoredMessage
+from hastore.message import PROPERTY_INNER_NUM, StoredMessage
 from hastore.store.record.layout import (
     BLANK_MAGIC_CODE,
     BLANK_SIZE_MIN,
@@ -42,7 +42,6 @@ from hastore.store.record.record_check import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_PROPERTY_INNER_NUM: Final = "INNER_NUM"
 _INNER_NUM_DIGITS_MAX: Final = 5
 _BORN_HOST_NAMES_MAX: Final = 4_096
 
@@ -118,7 +117,7 @@ def inner_batch_count(raw_properties: bytes) -> int:
 
     A client wrote the text: anything else is read as 1.
     """
-    text = decode_properties(raw_properties).get(_PROPERTY_INNER_NUM, "")
+    text = decode_properties(raw_properties).get(PROPERTY_INNER_NUM, "")
     is_count = text.isascii() and text.isdecimal() and len(text) <= _INNER_NUM_DIGITS_MAX
     return max(int(text), 1) if is_count else 1
 
