@@ -1,17 +1,13 @@
 """The fixture that runs a command in the test process."""
 
+import functools
+
 import pytest
 
-from hastore_cli.main import main
+from tests.support.commands.in_process import run_command
 
 
 @pytest.fixture
 def run(capsysbinary):
     """A function that runs a command and returns its exit code, stdout and stderr."""
-
-    def call(*arguments):
-        code = main([str(argument) for argument in arguments])
-        captured = capsysbinary.readouterr()
-        return code, captured.out.decode(), captured.err.decode()
-
-    return call
+    return functools.partial(run_command, capsysbinary)

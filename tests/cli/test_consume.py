@@ -1,5 +1,6 @@
 """``hastore consume`` against a live node: starting points, groups, formats and exit codes."""
 
+import functools
 import json
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 from hastore_cli.consume.run import ConsumeStart, StartKind, parse_start
 from hastore_cli.main import main
 from tests.cli.live_node import master_with, produce
+from tests.support.commands.in_process import run_command
 from tests.support.commands.running import (
     WITHIN_S,
     command,
@@ -38,13 +40,7 @@ def master(tmp_path_factory):
 @pytest.fixture
 def consume(master, capsysbinary):
     """A function that runs `consume` and returns its exit code, stdout and stderr."""
-
-    def call(*arguments):
-        code = main(["consume", "--addr", master.address, *map(str, arguments)])
-        captured = capsysbinary.readouterr()
-        return code, captured.out.decode(), captured.err.decode()
-
-    return call
+    return functools.partial(run_command, capsysbinary, "consume", "--addr", master.address)
 
 
 BODIES = ("-F", r"%s\n")

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from hastore_cli.main import main
 from tests.cli.live_node import master_with, produce
+from tests.support.commands.in_process import run_command
 from tests.support.commands.running import (
     WITHIN_S,
     command,
@@ -33,15 +33,9 @@ def master(tmp_path_factory):
 
 
 @pytest.fixture
-def run(master, capsys):
+def run(master, capsysbinary):
     """A function that runs a command on the node and returns its exit code, stdout and stderr."""
-
-    def call(*arguments):
-        code = main([*map(str, arguments), "--addr", master.address])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
+    return lambda *arguments: run_command(capsysbinary, *arguments, "--addr", master.address)
 
 
 def as_json(run, *arguments, code=0):

@@ -1,4 +1,4 @@
-"""One Spark session for the whole run; starting one takes longer than most tests.
+"""A small store, and one Spark session for the whole run: its start takes longer than most tests.
 
 A module that uses it is marked ``pytest.mark.xdist_group("spark")``, so that all of them run in
 one worker.
@@ -9,6 +9,7 @@ import importlib.util
 import pytest
 
 from hastore.errors import ConfigError
+from tests.support.store.log_builder import LogBuilder
 
 # Short queries gain nothing from the second compiler, from threads that collect garbage, from
 # compiled plans and expressions, or from plans that are changed after each stage.  With one
@@ -43,3 +44,9 @@ def spark():
         pytest.skip(f"{error}: {error.hint}")
     with spark_session("local[2]", TEST_CONF) as session:
         yield session
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Write an undamaged store of 30 messages."""
+    return LogBuilder().fill(30).write(tmp_path / "whole")

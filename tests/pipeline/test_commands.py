@@ -1,5 +1,6 @@
 """`hastore pipeline …` as a user runs it: most tests share a session, two start a process."""
 
+import functools
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from hastore.pipeline.spark.table_file import write_table
 from hastore_cli.main import main
 from tests.patience import PROCESS_WITHIN_S
 from tests.pipeline.conftest import TEST_CONF
+from tests.support.commands.in_process import run_command
 from tests.support.commands.running import environment, is_one_line_with_a_next_step
 from tests.support.store.log_builder import LogBuilder
 
@@ -27,19 +29,7 @@ pytestmark = pytest.mark.xdist_group("spark")
 @pytest.fixture
 def run(spark, capsysbinary):
     """Run a command in the tests' process and session; return exit code, stdout and stderr."""
-
-    def call(*arguments):
-        code = main([str(argument) for argument in arguments])
-        captured = capsysbinary.readouterr()
-        return code, captured.out.decode(), captured.err.decode()
-
-    return call
-
-
-@pytest.fixture
-def store(tmp_path):
-    """Write an undamaged store of 30 messages."""
-    return LogBuilder().fill(30).write(tmp_path / "whole")
+    return functools.partial(run_command, capsysbinary)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """`hastore pipeline run report|export|import` as a user runs them."""
 
 import datetime as dt
+import functools
 import json
 import time
 
@@ -9,7 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("matplotlib")
 
-from hastore_cli.main import main
+from tests.support.commands.in_process import run_command
 from tests.support.commands.running import is_one_line_with_a_next_step
 from tests.support.store.log_builder import FIRST_MS, LogBuilder
 
@@ -18,20 +19,8 @@ pytestmark = pytest.mark.xdist_group("spark")
 
 @pytest.fixture
 def run(capsysbinary):
-    """Run a command in this process; return exit code, stdout and stderr."""
-
-    def call(*arguments):
-        code = main(["pipeline", "run", *map(str, arguments)])
-        captured = capsysbinary.readouterr()
-        return code, captured.out.decode(), captured.err.decode()
-
-    return call
-
-
-@pytest.fixture
-def store(tmp_path):
-    """Write an undamaged store of 30 messages."""
-    return LogBuilder().fill(30).write(tmp_path / "whole")
+    """Run a job's command in this process; return exit code, stdout and stderr."""
+    return functools.partial(run_command, capsysbinary, "pipeline", "run")
 
 
 def test_export_applies_filters_and_prints_the_count(run, spark, store, tmp_path):

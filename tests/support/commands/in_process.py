@@ -1,6 +1,7 @@
 """Nodes and commands in one process: the real code on real sockets, without subprocesses.
 
-A command runs in a thread beside the nodes' event loop, as `hastore …` would in its own process.
+``call`` runs a command in a thread beside the nodes' event loop, as `hastore …` would run in its
+own process; ``run_command`` runs one in a test without an event loop.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 import hastore
@@ -21,6 +23,7 @@ from hastore.status import BrokerRole
 from hastore_cli.main import main
 from tests.support.waiting import eventually
 
+Outcome = tuple[int, str, str]  # exit code, stdout, stderr
 LOOPBACK = ("127.0.0.1", 0)
 QUICK = HAConfig(
     ha_reconnect_backoff_min_ms=10, ha_reconnect_backoff_max_ms=50, slave_timeout_ms=300
@@ -81,8 +84,15 @@ def at(node: Master | Slave) -> str:
     return f"{host}:{port}"
 
 
-async def call(*arguments: object) -> tuple[int, str, str]:
-    """Run a command; return exit code, stdout and stderr."""
+def run_command(capsysbinary: pytest.CaptureFixture[bytes], *arguments: object) -> Outcome:
+    """Run a command in this thread; return exit code, stdout and stderr."""
+    code = main([str(argument) for argument in arguments])
+    captured = capsysbinary.readouterr()
+    return code, captured.out.decode(), captured.err.decode()
+
+
+async def call(*arguments: object) -> Outcome:
+    """Run a command in a thread; return exit code, stdout and stderr."""
     out, err = io.StringIO(), io.StringIO()
 
     def run() -> int:
