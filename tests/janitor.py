@@ -26,7 +26,8 @@ from pathlib import Path
 
 import pytest
 
-REPO_ROOT = Path(__file__).resolve().parents[1]
+from tests.support.repository import REPO_ROOT
+
 RUN_VARIABLE = "TEST_RUN_OF_HASTORE"
 _CGROUPS = Path("/sys/fs/cgroup/memory")
 _ROUNDS_MAX = 200

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-REPO_ROOT = Path(__file__).resolve().parents[1]
+from tests.support.repository import REPO_ROOT
 
 # As in this project: a warning is an error, and so is pluggy's warning about a hook that raises.
 _SETTINGS = "[pytest]\nfilterwarnings = error\n"

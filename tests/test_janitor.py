@@ -11,9 +11,8 @@ import pytest
 
 from tests.janitor import RUN_VARIABLE
 from tests.patience import PROCESS_WITHIN_S
+from tests.support.repository import REPO_ROOT
 from tests.support.waiting import wait_until
-
-REPO_ROOT = Path(__file__).resolve().parents[1]
 
 # A test that leaves a process in a separate session, a mount and a network namespace.
 _TEST = """

@@ -25,7 +25,7 @@ from hastore_cli.settings.config_file import (
 )
 from hastore_cli.settings.kinds import format_value, parse_value
 from hastore_cli.settings.settings import PLACES, SECTIONS, SETTINGS, default_text, setting_at
-from tests.support.commands.running import REPO_ROOT
+from tests.support.repository import REPO_ROOT
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ from hastore_cli.app.logging_setup import (
     sentence_of,
     set_up_logging,
 )
-from tests.support.commands.running import REPO_ROOT
+from tests.support.repository import REPO_ROOT
 
 LEVELS = ("info", "warning", "error", "exception")
 # Events about peers: `PeerLog` adds the peer's name to the pairs of its `note`.

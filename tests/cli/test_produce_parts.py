@@ -22,7 +22,7 @@ from hastore_cli.produce.source import (
     read_ahead,
 )
 from hastore_cli.produce.tally import EXIT_CODES, LatencySketch, SendTally
-from tests.support.commands.running import REPO_ROOT
+from tests.support.repository import REPO_ROOT
 
 
 async def bodies_of(source) -> list[bytes]:

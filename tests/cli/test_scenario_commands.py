@@ -8,7 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from hastore_cli.main import main, root
-from tests.support.commands.running import REPO_ROOT, hastore, is_one_line_with_a_next_step
+from tests.support.commands.running import hastore, is_one_line_with_a_next_step
+from tests.support.repository import REPO_ROOT
 
 STORY = '''
 from hastore_scenarios.story.scenario import scenario

@@ -25,7 +25,8 @@ import trio
 from hastore.client.producer import Producer
 from hastore.message import Message
 from tests.hostile.besiegers import SIEGES
-from tests.support.commands.running import REPO_ROOT, environment, node
+from tests.support.commands.running import environment, node
+from tests.support.repository import REPO_ROOT
 
 ROUNDS = 3
 BODY = bytes(1024)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-REPO_ROOT = Path(__file__).resolve().parents[2]
+from tests.support.repository import REPO_ROOT
+
 OURS = {"hastore", "hastore_cli", "hastore_scenarios", "pyspark_hastore", "pytest_hastore"}
 BIN = Path(sys.executable).parent
 # One worker builds the wheel once for all tests.

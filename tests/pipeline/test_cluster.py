@@ -20,9 +20,9 @@ from hastore.pipeline.spark.java_home import find_java_home
 from tests.patience import PROCESS_WITHIN_S
 from tests.pipeline.damaged_stores import Damager, copy_store
 from tests.pipeline.rpo_worlds import RpoWorld
+from tests.support.repository import REPO_ROOT
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3_600), pytest.mark.xdist_group("spark")]
-REPO_ROOT = Path(__file__).resolve().parents[2]
 READY_WITHIN_S = PROCESS_WITHIN_S
 LOG4J = """
 rootLogger.level = info

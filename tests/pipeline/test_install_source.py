@@ -5,13 +5,11 @@ import re
 import subprocess
 import sys
 from importlib import metadata
-from pathlib import Path
 
 import pytest
 
 from hastore.pipeline.spark.install_source import command_of, install_command
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.repository import REPO_ROOT
 
 
 def test_install_command_names_the_original_source(tmp_path):
@@ -53,7 +51,7 @@ def test_no_text_recommends_an_unpublished_package():
     """`pip install hastore` would install an unrelated package, or fail."""
     wrong = []
     for top in ("README.md", "docs", "cli", "hastore", "scenarios"):
-        for path in [ROOT / top, *(ROOT / top).glob("**/*.*")]:
+        for path in [REPO_ROOT / top, *(REPO_ROOT / top).glob("**/*.*")]:
             if path.suffix in {".md", ".py"} and path.name != "install_source.py":
                 text = path.read_text(encoding="utf-8")
                 wrong += re.findall(r"pip install ['\"`]*hastore\b.*", text)

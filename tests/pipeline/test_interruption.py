@@ -13,7 +13,8 @@ pytest.importorskip("pyspark")
 
 from tests.pipeline.conftest import TEST_CONF
 from tests.pipeline.interrupted_at import INSTANTS, running
-from tests.support.commands.running import REPO_ROOT, environment
+from tests.support.commands.running import environment
+from tests.support.repository import REPO_ROOT
 from tests.support.store.log_builder import LogBuilder
 
 # Each test starts a JVM, so all of them run in one worker, but not in that of the tests' session.

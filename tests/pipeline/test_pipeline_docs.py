@@ -11,7 +11,7 @@ from hastore.columnar.log_schema import COLUMNS
 from hastore.pipeline.source import options
 from hastore_cli.main import main
 from hastore_cli.pipeline.commands import _JOBS
-from tests.tidy.test_tidy import REPO_ROOT
+from tests.support.repository import REPO_ROOT
 
 PAGE = "docs/pipeline.md"
 

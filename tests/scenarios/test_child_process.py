@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from hastore_scenarios.worlds.process.child_process import ChildProcess
+from tests.support.repository import REPO_ROOT
 from tests.support.waiting import wait_until
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -60,9 +61,8 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
         "print(child.pid, flush=True)\n"
         "time.sleep(600)\n"
     )
-    root = Path(__file__).resolve().parents[2]
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=root
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=REPO_ROOT
     ) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-REPO_ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 600  # enough for a machine under ten times the load
 # Python treats the C locale as UTF-8 unless these variables forbid it.
 ASCII_ONLY = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

@@ -9,6 +9,7 @@ import pytest
 
 from hastore.errors import ConfigError
 from hastore_scenarios.registry import all_scenarios, find
+from tests.support.repository import REPO_ROOT
 
 
 def test_the_catalog_is_numbered_from_1() -> None:
@@ -82,6 +83,6 @@ def test_a_directory_is_reported_as_a_directory(tmp_path: Path) -> None:
 
 def test_docs_list_every_scenario() -> None:
     """docs/scenarios.md has a row for each scenario, in catalog order, with what it proves."""
-    text = (Path(__file__).parents[2] / "docs" / "scenarios.md").read_text(encoding="utf-8")
+    text = (REPO_ROOT / "docs" / "scenarios.md").read_text(encoding="utf-8")
     rows = [f"| {each.number} | `{each.name}` | {each.proves} |" for each in all_scenarios()]
     assert "\n".join(rows) in text

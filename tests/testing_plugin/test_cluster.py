@@ -24,8 +24,7 @@ from hastore.testing.loop_thread import LoopClosedError
 from hastore.testing.node import has_caught_up
 from hastore.testing.node_settings import NodeStart
 from hastore.testing.runner import NodeDiedError
-
-REPO_ROOT = Path(__file__).resolve().parents[2]
+from tests.support.repository import REPO_ROOT
 
 
 @pytest.fixture(params=["tasks", "processes"])

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-REPO_ROOT = Path(__file__).resolve().parents[2]
+from tests.support.repository import REPO_ROOT
+
 DOCUMENT = REPO_ROOT / "docs" / "testing-with-hastore.md"
 
 

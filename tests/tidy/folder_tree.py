@@ -7,7 +7,7 @@ import ast
 import re
 from textwrap import wrap
 
-from tests.tidy.test_tidy import PACKAGES, REPO_ROOT, files
+from tests.support.repository import PACKAGES, REPO_ROOT, files
 
 PAGE = REPO_ROOT / "docs/architecture.md"
 WIDTH = 100

@@ -11,14 +11,8 @@ from hastore.store.record import message_codec, record_check
 from hastore_cli import main
 from hastore_cli.lab import sim_commands
 from tests.patience import PROCESS_WITHIN_S
+from tests.support.repository import REPO_ROOT, blocks, files
 from tests.tidy.folder_tree import PAGE, page_with_tree
-from tests.tidy.test_tidy import REPO_ROOT, files
-
-
-def blocks(document: str, language: str) -> list[str]:
-    """Return the fenced blocks of one language."""
-    text = (REPO_ROOT / document).read_text()
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 def test_the_architecture_page_has_the_tree_of_folders() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from hastore.sim.faults import KINDS
 from hastore_scenarios.registry import all_scenarios
-from tests.tidy.test_tidy import REPO_ROOT
+from tests.support.repository import REPO_ROOT
 
 ROWS = range(1, 20)
 NEEDS_TLS = {16}

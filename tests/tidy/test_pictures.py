@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tests.pictures.__main__ import FOLDER, PICTURES
-from tests.tidy.test_tidy import REPO_ROOT
+from tests.support.repository import REPO_ROOT
 
 
 @pytest.mark.parametrize("name", PICTURES)

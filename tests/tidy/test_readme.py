@@ -14,7 +14,7 @@ import trio
 from hastore_scenarios.demo.terminal import run_on_terminal
 from hastore_scenarios.worlds.process.child_process import child_environment
 from hastore_scenarios.worlds.process.node_process import NodeProcess
-from tests.tidy.test_docs import blocks
+from tests.support.repository import blocks
 
 WITHIN_S = 120
 FREE = "127.0.0.1:0"

@@ -2,21 +2,10 @@
 
 import ast
 import re
-import subprocess
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
-import pytest
-
-REPO_ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = (
-    "cli/hastore_cli",
-    "hastore",
-    "pyspark_hastore",
-    "pytest_hastore",
-    "scenarios/hastore_scenarios",
-)
+from tests.support.repository import PACKAGES, REPO_ROOT, files
 
 # Written in halves, so that this file does not name them.
 MACHINE_PATHS = ("/wo" + "rk/", "/ro" + "ot/", "/opt/" + "pypi", "/opt/" + "wheels")
@@ -27,21 +16,6 @@ REGISTRY_HOSTS = (
     "deb" + ".debian.org",
     "extra-" + "index-url",
 )
-
-
-@cache
-def files() -> list[Path]:
-    """Return every file that is committed or is about to be."""
-    listing = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=REPO_ROOT,
-        capture_output=True,
-        check=False,
-    )
-    if listing.returncode != 0:
-        pytest.skip(f"{REPO_ROOT} is no git work tree")
-    names = listing.stdout.decode().split("\0")
-    return [path for name in sorted(names) if name and (path := REPO_ROOT / name).is_file()]
 
 
 def sources(*folders: str) -> Iterator[tuple[str, str, ast.Module]]:

@@ -12,9 +12,9 @@ from typing import Any
 
 from hastore.testing.import_path import import_path
 from tests.patience import PROCESS_WITHIN_S
+from tests.support.repository import REPO_ROOT
 from tests.support.waiting import wait_until
 
-REPO_ROOT = Path(__file__).resolve().parents[3]
 WITHIN_S = PROCESS_WITHIN_S
 ANY_PORT = "127.0.0.1:0"
 
