@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
+from hastore.store.log.mapped_file_queue import file_name
 from hastore.store.queue.directory import CONSUME_QUEUE_DIR, find_queues
 from hastore.store.queue.unit import UNIT_FIELDS, UNIT_SIZE, file_size_of
 from hastore.store.tools.log_finding import Finding, Severity
@@ -66,7 +67,7 @@ def find_unit_files(disk: Disk, store: str, root: str, size_wanted: int) -> Unit
     files = tuple(
         UnitFile(
             store=store,
-            path=f"{path}/{queue.topic}/{queue.queue_id}/{file.start:020d}",
+            path=f"{path}/{queue.topic}/{queue.queue_id}/{file_name(file.start)}",
             topic=queue.topic,
             queue_id=queue.queue_id,
             start=file.start,

@@ -10,7 +10,7 @@ Errors: every ``Disk`` and ``DiskFile`` method raises ``hastore.errors.DiskError
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import attrs
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     import trio
 
 T = TypeVar("T")
+
+SECTOR_SIZE: Final = 512  # the least that a disk writes whole
+PAGE_SIZE: Final = 4096  # RocketMQ's OS_PAGE_SIZE, whatever the machine's pages are
 
 
 class DiskFile(Protocol):

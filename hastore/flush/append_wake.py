@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 
 import attrs
 
-from hastore.store.log.mapped_file import PAGE_SIZE
+from hastore.env.interface import PAGE_SIZE
 
 if TYPE_CHECKING:
     from hastore.concurrency.wait_notify_object import WaitNotifyObject

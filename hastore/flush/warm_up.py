@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
+from hastore.env.interface import PAGE_SIZE
 from hastore.status import FlushDiskType
-from hastore.store.log.mapped_file import PAGE_SIZE
 from hastore.trace import logger
 
 if TYPE_CHECKING:

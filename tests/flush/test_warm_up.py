@@ -11,12 +11,13 @@ import trio
 import trio.testing
 
 from hastore.config import MIB, StoreConfig
+from hastore.env.interface import PAGE_SIZE
 from hastore.env.real import real_env
 from hastore.errors import DiskError
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.warm_up import PIECE_SIZE, WarmUp
 from hastore.status import FlushDiskType
-from hastore.store.log.mapped_file import PAGE_SIZE, MappedFile
+from hastore.store.log.mapped_file import MappedFile
 from hastore.store.log.mapped_file_queue import MappedFileQueue
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.fake_env import FakeMemory, FakeOffload, fake_env

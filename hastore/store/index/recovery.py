@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from hastore.env.interface import SECTOR_SIZE
 from hastore.errors import DiskFullError
 from hastore.store.index.file import IndexFile
 from hastore.store.index.layout import (
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from hastore.store.index.layout import IndexLayout
 
 _ENTRIES_A_READ: Final = 50_000
-_SECTOR_SIZE: Final = 512  # the least that a disk writes whole
 
 _log = logger("store")
 
@@ -239,7 +239,7 @@ def _links_back(file: IndexFile, index_count: int, end: int) -> Iterator[tuple[i
 def _may_be_torn(data: bytes, at: int, position: int) -> bool:
     """Whether an entry lies in two sectors, one of which may be missing on disk."""
     start = ENTRY_SIZE * at
-    in_first = -(position + start) % _SECTOR_SIZE
+    in_first = -(position + start) % SECTOR_SIZE
     if not 0 < in_first < ENTRY_SIZE:
         return False
     entry = data[start : start + ENTRY_SIZE]

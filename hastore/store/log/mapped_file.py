@@ -14,17 +14,17 @@ follow.  It is never written again, and its ``view`` reads the file.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
 
 import attrs
+
+from hastore.env.interface import PAGE_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hastore.env.interface import DiskFile
     from hastore.store.log.transient_store_pool import WriteBuffer
-
-PAGE_SIZE: Final = 4096  # RocketMQ's OS_PAGE_SIZE, whatever the machine's pages are
 
 
 @final

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
+from hastore.store.log.mapped_file_queue import file_name
 from hastore.store.queue.file import ConsumeQueueFile
 from hastore.store.queue.unit import BLANK, BLANK_UNIT, UNIT, UNIT_SIZE, Unit, is_torn
 
@@ -346,7 +347,7 @@ class ConsumeQueue:
 
     def remove_taken(self, file: ConsumeQueueFile) -> None:
         """Remove a file that was taken; blocks, and may run in any thread.  Raises DiskError."""
-        self._files.disk.remove(f"{self.path}/{file.start:020d}")
+        self._files.disk.remove(f"{self.path}/{file_name(file.start)}")
         if file.closing is not None:
             file.closing.close()
 

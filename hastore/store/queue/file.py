@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, final
 
+from hastore.env.interface import PAGE_SIZE
 from hastore.errors import FlushFailedError
+from hastore.store.log.mapped_file_queue import file_name
 from hastore.store.queue.unit import UNIT_SIZE
 
 if TYPE_CHECKING:
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 
 OPEN_FILES_MAX: Final = 256
 FLUSH_FILES_MAX: Final = 128  # that one call of dirty_files returns
-_PAGE_SIZE: Final = 4096
 
 
 @final
@@ -85,7 +86,7 @@ class ConsumeQueueFiles:
             self._close_oldest()
         self.opened += 1
         file.disk_file = disk_file = self.disk.open_sparse_file(
-            f"{path}/{file.start:020d}", self.file_size
+            f"{path}/{file_name(file.start)}", self.file_size
         )
         self._open[file] = None
         return disk_file
@@ -125,7 +126,7 @@ class ConsumeQueueFiles:
         self._dirty.pop(file, None)
         if file.flushing_from is None:
             self._close(file)
-        self.disk.remove(f"{path}/{file.start:020d}")
+        self.disk.remove(f"{path}/{file_name(file.start)}")
 
     def detach(self, file: ConsumeQueueFile) -> DiskFile | None:
         """Take out a file that is to be removed; return what to close afterwards, if anything.
@@ -168,7 +169,7 @@ class ConsumeQueueFiles:
                 begin = min(begin, file.flushing_from)
             elif begin == end:
                 continue
-            pages = end // _PAGE_SIZE - begin // _PAGE_SIZE
+            pages = end // PAGE_SIZE - begin // PAGE_SIZE
             if end < self.file_size and pages < least_pages:
                 continue
             disk_file = self.open(path, file)

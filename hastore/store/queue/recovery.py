@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from hastore.env.interface import PAGE_SIZE, SECTOR_SIZE
 from hastore.store.queue.consume_queue import FILES_CHECKED
 from hastore.store.queue.unit import BLANK, BLANK_SIZE, SIZE_POSITION, UNIT, UNIT_SIZE
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 _FIRST_CHUNK_SIZE: Final = 200 * UNIT_SIZE  # where there are many queues, most have no more
 _CHUNK_SIZE: Final = 50_000 * UNIT_SIZE
-_SECTOR_SIZE: Final = 512
-_PAGE_SIZE: Final = 4_096
 _PIECE_SIZE: Final = 65_536
 _SHORT: Final = 256  # units; below it a loop is as quick
 
@@ -94,9 +93,9 @@ def _first_torn(disk_file: DiskFile, data: bytes, position: int) -> int | None:
     data = before + data
     position -= len(before)
     for border in range(
-        -(-(position + UNIT_SIZE) // _SECTOR_SIZE) * _SECTOR_SIZE,
+        -(-(position + UNIT_SIZE) // SECTOR_SIZE) * SECTOR_SIZE,
         position + len(data),
-        _SECTOR_SIZE,
+        SECTOR_SIZE,
     ):
         at = (border - position) // UNIT_SIZE * UNIT_SIZE
         last_offset, last_size, _ = UNIT.unpack_from(data, at - UNIT_SIZE)
@@ -142,7 +141,7 @@ def _bisect_end(disk_file: DiskFile, low: int, file_size: int) -> int:
 def _is_written(disk_file: DiskFile, position: int) -> bool:
     """Whether any byte after ``position`` is not 0."""
     # The rest of this page first: it is data in any case, and mostly the file's last.
-    size = _PAGE_SIZE - position % _PAGE_SIZE
+    size = PAGE_SIZE - position % PAGE_SIZE
     while position < disk_file.size:
         data = disk_file.pread(size, position)
         if not data or data.count(0) < len(data):

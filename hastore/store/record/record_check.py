@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from isal import isal_zlib
 
+from hastore.env.interface import SECTOR_SIZE
 from hastore.errors import HastoreError
 from hastore.message import PROPERTY_CRC32
 from hastore.store.record.layout import (
@@ -37,8 +38,6 @@ from hastore.store.record.layout import (
     Buffer,
     head_struct,
 )
-
-_SECTOR_SIZE: Final = 512  # the least that a disk writes whole
 
 # The checked fields of a head with IPv4 hosts; and those that IPv6 hosts move, by host flags.
 _V4_HEAD: Final = head_struct(
@@ -249,7 +248,7 @@ def is_torn_inside(check: RecordCheck, position: int) -> bool:
     if not is_cut_off(check):
         return False
     last_pair = check.properties.rpartition(b"\x02")[2]
-    return (position + check.size) % _SECTOR_SIZE == 0 or b"\x01" not in last_pair
+    return (position + check.size) % SECTOR_SIZE == 0 or b"\x01" not in last_pair
 
 
 # -- checksums -----------------------------------------------------------------------------------

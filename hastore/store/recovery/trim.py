@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from hastore.env.interface import PAGE_SIZE
 from hastore.store.log.mapped_file_queue import FILE_NAME_SIZE, file_name
 from hastore.store.log.store_directory import TRIMMED_DIR
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 TRIMMED_PIECE_SIZE_MAX: Final = 8 * 1024 * 1024
 _CHUNK_SIZE: Final = 1024 * 1024
-_PAGE_SIZE: Final = 4096
 _FORGET_SIZE: Final = 8 * 1024 * 1024  # the largest piece in which ext4 caches a file
 
 
@@ -114,8 +114,8 @@ def write_again(
     sync has marked clean.  No page may be mapped, because mapped pages are not dropped.
     ``on_written`` is called with the size of each piece.
     """
-    start -= start % _PAGE_SIZE
-    stop = min(stop + -stop % _PAGE_SIZE, disk_file.size)
+    start -= start % PAGE_SIZE
+    stop = min(stop + -stop % PAGE_SIZE, disk_file.size)
     while start < disk_file.size:
         piece = start - start % _FORGET_SIZE
         if start >= stop:

@@ -15,6 +15,7 @@ import contextlib
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, final
 
+from hastore.store.log.mapped_file_queue import file_name
 from hastore.store.queue.directory import CONSUME_QUEUE_DIR, find_queues
 from hastore.store.queue.unit import UNIT, UNIT_SIZE, Unit, file_size_of
 from hastore.store.tools.log_finding import Finding, Severity
@@ -256,7 +257,7 @@ class ConsumeQueueVerification:
         for file in queue.files.files if queue.files is not None else ():
             low, high = max(begin, file.start), min(end, file.start + self._file_size)
             if low < high:
-                path = f"{self._root}/{queue.name}/{file.start:020d}"
+                path = f"{self._root}/{queue.name}/{file_name(file.start)}"
                 with contextlib.closing(self._disk.open_file(path, writable=False)) as disk_file:
                     found = disk_file.pread(high - low, low - file.start)
                 data[low - begin : low - begin + len(found)] = found

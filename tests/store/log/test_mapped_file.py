@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hastore.env.interface import PAGE_SIZE
 from hastore.env.real import RealDisk
 from hastore.errors import DiskError
-from hastore.store.log.mapped_file import PAGE_SIZE, MappedFile
+from hastore.store.log.mapped_file import MappedFile
 from hastore.store.log.transient_store_pool import TransientStorePool
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.fake_env import FakeMemory

@@ -70,7 +70,7 @@ __all__ = [
 ]
 
 _PIECE_SIZE: Final = 8 * 1024 * 1024
-_SECTOR_SIZE: Final = 4_096
+_BLOCK_SIZE: Final = 4_096  # of a disk with large sectors
 _NEW_SUFFIX: Final = ".repair"
 
 
@@ -214,10 +214,10 @@ def _write(
 
 def _rewrite_sector(disk: Disk, disk_file: DiskFile, position: int) -> None:
     """Write a whole sector, because a part of an unreadable one cannot be written either."""
-    start = position - position % _SECTOR_SIZE
+    start = position - position % _BLOCK_SIZE
     tolerant = TolerantDisk(disk)
     with contextlib.closing(tolerant.open_file(disk_file.path, writable=False)) as readable:
-        disk_file.pwrite(readable.pread(_SECTOR_SIZE, start), start)
+        disk_file.pwrite(readable.pread(_BLOCK_SIZE, start), start)
 
 
 def _new_bytes(plan: RepairPlan, part: RepairPart, source: RepairSource | None) -> Iterator[bytes]:
@@ -252,7 +252,7 @@ def _blank_units(disk: Disk, data_dir: str, lost: Sequence[Range]) -> int:
         path = f"{root}/{queue.topic}/{queue.queue_id}"
         is_last = True
         for file in reversed(queue.files):
-            opened = disk.open_sparse_file(f"{path}/{file.start:020d}", found.file_size)
+            opened = disk.open_sparse_file(f"{path}/{file_name(file.start)}", found.file_size)
             with contextlib.closing(opened) as disk_file:
                 hits, holds_units = _blank_file(disk_file, lost, is_last=is_last)
                 first_offset, first_size, _ = UNIT.unpack(disk_file.pread(UNIT_SIZE, 0))

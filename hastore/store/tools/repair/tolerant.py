@@ -13,7 +13,7 @@ from hastore.errors import DiskError
 if TYPE_CHECKING:
     from hastore.env.interface import Disk, DiskFile
 
-_SECTOR_SIZE: Final = 4_096
+_BLOCK_SIZE: Final = 4_096  # of a disk with large sectors
 
 
 @final
@@ -58,13 +58,13 @@ class TolerantFile:
         end = min(position + size, self.size)
         data = bytearray()
         while position < end:
-            piece = min(_SECTOR_SIZE - position % _SECTOR_SIZE, end - position)
+            piece = min(_BLOCK_SIZE - position % _BLOCK_SIZE, end - position)
             try:
                 data += self._disk_file.pread(piece, position)
             except DiskError:
                 data += bytes(piece)
-                start = self._physic_offset + position - position % _SECTOR_SIZE
-                stop = min(start + _SECTOR_SIZE, self._physic_offset + self.size)
+                start = self._physic_offset + position - position % _BLOCK_SIZE
+                stop = min(start + _BLOCK_SIZE, self._physic_offset + self.size)
                 self._unreadable[start, stop] = None
             position += piece
         return bytes(data)
