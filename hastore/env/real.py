@@ -16,7 +16,7 @@ import os
 import random
 import shutil
 import time
-from stat import S_ISREG
+from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
 import attrs
@@ -60,6 +60,10 @@ def _disk_error(doing: str, path: str, error: OSError) -> DiskError:
         return DiskFullError(msg, path=path, hint=hint)
     msg = f"cannot {doing} {path}: {reason}"
     return DiskError(msg, path=path, hint=_HINTS.get(error.errno or 0))
+
+
+def _sync_parent(path: str) -> None:
+    _sync_dir(os.path.dirname(os.path.abspath(path)))
 
 
 def _sync_dir(path: str) -> None:
@@ -190,7 +194,7 @@ class RealDisk:
                     FileStat(
                         name=name,
                         size=stat.st_size,
-                        is_dir=os.path.stat.S_ISDIR(stat.st_mode),  # type: ignore[attr-defined]
+                        is_dir=S_ISDIR(stat.st_mode),
                         modified_ms=stat.st_mtime_ns // 1_000_000,
                     )
                 )
@@ -222,7 +226,7 @@ class RealDisk:
             try:
                 os.posix_fallocate(descriptor, 0, size)
                 os.fsync(descriptor)
-                _sync_dir(os.path.dirname(os.path.abspath(path)))
+                _sync_parent(path)
                 return RealDiskFile(path, size, mmap.mmap(descriptor, size), descriptor)
             except BaseException:
                 os.close(descriptor)
@@ -289,25 +293,25 @@ class RealDisk:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
-            _sync_dir(os.path.dirname(os.path.abspath(path)))
+            _sync_parent(path)
 
     def remove(self, path: str) -> None:
         """Remove durably."""
         with _disk_errors("remove", path), contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-            _sync_dir(os.path.dirname(os.path.abspath(path)))
+            _sync_parent(path)
 
     def remove_tree(self, path: str) -> None:
         """Remove a directory tree; links are removed, not followed."""
         with _disk_errors("remove", path), contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
-            _sync_dir(os.path.dirname(os.path.abspath(path)))
+            _sync_parent(path)
 
     def rename(self, path: str, new_path: str) -> None:
         """Rename durably."""
         with _disk_errors("rename", path):
             os.rename(path, new_path)
-            _sync_dir(os.path.dirname(os.path.abspath(new_path)))
+            _sync_parent(new_path)
 
     def lock(self, path: str) -> RealDirectoryLock:
         """Lock byte 0 as a Java FileLock does, and write ``lock`` into the file."""
