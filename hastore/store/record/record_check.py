@@ -70,6 +70,9 @@ class RecordKind(enum.Enum):
     BAD_VALUE = "bad-value"  # encode only: a value that its field cannot hold
 
 
+INTACT_KINDS: Final = frozenset({RecordKind.MESSAGE, RecordKind.BLANK})
+
+
 class RecordError(HastoreError):
     """Bytes that are no record, or values that no record can hold; ``position`` in the buffer."""
 

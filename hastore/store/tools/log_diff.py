@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
-from hastore.store.record.record_check import RecordKind
+from hastore.store.record.record_check import INTACT_KINDS, RecordKind
 from hastore.store.tools.log_finding import Finding, Severity, find_in_record
 from hastore.store.tools.log_walker import LogWalker
 
@@ -135,8 +135,8 @@ def read_side(disk: Disk, log: LogDirectory) -> LogSide:
     walker = LogWalker(disk, log, from_offset=_last_written_file(disk, log), check_crc=False)
     last: Finding | None = None
     for offset, check in walker.walk():
-        is_good = check.kind in {RecordKind.MESSAGE, RecordKind.BLANK}
-        if not is_good:
+        is_intact = check.kind in INTACT_KINDS
+        if not is_intact:
             last = find_in_record(Severity.DAMAGE, check.kind.value, offset, check, check.detail)
     is_tail = last is not None and last.physic_offset >= walker.end_offset
     return LogSide(
@@ -189,8 +189,8 @@ def _find_place(disk: Disk, log: LogDirectory, physic_offset: int) -> Finding | 
     """Describe what holds an offset: a message, a filler, or damage."""
     for offset, check in LogWalker(disk, log, from_offset=physic_offset).walk():
         if offset <= physic_offset < offset + check.size:
-            is_good = check.kind in {RecordKind.MESSAGE, RecordKind.BLANK}
-            severity = Severity.WARNING if is_good else Severity.DAMAGE
+            is_intact = check.kind in INTACT_KINDS
+            severity = Severity.WARNING if is_intact else Severity.DAMAGE
             return find_in_record(severity, check.kind.value, offset, check, check.detail)
         if offset > physic_offset:
             break
@@ -204,7 +204,7 @@ def _find_damage(disk: Disk, log: LogDirectory, from_offset: int, to_offset: int
     for offset, check in LogWalker(disk, log, from_offset=from_offset).walk():
         if offset >= to_offset:
             break
-        if offset >= from_offset and check.kind not in {RecordKind.MESSAGE, RecordKind.BLANK}:
+        if offset >= from_offset and check.kind not in INTACT_KINDS:
             return find_in_record(Severity.DAMAGE, check.kind.value, offset, check, check.detail)
     return None
 

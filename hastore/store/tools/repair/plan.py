@@ -15,12 +15,18 @@ from __future__ import annotations
 import contextlib
 import enum
 from collections import Counter
-from typing import TYPE_CHECKING, Final, cast, final
+from typing import TYPE_CHECKING, cast, final
 
 import attrs
 
 from hastore.errors import LogDamagedError
-from hastore.store.record.record_check import RecordCheck, RecordKind, check_record, is_cut_off
+from hastore.store.record.record_check import (
+    INTACT_KINDS,
+    RecordCheck,
+    RecordKind,
+    check_record,
+    is_cut_off,
+)
 from hastore.store.recovery.rules import Known
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore.store.recovery.trim import Range
@@ -36,8 +42,6 @@ if TYPE_CHECKING:
 
     from hastore.env.interface import Disk
     from hastore.store.tools.repair.source import RepairSource
-
-_INTACT: Final = frozenset({RecordKind.MESSAGE, RecordKind.BLANK})
 
 
 class RepairAction(enum.Enum):
@@ -207,11 +211,11 @@ class _Planner:
         waiting: list[tuple[int, RecordCheck]] = []
         last: tuple[int, RecordCheck] | None = None
         for offset, check in walker.walk():
-            if check.kind not in _INTACT and last is not None and not last[1].has_prop_crc:
+            if check.kind not in INTACT_KINDS and last is not None and not last[1].has_prop_crc:
                 self._uncovered.setdefault(last[0] + last[1].size, last[0])
             # A BLANK holds no offset, so after damage it may be one of another place.
             is_certain = check.kind is RecordKind.MESSAGE or not waiting
-            if check.kind not in _INTACT or not is_certain:
+            if check.kind not in INTACT_KINDS or not is_certain:
                 waiting.append((offset, check))
                 continue
             for at, damage in waiting:
