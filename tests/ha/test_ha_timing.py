@@ -8,6 +8,7 @@ from hastore.env.real import real_env
 from hastore.status import BrokerRole
 from hastore.store.record.message_codec import encode_blank
 from hastore.wire.ha_frames import HEADER, encode_header
+from tests.support.env.fake_env import RealFiles
 from tests.support.nodes.harness import (
     FILE_SIZE,
     QUICK,
@@ -119,10 +120,12 @@ async def test_short_frame_means_that_the_master_has_no_more(tmp_path):
             sock.close()
 
 
-async def test_a_silent_slave_is_dropped_and_no_longer_counts(tmp_path):
+async def test_a_silent_slave_is_dropped_and_no_longer_counts(tmp_path, autojump_clock):
     """The master closes it after the housekeeping interval."""
+    autojump_clock.autojump_threshold = 0.02  # loopback traffic arrives before time jumps
+    config = master_config(tmp_path / "m", ha=STRICT)
     async with (
-        hastore.open_master(master_config(tmp_path / "m", ha=STRICT)) as master,
+        hastore.open_master(config, env=RealFiles().env) as master,
         raw_slave(master) as peer,
     ):
         await peer.report(0)
@@ -132,11 +135,12 @@ async def test_a_silent_slave_is_dropped_and_no_longer_counts(tmp_path):
         assert "silent" in master.ha_service.unavailable_because(0)
 
 
-async def test_slave_reconnects_to_a_silent_master(tmp_path):
+async def test_slave_reconnects_to_a_silent_master(tmp_path, autojump_clock):
     """The slave leaves after the housekeeping interval."""
+    autojump_clock.autojump_threshold = 0.02
     async with raw_master() as master:
         config = slave_config(tmp_path / "s", master.address, ha=STRICT)
-        async with hastore.open_slave(config):
+        async with hastore.open_slave(config, env=RealFiles().env):
             first = await master.accept()
             second = await master.accept()
             assert await read_report(second) == 1
@@ -144,8 +148,9 @@ async def test_slave_reconnects_to_a_silent_master(tmp_path):
             second.close()
 
 
-async def test_slow_walk_of_its_own_file_does_not_count_as_silence(tmp_path):
+async def test_slow_walk_of_its_own_file_does_not_count_as_silence(tmp_path, autojump_clock):
     """While a slave walks its file the master may be silent; its time begins afterwards."""
+    autojump_clock.autojump_threshold = 0.02
     fake_blanks = encode_blank(8) * 30
     data = LogBuilder().add(fake_blanks).add().data
     cut = bytes(data).index(fake_blanks) + 80

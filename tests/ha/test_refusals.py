@@ -10,15 +10,20 @@ import hastore
 from hastore.errors import ExpiredError, ProtocolError
 from hastore.status import BrokerRole
 from hastore.wire.ha_frames import REPORT, check_header
+from tests.support.env.fake_env import RealFiles
 from tests.support.nodes.harness import QUICK, master_config, messages, raw_slave
 from tests.support.waiting import eventually
 
 
-async def test_refused_peer_that_stays_does_not_stop_the_master(tmp_path):
+async def test_refused_peer_that_stays_does_not_stop_the_master(tmp_path, autojump_clock):
     """The refusal takes up to a second; meanwhile the time-out of its first report passes."""
+    autojump_clock.autojump_threshold = 0.02  # loopback traffic arrives before time jumps
     ha = attrs.evolve(QUICK, ha_first_report_timeout_ms=200)
     config = master_config(tmp_path / "m", ha=ha, role=BrokerRole.ASYNC_MASTER)
-    async with hastore.open_master(config) as master, raw_slave(master) as peer:
+    async with (
+        hastore.open_master(config, env=RealFiles().env) as master,
+        raw_slave(master) as peer,
+    ):
         await peer.sock.send(b"GET / HT")
         await eventually(lambda: bool(master.status().refused))
         await trio.sleep(0.3)

@@ -8,6 +8,7 @@ import trio
 from hastore.client.admin import AdminClient
 from tests.integration.stock_client import consume, find_stock_python, produce
 from tests.support.nodes.reading import dispatched, open_master
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -19,10 +20,16 @@ async def test_stock_consumer_receives_what_a_stock_producer_sends(stock_python,
     """Each message once, even if sent while the consumer waits; its offsets survive a restart."""
     async with open_master(tmp_path / "m") as master:
         await produce(stock_python, master, tmp_path, "Stock", range(40))
-        async with trio.open_nursery() as nursery:
+        async with (
+            AdminClient.connect(master.address) as admin,
+            trio.open_nursery() as nursery,
+        ):
+
+            async def is_member():
+                return await admin.members("CID_a")
 
             async def more():
-                await trio.sleep(3)
+                await eventually(is_member)
                 await produce(stock_python, master, tmp_path, "Stock", range(40, 60), size=20_000)
 
             nursery.start_soon(more)
