@@ -19,6 +19,7 @@ from hastore.wire.send_message import write_batch
 from tests.patience import WITHIN_S
 from tests.support.nodes.in_memory_target import InMemoryTarget, serving
 from tests.support.nodes.raw_client import raw_client, send_command
+from tests.support.waiting import eventually
 
 
 @pytest.mark.parametrize("serialize_type", SerializeType)
@@ -266,8 +267,7 @@ async def test_connections_above_the_limit_are_closed():
             assert (await first.ask(send_command(2))).code == 0
             assert server.statistics().refused_total == 1
             assert "2 clients are connected already" in server.statistics().refused[0][1]
-        while server.statistics().connections:
-            await trio.testing.wait_all_tasks_blocked(0.001)
+        await eventually(lambda: not server.statistics().connections)
         async with raw_client(address) as fourth:
             assert (await fourth.ask(send_command(1))).code == 0
 
@@ -393,8 +393,7 @@ async def test_requests_of_a_closed_connection_can_still_be_decided():
             await client.send(*(send_command(number) for number in range(5)))
             while len(target.held) < 5:
                 await trio.testing.wait_all_tasks_blocked()
-        while server.statistics().connections:
-            await trio.testing.wait_all_tasks_blocked(0.001)
+        await eventually(lambda: not server.statistics().connections)
         target.release()
         async with raw_client(address) as other:
             await other.send(send_command(9))
@@ -486,9 +485,7 @@ class ByteFuzzer:
                         pass
                     await bad.closed()
                 assert (await good.ask(RemotingCommand(code=35))).code == 0
-            with trio.fail_after(WITHIN_S):
-                while server.statistics().connections != 1:  # only ``good``
-                    await trio.testing.wait_all_tasks_blocked(0.001)
+            await eventually(lambda: server.statistics().connections == 1)  # only ``good``
 
 
 valid = encode_command(send_command(1, properties={"KEYS": "k"}))

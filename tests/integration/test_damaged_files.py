@@ -11,14 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import trio
 
 from hastore.env.real import real_env
 from hastore.status import FlushDiskType
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore_scenarios.story.world import NodeFailed
 from hastore_scenarios.worlds.process.child_process import child_environment, hastore_command
-from tests.patience import WITHIN_S
+from tests.support.waiting import eventually
 from tests.support.worlds.checked import checked_world, verified
 
 FILE_SIZE = 256 * 1024
@@ -88,9 +87,12 @@ async def checkpoint_at(directory: Path, offset: int) -> None:
 
     Bytes above it may be torn after an unclean stop, so damage there is trimmed.
     """
-    with trio.fail_after(WITHIN_S):
-        while StoreCheckpoint.open(real_env().disk, str(directory)).flushed_offset < offset:
-            await trio.sleep(0.02)
+    disk = real_env().disk
+    await eventually(
+        lambda: StoreCheckpoint.open(disk, str(directory)).flushed_offset >= offset,
+        f"a checkpoint at {offset}",
+        every_s=0.02,
+    )
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ from hastore_scenarios.worlds.process.node import ProcessNode
 from hastore_scenarios.worlds.process.world import ProcessWorld
 from tests.integration.faulty_node import FaultControl
 from tests.patience import PROCESS_WITHIN_S
+from tests.support.waiting import eventually
 from tests.support.worlds.checked import checked_world
 from tests.support.worlds.loop_disk import LoopDisk, loop_disks, thin_disk
 
@@ -341,19 +342,12 @@ async def test_unreadable_part_of_the_log_stops_one_slave_only(
         await world.put_many(master, 700)
         control.set("sendfile pread", f"*/commitlog/{0:020d}")
         late = await world.start_slave("late", master=master, mapped_file_size=FILE_SIZE)
-        await wait_for(lambda: control.was_hit)
+        await eventually(lambda: control.was_hit, "the fault", within_s=ENDS_WITHIN_S)
         tally = await world.put_many(master, 300, in_flight=16)
         assert tally.all_are(PutMessageStatus.PUT_OK), str(tally)
         assert (await world.status(late)).max_offset == 0
         control.heal()
         await world.wait_healthy(late)
-
-
-async def wait_for(is_so: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
-    with trio.fail_after(ENDS_WITHIN_S):
-        while not is_so():
-            await trio.sleep(0.01)
 
 
 # -- limits ------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from tests.patience import PROCESS_WITHIN_S
 from tests.pipeline.damaged_stores import Damager, copy_store
 from tests.pipeline.rpo_worlds import RpoWorld
 from tests.support.repository import REPO_ROOT
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3_600), pytest.mark.xdist_group("spark")]
 READY_WITHIN_S = PROCESS_WITHIN_S
@@ -59,12 +60,13 @@ class Daemon:
 
     def wait_for(self, pattern):
         """Wait until the log matches a pattern, and return the match."""
-        deadline = time.monotonic() + READY_WITHIN_S
-        while not (found := re.search(pattern, self.log.read_text())):
+
+        def found():
             assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.1)
-        return found
+            return re.search(pattern, self.log.read_text())
+
+        wait_until(found, self.log.read_text, within_s=READY_WITHIN_S, every_s=0.1)
+        return found()
 
     def stop(self):
         self.process.terminate()

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from tests.pipeline.conftest import TEST_CONF
 from tests.support.commands.in_process import run_command
 from tests.support.commands.running import environment, is_one_line_with_a_next_step
 from tests.support.store.log_builder import LogBuilder
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -215,11 +215,12 @@ def start_job(tmp_path, *arguments):
 
 def check_end(process, sent, is_time):
     """Send a signal once ``is_time()`` is true; check the exit code, and for tracebacks."""
-    deadline = time.monotonic() + PROCESS_WITHIN_S
-    while not is_time():
+
+    def is_time_or_dead():
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+        return is_time()
+
+    wait_until(is_time_or_dead)
     process.send_signal(sent)
     _, stderr = process.communicate(timeout=PROCESS_WITHIN_S)
     assert process.returncode == 128 + sent, stderr

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 
 import pytest
@@ -16,6 +15,7 @@ from tests.pipeline.interrupted_at import INSTANTS, running
 from tests.support.commands.running import environment
 from tests.support.repository import REPO_ROOT
 from tests.support.store.log_builder import LogBuilder
+from tests.support.waiting import wait_until
 
 # Each test starts a JVM, so all of them run in one worker, but not in that of the tests' session.
 pytestmark = [pytest.mark.xdist_group("spark-starts"), pytest.mark.timeout(600)]
@@ -117,10 +117,7 @@ def test_jvm_ends_after_its_process_was_killed(start, instant):
     process, mark = start(instant, signal.SIGKILL)
     process.communicate(timeout=WITHIN_S)  # waits for all processes that hold its output
     assert process.returncode == -signal.SIGKILL
-    deadline = time.monotonic() + WITHIN_S
-    while running(mark):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: not running(mark), within_s=WITHIN_S, every_s=0.1)
 
 
 @pytest.mark.soak
