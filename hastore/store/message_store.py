@@ -32,9 +32,9 @@ from hastore.store.queue.queue_read import GetMessageResult, QueueRead
 from hastore.store.record.layout import MESSAGE_MAGICS, RECORD_SIZE_MIN, SIZE_AND_MAGIC
 from hastore.store.record.message_codec import decode_properties
 from hastore.store.record.record_check import RecordCheck, RecordKind, check_record
+from hastore.store.recovery.rebuilt_dirs import restore_interrupted
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore.store.store_lock import StoreLock
-from hastore.store.tools.rebuild import restore_interrupted
 from hastore.trace import logger
 
 if TYPE_CHECKING:

@@ -36,15 +36,15 @@ from hastore.store.index.layout import IndexLayout
 from hastore.store.index.service import INDEX_DIR
 from hastore.store.queue.directory import CONSUME_QUEUE_DIR, find_queues
 from hastore.store.queue.unit import file_size_of
-from hastore.store.store_lock import StoreLock
-from hastore.store.tools.log_directory import find_log
-from hastore.store.tools.rebuild import (
+from hastore.store.recovery.rebuilt_dirs import (
     REBUILD_DIR,
-    record_index,
     remove_leftovers,
     restore_interrupted,
     swap,
 )
+from hastore.store.store_lock import StoreLock
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.rebuild import record_index
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

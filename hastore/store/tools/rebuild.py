@@ -1,12 +1,6 @@
 """Rebuilds consume queues and index from a store's log, while no node runs on it.
 
-    DIR/rebuild.tmp/consumequeue          built and synced here
-    DIR/consumequeue ──► DIR/consumequeue.old-1700000000000       then two renames,
-    DIR/rebuild.tmp/consumequeue ──► DIR/consumequeue             and the old one is removed
-
-The same with ``index``.  If it is killed, the store has the old one or the new one: after a kill
-between the renames ``restore_interrupted`` (at every opening, and at the next rebuild) puts the old
-one back.
+They are built in ``DIR/rebuild.tmp`` and swapped in when they are whole (``rebuilt_dirs``).
 
 Like a node's dispatch, a rebuild does not verify checksums; damaged places are skipped and counted.
 A queue whose records have all expired cannot be built from the log: its files are copied, else it
@@ -29,6 +23,12 @@ from hastore.store.queue.unit import file_size_of
 from hastore.store.record.delay_levels import DelayLevels
 from hastore.store.record.derived_record import derive
 from hastore.store.record.record_check import RecordKind
+from hastore.store.recovery.rebuilt_dirs import (
+    REBUILD_DIR,
+    remove_leftovers,
+    restore_interrupted,
+    swap,
+)
 from hastore.store.recovery.store_checkpoint import CHECKPOINT_FILE, StoreCheckpoint
 from hastore.store.store_lock import StoreLock
 from hastore.store.tools.log_directory import find_log
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from hastore.store.queue.directory import QueueFiles
     from hastore.store.tools.log_directory import LogDirectory
 
-REBUILD_DIR: Final = "rebuild.tmp"
-_REBUILT_DIRS: Final = (CONSUME_QUEUE_DIR, INDEX_DIR)
-_OLD_MARK: Final = ".old-"
 _RECORDS_A_COMMIT: Final = 1_000
 _COMMITS_A_FLUSH: Final = 200
 _COPY_SIZE: Final = 1024 * 1024
@@ -107,39 +104,6 @@ def rebuild(
         return report
     finally:
         lock.release(clean=False)
-
-
-def restore_interrupted(disk: Disk, data_dir: str) -> tuple[str, ...]:
-    """Put back directories that a killed rebuild moved away and did not replace; return the names.
-
-    Call it under the store's lock, before anything reads ``consumequeue/`` or ``index/``.
-    """
-    names = {entry.name for entry in disk.list_dir(data_dir) if entry.is_dir}
-    restored = []
-    for name in _REBUILT_DIRS:
-        old = max((entry for entry in names if entry.startswith(name + _OLD_MARK)), default=None)
-        if old is not None and name not in names:
-            disk.rename(f"{data_dir}/{old}", f"{data_dir}/{name}")
-            restored.append(name)
-    return tuple(restored)
-
-
-def remove_leftovers(disk: Disk, data_dir: str) -> None:
-    """Remove directories that were built and not swapped in, or swapped out."""
-    for entry in disk.list_dir(data_dir):
-        is_old = any(entry.name.startswith(name + _OLD_MARK) for name in _REBUILT_DIRS)
-        if entry.is_dir and (is_old or entry.name == REBUILD_DIR):
-            disk.remove_tree(f"{data_dir}/{entry.name}")
-
-
-def swap(disk: Disk, data_dir: str, name: str, now_ms: int) -> None:
-    """Replace a directory by the rebuilt one."""
-    path = f"{data_dir}/{name}"
-    new_path = f"{data_dir}/{REBUILD_DIR}/{name}"
-    disk.make_dirs(new_path)
-    if disk.exists(path):
-        disk.rename(path, f"{path}{_OLD_MARK}{now_ms}")
-    disk.rename(new_path, path)
 
 
 def copy_queue(disk: Disk, old: QueueFiles, root: str, new_root: str, file_size: int) -> None:

@@ -12,8 +12,9 @@ from hastore.message import Message
 from hastore.store.record.delay_levels import DelayLevels
 from hastore.store.record.derived_record import derive
 from hastore.store.record.record_check import RecordCheck, RecordKind
+from hastore.store.recovery.rebuilt_dirs import restore_interrupted
 from hastore.store.store_lock import StoreLock
-from hastore.store.tools.rebuild import rebuild, restore_interrupted
+from hastore.store.tools.rebuild import rebuild
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.fake_env import fake_env
 from tests.support.env.scripted_disk import disk_full
