@@ -28,7 +28,7 @@ from hastore.store.log.store_directory import COMMIT_LOG_DIR, TRIMMED_DIR, find_
 from hastore.store.record.layout import BLANK_SIZE_MIN
 from hastore.store.record.record_check import RecordCheck, RecordKind
 from hastore.store.recovery import trim as recovery_trim
-from hastore.store.recovery.opening import LogEnd, LogOpener
+from hastore.store.recovery.log_opener import LogEnd, LogOpener
 from hastore.store.recovery.progress import Progress
 from hastore.store.recovery.rules import FILES_CHECKED, Known
 from hastore.store.recovery.tail_scan import FileWalk, check_at, scan_rest

@@ -42,7 +42,7 @@ from hastore.sim.disk import SimDisk, SimFile
 from hastore.status import FlushDiskType, PutMessageStatus
 from hastore.store.commit_log import CommitLog
 from hastore.store.log.mapped_file import MappedFile
-from hastore.store.recovery import opening as recovery_open
+from hastore.store.recovery import log_opener
 from hastore.store.recovery.rules import Known
 from hastore.store.recovery.tail_scan import FileWalk
 from hastore.store.recovery.trim import write_again
@@ -218,7 +218,7 @@ def accepts_slave_ahead(patch: pytest.MonkeyPatch) -> None:
 
 def trusts_the_cache_at_a_start(patch: pytest.MonkeyPatch) -> None:
     """After a failed fsync and a restart the page cache is trusted to be on disk."""
-    patch.setattr(recovery_open, "write_again", lambda _file, _start, _stop, **_: None)
+    patch.setattr(log_opener, "write_again", lambda _file, _start, _stop, **_: None)
 
 
 def writes_again_over_what_it_did_not_forget(patch: pytest.MonkeyPatch) -> None:
@@ -237,7 +237,7 @@ def writes_again_over_what_it_did_not_forget(patch: pytest.MonkeyPatch) -> None:
     def write_only(disk_file: DiskFile, start: int, stop: int, **more: Any) -> None:
         write_again(cast("DiskFile", Unforgetting(disk_file)), start, stop, **more)
 
-    patch.setattr(recovery_open, "write_again", write_only)
+    patch.setattr(log_opener, "write_again", write_only)
 
 
 def one_recv_is_a_report(patch: pytest.MonkeyPatch) -> None:
