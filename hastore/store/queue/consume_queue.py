@@ -30,7 +30,7 @@ from hastore.store.queue.unit import BLANK, BLANK_UNIT, UNIT, UNIT_SIZE, Unit, i
 if TYPE_CHECKING:
     from hastore.store.queue.file import ConsumeQueueFiles
 
-FILES_CHECKED: Final = 3  # by a recovery, from the end; as many as RocketMQ checks
+QUEUE_FILES_CHECKED: Final = 3  # by a recovery, from the end; as many as RocketMQ checks
 _CHUNK_UNITS: Final = 200
 _ZEROS_SIZE_MAX: Final = 1024 * 1024
 
@@ -188,9 +188,9 @@ class ConsumeQueue:
 
     def _add_file(self, start: int) -> None:
         assert not self.files or start == self.files[-1].start + self._files.file_size
-        if len(self.files) >= FILES_CHECKED:
+        if len(self.files) >= QUEUE_FILES_CHECKED:
             # A recovery will no longer check it.
-            self._files.ensure_flushed(self.path, self.files[-FILES_CHECKED])
+            self._files.ensure_flushed(self.path, self.files[-QUEUE_FILES_CHECKED])
         file = ConsumeQueueFile(start)
         self._files.open(self.path, file)
         self.record_new_names(is_first=not self.files)

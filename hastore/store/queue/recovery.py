@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hastore.env.interface import PAGE_SIZE, SECTOR_SIZE
-from hastore.store.queue.consume_queue import FILES_CHECKED
+from hastore.store.queue.consume_queue import QUEUE_FILES_CHECKED
 from hastore.store.queue.unit import BLANK, BLANK_SIZE, SIZE_POSITION, UNIT, UNIT_SIZE
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _SHORT: Final = 256  # units; below it a loop is as quick
 
 def recover(queue: ConsumeQueue, files: ConsumeQueueFiles, *, last_exit_ok: bool) -> bool:
     """Let the queue end at its last valid unit; return whether anything after it was dropped."""
-    first = max(len(queue.files) - (1 if last_exit_ok else FILES_CHECKED), 0)
+    first = max(len(queue.files) - (1 if last_exit_ok else QUEUE_FILES_CHECKED), 0)
     end, is_cut = 0, False
     for file in queue.files[first:]:
         disk_file = files.open(queue.path, file)
@@ -57,7 +57,7 @@ def recover(queue: ConsumeQueue, files: ConsumeQueueFiles, *, last_exit_ok: bool
         queue.repair_from = queue.repair_to
         if not last_exit_ok:
             queue.record_new_names(is_first=True)  # they may have been made just before a crash
-            checked = queue.files[-FILES_CHECKED:]
+            checked = queue.files[-QUEUE_FILES_CHECKED:]
             queue.repair_from = checked[0].start // UNIT_SIZE
             for file in checked:
                 files.mark_dirty(queue.path, file, 0, files.file_size)

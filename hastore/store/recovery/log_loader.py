@@ -30,7 +30,7 @@ from hastore.store.record.record_check import RecordCheck, RecordKind
 from hastore.store.recovery import trim as recovery_trim
 from hastore.store.recovery.log_opener import LogEnd, LogOpener
 from hastore.store.recovery.progress import Progress
-from hastore.store.recovery.rules import FILES_CHECKED, Known
+from hastore.store.recovery.rules import LOG_FILES_CHECKED, StartFacts
 from hastore.store.recovery.tail_scan import FileWalk, check_at, scan_rest
 from hastore.store.recovery.trim import Range, TrimmedTail
 from hastore.trace import logger
@@ -116,15 +116,15 @@ class LogLoader:
         Raises LogDamagedError, FileSizeMismatchError, NotAStoreError, DiskError.
         """
         found = find_log_files(self._disk, self.data_dir, self.file_size_wanted)
-        known = Known.of(self.checkpoint, self.consume_queues, last_exit_ok=self.last_exit_ok)
+        facts = StartFacts.of(self.checkpoint, self.consume_queues, last_exit_ok=self.last_exit_ok)
         walk = FileWalk(
             self.table,
-            known.dispatched_to,
-            known.settled_ms,
-            known.torn_from,
+            facts.dispatched_to,
+            facts.settled_ms,
+            facts.torn_from,
             on_walked=self._progress.advance,
         )
-        end = self._find_end(found, walk, known)
+        end = self._find_end(found, walk, facts)
         self.before_change()
         trimmed = self._save(found, end)
         self._lower_boundary(end.offset(found))
@@ -133,10 +133,10 @@ class LogLoader:
             self._path,
             found,
             end,
-            self._rewrite_from(found, end, known, walk),
+            self._rewrite_from(found, end, facts, walk),
             self._dead(found, end),
             self._progress,
-            walk.border if known.flushed_offset is not None else walk.unsettled_from,
+            walk.border if facts.flushed_offset is not None else walk.unsettled_from,
         )
         queue = opener.open(begins_anywhere=self.table is None, syncs=not self.last_exit_ok)
         try:
@@ -157,7 +157,7 @@ class LogLoader:
             trimmed=trimmed,
             removed_files=tuple(opener.removed),
             foreign_names=found.foreign,
-            redispatch_from=known.redispatch_from(
+            redispatch_from=facts.redispatch_from(
                 queue.min_offset, queue.max_offset, walk.unsettled_from
             ),
             dispatched_to=dispatched_to,
@@ -179,15 +179,15 @@ class LogLoader:
         with self._reading(physic_offset - position) as disk_file:
             return disk_file.pread(size, position)
 
-    def _find_end(self, found: LogFiles, walk: FileWalk, known: Known) -> LogEnd:
+    def _find_end(self, found: LogFiles, walk: FileWalk, facts: StartFacts) -> LogEnd:
         """Walk to the log's end and check what comes after it."""
-        index, position, check = self._walk(found, walk, known)
+        index, position, check = self._walk(found, walk, facts)
         if index == len(found.offsets):  # the last file is full, or there is none
             end = LogEnd(index=max(index - 1, 0), position=position, check=None)
-            self._check_missing(found, end, known)
+            self._check_missing(found, end, facts)
         else:
             assert check is not None
-            end = self._check_rest(found, index, position, check, known)
+            end = self._check_rest(found, index, position, check, facts)
         return end if self.table is not None else self._before_blank(end)
 
     def _before_blank(self, end: LogEnd) -> LogEnd:
@@ -205,22 +205,22 @@ class LogLoader:
         return attrs.evolve(end, index=index, position=position)
 
     def _walk(
-        self, found: LogFiles, walk: FileWalk, known: Known
+        self, found: LogFiles, walk: FileWalk, facts: StartFacts
     ) -> tuple[int, int, RecordCheck | None]:
         """Walk to the log's end; return the file's index, the position in it, what is there."""
         last_with_data = self._last_with_data(found.offsets)
-        first_checked = max(0, last_with_data - FILES_CHECKED + 1)
+        first_checked = max(0, last_with_data - LOG_FILES_CHECKED + 1)
         if self._is_alone:
             index = first_checked if self.table is None else 0
         else:
-            index = known.first_file(
+            index = facts.first_file(
                 found.offsets,
                 found.file_size,
                 last_with_data,
                 lambda index: self._first_store_ms(found.offsets[index]),
                 needs_queue_offsets=self.table is not None,
             )
-            if known.is_boundary_known:
+            if facts.is_boundary_known:
                 first_checked = index
         first = index
         self._progress.begin("reading", (last_with_data + 1 - first) * found.file_size)
@@ -253,24 +253,24 @@ class LogLoader:
 
     # -- checking --------------------------------------------------------------------------------
 
-    def _check_missing(self, found: LogFiles, end: LogEnd, known: Known) -> None:
+    def _check_missing(self, found: LogFiles, end: LogEnd, facts: StartFacts) -> None:
         """Refuse a log that is shorter than its flushed part."""
-        if not found.offsets and not (known.flushed_offset or 0) % found.file_size:
+        if not found.offsets and not (facts.flushed_offset or 0) % found.file_size:
             return  # perhaps a log that never got its first byte: it began at a file's start
         offset = end.offset(found)
-        reason = known.why_damage_at(offset, None, b"")
+        reason = facts.why_damage_at(offset, None, b"")
         if reason:
             self._refuse(offset, "missing", f"the log ends here, but {reason}")
 
     def _check_rest(
-        self, found: LogFiles, index: int, position: int, check: RecordCheck, known: Known
+        self, found: LogFiles, index: int, position: int, check: RecordCheck, facts: StartFacts
     ) -> LogEnd:
         """Check what comes after the last whole record; refuse damage."""
         physic_offset = found.offsets[index] + position
         kind = f"{check.kind.value}{': ' if check.detail else ''}{check.detail}"
         with self._reading(found.offsets[index]) as disk_file:
-            head = disk_file.pread(known.head_size(physic_offset), position)
-        reason = known.why_damage_at(physic_offset, check, head)
+            head = disk_file.pread(facts.head_size(physic_offset), position)
+        reason = facts.why_damage_at(physic_offset, check, head)
         if reason:
             self._refuse(physic_offset, kind, reason)
         ranges = []
@@ -279,10 +279,10 @@ class LogLoader:
             offset = found.offsets[later]
             start = position if later == index else 0
             with self._reading(offset) as disk_file:
-                rest = scan_rest(disk_file, offset, start, to_the_end=known.is_boundary_known)
+                rest = scan_rest(disk_file, offset, start, to_the_end=facts.is_boundary_known)
             if rest.record is not None and sound_offset is None:
                 sound_offset = offset + rest.record
-                if known.is_damage_before(sound_offset, rest.store_timestamp_ms):
+                if facts.is_damage_before(sound_offset, rest.store_timestamp_ms):
                     reason = f"an intact record follows at {sound_offset}"
                     self._refuse(physic_offset, kind, reason)
             if rest.nonzero_end > start:
@@ -343,14 +343,14 @@ class LogLoader:
             _log.warning("checkpoint_not_written", reason=str(error), next=error.hint)
 
     def _rewrite_from(
-        self, found: LogFiles, end: LogEnd, known: Known, walk: FileWalk
+        self, found: LogFiles, end: LogEnd, facts: StartFacts, walk: FileWalk
     ) -> int | None:
         """Return where the bytes begin that may be in the page cache only; None if none are."""
         if self.last_exit_ok or self.checkpoint is None or not found.offsets:
             return None
-        if known.flushed_offset is not None:
-            return max(known.flushed_offset, found.offsets[0])
-        if known.flushed_ms is not None:
+        if facts.flushed_offset is not None:
+            return max(facts.flushed_offset, found.offsets[0])
+        if facts.flushed_ms is not None:
             # A little more than RocketMQ has not flushed; if it flushed all, what follows the end.
             return end.offset(found) if walk.unsettled_from is None else walk.unsettled_from
         return found.offsets[max(0, end.index - FILES_MAPPED + 1)]

@@ -54,12 +54,12 @@ if TYPE_CHECKING:
     from hastore.store.record.record_check import RecordCheck
     from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 
-FILES_CHECKED: Final = 3  # as many as RocketMQ's normal recovery reads
+LOG_FILES_CHECKED: Final = 3  # as many as RocketMQ's normal recovery reads
 _HEAD_SIZE_MAX: Final = 64 * 1024 * 1024  # larger than any record
 
 
 @attrs.frozen(kw_only=True)
-class Known:
+class StartFacts:
     """What is known before the log is read.
 
     ``flushed_offset``: everything below it is on disk; None if unknown.  ``flushed_ms``: the same
@@ -81,7 +81,7 @@ class Known:
         consume_queues: ConsumeQueueStore | None,
         *,
         last_exit_ok: bool,
-    ) -> Known:
+    ) -> StartFacts:
         """Read what checkpoint and consume queues say."""
         dispatched_to = 0
         if consume_queues is not None:
@@ -136,7 +136,7 @@ class Known:
         is_on_disk_known = self.flushed_offset is not None  # 0 means that nothing is
         is_anything_known = self.settled_ms or is_on_disk_known or needs_queue_offsets
         if self.last_exit_ok or not is_anything_known:
-            index = max(0, index - FILES_CHECKED + 1)
+            index = max(0, index - LOG_FILES_CHECKED + 1)
         else:
             while index > 0 and not self._is_settled(offsets[index], first_store_ms(index)):
                 index -= 1

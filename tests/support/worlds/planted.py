@@ -43,7 +43,7 @@ from hastore.status import FlushDiskType, PutMessageStatus
 from hastore.store.commit_log import CommitLog
 from hastore.store.log.mapped_file import MappedFile
 from hastore.store.recovery import log_opener
-from hastore.store.recovery.rules import Known
+from hastore.store.recovery.rules import StartFacts
 from hastore.store.recovery.tail_scan import FileWalk
 from hastore.store.recovery.trim import write_again
 from hastore.wire.ha_frames import HEADER_SIZE
@@ -311,8 +311,8 @@ def keeps_a_silent_master(patch: pytest.MonkeyPatch) -> None:
 
 def trims_damage(patch: pytest.MonkeyPatch) -> None:
     """A damaged record below the durable checkpoint is trimmed with everything after it."""
-    patch.setattr(Known, "why_damage_at", lambda *_: "")
-    patch.setattr(Known, "is_damage_before", lambda *_: False)
+    patch.setattr(StartFacts, "why_damage_at", lambda *_: "")
+    patch.setattr(StartFacts, "is_damage_before", lambda *_: False)
 
 
 def broken_link_ends_slave(patch: pytest.MonkeyPatch) -> None:

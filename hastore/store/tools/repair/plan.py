@@ -27,7 +27,7 @@ from hastore.store.record.record_check import (
     check_record,
     is_cut_off,
 )
-from hastore.store.recovery.rules import Known
+from hastore.store.recovery.rules import StartFacts
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore.store.recovery.trim import Range
 from hastore.store.store_lock import ABORT_FILE
@@ -239,19 +239,19 @@ class _Planner:
         """Add the log's damaged end, if part of it was flushed; else record where it is torn."""
         checkpoint = StoreCheckpoint.open(self.disk, self.data_dir)
         last_exit_ok = not self.disk.exists(f"{self.data_dir}/{ABORT_FILE}")
-        known = Known.of(checkpoint, None, last_exit_ok=last_exit_ok)
+        facts = StartFacts.of(checkpoint, None, last_exit_ok=last_exit_ok)
         start = waiting[0][0] if waiting else self._end
-        head = self._read(tolerant, start, known.head_size(start))
-        reason = known.why_damage_at(start, waiting[0][1] if waiting else None, head)
+        head = self._read(tolerant, start, facts.head_size(start))
+        reason = facts.why_damage_at(start, waiting[0][1] if waiting else None, head)
         if not reason:
             self._torn_at = start if waiting else None
             return
         kind = waiting[0][1].kind.value if waiting else "missing"
         stop = waiting[-1][0] + waiting[-1][1].size if waiting else start
-        if known.flushed_offset is not None:
+        if facts.flushed_offset is not None:
             # A replica need not have more; the next start trims the rest.
             has_replica = self.source is not None
-            stop = known.flushed_offset if has_replica else max(stop, known.flushed_offset)
+            stop = facts.flushed_offset if has_replica else max(stop, facts.flushed_offset)
         self._add(start, stop, f"{kind}; {reason}", is_tail=True)
         self._end = stop
 
