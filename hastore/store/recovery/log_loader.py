@@ -274,16 +274,16 @@ class LogLoader:
         if reason:
             self._refuse(physic_offset, kind, reason)
         ranges = []
-        sound_offset = None
+        intact_offset = None
         for later in range(index, len(found.offsets)):
             offset = found.offsets[later]
             start = position if later == index else 0
             with self._reading(offset) as disk_file:
                 rest = scan_rest(disk_file, offset, start, to_the_end=facts.is_boundary_known)
-            if rest.record is not None and sound_offset is None:
-                sound_offset = offset + rest.record
-                if facts.is_damage_before(sound_offset, rest.store_timestamp_ms):
-                    reason = f"an intact record follows at {sound_offset}"
+            if rest.record is not None and intact_offset is None:
+                intact_offset = offset + rest.record
+                if facts.is_damage_before(intact_offset, rest.store_timestamp_ms):
+                    reason = f"an intact record follows at {intact_offset}"
                     self._refuse(physic_offset, kind, reason)
             if rest.nonzero_end > start:
                 ranges.append(Range(offset + start, offset + rest.nonzero_end))
@@ -292,7 +292,7 @@ class LogLoader:
             position=position,
             check=check,
             ranges=tuple(ranges),
-            sound_offset=sound_offset,
+            intact_offset=intact_offset,
         )
 
     def _refuse(self, physic_offset: int, kind: str, reason: str) -> NoReturn:
@@ -323,7 +323,7 @@ class LogLoader:
             kind=end.check.kind.value,
             topic=end.check.topic.decode(errors="replace") if end.check.topic else None,
             saved_paths=paths,
-            sound_offset=end.sound_offset,
+            intact_offset=end.intact_offset,
         )
 
     def _lower_boundary(self, end_offset: int) -> None:
@@ -407,7 +407,7 @@ def _log_report(report: LoadReport, path: str) -> None:
             size=trimmed.size,
             kind=trimmed.kind,
             topic=trimmed.topic,
-            sound_offset=trimmed.sound_offset,
+            sound_offset=trimmed.intact_offset,
             saved=list(trimmed.saved_paths),
         )
     _log.info(

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class LogEnd:
     """Where the log ends: ``position`` in file ``index``, and the check of what is there.
 
-    ``ranges`` are the bytes after it that are not 0; ``sound_offset`` is the first intact record
+    ``ranges`` are the bytes after it that are not 0; ``intact_offset`` is the first intact record
     among them.
     """
 
@@ -46,7 +46,7 @@ class LogEnd:
     position: int
     check: RecordCheck | None
     ranges: tuple[Range, ...] = ()
-    sound_offset: int | None = None
+    intact_offset: int | None = None
 
     def offset(self, found: LogFiles) -> int:
         """Return the log's end; 0 if there is no file."""

@@ -56,7 +56,7 @@ class TrimmedTail:
     topic: str | None  # of that record, if it could be read
     saved_paths: tuple[str, ...]
     # The first intact record among them: written after the last flush, following a hole.
-    sound_offset: int | None = None
+    intact_offset: int | None = None
 
 
 def pieces(

@@ -342,7 +342,7 @@ def test_log_is_cut_at_a_hole_above_the_flushed_offset(master, lost):
     assert store.log.max_offset == offsets[lost]
     trimmed = store.report.trimmed
     assert (trimmed.physic_offset, trimmed.size) == (offsets[lost], len(cut))
-    assert trimmed.sound_offset == (offsets[lost + 1] if lost < 7 else None)
+    assert trimmed.intact_offset == (offsets[lost + 1] if lost < 7 else None)
     assert list(disk.files("/d/trimmed/").values()) == [cut]
     assert disk.inodes[log_name(0)].durable[offsets[lost] :] == bytes(FILE_SIZE - offsets[lost])
     assert store.checkpoint.flushed_offset == offsets[lost]
@@ -511,7 +511,7 @@ def test_rocketmqs_physic_time_bounds_what_was_flushed(master):
     poke(above, offsets[5] + 20, bytes(60))
     store = recover(above, master=master)
     assert store.log.max_offset == offsets[5]
-    assert store.report.trimmed.sound_offset == offsets[6]
+    assert store.report.trimmed.intact_offset == offsets[6]
 
 
 def test_bad_last_record_is_damage_if_rocketmq_had_flushed_it():
