@@ -115,13 +115,13 @@ class HAClient:
         self._master_port = MasterPort(self.config, self.commit_log, self.ask_client_port)
         self._damages = DamagedRecords(self.env, self.commit_log, self.config.master)
         self._appender = SlaveAppender(
-            self.env,
-            self.commit_log,
-            self.flush_manager,
-            self.allocate_service,
-            self.config.master,
-            self.notify_dispatch,
-            self.last_message_offset,
+            env=self.env,
+            commit_log=self.commit_log,
+            flush_manager=self.flush_manager,
+            allocate_service=self.allocate_service,
+            master=self.config.master,
+            notify_dispatch=self.notify_dispatch,
+            last_message_offset=self.last_message_offset,
         )
 
     @property

@@ -117,13 +117,13 @@ class HAConnection:
             on_reports=self._count_reports,
         )
         self.write_socket_service = WriteSocketService(
-            self.env,
-            self.sock,
-            self.commit_log,
-            self.progress,
-            self.flow_monitor,
-            self.send_times,
-            self.idle_writers,
+            env=self.env,
+            sock=self.sock,
+            commit_log=self.commit_log,
+            progress=self.progress,
+            flow_monitor=self.flow_monitor,
+            send_times=self.send_times,
+            idle_writers=self.idle_writers,
         )
 
     @property

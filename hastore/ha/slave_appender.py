@@ -42,7 +42,7 @@ _log = logger("ha")
 
 
 @final
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class SlaveAppender:
     """Writes the HAClient's frames to the slave's commit log."""
 

@@ -42,7 +42,7 @@ HOT_SIZE: Final = 256 * 1024
 
 
 @final
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class WriteSocketService:
     """The writing half of an HAConnection."""
 

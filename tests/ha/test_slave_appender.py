@@ -28,8 +28,8 @@ class Slave:
 
     def __attrs_post_init__(self):
         self.appender = SlaveAppender(
-            fake_env(offload=self.offload),
-            self.log,
+            env=fake_env(offload=self.offload),
+            commit_log=self.log,
             flush_manager=self,
             allocate_service=self,
             master=("127.0.0.1", 10_912),

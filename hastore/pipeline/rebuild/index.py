@@ -149,4 +149,14 @@ def write_index_file(
 
 def _ending_at(disk: Disk, layout: IndexLayout, offset: int, time_ms: int) -> IndexFile:
     """Return a stand-in for the file before, with the fields that the next header starts from."""
-    return IndexFile(disk, "", layout, time_ms, time_ms, offset, offset, 0, 1)
+    return IndexFile(
+        disk=disk,
+        path="",
+        layout=layout,
+        begin_timestamp_ms=time_ms,
+        end_timestamp_ms=time_ms,
+        begin_physic_offset=offset,
+        end_physic_offset=offset,
+        used_slots=0,
+        index_count=1,
+    )

@@ -51,7 +51,7 @@ _pack_entry = ENTRY.pack
 
 
 @final
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class IndexFile:
     """One file; ``disk_file`` is None until it is made.  Call ``start_filling`` before ``put``."""
 
@@ -82,7 +82,17 @@ class IndexFile:
         """Begin a file, in memory only; its header starts with the end of the file before."""
         time = max(before.end_timestamp_ms, 0) if before is not None else 0
         offset = max(before.end_physic_offset, 0) if before is not None else 0
-        file = cls(disk, path, layout, time, time, offset, offset, 0, 1)
+        file = cls(
+            disk=disk,
+            path=path,
+            layout=layout,
+            begin_timestamp_ms=time,
+            end_timestamp_ms=time,
+            begin_physic_offset=offset,
+            end_physic_offset=offset,
+            used_slots=0,
+            index_count=1,
+        )
         file.slots = IndexSlots(layout.slot_count)
         file.is_new = True
         return file
@@ -100,7 +110,14 @@ class IndexFile:
             disk_file.forget()
         header = unpack_header(disk_file.pread(HEADER_SIZE, 0))
         mark = unpack_mark(disk_file.pread(ENTRY_SIZE, layout.mark_position))
-        return cls(disk, path, layout, *header, disk_file, mark)
+        return cls(
+            disk=disk,
+            path=path,
+            layout=layout,
+            **header._asdict(),
+            disk_file=disk_file,
+            mark=mark,
+        )
 
     @property
     def name(self) -> str:

@@ -118,10 +118,10 @@ class LogLoader:
         found = find_log_files(self._disk, self.data_dir, self.file_size_wanted)
         facts = StartFacts.of(self.checkpoint, self.consume_queues, last_exit_ok=self.last_exit_ok)
         walk = FileWalk(
-            self.table,
-            facts.dispatched_to,
-            facts.settled_ms,
-            facts.torn_from,
+            table=self.table,
+            dispatched_to=facts.dispatched_to,
+            settled_ms=facts.settled_ms,
+            torn_from=facts.torn_from,
             on_walked=self._progress.advance,
         )
         end = self._find_end(found, walk, facts)
@@ -129,14 +129,14 @@ class LogLoader:
         trimmed = self._save(found, end)
         self._lower_boundary(end.offset(found))
         opener = LogOpener(
-            self._disk,
-            self._path,
-            found,
-            end,
-            self._rewrite_from(found, end, facts, walk),
-            self._dead(found, end),
-            self._progress,
-            walk.border if facts.flushed_offset is not None else walk.unsettled_from,
+            disk=self._disk,
+            path=self._path,
+            found=found,
+            end=end,
+            rewrite_from=self._rewrite_from(found, end, facts, walk),
+            dead=self._dead(found, end),
+            progress=self._progress,
+            check_from=walk.border if facts.flushed_offset is not None else walk.unsettled_from,
         )
         queue = opener.open(begins_anywhere=self.table is None, syncs=not self.last_exit_ok)
         try:

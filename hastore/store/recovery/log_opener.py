@@ -54,7 +54,7 @@ class LogEnd:
 
 
 @final
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class LogOpener:
     """Opens one log, once.
 
@@ -170,7 +170,7 @@ class LogOpener:
             check_from, rewrite_from - rewrite_from % size
         )  # a record begins at a file's start
         self.progress.begin("checking again", self.end.offset(self.found) - check_from)
-        walk = FileWalk(None, torn_from=rewrite_from, on_walked=self.progress.advance)
+        walk = FileWalk(table=None, torn_from=rewrite_from, on_walked=self.progress.advance)
         for mapped_file in queue.files:
             start, file_end = mapped_file.file_from_offset, mapped_file.file_from_offset + size
             if file_end <= check_from:

@@ -96,7 +96,7 @@ class WalkEnd:
 
 
 @final
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class FileWalk:
     """Walks files in order, counts records, and collects queue offsets in the ``table``, if any.
 
