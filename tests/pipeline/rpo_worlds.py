@@ -65,7 +65,7 @@ class RpoWorld:
             self.put(number)
         for node in self.logs:
             if self.is_in_trouble():
-                self.logs[node].append(Held(random.choice([None, f"{prefix}stranger"]), b"x"))
+                self.logs[node].append(Held(random.choice([None, f"{prefix}unknown"]), b"x"))
         self.event(EventKind.END)
 
     # -- the events

@@ -107,6 +107,20 @@ def test_links_between_documents_have_targets() -> None:
     assert not broken
 
 
+def test_words_that_the_glossary_replaces_are_not_used() -> None:
+    """Documents, code and comments avoid those that have no other meaning here."""
+    words = re.compile(r"\b(anew|lent|parted(?!-logs)|strangers?|whoever)\b")
+    exempt = {REPO_ROOT / "docs/glossary.md", Path(__file__)}
+    used = [
+        f"{path.relative_to(REPO_ROOT)}: {word}"
+        for path in files()
+        if path.suffix in {".md", ".py", ".sh", ".toml"} or path.name == "Makefile"
+        if path not in exempt
+        for word in words.findall(path.read_text())
+    ]
+    assert not used
+
+
 def test_lock_files_pin_every_package_by_hash() -> None:
     """Each requirement in a lock file is one exact version with at least one hash."""
     for lock in sorted((REPO_ROOT / "requirements").glob("*.lock")):
