@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from hastore.store.queue.consume_queue_store import ConsumeQueueStore
     from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 
-__all__ = ["AppendMessageResult", "CommitLog"]
-
 _PUT_OK: Final = AppendMessageStatus.PUT_OK
 _END_OF_FILE: Final = AppendMessageStatus.END_OF_FILE
 _SIZE_EXCEEDED: Final = AppendMessageStatus.MESSAGE_SIZE_EXCEEDED

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from hastore.store.tools.log_info import LogInfo
     from hastore.store.tools.log_verify import VerifyReport
     from hastore.store.tools.rebuild import RebuildReport
-    from hastore.store.tools.repair.log_repair import RepairPlan, RepairReport
+    from hastore.store.tools.repair.log_repair import RepairReport
+    from hastore.store.tools.repair.plan import RepairPlan
 
 CAT_SCHEMA: Final = "hastore.log-cat/1"
 

@@ -16,7 +16,7 @@ from hastore_cli.settings.config_file import config_option, read_store_config
 from hastore_cli.settings.param_types import complete_directory
 
 if TYPE_CHECKING:
-    from hastore.store.tools.repair.log_repair import RepairPlan
+    from hastore.store.tools.repair.plan import RepairPlan
     from hastore.store.tools.repair.source import RepairSource
 
 _KEPT_SIZE_MAX: Final = 64 * 1024 * 1024
@@ -66,7 +66,8 @@ def repair(
     from hastore.env.real import real_env
     from hastore.store.index.service import INDEX_DIR
     from hastore.store.tools.log_directory import find_log
-    from hastore.store.tools.repair.log_repair import apply_repair, plan_repair
+    from hastore.store.tools.repair.log_repair import apply_repair
+    from hastore.store.tools.repair.plan import plan_repair
     from hastore_cli.app.progress_bar import reading_bar
     from hastore_cli.app.terminal import say, say_next, tell
     from hastore_cli.log.json import lost_size, repair_json

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from hastore.store.tools.log_info import LogInfo
     from hastore.store.tools.log_verify import VerifyReport
     from hastore.store.tools.rebuild import RebuildReport
-    from hastore.store.tools.repair.log_repair import RepairPlan, RepairReport
+    from hastore.store.tools.repair.log_repair import RepairReport
+    from hastore.store.tools.repair.plan import RepairPlan
 
 INDEX_NOT_READ: Final = (
     "the index was not checked: its files differ in size from the configuration; name the node's"

@@ -60,7 +60,8 @@ if TYPE_CHECKING:
     from hastore.dispatch.dispatch_feed import DispatchFeed
     from hastore.flush.flush_manager import FlushManager
     from hastore.ha.ha_service import HAService
-    from hastore.store.commit_log import AppendMessageResult, CommitLog
+    from hastore.store.commit_log import CommitLog
+    from hastore.store.record.append_message_result import AppendMessageResult
 
 _TOPICS_KNOWN_MAX: Final = 10_000
 _INNER_BATCH_FAULT: Final = "inner batches need BatchCQ topics, which this broker does not have"

@@ -50,7 +50,6 @@ from hastore.store.tools.repair.plan import (
     RepairPart,
     RepairPlan,
     fingerprint,
-    plan_repair,
 )
 from hastore.store.tools.repair.tolerant import TolerantDisk
 
@@ -59,15 +58,6 @@ if TYPE_CHECKING:
 
     from hastore.env.interface import Disk, DiskFile, Env
     from hastore.store.tools.repair.source import RepairSource
-
-__all__ = [
-    "RepairAction",
-    "RepairPart",
-    "RepairPlan",
-    "RepairReport",
-    "apply_repair",
-    "plan_repair",
-]
 
 _PIECE_SIZE: Final = 8 * 1024 * 1024
 _BLOCK_SIZE: Final = 4_096  # of a disk with large sectors

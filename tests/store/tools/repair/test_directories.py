@@ -5,7 +5,8 @@ import pytest
 from hastore.env.real import RealDisk, real_env
 from hastore.errors import LogDamagedError
 from hastore.store.record.layout import PROP_CRC_SIZE
-from hastore.store.tools.repair.log_repair import apply_repair, plan_repair
+from hastore.store.tools.repair.log_repair import apply_repair
+from hastore.store.tools.repair.plan import plan_repair
 from hastore.store.tools.repair.source import DirectorySource
 from tests.support.store.log_builder import FILE_SIZE, LogBuilder
 

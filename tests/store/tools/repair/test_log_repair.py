@@ -11,7 +11,8 @@ from hastore.store.record.record_check import RecordKind, check_record
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_verify import verify_log
 from hastore.store.tools.repair.filler import FILLER_SIZE_MIN, FILLER_TOPIC, can_fill, fill
-from hastore.store.tools.repair.log_repair import RepairAction, apply_repair, plan_repair
+from hastore.store.tools.repair.log_repair import apply_repair
+from hastore.store.tools.repair.plan import RepairAction, plan_repair
 from hastore.store.tools.repair.source import DirectorySource
 from tests.support.env.crash_points import DyingDisk, Killed
 from tests.support.env.fake_disk import FakeDisk
