@@ -58,9 +58,8 @@ class GetMessageStatus(enum.Enum):
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"  # there are messages, but none passes the filter
-    MESSAGE_WAS_REMOVING = (
-        "MESSAGE_WAS_REMOVING"  # the queue has a unit, but the log has deleted the record
-    )
+    # The queue has a unit, but the log has deleted the record.
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
     OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"  # within bounds, but in no file
     OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"  # after the end
     OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"  # at the end: the next message will be there
@@ -109,5 +108,7 @@ class HAClientState(enum.Enum):
     STREAMING = "streaming"
     BACKING_OFF = "backing-off"  # the link broke; a new attempt follows
     DIVERGED = "diverged"  # the logs have diverged: no further attempt
-    FAILED = "failed"  # its own log cannot be written, or the file sizes differ
+    # No further attempt: the file sizes differ, its log is damaged, or the master has deleted bytes
+    # that it needs.
+    FAILED = "failed"
     STOPPED = "stopped"

@@ -14,7 +14,7 @@ import structlog
 
 
 def logger(part: str) -> structlog.stdlib.BoundLogger:
-    """Return the logger of one part (``store``, ``flush``, ``ha``, ``broker``, ``remoting``)."""
+    """Return the logger of one part of the system, such as ``store`` or ``ha``."""
     wrapped: Any = structlog.wrap_logger(
         logging.getLogger("hastore"),
         processors=[

@@ -217,10 +217,11 @@ class IndexVerification:
     # -- files -----------------------------------------------------------------------------------
 
     def _in_order(self, entries: Iterator[_Found]) -> Iterator[_Found]:
-        """Yield the entries, but set aside those that go back, or lead too far ahead.
+        """Yield the entries in the log's order, and set aside those with a wrong offset.
 
-        Too far: the next two entries lead less far, or one of them still to the last record.  Of an
-        index that is damaged all over, only so many are set aside that memory stays bounded.
+        That is one below the entry before it, one above both entries that follow, or one between
+        two entries of one record.  At most ``_OUT_OF_ORDER_MAX`` are set aside, so that memory
+        stays bounded; further ones are yielded where they are.
         """
         last, following = -1, list(itertools.islice(entries, 2))
         while following:
