@@ -76,7 +76,7 @@ class DecisionLog:
     _last_of: dict[PutMessageStatus, Decision] = attrs.field(factory=dict, init=False)
     next_ok_time: float = attrs.field(default=0.0, init=False)  # when the next sample is due
 
-    def note(self, request: GroupCommitRequest) -> None:
+    def record(self, request: GroupCommitRequest) -> None:
         """Record a put that was decided with another status than PUT_OK."""
         last, status = self._last, request.status
         if last is None or status is not last.status:

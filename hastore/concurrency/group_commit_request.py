@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hastore.concurrency.wait_notify_object import Sleepers
-    from hastore.store.commit_log import AppendMessageResult
+    from hastore.store.record.append_message_result import AppendMessageResult
 
 _PUT_OK = PutMessageStatus.PUT_OK
 
@@ -43,7 +43,7 @@ class DecisionKeeper(Protocol):
 
     counts: dict[PutMessageStatus, int]  # of all decided requests; PUT_OK is only counted
 
-    def note(self, request: GroupCommitRequest) -> None:
+    def record(self, request: GroupCommitRequest) -> None:
         """Record a request that was decided with another status than PUT_OK."""
 
 
@@ -109,7 +109,7 @@ class GroupCommitRequest:
         if log is not None:
             log.counts[status] += 1
             if status is not _PUT_OK:
-                log.note(self)
+                log.record(self)
         if self.on_done is not None:
             self.on_done(self)
         if self._sleepers is not None:

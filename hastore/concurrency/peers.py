@@ -86,7 +86,7 @@ class PeerLog:
     _lines: int = attrs.field(default=0, init=False)
     _skipped: int = attrs.field(default=0, init=False)  # beyond LINES_MAX
 
-    def note(self, peer: tuple[str, int], *, kind: str | None = None, **pairs: object) -> None:
+    def log_line(self, peer: tuple[str, int], *, kind: str | None = None, **pairs: object) -> None:
         """Write a line, or count it: the next one has ``more`` of this peer, ``others`` of all."""
         now = trio.current_time()
         key = kind, peer_key(peer[0])

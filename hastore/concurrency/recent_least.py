@@ -25,7 +25,7 @@ class RecentLeast:
     _current: float = attrs.field(default=math.inf, init=False)
     _previous: float = attrs.field(default=math.inf, init=False)
 
-    def note(self, value: float, now: float) -> None:
+    def record(self, value: float, now: float) -> None:
         """Add a value."""
         age_s = now - self._began
         if age_s >= PERIOD_S:

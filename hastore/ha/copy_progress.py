@@ -33,7 +33,7 @@ BEHIND_AFTER_S: Final = 10.0
 _HEARTBEATS_AT_END: Final = 2  # the first may precede the first bytes
 
 
-class News(enum.Enum):
+class CopyEvent(enum.Enum):
     """What to log now."""
 
     COPYING = "copying"
@@ -48,13 +48,13 @@ class FrameSizes:
     batch_size: int  # our ha_transfer_batch_size, in bytes
     file_size: int  # bytes of a mapped file
     # Whether the newest frame reached the end of the master's log; False before any.
-    was_all: bool = attrs.field(default=False, init=False)
+    reached_end: bool = attrs.field(default=False, init=False)
     _size_before: int = attrs.field(default=0, init=False)  # bytes of the newest frame
 
-    def note(self, end: int, size: int) -> None:
+    def record(self, end: int, size: int) -> None:
         """Record a frame of ``size`` bytes that ends at ``end``."""
         is_full = size % self.batch_size == 0 or size in {self._size_before, 2 * self._size_before}
-        self.was_all = not is_full and end % self.file_size > 0
+        self.reached_end = not is_full and end % self.file_size > 0
         self._size_before = size
 
 
@@ -74,19 +74,19 @@ class CopyProgress:
         """Wait before the first line: a short copy is not worth one."""
         self._next_line = self.began + FIRST_LINE_AFTER_S
 
-    def note(self, now: float, *, brought_bytes: bool, was_all: bool) -> News | None:
-        """Record what one read brought and return what to log; ``was_all``: see FrameSizes."""
+    def record(self, now: float, *, brought_bytes: bool, reached_end: bool) -> CopyEvent | None:
+        """Record what one read brought and return what to log; ``reached_end``: see FrameSizes."""
         self._heartbeats = 0 if brought_bytes else self._heartbeats + 1
-        if was_all or self._heartbeats >= _HEARTBEATS_AT_END:
+        if reached_end or self._heartbeats >= _HEARTBEATS_AT_END:
             self._all_time = now
             if self.is_in_step:
                 return None
             self.is_in_step = True
-            return News.IN_STEP
+            return CopyEvent.IN_STEP
         if self.is_in_step and now - self._all_time >= BEHIND_AFTER_S:
             self.is_in_step = False
             self._next_line = now
         if self.is_in_step or not brought_bytes or now < self._next_line:
             return None
         self._next_line = now + LINE_EVERY_S
-        return News.COPYING
+        return CopyEvent.COPYING

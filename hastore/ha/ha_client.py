@@ -35,7 +35,7 @@ from hastore.errors import (
     UnreachableError,
 )
 from hastore.ha.client_port import MasterPort
-from hastore.ha.copy_progress import CopyProgress, FrameSizes, News
+from hastore.ha.copy_progress import CopyEvent, CopyProgress, FrameSizes
 from hastore.ha.damaged_records import DamagedRecords
 from hastore.ha.ha_link import HALink, Received
 from hastore.ha.link_step import LinkAction, LinkEvent, LinkStep, event_of
@@ -179,11 +179,11 @@ class HAClient:
                 assert isinstance(error, LogDamagedError)
                 await self._compare_damage(error)
             case LinkAction.CALL_BROKEN:
-                self._note_broken(LinkEndedError(f"the stream no longer fits this log: {error}"))
+                self._record_broken(LinkEndedError(f"the stream no longer fits this log: {error}"))
             case _:
-                self._note_broken(error)
+                self._record_broken(error)
 
-    def _note_broken(self, error: Exception) -> None:
+    def _record_broken(self, error: Exception) -> None:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         self.error = error if isinstance(error, HastoreError) else None
         if self.reason != reason:
@@ -278,7 +278,7 @@ class HAClient:
             # heartbeat would have been parsed.
             news = link.frame_bytes + (buffer.unparsed if buffer.unparsed >= HEADER_SIZE else 0)
             if link.frames != frames:
-                self._note_progress(now, brought_bytes=news != counted)
+                self._report_progress(now, brought_bytes=news != counted)
             if news != counted:
                 received.flow_monitor.add(news - counted, now)
                 received.last_news_time, counted = now, news
@@ -287,17 +287,17 @@ class HAClient:
                 self._report_wake.wakeup()  # bytes flushed earlier may be reported now
             await link.send_reports()
 
-    def _note_progress(self, now: float, *, brought_bytes: bool) -> None:
+    def _report_progress(self, now: float, *, brought_bytes: bool) -> None:
         """Log that the slave is in step, or wake the task that logs the copy's progress."""
         appender = self._appender
         if appender.is_comparing or appender.is_measuring or self._cursor.warning is not None:
             return
-        was_all = self.link.frame_sizes.was_all
-        news = self._copy_progress.note(now, brought_bytes=brought_bytes, was_all=was_all)
-        if news is News.IN_STEP:
+        reached_end = self.link.frame_sizes.reached_end
+        news = self._copy_progress.record(now, brought_bytes=brought_bytes, reached_end=reached_end)
+        if news is CopyEvent.IN_STEP:
             master = describe(self.config.master)
             _log.info("ha_in_step", master=master, at=appender.position)
-        elif news is News.COPYING:
+        elif news is CopyEvent.COPYING:
             self._copying_wake.wakeup()
 
     async def _log_copying(self) -> None:
@@ -345,7 +345,7 @@ class HAClient:
                 await self._begin(verdict, frame)
             if frame.size:
                 link.frame_bytes += HEADER_SIZE + frame.size
-                link.frame_sizes.note(end, frame.size)
+                link.frame_sizes.record(end, frame.size)
                 with buffer.view[frame.start : frame.start + frame.size] as body:
                     await appender.append(frame.physic_offset, body)
             buffer.consume(HEADER_SIZE + frame.size)

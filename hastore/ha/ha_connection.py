@@ -64,13 +64,13 @@ class SlaveRegister(Protocol):
     def check_first_report(self, connection: HAConnection, offset: int, log: LogBounds) -> None:
         """Raise DivergedError for a slave that was ahead of this log before."""
 
-    def note_arrival(self, connection: HAConnection, ack_offset: int) -> None:
+    def log_arrival(self, connection: HAConnection, ack_offset: int) -> None:
         """Log a slave's first report."""
 
     def acknowledge(self, connection: HAConnection, ack_offset: int) -> None:
         """Count a slave's reports up to ``ack_offset``."""
 
-    def note_refusal(self, connection: HAConnection, error: ProtocolError) -> None:
+    def record_refusal(self, connection: HAConnection, error: ProtocolError) -> None:
         """Record a refusal."""
 
     def slave_knows(self, connection: HAConnection, error: DivergedError) -> None:
@@ -140,7 +140,7 @@ class HAConnection:
         self.register.acknowledge(self, ack_offset)
         if not self._first_report.is_set():
             self._first_report.set()
-            self.register.note_arrival(self, ack_offset)
+            self.register.log_arrival(self, ack_offset)
             # At once: a slave slightly ahead of us learns from it where our log ends.
             self.write_socket_service.request_heartbeat()
 
@@ -182,14 +182,14 @@ class HAConnection:
         is_refused = self.progress.state is HAConnectionState.REFUSED  # _refuse is at work
         if self.progress.ended_because is None and not is_refused:
             self.progress.refuse()
-            self.register.note_refusal(self, error)
+            self.register.record_refusal(self, error)
             self.finish(f"refused: {error}")
 
     async def _refuse(self, error: ProtocolError) -> None:
         """Record the reason, notify a slave that was sent nothing yet, and close."""
         nothing_sent = self.progress.next_transfer_from_where is None
         self.progress.refuse()
-        self.register.note_refusal(self, error)
+        self.register.record_refusal(self, error)
         if nothing_sent:
             # The classic protocol has no error frame.  From a heartbeat with our end the slave
             # learns both offsets, and reports the divergence on its side; one with our start means

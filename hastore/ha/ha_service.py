@@ -241,9 +241,9 @@ class HAService:
 
     # -- connections -----------------------------------------------------------------------------
 
-    def note_arrival(self, connection: HAConnection, ack_offset: int) -> None:
+    def log_arrival(self, connection: HAConnection, ack_offset: int) -> None:
         """Log a slave's first report."""
-        self._arrival_log.note(connection.address, at=ack_offset)
+        self._arrival_log.log_line(connection.address, at=ack_offset)
 
     def check_first_report(self, connection: HAConnection, offset: int, log: LogBounds) -> None:
         """Raise DivergedError for a slave that was ahead of this log earlier.
@@ -272,7 +272,7 @@ class HAService:
             hint="give that slave an empty directory",
         )
 
-    def note_refusal(self, connection: HAConnection, error: ProtocolError) -> None:
+    def record_refusal(self, connection: HAConnection, error: ProtocolError) -> None:
         """Record a refusal for ``status`` and drop the slave's acks from the table."""
         self.ack_table.remove(connection.connection_id)
         reason, hint = str(error), error.hint
@@ -323,7 +323,7 @@ class HAService:
             )
         )
         kind = error.limit if isinstance(error, LimitReachedError) else _KINDS.get(type(error))
-        self._refusal_log.note(address, kind=kind or "protocol", reason=reason)
+        self._refusal_log.log_line(address, kind=kind or "protocol", reason=reason)
 
     async def serve(self, sock: trio.socket.SocketType, peer: tuple[str, int]) -> None:
         """Serve one slave until its link has ended."""
@@ -356,7 +356,7 @@ class HAService:
                 self.departure = Departure(address=peer, reason=reason, time=trio.current_time())
                 last = f"the last was {describe(peer)}: {reason}"
                 self._absence = f"no slave is connected; {last}"
-                self._departure_log.note(peer, reason=reason)
+                self._departure_log.log_line(peer, reason=reason)
             else:
                 _log.debug("ha_gone", peer=describe(peer), reason=reason)
             self.on_acknowledged()

@@ -15,7 +15,7 @@ from tests.support.commands.in_process import at, call_json, master_on, put, sla
 from tests.support.waiting import eventually
 
 NOW_MS = 1_700_000_000_000
-ALL = {"was_all": True}
+ALL = {"reached_end": True}
 
 
 def fake_slave(
@@ -29,13 +29,13 @@ def fake_slave(
     undispatched=0,
     fault=None,
     linked_s=3_600.0,
-    was_all=False,
+    reached_end=False,
 ):
     """The parts of a slave that the status of its link reads."""
     now = trio.current_time()
     ages = RecentLeast()
     if least_age_s is not None:
-        ages.note(least_age_s, now)
+        ages.record(least_age_s, now)
     client = SimpleNamespace(
         received=SimpleNamespace(
             flow_monitor=SimpleNamespace(bytes_per_s=lambda _now: rate, total_bytes=7),
@@ -46,7 +46,7 @@ def fake_slave(
         link=SimpleNamespace(
             last_read_time=now,  # of a heartbeat
             connected_time=now - linked_s,
-            frame_sizes=SimpleNamespace(was_all=was_all),
+            frame_sizes=SimpleNamespace(reached_end=reached_end),
             reported_offset=max_offset,
             local_address=("127.0.0.1", 5),
         ),

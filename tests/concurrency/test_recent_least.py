@@ -12,7 +12,7 @@ def test_least_is_among_recent_values(steps, wait_s):
     least, added, now = RecentLeast(), [], 0.0
     for pause_s, value in steps:
         now += pause_s
-        least.note(value, now)
+        least.record(value, now)
         added.append((now, value))
     now += wait_s
     found = least.least(now)

@@ -5,7 +5,7 @@ import pytest
 from hastore.config import HAConfig
 from hastore.ha import copy_progress
 from hastore.ha.client_port import ClientPort, PortKind
-from hastore.ha.copy_progress import BEHIND_AFTER_S, FIRST_LINE_AFTER_S, LINE_EVERY_S, News
+from hastore.ha.copy_progress import BEHIND_AFTER_S, FIRST_LINE_AFTER_S, LINE_EVERY_S, CopyEvent
 from hastore.ha.copy_progress import CopyProgress as Progress
 from hastore.wire.ha_frames import HEADER
 from tests.ha.test_client_port import Asked, slave_that_asks
@@ -16,7 +16,9 @@ from tests.support.waiting import eventually
 
 def lines(progress, reads):
     """Return the news and their times; `reads` are (time, whether the master had no more)."""
-    all_news = [(now, progress.note(now, brought_bytes=True, was_all=all_)) for now, all_ in reads]
+    all_news = [
+        (now, progress.record(now, brought_bytes=True, reached_end=all_)) for now, all_ in reads
+    ]
     return [(now, news) for now, news in all_news if news is not None]
 
 
@@ -26,12 +28,12 @@ def test_copy_is_logged_after_1_s_then_every_5_s():
     logged = lines(Progress(0.0), [*full, (12.5, True), (12.6, True), (12.7, False)])
     first = FIRST_LINE_AFTER_S
     assert logged == [
-        (first, News.COPYING),
-        (first + LINE_EVERY_S, News.COPYING),
-        (first + 2 * LINE_EVERY_S, News.COPYING),
-        (12.5, News.IN_STEP),
+        (first, CopyEvent.COPYING),
+        (first + LINE_EVERY_S, CopyEvent.COPYING),
+        (first + 2 * LINE_EVERY_S, CopyEvent.COPYING),
+        (12.5, CopyEvent.IN_STEP),
     ]
-    assert lines(Progress(0.0), [(0.1, False), (0.5, True)]) == [(0.5, News.IN_STEP)]
+    assert lines(Progress(0.0), [(0.1, False), (0.5, True)]) == [(0.5, CopyEvent.IN_STEP)]
 
 
 def test_slave_that_falls_behind_logs_copying_again():
@@ -39,9 +41,9 @@ def test_slave_that_falls_behind_logs_copying_again():
     busy = [(1 + now / 10, False) for now in range(150)]
     logged = lines(Progress(0.0), [(1.0, True), *busy, (16.5, True)])
     assert logged == [
-        (1.0, News.IN_STEP),
-        (1.0 + BEHIND_AFTER_S, News.COPYING),
-        (16.5, News.IN_STEP),
+        (1.0, CopyEvent.IN_STEP),
+        (1.0 + BEHIND_AFTER_S, CopyEvent.COPYING),
+        (16.5, CopyEvent.IN_STEP),
     ]
 
 
@@ -49,8 +51,8 @@ def test_two_heartbeats_in_a_row_mean_in_step():
     """One heartbeat precedes the log's bytes; a batch between two starts the count again."""
     progress = Progress(0.0)
     steps = [(0.0, False), (0.1, True), (5.0, False), (10.0, False), (15.0, False)]
-    all_news = [progress.note(now, brought_bytes=got, was_all=False) for now, got in steps]
-    assert all_news == [None, None, None, News.IN_STEP, None]
+    all_news = [progress.record(now, brought_bytes=got, reached_end=False) for now, got in steps]
+    assert all_news == [None, None, None, CopyEvent.IN_STEP, None]
 
 
 BATCH = HAConfig().ha_transfer_batch_size

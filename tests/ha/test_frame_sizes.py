@@ -9,7 +9,7 @@ FILE = 1 << 20
 
 
 @pytest.mark.parametrize(
-    ("sizes", "was_all"),
+    ("sizes", "reached_end"),
     [
         ([300], True),
         ([32 * KIB], False),
@@ -22,11 +22,11 @@ FILE = 1 << 20
         ([300, FILE], False),
     ],
 )
-def test_frame_smaller_than_a_batch_means_no_more_bytes(sizes, was_all):
+def test_frame_smaller_than_a_batch_means_no_more_bytes(sizes, reached_end):
     """More may follow a full batch or the end of a file."""
     frames = FrameSizes(32 * KIB, FILE)
     end = 0
     for size in sizes:
         end += size
-        frames.note(end, size)
-    assert frames.was_all is was_all
+        frames.record(end, size)
+    assert frames.reached_end is reached_end

@@ -110,13 +110,13 @@ async def test_short_frame_means_that_the_master_has_no_more(tmp_path):
             for end in (ends[0], ends[0] + 32_768, FILE_SIZE, ends[3]):
                 await sock.send(HEADER.pack(begin, end - begin) + log[begin:end])
                 await eventually(lambda end=end: slave.max_offset == end)
-                seen.append(slave.ha_client.link.frame_sizes.was_all)
+                seen.append(slave.ha_client.link.frame_sizes.reached_end)
                 begin = end
             assert seen == [True, False, False, True]
             sock.close()
             sock = await master.accept()
             await read_report(sock)
-            assert not slave.ha_client.link.frame_sizes.was_all
+            assert not slave.ha_client.link.frame_sizes.reached_end
             sock.close()
 
 

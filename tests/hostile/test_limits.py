@@ -488,12 +488,12 @@ async def test_refusal_is_logged_once_a_minute_for_each_kind_and_peer(autojump_c
     """The next line has the number of refusals that were not logged."""
     log = PeerLog(logger("remoting"), "client_refused")
     for port in range(100):
-        log.note(("10.0.0.1", port), kind="idle", reason="idle")
-    log.note(("10.0.0.1", 1), kind="frame", reason="too large")
-    log.note(("10.0.0.2", 1), kind="idle", reason="idle")
+        log.log_line(("10.0.0.1", port), kind="idle", reason="idle")
+    log.log_line(("10.0.0.1", 1), kind="frame", reason="too large")
+    log.log_line(("10.0.0.2", 1), kind="idle", reason="idle")
     assert len(caplog.records) == 3
     await trio.sleep(peers.INTERVAL_S)
-    log.note(("10.0.0.1", 7), kind="idle", reason="idle")
+    log.log_line(("10.0.0.1", 7), kind="idle", reason="idle")
     assert caplog.records[-1].msg["more"] == 99
 
 
@@ -501,10 +501,10 @@ async def test_refusals_of_many_addresses_are_limited_too(autojump_clock, caplog
     """There is a limit of lines a minute in all, and of remembered peers."""
     log = PeerLog(logger("remoting"), "client_refused")
     for n in range(5_000):
-        log.note((f"10.0.{n // 256}.{n % 256}", 1), kind="idle", reason="idle")
+        log.log_line((f"10.0.{n // 256}.{n % 256}", 1), kind="idle", reason="idle")
     assert len(caplog.records) == peers.LINES_MAX
     await trio.sleep(peers.INTERVAL_S)
-    log.note(("10.9.9.9", 1), kind="idle", reason="idle")
+    log.log_line(("10.9.9.9", 1), kind="idle", reason="idle")
     assert caplog.records[-1].msg["others"] == 5_000 - peers.LINES_MAX
     assert len(log._logged) <= peers.HOSTS_MAX
 
@@ -551,7 +551,7 @@ def test_refusals_are_logged_as_warnings(caplog):
     caplog.set_level(logging.WARNING, logger="hastore")
 
     async def main():
-        PeerLog(logger("ha"), "ha_slave_refused", "slave").note(("::1", 5), reason="why")
+        PeerLog(logger("ha"), "ha_slave_refused", "slave").log_line(("::1", 5), reason="why")
 
     trio.run(main)
     assert caplog.records[0].msg["slave"] == "[::1]:5"

@@ -67,7 +67,7 @@ class Slave(RunningNode):
     def _record_age(self, _queues: Sequence[ConsumeQueue]) -> None:
         newest_ms = self.reput_message_service.dispatched_timestamp_ms
         age_s = (self.env.wall_clock.now_ms() - newest_ms) / 1000
-        self.record_ages.note(age_s, trio.current_time())
+        self.record_ages.record(age_s, trio.current_time())
 
     @property
     def role(self) -> BrokerRole:

@@ -74,7 +74,7 @@ def _link(
         lag_s = age_s - (now - received.last_news_time) - lead_s
         if rate:  # the bytes that are not dispatched yet are newer
             lag_s -= (node.max_offset - reput.committed_offset) / rate
-        if link.frame_sizes.was_all:
+        if link.frame_sizes.reached_end:
             lag_s = min(lag_s, received.last_news_time - link.connected_time)
         lag_s = max(lag_s, 0.0)
         if lag_s > _NOISE_S:

@@ -150,7 +150,7 @@ class MetricsServer:
         self._left(evicted)
         whose = "connections" if crowd.key is None else "connections of its address"
         reason = f"evicted: {crowd.count} {whose}"
-        self._refusal_log.note(evicted.peer, kind="connections", reason=reason)
+        self._refusal_log.log_line(evicted.peer, kind="connections", reason=reason)
 
     def _left(self, connection: _HttpConnection) -> None:
         if connection in self._connections:

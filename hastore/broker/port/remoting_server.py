@@ -221,7 +221,7 @@ class RemotingServer:
     def _refuse(self, peer: tuple[str, int], error: ProtocolError) -> None:
         self._refused_total += 1
         self._refused.append((describe(peer), str(error)))
-        self._refusal_log.note(peer, kind=_kind(error), reason=str(error))
+        self._refusal_log.log_line(peer, kind=_kind(error), reason=str(error))
 
 
 def _kind(error: ProtocolError) -> str:

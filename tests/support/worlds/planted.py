@@ -321,7 +321,7 @@ def broken_link_ends_slave(patch: pytest.MonkeyPatch) -> None:
     def end(self: HAClient, error: Exception) -> NoReturn:
         raise FlushFailedError(str(error), path=self.commit_log.path)
 
-    patch.setattr(HAClient, "_note_broken", end)
+    patch.setattr(HAClient, "_record_broken", end)
 
 
 def ends_on_a_full_disk(patch: pytest.MonkeyPatch) -> None:
@@ -350,7 +350,7 @@ def broken_link_is_given_up(patch: pytest.MonkeyPatch) -> None:
             self._cursor.on(LinkEvent.FILE_SIZE_DIFFERS)
             await self._give_up(error)
 
-    patch.setattr(HAClient, "_note_broken", end)
+    patch.setattr(HAClient, "_record_broken", end)
     patch.setattr(HAClient, "run", run_and_give_up)
 
 
