@@ -21,9 +21,9 @@ from hastore.config import MasterConfig, SlaveConfig
 from hastore.env.real import real_env
 from hastore.errors import ListenError, StoreLockedError
 from hastore.message import Message
-from tests.cli.test_status_table import MASTER, SLAVE
 from tests.patience import WITHIN_S
 from tests.support.commands.in_process import LOOPBACK, QUICK, master_on, put, store
+from tests.support.nodes.statuses import MASTER, SLAVE
 from tests.support.waiting import eventually
 
 MIB = 1 << 20

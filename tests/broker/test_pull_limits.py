@@ -15,7 +15,7 @@ from hastore.store.queue import queue_read
 from hastore.wire.frame_reader import encode_command
 from hastore.wire.remoting_codes import FLAG_ONE_WAY
 from hastore.wire.remoting_command import RemotingCommand
-from tests.broker.test_pull_message import bodies, offsets
+from tests.broker.pull_answers import bodies, offsets
 from tests.patience import WITHIN_S
 from tests.support.nodes.raw_client import raw_client
 from tests.support.nodes.reading import open_master, pull_command, put

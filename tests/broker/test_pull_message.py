@@ -13,34 +13,15 @@ from hypothesis import strategies as st
 from hastore.broker.pulls.pull_message_processor import merge_ranges, response_code
 from hastore.status import BrokerRole, FlushDiskType, GetMessageStatus
 from hastore.store.log import cold_read
-from hastore.store.record import message_codec, record_check
 from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData, Subscription
 from hastore.wire.remoting_codes import ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
+from tests.broker.pull_answers import bodies, offsets
 from tests.patience import WITHIN_S
 from tests.support.nodes.harness import SentPieces, flushed_by
 from tests.support.nodes.raw_client import raw_client, send_command
 from tests.support.nodes.reading import open_master, open_slave, pull_command, put
 from tests.support.waiting import eventually
-
-
-def bodies(response):
-    """The bodies of an answer's messages; each record must be intact."""
-    found = []
-    position = 0
-    while position < len(response.body):
-        rest = len(response.body) - position
-        check = record_check.check_record(response.body, position, rest, None)
-        assert check.kind is record_check.RecordKind.MESSAGE
-        found.append(message_codec.decode(response.body, position).body)
-        position += check.size
-    return found
-
-
-def offsets(response):
-    fields = response.ext_fields
-    return tuple(int(fields[name]) for name in ("nextBeginOffset", "minOffset", "maxOffset"))
-
 
 # -- statuses ------------------------------------------------------------------------------------
 

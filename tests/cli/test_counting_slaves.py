@@ -6,8 +6,8 @@ import pytest
 from hastore.broker.observe.node_status import NodeStatus
 from hastore_cli.status.check import DEFAULTS, Level, check_status
 from hastore_cli.status.wait import Wanted
-from tests.cli.test_check_and_wait import FINE, NEAR
-from tests.cli.test_status_table import text_of
+from tests.cli.cluster_states import FINE, NEAR
+from tests.cli.status_text import text_of
 from tests.support.commands.in_process import at, call, call_json, master_on, put
 from tests.support.nodes.harness import raw_slave
 from tests.support.waiting import eventually

@@ -15,7 +15,7 @@ from hastore_cli.doctor.logs import compare, compare_logs
 from hastore_cli.doctor.rules import Result, diagnose
 from hastore_cli.node.address import fetch_status
 from hastore_cli.node.file import NodeFile
-from tests.cli.test_check_and_wait import (
+from tests.cli.cluster_states import (
     ALONE,
     FINE,
     IDLE,
@@ -28,8 +28,8 @@ from tests.cli.test_check_and_wait import (
     late,
     least,
 )
-from tests.cli.test_status_table import SLAVE
 from tests.support.commands.in_process import at, call, call_json, master_on, put, slave_of, store
+from tests.support.nodes.statuses import SLAVE
 from tests.support.waiting import eventually
 
 HERE = ("127.0.0.1", 10911)

@@ -11,7 +11,7 @@ from hastore.flush.checkpoint_flusher import CheckpointFlusher
 from hastore.message import Message
 from hastore.status import FlushDiskType
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
-from tests.flush.test_flush_manager import World
+from tests.flush.flush_world import World
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.fake_env import fake_env
 from tests.support.env.scripted_disk import disk_full

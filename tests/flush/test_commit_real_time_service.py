@@ -10,7 +10,7 @@ from hastore.errors import ConfigError, DiskError
 from hastore.flush.flush_manager import FlushManager
 from hastore.message import Message
 from hastore.status import FlushDiskType, PutMessageStatus
-from tests.flush.test_flush_manager import World, started
+from tests.flush.flush_world import World, started
 from tests.support.env.fake_env import fake_env
 from tests.support.store.open_log import FILE_SIZE, append, make_file, open_log
 

@@ -6,7 +6,7 @@ import trio.testing
 from hastore.errors import FlushFailedError
 from hastore.flush.flush_manager import FLUSH_ALL_RETRIES_MAX
 from hastore.status import FlushDiskType
-from tests.flush.test_flush_manager import World
+from tests.flush.flush_world import World
 from tests.support.env.scripted_disk import sync_failed
 
 

@@ -6,7 +6,7 @@ import trio.testing
 
 from hastore.message import Message
 from hastore.status import FlushDiskType
-from tests.flush.test_flush_manager import World, started
+from tests.flush.flush_world import World, started
 
 PAGE = 4096
 SIZE = 64 * PAGE

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-from functools import partial
 
 import attrs
 import pytest
@@ -30,6 +29,7 @@ from hastore.wire.frame_reader import FrameReader, encode_command
 from hastore.wire.ha_frames import REPORT, REPORT_DIVERGED
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from hastore.wire.remoting_command import RemotingCommand
+from tests.ha.asking import Asked, slave_that_asks
 from tests.support.nodes.harness import (
     FILE_SIZE,
     log_bytes,
@@ -289,28 +289,6 @@ async def test_slave_at_a_web_server_ends_with_wrong_port(tmp_path):
         assert "speaks HTTP: it is not a master's HA port" in await end_of(
             slave_config(tmp_path, address)
         )
-
-
-class Asked:
-    """Records the addresses that are asked, and always returns the same answer."""
-
-    def __init__(self, found, takes_s=0.0):
-        self.found = found
-        self.takes_s = takes_s
-        self.addresses = []
-
-    async def __call__(self, address):
-        self.addresses.append(address)
-        await trio.sleep(self.takes_s)
-        return self.found
-
-
-@contextlib.asynccontextmanager
-async def slave_that_asks(config, ask):
-    async with trio.open_nursery() as nursery:
-        slave = await nursery.start(partial(run_slave, config, real_env(), ask_client_port=ask))
-        yield slave
-        slave.stop()
 
 
 async def test_unknown_port_that_closes_is_retried_and_asked_three_times(tmp_path):

@@ -8,7 +8,7 @@ from hastore.ha.client_port import ClientPort, PortKind
 from hastore.ha.copy_progress import BEHIND_AFTER_S, FIRST_LINE_AFTER_S, LINE_EVERY_S, CopyEvent
 from hastore.ha.copy_progress import CopyProgress as Progress
 from hastore.wire.ha_frames import HEADER
-from tests.ha.test_client_port import Asked, slave_that_asks
+from tests.ha.asking import Asked, slave_that_asks
 from tests.support.nodes.harness import raw_master, read_report, slave_config
 from tests.support.store.log_builder import LogBuilder
 from tests.support.waiting import eventually

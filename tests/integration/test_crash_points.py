@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from unittest import mock
@@ -29,6 +28,7 @@ from hastore_scenarios.story.world import NodeFailed
 from hastore_scenarios.worlds.process.node import ProcessNode
 from hastore_scenarios.worlds.process.world import ProcessWorld
 from tests.integration.crash_point_disk import AFTER, BEFORE, MIDDLE, CrashPoint, crash_command
+from tests.integration.kept_messages import consume_queue_errors
 from tests.patience import PROCESS_WITHIN_S
 from tests.support.worlds.checked import checked_world, verified
 
@@ -122,29 +122,6 @@ async def die_at(
     assert hit_path.exists(), f"{point}: not reached (exit {code}); {node.output()}"
     assert code == SIGKILLED, (point, node.output())
     world._ended(node, EventKind.KILL, f"{node.name}: died at {point}", begun_s, code)
-
-
-def consume_queue_errors(directory: Path) -> list[str]:
-    """Compare every unit of the consume queues with the log's records, from the raw bytes."""
-    min_offset = min(int(path.name) for path in (directory / "commitlog").iterdir())
-    wanted: dict[tuple[str, int], dict[int, tuple[int, int]]] = {}
-    for record in read_records(real_env().disk, str(directory)):
-        queue = wanted.setdefault((record.topic, record.queue_id), {})
-        size = record.next_offset - record.physic_offset
-        queue[record.queue_offset] = (record.physic_offset, size)
-    errors = []
-    for (topic, queue_id), records in wanted.items():
-        found = {}
-        for path in sorted((directory / "consumequeue" / topic / str(queue_id)).glob("*")):
-            data = path.read_bytes()
-            first = int(path.name) // 20
-            for index, (physic_offset, size, _) in enumerate(struct.iter_unpack(">qiq", data)):
-                if size and physic_offset >= min_offset:
-                    found[first + index] = (physic_offset, size)
-        if found != records:
-            unlike = sorted(set(found.items()) ^ set(records.items()))
-            errors.append(f"{topic}/{queue_id}: {len(unlike)} units, first {unlike[:4]}")
-    return errors
 
 
 @contextlib.asynccontextmanager

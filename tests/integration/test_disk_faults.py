@@ -32,12 +32,12 @@ from hastore.errors import FlushFailedError
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
 from hastore.store.recovery.trim import write_again
 from hastore_scenarios.judge.history import EventKind
-from hastore_scenarios.judge.log_image import read_records
 from hastore_scenarios.story.world import NodeFailed
 from hastore_scenarios.worlds.process.child_process import hastore_command
 from hastore_scenarios.worlds.process.node import ProcessNode
 from hastore_scenarios.worlds.process.world import ProcessWorld
 from tests.integration.faulty_node import FaultControl
+from tests.integration.kept_messages import keys_in, put_ok
 from tests.patience import PROCESS_WITHIN_S
 from tests.support.waiting import eventually
 from tests.support.worlds.checked import checked_world
@@ -82,21 +82,6 @@ async def fails_stop(world: ProcessWorld, node: ProcessNode, why: str, *or_why: 
     assert any(each in node.output() for each in (why, *or_why)), node.output()
     assert "error: unexpected" not in node.output(), node.output()
     world._ended(node, EventKind.KILL, f"{node.name}: stopped: {why}", begun_s, code)
-
-
-def put_ok(world: ProcessWorld) -> set[str]:
-    """Return the keys of all PUT_OK messages."""
-    return {
-        put.key
-        for put in world.history.operations
-        if put.status is PutMessageStatus.PUT_OK and put.wait
-    }
-
-
-def keys_in(directory: Path) -> dict[str | None, int]:
-    """Return the keys that a log holds, with their offsets."""
-    records = read_records(real_env().disk, str(directory))
-    return {record.key: record.physic_offset for record in records}
 
 
 # -- fsync -------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
 from hastore_scenarios.worlds.process.node import ProcessNode
 from hastore_scenarios.worlds.process.world import ProcessWorld
-from tests.integration.test_crash_points import consume_queue_errors
+from tests.integration.kept_messages import consume_queue_errors
 from tests.support.worlds.checked import checked_world
 from tests.support.worlds.loop_disk import LoopDisk, loop_disks
 

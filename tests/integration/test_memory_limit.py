@@ -19,7 +19,7 @@ from hastore.status import BrokerRole, FlushDiskType
 from hastore_scenarios.judge.history import EventKind
 from hastore_scenarios.worlds.process.node import ProcessNode
 from hastore_scenarios.worlds.process.world import ProcessWorld
-from tests.integration.test_disk_faults import keys_in, put_ok
+from tests.integration.kept_messages import keys_in, put_ok
 from tests.patience import PROCESS_WITHIN_S
 from tests.support.worlds.checked import checked_world
 

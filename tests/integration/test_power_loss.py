@@ -33,7 +33,7 @@ from hastore_scenarios.story.world import Tally
 from hastore_scenarios.worlds.process.node import ProcessNode
 from hastore_scenarios.worlds.process.node_process import NodeProcess
 from hastore_scenarios.worlds.process.world import ProcessWorld
-from tests.integration.test_crash_points import consume_queue_errors
+from tests.integration.kept_messages import consume_queue_errors
 from tests.support.worlds.checked import checked_world, verified
 from tests.support.worlds.loop_disk import LoopDisk, loop_disks
 

@@ -2,11 +2,9 @@
 
 import functools
 import json
-import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,6 +15,7 @@ from pyspark.errors import PySparkException
 from hastore.pipeline.spark.table_file import write_table
 from hastore_cli.main import main
 from tests.patience import PROCESS_WITHIN_S
+from tests.pipeline.bare_python import bare_python
 from tests.pipeline.conftest import TEST_CONF
 from tests.support.commands.in_process import run_command
 from tests.support.commands.running import environment, is_one_line_with_a_next_step
@@ -235,33 +234,3 @@ def test_signal_ends_a_running_job_and_removes_its_files(store, tmp_path):
     check_end(process, signal.SIGTERM, lambda: list(target.parent.glob(".all.jsonl.unfinished/*")))
     assert list(target.parent.iterdir()) == []
     assert list(scratch.glob("hastore-spark-*")) == []
-
-
-def bare_python(folder: Path) -> Path:
-    """Make an interpreter that can import Spark and the compiled packages, and nothing else."""
-    import isal
-    import numpy as np
-    import py4j
-    import pyarrow as pa
-    import pyspark
-
-    folder.mkdir()
-    for module in (isal, np, py4j, pa, pyspark):
-        path = Path(module.__file__).parent
-        (folder / path.name).symlink_to(path)
-        libraries = path.with_name(f"{path.name}.libs")
-        if libraries.exists():
-            (folder / libraries.name).symlink_to(libraries)
-    python = folder / "python"
-    base = getattr(sys, "_base_executable", sys.executable)
-    python.write_text(f'#!/bin/sh\nexport PYTHONPATH="$PYTHONPATH:{folder}"\nexec {base} -S "$@"\n')
-    python.chmod(0o755)
-    no_hastore = subprocess.run(
-        [python, "-c", "import hastore"],
-        cwd=folder,
-        check=False,
-        capture_output=True,
-        env={"PATH": os.environ["PATH"]},
-    )
-    assert b"No module named 'hastore'" in no_hastore.stderr
-    return python

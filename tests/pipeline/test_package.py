@@ -9,6 +9,7 @@ import pytest
 
 from hastore.pipeline.spark.worker_package import NEEDED, build_worker_package
 from hastore_cli.main import main
+from tests.pipeline.bare_python import bare_python
 from tests.support.commands.running import is_one_line_with_a_next_step
 
 
@@ -39,8 +40,6 @@ def test_package_has_sources_but_no_tests_caches_or_commands(package):
 def test_workers_import_all_their_modules_from_the_file(package, tmp_path):
     """They have the compiled packages, but no site-packages."""
     pytest.importorskip("pyspark")
-    from tests.pipeline.test_commands import bare_python
-
     python = bare_python(tmp_path / "bare")
     program = (
         "import sys, hastore.pipeline.source.data_source, hastore.pipeline.source.facts_source,"

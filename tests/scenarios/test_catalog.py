@@ -6,24 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hastore_scenarios.judge.result import ScenarioResult
-from hastore_scenarios.registry import all_scenarios, find
+from hastore_scenarios.registry import find
 from hastore_scenarios.runner import WorldKind, run_one, run_scenario
 from hastore_scenarios.story.scenario import Scenario
-
-# Scenarios about partitions: `make test` runs the first two, `make soak` all of them.
-NETWORK = (
-    "one-way-partition",
-    "half-open-link",
-    "frozen-master",
-    "slave-falls-behind",
-    "departed-ack",
-    "parted-logs",
-    "swizzle-clog",
-    "torn-tail",
-    "loss-window",
-)
-catalog = pytest.mark.parametrize("scenario", all_scenarios(), ids=lambda scenario: scenario.name)
+from tests.scenarios.passing import NETWORK, catalog, check
 
 
 @catalog
@@ -58,16 +44,3 @@ def test_a_seed_determines_the_history(name: str, tmp_path: Path) -> None:
         histories.append((place / "history.jsonl").read_bytes())
     assert histories[0] == histories[1]
     assert histories[0] != histories[2]
-
-
-def check(result: ScenarioResult) -> None:
-    """Assert that a run has passed; otherwise show all that is known of it."""
-    if result.skipped is not None and result.world == WorldKind.NETNS.value:
-        pytest.skip(result.skipped)
-    assert result.skipped is None, f"skipped outside of namespaces: {result.skipped}"
-    timeline = "\n".join(str(entry) for entry in result.timeline)
-    outputs = "\n".join(f"-- {name}\n{text}" for name, text in result.outputs.items())
-    assert result.passed, f"{result.why}\n{timeline}\n{outputs}\nkept in {result.directory}"
-    assert result.verdict is not None
-    assert result.verdict.operations > 0
-    assert result.verdict.records > 0

@@ -13,7 +13,7 @@ from hastore_scenarios.registry import find
 from hastore_scenarios.runner import WorldKind, run_one
 from hastore_scenarios.story.world import ScenarioFailed, ScenarioSkipped, World
 from hastore_scenarios.worlds.netns.network import AddressPair, NetnsNetwork, inside, run
-from tests.scenarios.test_runner import scenario_of
+from tests.scenarios.passing import scenario_of
 
 
 @pytest.fixture

@@ -13,21 +13,8 @@ from hastore.status import PutMessageStatus
 from hastore_scenarios.judge.judgement import recheck
 from hastore_scenarios.judge.result import ScenarioResult
 from hastore_scenarios.runner import WorldKind, run, run_one, run_scenario
-from hastore_scenarios.story.scenario import Scenario
 from hastore_scenarios.story.world import ScenarioFailed, ScenarioSkipped, World
-
-
-def scenario_of(function) -> Scenario:
-    """Return a scenario that runs a function of a test."""
-    return Scenario(
-        name="test",
-        number=0,
-        title="Test",
-        proves="nothing",
-        doc="",
-        path=__file__,
-        function=function,
-    )
+from tests.scenarios.passing import scenario_of
 
 
 def is_alive(pid: int) -> bool:

@@ -15,7 +15,7 @@ from hastore_scenarios.judge.result import ScenarioResult
 from hastore_scenarios.runner import WorldKind, run_one
 from hastore_scenarios.story.world import LinkMode, ScenarioSkipped
 from hastore_scenarios.worlds.sim.world import SimWorld
-from tests.scenarios.test_runner import scenario_of
+from tests.scenarios.passing import scenario_of
 
 RunStory = Callable[[Callable[[SimWorld], Awaitable[None]]], ScenarioResult]
 

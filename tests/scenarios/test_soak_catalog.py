@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from hastore_scenarios.registry import all_scenarios, find
+from hastore_scenarios.registry import find
 from hastore_scenarios.runner import WorldKind, run_one, run_scenario
 from hastore_scenarios.story.scenario import Scenario
-from tests.scenarios.test_catalog import NETWORK, check
+from tests.scenarios.passing import NETWORK, catalog, check
 
 RUNS = 20
 SEEDS = 100
-catalog = pytest.mark.parametrize("scenario", all_scenarios(), ids=lambda scenario: scenario.name)
 
 
 @pytest.mark.soak

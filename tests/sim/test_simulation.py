@@ -3,8 +3,6 @@
 import os
 import random
 import secrets
-import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -21,6 +19,7 @@ from hastore.sim.oracle import Oracle
 from hastore.sim.producers import Producers
 from hastore.sim.simulation import simulate
 from hastore.sim.violation import ViolationError
+from tests.sim.hashes import hashes_elsewhere
 
 SEEDS = 100  # `make soak` has 2,000
 CHUNK = 10  # so that the seeds are spread over the workers
@@ -39,19 +38,6 @@ def test_a_seed_is_the_same_run_in_another_process():
     """PYTHONHASHSEED makes no difference."""
     seeds = (0, 2, 3, 5)
     assert hashes_elsewhere(seeds) == [simulate(seed).trace_hash for seed in seeds]
-
-
-def hashes_elsewhere(seeds):
-    """Return the trace hashes of seeds in another process with another hash seed."""
-    code = (
-        "from hastore.sim.simulation import simulate\n"
-        f"for seed in {list(seeds)}: print(simulate(seed).trace_hash)"
-    )
-    env = os.environ | {"PYTHONHASHSEED": "4711"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
-    )
-    return done.stdout.split()
 
 
 def test_leaving_out_a_fault_does_not_move_the_others():

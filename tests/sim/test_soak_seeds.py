@@ -3,7 +3,7 @@
 import pytest
 
 from hastore.sim.simulation import simulate
-from tests.sim.test_simulation import hashes_elsewhere
+from tests.sim.hashes import hashes_elsewhere
 
 SEEDS = 2_000
 CHUNK = 100

@@ -5,55 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from hastore.config import StoreConfig
 from hastore.dispatch.dispatch_feed import DispatchFeed
-from hastore.dispatch.record_dispatcher import RecordDispatcher
-from hastore.dispatch.reput_message_service import ReputMessageService
 from hastore.env.real import real_env
 from hastore.errors import DiskFullError
 from hastore.message import Message
 from hastore.status import GetMessageStatus as Status
-from hastore.store.message_store import MessageStore
 from hastore.store.queue.consume_queue import ConsumeQueue
 from hastore.store.record import message_codec
-from hastore.store.record.delay_levels import DelayLevels
 from hastore.store.record.message_filter import TagFilter
+from tests.store.whole_store import config_of, dispatch, open_store
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.fake_env import fake_env
 from tests.support.env.scripted_disk import disk_full
-from tests.support.store.open_log import DATA_DIR, FILE_SIZE, STORE_HOST, append, flush
+from tests.support.store.open_log import FILE_SIZE, append, flush
 
 GOLDEN = ["clean", "crashed", "crashed_torn", "propcrc", "replica", "replica_master"]
-
-
-def config_of(path=DATA_DIR, **changes):
-    """Golden settings: files of 64 KiB unless the directory has others, 50 units a queue file."""
-    return StoreConfig(
-        data_dir=str(path),
-        mapped_file_size_consume_queue=1_000,
-        max_hash_slot_num=200,
-        max_index_num=400,
-        **changes,
-    )
-
-
-def open_store(env, config, *, master=True):
-    return MessageStore.open(env, config, store_host=STORE_HOST, needs_queue_offsets=master)
-
-
-async def dispatch(env, store, feed=None):
-    """Dispatch the whole log."""
-    dispatcher = RecordDispatcher(
-        store.consume_queues,
-        store.index_service,
-        DelayLevels.parse(store.config.message_delay_level),
-    )
-    log = store.commit_log
-    service = ReputMessageService(
-        env, log, dispatcher, lambda: log.max_offset, store.redispatch_from, feed
-    )
-    await service.catch_up()
-    return service
 
 
 @pytest.fixture

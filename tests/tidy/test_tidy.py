@@ -75,6 +75,18 @@ def test_every_test_has_a_docstring() -> None:
     assert not silent
 
 
+def test_no_test_module_is_imported_by_another() -> None:
+    """What several of them need is in a module of helpers beside them, or in tests/support."""
+    imported = [
+        f"{name}:{node.lineno} {node.module}"
+        for name, _, tree in sources("tests")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        and re.match(r"tests\.(\w+\.)*test_\w+$", str(node.module))
+    ]
+    assert not imported
+
+
 def test_files_name_no_machine_and_no_registry() -> None:
     """Paths of a developer's machine and hosts of package registries do not belong in a file."""
     named = []

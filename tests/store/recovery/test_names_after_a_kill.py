@@ -7,7 +7,7 @@ lost begins at 0 again, although records hold higher queue offsets.
 import pytest
 
 from hastore.sim.disk import SimDisk
-from tests.store.test_message_store import config_of, open_store
+from tests.store.whole_store import config_of, open_store
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.fake_env import fake_env
 from tests.support.store import open_log

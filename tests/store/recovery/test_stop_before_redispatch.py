@@ -6,7 +6,7 @@ holes, and consumers never received the messages in them.
 """
 
 from hastore.message import Message
-from tests.store.test_message_store import config_of, dispatch, open_store
+from tests.store.whole_store import config_of, dispatch, open_store
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.fake_env import fake_env
 from tests.support.store.open_log import FILE_SIZE, append, flush

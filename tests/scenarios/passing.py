@@ -1,0 +1,52 @@
+"""Runs of scenarios that must pass: which ones, and how a test checks them."""
+
+from __future__ import annotations
+
+from types import FunctionType
+
+import pytest
+
+from hastore_scenarios.judge.result import ScenarioResult
+from hastore_scenarios.registry import all_scenarios
+from hastore_scenarios.runner import WorldKind
+from hastore_scenarios.story.scenario import Scenario
+
+# Scenarios about partitions: `make test` runs the first two, `make soak` all of them.
+NETWORK = (
+    "one-way-partition",
+    "half-open-link",
+    "frozen-master",
+    "slave-falls-behind",
+    "departed-ack",
+    "parted-logs",
+    "swizzle-clog",
+    "torn-tail",
+    "loss-window",
+)
+catalog = pytest.mark.parametrize("scenario", all_scenarios(), ids=lambda scenario: scenario.name)
+
+
+def check(result: ScenarioResult) -> None:
+    """Assert that a run has passed; otherwise show all that is known of it."""
+    if result.skipped is not None and result.world == WorldKind.NETNS.value:
+        pytest.skip(result.skipped)
+    assert result.skipped is None, f"skipped outside of namespaces: {result.skipped}"
+    timeline = "\n".join(str(entry) for entry in result.timeline)
+    outputs = "\n".join(f"-- {name}\n{text}" for name, text in result.outputs.items())
+    assert result.passed, f"{result.why}\n{timeline}\n{outputs}\nkept in {result.directory}"
+    assert result.verdict is not None
+    assert result.verdict.operations > 0
+    assert result.verdict.records > 0
+
+
+def scenario_of(function: FunctionType) -> Scenario:
+    """Return a scenario that runs a function of a test."""
+    return Scenario(
+        name="test",
+        number=0,
+        title="Test",
+        proves="nothing",
+        doc="",
+        path=function.__code__.co_filename,
+        function=function,
+    )
