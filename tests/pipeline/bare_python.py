@@ -1,13 +1,9 @@
-"""A Python without site-packages, as workers on other machines may have."""
+"""A Python that has what workers need but no site-packages, as on another machine."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
-
-pytest.importorskip("pyspark")
 
 
 def bare_python(folder: Path) -> Path:

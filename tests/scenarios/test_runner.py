@@ -15,15 +15,7 @@ from hastore_scenarios.judge.result import ScenarioResult
 from hastore_scenarios.runner import WorldKind, run, run_one, run_scenario
 from hastore_scenarios.story.world import ScenarioFailed, ScenarioSkipped, World
 from tests.scenarios.passing import scenario_of
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether a process is running; a zombie is not."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return text.rpartition(")")[2].split()[0] != "Z"
+from tests.support.commands.running import is_alive
 
 
 async def test_a_passed_story_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from hastore.testing.import_path import import_path
 from tests.patience import PROCESS_WITHIN_S
+from tests.support.commands.running import is_alive
 from tests.support.repository import REPO_ROOT
 from tests.support.waiting import wait_until
 
@@ -56,15 +57,6 @@ def start(place: Path, end: str, *options: str) -> subprocess.Popen[str]:
 def pids_of(place: Path) -> list[int]:
     """Return the process ids of the nodes that the last test started."""
     return [int(line) for line in (place / "pids").read_text().split()]
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether a process is running; a zombie is not."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return text.rpartition(")")[2].split()[0] != "Z"
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,15 @@ def _parsed(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return status
 
 
+def is_alive(pid: int) -> bool:
+    """Return whether a process is running; a zombie is not."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] != "Z"
+
+
 def is_one_line_with_a_next_step(stderr: str) -> bool:
     """Return whether an error has its required form: `error: …`, `  next  …`, no traceback."""
     lines = stderr.splitlines()
