@@ -244,7 +244,7 @@ def _odd(intact: pa.RecordBatch, flags: Array, text: _Texts) -> pa.Array:
     for code, topic in enumerate(topics.dictionary.to_pylist()):
         found = check_topic(topic.encode())
         if "\ufffd" in topic:  # the decoder's replacement for bytes that are not UTF-8
-            found = Severity.DAMAGE, f"topic {topic!r} is no text"
+            found = Severity.DAMAGE, f"topic {topic!r} is not text"
         if found is not None:
             for row in np.flatnonzero(topics.indices.to_numpy() == code):
                 odd.setdefault(int(row), []).append(f"{found[0].value} topic: {found[1]}")

@@ -48,7 +48,8 @@ class Decision:
 
     status: PutMessageStatus
     first_time: float
-    last_time: float  # of SLAVE_NOT_AVAILABLE the first; ``last_result`` has the last append's time
+    # For SLAVE_NOT_AVAILABLE that of the first decision: ``last_result`` has the time of the last.
+    last_time: float
     count: int
     topic: str  # of the first, as are ``queue_id``, ``first_offset``, ``reason`` and ``context``
     queue_id: int

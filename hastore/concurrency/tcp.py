@@ -55,7 +55,9 @@ async def open_listener(address: tuple[str, int], purpose: str) -> trio.socket.S
             sock.close()
         msg = f"cannot listen on {describe(address)} for {purpose}: {_reason(error)}"
         is_in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
-        hint = f"give another port for {purpose}, or stop what listens there" if is_in_use else None
+        hint = (
+            f"choose another port for {purpose}, or stop what listens there" if is_in_use else None
+        )
         raise ListenError(msg, purpose=purpose, is_in_use=is_in_use, hint=hint) from error
     return sock
 
@@ -82,7 +84,7 @@ async def connect(address: tuple[str, int], timeout_s: float) -> trio.socket.Soc
 
     Raises UnreachableError with the address and the last reason.
     """
-    reason = "it stands for no address"
+    reason = "the name has no address"
     with trio.move_on_after(timeout_s) as scope:
         try:
             candidates = await _resolve(address)
@@ -109,7 +111,7 @@ async def connect(address: tuple[str, int], timeout_s: float) -> trio.socket.Soc
 
 def _reason(error: OSError | UnicodeError) -> str:
     if isinstance(error, UnicodeError):
-        return "that is no host name"
+        return "not a host name"
     if error.errno and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error)  # of a host name: "Name or service not known"

@@ -66,7 +66,7 @@ _CHECKS_MAX: Final = 3
 _ASK_AGAIN_S: Final = 1.0
 _SIZE_LINKS_MAX: Final = 2  # another master may close earlier; then its file size stays unknown
 _HTTP: Final = b"HTTP/"
-_HINT: Final = "give a master's HA port, by default 10912: hastore slave --master HOST:10912"
+_HINT: Final = "use a master's HA port, by default 10912: hastore slave --master HOST:10912"
 
 _log = logger("ha")
 
@@ -277,12 +277,12 @@ def wrong_port(address: tuple[str, int], found: ClientPort) -> WrongPortError:
     if found.master is not None:
         return WrongPortError(
             f"{named} is the client port of a slave, and a slave has no HA port",
-            hint=f"give its master's: hastore slave --master {found.master}",
+            hint=f"use its master's: hastore slave --master {found.master}",
         )
     if found.ha_port == port:  # ports are mapped in between
         return WrongPortError(
             f"{named} leads to a client port; its master listens for slaves on port {port} itself",
-            hint="map a port to the master's HA port, and give that one to --master",
+            hint="map a port to the master's HA port, and use that port for --master",
         )
     if found.ha_port is not None:
         said, ha_port = f"the HA port is {found.ha_port}", found.ha_port

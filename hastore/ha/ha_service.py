@@ -71,7 +71,7 @@ class Departure:
 
 @attrs.frozen(kw_only=True)
 class SlaveStanding:
-    """How one slave stands."""
+    """One slave's offsets at one instant."""
 
     address: tuple[str, int]
     sent_offset: int  # the end of what was sent: >= ack_offset
@@ -82,7 +82,7 @@ class SlaveStanding:
 
 @attrs.frozen(kw_only=True)
 class Standing:
-    """How the slaves stand at one instant; recorded with a decision that was not PUT_OK."""
+    """The slaves at one instant; recorded with a decision that was not PUT_OK."""
 
     behind_max: int  # bytes: a slave this far behind is not available
     slaves: tuple[SlaveStanding, ...]  # the SLAVES_MAX nearest, by falling ack_offset

@@ -154,7 +154,7 @@ class RefusedSlaves:
             return table, str(error)
         rows = value.get("refused")
         if value.get("schema") != SCHEMA or not isinstance(rows, list):
-            return table, f"{what} is no {SCHEMA}"
+            return table, f"{what} is not {SCHEMA}"
         wrong = sum(not _take(table, row) for row in rows)
         return table, f"{what}: {wrong} of {len(rows)} rows cannot be used" if wrong else None
 

@@ -172,7 +172,7 @@ def test_unknown_key_error_names_the_file_and_the_nearest_key(tmp_path, text, wh
         ("store", "delete_when", "04;", "'' is not an hour"),
         ("store", "disk_max", 0.75, "not a percentage from 1% to 100%"),
         ("store", "disk_full", "101%", "not a percentage"),
-        ("store", "delay_levels", "1s 5x", "'5x' is no delay; write 1s 10s 1m 2h"),
+        ("store", "delay_levels", "1s 5x", "'5x' is not a delay; write 1s 10s 1m 2h"),
         ("store", "delay_levels", " ", "0 entries"),
         ("store", "flush_least_pages", -1, "whole number"),
     ],

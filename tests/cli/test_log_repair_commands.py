@@ -244,7 +244,7 @@ def test_repair_refuses_a_log_that_is_no_replica(pair, run, tmp_path):
     before = files(tmp_path)
     code, out, err = run("log", "repair", store, "--from-replica", other)
     assert (code, out) == (4, "")
-    assert "is no replica of" in err
+    assert "is not a replica of" in err
     code, _, err = run("log", "repair", store, "--from-replica", "nowhere:at:all")
     assert code == 2
     assert is_one_line_with_a_next_step(err)

@@ -113,11 +113,11 @@ def test_wrong_hash_in_the_manifest_is_detected(archived):
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        (b"", "is no manifest"),
-        (b"{}", "is no manifest"),
+        (b"", "is not a manifest"),
+        (b"{}", "is not a manifest"),
         (b'{"format": "hastore.archive/9", "segments": []}', "is of format"),
-        (b'{"format": "hastore.archive/1", "segments": [{"segment": "x"}]}', "is no manifest"),
-        (b'{"format": "hastore.archive/1", "segments": 7}', "is no manifest"),
+        (b'{"format": "hastore.archive/1", "segments": [{"segment": "x"}]}', "is not a manifest"),
+        (b'{"format": "hastore.archive/1", "segments": 7}', "is not a manifest"),
     ],
 )
 def test_invalid_manifest_is_one_error_with_a_hint(archived, text, match):

@@ -88,7 +88,7 @@ def parse_manifest(data: bytes, path: str) -> dict[str, ArchivedSegment]:
             raise StoreError(msg, path=path, hint="read it with the hastore that wrote it")
         segments = [segment_from_json(entry) for entry in document["segments"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        msg = f"{path} is no manifest: {type(error).__name__}: {error}"
+        msg = f"{path} is not a manifest: {type(error).__name__}: {error}"
         raise StoreError(msg, path=path, hint=_HINT) from error
     return {segment.segment: segment for segment in segments}
 
@@ -99,7 +99,7 @@ def segment_from_json(entry: dict[str, Any]) -> ArchivedSegment:
     segment = ArchivedSegment(**{**entry, "files": files})
     name = segment.segment
     if not is_file_name(name) or segment.size < 0:
-        raise ValueError(f"{name!r} is no segment")
+        raise ValueError(f"{name!r} is not a segment")
     for file in files:
         if file.path.startswith("/") or ".." in file.path.split("/"):
             raise ValueError(f"{file.path!r} lies outside the archive")

@@ -156,7 +156,7 @@ def parse_hours(text: str) -> frozenset[int]:
     hours = set()
     for part in filter(None, (part.strip() for part in text.split(";"))):
         if not (part.isascii() and part.isdecimal()) or int(part) >= _HOURS_A_DAY:
-            msg = f"delete_when: {part!r} is no hour of the day"
+            msg = f"delete_when: {part!r} is not an hour of the day"
             raise ConfigError(msg, hint='00 to 23, separated by ";", for example "04" or "02;14"')
         hours.add(int(part))
     return frozenset(hours)

@@ -73,7 +73,8 @@ def check_is_store(disk: Disk, data_dir: str) -> None:
         name = entry.name.removesuffix(".tmp").removesuffix(".bak").removesuffix(".torn")
         if name not in _STORE_ENTRIES:
             raise NotAStoreError(
-                f"{data_dir} is not empty and no store: it holds {entry.name!r} and no commitlog/",
+                f"{data_dir} is not empty and is not a store:"
+                f" it holds {entry.name!r} but no commitlog/",
                 path=data_dir,
                 hint="use an empty or new directory, or one that a store wrote",
             )
@@ -183,7 +184,8 @@ def _check_contiguous(path: str, offsets: tuple[int, ...], file_size: int) -> No
             )
     if offsets and offsets[0] % file_size:
         raise LogDamagedError(
-            f"{path}/{file_name(offsets[0])} starts at no multiple of the file size {file_size}",
+            f"{path}/{file_name(offsets[0])} does not start at a multiple of"
+            f" the file size {file_size}",
             path=path,
             physic_offset=offsets[0],
             hint=f"hastore log verify {data_dir}",

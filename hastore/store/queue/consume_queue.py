@@ -14,7 +14,7 @@ A unit is put into ``tail``, in memory, and becomes readable when ``write_tail``
 * A unit found by a recovery may be torn and look like a whole one: when its own record is put
   again, it is compared and repaired.
 
-Invariants: files lie end to end; the last unit is no blank; bytes after the last unit are zeros;
+Invariants: files lie end to end; the last unit is not a blank; bytes after the last unit are zeros;
 ``max_physic_offset`` is the end of the last unit's record, pending units included; all files but
 the last three are on the disk.
 """
@@ -383,7 +383,7 @@ class ConsumeQueue:
             self._min_physic_offset = UNIT.unpack(self._read(low, low + 1))[0]
 
     def _real_at_or_before(self, index: int, lowest: int) -> tuple[int, Unit] | None:
-        """Return the last unit of [lowest, index] that is no blank."""
+        """Return the last unit of [lowest, index] that is not a blank."""
         unit = Unit._make(UNIT.unpack(self._read(index, index + 1)))
         if not unit.is_blank:
             return index, unit

@@ -106,7 +106,7 @@ def _validate(topic: str, queue_id: int, files: list[FileStat], file_size: int) 
         if file.size != file_size:
             reason = f"file {file.name} has {file.size} bytes, not {file_size}"
         elif start % file_size:
-            reason = f"file {file.name} starts at no multiple of {file_size}"
+            reason = f"file {file.name} does not start at a multiple of {file_size}"
         elif usable and start != usable[-1].start + file_size:
             reason = f"a file is missing before {file.name}"
         if reason:

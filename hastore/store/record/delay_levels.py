@@ -52,7 +52,7 @@ class DelayLevels:
         for entry in text.split():
             match = _ENTRY.fullmatch(entry)
             if match is None:
-                msg = f"message_delay_level: {entry!r} is no delay"
+                msg = f"message_delay_level: {entry!r} is not a delay"
                 raise ConfigError(msg, hint="a number and one of s m h d, for example: 1s 5m 2h")
             delay_ms = int(match[1]) * _UNIT_MS[match[2]]
             if delay_ms > DELAY_MS_MAX:

@@ -150,7 +150,7 @@ BODY_CRC_POSITION: Final = position_of("body_crc")
 STORED_OFFSET: Final = struct.Struct(">q")
 STORED_OFFSET_POSITION: Final = position_of("stored_offset")
 SYS_FLAG_POSITION: Final = position_of("sys_flag")
-HOST_FLAGS_POSITION: Final = SYS_FLAG_POSITION + 3  # of the byte of sysFlag that has the host flags
+HOST_FLAGS_POSITION: Final = SYS_FLAG_POSITION + 3  # its last byte holds the host flags
 HEAD_READ_SIZE: Final = 128  # a read of this size holds the whole head, whatever the hosts
 # The end of a message's id, after the address: the port and the physical offset.
 MESSAGE_ID_END: Final = struct.Struct(">iq")

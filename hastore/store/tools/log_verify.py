@@ -176,7 +176,7 @@ def check_topic(topic: bytes) -> tuple[Severity, str] | None:
     if not topic:
         return Severity.DAMAGE, "no topic"
     if _CONTROL.search(topic) or _is_no_text(topic):
-        return Severity.DAMAGE, f"topic {topic!r} is no text"
+        return Severity.DAMAGE, f"topic {topic!r} is not text"
     return Severity.WARNING, f"topic {topic.decode()!r} has characters that RocketMQ refuses"
 
 
@@ -185,7 +185,7 @@ def check_properties(text: bytes) -> tuple[Severity, str] | None:
     if b"\0" in text:
         severity, detail = Severity.DAMAGE, f"holds {text.count(0)} NUL bytes"
     elif _is_no_text(text):
-        severity, detail = Severity.DAMAGE, "is no UTF-8"
+        severity, detail = Severity.DAMAGE, "is not UTF-8"
     elif not all(b"\x01" in pair[1:] for pair in text.removesuffix(b"\x02").split(b"\x02")):
         severity, detail = Severity.DAMAGE, "has a pair without a name"
     elif not _PAIRS.fullmatch(text):

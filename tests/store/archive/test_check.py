@@ -118,7 +118,7 @@ def test_keeps_all_files_if_the_archive_cannot_be_read():
     check = ArchiveCheck(disk, "/a")
     assert check.find_archived([state(0)]).reason == "/a has no manifest.json"
     disk.put("/a/manifest.json", b"{")
-    assert "is no manifest" in check.find_archived([state(0)]).reason
+    assert "is not a manifest" in check.find_archived([state(0)]).reason
     archive_on(disk, [entry(0)])
     assert check.find_archived([state(0)]).archived == names(0)
 

@@ -76,7 +76,7 @@ def manifest_with(**fields):
 )
 def test_refuses_an_invalid_manifest(data):
     """Every defect is one error with the path, and no file's path leads out of the archive."""
-    with pytest.raises(StoreError, match=r"/a/manifest\.json is no manifest") as caught:
+    with pytest.raises(StoreError, match=r"/a/manifest\.json is not a manifest") as caught:
         parse_manifest(data, "/a/manifest.json")
     assert "archive" in caught.value.hint
 
@@ -99,5 +99,5 @@ def test_manifest_may_exceed_the_limit_for_small_files(monkeypatch, tmp_path):
 def test_refuses_a_file_path_that_is_not_a_string():
     """The error is about the manifest and contains the manifest's path."""
     text = manifest_text([segment(0)]).replace(b'"data/topic=a/x.parquet"', b"5")
-    with pytest.raises(StoreError, match="m is no manifest"):
+    with pytest.raises(StoreError, match="m is not a manifest"):
         parse_manifest(text, "m")

@@ -178,7 +178,7 @@ def test_parses_hours(text, hours):
 @pytest.mark.parametrize("text", ["24", "-1", "4h", "04:00", "٤"])
 def test_refuses_an_invalid_hour(text):
     """Valid hours are 0 to 23, in ASCII digits."""
-    with pytest.raises(ConfigError, match=f"{text!r} is no hour of the day"):
+    with pytest.raises(ConfigError, match=f"{text!r} is not an hour of the day"):
         parse_hours(text)
 
 

@@ -172,7 +172,7 @@ class _Planner:
         for file in self.log.files:
             if file.physic_offset % self.file_size:
                 raise LogDamagedError(
-                    f"{file.path} starts at no multiple of the file size {self.file_size}",
+                    f"{file.path} does not start at a multiple of the file size {self.file_size}",
                     path=file.path,
                     physic_offset=file.physic_offset,
                     hint="move it away, or restore its name",
@@ -213,7 +213,7 @@ class _Planner:
         for offset, check in walker.walk():
             if check.kind not in INTACT_KINDS and last is not None and not last[1].has_prop_crc:
                 self._uncovered.setdefault(last[0] + last[1].size, last[0])
-            # A BLANK holds no offset, so after damage it may be one of another place.
+            # A BLANK holds no offset, so after damage it may have been written elsewhere.
             is_certain = check.kind is RecordKind.MESSAGE or not waiting
             if check.kind not in INTACT_KINDS or not is_certain:
                 waiting.append((offset, check))

@@ -114,7 +114,7 @@ def check_context(source: RepairSource, physic_offset: int, own: bytes, data_dir
         return
     differs_at = next(i for i, (a, b) in enumerate(zip(own, other, strict=True)) if a != b)
     raise LogDamagedError(
-        f"{source.name} is no replica of {data_dir}: the logs differ at"
+        f"{source.name} is not a replica of {data_dir}: the logs differ at"
         f" {physic_offset + differs_at}, beside the damage",
         path=source.name,
         physic_offset=physic_offset + differs_at,

@@ -81,5 +81,5 @@ def test_replica_with_other_records_is_refused(pair, tmp_path):
     builder, store, _ = pair
     other = LogBuilder().fill(60, topic="other!").write(tmp_path / "D3")
     poke(store, builder.offsets[2], b"\xff" * 30)
-    with pytest.raises(LogDamagedError, match="is no replica of"):
+    with pytest.raises(LogDamagedError, match="is not a replica of"):
         repair_from(store, other)
