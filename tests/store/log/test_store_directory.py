@@ -119,7 +119,7 @@ def test_start_that_is_not_a_multiple_of_the_file_size_is_refused():
     """The file was renamed, or belongs to another log."""
     disk = FakeDisk()
     disk.put(name(FILE_SIZE + 1), bytes(FILE_SIZE))
-    with pytest.raises(LogDamagedError, match="no multiple"):
+    with pytest.raises(LogDamagedError, match="does not start at a multiple"):
         open_fake(disk)
 
 
