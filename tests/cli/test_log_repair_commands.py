@@ -10,7 +10,7 @@ from hastore_cli.log.repair_commands import MasterSource
 from tests.cli.live_node import master_with, produce
 from tests.cli.on_a_terminal import on_a_terminal, plain
 from tests.support.commands.running import hastore, is_one_line_with_a_next_step, node
-from tests.support.store.log_builder import FILE_SIZE, LogBuilder
+from tests.support.store.log_builder import LogBuilder, overwrite
 
 SIZES = {"HASTORE_STORE_INDEX_SLOTS": "200", "HASTORE_STORE_INDEX_ENTRIES": "400"}
 
@@ -27,14 +27,6 @@ def pair(tmp_path):
     """A builder, and a store and a replica written by it; each record has a checksum."""
     builder = LogBuilder().fill(50)
     return builder, builder.write(tmp_path / "D1"), builder.write(tmp_path / "D2")
-
-
-def damage(store, offset, size=4):
-    """Overwrite ``size`` bytes of a log."""
-    path = store / "commitlog" / f"{offset - offset % FILE_SIZE:020d}"
-    data = bytearray(path.read_bytes())
-    data[offset % FILE_SIZE : offset % FILE_SIZE + size] = b"x" * size
-    path.write_bytes(data)
 
 
 # -- verify --------------------------------------------------------------------------------------
@@ -115,7 +107,7 @@ def files(root):
 def test_rebuild_of_a_damaged_log_exits_4(pair, run):
     """Readable records are indexed, and the skipped places are counted."""
     builder, store, _ = pair
-    damage(store, builder.offsets[3])
+    overwrite(store, builder.offsets[3], b"xxxx")
     code, out, err = run("log", "rebuild", store, "--consumequeue")
     assert code == 4
     assert "49 units" in out
@@ -159,7 +151,7 @@ def test_undamaged_log_needs_no_repair(pair, run):
 def test_verify_and_repair_output_fits_80_columns(pair):
     """Lines fold at words, and numbers are grouped."""
     builder, store, replica = pair
-    damage(store, builder.offsets[30] + 95)
+    overwrite(store, builder.offsets[30] + 95, b"xxxx")
     grouped = f"{builder.offsets[30]:,}".replace(",", " ")
     for arguments in (["verify", store], ["repair", store, "--from-replica", replica]):
         _, lines = on_a_terminal("log", *arguments, columns=80)
@@ -172,8 +164,8 @@ def test_verify_and_repair_output_fits_80_columns(pair):
 def test_repair_from_a_replica_loses_nothing(pair, run):
     """The dry run exits with 10; the repair copies the replica's bytes and keeps the old ones."""
     builder, store, replica = pair
-    damage(store, builder.offsets[3] + 95)
-    damage(store, builder.offsets[30])
+    overwrite(store, builder.offsets[3] + 95, b"xxxx")
+    overwrite(store, builder.offsets[30], b"xxxx")
     code, out, err = run("log", "repair", store, "--from-replica", replica, "--dry-run")
     assert (code, err) == (10, "nothing changed (--dry-run)\n")
     assert out.count("replaced by the replica's bytes") == 2
@@ -189,7 +181,7 @@ def test_repair_from_a_replica_loses_nothing(pair, run):
 def test_repair_with_loss_needs_yes_and_keeps_later_offsets(pair, run, tmp_path):
     """Without --yes it exits with 6; with it, a filler replaces the range, which is backed up."""
     builder, store, _ = pair
-    damage(store, builder.offsets[3])
+    overwrite(store, builder.offsets[3], b"xxxx")
     refused = hastore("log", "repair", store)
     assert refused.returncode == 6
     assert is_one_line_with_a_next_step(refused.stderr)
@@ -213,7 +205,7 @@ def test_index_is_rebuilt_after_a_repair_with_loss(pair, run):
     """The repair gives the rebuild as the next step; then `log verify` passes."""
     builder, store, _ = pair
     assert run("log", "rebuild", store, "--consumequeue", "--index")[0] == 0
-    damage(store, builder.offsets[3])
+    overwrite(store, builder.offsets[3], b"xxxx")
     code, _, err = run("log", "repair", store, "--yes")
     assert (code, f"log rebuild {store} --index" in err) == (0, True)
     assert run("log", "rebuild", store, "--index")[0] == 0
@@ -225,7 +217,7 @@ def test_replica_directory_may_have_a_colon_in_its_name(pair, run, tmp_path, mon
     builder, store, replica = pair
     monkeypatch.chdir(tmp_path)
     replica.rename(tmp_path / "D2:2026")
-    damage(store, builder.offsets[3])
+    overwrite(store, builder.offsets[3], b"xxxx")
     assert run("log", "repair", store, "--from-replica", "D2:2026")[0] == 0
 
 
@@ -239,7 +231,7 @@ def test_repair_leaves_a_torn_end_to_the_next_start(golden_copy, run):
 def test_repair_refuses_a_log_that_is_no_replica(pair, run, tmp_path):
     """Exit 4; an invalid source is a usage error. No file changes."""
     builder, store, _ = pair
-    damage(store, builder.offsets[3])
+    overwrite(store, builder.offsets[3], b"xxxx")
     other = LogBuilder().fill(50, topic="other!").write(tmp_path / "other")
     before = files(tmp_path)
     code, out, err = run("log", "repair", store, "--from-replica", other)

@@ -215,11 +215,12 @@ async def main(name: str, client: Address, ha: Address, peers: int) -> None:
         nursery.cancel_scope.cancel()
 
 
-def _parsed(address: str) -> Address:
+def parsed(address: str) -> Address:
+    """Parse HOST:PORT."""
     host, _, port = address.rpartition(":")
     return host, int(port)
 
 
 if __name__ == "__main__":
     _, given_name, client_address, ha_address, count = sys.argv
-    trio.run(main, given_name, _parsed(client_address), _parsed(ha_address), int(count))
+    trio.run(main, given_name, parsed(client_address), parsed(ha_address), int(count))

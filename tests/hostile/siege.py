@@ -24,7 +24,7 @@ import trio
 
 from hastore.client.producer import Producer
 from hastore.message import Message
-from tests.hostile.besiegers import SIEGES
+from tests.hostile.besiegers import SIEGES, parsed
 from tests.support.commands.running import environment, node
 from tests.support.repository import REPO_ROOT
 
@@ -80,12 +80,6 @@ def rss_anon(pid: int) -> int:
         if line.startswith("RssAnon:"):
             return int(line.split()[1])
     raise AssertionError(pid)
-
-
-def parsed(address: str) -> tuple[str, int]:
-    """Parse HOST:PORT."""
-    host, _, port = address.rpartition(":")
-    return host, int(port)
 
 
 class Besiegers:

@@ -11,8 +11,7 @@ from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.store.commit_log import CommitLog
 from hastore_scenarios.judge.log_image import find_damage, first_difference, log_end, read_records
-
-FILE_SIZE = 4096
+from tests.support.store.log_builder import FILE_SIZE, overwrite
 
 
 def write_log(path: Path, count: int) -> list[int]:
@@ -36,14 +35,6 @@ def write_log(path: Path, count: int) -> list[int]:
     end = log.max_offset
     log.close(clean=False)
     return [*starts, end]
-
-
-def poke(path: Path, offset: int, data: bytes) -> None:
-    """Overwrite bytes of a log."""
-    file = path / "commitlog" / f"{offset - offset % FILE_SIZE:020d}"
-    with file.open("r+b") as opened:
-        opened.seek(offset % FILE_SIZE)
-        opened.write(data)
 
 
 def test_records_are_read_across_files(tmp_path: Path) -> None:
@@ -73,7 +64,7 @@ def test_a_torn_tail_is_distinguished_from_other_damage(
 ) -> None:
     """A crash may damage the last record, but not one with intact records after it."""
     starts = write_log(tmp_path, 29)
-    poke(tmp_path, starts[index] + 150, b"\xff\xff")
+    overwrite(tmp_path, starts[index] + 150, b"\xff\xff")
     damage = find_damage(real_env().disk, str(tmp_path))
     assert damage is not None
     assert (damage.physic_offset, damage.is_torn_end) == (starts[index], is_torn_end)

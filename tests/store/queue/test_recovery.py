@@ -37,10 +37,6 @@ def image_of(begin, end, size=FILE_SIZE):
     return b"".join(UNIT.pack(*unit(index)) for index in range(begin, end)).ljust(size, b"\0")
 
 
-def overwrite(disk, path, position, data):
-    disk.inodes[path].cache[position : position + len(data)] = data
-
-
 # -- where a queue ends --------------------------------------------------------------------------
 
 
@@ -75,7 +71,7 @@ def test_invalid_unit_ends_the_queue(index, physic_offset, size):
     disk = FakeDisk()
     put(open_queues(disk, file_size=20_000), 0, 1_000)
     disk = disk.kill()
-    overwrite(disk, FIRST, index * UNIT_SIZE, UNIT.pack(physic_offset, size, 0))
+    disk.overwrite(FIRST, index * UNIT_SIZE, UNIT.pack(physic_offset, size, 0))
     store = open_queues(disk, file_size=20_000)
     queue = store.find("t", 0)
     assert (queue.max_offset if queue else 0) == index
@@ -137,7 +133,7 @@ def test_repairs_a_torn_size():
     store.put("t", 0, 0, 0, 0x10203, 77)
     store.commit()
     disk = disk.kill()
-    overwrite(disk, FIRST, 10, bytes(10))
+    disk.overwrite(FIRST, 10, bytes(10))
     store = open_queues(disk)
     assert store.max_physic_offset == 0x10000
     store.put("t", 0, 0, 0, 0x10203, 77)
@@ -156,8 +152,8 @@ def test_repairs_a_unit_that_lost_its_offset(base, count):
     flush(store)
     put(store, 25, 26 + count, base=base)
     disk = disk.kill()
-    overwrite(disk, FIRST, 500, bytes(12))  # unit 25 is at 500 to 520
-    overwrite(disk, FIRST, 510, b"\0\x64")
+    disk.overwrite(FIRST, 500, bytes(12))  # unit 25 is at 500 to 520
+    disk.overwrite(FIRST, 510, b"\0\x64")
     store = open_queues(disk, file_size=2_000)
     assert store.find("t", 0).max_offset == 25
     put(store, 25, 26 + count, base=base)
@@ -172,7 +168,7 @@ def test_dispatch_repairs_a_torn_unit_that_recovery_cannot_detect():
     store.put("t", 0, 25, 2**32 + 5_000, SIZE, 25)
     put(store, 26, 28, base=2**32 + 5_000)
     disk = disk.kill()
-    overwrite(disk, FIRST, 500, bytes(4))
+    disk.overwrite(FIRST, 500, bytes(4))
     store = open_queues(disk, file_size=2_000)
     assert store.find("t", 0).units(25, 1) == [(5_000, SIZE, 25)]
     store.put("t", 0, 25, 2**32 + 5_000, SIZE, 25)
@@ -219,7 +215,7 @@ def test_zeros_after_the_end_are_durable():
     flush(store)
     put(store, 20, 90)
     disk = disk.kill()
-    overwrite(disk, FIRST, 21 * UNIT_SIZE, bytes(UNIT_SIZE))
+    disk.overwrite(FIRST, 21 * UNIT_SIZE, bytes(UNIT_SIZE))
     store = open_queues(disk, file_size=2_000)
     assert (store.find("t", 0).max_offset, disk.syncs) == (21, [FIRST])
     assert store.damaged == ["t/0: units after its last valid one were dropped"]
@@ -371,7 +367,7 @@ def test_unit_damaged_at_run_time_is_read_as_a_blank():
     disk = FakeDisk()
     store = open_queues(disk)
     put(store, 0, 4)
-    overwrite(disk, FIRST, 2 * UNIT_SIZE + 8, b"\xff" * 4)
+    disk.overwrite(FIRST, 2 * UNIT_SIZE + 8, b"\xff" * 4)
     found = store.find("t", 0).units(0, 9)
     assert [one.is_blank for one in found] == [False, False, True, False]
 

@@ -22,12 +22,9 @@ from tests.support.store.open_log import (
     flush,
     open_log,
 )
+from tests.support.store.recovering import log_name, poke
 
 both_roles = pytest.mark.parametrize("master", [True, False], ids=["master", "slave"])
-
-
-def log_name(offset):
-    return f"/d/commitlog/{offset:020d}"
 
 
 def written(count=3, size=200, *, append_prop_crc=True, prepared=False):
@@ -42,16 +39,6 @@ def written(count=3, size=200, *, append_prop_crc=True, prepared=False):
     if prepared:
         disk.put(log_name(len(log.mapped_file_queue.files) * FILE_SIZE), bytes(FILE_SIZE))
     return disk, offsets, log.max_offset
-
-
-def poke(disk, offset, data):
-    """Overwrite bytes of the log."""
-    path = log_name(offset - offset % FILE_SIZE)
-    position = offset % FILE_SIZE
-    image = bytearray(disk.inodes[path].seen())
-    assert position + len(data) <= FILE_SIZE
-    image[position : position + len(data)] = data
-    disk.put(path, bytes(image))
 
 
 def reopen(disk, *, master=True, **config):

@@ -97,10 +97,6 @@ def records_of(pair, topic="orders"):
     return [put for put in pair.puts if put.topic == topic and put.queue_offset is not None]
 
 
-def edit(disk, path, position, data):
-    disk.inodes[path].cache[position : position + len(data)] = data
-
-
 def unit_place(disk, queue_offset):
     """Return the path and position of a unit of orders/0."""
     start = queue_offset * 20 // 160 * 160
@@ -142,7 +138,7 @@ def test_accepts_a_log_without_queues_and_index(disk):
 def test_reports_a_unit_that_contradicts_its_record(a_pair, disk, field, data, says):
     """The finding has topic, queue and queue offset."""
     path, position = unit_place(disk, 11)
-    edit(disk, path, position + field, data)
+    disk.overwrite(path, position + field, data)
     report = verify(disk)
     record = records_of(a_pair)[11]
     assert damage(report) == [("unit-wrong", record.physic_offset)]
@@ -156,14 +152,14 @@ def test_reports_a_unit_that_contradicts_its_record(a_pair, disk, field, data, s
 def test_accepts_an_ext_address_in_place_of_the_tags_code(disk, code, is_whole):
     """RocketMQ's ConsumeQueueExt: every number below the least hash code is an address."""
     path, position = unit_place(disk, 11)
-    edit(disk, path, position + 12, struct.pack(">q", code))
+    disk.overwrite(path, position + 12, struct.pack(">q", code))
     assert verify(disk).is_whole is is_whole
 
 
 def test_unit_that_points_forward_is_damage(disk):
     """A later record could have had the same queue offset, but none has."""
     path, position = unit_place(disk, 3)
-    edit(disk, path, position, (9000).to_bytes(8, "big"))
+    disk.overwrite(path, position, (9000).to_bytes(8, "big"))
     assert [kind for kind, _ in damage(verify(disk))] == ["unit-wrong"]
 
 
@@ -173,7 +169,7 @@ def test_consecutive_missing_units_are_one_finding(a_pair, disk):
     for first, count in ((5, 2), (len(records) - 3, 3)):
         for number in range(first, first + count):
             path, position = unit_place(disk, number)
-            edit(disk, path, position, bytes(20))
+            disk.overwrite(path, position, bytes(20))
     report = verify(disk)
     assert damage(report) == [
         ("unit-missing", records[5].physic_offset),
@@ -188,7 +184,7 @@ def test_incomplete_queue_of_a_running_node_is_no_damage(a_pair, disk):
     count = len(records_of(a_pair))
     for number in range(count - 3, count):
         path, position = unit_place(disk, number)
-        edit(disk, path, position, bytes(20))
+        disk.overwrite(path, position, bytes(20))
     report = verify(disk)
     assert report.is_whole
     assert report.units_behind == 3
@@ -207,9 +203,9 @@ def test_reports_a_unit_after_the_last_record_of_a_queue(a_pair, disk):
     """It points to no record of that queue, or to an offset after the log's end."""
     count = len(records_of(a_pair))
     path, position = unit_place(disk, count)
-    edit(disk, path, position, struct.pack(">qiq", 500, 100, 0))
+    disk.overwrite(path, position, struct.pack(">qiq", 500, 100, 0))
     assert damage(verify(disk)) == [("unit-dangling", 500)]
-    edit(disk, path, position, struct.pack(">qiq", 10**9, 100, 0))
+    disk.overwrite(path, position, struct.pack(">qiq", 10**9, 100, 0))
     assert damage(verify(disk)) == [("unit-dangling", 10**9)]
     disk.put("/d/abort", b"1")
     assert verify(disk).is_whole  # just written, or truncated at the next start
@@ -238,7 +234,7 @@ def test_log_damage_is_reported_once(a_pair, disk):
     """The check of the log reports an unreadable record, so this check skips its unit and keys."""
     record = records_of(a_pair)[7]
     name, position = divmod(record.physic_offset, 4096)
-    edit(disk, f"/d/commitlog/{name * 4096:020d}", position + 4, b"\xff\xff")
+    disk.overwrite(f"/d/commitlog/{name * 4096:020d}", position + 4, b"\xff\xff")
     report = verify(disk)
     assert report.is_whole
     assert report.records == 59
@@ -254,7 +250,7 @@ def index_files(disk):
 def test_reports_an_entry_with_a_wrong_hash(disk):
     """The record's key is missing, and the entry belongs to no key."""
     path = index_files(disk)[2]
-    edit(disk, path, LAYOUT.entry_position(5), (123456).to_bytes(4, "big"))
+    disk.overwrite(path, LAYOUT.entry_position(5), (123456).to_bytes(4, "big"))
     kinds = {kind for kind, _ in damage(verify(disk))}
     assert "index-missing" in kinds
     assert "index-dangling" in kinds
@@ -265,7 +261,7 @@ def test_reports_a_wrong_link(disk, previous):
     """It points to a later entry, to its own entry, or to none."""
     path = index_files(disk)[1]
     position = LAYOUT.entry_position(9) + 16
-    edit(disk, path, position, previous.to_bytes(4, "big", signed=True))
+    disk.overwrite(path, position, previous.to_bytes(4, "big", signed=True))
     assert [kind for kind, _ in damage(verify(disk))] == ["index-chain"]
 
 
@@ -273,32 +269,32 @@ def test_reports_a_wrong_link(disk, previous):
 def test_reports_a_wrong_slot(disk, number):
     """It is empty, or points to an older entry or to none."""
     path = index_files(disk)[1]
-    edit(disk, path, 40 + 4 * 3, number.to_bytes(4, "big"))
+    disk.overwrite(path, 40 + 4 * 3, number.to_bytes(4, "big"))
     assert [kind for kind, _ in damage(verify(disk))] == ["index-chain"]
 
 
 def test_reports_slots_that_are_all_empty(disk):
     """A hole in the file leaves them so."""
-    edit(disk, index_files(disk)[1], 40, bytes(20))
+    disk.overwrite(index_files(disk)[1], 40, bytes(20))
     assert [kind for kind, _ in damage(verify(disk))] == ["index-chain"]
 
 
 def test_reports_a_wrong_time(disk):
     """A search in a time window would miss the record."""
     path = index_files(disk)[1]
-    edit(disk, path, LAYOUT.entry_position(9) + 12, (99).to_bytes(4, "big"))
+    disk.overwrite(path, LAYOUT.entry_position(9) + 12, (99).to_bytes(4, "big"))
     assert [kind for kind, _ in damage(verify(disk))] == ["index-time"]
 
 
 def test_reports_a_header_that_contradicts_the_entries(disk):
     """Its offset or number of slots in use is wrong, or its count impossible."""
     path = index_files(disk)[1]
-    edit(disk, path, 24, (5000).to_bytes(8, "big"))
-    edit(disk, path, 32, (1).to_bytes(4, "big"))
+    disk.overwrite(path, 24, (5000).to_bytes(8, "big"))
+    disk.overwrite(path, 32, (1).to_bytes(4, "big"))
     report = verify(disk)
     assert [kind for kind, _ in damage(report)] == ["index-header"]
     assert warnings(report) == ["index-header"]
-    edit(disk, path, 36, (10**6).to_bytes(4, "big"))
+    disk.overwrite(path, 36, (10**6).to_bytes(4, "big"))
     kinds = {kind for kind, _ in damage(verify(disk))}
     assert kinds == {"index-header", "index-missing"}
 
@@ -353,7 +349,7 @@ def test_reports_an_entry_that_points_between_records(a_pair, disk):
     (offset,) = struct.unpack_from(
         ">q", disk.files(INDEX)[path.removeprefix(INDEX)], LAYOUT.entry_position(7) + 4
     )
-    edit(disk, path, LAYOUT.entry_position(7) + 4, (offset + 1).to_bytes(8, "big"))
+    disk.overwrite(path, LAYOUT.entry_position(7) + 4, (offset + 1).to_bytes(8, "big"))
     kinds = {kind for kind, _ in damage(verify(disk))}
     assert "index-dangling" in kinds
 
@@ -365,7 +361,7 @@ def test_an_entry_with_a_wrong_offset_does_not_affect_those_after_it(disk, numbe
     path = index_files(disk)[1]
     position = LAYOUT.entry_position(number) + 4
     (offset,) = struct.unpack_from(">q", disk.files(INDEX)[path.removeprefix(INDEX)], position)
-    edit(disk, path, position, struct.pack(">q", offset + moved_by))
+    disk.overwrite(path, position, struct.pack(">q", offset + moved_by))
     found = collections.Counter(kind for kind, _ in damage(verify(disk)))
     assert found["index-dangling"] == 1
     assert found["index-missing"] <= 1
@@ -375,7 +371,7 @@ def test_entries_out_of_order_are_all_reported_within_bounded_memory(disk, monke
     """Entries beyond the bound are reported, too."""
     path = index_files(disk)[1]
     for number in (3, 6, 9, 12):
-        edit(disk, path, LAYOUT.entry_position(number) + 4, struct.pack(">q", 2**40 - number))
+        disk.overwrite(path, LAYOUT.entry_position(number) + 4, struct.pack(">q", 2**40 - number))
     unbounded = sum(kind == "index-dangling" for kind, _ in damage(verify(disk)))
     assert unbounded == 4
     monkeypatch.setattr(index_verify, "_OUT_OF_ORDER_MAX", 2)
@@ -404,9 +400,9 @@ def test_reports_index_files_of_another_size(disk):
 
 def test_rebuild_repairs_all_reported_damage(disk):
     """Afterwards there are no findings, and all units exist."""
-    edit(disk, index_files(disk)[1], 40, bytes(20))
+    disk.overwrite(index_files(disk)[1], 40, bytes(20))
     path, position = unit_place(disk, 3)
-    edit(disk, path, position, bytes(20))
+    disk.overwrite(path, position, bytes(20))
     assert not verify(disk).is_whole
     rebuild(fake_env(disk), "/d", CONFIG, consume_queues=True, index=True)
     report = verify(disk)

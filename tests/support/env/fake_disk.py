@@ -56,6 +56,10 @@ class FakeDisk(ScriptedDisk):
         self.disk.make_dirs(path.rpartition("/")[0])
         self.inodes[path] = Inode(bytearray(data), bytes(data), modified_ms=START_MS)
 
+    def overwrite(self, path: str, position: int, data: bytes) -> None:
+        """Overwrite a part of a file in the page cache."""
+        self.inodes[path].cache[position : position + len(data)] = data
+
     def set_modified_ms(self, paths: Iterable[str], modified_ms: int) -> None:
         """Set the modification time of files."""
         for path in paths:

@@ -130,6 +130,14 @@ def disk_with(**logs: dict[str, bytes]) -> FakeDisk:
     return disk
 
 
+def overwrite(store: Path, offset: int, data: bytes) -> None:
+    """Overwrite bytes of a log with files of ``FILE_SIZE``."""
+    path = store / "commitlog" / f"{offset - offset % FILE_SIZE:020d}"
+    with path.open("r+b") as file:
+        file.seek(offset % FILE_SIZE)
+        file.write(data)
+
+
 def damage_of(report: VerifyReport) -> list[tuple[str, int, int]]:
     """Return the damage in a report as (kind, offset, next offset)."""
     return [

@@ -8,7 +8,7 @@ from hastore.store.record.layout import PROP_CRC_SIZE
 from hastore.store.tools.repair.log_repair import apply_repair
 from hastore.store.tools.repair.plan import plan_repair
 from hastore.store.tools.repair.source import DirectorySource
-from tests.support.store.log_builder import FILE_SIZE, LogBuilder
+from tests.support.store.log_builder import FILE_SIZE, LogBuilder, overwrite
 
 
 @pytest.fixture
@@ -20,12 +20,6 @@ def pair(tmp_path):
 
 def log_file(store, offset):
     return store / "commitlog" / f"{offset - offset % FILE_SIZE:020d}"
-
-
-def poke(store, offset, data):
-    with log_file(store, offset).open("r+b") as file:
-        file.seek(offset % FILE_SIZE)
-        file.write(data)
 
 
 def content(store):
@@ -46,7 +40,7 @@ def test_bytes_past_the_end_of_a_long_file_are_ignored(pair, tmp_path, longer):
     with log_file(tmp_path / longer, 0).open("ab") as file:
         file.write(bytes(3_000))
     damaged = next(offset for offset in builder.offsets[1:] if offset > FILE_SIZE)
-    poke(store, damaged + 20, b"\xff" * 30)
+    overwrite(store, damaged + 20, b"\xff" * 30)
     repair_from(store, replica)
     expected = content(replica)
     if longer == "D2":
@@ -70,7 +64,7 @@ def test_record_whose_checksum_is_overwritten_is_repaired_too(pair):
     """Without its checksum the record looks intact; only the replica shows that it is damaged."""
     builder, store, replica = pair
     second = builder.offsets[2]
-    poke(store, second - PROP_CRC_SIZE, b"\x01x\x02" * 40)
+    overwrite(store, second - PROP_CRC_SIZE, b"\x01x\x02" * 40)
     plan = repair_from(store, replica)
     assert plan.parts[0].start == builder.offsets[1]
     assert content(store) == content(replica)
@@ -80,6 +74,6 @@ def test_replica_with_other_records_is_refused(pair, tmp_path):
     """Records that differ in more than a lost checksum belong to another log."""
     builder, store, _ = pair
     other = LogBuilder().fill(60, topic="other!").write(tmp_path / "D3")
-    poke(store, builder.offsets[2], b"\xff" * 30)
+    overwrite(store, builder.offsets[2], b"\xff" * 30)
     with pytest.raises(LogDamagedError, match="is not a replica of"):
         repair_from(store, other)
