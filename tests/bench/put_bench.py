@@ -10,12 +10,12 @@ import attrs
 import trio
 
 from hastore.broker.node.master import Master
-from hastore.env.interface import DiskFile
 from hastore.env.real import real_env
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
 from tests.bench.append_bench import append_us
 from tests.bench.nodes import IN_FLIGHT, master_here, message, scratch, with_slave
 from tests.support.bench.bound import Bound, Row
+from tests.support.env.scripted_disk import ScriptedDisk
 
 PAIRS = 5
 SUBMITTED = 60_000
@@ -99,16 +99,16 @@ async def await_rate(master: Master, count: int) -> float:
 
 async def bench_sync_flush(directory: Path) -> Row:
     """Count fdatasync calls while 64 producers wait for the disk."""
-    counter = SyncCounter()
-    env = attrs.evolve(real_env(), disk=CountingDisk(real_env().disk, counter))
+    disk = ScriptedDisk(real_env().disk)
+    env = attrs.evolve(real_env(), disk=disk)
     with scratch(directory, "flush") as path:
         async with master_here(
             path, role=BrokerRole.ASYNC_MASTER, flush=FlushDiskType.SYNC_FLUSH, env=env
         ) as master:
             await await_rate(master, IN_FLIGHT)
-            calls = counter.calls
+            before = disk.counts["sync"]
             rate = await await_rate(master, SYNC_FLUSHED)
-            calls = counter.calls - calls
+            calls = disk.counts["sync"] - before
     messages = SYNC_FLUSHED // IN_FLIGHT * IN_FLIGHT
     return Row.of_pairs(
         FLUSH,
@@ -116,45 +116,3 @@ async def bench_sync_flush(directory: Path) -> Row:
         "calls : messages",
         note=f"{rate:,.0f} messages/s",
     )
-
-
-@attrs.define(eq=False)
-class SyncCounter:
-    """The number of syncs of all files."""
-
-    calls: int = 0
-
-
-class CountingFile:
-    """A file that counts its syncs."""
-
-    def __init__(self, file: DiskFile, counter: SyncCounter) -> None:
-        self._file = file
-        self._counter = counter
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._file, name)
-
-    def sync(self) -> None:
-        """Count, and sync."""
-        self._counter.calls += 1
-        self._file.sync()
-
-
-class CountingDisk:
-    """The real disk, with files that count their syncs."""
-
-    def __init__(self, disk: object, counter: SyncCounter) -> None:
-        self._disk = disk
-        self._counter = counter
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._disk, name)
-
-    def create_file(self, path: str, size: int) -> CountingFile:
-        """Create a counting file."""
-        return CountingFile(self._disk.create_file(path, size), self._counter)
-
-    def open_file(self, path: str, *, writable: bool) -> CountingFile:
-        """Open a counting file."""
-        return CountingFile(self._disk.open_file(path, writable=writable), self._counter)

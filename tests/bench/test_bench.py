@@ -16,9 +16,10 @@ from hastore.store.tools.log_verify import verify_log
 from tests.bench import bare_copy
 from tests.bench.append_bench import FILE_NAME, append_us, bare_us
 from tests.bench.nodes import BODY, anonymous_mib, master_here
-from tests.bench.put_bench import CountingDisk, SyncCounter, await_rate, submit_rate
+from tests.bench.put_bench import await_rate, submit_rate
 from tests.support.bench.bound import Bound, Row
 from tests.support.bench.machine import this_machine
+from tests.support.env.scripted_disk import ScriptedDisk
 
 LOWER = Bound(key="l", work="w", text="t", limit=2.0)
 HIGHER = Bound(key="h", work="w", text="t", limit=0.5, at_least=True)
@@ -74,17 +75,17 @@ def test_the_bare_copy_copies_the_log(tmp_path: Path) -> None:
     assert copied == bytes([1]) * 100_000 + bytes([2]) * 50_000 + bytes(50_000)
 
 
-async def test_the_counting_disk_counts_and_still_syncs(tmp_path: Path) -> None:
-    """Every put of a single SYNC_FLUSH producer costs one sync."""
-    counter = SyncCounter()
-    env = attrs.evolve(real_env(), disk=CountingDisk(real_env().disk, counter))
+async def test_a_producer_alone_costs_a_sync_for_each_put(tmp_path: Path) -> None:
+    """The disk under the benchmark counts each of them."""
+    disk = ScriptedDisk(real_env().disk)
+    env = attrs.evolve(real_env(), disk=disk)
     async with master_here(
         tmp_path, role=BrokerRole.ASYNC_MASTER, flush=FlushDiskType.SYNC_FLUSH, env=env
     ) as master:
-        before = counter.calls
+        before = disk.counts["sync"]
         for _ in range(5):
             assert await submit_rate(master, 1) > 0
-        assert counter.calls - before == 5
+        assert disk.counts["sync"] - before == 5
         assert await await_rate(master, 64) > 0
         assert master.max_offset > 69 * len(BODY)
 

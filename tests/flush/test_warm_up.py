@@ -53,23 +53,11 @@ def test_zeros_are_written_if_the_kernel_cannot_populate():
     disk, memory = FakeDisk(), FakeMemory(populate_refusal="madvise: Invalid argument")
     file = new_file(disk)
     written = []
-    file.disk_file = RecordingFile(file.disk_file, written)
+    disk.before("pwrite", lambda write: written.append((write.position, write.size)))
     WarmUp(memory, config()).warm(file)
     assert [call for call in memory.calls if call[0] == "populate"] == [("populate", 0, PIECE_SIZE)]
     assert written == PIECES
     assert file.disk_file.pread(SIZE, 0) == bytes(SIZE)
-
-
-class RecordingFile:
-    def __init__(self, file, written):
-        self.file, self.written = file, written
-
-    def __getattr__(self, name):
-        return getattr(self.file, name)
-
-    def pwrite(self, data, position):
-        self.written.append((position, len(data)))
-        self.file.pwrite(data, position)
 
 
 @pytest.mark.parametrize(("pages", "syncs"), [(256, 3), (512, 2), (4096, 1)])
