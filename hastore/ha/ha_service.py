@@ -144,7 +144,7 @@ class HAService:
             self.ack_table, self.config.slave_timeout_ms, self.on_acknowledged, self.decisions
         )
 
-    # -- the way out: appended bytes to slaves ---------------------------------------------------
+    # -- sending: appended bytes to slaves -------------------------------------------------------
 
     def notify_appended(self) -> None:
         """Let idle write services send; costs one check when there are none.
@@ -167,7 +167,7 @@ class HAService:
             and (needed_from := connection.progress.needed_from) is not None
         ]
 
-    def let_go(self) -> None:
+    def refuse_expired(self) -> None:
         """Refuse the slaves that need deleted bytes; called after files were deleted."""
         min_offset = self.commit_log.min_offset
         for connection in self.connections.values():
@@ -175,7 +175,7 @@ class HAService:
             if needed_from is not None and needed_from < min_offset:
                 connection.refuse(expired(needed_from, min_offset))
 
-    # -- the way back: acks to producers ---------------------------------------------------------
+    # -- acknowledging: acks to producers --------------------------------------------------------
 
     def acknowledge(self, connection: HAConnection, ack_offset: int) -> None:
         """Count a slave's report and wake the producers that it satisfies.

@@ -44,7 +44,7 @@ class Bench:
             config=self.config,
             commit_log=self.log,
             holds=lambda: self.holds,
-            let_go=lambda: self.calls.append(("let go", self.log.min_offset)),
+            refuse_expired=lambda: self.calls.append(("refuse expired", self.log.min_offset)),
             on_removed=lambda: self.calls.append(("removed", self.log.min_offset)),
             on_disk_full=self.calls.append,
         )
@@ -133,7 +133,7 @@ async def test_puts_are_refused_while_the_disk_is_full(autojump_clock):
 
 
 async def test_a_hold_keeps_a_file_for_two_minutes_then_lapses(autojump_clock):
-    """The file is then removed alone in its round; ``let_go`` is called as it leaves the log."""
+    """The file is then removed alone in its round; ``refuse_expired`` is called as it leaves."""
     bench = Bench()
     bench.holds = [Hold(physic_offset=bench.at(1) + 5, who="slave a")]
     async with trio.open_nursery() as nursery:
@@ -143,7 +143,7 @@ async def test_a_hold_keeps_a_file_for_two_minutes_then_lapses(autojump_clock):
         assert bench.service.last_decision.holders == ("slave a",)
         await trio.sleep_until(180.2)
         assert bench.log.min_offset == bench.at(2)
-        assert ("let go", bench.at(2)) in bench.calls
+        assert ("refuse expired", bench.at(2)) in bench.calls
         bench.holds.clear()
         await trio.sleep_until(191)
         assert bench.log.min_offset == bench.at(FILES)
@@ -162,7 +162,7 @@ async def test_a_holder_that_makes_progress_is_never_cut_off(autojump_clock):
         await trio.sleep(30)
         assert bench.log.min_offset == bench.at(FILES)
         nursery.cancel_scope.cancel()
-    assert not [call for call in bench.calls if call[0] == "let go"]
+    assert not [call for call in bench.calls if call[0] == "refuse expired"]
 
 
 async def test_a_removed_file_is_closed_after_its_last_read(autojump_clock):

@@ -6,7 +6,7 @@
 
 so a crash at any point leaves a log without a hole.  The disk is checked again before each file:
 one file of a gigabyte may be all the room that was missing.  The link to a slave whose hold ran out
-is closed (``HAService.let_go``).
+is closed (``HAService.refuse_expired``).
 
 Invariant: files leave the log from its front, in order, each removed before the next is taken.
 """
@@ -55,8 +55,8 @@ _log = logger("broker")
 class CleanCommitLogService:
     """The expiry of one node's log.
 
-    ``holds`` returns who needs which part of it.  ``let_go`` is called in the step in which a file
-    leaves the log in spite of a hold; ``on_removed`` when a round has removed something;
+    ``holds`` returns who needs which part of it.  ``refuse_expired`` is called in the step in which
+    a file leaves the log in spite of a hold; ``on_removed`` when a round has removed something;
     ``on_disk_full`` with the reason why puts are refused from now on, None once they are not.
     ``flush_queues`` is awaited before a file is removed: after that only the units of its messages
     show, after a power cut, how far their queues had come.
@@ -66,7 +66,7 @@ class CleanCommitLogService:
     config: StoreConfig
     commit_log: CommitLog
     holds: Callable[[], Sequence[Hold]]
-    let_go: Callable[[], None]
+    refuse_expired: Callable[[], None]
     on_removed: Callable[[], None]
     on_disk_full: Callable[[str | None], None]
     flush_queues: Callable[[], Awaitable[object]] | None = None
@@ -267,7 +267,7 @@ class CleanCommitLogService:
         mapped_file = queue.take_first()
         assert mapped_file.file_from_offset == removal.start
         if removal.holders:
-            self.let_go()
+            self.refuse_expired()
         try:
             await self.env.offload.run(lambda: self.env.disk.remove(mapped_file.path))
         except DiskError as error:

@@ -55,16 +55,16 @@ def make_expiry(
         held = [Hold(physic_offset=reput_message_service.committed_offset, who="dispatch")]
         return held if ha_service is None else [*held, *ha_service.holds()]
 
-    def let_go() -> None:
+    def refuse_expired() -> None:
         if ha_service is not None:
-            ha_service.let_go()
+            ha_service.refuse_expired()
 
     clean_log = CleanCommitLogService(
         env=env,
         config=message_store.config,
         commit_log=message_store.commit_log,
         holds=holds,
-        let_go=let_go,
+        refuse_expired=refuse_expired,
         on_removed=clean_queues.wakeup,
         on_disk_full=on_disk_full,
         flush_queues=flush_queues,

@@ -151,7 +151,7 @@ class IndexFile:
         """Whether the file is new or has changes that no flush has written."""
         return self._is_dirty or self.is_new or self._pages_in_flush is not None
 
-    # -- in --------------------------------------------------------------------------------------
+    # -- putting ---------------------------------------------------------------------------------
 
     def start_filling(self) -> IndexSlots:
         """Load the slots into memory."""
@@ -211,7 +211,7 @@ class IndexFile:
             self.sync_directory()
         self.mark = mark
 
-    def show_mark(self, mark: IndexMark) -> None:
+    def put_mark(self, mark: IndexMark) -> None:
         """Set the mark, for a start after a kill; the next flush makes it durable."""
         self.made_file().pwrite(pack_mark(mark), self.layout.mark_position)
         self._is_dirty = True
@@ -286,7 +286,7 @@ class IndexFile:
         if self.disk_file is not None:
             self.disk_file.close()
 
-    # -- out -------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------
 
     def read_entry(self, number: int) -> IndexEntry:
         """Return an entry; safe during ``put`` and ``commit`` in another thread."""

@@ -67,7 +67,7 @@ class IndexMarks:
             first.write_mark(mark)
             self._flushed = _Flushed(first, mark)
 
-    def show(self, first_offset: int | None) -> None:
+    def write_due_mark(self, first_offset: int | None) -> None:
         """Write the mark to its file, so that a start after a kill knows how far it is flushed.
 
         ``first_offset``: of the first record seen since the start, None before that.
@@ -83,7 +83,7 @@ class IndexMarks:
                 flushed = self._flushed = self._reopened = _Flushed(flushed.file, mark)
                 self._is_due = True
         if self._is_due:
-            flushed.file.show_mark(flushed.mark)
+            flushed.file.put_mark(flushed.mark)
             self._is_due = False
 
     def begin_flush(self, seen_offset: int) -> list[IndexFlush]:

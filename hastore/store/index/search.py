@@ -54,7 +54,7 @@ class IndexSearch:
         finally:
             self.queries -= 1
 
-    # -- away ------------------------------------------------------------------------------------
+    # -- expiry ----------------------------------------------------------------------------------
 
     def take_expired(self, min_physic_offset: int) -> IndexFile | None:
         """Take the first file, never the last, if it has only records below an offset.

@@ -159,7 +159,7 @@ class IndexService:
             file.start_filling()
         self._marks.reopen(file, max(self._seen_offset, 0))
 
-    # -- in --------------------------------------------------------------------------------------
+    # -- putting ---------------------------------------------------------------------------------
 
     def put(
         self, topic: str, keys: Sequence[str], physic_offset: int, store_timestamp_ms: int
@@ -227,7 +227,7 @@ class IndexService:
         Raises DiskError; then the next commit writes them again, and the caller must not put more
         until one succeeds, or memory grows.  The very first file is synced at once.
         """
-        self._marks.show(self._first_offset)
+        self._marks.write_due_mark(self._first_offset)
         if not self._uncommitted:
             if self.files:
                 self.files[-1].commit()
@@ -310,7 +310,7 @@ class IndexService:
         self.files.clear()
         self._uncommitted.clear()
 
-    # -- out -------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------
 
     def candidates(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Yield the records that may carry a key, newest first; see ``IndexSearch.candidates``."""
@@ -320,7 +320,7 @@ class IndexService:
         """Return the first ``max_count`` candidates."""
         return list(islice(self.candidates(topic, key, begin_ms, end_ms), max_count))
 
-    # -- away ------------------------------------------------------------------------------------
+    # -- expiry ----------------------------------------------------------------------------------
 
     def delete_expired(self, min_physic_offset: int) -> int:
         """Remove the first files, never the last, that have only records below an offset.
