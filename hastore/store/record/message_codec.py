@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import ipaddress
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hastore.message import PROPERTY_INNER_NUM, StoredMessage
 from hastore.store.record.layout import (
@@ -38,9 +38,6 @@ from hastore.store.record.record_check import (
     check_record,
     prop_crc_property,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _INNER_NUM_DIGITS_MAX: Final = 5
 _BORN_HOST_NAMES_MAX: Final = 4_096
@@ -161,21 +158,6 @@ def encode(message: StoredMessage) -> bytes:
         detail = f"total_size {message.total_size}, but {len(record)} bytes were encoded"
         raise RecordError(RecordKind.BAD_VALUE, detail)
     return record
-
-
-def encode_properties(properties: Mapping[str, str], *, has_last_separator: bool = True) -> bytes:
-    """Return the text; without ``has_last_separator`` in the form of RocketMQ 4.9.3 to 5.1.4.
-
-    Raises RecordError if a name is empty, or a name or value holds a separator or is no text.
-    """
-    for name, value in properties.items():
-        if not name or any(mark in text for mark in "\x01\x02" for text in (name, value)):
-            detail = f"property {name!r} is empty or holds a separator"
-            raise RecordError(RecordKind.BAD_VALUE, detail)
-    text = PROPERTY_SEPARATOR.join([f"{name}\x01{value}" for name, value in properties.items()])
-    if text and has_last_separator:
-        text += PROPERTY_SEPARATOR
-    return _text_bytes(text)
 
 
 def _text_bytes(text: str) -> bytes:

@@ -11,7 +11,6 @@ from hastore.store.record.record_check import RecordError, RecordKind
 from tests.golden.vectors import (
     BLANK_OF_848,
     LAST_SEPARATOR,
-    NO_LAST_SEPARATOR,
     NO_PROPERTIES,
     PROP_CRC,
     VECTORS,
@@ -195,22 +194,6 @@ def test_encode_refuses_values_that_no_record_can_hold(wrong):
 def test_decodes_properties_as_rocketmq_does(raw, properties):
     """Both endings are valid, pairs without name or value are skipped, the last duplicate wins."""
     assert message_codec.decode_properties(raw) == properties
-
-
-def test_encodes_properties_with_or_without_the_last_separator():
-    """RocketMQ's versions use both forms."""
-    properties = NO_LAST_SEPARATOR.message.properties
-    raw = NO_LAST_SEPARATOR.message.properties_raw
-    assert message_codec.encode_properties(properties, has_last_separator=False) == raw
-    assert message_codec.encode_properties(properties) == raw + b"\x02"
-    assert message_codec.encode_properties({}) == b""
-
-
-@pytest.mark.parametrize("properties", [{"": "v"}, {"a\x01": "v"}, {"a": "\x02"}, {"a": "\ud800"}])
-def test_encode_refuses_properties_that_would_not_decode(properties):
-    """A separator in a name or a value, or half a surrogate pair, raises RecordError."""
-    with pytest.raises(RecordError):
-        message_codec.encode_properties(properties)
 
 
 @st.composite
