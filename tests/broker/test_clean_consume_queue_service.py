@@ -11,7 +11,7 @@ from hastore.errors import DiskError
 from tests.support.env.fake_disk import START_MS, FakeDisk
 from tests.support.env.fake_env import FakeOffload
 from tests.support.store.consume_queues import ROOT, all_units, flush, open_queues, put, unit
-from tests.support.store.index_stores import fake_service
+from tests.support.store.index_stores import fake_service, query_index
 from tests.support.store.index_stores import flush as flush_index
 
 INDEX = "/d/index/"
@@ -52,7 +52,7 @@ class Store:
         return [name for name in self.disk.files(f"{ROOT}/") if name.startswith("t/0/")]
 
     def found(self):
-        return self.index_service.query("t", "k", 1_000, 0, 2**62)
+        return query_index(self.index_service, "t", "k")
 
 
 async def test_files_are_removed_in_a_thread(autojump_clock):

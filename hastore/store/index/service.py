@@ -17,7 +17,6 @@ Source: RocketMQ ``IndexService``.
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 import attrs
@@ -316,27 +315,7 @@ class IndexService:
         """Yield the records that may carry a key, newest first; see ``IndexSearch.candidates``."""
         return self.search.candidates(topic, key, begin_ms, end_ms)
 
-    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Return the first ``max_count`` candidates."""
-        return list(islice(self.candidates(topic, key, begin_ms, end_ms), max_count))
-
-    # -- expiry ----------------------------------------------------------------------------------
-
-    def delete_expired(self, min_physic_offset: int) -> int:
-        """Remove the first files, never the last, that have only records below an offset.
-
-        Return their number.  Blocks; ``search`` does it in steps, for the event loop.
-        """
-        count = 0
-        while (file := self.search.take_expired(min_physic_offset)) is not None:
-            try:
-                self.search.remove_taken(file)
-            except BaseException:
-                self.search.give_back(file)
-                raise
-            self.search.close_removed()
-            count += 1
-        return count
+    # -- removing --------------------------------------------------------------------------------
 
     def destroy(self) -> None:
         """Remove all files and begin again."""

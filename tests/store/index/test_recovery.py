@@ -14,9 +14,14 @@ from hastore.sim.inode import SECTOR_SIZE
 from hastore.store.index.layout import IndexLayout
 from tests.support.env.fake_disk import START_MS, FakeDisk
 from tests.support.env.scripted_disk import ScriptedFile, sync_failed
-from tests.support.store.index_stores import CheckpointStandIn, fake_service, flush
+from tests.support.store.index_stores import (
+    CheckpointStandIn,
+    delete_expired,
+    fake_service,
+    flush,
+    query_index,
+)
 
-LATEST = 2**62
 KEYS = [f"k{number}" for number in range(12)]
 DIR = "/d/index/"
 
@@ -111,7 +116,7 @@ class IndexModel(RuleBasedStateMachine):
         files = self.service.files
         if len(files) > keep + 1:
             offset = files[-keep - 1].begin_physic_offset
-            self.service.delete_expired(offset)
+            delete_expired(self.service, offset)
             self.min_offset = max(self.min_offset, offset)
 
     @rule()
@@ -166,7 +171,7 @@ class IndexModel(RuleBasedStateMachine):
                     for record in reversed(self.log)
                     if record.topic == topic and key in record.keys
                 ]
-                found = self.service.query(topic, key, 10_000, 0, LATEST)
+                found = query_index(self.service, topic, key)
                 found = [offset for offset in found if self.has(offset, topic, key)]
                 assert [offset for offset in found if offset >= self.min_offset] == [
                     offset for offset in expected if offset >= self.min_offset
@@ -226,7 +231,7 @@ def missing_keys(service, count):
 
 
 def ask(service, key):
-    return service.query("t", key, 10_000, 0, LATEST)
+    return query_index(service, "t", key)
 
 
 def entries_of(service):
@@ -433,7 +438,7 @@ def test_index_without_keys_equals_rocketmqs_after_a_clean_stop():
     assert again.redispatch_from() is None
     again.put("t", ["k"], 6_000, START_MS)
     again.commit()
-    assert again.query("t", "k", 10, 0, LATEST) == [6_000]
+    assert query_index(again, "t", "k", max_count=10) == [6_000]
     assert len(again.files) == 1
 
 

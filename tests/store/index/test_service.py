@@ -11,7 +11,13 @@ from tests.patience import WITHIN_S
 from tests.support.env.fake_disk import START_MS, FakeDisk
 from tests.support.env.fake_env import FakeClock
 from tests.support.env.scripted_disk import disk_full, sync_failed
-from tests.support.store.index_stores import CheckpointStandIn, fake_service, flush
+from tests.support.store.index_stores import (
+    CheckpointStandIn,
+    delete_expired,
+    fake_service,
+    flush,
+    query_index,
+)
 
 LATEST = 2**62
 
@@ -21,7 +27,7 @@ def put(service, offset, *keys, topic="t", at=START_MS):
 
 
 def ask(service, key, *, topic="t", count=100, begin=0, end=LATEST):
-    return service.query(topic, key, count, begin, end)
+    return query_index(service, topic, key, max_count=count, begin_ms=begin, end_ms=end)
 
 
 def test_query_returns_the_newest_first_up_to_the_count():
@@ -205,11 +211,11 @@ def test_expiry_removes_the_first_files_but_never_the_last():
     service.commit()
     while flush(service):
         pass
-    assert service.delete_expired(0) == 0
-    assert service.delete_expired(400) == 2
+    assert delete_expired(service, 0) == 0
+    assert delete_expired(service, 400) == 2
     assert ask(service, "k300") == []
     assert ask(service, "k400") == [400]
-    assert service.delete_expired(10_000) == 2
+    assert delete_expired(service, 10_000) == 2
     assert ask(service, "k900") == [900]
     assert len(service.env.disk.files("/d/index/")) == 1
 

@@ -1,5 +1,7 @@
 """Opens indexes on a fake disk, and flushes them as the flush service does."""
 
+from itertools import islice
+
 from hastore.config import StoreConfig
 from hastore.store.index.service import IndexService
 from tests.support.env.fake_disk import FakeDisk
@@ -42,3 +44,30 @@ def flush(service: IndexService) -> int:
         file.sync()
     service.mark_flushed(files)
     return len(files)
+
+
+def query_index(
+    service: IndexService,
+    topic: str,
+    key: str,
+    *,
+    max_count: int = 10_000,
+    begin_ms: int = 0,
+    end_ms: int = 2**62,
+) -> list[int]:
+    """Return the first ``max_count`` candidates."""
+    return list(islice(service.candidates(topic, key, begin_ms, end_ms), max_count))
+
+
+def delete_expired(service: IndexService, min_physic_offset: int) -> int:
+    """Remove the expired files at once, as the expiry does in steps; return their number."""
+    count = 0
+    while (file := service.search.take_expired(min_physic_offset)) is not None:
+        try:
+            service.search.remove_taken(file)
+        except BaseException:
+            service.search.give_back(file)
+            raise
+        service.search.close_removed()
+        count += 1
+    return count
