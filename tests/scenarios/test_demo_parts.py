@@ -27,6 +27,7 @@ from hastore_scenarios.judge.timeline import Timeline
 from hastore_scenarios.registry import find
 from hastore_scenarios.runner import WorldKind, run_one
 from hastore_scenarios.worlds.process.child_process import ChildProcess
+from tests.support.repository import REPO_ROOT
 
 if TYPE_CHECKING:
     from hastore_scenarios.judge.history import Operation
@@ -90,6 +91,11 @@ def test_an_endless_file_is_read_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) 
     )
 
 
+def test_the_git_history_is_that_of_this_repository() -> None:
+    """A clone's directory is the one that has .git."""
+    assert demo_input._ROOT == REPO_ROOT
+
+
 def test_without_a_git_history_the_source_code_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,7 +103,7 @@ def test_without_a_git_history_the_source_code_is_sent(
     monkeypatch.setattr(demo_input, "_ROOT", tmp_path)
     given = read_input(None)
     assert given.source == "hastore's own source code"
-    assert len(given.lines) > 1_000
+    assert len(given.lines) > 5_000
 
 
 def test_a_failing_git_falls_back_to_the_source_code(

@@ -25,7 +25,7 @@ LINE_SIZE_MAX: Final = 64 * 1024
 READ_MAX: Final = 256 * 1024 * 1024  # bytes read to count the lines
 
 _HINT: Final = "name a file of lines, or none: then the demo sends this repository's history"
-_PACKAGE: Final = Path(__file__).resolve().parent
+_PACKAGE: Final = Path(__file__).resolve().parents[1]  # hastore_scenarios
 _ROOT: Final = _PACKAGE.parents[1]  # the clone, if this is one
 
 
@@ -97,7 +97,7 @@ def _own_text() -> DemoInput:
             )
             if git.returncode == 0 and git.stdout.strip():
                 return _take("this repository's git history", io.BytesIO(git.stdout))
-    source = b"".join(path.read_bytes() for path in sorted(_PACKAGE.glob("*.py")))
+    source = b"".join(path.read_bytes() for path in sorted(_PACKAGE.rglob("*.py")))
     return _take("hastore's own source code", io.BytesIO(source))
 
 
