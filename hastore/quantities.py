@@ -16,7 +16,7 @@ import re
 from decimal import Decimal
 from typing import Final
 
-_NUMBER_AND_UNIT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_NUMBER_AND_UNIT: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 # Groups of three digits, as ``format_count`` prints them; pages and terminals may turn the space
 # into a no-break, thin or narrow one.
 _GROUPED: Final = re.compile(r"(?<!\d)\d{1,3}(?:[ _\u00a0\u2009\u202f]\d{3})+(?!\d)", re.ASCII)

@@ -190,11 +190,21 @@ def test_a_slave_that_may_lag_too_much_fails_its_check(changes, why):
     assert why in found.why
 
 
-@pytest.mark.parametrize("text", ["", "-1", "16 XB", "1e9", "16MI", "16\N{KELVIN SIGN}"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "-1", "16 XB", "1e9", "16MI", "16\N{KELVIN SIGN}", "\N{ARABIC-INDIC DIGIT ONE}", "0.3KiB"],
+)
 def test_a_lag_that_is_not_a_size_is_refused(text):
     """The check guesses nothing."""
-    with pytest.raises(ValueError, match="is not a size"):
+    with pytest.raises(ValueError, match=r"^lag=.* is not a size: write bytes, or 16MiB$"):
         health("/slave", {"lag": text}, STREAMING)
+
+
+def test_a_refused_lag_is_shown_shortened():
+    """A request may be long; its answer is not."""
+    with pytest.raises(ValueError, match=r"lag='x{40}' is not a size") as caught:
+        health("/slave", {"lag": "x" * 4_000}, STREAMING)
+    assert len(str(caught.value)) < 100
 
 
 # -- the listener --------------------------------------------------------------------------------

@@ -43,9 +43,12 @@ def test_size_is_bytes_or_a_number_with_a_unit(text, size):
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "KiB", "-1", "1 XB", "1e3", "0.1", "1.0001KiB", "12x"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "KiB", "-1", "1 XB", "1e3", "0.1", "1.0001KiB", "12x", "\N{ARABIC-INDIC DIGIT ONE}"],
+)
 def test_invalid_size_is_refused(text):
-    """A sign, an unknown unit, or a fraction of a byte."""
+    """A sign, an unknown unit, a fraction of a byte, or digits other than 0 to 9."""
     with pytest.raises(ValueError, match=r"size|whole"):
         parse_size(text)
 

@@ -98,6 +98,15 @@ def health(path: str, query: Mapping[str, str], status: NodeStatus) -> Health | 
                 msg = f"/slave has no parameter {name[:40]!r}: write lag=16MiB"
                 raise ValueError(msg)
             lag = query.get("lag")
-            return is_slave(status, None if lag is None else parse_size(lag))
+            return is_slave(status, None if lag is None else _lag_max(lag))
         case _:
             return None
+
+
+def _lag_max(text: str) -> int:
+    """Return the bytes of ``lag=TEXT``, of which an error shows the beginning."""
+    try:
+        return parse_size(text)
+    except ValueError:
+        msg = f"lag={text[:40]!r} is not a size: write bytes, or 16MiB"
+        raise ValueError(msg) from None
