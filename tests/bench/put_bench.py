@@ -106,9 +106,9 @@ async def bench_sync_flush(directory: Path) -> Row:
             path, role=BrokerRole.ASYNC_MASTER, flush=FlushDiskType.SYNC_FLUSH, env=env
         ) as master:
             await await_rate(master, IN_FLIGHT)
-            before = disk.counts["sync"]
+            before = log_syncs(disk)
             rate = await await_rate(master, SYNC_FLUSHED)
-            calls = disk.counts["sync"] - before
+            calls = log_syncs(disk) - before
     messages = SYNC_FLUSHED // IN_FLIGHT * IN_FLIGHT
     return Row.of_pairs(
         FLUSH,
@@ -116,3 +116,8 @@ async def bench_sync_flush(directory: Path) -> Row:
         "calls : messages",
         note=f"{rate:,.0f} messages/s",
     )
+
+
+def log_syncs(disk: ScriptedDisk) -> int:
+    """Return how often a file of the log was synced; a checkpoint's syncs cost no put."""
+    return sum("/commitlog/" in path for path in disk.syncs)
