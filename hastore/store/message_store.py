@@ -25,7 +25,7 @@ from hastore.message import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 from hastore.status import GetMessageStatus
 from hastore.store.commit_log import CommitLog
 from hastore.store.index.service import IndexService
-from hastore.store.log.cold_read import ReadStep, run_here
+from hastore.store.log.cold_read import ReadStep
 from hastore.store.log.store_directory import check_is_store
 from hastore.store.queue.consume_queue_store import ConsumeQueueStore
 from hastore.store.queue.queue_read import GetMessageResult, QueueRead
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from hastore.store.log.cold_read import ReadSteps
     from hastore.store.record.message_filter import TagFilter
 
-GET_COUNT: Final = 32
-GET_SIZE: Final = 256 * 1024
 _RECORD_SIZE_FIRST_READ: Final = 4_096
 _CANDIDATES_MAX: Final = 10_000  # records of one hash that a query reads
 
@@ -170,32 +168,6 @@ class MessageStore:
         queue = self.consume_queues.find(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
-    def get_message(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        max_count: int = GET_COUNT,
-        max_size: int = GET_SIZE,
-        message_filter: TagFilter | None = None,
-    ) -> GetMessageResult:
-        """Read up to ``max_count`` messages and ``max_size`` bytes (but at least one) of a queue.
-
-        With a filter it checks at most 16,000 units and reads at most 1,000 records; the next read
-        always begins at ``next_begin_offset``.
-        """
-        return run_here(
-            self.get_message_steps(
-                topic,
-                queue_id,
-                offset,
-                max_count=max_count,
-                max_size=max_size,
-                message_filter=message_filter,
-            )
-        )
-
     def get_message_steps(
         self,
         topic: str,
@@ -206,7 +178,11 @@ class MessageStore:
         max_size: int,
         message_filter: TagFilter | None,
     ) -> ReadSteps[GetMessageResult]:
-        """Do ``get_message`` in steps; the result is valid at the end of the last step."""
+        """Read up to ``max_count`` messages and ``max_size`` bytes (but at least one) of a queue.
+
+        With a filter it checks at most 16,000 units and reads at most 1,000 records; the next read
+        always begins at ``next_begin_offset``.  The result is valid at the end of the last step.
+        """
         queue = self.consume_queues.find(topic, queue_id)
         if queue is None:
             return _nothing(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
@@ -231,12 +207,8 @@ class MessageStore:
 
     # -- time ------------------------------------------------------------------------------------
 
-    def store_time_of(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """Return the store timestamp (ms) of a message; -1 if there is none."""
-        return run_here(self.store_time_steps(topic, queue_id, queue_offset))
-
     def store_time_steps(self, topic: str, queue_id: int, queue_offset: int) -> ReadSteps[int]:
-        """Do ``store_time_of`` in steps."""
+        """Return the store timestamp (ms) of a message; -1 if there is none."""
         queue = self.consume_queues.find(topic, queue_id)
         units = [] if queue is None else queue.units(queue_offset, 1)
         if not units or units[0].is_blank:
@@ -251,15 +223,12 @@ class MessageStore:
 
         return ReadStep(physic_offset, read)
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+    def offset_by_time_steps(self, topic: str, queue_id: int, timestamp_ms: int) -> ReadSteps[int]:
         """Return the offset of the first message stored at or after a time, else the queue's end.
 
         The boundary is RocketMQ 5's LOWER; 4.9 returns the nearest.  0 for an unknown queue.
+        Messages that expire meanwhile count as earlier.
         """
-        return run_here(self.offset_by_time_steps(topic, queue_id, timestamp_ms))
-
-    def offset_by_time_steps(self, topic: str, queue_id: int, timestamp_ms: int) -> ReadSteps[int]:
-        """Do ``offset_by_time`` in steps; messages that expire meanwhile count as earlier."""
         queue = self.consume_queues.find(topic, queue_id)
         if queue is None:
             return 0

@@ -14,6 +14,7 @@ from hastore.store.record.message_filter import TagFilter
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from tests.support.env.fake_env import RealFiles
 from tests.support.nodes.harness import master_config, messages, raw_slave, slave_config
+from tests.support.store.store_reads import get_message
 from tests.support.waiting import eventually
 
 ASYNC = BrokerRole.ASYNC_MASTER
@@ -41,7 +42,7 @@ async def test_a_message_is_soon_readable_by_queue_tag_and_key(tmp_path):
         result = await master.put(message)
         await eventually(lambda: seen(master) == 1)
         store = master.message_store
-        found = store.get_message("orders", 0, 0, message_filter=TagFilter.parse("red"))
+        found = get_message(store, "orders", 0, 0, message_filter=TagFilter.parse("red"))
         assert found.status is GetMessageStatus.FOUND
         assert found.ranges[0][0] == result.physic_offset
         assert store.query_message("orders", "k") == list(found.records)

@@ -14,6 +14,7 @@ from hastore.store.record.message_codec import decode
 from tests.support.env.fake_env import FakeClock, FakeOffload
 from tests.support.env.scripted_disk import ScriptedDisk
 from tests.support.nodes.harness import FILE_SIZE, master_config, messages, raw_slave, slave_config
+from tests.support.store.store_reads import get_message
 from tests.support.waiting import eventually
 
 DAY_MS = 86_400_000
@@ -68,17 +69,17 @@ async def test_queues_and_index_expire_with_the_log(tmp_path):
         assert clean_log.last_decision.stopped_because is Reason.LAST_FILE
         low = store.commit_log.min_offset
         assert low == 5 * FILE_SIZE
-        early = store.get_message("orders", 0, 0)
+        early = get_message(store, "orders", 0, 0)
         assert all(offset >= low for offset, _ in early.ranges)
         assert await clean_queues.clean() > 0
         for queue_id in range(4):
             first = store.min_offset_in_queue("orders", queue_id)
             end = store.max_offset_in_queue("orders", queue_id)
             assert first > 0
-            found = store.get_message("orders", queue_id, 0)
+            found = get_message(store, "orders", queue_id, 0)
             assert found.status is GetMessageStatus.OFFSET_TOO_SMALL
             assert found.next_begin_offset == first
-            found = store.get_message("orders", queue_id, first, max_count=1000)
+            found = get_message(store, "orders", queue_id, first, max_count=1000)
             assert found.next_begin_offset == end
             assert all(offset >= low for offset, _ in found.ranges)
             assert len(found.ranges) == end - first

@@ -11,6 +11,7 @@ from hastore.store.record.message_codec import decode
 from hastore.store.record.message_filter import TagFilter
 from tests.support.env.fake_env import FakeOffload, TrioClock
 from tests.support.nodes.harness import master_config, slave_config
+from tests.support.store.store_reads import get_message
 from tests.support.waiting import eventually
 
 STORE = {"message_delay_level": "1s 5s 1h", "max_hash_slot_num": 100, "max_index_num": 1000}
@@ -33,7 +34,9 @@ def delayed(name, level):
 def bodies(node):
     """What a consumer with a tag filter reads from the topic; delivered messages must match it."""
     store = node.message_store
-    found = store.get_message("orders", 2, 0, max_count=1000, message_filter=TagFilter.parse("red"))
+    found = get_message(
+        store, "orders", 2, 0, max_count=1000, message_filter=TagFilter.parse("red")
+    )
     return [decode(record).body.decode() for record in found.records or ()]
 
 

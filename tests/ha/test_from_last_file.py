@@ -18,6 +18,7 @@ from tests.support.nodes.harness import (
     read_report,
     slave_config,
 )
+from tests.support.store.store_reads import get_message
 from tests.support.waiting import eventually
 
 LAST_FILE = {"slave_from": hastore.SlaveStart.LAST_FILE}
@@ -60,7 +61,7 @@ def queue_units(node):
         offset = node.message_store.min_offset_in_queue("orders", queue_id)
         end = node.message_store.max_offset_in_queue("orders", queue_id)
         limits = {"max_count": 10_000, "max_size": 1 << 30}
-        result = node.message_store.get_message("orders", queue_id, offset, **limits)
+        result = get_message(node.message_store, "orders", queue_id, offset, **limits)
         units[queue_id] = offset, end, [at for at, _ in result.ranges]
     return units
 

@@ -30,6 +30,7 @@ from tests.support.nodes.harness import (
     slave_config,
 )
 from tests.support.store.log_builder import LogBuilder
+from tests.support.store.store_reads import get_message
 from tests.support.waiting import eventually
 
 COMPRESSED, PREPARED, COMMIT, ROLLBACK, IPV6, UNWRAP, INNER_BATCH = 1, 4, 8, 12, 0x30, 0x40, 0x80
@@ -125,7 +126,7 @@ def check_queues(node, made):
     store = node.message_store
     for (topic, queue_id), units in made.units.items():
         limits = {"max_count": 10_000, "max_size": 1 << 30}
-        assert store.get_message(topic, queue_id, 0, **limits).ranges == tuple(units), topic
+        assert get_message(store, topic, queue_id, 0, **limits).ranges == tuple(units), topic
         assert store.max_offset_in_queue(topic, queue_id) == len(units)
     assert store.max_offset_in_queue("batches", 1) == 0
     for key, number in (("plain", 1), ("zipped", 1), ("half", 1), ("done", 1), ("gone", 0)):
@@ -160,7 +161,7 @@ async def test_all_kinds_of_records_are_copied_and_served(tmp_path):
 
     async def then(slave):
         check_queues(slave, made)
-        result = slave.message_store.get_message("orders", 0, 0, max_count=6)
+        result = get_message(slave.message_store, "orders", 0, 0, max_count=6)
         data = bytes(made.log.data)
         records = b"".join(data[at : at + size] for at, size in result.ranges)
         bodies = [message.body for message in read_messages(records)]

@@ -18,6 +18,7 @@ from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.fake_env import fake_env
 from tests.support.env.scripted_disk import disk_full
 from tests.support.store.open_log import FILE_SIZE, append, flush
+from tests.support.store.store_reads import get_message, offset_by_time, store_time_of
 
 GOLDEN = ["clean", "crashed", "crashed_torn", "propcrc", "replica", "replica_master"]
 
@@ -55,17 +56,17 @@ def bodies(store, result):
 
 async def test_get_returns_messages_in_queue_order(store):
     """Count, size and the queue's end limit a read; the result holds the offset to continue at."""
-    result = store.get_message("orders", 1, 0, max_count=5)
+    result = get_message(store, "orders", 1, 0, max_count=5)
     assert result.status is Status.FOUND
     assert bodies(store, result) == [1, 3, 5, 7, 9]
     assert (result.next_begin_offset, result.min_offset, result.max_offset) == (5, 0, 20)
-    result = store.get_message("orders", 1, 18, max_count=5)
+    result = get_message(store, "orders", 1, 18, max_count=5)
     assert bodies(store, result) == [37, 39]
     assert result.next_begin_offset == 20
-    one = store.get_message("orders", 0, 0, max_size=1)
+    one = get_message(store, "orders", 0, 0, max_size=1)
     assert bodies(store, one) == [0]
     size = one.size
-    assert bodies(store, store.get_message("orders", 0, 0, max_size=3 * size)) == [0, 2, 4]
+    assert bodies(store, get_message(store, "orders", 0, 0, max_size=3 * size)) == [0, 2, 4]
 
 
 @pytest.mark.parametrize(
@@ -81,23 +82,25 @@ async def test_get_returns_messages_in_queue_order(store):
 )
 async def test_get_reports_why_it_returns_no_message(store, place, status, next_offset):
     """Each reason has its own status, and the result has the offset to continue at."""
-    result = store.get_message(*place)
+    result = get_message(store, *place)
     assert (result.status, result.next_begin_offset) == (status, next_offset)
     assert not result.ranges
 
 
 async def test_tag_filter_returns_only_messages_with_the_tag(store):
     """Reads that continue at the next offset return no message twice and skip none."""
-    result = store.get_message("orders", 0, 0, message_filter=TagFilter.parse("B"))
+    result = get_message(store, "orders", 0, 0, message_filter=TagFilter.parse("B"))
     assert bodies(store, result) == [2, 6, 10, 14, 18, 22, 26, 30, 34, 38]
     assert result.next_begin_offset == 20
-    first = store.get_message("orders", 0, 0, max_count=2, message_filter=TagFilter.parse("B || x"))
+    first = get_message(
+        store, "orders", 0, 0, max_count=2, message_filter=TagFilter.parse("B || x")
+    )
     assert bodies(store, first) == [2, 6]
-    rest = store.get_message(
-        "orders", 0, first.next_begin_offset, message_filter=TagFilter.parse("B || x")
+    rest = get_message(
+        store, "orders", 0, first.next_begin_offset, message_filter=TagFilter.parse("B || x")
     )
     assert bodies(store, rest)[0] == 10
-    nothing = store.get_message("orders", 0, 0, message_filter=TagFilter.parse("C"))
+    nothing = get_message(store, "orders", 0, 0, message_filter=TagFilter.parse("C"))
     assert (nothing.status, nothing.next_begin_offset) == (Status.NO_MATCHED_MESSAGE, 20)
 
 
@@ -108,7 +111,7 @@ async def test_tag_filter_rejects_another_tag_with_the_same_hash(disk, autojump_
     for tags in ("Aa", "BB", "Aa"):
         append(store.commit_log, Message("t", b"1", properties={"TAGS": tags}))
     await dispatch(env, store)
-    result = store.get_message("t", 0, 0, message_filter=TagFilter.parse("BB"))
+    result = get_message(store, "t", 0, 0, message_filter=TagFilter.parse("BB"))
     assert len(result.ranges) == len(result.records) == 1
 
 
@@ -125,21 +128,21 @@ async def test_tags_are_read_from_the_record_if_the_unit_holds_an_ext_address(di
     while queues.commit_step() is None:
         pass
     for wanted, found in [("A", [0, 2]), ("B || C", [1, 3, 4]), ("D", [])]:
-        result = store.get_message("t", 0, 0, message_filter=TagFilter.parse(wanted))
+        result = get_message(store, "t", 0, 0, message_filter=TagFilter.parse(wanted))
         assert bodies(store, result) == found
         assert result.next_begin_offset == 5
 
 
 async def test_offset_by_time_is_the_first_at_or_after_it(store):
     """A time after the last message returns the queue's end."""
-    times = [store.store_time_of("orders", 0, offset) for offset in range(20)]
+    times = [store_time_of(store, "orders", 0, offset) for offset in range(20)]
     assert times == sorted(times)
-    assert store.offset_by_time("orders", 0, 0) == 0
-    assert store.offset_by_time("orders", 0, times[7]) == 7
-    assert store.offset_by_time("orders", 0, times[7] + 1) == 8
-    assert store.offset_by_time("orders", 0, times[-1] + 1) == 20
-    assert store.offset_by_time("nobody", 0, 5) == 0
-    assert store.store_time_of("orders", 0, 20) == -1
+    assert offset_by_time(store, "orders", 0, 0) == 0
+    assert offset_by_time(store, "orders", 0, times[7]) == 7
+    assert offset_by_time(store, "orders", 0, times[7] + 1) == 8
+    assert offset_by_time(store, "orders", 0, times[-1] + 1) == 20
+    assert offset_by_time(store, "nobody", 0, 5) == 0
+    assert store_time_of(store, "orders", 0, 20) == -1
 
 
 async def test_query_by_key_returns_matching_messages_newest_first(store):
@@ -147,7 +150,7 @@ async def test_query_by_key_returns_matching_messages_newest_first(store):
     assert [message_codec.decode(r).body for r in store.query_message("orders", "k7")] == [b"7"]
     found = [int(message_codec.decode(r).body) for r in store.query_message("orders", "all")]
     assert found == list(range(39, -1, -1))
-    times = [store.store_time_of("orders", 0, offset) for offset in range(20)]
+    times = [store_time_of(store, "orders", 0, offset) for offset in range(20)]
     some = store.query_message("orders", "all", begin_ms=times[3], end_ms=times[5])
     assert [int(message_codec.decode(r).body) for r in some] == [10, 9, 8, 7, 6]
     assert store.query_message("other", "all") == []
@@ -166,13 +169,13 @@ async def test_record_at_returns_none_where_no_record_begins(store):
 async def test_queues_and_keys_are_the_same_after_a_restart(store, disk, autojump_clock):
     """After a kill, each message is found once, and queue offsets continue."""
     before = {
-        queue_id: bodies(store, store.get_message("orders", queue_id, 0)) for queue_id in (0, 1)
+        queue_id: bodies(store, get_message(store, "orders", queue_id, 0)) for queue_id in (0, 1)
     }
     env = fake_env(disk.kill())
     again = open_store(env, config_of(mapped_file_size=FILE_SIZE))
     await dispatch(env, again)
     for queue_id, expected in before.items():
-        assert bodies(again, again.get_message("orders", queue_id, 0)) == expected
+        assert bodies(again, get_message(again, "orders", queue_id, 0)) == expected
     assert len(again.query_message("orders", "all")) == 40
     result = append(again.commit_log, Message("orders", b"40", queue_id=0))
     assert result.queue_offset == 20
@@ -188,7 +191,7 @@ async def test_feed_opened_after_a_catch_up_receives_later_messages(disk, autoju
     message = Message("t", b"2")
     feed.add(message, append(store.commit_log, message))
     await service.catch_up()
-    assert bodies(store, store.get_message("t", 0, 0)) == [1, 2]
+    assert bodies(store, get_message(store, "t", 0, 0)) == [1, 2]
 
 
 async def test_offset_by_time_works_across_a_queue_offset_gap(disk, autojump_clock):
@@ -202,10 +205,10 @@ async def test_offset_by_time_works_across_a_queue_offset_gap(disk, autojump_clo
         times[queue_offset] = append(store.commit_log, Message("t", b"x")).store_timestamp_ms
     await dispatch(env, store)
     assert store.max_offset_in_queue("t", 0) == 10
-    assert store.offset_by_time("t", 0, 0) == 0
+    assert offset_by_time(store, "t", 0, 0) == 0
     for queue_offset, time in times.items():
-        assert store.offset_by_time("t", 0, time) == queue_offset
-    assert 2 <= store.offset_by_time("t", 0, times[1] + 1) <= 7
+        assert offset_by_time(store, "t", 0, time) == queue_offset
+    assert 2 <= offset_by_time(store, "t", 0, times[1] + 1) <= 7
 
 
 @pytest.mark.parametrize("has_room_again", [False, True])
@@ -313,11 +316,11 @@ async def test_golden_messages_are_found_by_offset_key_and_time(golden, golden_c
                 continue
             in_queues += 1
             place = record["topic"], record["queueId"]
-            result = store.get_message(*place, record["queueOffset"], max_count=1)
+            result = get_message(store, *place, record["queueOffset"], max_count=1)
             assert result.ranges == ((record["physicalOffset"], record["totalSize"]),)
-            assert store.store_time_of(*place, record["queueOffset"]) == record["storeTimestamp"]
-            at = store.offset_by_time(*place, record["storeTimestamp"])
-            assert store.store_time_of(*place, at) == record["storeTimestamp"]
+            assert store_time_of(store, *place, record["queueOffset"]) == record["storeTimestamp"]
+            at = offset_by_time(store, *place, record["storeTimestamp"])
+            assert store_time_of(store, *place, at) == record["storeTimestamp"]
             assert at <= record["queueOffset"]
             for key in filter(None, [record["uniqKey"], *(record["keys"] or "").split(" ")]):
                 found = store.query_message(record["topic"], key)
@@ -385,8 +388,8 @@ async def test_only_filtered_reads_have_steps(long_store):
     units = long_store.consume_queues.find("t", 0).units
     assert offsets == [units(number, 1)[0].physic_offset for number in (3, 51)]
     assert [len(record) for record in result.records] == [size for _, size in result.ranges]
-    assert result == long_store.get_message(
-        "t", 0, 1, message_filter=TagFilter.parse("red"), **limits
+    assert result == get_message(
+        long_store, "t", 0, 1, message_filter=TagFilter.parse("red"), **limits
     )
     assert bodies(long_store, result)[0] == int("3" * 100)
 
@@ -445,7 +448,7 @@ async def test_read_sees_messages_that_arrive_during_a_step(long_store):
 async def test_search_by_time_continues_when_files_expire(long_store):
     """Expired messages count as earlier, so the result is an offset that still exists."""
     queue = long_store.consume_queues.find("t", 0)
-    times = [long_store.store_time_of("t", 0, offset) for offset in range(60)]
+    times = [store_time_of(long_store, "t", 0, offset) for offset in range(60)]
     for asked in (0, times[5], times[58]):
         steps = long_store.offset_by_time_steps("t", 0, asked)
         step = steps.send(None)
@@ -472,7 +475,7 @@ async def test_filtered_read_reads_a_bounded_number_of_records(disk, autojump_cl
     await dispatch(env, store)
     offset, reads = 0, []
     while not reads or not reads[-1].ranges:
-        reads.append(store.get_message("t", 0, offset, message_filter=TagFilter.parse("BB")))
+        reads.append(get_message(store, "t", 0, offset, message_filter=TagFilter.parse("BB")))
         offset = reads[-1].next_begin_offset
     assert [read.next_begin_offset for read in reads] == [5, 10, 12]
     assert [read.status for read in reads[:2]] == [Status.NO_MATCHED_MESSAGE] * 2

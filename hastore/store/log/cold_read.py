@@ -36,14 +36,3 @@ ReadSteps: TypeAlias = "Generator[ReadStep, Any, T]"
 def is_cold(physic_offset: int, max_offset: int) -> bool:
     """Whether a read at an offset may wait for the disk, if the log ends at ``max_offset``."""
     return max_offset - physic_offset >= COLD_DISTANCE
-
-
-def run_here(steps: ReadSteps[T]) -> T:
-    """Run all steps in this thread; blocks."""
-    answer: Any = None
-    try:
-        while True:
-            answer = steps.send(answer).read()
-    except StopIteration as stop:
-        result: T = stop.value
-        return result

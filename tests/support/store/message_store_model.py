@@ -37,6 +37,7 @@ from hastore.store.record.message_filter import TagFilter
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.fake_env import FakeClock, fake_env
 from tests.support.store.open_log import DATA_DIR, STORE_HOST, append
+from tests.support.store.store_reads import get_message, offset_by_time, store_time_of
 
 T = TypeVar("T")
 
@@ -286,7 +287,8 @@ class StorePair:
     ) -> None:
         """Compare one read of a queue: status, messages, next offset, both ends."""
         puts = self.queue(topic, queue_id)
-        found = self.store.get_message(
+        found = get_message(
+            self.store,
             topic,
             queue_id,
             offset,
@@ -363,14 +365,14 @@ class StorePair:
         """Compare a queue's first offset at or after a time, and that message's store time."""
         puts = self.queue(topic, queue_id)
         after = [put for put in puts if put.store_ms >= timestamp_ms]
-        offset = self.store.offset_by_time(topic, queue_id, timestamp_ms)
+        offset = offset_by_time(self.store, topic, queue_id, timestamp_ms)
         if after:
             assert offset == after[0].queue_offset
-            found = self.store.store_time_of(topic, queue_id, offset)
+            found = store_time_of(self.store, topic, queue_id, offset)
             assert found == after[0].store_ms
         elif puts:
             assert offset == puts[-1].offset_in_queue + 1
-            assert self.store.store_time_of(topic, queue_id, offset) == -1
+            assert store_time_of(self.store, topic, queue_id, offset) == -1
 
     def check_all(
         self, topics: Iterable[str], queue_ids: Sequence[int], keys: Sequence[str]
