@@ -5,7 +5,8 @@ import attrs
 import hastore
 from hastore.status import PutMessageStatus
 from tests.support.env.fake_env import RealFiles
-from tests.support.nodes.harness import QUICK, master_config, raw_slave
+from tests.support.nodes.configs import QUICK
+from tests.support.nodes.harness import master_config, raw_slave
 from tests.support.waiting import eventually
 
 

@@ -22,7 +22,8 @@ from hastore.env.real import real_env
 from hastore.errors import ListenError, StoreLockedError
 from hastore.message import Message
 from tests.patience import WITHIN_S
-from tests.support.commands.in_process import LOOPBACK, QUICK, master_on, put, store
+from tests.support.commands.in_process import master_on, put, store
+from tests.support.nodes.configs import ANY_PORT, IMPATIENT
 from tests.support.nodes.statuses import MASTER, SLAVE
 from tests.support.waiting import eventually
 
@@ -221,7 +222,7 @@ class FixedNode:
 @contextlib.asynccontextmanager
 async def serving(node=None):
     """Open a metrics server, for ``node`` if there is one."""
-    async with open_metrics(LOOPBACK) as server:
+    async with open_metrics(ANY_PORT) as server:
         if node is not None:
             server.serve(node)
         yield server
@@ -428,8 +429,8 @@ async def test_a_metrics_port_is_opened_only_if_configured():
 
 async def test_real_nodes_answer_by_their_role(tmp_path):
     """A master and its slave get a load balancer's requests."""
-    slave_config = {"listen": LOOPBACK, "metrics_listen": LOOPBACK, "ha": QUICK}
-    async with master_on(tmp_path / "m", metrics_listen=LOOPBACK) as master:
+    slave_config = {"listen": ANY_PORT, "metrics_listen": ANY_PORT, "ha": IMPATIENT}
+    async with master_on(tmp_path / "m", metrics_listen=ANY_PORT) as master:
         config = SlaveConfig(store=store(tmp_path / "s"), master=master.ha_address, **slave_config)
         async with hastore.open_slave(config) as slave:
             await eventually(lambda: master.status().slave_unavailable_because is None)
@@ -453,8 +454,8 @@ async def test_real_nodes_answer_by_their_role(tmp_path):
 
 async def test_a_failed_start_with_metrics_raises_the_error_itself(tmp_path):
     """It is not wrapped in an exception group, and the metrics port is free again."""
-    async with master_on(tmp_path / "m", metrics_listen=LOOPBACK) as master:
-        config = attrs.evolve(master.config, listen=LOOPBACK, ha_listen=LOOPBACK)
+    async with master_on(tmp_path / "m", metrics_listen=ANY_PORT) as master:
+        config = attrs.evolve(master.config, listen=ANY_PORT, ha_listen=ANY_PORT)
         with pytest.raises(StoreLockedError):
             await run_master(config, real_env())
         port = master.metrics_address
@@ -465,7 +466,7 @@ async def test_a_failed_start_with_metrics_raises_the_error_itself(tmp_path):
 async def test_a_cancelled_node_with_metrics_stops_cleanly(tmp_path):
     """As without metrics, the log is flushed and the ``abort`` file is removed."""
     config = MasterConfig(
-        store=store(tmp_path / "m"), listen=None, ha_listen=LOOPBACK, metrics_listen=LOOPBACK
+        store=store(tmp_path / "m"), listen=None, ha_listen=ANY_PORT, metrics_listen=ANY_PORT
     )
     async with trio.open_nursery() as nursery:
         master = await nursery.start(run_master, config, real_env())

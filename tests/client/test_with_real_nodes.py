@@ -22,11 +22,10 @@ from hastore.message import Message, StoredMessage
 from hastore.status import BrokerRole, PutMessageStatus
 from hastore.store.record import message_codec
 from tests.patience import PROCESS_WITHIN_S, WITHIN_S
+from tests.support.nodes.configs import ANY_PORT
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-ANY_PORT = ("127.0.0.1", 0)
 
 
 def master_config(data_dir: Path, role: BrokerRole, **remoting: int) -> MasterConfig:

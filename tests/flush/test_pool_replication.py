@@ -10,14 +10,8 @@ from hastore.errors import DiskError
 from hastore.status import BrokerRole, PutMessageStatus
 from tests.patience import WITHIN_S
 from tests.support.env.fake_env import RealFiles
-from tests.support.nodes.harness import (
-    QUICK,
-    log_bytes,
-    master_config,
-    messages,
-    raw_slave,
-    slave_config,
-)
+from tests.support.nodes.configs import QUICK
+from tests.support.nodes.harness import log_bytes, master_config, messages, raw_slave, slave_config
 from tests.support.waiting import eventually
 
 POOL = {"transient_store_pool_enable": True, "transient_store_pool_size": 2}

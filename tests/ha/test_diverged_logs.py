@@ -11,9 +11,9 @@ import hastore
 from hastore.errors import DiskError
 from hastore.status import BrokerRole, PutMessageStatus
 from hastore.wire.ha_frames import encode_header
+from tests.support.nodes.configs import QUICK
 from tests.support.nodes.harness import (
     FILE_SIZE,
-    QUICK,
     log_bytes,
     master_config,
     messages,

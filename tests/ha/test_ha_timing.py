@@ -9,9 +9,9 @@ from hastore.status import BrokerRole
 from hastore.store.record.message_codec import encode_blank
 from hastore.wire.ha_frames import HEADER, encode_header
 from tests.support.env.fake_env import RealFiles
+from tests.support.nodes.configs import QUICK
 from tests.support.nodes.harness import (
     FILE_SIZE,
-    QUICK,
     RawMaster,
     log_bytes,
     master_config,

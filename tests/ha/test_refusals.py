@@ -11,7 +11,8 @@ from hastore.errors import ExpiredError, ProtocolError
 from hastore.status import BrokerRole
 from hastore.wire.ha_frames import REPORT, check_header
 from tests.support.env.fake_env import RealFiles
-from tests.support.nodes.harness import QUICK, master_config, messages, raw_slave
+from tests.support.nodes.configs import QUICK
+from tests.support.nodes.harness import master_config, messages, raw_slave
 from tests.support.waiting import eventually
 
 

@@ -29,7 +29,8 @@ from hastore.wire.remoting_codes import RequestCode
 from hastore.wire.remoting_command import RemotingCommand
 from tests.patience import WITHIN_S
 from tests.support.env.scripted_disk import ScriptedDisk, disk_full
-from tests.support.nodes.harness import QUICK, master_config, messages, raw_slave, slave_config
+from tests.support.nodes.configs import QUICK
+from tests.support.nodes.harness import master_config, messages, raw_slave, slave_config
 from tests.support.waiting import eventually
 
 HA = attrs.evolve(QUICK, slave_timeout_ms=200)

@@ -18,9 +18,9 @@ from hastore.ha.slave_appender import SlaveAppender
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
 from tests.support.env.fake_env import FakeOffload
 from tests.support.env.scripted_disk import ScriptedDisk, disk_full
+from tests.support.nodes.configs import QUICK
 from tests.support.nodes.harness import (
     FILE_SIZE,
-    QUICK,
     SentPieces,
     flushed_by,
     log_bytes,

@@ -19,7 +19,8 @@ from hastore.message import Message
 from hastore.status import BrokerRole, PutMessageStatus
 from hastore.wire.ha_frames import HEADER
 from tests.patience import WITHIN_S
-from tests.support.nodes.harness import QUICK, log_bytes, master_config, messages, slave_config
+from tests.support.nodes.configs import QUICK
+from tests.support.nodes.harness import log_bytes, master_config, messages, slave_config
 from tests.support.waiting import eventually
 
 MARK = b"<flip me>"

@@ -20,7 +20,8 @@ from hastore.wire.frame_reader import encode_command
 from hastore.wire.remoting_command import RemotingCommand
 from tests.patience import WITHIN_S
 from tests.support.env.fake_env import RealFiles
-from tests.support.nodes.harness import QUICK, master_config, raw_slave, slave_config
+from tests.support.nodes.configs import QUICK
+from tests.support.nodes.harness import master_config, raw_slave, slave_config
 from tests.support.nodes.in_memory_target import InMemoryTarget, serving
 from tests.support.nodes.raw_client import RawClient, raw_client, send_command
 from tests.support.nodes.reading import dispatched, open_master, pull_command

@@ -13,6 +13,7 @@ from hastore.wire.ha_frames import HEADER, HEADER_SIZE, encode_header
 from tests.hostile.corpus_files import mutations, recorded
 from tests.hostile.handmade import TO_SLAVE
 from tests.patience import WITHIN_S
+from tests.support.nodes.configs import ANY_PORT
 from tests.support.nodes.harness import (
     FILE_SIZE,
     log_bytes,
@@ -28,7 +29,6 @@ from tests.support.waiting import eventually
 
 STREAMS = recorded("to_slave") | TO_SLAVE
 MUTATIONS = 20
-ANY_PORT = ("127.0.0.1", 0)
 STATES = {"connecting", "backing-off", "streaming", "diverged", "failed"}
 
 

@@ -17,17 +17,14 @@ import trio
 import hastore
 from hastore.broker.node.master import Master
 from hastore.broker.node.slave import Slave
-from hastore.config import HAConfig, MasterConfig, SlaveConfig, StoreConfig
+from hastore.config import MasterConfig, SlaveConfig, StoreConfig
 from hastore.message import Message, PutMessageResult
 from hastore.status import BrokerRole
 from hastore_cli.main import main
+from tests.support.nodes.configs import ANY_PORT, IMPATIENT
 from tests.support.waiting import eventually
 
 Outcome = tuple[int, str, str]  # exit code, stdout, stderr
-LOOPBACK = ("127.0.0.1", 0)
-QUICK = HAConfig(
-    ha_reconnect_backoff_min_ms=10, ha_reconnect_backoff_max_ms=50, slave_timeout_ms=300
-)
 
 
 def store(directory: str | Path, **changes: Any) -> StoreConfig:
@@ -43,9 +40,9 @@ async def master_on(
     config = MasterConfig(
         store=changes.pop("store", None) or store(directory),
         role=role,
-        listen=LOOPBACK,
-        ha_listen=LOOPBACK,
-        ha=changes.pop("ha", QUICK),
+        listen=ANY_PORT,
+        ha_listen=ANY_PORT,
+        ha=changes.pop("ha", IMPATIENT),
         **changes,
     )
     async with hastore.open_master(config) as master:
@@ -58,8 +55,8 @@ async def slave_of(master: Master, directory: str | Path, **changes: Any) -> Asy
     config = SlaveConfig(
         store=changes.pop("store", None) or store(directory),
         master=master.ha_address,
-        listen=LOOPBACK,
-        ha=QUICK,
+        listen=ANY_PORT,
+        ha=IMPATIENT,
         **changes,
     )
     async with hastore.open_slave(config) as slave:

@@ -11,19 +11,17 @@ import attrs
 import trio
 
 from hastore.concurrency.tcp import bound_address, connect
-from hastore.config import HAConfig, MasterConfig, SlaveConfig, StoreConfig
+from hastore.config import MasterConfig, SlaveConfig, StoreConfig
 from hastore.env.interface import DiskFile, Env
 from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.status import BrokerRole, FlushDiskType
 from hastore.wire.ha_frames import HEADER, HEADER_SIZE, REPORT
 from tests.patience import WITHIN_S
+from tests.support.nodes.configs import ANY_PORT, QUICK
 
 Address = tuple[str, int]
 FILE_SIZE = 64 * 1024
-
-# Short enough for a test, long enough for a loaded machine.
-QUICK = HAConfig(ha_reconnect_backoff_min_ms=10, ha_reconnect_backoff_max_ms=50)
 
 
 def master_config(data_dir: str | Path, **changes: Any) -> MasterConfig:
@@ -36,7 +34,7 @@ def master_config(data_dir: str | Path, **changes: Any) -> MasterConfig:
         store=store,
         role=BrokerRole.SYNC_MASTER,
         listen=None,
-        ha_listen=("127.0.0.1", 0),
+        ha_listen=ANY_PORT,
         ha=QUICK,
     )
     return attrs.evolve(config, **changes)
@@ -178,7 +176,7 @@ async def read_report(sock: trio.socket.SocketType) -> int | None:
 @contextlib.asynccontextmanager
 async def raw_master() -> AsyncIterator[RawMaster]:
     listener = trio.socket.socket()
-    await listener.bind(("127.0.0.1", 0))
+    await listener.bind(ANY_PORT)
     listener.listen()
     master = RawMaster(listener)
     try:

@@ -18,6 +18,7 @@ from hastore.config import RemotingConfig
 from hastore.env.real import real_env
 from hastore.status import AppendMessageStatus, BrokerRole, PutMessageStatus
 from hastore.store.record.append_message_result import AppendMessageResult
+from tests.support.nodes.configs import ANY_PORT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -122,7 +123,7 @@ async def serving(
     target: InMemoryTarget, config: RemotingConfig | None = None
 ) -> AsyncIterator[tuple[RemotingServer, tuple[str, int]]]:
     """Serve ``target`` on a free loopback port during the block."""
-    listener = await open_listener(("127.0.0.1", 0), "clients")
+    listener = await open_listener(ANY_PORT, "clients")
     address = bound_address(listener)
     target.address = address
     server = RemotingServer(real_env(), config or RemotingConfig(), target, [listener])

@@ -16,9 +16,8 @@ from hastore.status import BrokerRole
 from hastore.wire.pull_message import PullRequest, write_pull_fields
 from hastore.wire.remoting_codes import SerializeType
 from hastore.wire.remoting_command import RemotingCommand
+from tests.support.nodes.configs import ANY_PORT
 from tests.support.waiting import eventually
-
-ANY_PORT = ("127.0.0.1", 0)
 
 
 def store_config(data_dir: str | Path, **store: Any) -> StoreConfig:

@@ -10,6 +10,7 @@ import trio
 
 from hastore.concurrency.tcp import bound_address, open_listener
 from hastore.wire.frame_reader import FrameReader, encode_command
+from tests.support.nodes.configs import ANY_PORT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -79,7 +80,7 @@ async def scripted_node(
     The first request must be a producer's route request and is answered with ``route_code``; None
     leaves it to the test.
     """
-    listener = await open_listener(("127.0.0.1", 0), "clients")
+    listener = await open_listener(ANY_PORT, "clients")
     node = ScriptedNode(listener)
     try:
         async with trio.open_nursery() as nursery:
