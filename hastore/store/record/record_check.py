@@ -47,6 +47,8 @@ _V4_HEAD: Final = head_struct(
 _TIME_AND_BODY_SIZE: Final = {
     flags: head_struct("store_ms", "body_size", host_flags=flags) for flags in HEADS
 }
+_HALF_1, _HALF_2 = PROP_CRC_HALVES
+_HALF_SIZE: Final = len(_HALF_1)
 _PROP_CRC_NAME_END: Final = PROP_CRC_NAME_SIZE - PROP_CRC_SIZE  # counted from a record's end
 _crc32 = isal_zlib.crc32
 _new_tuple = tuple.__new__  # a NamedTuple's own __new__ takes twice as long
@@ -217,17 +219,12 @@ def _is_prop_crc_wrong(buffer: Buffer, position: int, end: int, properties: byte
     one flipped byte there would pass as one without a checksum.
     """
     stored = properties[-PROP_CRC_SIZE:]
-    half_1, half_2 = PROP_CRC_HALVES
-    if not stored.startswith(half_1) and not stored.startswith(half_2, len(half_1)):
+    if stored[:_HALF_SIZE] != _HALF_1 and stored[_HALF_SIZE:PROP_CRC_NAME_SIZE] != _HALF_2:
         return False
-    is_named = stored.startswith(PROP_CRC_NAME)
-    has_shape = (
-        len(stored) == PROP_CRC_SIZE
-        and stored[PROP_CRC_NAME_SIZE:-1].isdigit()
-        and stored.endswith(b"\x02")
-    )
-    if not is_named and not has_shape:
-        return False
+    if stored[:PROP_CRC_NAME_SIZE] != PROP_CRC_NAME:
+        digits, mark = stored[PROP_CRC_NAME_SIZE : PROP_CRC_SIZE - 1], stored[PROP_CRC_SIZE - 1 :]
+        if not digits.isdigit() or mark != b"\x02":
+            return False
     return stored != prop_crc_property(buffer[position : end - PROP_CRC_SIZE])
 
 
