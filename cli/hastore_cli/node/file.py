@@ -53,19 +53,24 @@ class NodeFile:
 
     @classmethod
     def from_json(cls, data: bytes) -> NodeFile:
-        """Parse the content.  Raises ValueError, KeyError or TypeError if it is something else."""
-        content = json.loads(data)
-        if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-            raise ValueError(f"not a {SCHEMA} file")
-        address, ha_address = content.get("address"), content.get("ha_address")
-        metrics_address = content.get("metrics_address")
-        return cls(
-            pid=int(content["pid"]),
-            role=str(content["role"]),
-            address=parse_address(address) if address else None,
-            ha_address=parse_address(ha_address) if ha_address else None,
-            metrics_address=parse_address(metrics_address) if metrics_address else None,
-        )
+        """Parse the content.  Raises ValueError if it is something else."""
+        try:
+            content = json.loads(data)
+            if content["schema"] != SCHEMA:
+                raise ValueError(f"not a {SCHEMA} file")
+            return cls(
+                pid=int(content["pid"]),
+                role=str(content["role"]),
+                address=_address(content.get("address")),
+                ha_address=_address(content.get("ha_address")),
+                metrics_address=_address(content.get("metrics_address")),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a {SCHEMA} file: {error!r}") from error
+
+
+def _address(text: str | None) -> tuple[str, int] | None:
+    return parse_address(text) if text else None
 
 
 def _text(address: tuple[str, int] | None) -> str | None:
@@ -80,7 +85,7 @@ def write_node_file(env: Env, data_dir: str, node_file: NodeFile) -> None:
 def remove_node_file(env: Env, data_dir: str) -> None:
     """Remove the file if it exists and is this process's own."""
     path = str(Path(data_dir, NODE_FILE))
-    with contextlib.suppress(HastoreError, ValueError, KeyError):
+    with contextlib.suppress(HastoreError, ValueError):
         if NodeFile.from_json(env.disk.read_file(path)).pid == env.process_id:
             env.disk.remove(path)
 
@@ -89,7 +94,7 @@ def read_node_file(directory: str | Path) -> NodeFile | None:
     """Return the node file in ``directory``; None if there is no readable one."""
     try:
         return NodeFile.from_json(Path(directory, NODE_FILE).read_bytes())
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError):
         return None
 
 
@@ -119,7 +124,7 @@ def address_in_directory(directory: Path) -> tuple[str, int]:
         raise UnreachableError(
             f"no node runs on {directory}: it has no {NODE_FILE}", hint=hint
         ) from None
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError) as error:
         raise UnreachableError(f"cannot use {path}: {error}", hint=hint) from error
     if node_file.address is None:
         raise UnreachableError(f"the node of {directory} has no client port", hint=hint)
