@@ -73,15 +73,16 @@ def test_flipped_byte_in_a_file_is_detected(archived):
         assert "copy of the archive" in hint
 
 
-def test_first_error_is_raised_even_if_the_clean_up_fails(archived, monkeypatch, tmp_path):
-    """A task that still writes may keep its directory from being removed."""
+@pytest.mark.parametrize("removal", ["remove", "remove_tree"])
+def test_first_error_is_raised_even_if_the_clean_up_fails(archived, monkeypatch, tmp_path, removal):
+    """A task that still writes may keep its directory from being removed; a disk may fail."""
     path = a_file(archived)
     path.write_bytes(path.read_bytes()[:-1])
 
     def refuse(_self, path):
         raise DiskError(f"cannot remove {path}: Directory not empty", path=path)
 
-    monkeypatch.setattr(RealDisk, "remove_tree", refuse)
+    monkeypatch.setattr(RealDisk, removal, refuse)
     with pytest.raises(LogDamagedError, match="bytes, not"):
         restore(None, str(archived), out=str(tmp_path / "new"))
 

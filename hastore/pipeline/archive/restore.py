@@ -9,9 +9,10 @@ Invariant: at any point of a kill, a file with a segment's name is complete.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final
 
-from hastore.errors import NotAStoreError, StoreError
+from hastore.errors import DiskError, NotAStoreError, StoreError
 from hastore.pipeline.archive.files import restore_segment
 from hastore.store.archive.file_digest import file_digest
 from hastore.store.archive.manifest import MANIFEST_FILE, read_manifest
@@ -79,7 +80,8 @@ def restore_one(disk: Disk, archive: str, name: str, out: str, *, attempt: str) 
     try:
         restore_segment(disk, archive, segment, path)
     except BaseException:
-        disk.remove(path)
+        with contextlib.suppress(DiskError):  # report the first error
+            disk.remove(path)
         raise
     disk.rename(path, _part_path(out, name))
 
