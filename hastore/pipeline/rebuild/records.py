@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hastore.columnar.key_hashes import hashes_of_names, values_of, words_of
 from hastore.columnar.property_columns import property_pairs
 from hastore.columnar.record_block import RecordBlock
 from hastore.columnar.text_columns import binary_take
@@ -31,7 +32,6 @@ from hastore.message import (
     PROPERTY_UNIQ_KEY,
 )
 from hastore.pipeline.archive.segment_pieces import pieces
-from hastore.pipeline.rebuild.keys import hashes_of_names, values_of, words_of
 from hastore.store.index.layout import topic_hash
 from hastore.store.record.delay_levels import parse_level
 from hastore.store.record.java_hash import tags_code

@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hastore.pipeline.rebuild.keys import hashes_of_names, values_of, words_of
+from hastore.columnar.key_hashes import hashes_of_names, values_of, words_of
 from hastore.store.index.layout import key_hash, topic_hash
 
 ascii_texts = st.one_of(st.none(), st.text(alphabet="abc XYZ09_-#", max_size=12))
