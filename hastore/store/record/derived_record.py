@@ -1,12 +1,13 @@
 """Derives a record's consume queue unit and index keys by RocketMQ's dispatch rules.
 
 The dispatch of a running node (``hastore.dispatch.record_dispatcher``) applies the same rules to
-records that it has just encoded; this is for tools that read a log record by record.
+records that it has just encoded; this is for tools that read a log record by record, or column by
+column (``columnar.derived_columns``).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hastore.message import (
     PROPERTY_DELAY_TIME_LEVEL,
@@ -27,7 +28,6 @@ from hastore.topic import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from hastore.store.record.delay_levels import DelayLevels
-    from hastore.store.record.record_check import RecordCheck
 
 
 class DerivedRecord(NamedTuple):
@@ -35,31 +35,37 @@ class DerivedRecord(NamedTuple):
 
     topic: str
     is_in_queue: bool
-    tags_code: int  # of a delayed message: when it is due
+    tags_code: int  # of its unit; of a delayed message: when it is due
     keys: tuple[str, ...]
 
 
-def derive(check: RecordCheck, delay_levels: DelayLevels) -> DerivedRecord:
-    """Return unit and keys of a record.
+def has_unit(sys_flag: Any) -> Any:
+    """Whether a record has a unit: it is in no transaction or committed, and not a batch.
 
-    Messages without a transaction and committed ones have a unit; all but rolled-back ones have
-    keys.  A batch in one record has neither: it belongs in ``batchconsumequeue/``.
+    A batch in one record belongs in ``batchconsumequeue/``.  Takes a numpy array of sysFlags, too.
     """
-    topic = check.topic.decode(errors="surrogateescape")
-    if check.sys_flag & INNER_BATCH_FLAG:
-        return DerivedRecord(topic, is_in_queue=False, tags_code=0, keys=())
-    properties = decode_properties(check.properties) if check.properties else {}
-    transaction_type = check.sys_flag & TRANSACTION_TYPE_MASK
-    is_in_queue = transaction_type in {0, TRANSACTION_COMMIT_TYPE}
-    code = tags_code(properties.get(PROPERTY_TAGS))
+    kind = sys_flag & TRANSACTION_TYPE_MASK
+    is_single = sys_flag & INNER_BATCH_FLAG == 0
+    return ((kind == 0) | (kind == TRANSACTION_COMMIT_TYPE)) & is_single
+
+
+def has_keys(sys_flag: Any) -> Any:
+    """Whether a record has keys: it is neither rolled back nor a batch; of an array, too."""
+    is_kept = sys_flag & TRANSACTION_TYPE_MASK != TRANSACTION_ROLLBACK_TYPE
+    return is_kept & (sys_flag & INNER_BATCH_FLAG == 0)
+
+
+def derive(
+    topic: str, *, sys_flag: int, store_ms: int, properties: bytes, delay_levels: DelayLevels
+) -> DerivedRecord:
+    """Return unit and keys of a record; ``properties`` are its text."""
+    pairs = decode_properties(properties) if properties else {}
+    code = tags_code(pairs.get(PROPERTY_TAGS))
     if topic == SCHEDULE_TOPIC:
-        level = parse_level(properties.get(PROPERTY_DELAY_TIME_LEVEL))
+        level = parse_level(pairs.get(PROPERTY_DELAY_TIME_LEVEL))
         if level > 0:
-            code = delay_levels.deliver_time_ms(level, check.store_timestamp_ms)
+            code = delay_levels.deliver_time_ms(level, store_ms)
     keys: list[str] = []
-    if transaction_type != TRANSACTION_ROLLBACK_TYPE:
-        keys = [
-            properties.get(PROPERTY_UNIQ_KEY, ""),
-            *properties.get(PROPERTY_KEYS, "").split(" "),
-        ]
-    return DerivedRecord(topic, is_in_queue, code, tuple(key for key in keys if key))
+    if has_keys(sys_flag):
+        keys = [pairs.get(PROPERTY_UNIQ_KEY, ""), *pairs.get(PROPERTY_KEYS, "").split(" ")]
+    return DerivedRecord(topic, has_unit(sys_flag), code, tuple(key for key in keys if key))

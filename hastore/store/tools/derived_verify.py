@@ -80,7 +80,13 @@ def verify_derived(
                 findings.record_unreadable(offset, offset + check.size)
             continue
         records += 1
-        record = derive(check, delay_levels)
+        record = derive(
+            check.topic.decode(errors="surrogateescape"),
+            sys_flag=check.sys_flag,
+            store_ms=check.store_timestamp_ms,
+            properties=check.properties,
+            delay_levels=delay_levels,
+        )
         if queues.is_there and record.is_in_queue:
             queues.see(offset, check, record)
         if index.is_there:

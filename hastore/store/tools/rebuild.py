@@ -221,7 +221,13 @@ class _Rebuild:
                 self._unreadable += check.kind is not RecordKind.BLANK
                 continue
             self._records += 1
-            record = derive(check, self._delay_levels)
+            record = derive(
+                check.topic.decode(errors="surrogateescape"),
+                sys_flag=check.sys_flag,
+                store_ms=check.store_timestamp_ms,
+                properties=check.properties,
+                delay_levels=self._delay_levels,
+            )
             if queues is not None and record.is_in_queue:
                 self._units += 1
                 queues.put(

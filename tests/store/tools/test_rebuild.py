@@ -293,7 +293,10 @@ def test_derive_agrees_with_record_dispatcher(*, topic, sys_flag, tags, uniq_key
     queues, index = Recorder(), Recorder()
     dispatcher = RecordDispatcher(queues, index, DelayLevels.parse("1s 5s 10s"))
     dispatcher.dispatch([dispatcher.request_of(check, 4096)])
-    record = derive(check, DelayLevels.parse("1s 5s 10s"))
+    levels = DelayLevels.parse("1s 5s 10s")
+    record = derive(
+        topic, sys_flag=sys_flag, store_ms=1000, properties=raw.encode(), delay_levels=levels
+    )
     unit = (topic, 3, 7, 4096, 200, record.tags_code)
     assert queues.units == ([unit] if record.is_in_queue else [])
     expected = [(topic, list(record.keys), 4096, 1000)] if record.keys else []
