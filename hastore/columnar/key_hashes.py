@@ -3,7 +3,7 @@
     hash = |h(topic#) × 31^n + k₀ × 31^(n-1) + … + kₙ₋₁|   mod 2³², k the key's UTF-16 units
 
 The hashes of all keys of one length are a matrix of bytes times a vector of powers.  That works for
-ASCII; records with any other key are hashed text by text (``hashes_of_names``).
+ASCII; records with any other key must be hashed text by text (``odd_rows``).
 """
 
 from __future__ import annotations
@@ -12,11 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hastore.store.index.layout import key_hash
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pyarrow as pa
     from numpy.typing import NDArray
 
@@ -87,8 +83,3 @@ def _buffers(column: pa.StringArray) -> tuple[Array, Array, Array]:
     places = np.frombuffer(offsets, np.int32)[column.offset :][: len(column) + 1].astype(np.int64)
     text = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
     return text, places[:-1], places[1:]
-
-
-def hashes_of_names(begun: int, names: Sequence[str]) -> list[int]:
-    """Return the hashes of non-empty texts, continued from a topic's hash."""
-    return [key_hash(begun, name) for name in names if name]

@@ -21,25 +21,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hastore.columnar.derived_columns import DerivedColumns
 from hastore.columnar.range_decoder import RangeDecoder
-from hastore.message import PROPERTY_DELAY_TIME_LEVEL
-from hastore.store.index.layout import key_hash, topic_hash
-from hastore.store.record.delay_levels import parse_level
-from hastore.store.record.java_hash import tags_code
+from hastore.store.record.derived_record import has_unit
 from hastore.store.record.layout import (
     INNER_BATCH_FLAG,
     PROP_CRC_NAME,
     PROP_CRC_SIZE,
     SYS_FLAGS_KNOWN,
-    TRANSACTION_COMMIT_TYPE,
     TRANSACTION_PREPARED_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
     TRANSACTION_TYPE_MASK,
 )
-from hastore.store.record.message_codec import decode_properties, inner_batch_count
+from hastore.store.record.message_codec import inner_batch_count
 from hastore.store.tools.log_finding import Severity
 from hastore.store.tools.log_verify import check_properties, check_topic
-from hastore.topic import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,6 +108,7 @@ class RecordFacts:
         text = _Texts(intact["properties_text"])
         flags = intact["sys_flag"].to_numpy()
         intact_ms = pc.fill_null(intact["store_timestamp"].cast(pa.int64()), 0).to_numpy() // 1000
+        derived = self._derived_of(intact, flags, intact_ms, text)
         before = np.concatenate([[-1 if last_ms is None else last_ms], intact_ms[:-1]])
         edges = np.zeros(len(rows), np.bool_)
         if is_first and len(rows):
@@ -122,8 +119,10 @@ class RecordFacts:
             "store_ms": pa.array(intact_ms, pa.int64()),
             "prev_ms": pa.array(before[: len(rows)], pa.int64(), mask=edges),
             "is_edge": pa.array(edges),
-            "tags_code": self._tags_codes(intact, flags, intact_ms, text),
-            "key_hashes": self._key_hashes(intact, flags),
+            "tags_code": pa.array(
+                derived.tags_codes(intact["tags"]), pa.int64(), mask=~has_unit(flags)
+            ),
+            "key_hashes": self._key_hashes(intact, derived),
             "odd": _odd(intact, flags, text),
         }
         if len(rows) < batch.num_rows:
@@ -135,38 +134,27 @@ class RecordFacts:
         arrays = [columns.get(name, batch[name] if name in _READ else None) for name in FACTS.names]
         return pa.RecordBatch.from_arrays(arrays, schema=FACTS), intact_ms
 
-    def _tags_codes(
-        self, intact: pa.RecordBatch, flags: Array, intact_ms: Array, text: _Texts
-    ) -> pa.Array:
-        codes = intact["tags"].dictionary_encode()
-        of_tag = pa.array([tags_code(tag) for tag in codes.dictionary.to_pylist()], pa.int64())
-        found = pc.fill_null(of_tag.take(codes.indices), 0).to_numpy(zero_copy_only=False).copy()
-        is_delayed = pc.equal(intact["topic"], SCHEDULE_TOPIC).to_numpy(zero_copy_only=False)
-        for row in np.flatnonzero(is_delayed):
-            level = parse_level(decode_properties(text[row]).get(PROPERTY_DELAY_TIME_LEVEL))
-            if level > 0:
-                found[row] = self.delay_levels.deliver_time_ms(level, int(intact_ms[row]))
-        kind = flags & TRANSACTION_TYPE_MASK
-        has_none = (kind != 0) & (kind != TRANSACTION_COMMIT_TYPE) | (flags & INNER_BATCH_FLAG != 0)
-        return pa.array(found, pa.int64(), mask=has_none)
+    def _derived_of(
+        self, intact: pa.RecordBatch, flags: Array, store_ms: Array, text: _Texts
+    ) -> DerivedColumns:
+        topics = intact["topic"].dictionary_encode()
+        return DerivedColumns(
+            topics=topics.dictionary.to_pylist(),
+            topic_codes=topics.indices.to_numpy(),
+            sys_flags=flags,
+            store_ms=store_ms,
+            properties=text.__getitem__,
+            delay_levels=self.delay_levels,
+        )
 
-    def _key_hashes(self, intact: pa.RecordBatch, flags: Array) -> pa.Array:
-        kind = FACTS.field("key_hashes").type
+    def _key_hashes(self, intact: pa.RecordBatch, derived: DerivedColumns) -> pa.Array:
+        count, kind = intact.num_rows, FACTS.field("key_hashes").type
         if not self.with_keys:
-            return pa.nulls(intact.num_rows, kind)
-        hashes: list[list[int]] = []
-        of_topic = {topic: topic_hash(topic) for topic in pc.unique(intact["topic"]).to_pylist()}
-        columns = (intact[name].to_pylist() for name in ("topic", "uniq_key", "keys"))
-        for topic, uniq_key, keys, flag in zip(*columns, flags.tolist(), strict=True):
-            if flag & TRANSACTION_TYPE_MASK == TRANSACTION_ROLLBACK_TYPE or flag & INNER_BATCH_FLAG:
-                hashes.append([])
-                continue
-            names = [uniq_key] if uniq_key else []
-            if keys:
-                names += [key for key in keys.split(" ") if key]
-            begun = of_topic[topic]
-            hashes.append([key_hash(begun, key) for key in names])
-        return pa.array(hashes, kind)
+            return pa.nulls(count, kind)
+        rows, hashes = derived.key_hashes(intact["uniq_key"], intact["keys"], np.arange(count))
+        offsets = np.zeros(count + 1, np.int32)
+        np.cumsum(np.bincount(rows, minlength=count), out=offsets[1:])
+        return pa.ListArray.from_arrays(pa.array(offsets), pa.array(hashes, pa.int32()), type=kind)
 
 
 @final
@@ -181,7 +169,7 @@ class _Texts:
         self.starts, self.ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
         self._texts = texts
 
-    def __getitem__(self, row: np.integer[Any]) -> bytes:
+    def __getitem__(self, row: int | np.integer[Any]) -> bytes:
         text: bytes = self._texts[int(row)].as_py()
         return text
 

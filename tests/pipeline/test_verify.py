@@ -18,6 +18,7 @@ from hastore.pipeline.verify.job import COLUMNS, verify
 from hastore.store.tools.derived_verify import verify_derived
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_verify import verify_log
+from hastore.store.tools.rebuild import rebuild
 from tests.pipeline.damaged_stores import Damager, copy_store, flip
 from tests.support.store.log_builder import LogBuilder
 
@@ -106,6 +107,22 @@ def test_damaged_copies_have_the_findings_of_log_verify(checked):
             different[store] = (sorted(ours - theirs), sorted(theirs - ours))
     assert not different
     assert sum(bool(found[store]) for store in copies) >= COPIES - 4  # some flips have no effect
+
+
+def test_tags_and_keys_that_are_not_utf_8_are_no_damage(spark, tmp_path):
+    """Unit and index have the hashes of the bytes, not of what replaces them in a table."""
+    log = LogBuilder()
+    for raw in (
+        b"KEYS\x01\xff\x02TAGS\x01\xfe\x02",
+        b"KEYS\x01a \xc3\xbc\x02",
+        b"UNIQ_KEY\x01\xfd\x02",
+    ):
+        log.add(properties_raw=raw)
+    store = log.write(tmp_path / "d")
+    rebuild(real_env(), str(store), CONFIG, consume_queues=True, index=True)
+    result = verify(spark, str(store), config=CONFIG)
+    assert result.rows == []
+    assert log_verify_findings(str(store)) == set()
 
 
 def test_rows_are_limited_and_counts_are_complete(checked):

@@ -18,31 +18,15 @@ from typing import TYPE_CHECKING, Any, Final, final
 import attrs
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from hastore.columnar.key_hashes import hashes_of_names, values_of, words_of
+from hastore.columnar.derived_columns import DerivedColumns
 from hastore.columnar.property_columns import property_pairs
 from hastore.columnar.record_block import RecordBlock
 from hastore.columnar.text_columns import binary_take
 from hastore.columnar.unit_files import UNIT_TYPE
-from hastore.message import (
-    PROPERTY_DELAY_TIME_LEVEL,
-    PROPERTY_KEYS,
-    PROPERTY_TAGS,
-    PROPERTY_UNIQ_KEY,
-)
+from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from hastore.pipeline.archive.segment_pieces import pieces
-from hastore.store.index.layout import topic_hash
-from hastore.store.record.delay_levels import parse_level
-from hastore.store.record.java_hash import tags_code
-from hastore.store.record.layout import (
-    INNER_BATCH_FLAG,
-    TRANSACTION_COMMIT_TYPE,
-    TRANSACTION_ROLLBACK_TYPE,
-    TRANSACTION_TYPE_MASK,
-)
-from hastore.store.record.message_codec import decode_properties
-from hastore.topic import SCHEDULE_TOPIC
+from hastore.store.record.derived_record import has_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +58,6 @@ ROWS: Final = pa.schema(
     ]
 )
 KEY: Final = np.dtype([("key_hash", "<i4"), ("physic_offset", "<i8"), ("store_ms", "<i8")])
-_REPLACED: Final = "\ufffd"  # stands in a column for invalid UTF-8
 
 
 @final
@@ -116,7 +99,7 @@ class RebuildRecords:
                     "count": len(in_place),
                 }
             )
-            facts = _BlockFacts(block)
+            facts = _BlockFacts(block, self.delay_levels)
             if self.with_units:
                 rows += self._units(facts, in_place)
             if self.with_keys:
@@ -125,13 +108,12 @@ class RebuildRecords:
 
     def _units(self, facts: _BlockFacts, in_place: Array) -> Iterator[dict[str, Any]]:
         """Yield a row for each run of units of one queue."""
-        head, kind = facts.block.head, facts.transaction_type
-        has_unit = (kind == 0) | (kind == TRANSACTION_COMMIT_TYPE)
-        rows = in_place[(has_unit & ~facts.is_inner_batch)[in_place]]
+        head, derived = facts.block.head, facts.derived
+        rows = in_place[has_unit(head["sys_flag"][in_place])]
         if not len(rows):
             return
-        codes = self._tags_codes(facts)
-        topic, queue_id = facts.topic_codes[rows], head["queue_id"][rows]
+        codes = derived.tags_codes(facts.pairs.column(PROPERTY_TAGS))
+        topic, queue_id = derived.topic_codes[rows], head["queue_id"][rows]
         order = np.lexsort((queue_id, topic))  # stable: in the log's order within a queue
         rows, topic, queue_id = rows[order], topic[order], queue_id[order]
         queue_offset = head["queue_offset"][rows]
@@ -158,79 +140,40 @@ class RebuildRecords:
                 "data": units[begin:end].tobytes(),
             }
 
-    def _tags_codes(self, facts: _BlockFacts) -> Array:
-        block = facts.block
-        column = facts.pairs.column(PROPERTY_TAGS)
-        tags = column.dictionary_encode()
-        of_tag = pa.array([tags_code(tag) for tag in tags.dictionary.to_pylist()], pa.int64())
-        codes: Array = pc.fill_null(of_tag.take(tags.indices), 0).to_numpy().copy()
-        for row in _rows_with(column, _REPLACED):
-            codes[row] = tags_code(facts.properties(row).get(PROPERTY_TAGS))
-        names = facts.topic_names
-        if SCHEDULE_TOPIC in names:
-            is_delayed = facts.topic_codes == names.index(SCHEDULE_TOPIC)
-            for row in np.flatnonzero(is_delayed).tolist():
-                level = parse_level(facts.properties(row).get(PROPERTY_DELAY_TIME_LEVEL))
-                if level > 0:
-                    store_ms = int(block.head["store_ms"][row])
-                    codes[row] = self.delay_levels.deliver_time_ms(level, store_ms)
-        return codes
-
 
 @final
 class _BlockFacts:
     """The columns of a block that both units and keys need."""
 
-    def __init__(self, block: RecordBlock) -> None:
+    def __init__(self, block: RecordBlock, delay_levels: DelayLevels) -> None:
         self.block = block
         self.offsets = block.starts + block.physic_offset
         starts = block.topic_starts
         topics = binary_take(block.data, starts, starts + block.topic_sizes).dictionary_encode()
         self.topics: list[bytes] = topics.dictionary.to_pylist()
-        self.topic_names = [topic.decode(errors="surrogateescape") for topic in self.topics]
-        self.topic_codes: Array = topics.indices.to_numpy()
-        flags = block.head["sys_flag"]
-        self.transaction_type: Array = flags & TRANSACTION_TYPE_MASK
-        self.is_inner_batch: Array = flags & INNER_BATCH_FLAG != 0
         self.pairs = property_pairs(block)
-
-    def properties(self, row: int) -> dict[str, str]:
-        """Read one record's properties."""
-        start = int(self.block.properties_starts[row])
-        return decode_properties(
-            self.block.data[start : start + int(self.block.properties_sizes[row])]
+        self.derived = DerivedColumns(
+            topics=[topic.decode(errors="surrogateescape") for topic in self.topics],
+            topic_codes=topics.indices.to_numpy(),
+            sys_flags=block.head["sys_flag"],
+            store_ms=block.head["store_ms"],
+            properties=self._properties,
+            delay_levels=delay_levels,
         )
+
+    def _properties(self, row: int) -> bytes:
+        start = int(self.block.properties_starts[row])
+        return self.block.data[start : start + int(self.block.properties_sizes[row])]
 
 
 def _keys(facts: _BlockFacts, in_place: Array) -> Iterator[dict[str, Any]]:
     """Yield one row with all keys, ordered by record and within each record."""
-    has_keys = np.zeros(facts.block.count, np.bool_)
-    has_keys[in_place] = True
-    has_keys &= (facts.transaction_type != TRANSACTION_ROLLBACK_TYPE) & ~facts.is_inner_batch
-    unique = values_of(facts.pairs.column(PROPERTY_UNIQ_KEY))
-    words = words_of(facts.pairs.column(PROPERTY_KEYS))
-    begun_of_topic = [topic_hash(name) for name in facts.topic_names]
-    begun = np.array(begun_of_topic, np.int64)[facts.topic_codes]
-    odd = np.union1d(unique.odd_rows(), words.odd_rows())
-    plain = has_keys.copy()
-    plain[odd] = False
-    found = []  # rows, places within a row, hashes
-    for place, some in enumerate((unique, words)):
-        kept = plain[some.rows]
-        found.append((some.rows[kept], place + some.starts[kept] * place, some.hashes(begun)[kept]))
-    for row in odd[has_keys[odd]].tolist():
-        properties = facts.properties(row)
-        names = [properties.get(PROPERTY_UNIQ_KEY, "")]
-        names += properties.get(PROPERTY_KEYS, "").split(" ")
-        exact = hashes_of_names(begun_of_topic[facts.topic_codes[row]], names)
-        found.append((np.full(len(exact), row), np.arange(len(exact)), np.array(exact)))
-    rows, places, hashes = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    unique, words = (facts.pairs.column(name) for name in (PROPERTY_UNIQ_KEY, PROPERTY_KEYS))
+    rows, hashes = facts.derived.key_hashes(unique, words, in_place)
     if not len(rows):
         return
-    order = np.lexsort((places, rows))
-    rows = rows[order].astype(np.int64)
     keys = np.empty(len(rows), KEY)
-    keys["key_hash"] = hashes[order]
+    keys["key_hash"] = hashes
     keys["physic_offset"] = facts.offsets[rows]
     keys["store_ms"] = facts.block.head["store_ms"][rows]
     yield {
@@ -240,12 +183,6 @@ def _keys(facts: _BlockFacts, in_place: Array) -> Iterator[dict[str, Any]]:
         "count": len(keys),
         "data": keys.tobytes(),
     }
-
-
-def _rows_with(column: pa.StringArray, text: str) -> list[int]:
-    has = pc.fill_null(pc.match_substring(column, text), fill_value=False)
-    rows: list[int] = np.flatnonzero(has.to_numpy(zero_copy_only=False)).tolist()
-    return rows
 
 
 def _no_record(offset: int, places: int) -> pa.RecordBatch:
