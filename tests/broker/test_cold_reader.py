@@ -5,10 +5,17 @@ import pytest
 import trio
 import trio.testing
 
+from hastore.broker.groups.broker_data import BrokerData
+from hastore.broker.port.request_processors import RequestProcessors
 from hastore.broker.pulls.cold_reader import THREADS_MAX, ColdReader
+from hastore.config import RemotingConfig
 from hastore.errors import DiskError
 from hastore.store.log.cold_read import COLD_DISTANCE, ReadStep
-from tests.support.env.fake_env import FakeOffload
+from hastore.wire.remoting_codes import RequestCode
+from hastore.wire.remoting_command import RemotingCommand
+from tests.support.env.fake_env import FakeOffload, fake_env
+from tests.support.nodes.in_memory_target import InMemoryTarget
+from tests.support.nodes.reading import pull_command
 
 END = 10 * COLD_DISTANCE
 
@@ -18,6 +25,22 @@ class Log:
     """The part of a log that the reader uses."""
 
     max_offset: int = END
+
+
+class BrokenStore:
+    """A store whose reads need a thread, and fail there."""
+
+    commit_log = Log()
+
+    def get_message_steps(self, *_position, **_limits):
+        """Read what a pull asks for."""
+
+        def broken():
+            raise DiskError("cannot read F: Input/output error", path="F")
+
+        yield ReadStep(0, broken)
+
+    offset_by_time_steps = get_message_steps
 
 
 def reading(offload, offsets, seen):
@@ -66,16 +89,30 @@ async def test_a_limited_number_of_reads_have_a_thread():
     assert len(seen) == 3 * THREADS_MAX
 
 
+async def test_pulls_and_queries_share_the_limit():
+    """Each kind of request has no threads of its own."""
+    offload = FakeOffload()
+    env, config = fake_env(offload=offload), RemotingConfig()
+    target = InMemoryTarget(message_store=BrokenStore())
+    processors = RequestProcessors(env, target, config, BrokerData.make(env, config, None))
+    search = RemotingCommand(
+        code=RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        ext_fields={"topic": "T", "queueId": "0", "timestamp": "0"},
+    )
+    offload.hang()
+    async with trio.open_nursery() as nursery:
+        for command in [pull_command(), search] * THREADS_MAX:
+            nursery.start_soon(processors.process(command, None).make)
+        await trio.testing.wait_all_tasks_blocked()
+        threads = offload.running
+        offload.go_on()
+    assert threads == THREADS_MAX
+    assert offload.runs == 2 * THREADS_MAX
+
+
 async def test_a_disk_error_in_a_thread_reaches_the_reader():
     """It is raised as it would be without a thread."""
     offload = FakeOffload()
-
-    def broken():
-        raise DiskError("cannot read F: Input/output error", path="F")
-
-    def steps():
-        yield ReadStep(0, broken)
-
     with pytest.raises(DiskError):
-        await ColdReader(offload).run(Log(), steps())
+        await ColdReader(offload).run(Log(), BrokenStore().get_message_steps())
     assert offload.running == 0

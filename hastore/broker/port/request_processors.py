@@ -20,6 +20,7 @@ from hastore.broker.groups.consumer_processors import ConsumerProcessors
 from hastore.broker.observe.ha_runtime_info import ha_runtime_info, runtime_info
 from hastore.broker.port.admin_processors import AdminProcessors
 from hastore.broker.port.send_back_processor import SendBackProcessor
+from hastore.broker.pulls.cold_reader import ColdReader
 from hastore.broker.pulls.pull_message_processor import PullMessageProcessor
 from hastore.broker.pulls.query_message_processor import QueryMessageProcessor
 from hastore.broker.reply import Answer, ClientConnection, Later
@@ -76,9 +77,10 @@ class RequestProcessors:
             self.config.consumer_timeout_ms,
             lambda group: data.groups.find(group).notify_consumer_ids_changed_enable,
         )
-        self.pulls = PullMessageProcessor(self.env, target, self.config, data, self.consumers)
+        cold_reader = ColdReader(self.env.offload)
+        self.pulls = PullMessageProcessor(target, self.config, data, self.consumers, cold_reader)
         consumer = ConsumerProcessors(target, data, self.consumers)
-        query = QueryMessageProcessor(target, self.config, self.env.offload)
+        query = QueryMessageProcessor(target, self.config, self.env.offload, cold_reader)
         admin = AdminProcessors(target, data, self.env.offload)
         back = SendBackProcessor(target, data, self.env.offload)
         # Answered at once: what they need is in memory.

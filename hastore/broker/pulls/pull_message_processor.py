@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
-from hastore.broker.pulls.cold_reader import ColdReader
 from hastore.broker.pulls.pull_request_hold_service import HeldPull, PullRequestHoldService
 from hastore.broker.reply import FileRange, Later, ZeroCopyReply
 from hastore.errors import RequestFailedError
@@ -56,10 +55,10 @@ if TYPE_CHECKING:
 
     from hastore.broker.groups.broker_data import BrokerData
     from hastore.broker.groups.consumer_manager import ConsumerManager
+    from hastore.broker.pulls.cold_reader import ColdReader
     from hastore.broker.reply import Answer, ClientConnection
     from hastore.broker.request_target import RequestTarget
     from hastore.config import RemotingConfig
-    from hastore.env.interface import Env
     from hastore.store.message_store import MessageStore
     from hastore.store.queue.consume_queue import ConsumeQueue
     from hastore.store.queue.queue_read import GetMessageResult
@@ -118,17 +117,15 @@ class _Asked:
 class PullMessageProcessor:
     """Answers pulls from ``target``'s store; ``holds`` holds those that find nothing."""
 
-    env: Env
     target: RequestTarget
     config: RemotingConfig
     data: BrokerData
     consumers: ConsumerManager
+    _cold_reader: ColdReader
     holds: PullRequestHoldService = attrs.field(init=False)
-    _cold_reader: ColdReader = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Make the reader and the hold service."""
-        self._cold_reader = ColdReader(self.env.offload)
+        """Make the hold service."""
         self.holds = PullRequestHoldService(self._wake)
 
     def on_dispatched(self, queues: Iterable[ConsumeQueue]) -> None:

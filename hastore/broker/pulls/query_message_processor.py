@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
-from hastore.broker.pulls.cold_reader import ColdReader
 from hastore.errors import RequestFailedError
 from hastore.wire.remoting_codes import ResponseCode
 from hastore.wire.remoting_command import (
@@ -36,6 +35,7 @@ from hastore.wire.remoting_command import (
 )
 
 if TYPE_CHECKING:
+    from hastore.broker.pulls.cold_reader import ColdReader
     from hastore.broker.request_target import RequestTarget
     from hastore.config import RemotingConfig
     from hastore.env.interface import Offload
@@ -57,12 +57,8 @@ class QueryMessageProcessor:
     target: RequestTarget
     config: RemotingConfig
     offload: Offload
+    _cold_reader: ColdReader
     _one_query: trio.Lock = attrs.field(factory=trio.Lock, init=False)
-    _cold_reader: ColdReader = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        """Make the reader."""
-        self._cold_reader = ColdReader(self.offload)
 
     @property
     def _store(self) -> MessageStore:
