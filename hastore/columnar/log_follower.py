@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 import attrs
 
 from hastore.columnar.log_position import confirmed_offset, is_written, walk_blocks
+from hastore.store.record.layout import SIZE_AND_OFFSET
 from hastore.store.record.record_check import RecordKind, check_record
 from hastore.store.tools.log_directory import find_log
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from hastore.store.tools.log_directory import LogDirectory, LogFile
 
 _GOOD_MAX: Final = 100
-_HEAD_SIZE: Final = 36  # of a record: up to and with its own offset
+_HEAD_SIZE: Final = SIZE_AND_OFFSET.size  # a record up to its own offset, which is included
 
 
 class _Mark(NamedTuple):

@@ -18,6 +18,7 @@ import pyarrow as pa
 from hastore.columnar.record_block import windows
 from hastore.columnar.text_columns import binary_take, first_words, text_column
 from hastore.columnar.uniform_pairs import UniformPairs
+from hastore.store.record.layout import NAME_END, PAIR_END
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_NAME_END: Final = 1
-_PAIR_END: Final = 2
 _WORD_SIZE: Final = 8
 _COMPARED_MAX: Final = 16  # pairs of a record; with more a hash table is quicker
 _MIXING: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -42,7 +41,7 @@ def property_pairs(block: RecordBlock, *, of_all: bool = False) -> PropertyPairs
     raw = pieces.buffers()[2] or pa.py_buffer(b"")
     row_ends = np.cumsum(sizes)
     text = np.frombuffer(raw, np.uint8, int(sizes.sum()))
-    marks = np.flatnonzero(text <= _PAIR_END)
+    marks = np.flatnonzero(text <= PAIR_END)
     pairs: PropertyPairs | UniformPairs | None
     pairs = UniformPairs.find(raw, text, row_ends - sizes, marks)
     if pairs is None:
@@ -79,9 +78,9 @@ class PropertyPairs:
         kinds = text[marks]
         if (
             len(marks) % 2
-            or (kinds[::2] != _NAME_END).any()
-            or (kinds[1::2] != _PAIR_END).any()
-            or (text[row_ends[sizes > 0] - 1] != _PAIR_END).any()
+            or (kinds[::2] != NAME_END).any()
+            or (kinds[1::2] != PAIR_END).any()
+            or (text[row_ends[sizes > 0] - 1] != PAIR_END).any()
         ):
             return False
         name_ends, ends = marks[::2], marks[1::2]
@@ -97,13 +96,13 @@ class PropertyPairs:
 
     def _read_any(self, text: Array, sizes: Array, row_ends: Array) -> None:
         row_starts = row_ends - sizes
-        pair_ends = np.flatnonzero(text == _PAIR_END)
+        pair_ends = np.flatnonzero(text == PAIR_END)
         has_any = sizes > 0
         starts = _marked(len(text), row_starts[has_any], pair_ends + 1)
-        starts = starts[text[starts] != _PAIR_END]  # an empty pair has no name
+        starts = starts[text[starts] != PAIR_END]  # an empty pair has no name
         ends = _marked(len(text) + 1, pair_ends, row_ends[has_any])
         ends = ends[ends.searchsorted(starts, side="right")]
-        name_ends = np.append(np.flatnonzero(text == _NAME_END), len(text))
+        name_ends = np.append(np.flatnonzero(text == NAME_END), len(text))
         name_ends = name_ends[name_ends.searchsorted(starts)]
         kept = (name_ends > starts) & (name_ends + 1 < ends)
         self.name_starts, self.name_ends, self.value_ends = (

@@ -25,8 +25,9 @@ from hastore.store.record.layout import (
     MESSAGE_MAGIC_BYTES,
     MESSAGE_MAGIC_CODE,
     MESSAGE_MAGIC_CODE_V2,
+    NAME_END,
+    PAIR_END,
     PROP_CRC_HALVES,
-    PROP_CRC_NAME,
     PROP_CRC_SIZE,
     RECORD_SIZE_MIN,
     SIZE,
@@ -48,8 +49,6 @@ _PROP_CRC_TYPE: Final = np.dtype(
 )
 _HALF_1: Final = np.uint32(int.from_bytes(PROP_CRC_HALVES[0], "little"))
 _HALF_2: Final = np.uint32(int.from_bytes(PROP_CRC_HALVES[1][:4], "little"))
-_NAME_END: Final = PROP_CRC_NAME[-1]
-_PAIR_END: Final = 2
 _POWERS_OF_TEN: Final = 10 ** np.arange(10, dtype=np.int64)  # the least significant digit first
 _crc32 = isal_zlib.crc32
 
@@ -149,7 +148,7 @@ class RecordBlock:
     """The records at ``starts``; all arrays have one value for each.
 
     A record whose inner lengths do not agree ends the block: ``end`` is where it begins, and
-    ``count`` is smaller than the number of starts given.  ``physic_offset`` is where ``data``
+    ``count`` is smaller than the number of starts passed.  ``physic_offset`` is where ``data``
     begins.
     """
 
@@ -315,7 +314,7 @@ class RecordBlock:
         stored = self._gather(self.ends[rows] - PROP_CRC_SIZE, PROP_CRC_SIZE).view(_PROP_CRC_TYPE)
         stored = stored[:, 0]
         is_half_named = stored["half_1"] == _HALF_1
-        is_half_named |= (stored["half_2"] == _HALF_2) & (stored["end"] == _NAME_END)
+        is_half_named |= (stored["half_2"] == _HALF_2) & (stored["end"] == NAME_END)
         if is_half_named.all():
             return rows, stored
         return rows[is_half_named], stored[is_half_named]
@@ -324,12 +323,12 @@ class RecordBlock:
         """Compare the ``stored`` checksums of ``rows`` with those that were ``found``."""
         # The digits' values, least significant first; a byte below "0" wraps.
         digits = stored["digits"] - np.uint8(ord("0"))
-        is_shaped = stored["pair_end"] == _PAIR_END
+        is_shaped = stored["pair_end"] == PAIR_END
         is_digit = digits < len(_POWERS_OF_TEN)
         if not is_digit.all():
             is_shaped &= is_digit.all(axis=1)
         is_named = (stored["half_1"] == _HALF_1) & (stored["half_2"] == _HALF_2)
-        is_named &= stored["end"] == _NAME_END
+        is_named &= stored["end"] == NAME_END
         is_right = is_named & is_shaped & (digits @ _POWERS_OF_TEN == found)
         fits = np.ones(self.count, np.bool_)
         fits[rows[(is_named | is_shaped) & ~is_right]] = False

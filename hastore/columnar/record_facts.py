@@ -26,6 +26,8 @@ from hastore.columnar.range_decoder import RangeDecoder
 from hastore.store.record.derived_record import has_unit
 from hastore.store.record.layout import (
     INNER_BATCH_FLAG,
+    NAME_END,
+    PAIR_END,
     PROP_CRC_NAME,
     PROP_CRC_SIZE,
     SYS_FLAGS_KNOWN,
@@ -52,6 +54,7 @@ _READ: Final = (
     "store", "physic_offset", "size", "topic", "queue_id", "queue_offset", "sys_flag",
     "store_timestamp", "tags", "keys", "uniq_key", "properties_text", "record_ok", "fault",
 )  # fmt: skip
+_ASCII_MAX: Final = 127
 FACTS: Final = pa.schema(
     [
         ("store", pa.string()),
@@ -188,11 +191,11 @@ class _Texts:
             return True
         data = self.data[self.starts[0] : self.ends[-1]]
         ends = self.ends[self.ends > self.starts] - self.starts[0]
-        if (data > 127).any() or (data[ends - 1] != 2).any():  # noqa: PLR2004 - ASCII, and a pair's end
+        if (data > _ASCII_MAX).any() or (data[ends - 1] != PAIR_END).any():
             return False
-        marks = np.flatnonzero(data <= 2)  # noqa: PLR2004 - NUL and the separators
+        marks = np.flatnonzero(data <= PAIR_END)  # NUL and the separators
         kinds = data[marks]
-        if len(marks) % 2 or (kinds[::2] != 1).any() or (kinds[1::2] != 2).any():  # noqa: PLR2004
+        if len(marks) % 2 or (kinds[::2] != NAME_END).any() or (kinds[1::2] != PAIR_END).any():
             return False
         before = np.concatenate([[-1], marks[1:-1:2]])[: len(marks) // 2]
         return bool((marks[::2] - before > 1).all())

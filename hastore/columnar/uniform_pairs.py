@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from hastore.columnar.text_columns import first_words, text_column
+from hastore.store.record.layout import NAME_END, PAIR_END
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _WORD_SIZE: Final = 8
-_NAME_END_PAIR_END: Final = np.uint16(0x0201)
+_NAME_END_PAIR_END: Final = np.uint16(PAIR_END << 8 | NAME_END)  # as two bytes
 
 
 @final

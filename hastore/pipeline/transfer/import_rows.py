@@ -27,7 +27,11 @@ import attrs
 
 from hastore.errors import ConfigError
 from hastore.message import PROPERTY_CRC32, PROPERTY_KEYS, PROPERTY_TAGS, Message
-from hastore.store.record.layout import TRANSACTION_TYPE_MASK
+from hastore.store.record.layout import (
+    PRODUCER_FLAGS,
+    TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_TYPE_MASK,
+)
 from hastore.topic import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
@@ -44,9 +48,6 @@ COLUMNS: Final = (
 BROKER_TOPICS: Final = frozenset(
     {SCHEDULE_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
 )
-_COMMITTED: Final = 8
-# The bits of sysFlag for compression and multiple tags; the others are the broker's.
-_SYS_FLAG_KEPT: Final = 0x703
 _INT_MAX: Final = 2**31 - 1
 _MS_MAX: Final = 2**62
 _PARQUET_ROWS: Final = 64  # per batch: bodies may have 4 MiB
@@ -217,7 +218,7 @@ def _row(number: int, place: str, fields: dict[str, Any]) -> ImportRow:
         raise ConfigError(f"topic is not a name: {topic!r}")
     queue_id = _number(fields, "queue_id")
     sys_flag = _number(fields, "sys_flag") or 0
-    is_half = sys_flag & TRANSACTION_TYPE_MASK not in {0, _COMMITTED}
+    is_half = sys_flag & TRANSACTION_TYPE_MASK not in {0, TRANSACTION_COMMIT_TYPE}
     message = None
     if topic not in BROKER_TOPICS and not is_half:
         message = Message(
@@ -226,7 +227,7 @@ def _row(number: int, place: str, fields: dict[str, Any]) -> ImportRow:
             properties=_properties(fields),
             queue_id=queue_id or 0,
             flag=_number(fields, "flag") or 0,
-            sys_flag=sys_flag & _SYS_FLAG_KEPT,
+            sys_flag=sys_flag & PRODUCER_FLAGS,
             reconsume_times=_number(fields, "reconsume_times") or 0,
             born_timestamp_ms=_number(fields, "born_timestamp_ms"),
         )

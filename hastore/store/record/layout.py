@@ -62,6 +62,7 @@ CRC_MASK: Final = 0x7FFFFFFF
 # -- sysFlag -------------------------------------------------------------------------------------
 
 COMPRESSED_FLAG: Final = 0x1
+MULTI_TAGS_FLAG: Final = 0x2
 TRANSACTION_TYPE_MASK: Final = 0xC  # 0: no transaction
 TRANSACTION_PREPARED_TYPE: Final = 0x4
 TRANSACTION_COMMIT_TYPE: Final = 0x8
@@ -69,6 +70,8 @@ TRANSACTION_ROLLBACK_TYPE: Final = 0xC
 BORN_HOST_V6_FLAG: Final = 0x10
 STORE_HOST_V6_FLAG: Final = 0x20
 INNER_BATCH_FLAG: Final = 0x80  # one record that holds a batch
+COMPRESSION_TYPE_MASK: Final = 0x700
+PRODUCER_FLAGS: Final = COMPRESSED_FLAG | MULTI_TAGS_FLAG | COMPRESSION_TYPE_MASK
 SYS_FLAGS_KNOWN: Final = 0x7FF
 
 # -- the head: from totalSize to bodyLen ---------------------------------------------------------
@@ -163,9 +166,11 @@ TOPIC_LENGTHS: Final = {
 }
 PROPERTIES_LENGTH: Final = struct.Struct(">h")
 BODY_LENGTH: Final = struct.Struct(">i")  # the head's last field
-NAME_VALUE_SEPARATOR: Final = "\x01"
-PROPERTY_SEPARATOR: Final = "\x02"
-PROP_CRC_NAME: Final = PROPERTY_CRC32.encode() + b"\x01"
+NAME_END: Final = 1  # the byte after a property's name
+PAIR_END: Final = 2  # the byte after its value
+NAME_VALUE_SEPARATOR: Final = chr(NAME_END)
+PROPERTY_SEPARATOR: Final = chr(PAIR_END)
+PROP_CRC_NAME: Final = PROPERTY_CRC32.encode() + NAME_VALUE_SEPARATOR.encode()
 PROP_CRC_NAME_SIZE: Final = len(PROP_CRC_NAME)
 PROP_CRC_HALVES: Final = (PROP_CRC_NAME[:4], PROP_CRC_NAME[4:])  # of a damaged name one may be left
 # The property reversed, because its digits begin with the least significant one.
