@@ -7,7 +7,7 @@ import trio
 from hastore.broker.observe.health import health
 from hastore_cli.doctor.facts import Facts
 from hastore_cli.doctor.rules import Result, diagnose
-from hastore_cli.status.check import DEFAULTS, Level, check_status
+from hastore_cli.status.check import DEFAULTS, NagiosState, check_status
 from hastore_cli.status.wait import Wanted
 from tests.cli.cluster_states import (
     ALONE,
@@ -45,97 +45,117 @@ MASTER_LOG_DAMAGED = attrs.evolve(
 
 
 @pytest.mark.parametrize(
-    ("status", "limits", "level", "text"),
+    ("status", "limits", "state", "text"),
     [
-        (FINE, {}, Level.OK, "OK n1 SYNC_MASTER, 1 slave, worst lag 0 B |"),
+        (FINE, {}, NagiosState.OK, "OK n1 SYNC_MASTER, 1 slave, worst lag 0 B |"),
         (
             behind(17 * MIB),
             {},
-            Level.WARNING,
+            NagiosState.WARNING,
             "127.0.0.1:50212 is 17.0 MiB behind; more than",
         ),
-        (behind(16 * MIB), {}, Level.OK, "worst lag 16.0 MiB"),
+        (behind(16 * MIB), {}, NagiosState.OK, "worst lag 16.0 MiB"),
         (
             behind(129 * MIB),
             {},
-            Level.CRITICAL,
+            NagiosState.CRITICAL,
             "is 129.0 MiB behind; more than 128.0 MiB",
         ),
         # The lag began before the master started, so 3 s is only a lower bound.
-        (least(3.0), {"warn_lag_s": 60.0}, Level.WARNING, "at least 3.0 s: from before"),
+        (least(3.0), {"warn_lag_s": 60.0}, NagiosState.WARNING, "at least 3.0 s: from before"),
         (
             least(3.0),
             {"warn_lag_s": 1.0, "crit_lag_s": 2.0},
-            Level.CRITICAL,
+            NagiosState.CRITICAL,
             "3.0 s; more than 2.0 s",
         ),
-        (least(3.0), {}, Level.OK, "worst lag 5 B"),
-        (attrs.evolve(FINE, slaves=(SILENT,)), {}, Level.CRITICAL, "0 of 1 slaves connected"),
-        (attrs.evolve(FINE, slaves=(NEAR, SILENT)), {"min_slaves": 2}, Level.CRITICAL, "1 of 2"),
-        (heard_s_ago(15.0), {}, Level.OK, "follows"),
-        (heard_s_ago(21.0), {}, Level.CRITICAL, "silent for 21.0 s"),
-        (MASTER_LOG_DAMAGED, {}, Level.WARNING, "the log of master m is damaged at 7"),
-        (behind(0, 3.0), {"warn_lag_s": 2.0}, Level.WARNING, "3.0 s; more than 2.0 s"),
+        (least(3.0), {}, NagiosState.OK, "worst lag 5 B"),
+        (attrs.evolve(FINE, slaves=(SILENT,)), {}, NagiosState.CRITICAL, "0 of 1 slaves connected"),
+        (
+            attrs.evolve(FINE, slaves=(NEAR, SILENT)),
+            {"min_slaves": 2},
+            NagiosState.CRITICAL,
+            "1 of 2",
+        ),
+        (heard_s_ago(15.0), {}, NagiosState.OK, "follows"),
+        (heard_s_ago(21.0), {}, NagiosState.CRITICAL, "silent for 21.0 s"),
+        (MASTER_LOG_DAMAGED, {}, NagiosState.WARNING, "the log of master m is damaged at 7"),
+        (behind(0, 3.0), {"warn_lag_s": 2.0}, NagiosState.WARNING, "3.0 s; more than 2.0 s"),
         (
             behind(0, 3.0),
             {"warn_lag_s": 1.0, "crit_lag_s": 2.0},
-            Level.CRITICAL,
+            NagiosState.CRITICAL,
             "3.0 s; more than 2.0 s",
         ),
-        (behind(None), {}, Level.WARNING, "lag is not known"),
+        (behind(None), {}, NagiosState.WARNING, "lag is not known"),
         # No slave acknowledges while a put waits: every put is FLUSH_SLAVE_TIMEOUT.
         (
             late({}),
             {},
-            Level.CRITICAL,
+            NagiosState.CRITICAL,
             "puts are FLUSH_SLAVE_TIMEOUT: no slave acknowledges within",
         ),
         (
             late({}),
             {},
-            Level.CRITICAL,
+            NagiosState.CRITICAL,
             "a put waits 3.0 s, and it has reported nothing for 5.1 s",
         ),
-        (late({}), {"warn_lag_s": 60.0}, Level.CRITICAL, "has reported nothing for 5.1 s"),
-        (late({}, {}), {}, Level.CRITICAL, "FLUSH_SLAVE_TIMEOUT"),
-        (late(STEADY), {}, Level.CRITICAL, "127.0.0.1:50212 is 620 B behind, 5.2 s"),
-        (late(STEADY | {"eta_s": 600.0}), {}, Level.CRITICAL, "is 620 B behind, 5.2 s"),
+        (late({}), {"warn_lag_s": 60.0}, NagiosState.CRITICAL, "has reported nothing for 5.1 s"),
+        (late({}, {}), {}, NagiosState.CRITICAL, "FLUSH_SLAVE_TIMEOUT"),
+        (late(STEADY), {}, NagiosState.CRITICAL, "127.0.0.1:50212 is 620 B behind, 5.2 s"),
+        (late(STEADY | {"eta_s": 600.0}), {}, NagiosState.CRITICAL, "is 620 B behind, 5.2 s"),
         (
             late(STEADY | {"eta_s": 1.0}),
             {},
-            Level.WARNING,
+            NagiosState.WARNING,
             "127.0.0.1:50212 is 620 B behind, 5.2 s",
         ),
-        (late(STEADY | {"connected_s": 1.0}), {}, Level.WARNING, "5.2 s; a put waits 3.0 s"),
-        (late({}, IN_TIME), {}, Level.WARNING, "50212 is 620 B behind, 5.2 s; a put"),
-        (late({}, IN_TIME), {"warn_lag_s": 60.0}, Level.OK, "worst lag 620 B"),
-        (late(IN_TIME), {}, Level.OK, "worst lag 620 B"),
-        (late(IDLE), {}, Level.OK, "worst lag 0 B"),
-        (late({}, acks_needed=0), {}, Level.OK, "worst lag 620 B"),
-        (ALONE, {}, Level.CRITICAL, "puts are SLAVE_NOT_AVAILABLE: no slave is connected"),
-        (attrs.evolve(ALONE, acks_needed=0), {}, Level.OK, "0 slaves"),
-        (FINE, {"min_slaves": 2}, Level.CRITICAL, "1 of 2 slaves connected"),
-        (attrs.evolve(FINE, puts_refused_because="full"), {}, Level.CRITICAL, "refused: full"),
-        (attrs.evolve(FINE, state="stopping"), {}, Level.CRITICAL, "is stopping"),
-        (attrs.evolve(FINE, dispatch_fault="torn"), {}, Level.CRITICAL, "nothing new: torn"),
-        (attrs.evolve(FINE, disk_used_ratio=0.85), {}, Level.WARNING, "disk 85 % full"),
-        (attrs.evolve(FINE, disk_used_ratio=0.95), {}, Level.CRITICAL, "95 % full, 90 % or more"),
-        (SLAVE, {}, Level.CRITICAL, "is diverged: master at 7, slave at 9"),
-        (STREAMING, {}, Level.OK, "follows 127.0.0.1:10912, lag 1.0 MiB"),
-        (STREAMING, {"crit_lag_s": 1.0}, Level.WARNING, "its lag in time is not known: check its"),
+        (late(STEADY | {"connected_s": 1.0}), {}, NagiosState.WARNING, "5.2 s; a put waits 3.0 s"),
+        (late({}, IN_TIME), {}, NagiosState.WARNING, "50212 is 620 B behind, 5.2 s; a put"),
+        (late({}, IN_TIME), {"warn_lag_s": 60.0}, NagiosState.OK, "worst lag 620 B"),
+        (late(IN_TIME), {}, NagiosState.OK, "worst lag 620 B"),
+        (late(IDLE), {}, NagiosState.OK, "worst lag 0 B"),
+        (late({}, acks_needed=0), {}, NagiosState.OK, "worst lag 620 B"),
+        (ALONE, {}, NagiosState.CRITICAL, "puts are SLAVE_NOT_AVAILABLE: no slave is connected"),
+        (attrs.evolve(ALONE, acks_needed=0), {}, NagiosState.OK, "0 slaves"),
+        (FINE, {"min_slaves": 2}, NagiosState.CRITICAL, "1 of 2 slaves connected"),
+        (
+            attrs.evolve(FINE, puts_refused_because="full"),
+            {},
+            NagiosState.CRITICAL,
+            "refused: full",
+        ),
+        (attrs.evolve(FINE, state="stopping"), {}, NagiosState.CRITICAL, "is stopping"),
+        (attrs.evolve(FINE, dispatch_fault="torn"), {}, NagiosState.CRITICAL, "nothing new: torn"),
+        (attrs.evolve(FINE, disk_used_ratio=0.85), {}, NagiosState.WARNING, "disk 85 % full"),
+        (
+            attrs.evolve(FINE, disk_used_ratio=0.95),
+            {},
+            NagiosState.CRITICAL,
+            "95 % full, 90 % or more",
+        ),
+        (SLAVE, {}, NagiosState.CRITICAL, "is diverged: master at 7, slave at 9"),
+        (STREAMING, {}, NagiosState.OK, "follows 127.0.0.1:10912, lag 1.0 MiB"),
+        (
+            STREAMING,
+            {"crit_lag_s": 1.0},
+            NagiosState.WARNING,
+            "its lag in time is not known: check its",
+        ),
         (
             STREAMING,
             {"crit_lag": 1000},
-            Level.CRITICAL,
+            NagiosState.CRITICAL,
             "as far as it knows; more than 1000 B",
         ),
     ],
 )
-def test_check_reports_the_worst_finding(status, limits, level, text):
-    """The line begins with the level and gives the reason."""
+def test_check_reports_the_worst_finding(status, limits, state, text):
+    """The line begins with the state and gives the reason."""
     verdict = check_status(status, attrs.evolve(DEFAULTS, **limits))
-    assert verdict.level is level, verdict.line
-    assert verdict.line.startswith(f"{level.name} ")
+    assert verdict.state is state, verdict.line
+    assert verdict.line.startswith(f"{state.name} ")
     assert text in verdict.line
 
 
@@ -215,9 +235,9 @@ def test_ready_wait_check_and_doctor_agree(status, is_ready, is_healthy):
         each.result for each in diagnose([Facts(given="D1", status=status, ha_was_tried=True)])
     ]
     if not is_healthy:
-        assert check_status(status, DEFAULTS).level is Level.CRITICAL
+        assert check_status(status, DEFAULTS).state is NagiosState.CRITICAL
         assert Result.BAD in found
-    elif check_status(status, DEFAULTS).level is Level.OK:
+    elif check_status(status, DEFAULTS).state is NagiosState.OK:
         assert Result.BAD not in found
 
 

@@ -4,7 +4,7 @@ import attrs
 import pytest
 
 from hastore.broker.observe.node_status import NodeStatus
-from hastore_cli.status.check import DEFAULTS, Level, check_status
+from hastore_cli.status.check import DEFAULTS, NagiosState, check_status
 from hastore_cli.status.wait import Wanted
 from tests.cli.cluster_states import FINE, NEAR
 from tests.cli.status_text import text_of
@@ -76,7 +76,7 @@ def test_old_socket_of_a_slave_does_not_count(rows, number):
 def test_lag_of_an_old_socket_is_ignored():
     """`check` reports no lag, and `wait --lag-below` is met."""
     status = master_of(attrs.evolve(OLD, lag_bytes=1 << 30, lag_s=60.0), NEW)
-    assert check_status(status, attrs.evolve(DEFAULTS, warn_lag_s=1.0)).level is Level.OK
+    assert check_status(status, attrs.evolve(DEFAULTS, warn_lag_s=1.0)).state is NagiosState.OK
     assert not Wanted(lag_below=1).missing(status)
 
 

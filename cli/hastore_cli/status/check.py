@@ -4,7 +4,7 @@
 
     CRITICAL a 127.0.0.1:50212 is 128.2 MiB behind; more than 128.0 MiB | 127.0.0.1:50212_lag=…
 
-The worst level, one line, and the known figures.
+The worst state, one line, and the known figures.
 """
 
 from __future__ import annotations
@@ -16,8 +16,14 @@ import attrs
 import rich_click as click
 from click.core import ParameterSource
 
-from hastore.broker.observe import findings as rules
-from hastore.broker.observe.findings import Limits, findings, name_of, slaves_wanted, warn_lag_s
+from hastore.broker.observe.findings import (
+    Level,
+    Limits,
+    findings,
+    name_of,
+    slaves_wanted,
+    warn_lag_s,
+)
 from hastore.quantities import format_size
 from hastore_cli.app.command import ExampleCommand
 from hastore_cli.app.terminal import one_line
@@ -26,14 +32,15 @@ from hastore_cli.settings.param_types import DURATION_MS, SIZE, WholeNumber, com
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from hastore.broker.observe.findings import HealthFinding
     from hastore.broker.observe.node_status import NodeStatus
 
 _MIB: Final = 1024 * 1024
 DEFAULTS: Final = Limits(warn_lag=16 * _MIB, crit_lag=128 * _MIB, warn_disk=80, crit_disk=90)
 
 
-class Level(enum.IntEnum):
-    """The exit codes of a Nagios plugin."""
+class NagiosState(enum.IntEnum):
+    """What a Nagios plugin reports; the values are its exit codes."""
 
     OK = 0
     WARNING = 1
@@ -43,30 +50,32 @@ class Level(enum.IntEnum):
 
 @attrs.frozen
 class CheckVerdict:
-    """The worst level, and the line with the performance data."""
+    """The worst state, and the line with the performance data."""
 
-    level: Level
+    state: NagiosState
     line: str
 
 
 def check_status(status: NodeStatus, limits: Limits) -> CheckVerdict:
     """Return the verdict on one node."""
-    found = [(_level(each), each) for each in findings(status, limits)]
-    worst = sorted((each for each in found if each[0] is not Level.OK), key=lambda each: -each[0])
-    level = worst[0][0] if worst else Level.OK
+    found = [(_state_of(each), each) for each in findings(status, limits)]
+    worst = sorted(
+        (each for each in found if each[0] is not NagiosState.OK), key=lambda each: -each[0]
+    )
+    state = worst[0][0] if worst else NagiosState.OK
     text = "; ".join(each.sentence for _, each in worst) or _all_well(status)
     figures = " ".join(_figures(status, limits))
-    line = f"{level.name} {one_line(status.name)} {one_line(text)}".replace("|", "/")
-    return CheckVerdict(level, f"{line} | {figures}")
+    line = f"{state.name} {one_line(status.name)} {one_line(text)}".replace("|", "/")
+    return CheckVerdict(state, f"{line} | {figures}")
 
 
-def _level(finding: rules.Finding) -> Level:
-    """Return a finding's level: an unknown lag is a warning, an unreadable disk is none."""
-    if finding.level is rules.Level.CRITICAL:
-        return Level.CRITICAL
-    is_unknown_lag = finding.level is rules.Level.UNKNOWN and finding.subject == "gap"
-    alarms = is_unknown_lag or finding.level >= rules.Level.WARNING
-    return Level.WARNING if alarms else Level.OK
+def _state_of(finding: HealthFinding) -> NagiosState:
+    """Return a finding's state: an unknown lag is a warning, an unreadable disk is none."""
+    if finding.level is Level.CRITICAL:
+        return NagiosState.CRITICAL
+    is_unknown_lag = finding.level is Level.UNKNOWN and finding.subject == "gap"
+    alarms = is_unknown_lag or finding.level >= Level.WARNING
+    return NagiosState.WARNING if alarms else NagiosState.OK
 
 
 def _all_well(status: NodeStatus) -> str:
@@ -126,7 +135,7 @@ def _label(text: str) -> str:
 class UnknownUsageError(click.UsageError):
     """A usage error of a Nagios plugin."""
 
-    exit_code = Level.UNKNOWN.value
+    exit_code = NagiosState.UNKNOWN.value
 
 
 @final
@@ -202,10 +211,10 @@ def check(addr: str, **options: Any) -> int:
     statuses, errors = trio.run(look, [addr])
     if not statuses:
         tell(f"UNKNOWN {one_line(str(errors[0])).replace('|', '/')}")
-        return int(Level.UNKNOWN)
+        return int(NagiosState.UNKNOWN)
     verdict = check_status(statuses[0], limits)
     tell(verdict.line)
-    return int(verdict.level)
+    return int(verdict.state)
 
 
 def _check_order(options: dict[str, Any]) -> None:

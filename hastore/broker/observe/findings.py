@@ -44,8 +44,8 @@ class Level(enum.IntEnum):
 
 
 @attrs.frozen
-class Finding:
-    """What a rule found, and where known the reason and the next step (``hint``)."""
+class HealthFinding:
+    """What a rule found about a node, and where known the reason and the next step (``hint``)."""
 
     subject: str
     level: Level
@@ -85,12 +85,12 @@ class Limits:
         )
 
 
-def findings(status: NodeStatus, limits: Limits) -> Iterator[Finding]:
+def findings(status: NodeStatus, limits: Limits) -> Iterator[HealthFinding]:
     """Yield the findings of every rule for a node of this role."""
     own = _MASTER_RULES if status.master_link is None else _SLAVE_RULES
     for subject, rule in (own | _NODE_RULES).items():
         for level, what, *more in rule(status, limits):
-            yield Finding(subject, level, what, *more)
+            yield HealthFinding(subject, level, what, *more)
 
 
 def faults(status: NodeStatus, *subjects: str, limits: Limits | None = None) -> list[str]:
