@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 import attrs
 
-from hastore.columnar.log_position import confirmed_offset, is_written, walk_blocks
+from hastore.columnar.log_position import confirmed_offset, walk_blocks
 from hastore.store.record.layout import SIZE_AND_OFFSET
 from hastore.store.record.record_check import RecordKind, check_record
-from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_directory import find_log, is_written, read_at
 
 if TYPE_CHECKING:
     from hastore.columnar.record_block import RecordBlock
     from hastore.env.interface import Disk
-    from hastore.store.tools.log_directory import LogDirectory, LogFile
+    from hastore.store.tools.log_directory import LogDirectory
 
 _GOOD_MAX: Final = 100
 _HEAD_SIZE: Final = SIZE_AND_OFFSET.size  # a record up to its own offset, which is included
@@ -108,17 +108,9 @@ class StoreFollower:
         mark = self._mark
         if self._known is None or mark is None:
             return
-        file = _file_at(log, mark.physic_offset)
-        if file is None or self._head(file, mark.physic_offset) != mark.head:
+        if read_at(self.disk, log, mark.physic_offset, _HEAD_SIZE) != mark.head:
             self._known = self._mark = self._zeros_at = None
             self._good.clear()
-
-    def _head(self, file: LogFile, physic_offset: int) -> bytes:
-        opened = self.disk.open_file(file.path, writable=False)
-        try:
-            return opened.pread(_HEAD_SIZE, physic_offset - file.physic_offset)
-        finally:
-            opened.close()
 
     def end_after(self, begin: int, size_max: int | None = None) -> int:
         """Return the end of a batch that begins at ``begin``, where a record begins.
@@ -138,7 +130,7 @@ class StoreFollower:
             return max(begin, end)
         log = find_log(self.disk, self.store)
         cut = begin + size_max
-        file = _file_at(log, cut)
+        file = log.file_at(cut)
         at = begin if file is None else max(begin, file.physic_offset)
         for block, boundary in walk_blocks(self.disk, log, at):
             if boundary >= cut or boundary >= end:
@@ -166,7 +158,7 @@ class StoreFollower:
             return True
         if any(offset in {file.physic_offset, file.next_offset} for file in log.files):
             return True
-        file = _file_at(log, offset)
+        file = log.file_at(offset)
         if file is None:
             return False
         for block, end in walk_blocks(self.disk, log, file.physic_offset):
@@ -189,13 +181,6 @@ def _why(disk: Disk, log: LogDirectory, offset: int) -> str:
     if end < offset:
         return f"the log ends at {end}, before offset {offset}, up to which it was read"
     return f"no record begins at offset {offset}, up to which it was read"
-
-
-def _file_at(log: LogDirectory, offset: int) -> LogFile | None:
-    for file in log.files:
-        if file.physic_offset <= offset < file.next_offset:
-            return file
-    return None
 
 
 def _cut(block: RecordBlock | None, end: int, begin: int, at: int, cut: int) -> int:

@@ -10,7 +10,7 @@ from hastore.errors import ConfigError
 from hastore.store.record.layout import BLANK_SIZE_MIN
 from hastore.store.record.record_check import RecordKind
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
-from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_directory import find_log, is_written
 from hastore.store.tools.log_walker import LogWalker
 
 if TYPE_CHECKING:
@@ -38,22 +38,13 @@ def min_offset(disk: Disk, store: str) -> int:
     return find_log(disk, store).min_offset
 
 
-def is_written(disk: Disk, file: LogFile) -> bool:
-    """Whether a file's first bytes are written; then every earlier file is complete."""
-    opened = disk.open_file(file.path, writable=False)
-    try:
-        return bool(opened.pread(min(BLANK_SIZE_MIN, file.size), 0).strip(b"\0"))
-    finally:
-        opened.close()
-
-
 def walk_blocks(
     disk: Disk, log: LogDirectory, start: int, *, empty_at: int | None = None
 ) -> Iterator[tuple[RecordBlock | None, int]]:
     """Walk from ``start``, where a record begins, to the log's end.
 
     Yield records and where they end; or None and where reading resumes after damage, a filler or
-    a file's end.  ``empty_at``: an earlier walk found only zeros from here on.
+    a file's end.  ``empty_at``: an earlier walk found only zeros from here on.  Raises DiskError.
     """
     at = start
     for file in log.files:

@@ -9,6 +9,7 @@ what it is and where reading resumes, so a table, ``log verify`` and ``log cat``
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
@@ -185,13 +186,10 @@ class RangeDecoder:
         """Return the CRC32 of ``size`` bytes of the file, as a signed number."""
         position, digest = offset - log_range.file_offset, 0
         end = position + size
-        file = self.disk.open_file(log_range.path, writable=False)
-        try:
+        with contextlib.closing(self.disk.open_file(log_range.path, writable=False)) as file:
             for start in range(position, end, CHUNK_SIZE):
                 data = file.pread(min(CHUNK_SIZE, end - start), start)
                 digest = isal_zlib.crc32(data, digest)
-        finally:
-            file.close()
         return digest - (digest >> 31 << 32)
 
 

@@ -22,6 +22,7 @@ from hastore.broker.observe.node_status import NodeStatus
 from hastore.errors import HastoreError
 from hastore.quantities import format_count, format_size
 from hastore.store.tools.log_diff import read_side
+from hastore.store.tools.log_directory import read_file
 from hastore_cli.doctor.rules import Diagnosis, Result
 from hastore_cli.log.options import open_log
 from hastore_cli.node.client import connect_node
@@ -87,11 +88,8 @@ class DirectoryLog:
             start, stop = max(begin, file.physic_offset), min(end, file.next_offset)
             if start >= stop:
                 continue
-            opened = self._disk.open_file(file.path, writable=False)
-            try:
-                crc = zlib.crc32(opened.pread(stop - start, start - file.physic_offset), crc)
-            finally:
-                opened.close()
+            data = read_file(self._disk, file, start - file.physic_offset, stop - start)
+            crc = zlib.crc32(data, crc)
         return crc
 
 

@@ -12,13 +12,14 @@ same bytes and something was written after them.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Final, final
 
 from hastore.store.record.layout import MAGIC_POSITION, MESSAGE_PATTERN, claimed_size
 from hastore.store.record.message_codec import decode
 from hastore.store.record.record_check import RecordKind, check_record
-from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_directory import find_log, is_written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -162,7 +163,7 @@ class LogFollower:
             return True
         files = find_log(self._disk, self._path).files
         later = [file for file in files if file.physic_offset > self.next_offset]
-        return any(_is_written(self._disk, file) for file in later)
+        return any(is_written(self._disk, file) for file in later)
 
     def _skip_damage(self, data: bytes, check: RecordCheck) -> None:
         """Skip damage: to its own end, the next record of the chunk, or the next file."""
@@ -184,12 +185,11 @@ def find_start(disk: Disk, log: LogDirectory, window: int) -> tuple[int, bool]:
 
     And whether it is the log's beginning.
     """
-    written = [file for file in log.files if _is_written(disk, file)]
+    written = [file for file in log.files if is_written(disk, file)]
     if not written:
         return log.min_offset, True
     for file in reversed(written):
-        disk_file = disk.open_file(file.path, writable=False)
-        try:
+        with contextlib.closing(disk.open_file(file.path, writable=False)) as disk_file:
             end = _written_size(disk_file, file)
             if end > window:
                 position = end - window
@@ -198,8 +198,6 @@ def find_start(disk: Disk, log: LogDirectory, window: int) -> tuple[int, bool]:
                 if found is not None:
                     return file.physic_offset + position + found, False
                 return file.physic_offset, False
-        finally:
-            disk_file.close()
         window -= end
     return written[0].physic_offset, True
 
@@ -212,14 +210,6 @@ def first_record(data: bytes, at: int, file: LogFile, offset: int) -> int | None
         if check_record(data, found, available, offset + found).kind in _MEASURED:
             return found
     return None
-
-
-def _is_written(disk: Disk, file: LogFile) -> bool:
-    disk_file = disk.open_file(file.path, writable=False)
-    try:
-        return any(disk_file.pread(min(16, file.size), 0))
-    finally:
-        disk_file.close()
 
 
 def _written_size(disk_file: DiskFile, file: LogFile) -> int:

@@ -10,6 +10,7 @@ A time window leaves out the files that were full before it began, and the searc
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -130,33 +131,26 @@ def start_of_window(disk: Disk, log: LogDirectory, begin_ms: int) -> int:
 
 def _first_store_timestamp(disk: Disk, file: LogFile) -> int | None:
     """Return the store time of a file's first message; None if it does not begin with one."""
-    disk_file = disk.open_file(file.path, writable=False)
-    try:
-        size = claimed_size(disk_file.pread(SIZE.size, 0))
-        if not RECORD_SIZE_MIN <= size <= file.size:
-            return None
-        data = disk_file.pread(size, 0)
-    finally:
-        disk_file.close()
+    data = _record_at(disk, file, 0)
     check = check_record(data, 0, file.size, file.physic_offset, check_crc=False)
     return check.store_timestamp_ms if check.kind is RecordKind.MESSAGE else None
 
 
 def message_at(disk: Disk, log: LogDirectory, physic_offset: int) -> StoredMessage | None:
     """Return the message that begins at an offset; None if none does."""
-    for file in log.files:
-        if not file.physic_offset <= physic_offset < file.next_offset:
-            continue
-        position = physic_offset - file.physic_offset
-        disk_file = disk.open_file(file.path, writable=False)
-        try:
-            size = claimed_size(disk_file.pread(SIZE.size, position))
-            available = file.size - position
-            if not RECORD_SIZE_MIN <= size <= available:
-                return None
-            data = disk_file.pread(size, position)
-        finally:
-            disk_file.close()
-        check = check_record(data, 0, available, physic_offset)
-        return decode(data) if check.kind is RecordKind.MESSAGE else None
-    return None
+    file = log.file_at(physic_offset)
+    if file is None:
+        return None
+    position = physic_offset - file.physic_offset
+    data = _record_at(disk, file, position)
+    check = check_record(data, 0, file.size - position, physic_offset)
+    return decode(data) if check.kind is RecordKind.MESSAGE else None
+
+
+def _record_at(disk: Disk, file: LogFile, position: int) -> bytes:
+    """Read as many bytes as the record at a position claims; b"" if it cannot be that long."""
+    with contextlib.closing(disk.open_file(file.path, writable=False)) as disk_file:
+        size = claimed_size(disk_file.pread(SIZE.size, position))
+        if not RECORD_SIZE_MIN <= size <= file.size - position:
+            return b""
+        return disk_file.pread(size, position)

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
-from hastore.columnar.log_position import is_written
 from hastore.columnar.log_range import Bounds, find_ranges
 from hastore.errors import ConfigError, DiskError, StoreError
 from hastore.pipeline.archive.files import STAGED_ENTRY, archive_segment
@@ -32,7 +31,7 @@ from hastore.store.archive.manifest import (
     read_manifest,
     segment_from_json,
 )
-from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_directory import find_log, is_written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -11,13 +11,12 @@ not read.
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import attrs
 
 from hastore.store.tools.log_diff import DiffVerdict, read_side
-from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_directory import find_log, read_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -150,10 +149,12 @@ def first_unlike_byte(
     """Return the first offset in ``[start, end)`` where the bytes of two logs differ.
 
     None if they do not differ before one of them ends; see ``first_absent_byte``.
+
+    Raises DiskError.
     """
     while start < end:
         size = min(_CHUNK_SIZE, end - start)
-        ours, theirs = _read(disk, left, start, size), _read(disk, right, start, size)
+        ours, theirs = (read_at(disk, log, start, size) for log in (left, right))
         size = min(len(ours), len(theirs))
         if not size:
             return None
@@ -170,13 +171,3 @@ def first_absent_byte(log: LogDirectory, start: int, end: int) -> int | None:
         if file.physic_offset <= start < file.next_offset:
             start = file.next_offset
     return start if start < end else None
-
-
-def _read(disk: Disk, log: LogDirectory, start: int, size: int) -> bytes:
-    """Read up to ``size`` bytes, at most to the file's end; b"" if no file has the offset."""
-    for file in log.files:
-        if file.physic_offset <= start < file.next_offset:
-            with contextlib.closing(disk.open_file(file.path, writable=False)) as opened:
-                size = min(size, file.next_offset - start)
-                return opened.pread(size, start - file.physic_offset)
-    return b""

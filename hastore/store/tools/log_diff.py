@@ -12,13 +12,13 @@ after an end was found are ignored.
 
 from __future__ import annotations
 
-import contextlib
 import enum
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
 from hastore.store.record.record_check import INTACT_KINDS, RecordKind
+from hastore.store.tools.log_directory import is_written
 from hastore.store.tools.log_finding import Finding, Severity, find_in_record
 from hastore.store.tools.log_walker import LogWalker
 
@@ -151,9 +151,8 @@ def read_side(disk: Disk, log: LogDirectory) -> LogSide:
 def _last_written_file(disk: Disk, log: LogDirectory) -> int:
     """Return the start of the last file that does not begin with zeros."""
     for file in reversed(log.files):
-        with contextlib.closing(disk.open_file(file.path, writable=False)) as disk_file:
-            if any(disk_file.pread(8, 0)):
-                return file.physic_offset
+        if is_written(disk, file):
+            return file.physic_offset
     return 0
 
 
@@ -227,7 +226,7 @@ class _OffsetReader:
 
     def __init__(self, disk: Disk, log: LogDirectory) -> None:
         self._disk = disk
-        self._files = log.files
+        self._log = log
         self._file: LogFile | None = None
         self._disk_file: DiskFile | None = None
 
@@ -242,9 +241,7 @@ class _OffsetReader:
         file = self._file
         if file is None or not file.physic_offset <= physic_offset < file.next_offset:
             self._close()
-            file = next(
-                (f for f in self._files if f.physic_offset <= physic_offset < f.next_offset), None
-            )
+            file = self._log.file_at(physic_offset)
             if file is None:
                 return b""
             self._file = file

@@ -11,6 +11,7 @@ Nothing is created, locked or changed, so the log may be in use.
 from __future__ import annotations
 
 import collections
+import contextlib
 from typing import TYPE_CHECKING
 
 import attrs
@@ -18,6 +19,7 @@ import attrs
 from hastore.errors import DiskError, NotAStoreError
 from hastore.store.log.mapped_file_queue import is_file_name
 from hastore.store.log.store_directory import COMMIT_LOG_DIR
+from hastore.store.record.layout import BLANK_SIZE_MIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,6 +64,36 @@ class LogDirectory:
     def size(self) -> int:
         """Bytes of all files."""
         return sum(file.size for file in self.files)
+
+    def file_at(self, physic_offset: int) -> LogFile | None:
+        """Return the file that holds an offset; the first one, if a file is too long."""
+        for file in self.files:
+            if file.physic_offset <= physic_offset < file.next_offset:
+                return file
+        return None
+
+
+def is_written(disk: Disk, file: LogFile) -> bool:
+    """Whether a file's first bytes are written; then every earlier file is complete.
+
+    Raises DiskError.
+    """
+    return any(read_file(disk, file, 0, BLANK_SIZE_MIN))
+
+
+def read_at(disk: Disk, log: LogDirectory, physic_offset: int, size: int) -> bytes:
+    """Read up to ``size`` bytes, at most to the file's end; b"" if no file has the offset.
+
+    Raises DiskError.
+    """
+    file = log.file_at(physic_offset)
+    return b"" if file is None else read_file(disk, file, physic_offset - file.physic_offset, size)
+
+
+def read_file(disk: Disk, file: LogFile, position: int, size: int) -> bytes:
+    """Read up to ``size`` bytes of one file, at most to its end.  Raises DiskError."""
+    with contextlib.closing(disk.open_file(file.path, writable=False)) as opened:
+        return opened.pread(min(size, file.size - position), position)
 
 
 def find_log(disk: Disk, path: str) -> LogDirectory:

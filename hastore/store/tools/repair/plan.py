@@ -12,7 +12,6 @@ so that a bad sector is damage like any other, and writing may repair it.
 
 from __future__ import annotations
 
-import contextlib
 import enum
 from collections import Counter
 from typing import TYPE_CHECKING, cast, final
@@ -31,7 +30,7 @@ from hastore.store.recovery.rules import StartFacts
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore.store.recovery.trim import Range
 from hastore.store.store_lock import ABORT_FILE
-from hastore.store.tools.log_directory import LogDirectory, find_log
+from hastore.store.tools.log_directory import LogDirectory, find_log, read_at
 from hastore.store.tools.log_walker import LogWalker
 from hastore.store.tools.repair.filler import can_fill
 from hastore.store.tools.repair.source import CONTEXT_SIZE, check_context, check_part
@@ -241,7 +240,7 @@ class _Planner:
         last_exit_ok = not self.disk.exists(f"{self.data_dir}/{ABORT_FILE}")
         facts = StartFacts.of(checkpoint, None, last_exit_ok=last_exit_ok)
         start = waiting[0][0] if waiting else self._end
-        head = self._read(tolerant, start, facts.head_size(start))
+        head = read_at(cast("Disk", tolerant), self.clipped, start, facts.head_size(start))
         reason = facts.why_damage_at(start, waiting[0][1] if waiting else None, head)
         if not reason:
             self._torn_at = start if waiting else None
@@ -307,7 +306,7 @@ class _Planner:
         record seems to have none.
         """
         for start, stop in self._beside(part, is_tail=is_tail):
-            own = self._read(self.disk, start, stop - start)
+            own = read_at(self.disk, self.clipped, start, stop - start)
             try:
                 if own:
                     check_context(source, start, own, self.data_dir)
@@ -337,12 +336,3 @@ class _Planner:
             stop = min(stop, file_end, self._end if following is None else following)
             if part.stop < stop:
                 yield part.stop, stop
-
-    def _read(self, disk: Disk | TolerantDisk, physic_offset: int, size: int) -> bytes:
-        """Read up to ``size`` bytes of one file of this log."""
-        for file in self.clipped.files:
-            if file.physic_offset <= physic_offset < file.next_offset:
-                size = min(size, file.next_offset - physic_offset)
-                with contextlib.closing(disk.open_file(file.path, writable=False)) as disk_file:
-                    return disk_file.pread(size, physic_offset - file.physic_offset)
-        return b""
