@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from hastore.env.real import real_env
 from hastore.pipeline.audit.pair import OffsetSpan, Pair, inspect_side, merged, subtract
-from hastore.store.tools.log_diff import DiffVerdict
+from hastore.store.tools.log_diff import DiffVerdict, verdict_of
 from tests.support.store.log_builder import LogBuilder
 
 DISK = real_env().disk
@@ -44,5 +44,5 @@ def test_missing_ranges_are_those_without_files(tmp_path):
     assert pair.missing_in_master == ()
     assert pair.common == OffsetSpan(4096, log.offsets[140])
     assert pair.first_hole == 2 * 4096
-    assert pair.verdict(None) is DiffVerdict.PREFIX
-    assert pair.verdict(pair.first_hole) is DiffVerdict.DIFFERENT
+    assert verdict_of(pair.master.log, pair.replica.log, None) is DiffVerdict.PREFIX
+    assert verdict_of(pair.master.log, pair.replica.log, pair.first_hole) is DiffVerdict.DIFFERENT

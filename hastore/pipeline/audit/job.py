@@ -9,7 +9,7 @@ from hastore.env.real import real_env
 from hastore.errors import ConfigError
 from hastore.pipeline.audit.pair import OffsetSpan, Pair, first_unlike_byte, inspect_side
 from hastore.pipeline.job import ROWS_MAX, JobInfo, JobResult
-from hastore.store.tools.log_diff import DiffVerdict
+from hastore.store.tools.log_diff import DiffVerdict, verdict_of
 from hastore.store.tools.log_directory import find_log
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _compared(
     start = 0 if within is None else within.start
 
     def pieces(sides: Sequence[Side], columns: Sequence[str]) -> DataFrame:
-        end = max(side.max_offset for side in sides)
+        end = max(side.log.max_offset for side in sides)
         end = end if within is None else min(end, within.end)
         stores = [glob.escape(side.store) for side in sides]
         bounds = {"startOffset": start, "endOffset": end}
@@ -158,7 +158,7 @@ def _compared(
         # Rows without a digest are missing files, which ``Pair`` knows already.
         return frame.where("digest IS NOT NULL")
 
-    ends = [F.lit(x) for pair in pairs for x in (pair.replica.store, pair.replica.max_offset)]
+    ends = [F.lit(x) for pair in pairs for x in (pair.replica.store, pair.replica.log.max_offset)]
     replicas = pieces([pair.replica for pair in pairs], (*columns, "store"))
     replicas = replicas.where(F.col("physic_offset") < F.create_map(*ends)[F.col("store")])
     return compare(pieces([pairs[0].master], columns), replicas, pairs)
@@ -196,12 +196,12 @@ def _tail_rows(disk: Disk, pair: Pair) -> list[dict[str, Any]]:
     A last record that was copied only in part does not differ: the log is behind.
     """
     for side, other in ((pair.replica, pair.master), (pair.master, pair.replica)):
-        tail = side.damaged_tail
-        if tail is None or tail.start >= other.max_offset:
+        tail = side.log.damaged_tail
+        if tail is None or tail.physic_offset >= other.log.max_offset:
             continue
         logs = find_log(disk, pair.master.store), find_log(disk, pair.replica.store)
-        end = min(tail.end, other.max_offset)
-        unlike = first_unlike_byte(disk, *logs, tail.start, end)
+        end = min(tail.next_offset, other.log.max_offset)
+        unlike = first_unlike_byte(disk, *logs, tail.physic_offset, end)
         if unlike is not None:
             texts = ["unreadable, then the log ends", "more of the log"]
             ours = texts if side is pair.master else texts[::-1]
@@ -209,7 +209,7 @@ def _tail_rows(disk: Disk, pair: Pair) -> list[dict[str, Any]]:
                 dict.fromkeys(COLUMNS)
                 | {
                     "replica": pair.replica.store,
-                    "physic_offset": tail.start,
+                    "physic_offset": tail.physic_offset,
                     "differs_at": unlike,
                     "on_master": ours[0],
                     "on_replica": ours[1],
@@ -235,11 +235,12 @@ def _summary(
     if pair.first_hole is not None:
         places.append(pair.first_hole)
     first = min(places, default=None)
-    verdict = pair.verdict(first)
+    ours, theirs = pair.master.log, pair.replica.log
+    verdict = verdict_of(ours, theirs, first)
     damage = counts.get(SAME, {}).get("first_damage")
     messages = {status: found["messages"] for status, found in counts.items()}
     is_tail = bool(rows) and rows[-1]["segment"] is None
-    lacks = bool(pair.missing_in_replica) or pair.replica.max_offset > pair.master.max_offset
+    lacks = bool(pair.missing_in_replica) or theirs.max_offset > ours.max_offset
     is_finding = verdict in {DiffVerdict.DIFFERENT, DiffVerdict.DISJOINT} or damage is not None
     return {
         "replica": pair.replica.store,
@@ -251,7 +252,7 @@ def _summary(
         "messages_same": messages.get(SAME, 0),
         "not_in_replica": messages.get(NOT_IN_REPLICA, 0),
         "not_in_master": messages.get(NOT_IN_MASTER, 0),
-        "bytes_behind": pair.master.max_offset - pair.replica.max_offset,
+        "bytes_behind": ours.max_offset - theirs.max_offset,
         "damaged_alike_at": damage,
         "is_finding": is_finding or (strict and lacks),
     }

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import attrs
 
-from hastore.store.tools.log_diff import DiffVerdict, read_side
+from hastore.store.tools.log_diff import read_side
 from hastore.store.tools.log_directory import find_log, read_at
 
 if TYPE_CHECKING:
@@ -37,18 +37,11 @@ class OffsetSpan(NamedTuple):
 
 @attrs.frozen(kw_only=True)
 class Side:
-    """One log."""
+    """One log, and the offsets that its files have, up to its ``max_offset``."""
 
     store: str  # as the user named it
-    min_offset: int
-    max_offset: int  # the end of the last readable record
-    held: tuple[OffsetSpan, ...]  # the offsets that its files have, up to max_offset
-    damaged_tail: OffsetSpan | None  # after max_offset
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it holds no bytes."""
-        return self.min_offset == self.max_offset
+    log: LogSide
+    held: tuple[OffsetSpan, ...]
 
 
 @attrs.frozen(kw_only=True)
@@ -61,8 +54,9 @@ class Pair:
     @property
     def common(self) -> OffsetSpan:
         """The range where both may have bytes; may be empty."""
-        start = max(self.master.min_offset, self.replica.min_offset)
-        return OffsetSpan(start, max(start, min(self.master.max_offset, self.replica.max_offset)))
+        ours, theirs = self.master.log, self.replica.log
+        start = max(ours.min_offset, theirs.min_offset)
+        return OffsetSpan(start, max(start, min(ours.max_offset, theirs.max_offset)))
 
     @property
     def missing_in_replica(self) -> tuple[OffsetSpan, ...]:
@@ -81,31 +75,12 @@ class Pair:
         spans = (*self.missing_in_replica, *self.missing_in_master)
         return min((s.start for s in spans if common.start <= s.start < common.end), default=None)
 
-    def verdict(self, first_difference: int | None) -> DiffVerdict:
-        """Return the verdict by the rules of ``store.tools.log_diff``."""
-        left, right = self.master, self.replica
-        if first_difference is not None:
-            return DiffVerdict.DIFFERENT
-        if left.max_offset == right.max_offset:
-            return DiffVerdict.EQUAL
-        is_apart = left.max_offset <= right.min_offset or right.max_offset <= left.min_offset
-        if is_apart and not left.is_empty and not right.is_empty:
-            return DiffVerdict.DISJOINT
-        return DiffVerdict.PREFIX
-
 
 def inspect_side(disk: Disk, store: str) -> Side:
     """Return what a log holds.  Raises NotAStoreError, DiskError."""
     log = find_log(disk, store)
     side = read_side(disk, log)
-    tail = side.damaged_tail
-    return Side(
-        store=store,
-        min_offset=side.min_offset,
-        max_offset=side.max_offset,
-        held=_held(log, side),
-        damaged_tail=None if tail is None else OffsetSpan(tail.physic_offset, tail.next_offset),
-    )
+    return Side(store=store, log=side, held=_held(log, side))
 
 
 def _held(log: LogDirectory, side: LogSide) -> tuple[OffsetSpan, ...]:

@@ -103,7 +103,7 @@ def diff_logs(
     return DiffReport(
         left=left,
         right=right,
-        verdict=_verdict(left, right, difference),
+        verdict=verdict_of(left, right, difference),
         common_from=common_from,
         common_to=common_to,
         first_difference=difference,
@@ -118,7 +118,8 @@ def diff_logs(
     )
 
 
-def _verdict(left: LogSide, right: LogSide, difference: int | None) -> DiffVerdict:
+def verdict_of(left: LogSide, right: LogSide, difference: int | None) -> DiffVerdict:
+    """Return the verdict on two logs whose bytes first differ at ``difference``, if anywhere."""
     if difference is not None:
         return DiffVerdict.DIFFERENT
     if left.max_offset == right.max_offset:
