@@ -58,8 +58,12 @@ async def test_a_slave_builds_the_same_queues(tmp_path):
             await master.put_batch([Message("batch", bytes(size)) for size in range(9)])
             await eventually(lambda: seen(slave) == seen(master) == 100)
             await eventually(lambda: seen(slave, "batch") == 9)
-            refused = slave.submit(messages(1)[0])
-            assert refused.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+            for refused in (
+                slave.submit(messages(1)[0]),
+                slave.submit_batch(messages(2)),
+                slave.submit_batch([]),
+            ):
+                assert refused.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
     assert queue_files(tmp_path / "m") == queue_files(tmp_path / "s")
 
 

@@ -81,14 +81,17 @@ class Slave(RunningNode):
 
     def submit(self, message: Message) -> GroupCommitRequest:
         """Refuse: only a master takes messages."""
-        request = GroupCommitRequest(message.topic, message.queue_id)
+        return self._refused(message.topic, message.queue_id)
+
+    def submit_batch(self, messages: Sequence[Message]) -> GroupCommitRequest:
+        """Refuse as ``submit`` does, also a batch without messages."""
+        return self.submit(messages[0]) if messages else self._refused("", 0)
+
+    def _refused(self, topic: str, queue_id: int) -> GroupCommitRequest:
+        request = GroupCommitRequest(topic, queue_id)
         reason = f"this node is a slave of {describe(self.config.master)}; send to its master"
         request.decide(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
         return request
-
-    def submit_batch(self, messages: Sequence[Message]) -> GroupCommitRequest:
-        """Refuse as ``submit`` does."""
-        return self.submit(messages[0])
 
     def status(self) -> NodeStatus:
         """Return a snapshot of this slave."""
