@@ -39,8 +39,6 @@ class NodeProcess:
     """A running node."""
 
     name: str
-    arguments: tuple[str, ...]
-    data_dir: Path
     output_path: Path
     process: ChildProcess
     address: tuple[str, int]
@@ -85,8 +83,6 @@ class NodeProcess:
             )
         return cls(
             name=name,
-            arguments=tuple(arguments),
-            data_dir=data_dir,
             output_path=output_path,
             process=process,
             address=_address(info["address"]),
