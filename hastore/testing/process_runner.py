@@ -62,9 +62,12 @@ class ProcessRunner:
             with trio.fail_after(START_WITHIN_S), self._popen.stdout as pipe:
                 async with trio.lowlevel.FdStream(os.dup(pipe.fileno())) as stream:
                     answer = await stream.receive_some(len(READY))
-        except BaseException:
+        except BaseException as error:
             with trio.CancelScope(shield=True):
                 await self.kill()
+            if isinstance(error, trio.TooSlowError):
+                msg = f"it did not start within {START_WITHIN_S:g} s: {self._tail()}"
+                raise NodeDiedError(msg) from None
             raise
         if answer != READY:
             self._is_wanted = False  # the caller gets the error
@@ -116,21 +119,23 @@ class ProcessRunner:
         await self.kill()
 
     async def pause(self) -> None:
-        """Freeze it with SIGSTOP; it has stopped when this returns."""
+        """Freeze it with SIGSTOP; it has stopped when this returns.
+
+        Raises NodeDiedError if it does not run, or goes on for STOP_WITHIN_S.
+        """
         await self._signalled(signal.SIGSTOP, is_stopped=True)
 
     async def resume(self) -> None:
-        """Let it run on with SIGCONT."""
+        """Let it run on with SIGCONT.  Raises NodeDiedError as ``pause`` does."""
         await self._signalled(signal.SIGCONT, is_stopped=False)
 
     async def _signalled(self, number: signal.Signals, *, is_stopped: bool) -> None:
         assert self._popen is not None, "it was never started"
-        if not self.is_running:
-            raise NodeDiedError("it does not run")
         self._popen.send_signal(number)
-        stat = Path(f"/proc/{self._popen.pid}/stat")
         for _ in range(round(STOP_WITHIN_S / _ASK_AGAIN_S)):
-            if (_state(stat) == "T") is is_stopped:
+            if not self.is_running:
+                raise NodeDiedError("it does not run")
+            if (process_state(self._popen.pid) == "T") is is_stopped:
                 return
             await trio.sleep(_ASK_AGAIN_S)
         raise NodeDiedError(f"{number.name} had no effect within {STOP_WITHIN_S:g} s")
@@ -152,9 +157,13 @@ class ProcessRunner:
         return text[-_SHOWN_MAX:].strip() or "it has logged nothing"
 
 
-def _state(stat: Path) -> str:
-    """Return the state letter of /proc/PID/stat, which follows the name's last parenthesis."""
-    return stat.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0]
+def process_state(pid: int) -> str:
+    """Return the state letter of /proc/PID/stat, which follows the name's last parenthesis.
+
+    The process must be an unreaped child of this one, or its directory may be gone.
+    """
+    text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    return text.rpartition(")")[2].split()[0]
 
 
 def _environment() -> dict[str, str]:

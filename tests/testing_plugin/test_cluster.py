@@ -18,6 +18,7 @@ import hastore
 from hastore.errors import ConfigError, UnreachableError
 from hastore.status import BrokerRole, FlushDiskType
 from hastore.status import PutMessageStatus as S
+from hastore.testing import process_runner
 from hastore.testing.cluster import Cluster
 from hastore.testing.free_port import FreePort
 from hastore.testing.loop_thread import LoopClosedError
@@ -200,6 +201,15 @@ def test_invalid_settings_are_refused(hastore_cluster, hastore_processes, tmp_pa
         hastore_processes(slaves=0)
     with pytest.raises(ConfigError, match="PAIR_MASTER"):
         hastore_cluster(role="PAIR_MASTER")
+
+
+def test_a_process_that_does_not_start_in_time_is_an_error_of_the_node(
+    hastore_processes, monkeypatch
+):
+    """The process is ended, and the error shows its output."""
+    monkeypatch.setattr(process_runner, "START_WITHIN_S", 0)
+    with pytest.raises(NodeDiedError, match="it did not start within 0 s: it has logged nothing"):
+        hastore_processes(slaves=0)
 
 
 def test_a_failed_wait_reports_the_last_status(hastore_cluster):

@@ -10,17 +10,18 @@ import contextlib
 import json
 import os
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
 import trio
 
+from hastore.testing.process_runner import process_state
 from hastore_scenarios.story.world import NodeFailed
 from hastore_scenarios.worlds.process.child_process import ChildProcess, hastore_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from hastore_scenarios.worlds.process.faulty_node import NodeFaults
 
@@ -111,21 +112,30 @@ class NodeProcess:
         return await self.process.wait()
 
     async def pause(self) -> None:
-        """Freeze it with SIGSTOP; it has stopped when this returns."""
-        self.process.send_signal(signal.SIGSTOP)
-        await self._wait_for_state(stopped=True)
+        """Freeze it with SIGSTOP; it has stopped when this returns.
+
+        Raises NodeFailed if it has ended, or goes on for STOP_WITHIN_S.
+        """
+        await self._signal(signal.SIGSTOP, is_stopped=True)
 
     async def resume(self) -> None:
-        """Let it run on with SIGCONT."""
-        self.process.send_signal(signal.SIGCONT)
-        await self._wait_for_state(stopped=False)
+        """Let it run on with SIGCONT.  Raises NodeFailed as ``pause`` does."""
+        await self._signal(signal.SIGCONT, is_stopped=False)
 
-    async def _wait_for_state(self, *, stopped: bool) -> None:
-        with trio.fail_after(STOP_WITHIN_S):
-            pause_s = _ASK_AGAIN_S[0]
-            while (_process_state(self.process.pid) == "T") is not stopped:
+    async def _signal(self, number: signal.Signals, *, is_stopped: bool) -> None:
+        self.process.send_signal(number)
+        pause_s = _ASK_AGAIN_S[0]
+        with trio.move_on_after(STOP_WITHIN_S):
+            while self.is_running:
+                if (process_state(self.process.pid) == "T") is is_stopped:
+                    return
                 await trio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _ASK_AGAIN_S[1])
+        if self.is_running:
+            why = f"{number.name} had no effect on {self.name} within {STOP_WITHIN_S:g} s"
+        else:
+            why = f"{self.name} has ended with {self.process.returncode}: no use for {number.name}"
+        raise NodeFailed(why, output=tail(self.output_path))
 
 
 def tail(path: Path, start: int = 0) -> str:
@@ -153,9 +163,3 @@ async def _read_node_json(process: ChildProcess, path: Path) -> dict[str, Any] |
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     return host.strip("[]"), int(port)
-
-
-def _process_state(pid: int) -> str:
-    """Return the state letter of /proc/PID/stat, which follows the name's last parenthesis."""
-    text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    return text.rpartition(")")[2].split()[0]
