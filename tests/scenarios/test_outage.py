@@ -118,7 +118,7 @@ def test_a_lasting_fault_may_take_effect_later() -> None:
     story.put(S.PUT_OK)
     story.at(3.0)
     story.put(S.FLUSH_SLAVE_TIMEOUT, took_s=1.0)
-    story.event(EventKind.DISK, "b", text="disk of b: well again", fault="heal")
+    story.event(EventKind.DISK, "b", text="disk of b: healed", fault="heal")
     story.put(S.PUT_OK, took_s=0.5)
     story.put(S.FLUSH_SLAVE_TIMEOUT, took_s=1.0)
     story.end()

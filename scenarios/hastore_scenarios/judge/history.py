@@ -57,6 +57,10 @@ class EventKind(enum.Enum):
     END = "end"  # the story is over: faults have ended, slaves have caught up; nodes stop next
 
 
+# The ``fault`` of a DISK event: that ends a disk's faults, and those that last until then.
+DISK_HEALED: Final = "heal"
+LASTING_DISK_FAULTS: Final = frozenset({"full", "slow", "fail-sync"})
+
 # Statuses after which the message is certainly in no log.  UNKNOWN_ERROR is not among them: after a
 # failed fsync, the message may or may not be there.
 NEVER_STORED: Final = frozenset(

@@ -25,14 +25,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import attrs
 
 from hastore.status import PutMessageStatus
-from hastore_scenarios.judge.history import EventKind
+from hastore_scenarios.judge.history import DISK_HEALED, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hastore_scenarios.judge.history import Event, History, Operation
 
-DISK_HEALED: Final = "heal"  # the ``fault`` of an event that ends a disk's faults
 _TAKES_NODE: Final = frozenset({EventKind.STOP, EventKind.KILL, EventKind.PAUSE, EventKind.EXIT})
 
 # The part whose state an event changes, for worse or for better.

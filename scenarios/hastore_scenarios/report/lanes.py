@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from hastore_scenarios.judge.history import EventKind
+from hastore_scenarios.judge.history import LASTING_DISK_FAULTS, EventKind
 from hastore_scenarios.judge.outage import is_fault
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ MASTER, SLAVE, DOWN, FROZEN, CUT, OPEN, SICK = (
     "sick",
 )
 _ENDS: Final = frozenset({EventKind.STOP, EventKind.KILL, EventKind.EXIT})
-_LASTING: Final = frozenset({"full", "slow", "fail-sync"})  # disk faults that last until healed
 _STARTS: Final = frozenset({EventKind.START_MASTER, EventKind.START_SLAVE})
 
 
@@ -142,7 +141,7 @@ def _disk_spans(events: list[Event], end_s: float) -> list[LaneSpan]:
         fault = str(event.details.get("fault"))
         if begun is not None:
             spans.append(_over(begun, event.time_s, SICK, _disk_label(begun)))
-        begun = event if fault in _LASTING else None
+        begun = event if fault in LASTING_DISK_FAULTS else None
         if begun is None and is_fault(event):  # a fault of a stopped node's disk
             spans.append(_over(event, event.time_s, SICK, fault))
     return spans if begun is None else [*spans, _over(begun, end_s, SICK, _disk_label(begun))]

@@ -7,7 +7,7 @@ it began.  Each world decides how a node is run and what the network between two
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import trio
 
@@ -15,7 +15,7 @@ from hastore.broker.observe.node_status import NodeStatus
 from hastore.client.admin import AdminClient
 from hastore.errors import HastoreError
 from hastore.status import BrokerRole, FlushDiskType, SlaveStart
-from hastore_scenarios.judge.history import EventKind, History
+from hastore_scenarios.judge.history import DISK_HEALED, LASTING_DISK_FAULTS, EventKind, History
 from hastore_scenarios.story.world import LinkMode, NodeFailed, ScenarioFailed
 from hastore_scenarios.worlds.node_config import expect_kind, with_defaults
 from hastore_scenarios.worlds.staged_node import StagedNode
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from hastore_scenarios.story.world import DiskFaults, Link, Node
 
 N = TypeVar("N", bound=StagedNode)
-
-HEALED: Final = "heal"
-LASTING: Final = frozenset({"full", "slow", "fail-sync"})
 
 
 class StagedCluster(abc.ABC, Generic[N]):
@@ -294,9 +291,9 @@ class StagedCluster(abc.ABC, Generic[N]):
     def _disk_changed(self, node: N, fault: str, text: str, **details: Any) -> None:
         """Record a disk fault, or its end."""
         self._disturb(node)
-        if fault in LASTING:
+        if fault in LASTING_DISK_FAULTS:
             node.disk_fault = fault
-        elif fault == HEALED:
+        elif fault == DISK_HEALED:
             node.disk_fault = None
         self.history.event(
             EventKind.DISK, node.name, f"disk of {node.name}: {text}", fault=fault, **details

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, final
 import attrs
 import trio
 
-from hastore_scenarios.worlds.cluster import HEALED
+from hastore_scenarios.judge.history import DISK_HEALED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +51,7 @@ class ProcessDisk:
         """End all faults."""
         if self.node.faults is not None:
             self.node.faults.heal()
-        self.on_change(HEALED, "well again")
+        self.on_change(DISK_HEALED, "healed")
 
     @property
     def _faults(self) -> NodeFaults:

@@ -8,7 +8,7 @@ import attrs
 import trio
 
 from hastore.sim.disk import SimDisk
-from hastore_scenarios.worlds.cluster import HEALED
+from hastore_scenarios.judge.history import DISK_HEALED
 from hastore_scenarios.worlds.sim.node import DATA_DIR
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class SimDiskFaults:
         disk = self.node.live_disk
         disk.is_full, disk.sync_failures = False, 0
         self._slow(0.0)
-        self.on_change(HEALED, "well again")
+        self.on_change(DISK_HEALED, "healed")
 
     def _slow(self, extra_s: float) -> None:
         self.node.slow_s = extra_s
