@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import enum
 import json
+from collections import Counter
 from typing import IO, TYPE_CHECKING, Any, Final, final
 
 import attrs
@@ -244,14 +245,16 @@ class History:
     @property
     def put_counts(self) -> dict[str, int]:
         """Operations by status (or NO_ANSWER, NOT_SENT), most frequent first."""
-        counts: dict[str, int] = {}
-        for operation in self.operations:
-            counts[operation.label] = counts.get(operation.label, 0) + 1
-        return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+        return count_labels(operation.label for operation in self.operations)
 
     def _write(self, line: dict[str, Any]) -> None:
         assert self.sink is not None
         self.sink.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+
+def count_labels(labels: Iterable[str]) -> dict[str, int]:
+    """Return how often each label occurs, the most frequent first."""
+    return dict(sorted(Counter(labels).items(), key=lambda item: (-item[1], item[0])))
 
 
 def invoke_line(operation: Operation) -> dict[str, Any]:

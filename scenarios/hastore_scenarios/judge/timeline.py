@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
-from hastore_scenarios.judge.history import History
+from hastore_scenarios.judge.history import History, count_labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -126,12 +126,8 @@ def _entries_of_node(operations: list[Operation]) -> list[TimelineEntry]:
         runs[-1].append(operation)
     if len(runs) <= _RUNS_MAX:
         return [_entry(run, _kind_of(run[0])) for run in runs]
-    counts: dict[str, int] = {}
-    for operation in operations:
-        kind = _kind_of(operation)
-        counts[kind] = counts.get(kind, 0) + 1
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return [_entry(operations, ", ".join(f"{count} {kind}" for kind, count in ordered))]
+    counts = count_labels(map(_kind_of, operations))
+    return [_entry(operations, ", ".join(f"{count} {kind}" for kind, count in counts.items()))]
 
 
 def _kind_of(operation: Operation) -> str:

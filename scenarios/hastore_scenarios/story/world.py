@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus, SlaveStart
+from hastore_scenarios.judge.history import count_labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -139,11 +140,8 @@ class Tally:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of operations by status (or NO_ANSWER, NOT_SENT)."""
-        counts: dict[str, int] = {}
-        for operation in self.operations:
-            counts[operation.label] = counts.get(operation.label, 0) + 1
-        return counts
+        """Operations by status (or NO_ANSWER, NOT_SENT), most frequent first."""
+        return count_labels(operation.label for operation in self.operations)
 
     def all_are(self, status: PutMessageStatus) -> bool:
         """Whether there is at least one, and all were answered with ``status``."""
@@ -151,8 +149,7 @@ class Tally:
 
     def __str__(self) -> str:
         """``95 PUT_OK, 5 FLUSH_SLAVE_TIMEOUT``."""
-        ordered = sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))
-        return ", ".join(f"{count} {label}" for label, count in ordered) or "nothing"
+        return ", ".join(f"{count} {label}" for label, count in self.counts.items()) or "nothing"
 
 
 class World(Protocol):
