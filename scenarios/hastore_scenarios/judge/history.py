@@ -120,6 +120,12 @@ class Operation:
             return self.status.value
         return "NO_ANSWER" if self.outcome is not Outcome.FAIL else "NOT_SENT"
 
+    @property
+    def ended_s(self) -> float:
+        """``completed_s`` of a put that has ended."""
+        assert self.completed_s is not None
+        return self.completed_s
+
 
 @attrs.frozen(kw_only=True)
 class Event:

@@ -20,6 +20,7 @@ names it).
 from __future__ import annotations
 
 from bisect import bisect_right
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import attrs
@@ -98,17 +99,18 @@ def find_outages(history: History) -> tuple[Outage, ...]:
     story = _story(history)
     asked = [operation for operation in history.operations if operation.wait]
     ended = sorted(
-        (operation for operation in asked if operation.completed_s is not None), key=_end_of
+        (operation for operation in asked if operation.completed_s is not None),
+        key=attrgetter("ended_s"),
     )
     found = [*_lost_masters(story, asked, ended), *_weaker_answers(story, ended)]
     found.sort(key=lambda outage: outage.begin_s)
-    failed_s = [_end_of(put) for put in ended if not _is_ok(put)]
+    failed_s = [put.ended_s for put in ended if not _is_ok(put)]
     outages: list[Outage] = []
     for begin_s, fault, good in found:
         last = outages[-1] if outages else None
         if last is not None and (last.ok_s is None or begin_s < last.ok_s):
             continue  # it is a part of the last outage
-        until_s = float("inf") if good is None else _end_of(good)
+        until_s = float("inf") if good is None else good.ended_s
         outages.append(
             Outage(
                 begin_s=begin_s,
@@ -151,7 +153,7 @@ def _lost_masters(
                     put
                     for put in ended
                     if _is_ok(put)
-                    and _end_of(put) > event.done_s
+                    and put.ended_s > event.done_s
                     and (is_frozen or put.invoked_s >= event.time_s)
                 ),
                 None,
@@ -193,7 +195,7 @@ def _weaker_answers(story: list[Event], ended: list[Operation]) -> list[_Found]:
             last_ok_s = max(last_ok_s, put.invoked_s)
             is_down = False
         elif not is_down:
-            since = [event for event in faults if last_ok_s < event.time_s <= _end_of(put)]
+            since = [event for event in faults if last_ok_s < event.time_s <= put.ended_s]
             before = [event for event in since if event.time_s <= put.invoked_s]
             lasting = _lasting(story, put.invoked_s)
             if since or lasting is not None:
@@ -229,8 +231,3 @@ def _is_open(operation: Operation, time_s: float) -> bool:
 
 def _is_ok(operation: Operation) -> bool:
     return operation.status is PutMessageStatus.PUT_OK
-
-
-def _end_of(operation: Operation) -> float:
-    assert operation.completed_s is not None
-    return operation.completed_s

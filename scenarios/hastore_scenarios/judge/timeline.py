@@ -16,6 +16,7 @@ Invariant: every put that ended is in exactly one line; the times of the lines n
 from __future__ import annotations
 
 from collections import deque
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
@@ -72,9 +73,9 @@ class Timeline:
         """Return the timeline of a whole history."""
         timeline = cls()
         so_far = History(now_s=history.now_s, wall_ms=history.wall_ms)
-        puts = deque(sorted(_ended(history.operations), key=_end_of))
+        puts = deque(_ended(history.operations))
         for event in sorted(history.events, key=lambda each: each.done_s):
-            while puts and _end_of(puts[0]) <= event.done_s:
+            while puts and puts[0].ended_s <= event.done_s:
                 so_far.operations.append(puts.popleft())
             timeline.take(so_far, event)
         so_far.operations += puts
@@ -91,7 +92,7 @@ class Timeline:
         known = [*self._open, *history.operations[self._seen :]]
         self._seen = len(history.operations)
         self._open = [operation for operation in known if operation.completed_s is None]
-        for entry in _put_entries(sorted(_ended(known), key=_end_of)):
+        for entry in _put_entries(_ended(known)):
             self._add(entry)
 
     def _add(self, entry: TimelineEntry) -> None:
@@ -101,12 +102,9 @@ class Timeline:
 
 
 def _ended(operations: Iterable[Operation]) -> list[Operation]:
-    return [operation for operation in operations if operation.completed_s is not None]
-
-
-def _end_of(operation: Operation) -> float:
-    assert operation.completed_s is not None
-    return operation.completed_s
+    """Return the puts that have ended, in the order of their ends."""
+    ended = (operation for operation in operations if operation.completed_s is not None)
+    return sorted(ended, key=attrgetter("ended_s"))
 
 
 def _put_entries(operations: list[Operation]) -> list[TimelineEntry]:
@@ -136,7 +134,7 @@ def _kind_of(operation: Operation) -> str:
 
 def _entry(operations: list[Operation], what: str) -> TimelineEntry:
     first = min(operation.invoked_s for operation in operations)
-    last = _end_of(operations[-1])
+    last = operations[-1].ended_s
     many = f"{len(operations)} puts" if len(operations) > 1 else "put"
     text = f"{many}: {what}" if "," in what else f"{many} {what}"
     node = operations[0].node
