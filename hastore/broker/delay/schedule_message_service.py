@@ -73,7 +73,7 @@ _OFFSET_TABLE: Final = "offsetTable"
 _HOUR_MS: Final = 3_600_000
 
 # Another attempt would end the same way.
-_NEVER_STORED: Final = frozenset(
+_NEVER_ACCEPTED: Final = frozenset(
     {PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED}
 )
 
@@ -314,7 +314,7 @@ class ScheduleMessageService:
                 assert request.append_result is not None
                 return request.append_result.next_offset
             reason = f"{status.value}: {request.reason}"
-            if status in _NEVER_STORED:
+            if status in _NEVER_ACCEPTED:
                 self._drop(cursor, scheduled.physic_offset, reason)
                 return 0
             self._record_fault(cursor, reason)
