@@ -16,9 +16,8 @@ from hastore.message import Message
 from hastore.sim.cluster import CLIENT_PORT, MASTER
 from hastore.sim.host import SimOffload, sim_env
 from hastore.sim.producers import QUEUES, TOPIC
-from hastore.sim.put import Put, PutOutcome
+from hastore.sim.put import Put, PutOutcome, outcome_of
 from hastore.sim.sockets import HOST
-from hastore.status import PutMessageStatus
 
 if TYPE_CHECKING:
     from random import Random
@@ -81,13 +80,9 @@ class ClientProducer:
         put.status = result.status
         text = f"put {put.number} {result.status.value} {result.physic_offset}, over the network"
         self.oracle.cluster.trace.add("producer", text, is_detail=True)
-        if result.status is PutMessageStatus.PUT_OK:
+        put.outcome = outcome_of(result.status)
+        if put.outcome is PutOutcome.OK:
             assert result.physic_offset is not None
-            put.outcome = PutOutcome.OK
             put.physic_offset = result.physic_offset
             put.next_offset = put.physic_offset + size + _RECORD_OVERHEAD_MAX
             self.oracle.acknowledged += 1
-        elif result.status.stored or result.status is PutMessageStatus.UNKNOWN_ERROR:
-            put.outcome = PutOutcome.UNKNOWN
-        else:
-            put.outcome = PutOutcome.FAILED

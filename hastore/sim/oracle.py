@@ -24,10 +24,10 @@ from hastore.sim.cluster import DATA_DIR
 from hastore.sim.excuses import Losses, may_end
 from hastore.sim.link_oracle import LinkOracle
 from hastore.sim.log_bytes import INTACT, first_damage, log_range
-from hastore.sim.put import Put, PutOutcome
+from hastore.sim.put import Put, PutOutcome, outcome_of
 from hastore.sim.read_oracle import ReadOracle
 from hastore.sim.violation import ViolationError
-from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
+from hastore.status import BrokerRole, FlushDiskType
 from hastore.store.record.record_check import RecordKind
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_walker import LogWalker
@@ -76,14 +76,10 @@ class Oracle:
         if result.physic_offset is not None and result.next_offset is not None:
             put.physic_offset, put.next_offset = result.physic_offset, result.next_offset
         self.answers.answered(put)
-        if result.status is PutMessageStatus.PUT_OK:
-            put.outcome = PutOutcome.OK
+        put.outcome = outcome_of(result.status)
+        if put.outcome is PutOutcome.OK:
             self.acknowledged += 1
             self._check_promise(put)
-        elif result.status.stored or result.status is PutMessageStatus.UNKNOWN_ERROR:
-            put.outcome = PutOutcome.UNKNOWN
-        else:
-            put.outcome = PutOutcome.FAILED
 
     def _check_promise(self, put: Put) -> None:
         config = self.cluster.config

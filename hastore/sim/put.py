@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, final
 
 import attrs
 
+from hastore.status import PutMessageStatus
+
 if TYPE_CHECKING:
     from hastore.sim.cluster import Boot
-    from hastore.status import PutMessageStatus
 
 
 class PutOutcome(enum.Enum):
@@ -18,6 +19,15 @@ class PutOutcome(enum.Enum):
     OK = "ok"
     FAILED = "failed"  # never in the log
     UNKNOWN = "unknown"  # may be in the log, once
+
+
+def outcome_of(status: PutMessageStatus) -> PutOutcome:
+    """Return what a producer knows after the answer ``status``."""
+    if status is PutMessageStatus.PUT_OK:
+        return PutOutcome.OK
+    if status.stored or status is PutMessageStatus.UNKNOWN_ERROR:
+        return PutOutcome.UNKNOWN
+    return PutOutcome.FAILED
 
 
 @final
