@@ -176,7 +176,6 @@ def _put_units(
 
     The others can then be appended all at once.
     """
-    last_offset, last_size, _ = UNIT.unpack_from(data, len(data) - UNIT.size)
     for position in range(0, len(data), UNIT.size):
         physic_offset, size, tags_code = UNIT.unpack_from(data, position)
         store.put(topic, queue_id, queue_offset, physic_offset, size, tags_code)
@@ -189,9 +188,7 @@ def _put_units(
         ):
             rest = data[position + UNIT.size :]
             if rest:
-                queue.tail += rest
-                queue.next_offset += len(rest) // UNIT.size
-                queue.max_physic_offset = last_offset + last_size
+                queue.append_units(rest)
             return
 
 

@@ -116,6 +116,14 @@ class ConsumeQueue:
         self.tail += BLANK * (queue_offset - self.next_offset)
         self.next_offset = queue_offset
 
+    def append_units(self, data: bytes) -> None:
+        """Append units from ``next_offset`` on; their records follow those of the queue."""
+        physic_offset, size, _ = UNIT.unpack_from(data, len(data) - UNIT_SIZE)
+        assert physic_offset >= self.max_physic_offset
+        self.tail += data
+        self.next_offset += len(data) // UNIT_SIZE
+        self.max_physic_offset = physic_offset + size
+
     def repair(self, queue_offset: int, unit: bytes) -> bool | None:
         """Replace a blank or torn unit of the same record; true if it has to be written.
 
