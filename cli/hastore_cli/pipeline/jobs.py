@@ -10,9 +10,9 @@ from hastore_cli.app.command import ExampleCommand
 from hastore_cli.pipeline.run import (
     needs_extra,
     refuse_no_store,
-    run_job,
     session_options,
     spark_options,
+    stores_argument,
 )
 from hastore_cli.settings.config_file import config_option, read_store_config
 from hastore_cli.settings.param_types import complete_directory, complete_file
@@ -20,6 +20,7 @@ from hastore_cli.settings.param_types import complete_directory, complete_file
 if TYPE_CHECKING:
     from hastore.pipeline.job import JobResult
     from hastore.pipeline.spark.session import SparkSession
+    from hastore_cli.pipeline.run import RunJob
 
 
 @click.command(
@@ -32,9 +33,7 @@ if TYPE_CHECKING:
     epilog="DIR is a store's directory, or a glob of them. Exit code: 0 intact, 4 damaged; warnings"
     " alone are 0.",
 )
-@click.argument(
-    "dirs", nargs=-1, required=True, metavar="DIR...", shell_complete=complete_directory
-)
+@stores_argument
 @click.option("--log-only", is_flag=True, help="Leave consume queues and index out.")
 @config_option
 @spark_options
@@ -43,10 +42,8 @@ def verify(
     dirs: tuple[str, ...],
     log_only: bool,
     config_flag: str | None,
-    master: str | None,
-    conf: dict[str, str],
-    output: str,
     out: str | None,
+    run_job: RunJob,
 ) -> None:
     """Check logs, and their consume queues and index, record by record.
 
@@ -60,7 +57,7 @@ def verify(
 
         return run(spark, dirs, log_only=log_only, config=config, out=out)
 
-    run_job(call, master=master, conf=conf, output=output)
+    run_job(call)
 
 
 @click.command(
@@ -84,10 +81,8 @@ def audit(
     master_store: str,
     replicas: tuple[str, ...],
     strict: bool,
-    master: str | None,
-    conf: dict[str, str],
-    output: str,
     out: str | None,
+    run_job: RunJob,
 ) -> None:
     """Compare logs record by record, and list every difference.
 
@@ -100,7 +95,7 @@ def audit(
 
         return run_audit(spark, master_store, replicas, strict=strict, out=out)
 
-    run_job(call, master=master, conf=conf, output=output)
+    run_job(call)
 
 
 @click.command(
@@ -129,10 +124,8 @@ def rpo(
     history: str,
     survivors: tuple[str, ...],
     strict: bool,
-    master: str | None,
-    conf: dict[str, str],
-    output: str,
     out: str | None,
+    run_job: RunJob,
 ) -> None:
     """Compare every put of a history with the surviving logs.
 
@@ -148,7 +141,7 @@ def rpo(
 
         return run_rpo(spark, history, survivors, strict=strict, out=out)
 
-    run_job(call, master=master, conf=conf, output=output)
+    run_job(call)
 
 
 @click.command(
@@ -176,9 +169,7 @@ def rebuild(
     out: str | None,
     force: bool,
     config_flag: str | None,
-    master: str | None,
-    conf: dict[str, str],
-    output: str,
+    run_job: RunJob,
 ) -> None:
     """Build consume queues and index again from the log; no node may run on the directory.
 
@@ -208,7 +199,7 @@ def rebuild(
             force=force,
         )
 
-    run_job(call, master=master, conf=conf, output=output)
+    run_job(call)
 
 
 _BY = ("topic", "tag", "minute", "queue", "key", "duplicate", "gap")
@@ -225,9 +216,7 @@ _BY = ("topic", "tag", "minute", "queue", "key", "duplicate", "gap")
     epilog="DIR is a store's directory, or a glob of them; give only one of a master and its"
     " slaves. Damage is counted but is not an error: verify names it.",
 )
-@click.argument(
-    "dirs", nargs=-1, required=True, metavar="DIR...", shell_complete=complete_directory
-)
+@stores_argument
 @click.option(
     "--by",
     type=click.Choice(_BY),
@@ -259,10 +248,8 @@ def report(
     history: tuple[str, ...],
     metrics: tuple[str, ...],
     html: str | None,
-    master: str | None,
-    conf: dict[str, str],
-    output: str,
     out: str | None,
+    run_job: RunJob,
 ) -> None:
     """Summarise logs: traffic, sizes, lags, hot keys, duplicates."""
     refuse_no_store(dirs)
@@ -275,4 +262,4 @@ def report(
 
         return run(spark, dirs, by=by, history=history, metrics=metrics, html=html, out=out)
 
-    run_job(call, master=master, conf=conf, output=output)
+    run_job(call)

@@ -1,20 +1,21 @@
 """Runs one job of the pipeline: its options, the session, progress, the result, the exit code.
 
-A job's command looks so; its imports are in ``call``, so that --help works without Spark.
+A job's command looks like this; its imports are in ``call``, so that --help works without Spark::
 
-@click.command(cls=ExampleCommand, examples=…)
-@click.argument("dir", …)
-@spark_options
-def verify(*, dir, master, conf, output, out):
-    def call(spark):
-        from hastore.pipeline.verify.job import verify
-        return verify(spark, dir, out=out)
-    run_job(call, master=master, conf=conf, output=output)
+    @click.command(cls=ExampleCommand, examples=…)
+    @click.argument("dir", …)
+    @spark_options
+    def verify(*, dir, out, run_job):
+        def call(spark):
+            from hastore.pipeline.verify.job import verify
+            return verify(spark, dir, out=out)
+        run_job(call)
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import signal
@@ -28,6 +29,7 @@ from click.exceptions import Exit
 from hastore_cli.app.command import output_option
 from hastore_cli.app.terminal import make_console, say, tell
 from hastore_cli.log.options import quiet_logging
+from hastore_cli.settings.param_types import complete_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,11 +39,13 @@ if TYPE_CHECKING:
     from hastore.pipeline.job import JobResult
     from hastore.pipeline.spark.session import SparkSession
 
+    # Runs a job in the session of a command's options, and prints its result; see ``_run_job``.
+    RunJob = Callable[[Callable[[SparkSession], JobResult]], None]
+
 SCHEMA: Final = "hastore.pipeline/1"
 EXIT_FOUND: Final = 4
 _EXTRA: Final = frozenset({"matplotlib", "numpy", "py4j", "pyarrow", "pyspark"})
 _PROGRESS_INTERVAL_S: Final = 0.25
-_PY_FILES: Final = "hastore.pipeline.py_files"  # in the context's meta
 
 
 def _parse_conf(
@@ -56,11 +60,18 @@ def _parse_conf(
     return pairs
 
 
-def _record_py_files(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> None:
+def _check_py_files(
+    _ctx: click.Context, param: click.Parameter, names: tuple[str, ...]
+) -> tuple[str, ...]:
     for name in names:
         if "," in name:  # Spark separates files by commas
             raise click.BadParameter(f"{name!r} has a comma", param=param)
-    ctx.meta[_PY_FILES] = ",".join(names)
+    return names
+
+
+stores_argument: Final = click.argument(
+    "dirs", nargs=-1, required=True, metavar="DIR...", shell_complete=complete_directory
+)
 
 
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,7 +83,23 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``master``, ``conf`` and ``output``."""
+    """Add the options of a session; the command gets ``run_job``, which runs a job in it."""
+
+    @functools.wraps(command)
+    def with_session(
+        *,
+        master: str | None,
+        conf: dict[str, str],
+        py_files: tuple[str, ...],
+        output: str,
+        **chosen: Any,
+    ) -> None:
+        if py_files:
+            conf = {"spark.submit.pyFiles": ",".join(py_files)} | conf
+        run_job = functools.partial(_run_job, master=master, conf=conf, output=output)
+        command(**chosen, run_job=run_job)
+
+    with_options: Callable[..., Any] = with_session
     for option in reversed(
         (
             output_option(),
@@ -93,14 +120,13 @@ def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 multiple=True,
                 type=click.Path(exists=True, dir_okay=False),
                 metavar="FILE",
-                expose_value=False,
-                callback=_record_py_files,
+                callback=_check_py_files,
                 help="Python code for executors, from `hastore pipeline package`.",
             ),
         )
     ):
-        command = option(command)
-    return command
+        with_options = option(with_options)
+    return with_options
 
 
 @contextlib.contextmanager
@@ -132,7 +158,7 @@ def refuse_no_store(stores: Iterable[str]) -> None:
         find_log(disk, name)
 
 
-def run_job(
+def _run_job(
     call: Callable[[SparkSession], JobResult],
     *,
     master: str | None,
@@ -143,10 +169,6 @@ def run_job(
 
     Raises HastoreError, also for errors of Spark and of its tasks.
     """
-    context = click.get_current_context(silent=True)
-    py_files = context.meta.get(_PY_FILES) if context is not None else None
-    if py_files:
-        conf = {"spark.submit.pyFiles": py_files} | conf
     with running_spark(master, conf) as spark:
         result = call(spark)
     print_result(result, output)

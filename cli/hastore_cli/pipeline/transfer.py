@@ -18,8 +18,8 @@ from hastore_cli.pipeline.run import (
     needs_extra,
     print_result,
     refuse_no_store,
-    run_job,
     session_options,
+    stores_argument,
 )
 from hastore_cli.settings.config_file import config_option, read_store_config
 from hastore_cli.settings.param_types import WholeNumber, complete_directory
@@ -27,8 +27,15 @@ from hastore_cli.settings.param_types import WholeNumber, complete_directory
 if TYPE_CHECKING:
     from hastore.pipeline.job import JobResult
     from hastore.pipeline.spark.session import SparkSession
+    from hastore_cli.pipeline.run import RunJob
 
 _HOUR_MS: Final = 3_600_000
+
+
+def _parse_segments(
+    _ctx: click.Context, _param: click.Parameter, text: str | None
+) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",")]
 
 
 @click.command(
@@ -49,6 +56,7 @@ _HOUR_MS: Final = 3_600_000
 @click.option(
     "--segments",
     metavar="NAME,…|all",
+    callback=_parse_segments,
     help="Names of log files, or their first offsets. `all` includes the last file, which still"
     " grows. [default: all but the last]",
 )
@@ -62,13 +70,11 @@ def archive(
     *,
     dir: str,  # noqa: A002 - the argument's name in --help
     out: str,
-    segments: str | None,
+    segments: list[str] | None,
     before: int | None,
     expired: bool,
     config_flag: str | None,
-    master: str | None,
-    conf: dict[str, str],
-    output: str,
+    run_job: RunJob,
 ) -> None:
     """Archive segments as Parquet, by topic and date; restore makes the same files of them.
 
@@ -78,7 +84,6 @@ def archive(
     from hastore.store.tools.log_directory import find_log
 
     find_log(real_env().disk, dir)  # before Spark is started
-    names = None if segments is None else [part.strip() for part in segments.split(",")]
     expired_before_ms = None
     if expired:
         reserved_ms = read_store_config(dir, config_flag).file_reserved_time_h * _HOUR_MS
@@ -91,12 +96,12 @@ def archive(
             spark,
             dir,
             out=out,
-            segments=names,
+            segments=segments,
             before_ms=before,
             expired_before_ms=expired_before_ms,
         )
 
-    run_job(call, master=master, conf=conf, output=output)
+    run_job(call)
 
 
 @click.command(
@@ -115,6 +120,7 @@ def archive(
 @click.option(
     "--segments",
     metavar="NAME,…",
+    callback=_parse_segments,
     help="Names of log files, or their first offsets. [default: all]",
 )
 @session_options
@@ -122,10 +128,8 @@ def restore(
     *,
     archive: str,
     out: str,
-    segments: str | None,
-    master: str | None,
-    conf: dict[str, str],
-    output: str,
+    segments: list[str] | None,
+    run_job: RunJob,
 ) -> None:
     """Restore segments of an archive as files of a log, byte for byte, in DIR/commitlog."""
     from hastore.env.real import real_env
@@ -133,14 +137,13 @@ def restore(
     with needs_extra():
         from hastore.pipeline.archive.restore import open_manifest
     open_manifest(real_env().disk, archive)  # before Spark is started
-    names = None if segments is None else [part.strip() for part in segments.split(",")]
 
     def call(spark: SparkSession) -> JobResult:
         from hastore.pipeline.archive.restore_job import restore as run
 
-        return run(spark, archive, out=out, segments=names)
+        return run(spark, archive, out=out, segments=segments)
 
-    run_job(call, master=master, conf=conf, output=output)
+    run_job(call)
 
 
 @click.command(
@@ -152,9 +155,7 @@ def restore(
     ),
     epilog=f"DIR is a store's directory, or a glob of them. {TIME_HELP}",
 )
-@click.argument(
-    "dirs", nargs=-1, required=True, metavar="DIR...", shell_complete=complete_directory
-)
+@stores_argument
 @click.option(
     "--to",
     required=True,
@@ -188,9 +189,7 @@ def export(
     end: int | None,
     from_offset: int | None,
     to_offset: int | None,
-    master: str | None,
-    conf: dict[str, str],
-    output: str,
+    run_job: RunJob,
 ) -> None:
     """Write messages as JSON lines, CSV or Parquet."""
     limits = {
@@ -212,7 +211,7 @@ def export(
 
         return run(spark, dirs, to, file_format=file_format, tag=tag, **limits)
 
-    run_job(call, master=master, conf=conf, output=output)
+    run_job(call)
 
 
 @click.command(
