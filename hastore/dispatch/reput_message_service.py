@@ -6,8 +6,6 @@
              committed_offset  reput_offset      confirm offset    max offset
          readable ◄─┘  dispatched ◄─┘ ···· next ·····► ┘
 
-On a master the records come from the feed, as they were encoded; what the feed lacks (after a
-start, or after a long wait for a slave) and everything on a slave is read from the log and decoded.
 A pass begins a millisecond after the wake-up and takes all that has gathered: one pass costs as
 much as a dozen messages.  It goes in steps of a few records, between which other tasks run, such as
 acknowledgements to producers; the commit that makes a pass readable goes in steps too.
@@ -29,6 +27,7 @@ import trio
 
 from hastore.concurrency.message_rate import MessageRate
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.dispatch.record_scan import scan_records
 from hastore.errors import DiskError, FlushFailedError
 from hastore.store.log.cold_read import is_cold
 from hastore.store.record.layout import (
@@ -44,7 +43,6 @@ from hastore.trace import logger
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hastore.dispatch.dispatch_feed import DispatchFeed, DispatchRequest
     from hastore.dispatch.record_dispatcher import RecordDispatcher
     from hastore.env.interface import Env
     from hastore.store.commit_log import CommitLog
@@ -52,7 +50,7 @@ if TYPE_CHECKING:
 
 GATHER_S: Final = 0.001
 RETRY_S: Final = 1.0  # after a failed write of consume queues or index
-_RECORDS_A_STEP: Final = 16  # some 100 µs, then other tasks run
+RECORDS_A_STEP: Final = 32  # some 100 µs in Python, then other tasks run
 _STEP_SHIFT: Final = 12  # far behind, one record for each 4 KiB: else 64 producers outrun dispatch
 _RECORDS_A_PASS: Final = 1_000
 _CHUNK_SIZE: Final = 256 * 1024
@@ -70,7 +68,6 @@ class ReputMessageService:
     dispatcher: RecordDispatcher
     confirm_offset: Callable[[], int]
     reput_offset: int
-    feed: DispatchFeed | None = None  # a master's
     # Where the last message begins that was read from the log, or a later known one.
     last_message_offset: int | None = attrs.field(default=None, kw_only=True)
     # A slave's: called with the offset of a bad record and the reason.  It detects and logs log
@@ -145,11 +142,8 @@ class ReputMessageService:
         count = 0
         while self.reput_offset < limit and count < _RECORDS_A_PASS:
             start = self.reput_offset
-            count_max = min(max((limit - start) >> _STEP_SHIFT, _RECORDS_A_STEP), _RECORDS_A_PASS)
-            if self.feed is not None and self.feed.covers(start):
-                count += self._step_from_feed(self.feed, limit, count_max)
-            else:
-                count += await self._step_from_log(limit, count_max)
+            count_max = min(max((limit - start) >> _STEP_SHIFT, RECORDS_A_STEP), _RECORDS_A_PASS)
+            count += await self._step(limit, count_max)
             if self.reput_offset == start:
                 break  # the next record is incomplete
             self._is_commit_due = True  # if this pass is cancelled, the next one commits
@@ -161,28 +155,11 @@ class ReputMessageService:
         if self._is_commit_due:
             await self._commit()
         self.committed_offset = self.reput_offset
-        end, feed = self.reput_offset, self.feed
-        if feed is not None and end == log.max_offset and not feed.covers(end):
-            feed.open(end)  # in the same step, so nothing is appended in between
         await trio.lowlevel.checkpoint()
         return count >= _RECORDS_A_PASS
 
-    def _step_from_feed(self, feed: DispatchFeed, limit: int, count_max: int) -> int:
-        """Dispatch records from the feed; return how many."""
-        taken = feed.take(count_max, limit)
-        self.dispatcher.dispatch(taken)
-        if taken:
-            physic_offset, size, _, _, _, store_ms, _, _ = taken[-1]
-            self.reput_offset = physic_offset + size
-            self._taken_timestamp_ms = store_ms
-        if not feed.requests and limit >= self.commit_log.max_offset:
-            self.reput_offset = self.commit_log.max_offset  # the rest is a BLANK, if anything
-        return len(taken)
-
-    # -- from the log ----------------------------------------------------------------------------
-
-    async def _step_from_log(self, limit: int, count_max: int) -> int:
-        """Dispatch records read from the log; return how many."""
+    async def _step(self, limit: int, count_max: int) -> int:
+        """Read and dispatch some records; return how many."""
         start = self.reput_offset
         if not self._has_record(start):
             data = await self._read(start, min(_CHUNK_SIZE, limit - start))
@@ -213,18 +190,24 @@ class ReputMessageService:
         """Dispatch the next whole records of the chunk; return how many."""
         data, base = self._chunk, self._chunk_offset
         file_size = self.commit_log.file_size
-        requests: list[DispatchRequest] = []
-        last, check_crc = self.last_message_offset, self.on_bad_record is not None
+        count, check_crc = 0, self.on_bad_record is not None
         at = self.reput_offset - base
-        while len(data) - at >= BLANK_SIZE_MIN and len(requests) < count_max:
+        while len(data) - at >= BLANK_SIZE_MIN and count < count_max:
             offset = base + at
+            scan = scan_records(data, at, offset, file_size, count_max - count, check_crc=check_crc)
+            if scan.record_count:
+                self.dispatcher.dispatch_scan(scan, offset)
+                self._took(scan.last_offset, scan.last_store_ms)
+                count += scan.record_count
+                at = scan.position
+                continue
             file_end = offset - offset % file_size + file_size
             check = check_record(data, at, file_end - offset, offset, check_crc=check_crc)
             if check.kind is RecordKind.MESSAGE:
-                requests.append(self.dispatcher.request_of(check, offset))
-                last = offset if last is None else max(last, offset)
+                self.dispatcher.dispatch_record(check, offset)
+                self._took(offset, check.store_timestamp_ms)
+                count += 1
                 at += check.size
-                self._taken_timestamp_ms = check.store_timestamp_ms
             elif check.kind is RecordKind.BLANK:
                 if file_end <= limit:  # else a slave has not received all of its filler
                     at = file_end - base
@@ -244,10 +227,13 @@ class ReputMessageService:
                     what = f"{check.kind.value}: {check.detail}"
                     self._stop_at(offset, what, is_layout=is_layout)
                 break
-        self.last_message_offset = last
-        self.dispatcher.dispatch(requests)
         self.reput_offset = base + at
-        return len(requests)
+        return count
+
+    def _took(self, last_offset: int, store_timestamp_ms: int) -> None:
+        """Record what was dispatched last."""
+        self.last_message_offset = max(self.last_message_offset or 0, last_offset)
+        self._taken_timestamp_ms = store_timestamp_ms
 
     def _stop_at(self, physic_offset: int, what: str, *, is_layout: bool) -> None:
         """Stop at an offset and report it; ``on_bad_record`` logs a wrong file size itself."""

@@ -1,7 +1,7 @@
 """How much dispatch slows appends, and whether it keeps up with 64 producers.
 
 Both sides append the same 1 KiB messages to a fresh log, 64 of them between two checkpoints, like
-64 producer tasks.  Ours also runs the feed and ReputMessageService until every message is in its
+64 producer tasks.  Ours also runs ReputMessageService until every message is in its
 consume queue.  In a second row each message has a UNIQ_KEY and a key for the index.
 """
 
@@ -16,7 +16,6 @@ import trio
 from hastore.broker.node.dispatching import make_dispatching
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.config import MIB, StoreConfig
-from hastore.dispatch.dispatch_feed import DispatchFeed
 from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.store.message_store import MessageStore
@@ -80,10 +79,7 @@ async def append_rate(path: Path, *, keys: bool, dispatch: bool) -> tuple[float,
     )
     log = store.commit_log
     log.mapped_file_queue.offer(log.mapped_file_queue.create_file(0))
-    feed = DispatchFeed()
-    dispatching = make_dispatching(
-        env, store, lambda: log.max_offset, WaitNotifyObject(), feed=feed
-    )
+    dispatching = make_dispatching(env, store, lambda: log.max_offset, WaitNotifyObject())
     reput = dispatching.reput_message_service
     messages = [_message(number, keys=keys) for number in range(COUNT)]
     lag = 0
@@ -95,8 +91,7 @@ async def append_rate(path: Path, *, keys: bool, dispatch: bool) -> tuple[float,
         began = time.perf_counter()
         for first in range(0, COUNT, PRODUCERS):
             for message in messages[first : first + PRODUCERS]:
-                result = log.append_message(message)
-                feed.add(message, result)
+                log.append_message(message)
             if dispatch:
                 reput.wakeup()
                 lag = max(lag, log.max_offset - reput.reput_offset)

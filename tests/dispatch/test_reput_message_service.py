@@ -8,12 +8,13 @@ import attrs
 import pytest
 import trio
 
-from hastore.dispatch.dispatch_feed import DispatchFeed
 from hastore.dispatch.record_dispatcher import RecordDispatcher
-from hastore.dispatch.reput_message_service import ReputMessageService
+from hastore.dispatch.reput_message_service import RECORDS_A_STEP, ReputMessageService
 from hastore.errors import DiskError, FlushFailedError
 from hastore.message import Message
+from hastore.store.index.layout import PACKED_KEY, key_hash, topic_hash
 from hastore.store.queue.consume_queue_store import FILES_A_STEP
+from hastore.store.queue.unit import UNIT
 from hastore.store.record.delay_levels import DelayLevels
 from tests.support.env.fake_env import fake_env
 from tests.support.env.scripted_disk import sync_failed
@@ -32,6 +33,12 @@ class Queues:
     def put(self, *unit):
         self.units.append(unit)
 
+    def put_units(self, topic, queue_id, queue_offset, units):
+        """Record them as single units, and keep all in the log's order."""
+        for index, unit in enumerate(UNIT.iter_unpack(units)):
+            self.put(topic, queue_id, queue_offset + index, *unit)
+        self.units.sort(key=lambda unit: unit[3])
+
     def commit_step(self):
         self.commits += 1
         if self.error is not None:
@@ -40,13 +47,18 @@ class Queues:
 
 
 class Index:
-    """A fake of the index that records the keys it receives."""
+    """A fake of the index that records the hashes of the keys it receives, and their offsets."""
 
     def __init__(self):
         self.keys = []
 
     def put(self, topic, keys, physic_offset, store_timestamp_ms):
-        self.keys.append((topic, list(keys), physic_offset))
+        self.keys += [(key_hash(topic_hash(topic), key), physic_offset) for key in keys]
+
+    def put_keys(self, keys):
+        self.keys += [
+            (key, physic_offset) for key, physic_offset, _ in PACKED_KEY.iter_unpack(keys)
+        ]
 
     def record_seen(self, first_offset, last_offset):
         self.seen_offset = last_offset
@@ -73,14 +85,11 @@ class Bench:
     log: object
     queues: Queues
     index: Index
-    feed: DispatchFeed | None
     confirmed: int | None = None
 
     def service(self, start=0):
         dispatcher = RecordDispatcher(self.queues, self.index, DelayLevels.parse("1s 5s"))
-        return ReputMessageService(
-            fake_env(), self.log, dispatcher, self.confirm_offset, start, self.feed
-        )
+        return ReputMessageService(fake_env(), self.log, dispatcher, self.confirm_offset, start)
 
     def confirm_offset(self):
         return self.log.max_offset if self.confirmed is None else self.confirmed
@@ -88,18 +97,13 @@ class Bench:
     def put(self, message=None, **fields):
         if message is None:
             message = Message(fields.pop("topic", "orders"), fields.pop("body", b"body"), **fields)
-        result = append(self.log, message)
-        if self.feed is not None and isinstance(message, list):
-            self.feed.add_batch(message, result)
-        elif self.feed is not None:
-            self.feed.add(message, result)
-        return result
+        return append(self.log, message)
 
 
-@pytest.fixture(params=["feed", "log"])
-def bench(request):
-    """A master whose dispatch reads records from the feed, or from the log."""
-    return Bench(open_log(), Queues(), Index(), DispatchFeed() if request.param == "feed" else None)
+@pytest.fixture
+def bench():
+    """A master's log and its dispatch."""
+    return Bench(open_log(), Queues(), Index())
 
 
 MESSAGES = [
@@ -114,25 +118,6 @@ MESSAGES = [
 ]
 
 
-async def test_feed_and_log_produce_the_same_entries(autojump_clock):
-    """Requests from the feed equal those decoded from the log."""
-    seen = []
-    for feed in (DispatchFeed(), None):
-        bench = Bench(open_log(), Queues(), Index(), feed)
-        service = bench.service()
-        await service.catch_up()
-        for _ in range(20):
-            for message in MESSAGES:
-                bench.put(message)
-        bench.put([Message("batch", bytes(size), properties={"TAGS": "t"}) for size in (1, 2, 3)])
-        assert feed is None or len(feed.requests) == 20 * len(MESSAGES) + 3
-        await service.catch_up()
-        assert service.reput_offset == bench.log.max_offset
-        seen.append((bench.queues.units, bench.index.keys))
-    assert seen[0] == seen[1]
-    assert len(seen[0][0]) == 20 * (len(MESSAGES) - 2) + 3
-
-
 async def test_transactions_delays_tags_and_keys_follow_rocketmq_rules(bench, autojump_clock):
     """Prepared and rolled-back messages have no unit; a delayed one's tags code is its due time."""
     service = bench.service()
@@ -145,7 +130,10 @@ async def test_transactions_delays_tags_and_keys_follow_rocketmq_rules(bench, au
     assert by_topic["orders"][5] == 2598919  # "TagA".hashCode()
     assert by_topic["SCHEDULE_TOPIC_XXXX"][5] == results[3].store_timestamp_ms + 5_000
     assert by_topic["tx"][3] == results[5].physic_offset
-    assert [keys for _, keys, _ in bench.index.keys] == [["u", "k1", "k2", "k3"], ["p"], ["c"]]
+    keys = [("orders", "u"), ("orders", "k1"), ("orders", "k2"), ("orders", "k3"), ("tx", "p")]
+    keys.append(("tx", "c"))
+    hashes = [key_hash(topic_hash(topic), key) for topic, key in keys]
+    assert [found for found, _ in bench.index.keys] == hashes
 
 
 async def test_nothing_above_the_confirm_offset_is_dispatched(bench, autojump_clock):
@@ -162,76 +150,16 @@ async def test_nothing_above_the_confirm_offset_is_dispatched(bench, autojump_cl
         assert len(bench.queues.units) == index + 1
 
 
-async def test_overflowed_feed_is_replaced_by_the_log(autojump_clock):
-    """No record is lost or dispatched twice, and the feed opens again at the log's end."""
-    feed = DispatchFeed(size_max=5)
-    bench = Bench(open_log(), Queues(), Index(), feed)
-    service = bench.service()
-    await service.catch_up()
-    bench.confirmed = 0
-    for number in range(40):
-        bench.put(body=bytes(number * 10))
-    assert feed.requests is None
-    bench.confirmed = None
-    await service.catch_up()
-    assert [unit[2] for unit in bench.queues.units] == list(range(40))
-    bench.put()
-    assert len(feed.requests) == 1
-    await service.catch_up()
-    assert [unit[2] for unit in bench.queues.units] == list(range(41))
-
-
-@pytest.mark.parametrize("batch", [False, True])
-async def test_feed_closes_when_its_texts_exceed_the_limit(batch, autojump_clock):
-    """A limit by number alone would allow gigabytes; the log has all the records anyway."""
-    feed = DispatchFeed(text_size_max=100_000)
-    bench = Bench(open_log(mapped_file_size=4 << 20), Queues(), Index(), feed)
-    service = bench.service()
-    await service.catch_up()
-    bench.confirmed = 0
-    large = Message("t", b"", properties={"KEYS": "k" * 30_000, "TAGS": "x"})
-    for number in range(4):
-        assert feed.requests is not None
-        assert feed.text_size == number * 30_001
-        bench.put([large, Message("t", b"x" * 5_000)] if batch else large)
-    assert feed.requests is None
-    bench.confirmed = None
-    await service.catch_up()
-    assert [key for _, [key], _ in bench.index.keys] == ["k" * 30_000] * 4
-    assert feed.text_size == 0
-    wide = Message("t", b"", properties={"KEYS": "é" * 300})
-    for number in range(10):  # the size of taken requests is subtracted
-        bench.confirmed = bench.log.max_offset
-        bench.put([large] * 3 if batch else large)
-        bench.put(wide)
-        assert feed.text_size > 30_000 + number
-        bench.confirmed = None
-        await service.catch_up()
-        assert feed.requests == []
-        assert feed.text_size == 0
-
-
-async def test_small_texts_do_not_count_towards_the_text_limit(autojump_clock):
-    """Most messages have small texts, so adding them up costs nothing; a body is not a text."""
-    feed = DispatchFeed(text_size_max=0)
-    bench = Bench(open_log(mapped_file_size=4 << 20), Queues(), Index(), feed)
-    service = bench.service()
-    await service.catch_up()
-    for _ in range(100):
-        bench.put(body=b"x" * 3_000, properties={"KEYS": "k" * 250, "TAGS": "red"})
-    assert len(feed.requests) == 100
-
-
 @pytest.mark.parametrize("piece", [1, 7, 100, 1_000, FILE_SIZE])
 async def test_slave_dispatches_a_record_once_it_is_complete(piece, autojump_clock):
     """It does not matter into which pieces the master's bytes are split."""
-    master = Bench(open_log(), Queues(), Index(), None)
+    master = Bench(open_log(), Queues(), Index())
     for number in range(30):
         master.put(body=bytes([number]) * (number * 20), properties={"TAGS": str(number)})
     data = all_bytes(master.log)
     expected = master.service()
     await expected.catch_up()
-    slave = Bench(open_log(master=False), Queues(), Index(), None)
+    slave = Bench(open_log(master=False), Queues(), Index())
     service = slave.service()
     at = 0
     while at < len(data):
@@ -247,7 +175,7 @@ async def test_slave_dispatches_a_record_once_it_is_complete(piece, autojump_clo
 
 async def test_bad_record_of_known_size_is_skipped(autojump_clock):
     """The record claims another physical offset; the next one is dispatched."""
-    bench = Bench(open_log(), Queues(), Index(), None)
+    bench = Bench(open_log(), Queues(), Index())
     results = [bench.put(body=bytes([number])) for number in range(3)]
     view = bench.log.mapped_file_queue.files[0].writable_view
     view[results[1].physic_offset + 28 : results[1].physic_offset + 36] = (7).to_bytes(8, "big")
@@ -270,7 +198,7 @@ async def test_dispatch_stops_at_other_damage_and_reports_it(
     position, damage, what, autojump_clock
 ):
     """Without a size the record cannot be skipped; the loop ends and does not spin."""
-    bench = Bench(open_log(), Queues(), Index(), None)
+    bench = Bench(open_log(), Queues(), Index())
     results = [bench.put(body=bytes([number])) for number in range(3)]
     view = bench.log.mapped_file_queue.files[0].writable_view
     start = results[1].physic_offset + position
@@ -321,7 +249,7 @@ async def test_listeners_are_notified_once_a_pass(bench, autojump_clock):
 async def test_dispatches_a_record_larger_than_a_chunk(autojump_clock):
     """A message of a megabyte is read as a whole."""
     size = 4 * 1024 * 1024
-    bench = Bench(open_log(mapped_file_size=size), Queues(), Index(), None)
+    bench = Bench(open_log(mapped_file_size=size), Queues(), Index())
     bench.put(body=bytes(1024 * 1024))
     bench.put(body=b"small")
     bench.put(body=bytes(1024 * 1024 + 1))
@@ -332,7 +260,7 @@ async def test_dispatches_a_record_larger_than_a_chunk(autojump_clock):
 
 async def test_dispatch_jumps_over_deleted_records(autojump_clock):
     """If it is below the log's min offset, it continues there."""
-    bench = Bench(open_log(), Queues(), Index(), None)
+    bench = Bench(open_log(), Queues(), Index())
     for number in range(40):
         bench.put(body=bytes(300), queue_id=number)
     queue = bench.log.mapped_file_queue
@@ -356,7 +284,7 @@ async def test_failed_sync_is_not_retried(bench, autojump_clock):
 
 async def test_queues_are_reported_after_a_failed_index_commit(autojump_clock):
     """The listeners are notified once the index has been committed, too."""
-    bench = Bench(open_log(), Queues(), FullIndex(), None)
+    bench = Bench(open_log(), Queues(), FullIndex())
     service = bench.service()
     reported = []
     service.subscribe(reported.extend)
@@ -368,7 +296,7 @@ async def test_queues_are_reported_after_a_failed_index_commit(autojump_clock):
 
 async def test_last_pass_commits_what_a_full_disk_prevented(autojump_clock):
     """The service was stopped while the disk was full; now it has room again."""
-    bench = Bench(open_log(), Queues(), Index(), None)
+    bench = Bench(open_log(), Queues(), Index())
     service = bench.service()
     bench.put()
     bench.queues.error = DiskError("no space to write Q", path="Q")
@@ -395,24 +323,23 @@ async def each_turn(callback):
         nursery.cancel_scope.cancel()
 
 
-async def test_other_tasks_run_between_steps_of_16_records(bench):
+async def test_other_tasks_run_between_two_steps(bench):
     """A producer's answer does not wait until the whole backlog is dispatched."""
     service = bench.service()
     await service.catch_up()
-    for _ in range(100):
+    for _ in range(6 * RECORDS_A_STEP):
         bench.put()
     seen = [0]
     async with each_turn(lambda: seen.append(len(bench.queues.units))):
         await service.catch_up()
-    assert len(bench.queues.units) == 100
+    assert len(bench.queues.units) == 6 * RECORDS_A_STEP
     # trio runs the tasks that are ready in any order: two steps may follow each other.
-    assert max(after - before for before, after in itertools.pairwise(seen)) <= 2 * 16
-    assert bench.queues.commits == 1
+    assert max(after - before for before, after in itertools.pairwise(seen)) <= 2 * RECORDS_A_STEP
 
 
 async def test_64_producers_do_not_outrun_dispatch():
     """Steps grow with the backlog, so it stays at some 4 KiB for each producer."""
-    bench = Bench(open_log(mapped_file_size=8 << 20), Queues(), Index(), DispatchFeed())
+    bench = Bench(open_log(mapped_file_size=8 << 20), Queues(), Index())
     service = bench.service()
     await service.catch_up()
     behind = []
@@ -432,7 +359,7 @@ async def test_64_producers_do_not_outrun_dispatch():
 def many_queues(count=100):
     """Return a bench with real consume queues, and one record for each of ``count`` queues."""
     queues = open_queues()
-    bench = Bench(open_log(mapped_file_size=1 << 20), queues, Index(), None)
+    bench = Bench(open_log(mapped_file_size=1 << 20), queues, Index())
     for number in range(count):
         bench.put(queue_id=number)
     return bench
@@ -484,7 +411,7 @@ async def test_last_pass_commits_what_a_stop_left_uncommitted(turns):
 async def test_long_dispatch_at_start_logs_its_progress(autojump_clock, caplog):
     """A line each five seconds for the backlog at the start, and none for later records."""
     caplog.set_level(logging.INFO, logger="hastore")
-    bench = Bench(open_log(), Queues(), Index(), None)
+    bench = Bench(open_log(), Queues(), Index())
     for _ in range(4_500):
         bench.put()
     size = bench.log.max_offset

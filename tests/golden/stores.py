@@ -13,8 +13,8 @@ from functools import cache
 import attrs
 
 from hastore.config import StoreConfig
-from hastore.dispatch.dispatch_feed import dispatch_texts
 from hastore.dispatch.record_dispatcher import RecordDispatcher
+from hastore.dispatch.record_scan import scan_records
 from hastore.message import Message
 from hastore.store.commit_log import CommitLog
 from hastore.store.index.service import IndexService
@@ -90,7 +90,7 @@ def _master(figures):
     env, config = fake_env(disk, clock), _config(prop_crc=figures.prop_crc)
     log = CommitLog.open(env, config, store_host=messages.STORE_HOST, needs_queue_offsets=True)
     puts = _put_all(log, clock, figures)
-    _dispatch(env, config, lambda _: [_request(put) for put in puts])
+    _dispatch(env, config, log, [put.physic_offset for put in puts])
     if figures.killed is None:
         close(log)
     else:
@@ -165,26 +165,19 @@ def _put_of_another_host(log, message, store_host, store_timestamp_ms):
     )
 
 
-def _request(put):
-    """Return a master's dispatch request for a put."""
-    return (
-        put.physic_offset,
-        len(put.record),
-        put.message.topic,
-        put.message.queue_id,
-        put.queue_offset,
-        put.store_timestamp_ms,
-        put.message.sys_flag,
-        dispatch_texts(put.message.properties) if put.message.properties else None,
-    )
-
-
-def _dispatch(env, config, requests_of):
-    """Write consume queues and index as a node that stops cleanly."""
+def _dispatch(env, config, log, offsets):
+    """Write consume queues and index of these records as a node that stops cleanly."""
     queues = ConsumeQueueStore.load(env.disk, DATA_DIR, QUEUE_FILE_SIZE)
     index = IndexService.load(env, DATA_DIR, config, CheckpointStandIn(), last_exit_ok=True)
     dispatcher = RecordDispatcher(queues, index, messages.LEVELS)
-    dispatcher.dispatch(requests_of(dispatcher))
+    for physic_offset in offsets:
+        data = log.read(physic_offset, log.file_size)
+        scan = scan_records(data, 0, physic_offset, log.file_size, 1, check_crc=True)
+        if scan.record_count:
+            dispatcher.dispatch_scan(scan, physic_offset)
+        else:
+            check = record_check.check_record(data, 0, len(data), physic_offset)
+            dispatcher.dispatch_record(check, physic_offset)
     while dispatcher.commit_step() is None:
         pass
     queues.close()
@@ -203,19 +196,9 @@ def _replica():
     log = CommitLog.open(env, config, store_host=messages.STORE_HOST, needs_queue_offsets=False)
     for physic_offset, body in frames():
         append_data(log, physic_offset, body)
-    offsets = [put.physic_offset for put in master.puts]
-    _dispatch(
-        env,
-        config,
-        lambda dispatcher: [dispatcher.request_of(_checked(log, at), at) for at in offsets],
-    )
+    _dispatch(env, config, log, [put.physic_offset for put in master.puts])
     close(log)
     return Store(files=_files(disk, figures, master.puts), puts=master.puts)
-
-
-def _checked(log, physic_offset):
-    data = log.read(physic_offset, log.file_size)
-    return record_check.check_record(data, 0, len(data), physic_offset)
 
 
 def frames():

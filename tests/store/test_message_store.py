@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from hastore.dispatch.dispatch_feed import DispatchFeed
 from hastore.env.real import real_env
 from hastore.errors import DiskFullError
 from hastore.message import Message
@@ -179,19 +178,6 @@ async def test_queues_and_keys_are_the_same_after_a_restart(store, disk, autojum
     assert len(again.query_message("orders", "all")) == 40
     result = append(again.commit_log, Message("orders", b"40", queue_id=0))
     assert result.queue_offset == 20
-
-
-async def test_feed_opened_after_a_catch_up_receives_later_messages(disk, autojump_clock):
-    """Earlier messages come from the log, later ones from the feed."""
-    env = fake_env(disk)
-    store = open_store(env, config_of(mapped_file_size=FILE_SIZE))
-    append(store.commit_log, Message("t", b"1"))
-    feed = DispatchFeed()
-    service = await dispatch(env, store, feed)
-    message = Message("t", b"2")
-    feed.add(message, append(store.commit_log, message))
-    await service.catch_up()
-    assert bodies(store, get_message(store, "t", 0, 0)) == [1, 2]
 
 
 async def test_offset_by_time_works_across_a_queue_offset_gap(disk, autojump_clock):

@@ -23,7 +23,7 @@ def open_store(env, config, *, master=True):
     return MessageStore.open(env, config, store_host=STORE_HOST, needs_queue_offsets=master)
 
 
-async def dispatch(env, store, feed=None):
+async def dispatch(env, store):
     """Dispatch the whole log."""
     dispatcher = RecordDispatcher(
         store.consume_queues,
@@ -32,7 +32,7 @@ async def dispatch(env, store, feed=None):
     )
     log = store.commit_log
     service = ReputMessageService(
-        env, log, dispatcher, lambda: log.max_offset, store.redispatch_from, feed
+        env, log, dispatcher, lambda: log.max_offset, store.redispatch_from
     )
     await service.catch_up()
     return service

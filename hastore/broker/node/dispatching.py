@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hastore.concurrency.wait_notify_object import WaitNotifyObject
-    from hastore.dispatch.dispatch_feed import DispatchFeed
     from hastore.env.interface import Env
     from hastore.store.message_store import MessageStore
 
@@ -51,10 +50,9 @@ def make_dispatching(
     confirm_offset: Callable[[], int],
     wake: WaitNotifyObject,
     *,
-    feed: DispatchFeed | None = None,
     on_bad_record: Callable[[int, str], None] | None = None,
 ) -> Dispatching:
-    """Return the services of an open store; ``feed`` is a master's, ``on_bad_record`` a slave's.
+    """Return the services of an open store; ``on_bad_record`` is a slave's.
 
     The caller wakes ``wake`` when the log or its confirm offset grew.
     """
@@ -69,7 +67,6 @@ def make_dispatching(
         ),
         confirm_offset,
         message_store.redispatch_from,
-        feed,
         last_message_offset=message_store.commit_log.load_report.last_message_offset,
         on_bad_record=on_bad_record,
         wake=wake,

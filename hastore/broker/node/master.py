@@ -34,7 +34,6 @@ from hastore.concurrency.decision_log import DecisionLog
 from hastore.concurrency.service import as_itself, is_only_cancelled
 from hastore.concurrency.tcp import bound_address, describe, open_listener
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
-from hastore.dispatch.dispatch_feed import DispatchFeed
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.flush_manager import FlushManager
 from hastore.ha.ha_service import HAService
@@ -282,13 +281,11 @@ def _build(
     ha_service = HAService(
         env, commit_log, config.ha, refused_slaves, decisions, on_acknowledged=dispatch.wakeup
     )
-    feed = DispatchFeed()
     dispatching = make_dispatching(
         env,
         message_store,
         ConfirmOffset(commit_log, config.store, ha_service if is_sync_master else None),
         dispatch,
-        feed=feed,
     )
 
     def committed() -> None:
@@ -314,7 +311,6 @@ def _build(
         PendingPuts(config.store, allocate_service),
         AppendSampler(ha_service.end_history),
         decisions,
-        feed,
         dispatch.wakeup,
     )
     master = Master(

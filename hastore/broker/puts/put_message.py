@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from hastore.broker.puts.pending_puts import PendingPut, PendingPuts
     from hastore.concurrency.decision_log import DecisionLog
     from hastore.config import StoreConfig
-    from hastore.dispatch.dispatch_feed import DispatchFeed
     from hastore.flush.flush_manager import FlushManager
     from hastore.ha.ha_service import HAService
     from hastore.store.commit_log import CommitLog
@@ -95,7 +94,6 @@ class PutMessage:
     pending: PendingPuts
     sampler: AppendSampler
     decisions: DecisionLog
-    dispatch_feed: DispatchFeed
     notify_dispatch: Callable[[], None]
     # Why puts are refused now; None while they are taken.
     unavailable_because: str | None = attrs.field(default=None, init=False)
@@ -141,7 +139,6 @@ class PutMessage:
             if began is not None:
                 self.sampler.measured(trio.current_time() - began)
             if result.status is _PUT_OK:
-                self.dispatch_feed.add(message, result)
                 self._appended(request, result, message)
             else:
                 self._not_appended(request, result.status, message)
@@ -186,10 +183,6 @@ class PutMessage:
                     self.pending.fail(error)
                 return
         if result.status is _PUT_OK:
-            if isinstance(messages, Message):
-                self.dispatch_feed.add(messages, result)
-            else:
-                self.dispatch_feed.add_batch(messages, result)
             self._appended(request, result, first)
         else:
             self._not_appended(request, result.status, messages, since)

@@ -25,6 +25,7 @@ from hastore.store.index.layout import (
     ENTRY_SIZE,
     HEADER,
     HEADER_SIZE,
+    PACKED_KEY,
     SLOT,
     SLOT_SIZE,
     IndexEntry,
@@ -184,6 +185,11 @@ class IndexFile:
         self.end_timestamp_ms = store_timestamp_ms
         self.end_physic_offset = physic_offset
         self.index_count = number + 1
+
+    def put_keys(self, keys: bytes) -> None:
+        """Add packed keys (``PACKED_KEY``); the file must have room for all of them."""
+        for key_hash, physic_offset, store_timestamp_ms in PACKED_KEY.iter_unpack(keys):
+            self.put(key_hash, physic_offset, store_timestamp_ms)
 
     def commit(self) -> None:
         """Write the new entries; after a DiskError the next commit writes them again."""

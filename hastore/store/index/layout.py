@@ -43,6 +43,8 @@ SLOT: Final = struct.Struct(">i")
 HEADER_SIZE: Final = HEADER.size
 ENTRY_SIZE: Final = ENTRY.size
 SLOT_SIZE: Final = SLOT.size
+# A key to be put: its hash, its record's physic offset and store time (ms), in the machine's order.
+PACKED_KEY: Final = struct.Struct("=3q")
 _MARK: Final = struct.Struct(">iqi")
 _MARK_MAGIC: Final = 0x68615374
 

@@ -17,6 +17,8 @@ Source: RocketMQ ``IndexService``.
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 import attrs
@@ -25,6 +27,7 @@ from hastore.errors import DiskError
 from hastore.store.index.file import IndexFile, IndexFlush
 from hastore.store.index.layout import (
     FILE_NAME_DIGITS,
+    PACKED_KEY,
     IndexLayout,
     key_hash,
     topic_hash,
@@ -167,14 +170,7 @@ class IndexService:
 
         Records come in the log's order.  Keys that the index already has are skipped.
         """
-        if physic_offset > self._last_offset:
-            self._last_offset = physic_offset
-            self._last_keys = len(keys)
-        else:
-            if physic_offset < self._last_offset:
-                return
-            keys = keys[self._last_keys :]
-            self._last_keys += len(keys)
+        keys = keys[self._known_keys(physic_offset, len(keys)) :]
         hash_of_topic = self._topic_hashes.get(topic)
         if hash_of_topic is None:
             hash_of_topic = self._hash_topic(topic)
@@ -183,6 +179,49 @@ class IndexService:
             if file.index_count >= file.layout.entry_count:
                 file = self._add_file()
             file.put(key_hash(hash_of_topic, key), physic_offset, store_timestamp_ms)
+
+    def put_keys(self, keys: bytes) -> None:
+        """Put keys that are hashed and packed already (``PACKED_KEY``), in the log's order.
+
+        All keys of a record come in one call; those that the index already has are skipped.
+        """
+        if not keys:
+            return
+        if PACKED_KEY.unpack_from(keys)[1] > self._last_offset:
+            size = PACKED_KEY.size
+            self._last_offset = PACKED_KEY.unpack_from(keys, len(keys) - size)[1]
+            self._last_keys = 1
+            for at in range(len(keys) - 2 * size, -1, -size):
+                if PACKED_KEY.unpack_from(keys, at)[1] != self._last_offset:
+                    break
+                self._last_keys += 1
+            self._fill(keys)
+            return
+        new = bytearray()
+        for offset, group in groupby(PACKED_KEY.iter_unpack(keys), key=itemgetter(1)):
+            of_record = list(group)
+            for key in of_record[self._known_keys(offset, len(of_record)) :]:
+                new += PACKED_KEY.pack(*key)
+        self._fill(bytes(new))
+
+    def _known_keys(self, physic_offset: int, count: int) -> int:
+        """Return how many of a record's keys the index has; count the others as put."""
+        if physic_offset < self._last_offset:
+            return count
+        known = self._last_keys if physic_offset == self._last_offset else 0
+        self._last_offset = physic_offset
+        self._last_keys = max(known, count)
+        return known
+
+    def _fill(self, keys: bytes) -> None:
+        """Put packed keys into the newest file, and into new ones after it."""
+        file = self.files[-1] if self.files else self._add_file()
+        while keys:
+            if file.is_full:
+                file = self._add_file()
+            size = (file.layout.entry_count - file.index_count) * PACKED_KEY.size
+            file.put_keys(keys[:size])
+            keys = keys[size:]
 
     def record_seen(self, first_offset: int, last_offset: int) -> None:
         """Record that all records up to ``last_offset`` were put or have no key.

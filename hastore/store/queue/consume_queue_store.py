@@ -176,6 +176,25 @@ class ConsumeQueueStore:
             return
         self._put_special(topic, queue_id, queue_offset, physic_offset, size, tags_code)
 
+    def put_units(self, topic: str, queue_id: int, queue_offset: int, units: bytes) -> None:
+        """Put the units of consecutive queue offsets, as ``put`` would one after another."""
+        queue = self._queues.get((topic, queue_id))
+        first_offset, first_size, _ = UNIT.unpack_from(units)
+        if (
+            queue is None
+            or queue_offset != queue.next_offset
+            or first_offset + first_size <= queue.max_physic_offset
+        ):
+            for index, unit in enumerate(UNIT.iter_unpack(units)):
+                self.put(topic, queue_id, queue_offset + index, *unit)
+            return
+        if not queue.tail:
+            self._waiting[queue] = None
+        queue.tail += units
+        queue.next_offset += len(units) // UNIT_SIZE
+        last_offset, last_size, _ = UNIT.unpack_from(units, len(units) - UNIT_SIZE)
+        queue.max_physic_offset = last_offset + last_size
+
     def _put_special(  # noqa: PLR0917 - as put
         self,
         topic: str,

@@ -1,8 +1,12 @@
-"""Derives a record's consume queue unit and index keys by RocketMQ's dispatch rules.
+"""Derives a record's consume queue unit and index keys: RocketMQ's dispatch rules.
 
-The dispatch of a running node (``hastore.dispatch.record_dispatcher``) applies the same rules to
-records that it has just encoded; this is for tools that read a log record by record, or column by
-column (``columnar.derived_columns``).
+A consume queue gets messages without a transaction and committed ones; the index gets the keys of
+all but rolled-back ones: UNIQ_KEY, then each part of KEYS.  The unit of a message in
+SCHEDULE_TOPIC_XXXX holds the time at which it is due instead of the tags code.
+
+A running node's dispatch and the tools use ``derive``, record by record.  For ordinary records
+there are two quicker ways with the same result: ``dispatch.record_scan``, and
+``columnar.derived_columns``.
 """
 
 from __future__ import annotations

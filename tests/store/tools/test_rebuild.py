@@ -1,17 +1,11 @@
 """Rebuilding consume queues and index from the log, also after a kill in the middle."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hastore.config import StoreConfig
-from hastore.dispatch.record_dispatcher import RecordDispatcher
 from hastore.env.real import real_env
 from hastore.errors import DiskFullError, NotAStoreError, StoreLockedError
 from hastore.message import Message
-from hastore.store.record.delay_levels import DelayLevels
-from hastore.store.record.derived_record import derive
-from hastore.store.record.record_check import RecordCheck, RecordKind
 from hastore.store.recovery.rebuilt_dirs import restore_interrupted
 from hastore.store.store_lock import StoreLock
 from hastore.store.tools.rebuild import rebuild
@@ -255,49 +249,3 @@ def test_old_directory_is_restored_only_if_the_new_one_is_missing():
     disk.remove_tree("/d/index")
     assert restore_interrupted(disk, "/d") == ("index",)
     assert disk.files("/d/index/") == {"a": b"old"}
-
-
-# -- the rules -----------------------------------------------------------------------------------
-
-
-class Recorder:
-    """Records what a dispatcher puts."""
-
-    def __init__(self):
-        self.units, self.keys = [], []
-
-    def put(self, *arguments):
-        (self.units if len(arguments) == 6 else self.keys).append(arguments)
-
-    def record_seen(self, *_offsets):
-        pass
-
-
-texts = st.text(alphabet="ab ä\x01\x02", max_size=5)
-
-
-@given(
-    topic=st.sampled_from(["t", "SCHEDULE_TOPIC_XXXX"]),
-    sys_flag=st.sampled_from([0, 0x4, 0x8, 0xC, 0x80, 0x2]),
-    tags=texts,
-    uniq_key=texts,
-    keys=texts,
-    delay=st.sampled_from(["", "0", "3", "99", "-1", "x"]),
-)
-def test_derive_agrees_with_record_dispatcher(*, topic, sys_flag, tags, uniq_key, keys, delay):
-    """It returns the unit and the keys that a node's dispatcher puts."""
-    raw = f"TAGS\x01{tags}\x02UNIQ_KEY\x01{uniq_key}\x02KEYS\x01{keys}\x02DELAY\x01{delay}\x02"
-    check = RecordCheck(
-        RecordKind.MESSAGE, 200, "", 3, 7, sys_flag, 1000, topic.encode(), raw.encode(), False
-    )
-    queues, index = Recorder(), Recorder()
-    dispatcher = RecordDispatcher(queues, index, DelayLevels.parse("1s 5s 10s"))
-    dispatcher.dispatch([dispatcher.request_of(check, 4096)])
-    levels = DelayLevels.parse("1s 5s 10s")
-    record = derive(
-        topic, sys_flag=sys_flag, store_ms=1000, properties=raw.encode(), delay_levels=levels
-    )
-    unit = (topic, 3, 7, 4096, 200, record.tags_code)
-    assert queues.units == ([unit] if record.is_in_queue else [])
-    expected = [(topic, list(record.keys), 4096, 1000)] if record.keys else []
-    assert index.keys == expected

@@ -17,7 +17,6 @@ import trio.testing
 
 from hastore.broker.expiry.expiry import make_expiry
 from hastore.config import StoreConfig
-from hastore.dispatch.dispatch_feed import DispatchFeed
 from hastore.dispatch.record_dispatcher import RecordDispatcher
 from hastore.dispatch.reput_message_service import ReputMessageService
 from hastore.flush.checkpoint_flusher import CheckpointFlusher
@@ -104,14 +103,12 @@ class StorePair:
             self.store.index_service,
             DelayLevels.parse(self.config.message_delay_level),
         )
-        self.feed = DispatchFeed()
         self.reput = ReputMessageService(
             self.env,
             log,
             self.dispatcher,
             lambda: log.max_offset,
             self.store.redispatch_from,
-            self.feed,
         )
         self.checkpoint_flusher = CheckpointFlusher(self.env, self.store.checkpoint)
         self.log_flusher = LogFlusher(
@@ -182,10 +179,6 @@ class StorePair:
         one = messages[0] if len(messages) == 1 else None
         result = append(self.store.commit_log, one or list(messages))
         assert result.status is AppendMessageStatus.PUT_OK
-        if one:
-            self.feed.add(one, result)
-        else:
-            self.feed.add_batch(messages, result)
         offsets = result.batch_offsets or (result.physic_offset,)
         for message, start, end in zip(
             messages, offsets, (*offsets[1:], result.next_offset), strict=True

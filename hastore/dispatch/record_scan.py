@@ -1,0 +1,125 @@
+"""Reads ordinary records of a log, many at a time, into what consume queues and index take.
+
+    | record | record | record | damaged …        the scan of this ends before the damaged record
+    └───────── count ──────────┘
+       units   of each queue, packed as they stand in its file (``store/queue/unit``)
+       keys    hashed and packed for the index (``PACKED_KEY``), in the log's order
+
+A record is *ordinary* if it is intact, has no transaction, holds no inner batch, waits for no
+delivery time, continues its queue without a gap, and its topic and properties are ASCII.  A scan
+ends before the first record that is not: the caller handles that one by ``check_record``, so no
+rule for special or damaged records is here, and what a scan returns needs no further check.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from hastore.store.index.layout import PACKED_KEY, key_hash, topic_hash
+from hastore.store.queue.unit import UNIT
+from hastore.store.record.java_hash import java_hash_code
+from hastore.store.record.layout import INNER_BATCH_FLAG, TRANSACTION_TYPE_MASK
+from hastore.store.record.record_check import RecordKind, check_record
+from hastore.topic import SCHEDULE_TOPIC
+
+if TYPE_CHECKING:
+    from hastore.store.record.layout import Buffer
+
+SCAN_RECORDS_MAX: Final = 1_000  # of one call
+
+_TAGS, _UNIQ_KEY, _KEYS = PROPERTY_TAGS.encode(), PROPERTY_UNIQ_KEY.encode(), PROPERTY_KEYS.encode()
+# The pairs of these names; if a name comes twice, the last value counts.
+_find_texts = re.compile(rb"(?:^|\x02)(%b|%b|%b)\x01([^\x02]+)" % (_TAGS, _UNIQ_KEY, _KEYS)).findall
+_MESSAGE: Final = RecordKind.MESSAGE
+_pack_unit = UNIT.pack
+_pack_key = PACKED_KEY.pack
+_SPECIAL: Final = TRANSACTION_TYPE_MASK | INNER_BATCH_FLAG
+_SCHEDULE_TOPIC: Final = SCHEDULE_TOPIC.encode()
+
+# Topic, queue id, queue offset of the first unit, the units.
+QueueUnits: TypeAlias = "tuple[str, int, int, bytes]"
+
+
+class RecordScan(NamedTuple):
+    """What a scan has read.
+
+    ``position`` is the end of the last record, ``last_offset`` its physic offset (-1 if there is
+    none), ``last_store_ms`` its store time.  ``queues`` come in the order of their first records.
+    """
+
+    position: int
+    record_count: int
+    last_offset: int
+    last_store_ms: int
+    queues: list[QueueUnits]
+    keys: bytes
+
+
+def scan_records(
+    buffer: Buffer,
+    position: int,
+    physic_offset: int,
+    file_size: int,
+    count_max: int,
+    *,
+    check_crc: bool,
+) -> RecordScan:
+    """Read up to ``count_max`` ordinary records from ``position`` on; never raises.
+
+    ``physic_offset`` is the log's offset there.  A record that is not wholly in ``buffer``, or
+    crosses the end of its file, is not ordinary.
+    """
+    queues: dict[tuple[bytes, int], _Queue] = {}
+    keys = bytearray()
+    count, last_offset, store_ms = 0, -1, 0
+    count_max = min(count_max, SCAN_RECORDS_MAX)
+    while count < count_max:
+        available = file_size - physic_offset % file_size
+        check = check_record(buffer, position, available, physic_offset, check_crc=check_crc)
+        kind, size, _, queue_id, queue_offset, sys_flag, stored_ms, topic, texts, _ = check
+        if kind is not _MESSAGE or sys_flag & _SPECIAL or topic == _SCHEDULE_TOPIC:
+            break
+        if not (topic.isascii() and texts.isascii()):
+            break
+        queue = queues.get((topic, queue_id))
+        if queue is None:
+            queue = queues[topic, queue_id] = _Queue(topic.decode(), queue_offset)
+        elif queue_offset != queue.next_offset:
+            break
+        queue.next_offset = queue_offset + 1
+        tags_code = 0
+        if texts:
+            found = dict(_find_texts(texts))
+            if _TAGS in found:
+                tags_code = java_hash_code(found[_TAGS].decode())
+            names = [found[_UNIQ_KEY]] if _UNIQ_KEY in found else []
+            if _KEYS in found:
+                names += found[_KEYS].split(b" ")
+            for name in names:
+                if name:
+                    hashed = key_hash(queue.topic_hash, name.decode())
+                    keys += _pack_key(hashed, physic_offset, stored_ms)
+        queue.units += _pack_unit(physic_offset, size, tags_code)
+        last_offset, store_ms = physic_offset, stored_ms
+        count += 1
+        position += size
+        physic_offset += size
+    found_queues = [
+        (queue.topic, queue_id, queue.first_offset, bytes(queue.units))
+        for (_, queue_id), queue in queues.items()
+    ]
+    return RecordScan(position, count, last_offset, store_ms, found_queues, bytes(keys))
+
+
+class _Queue:
+    """The units of one queue in a scan."""
+
+    __slots__ = ("first_offset", "next_offset", "topic", "topic_hash", "units")
+
+    def __init__(self, topic: str, queue_offset: int) -> None:
+        self.topic = topic
+        self.topic_hash = topic_hash(topic)
+        self.first_offset = self.next_offset = queue_offset
+        self.units = bytearray()
