@@ -17,7 +17,7 @@ PURE := tests/wire tests/store tests/concurrency tests/dispatch tests/test_confi
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-input
 .DEFAULT_GOAL := help
-.PHONY: help install fmt lint types layers pytest test quick test-pythons try-python sim scenarios bench bench-pipeline soak cover demo pictures lock ci clean
+.PHONY: help install fmt lint types layers pytest test quick pure test-pythons try-python sim scenarios bench bench-pipeline soak cover demo pictures lock ci clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -40,6 +40,8 @@ endif
 test: lint types layers pytest ## the whole test suite, from a fresh clone too
 quick: lint types layers $(VENV)/.spark ## lint, types, layers and the tests that start no process: a minute
 	$(BIN)/pytest -q -n 2 $(PURE) tests/columnar
+pure: $(VENV)/.spark ## the tests that start no process, without the C extension
+	HASTORE_PURE=1 $(BIN)/pytest -q -n 2 $(PURE) tests/columnar tests/golden
 test-pythons: ## the tests without processes, and some with, on each Python of 3.11 to 3.13 that is here
 	@for python in $(PYTHONS); do \
 		if $$python -c '' 2>/dev/null; then $(MAKE) --no-print-directory try-python PYTHON=$$python || exit 1; \
@@ -70,10 +72,11 @@ clean: ## remove what was built and installed here
 	rm -rf .venv .venv-* build dist hastore-runs .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
 
 # A stamp each, so that an install happens once for each change of its lock file.
-$(VENV)/.run: requirements/run.lock pyproject.toml
+$(VENV)/.run: requirements/run.lock pyproject.toml hatch_build.py hastore/native/_native.c
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --require-hashes -r requirements/run.lock
 	$(PIP) --no-deps --no-build-isolation -e .
+	@$(BIN)/hastore version | grep '^extension'
 	touch $@
 $(VENV)/.dev: requirements/dev.lock $(VENV)/.run
 	$(PIP) --require-hashes -r requirements/dev.lock

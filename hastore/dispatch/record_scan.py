@@ -9,6 +9,9 @@ A record is *ordinary* if it is intact, has no transaction, holds no inner batch
 delivery time, continues its queue without a gap, and its topic and properties are ASCII.  A scan
 ends before the first record that is not: the caller handles that one by ``check_record``, so no
 rule for special or damaged records is here, and what a scan returns needs no further check.
+
+``scan_records`` is the C extension's function if that is in use (``hastore.native``), else
+``scan_records_in_python``, which has no other result for any input.
 """
 
 from __future__ import annotations
@@ -16,7 +19,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from isal import isal_zlib
+
 from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from hastore.native.in_use import extension
 from hastore.store.index.layout import PACKED_KEY, key_hash, topic_hash
 from hastore.store.queue.unit import UNIT
 from hastore.store.record.java_hash import java_hash_code
@@ -25,6 +31,8 @@ from hastore.store.record.record_check import RecordKind, check_record
 from hastore.topic import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hastore.store.record.layout import Buffer
 
 SCAN_RECORDS_MAX: Final = 1_000  # of one call
@@ -37,6 +45,7 @@ _pack_unit = UNIT.pack
 _pack_key = PACKED_KEY.pack
 _SPECIAL: Final = TRANSACTION_TYPE_MASK | INNER_BATCH_FLAG
 _SCHEDULE_TOPIC: Final = SCHEDULE_TOPIC.encode()
+_crc32 = isal_zlib.crc32
 
 # Topic, queue id, queue offset of the first unit, the units.
 QueueUnits: TypeAlias = "tuple[str, int, int, bytes]"
@@ -57,7 +66,7 @@ class RecordScan(NamedTuple):
     keys: bytes
 
 
-def scan_records(
+def scan_records_in_python(
     buffer: Buffer,
     position: int,
     physic_offset: int,
@@ -123,3 +132,26 @@ class _Queue:
         self.topic_hash = topic_hash(topic)
         self.first_offset = self.next_offset = queue_offset
         self.units = bytearray()
+
+
+def scan_records_in_c(
+    buffer: Buffer,
+    position: int,
+    physic_offset: int,
+    file_size: int,
+    count_max: int,
+    *,
+    check_crc: bool,
+) -> RecordScan:
+    """Do the same by the C extension, which must be there."""
+    crc32 = _crc32 if check_crc else None
+    return RecordScan._make(
+        extension.scan_records(  # type: ignore[union-attr] # it is there
+            buffer, position, physic_offset, file_size, count_max, _SCHEDULE_TOPIC, crc32
+        )
+    )
+
+
+scan_records: Callable[..., RecordScan] = (
+    scan_records_in_python if extension is None else scan_records_in_c
+)

@@ -8,6 +8,7 @@ from typing import Final
 
 import rich_click as click
 
+from hastore.native.in_use import state
 from hastore_cli.app.command import ExampleCommand, output_option
 from hastore_cli.app.terminal import tell
 
@@ -33,6 +34,7 @@ def version(output: str) -> None:
     versions = {
         "hastore": hastore_version(),
         "python": platform.python_version(),
+        "extension": state,
         "kernel": f"{platform.system()} {platform.release()}",
         **{part: _version_of(part) for part in _PARTS},
     }

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 
 from hastore.errors import FlushFailedError
+from hastore.native.in_use import extension
 from hastore.store.index.layout import (
     ENTRY,
     ENTRY_SIZE,
@@ -188,8 +189,23 @@ class IndexFile:
 
     def put_keys(self, keys: bytes) -> None:
         """Add packed keys (``PACKED_KEY``); the file must have room for all of them."""
-        for key_hash, physic_offset, store_timestamp_ms in PACKED_KEY.iter_unpack(keys):
-            self.put(key_hash, physic_offset, store_timestamp_ms)
+        slots = self.slots
+        assert slots is not None
+        if extension is None:
+            for key_hash, physic_offset, store_timestamp_ms in PACKED_KEY.iter_unpack(keys):
+                self.put(key_hash, physic_offset, store_timestamp_ms)
+            return
+        entries, free_slots, self.begin_timestamp_ms = extension.fill_index(
+            slots.numbers, slots.dirty, PAGE_SHIFT, self.index_count, self.begin_timestamp_ms, keys
+        )
+        if self.index_count == 1:
+            self.begin_physic_offset = PACKED_KEY.unpack_from(keys)[1]
+        self._tail[1].extend(entries)
+        self.used_slots += free_slots
+        self.index_count += len(entries) // ENTRY_SIZE
+        _, self.end_physic_offset, self.end_timestamp_ms = PACKED_KEY.unpack_from(
+            keys, len(keys) - PACKED_KEY.size
+        )
 
     def commit(self) -> None:
         """Write the new entries; after a DiskError the next commit writes them again."""

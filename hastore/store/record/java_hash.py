@@ -9,7 +9,12 @@ of a sum over the characters.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from hastore.native.in_use import extension
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _DIGITS: Final = b"0123456789abcdefghijklmnopqrstu"  # of base 31
 _LOW: Final = bytes(_DIGITS[byte % 31] for byte in range(256))
@@ -18,7 +23,7 @@ _PIECE_SIZE: Final = 256  # longer texts are read piece by piece, else time grow
 _POWERS: Final = tuple(pow(31, size, 2**32) for size in range(_PIECE_SIZE + 1))
 
 
-def java_hash_code(text: str, begun: int = 0) -> int:
+def hash_in_python(text: str, begun: int = 0) -> int:
     """Return ``text.hashCode()`` as a signed 32-bit number.
 
     ``begun`` is the hash of a prefix: ``java_hash_code(b, java_hash_code(a))`` is the hash of
@@ -36,6 +41,9 @@ def java_hash_code(text: str, begun: int = 0) -> int:
         value = _hash_any(text, begun)
     value &= 0xFFFFFFFF
     return value if value < 0x80000000 else value - 0x100000000
+
+
+java_hash_code: Callable[..., int] = hash_in_python if extension is None else extension.java_hash
 
 
 def _hash_any(text: str, begun: int) -> int:

@@ -1,0 +1,463 @@
+/* The loops of a node that run once a record or once a key, in C.
+
+   scan_records   twin: hastore/store/record/record_scan.py
+   fill_index     twin: hastore/store/index/file.py
+   java_hash      twin: hastore/store/record/java_hash.py
+
+   Each returns what its twin returns, for every input.  A record that is not ordinary (damaged,
+   of a transaction, ...) ends a scan: the twin's caller handles it, so no rule for such records is
+   here.  All input is untrusted: every length is compared with what is left before it is used.
+   The layouts are those of hastore/store/record/layout.py and hastore/store/index/layout.py. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+/* -- numbers in a buffer ----------------------------------------------------------------------- */
+
+static inline uint16_t get16(const uint8_t *at) { return (uint16_t)(at[0] << 8 | at[1]); }
+
+static inline int32_t get32(const uint8_t *at) {
+    return (int32_t)((uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3]);
+}
+
+static inline int64_t get64(const uint8_t *at) {
+    return (int64_t)((uint64_t)(uint32_t)get32(at) << 32 | (uint32_t)get32(at + 4));
+}
+
+static inline void put32(uint8_t *at, uint32_t value) {
+    for (int i = 3; i >= 0; i--, value >>= 8) at[i] = (uint8_t)value;
+}
+
+static inline void put64(uint8_t *at, uint64_t value) {
+    put32(at, (uint32_t)(value >> 32));
+    put32(at + 4, (uint32_t)value);
+}
+
+/* -- Java's String.hashCode, of ASCII ---------------------------------------------------------- */
+
+static int is_ascii(const uint8_t *text, Py_ssize_t size) {
+    uint8_t all = 0;
+    for (Py_ssize_t i = 0; i < size; i++) all |= text[i];
+    return all < 0x80;
+}
+
+static uint32_t hash_ascii(const uint8_t *text, Py_ssize_t size, uint32_t begun) {
+    uint32_t hash = begun;
+    for (Py_ssize_t i = 0; i < size; i++) hash = 31 * hash + text[i];
+    return hash;
+}
+
+static PyObject *java_hash(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *text;
+    long long begun = 0;
+    if (!PyArg_ParseTuple(args, "U|L", &text, &begun)) return NULL;
+    uint32_t hash = (uint32_t)begun;
+    Py_ssize_t size = PyUnicode_GET_LENGTH(text);
+    int kind = PyUnicode_KIND(text);
+    const void *data = PyUnicode_DATA(text);
+    for (Py_ssize_t i = 0; i < size; i++) {
+        Py_UCS4 point = PyUnicode_READ(kind, data, i);
+        if (point < 0x10000) {
+            hash = 31 * hash + point;
+        } else { /* two code units of UTF-16 */
+            hash = 31 * hash + (0xD800 + ((point - 0x10000) >> 10));
+            hash = 31 * hash + (0xDC00 + ((point - 0x10000) & 0x3FF));
+        }
+    }
+    return PyLong_FromLong((int32_t)hash);
+}
+
+/* -- scan_records ------------------------------------------------------------------------------ */
+
+enum {
+    MAGIC = -626843481,
+    MAGIC_V2 = -626843477,
+    RECORD_SIZE_MIN = 91,
+    HEAD_SIZE = 88, /* with IPv4 hosts; each IPv6 host adds 12 */
+    TOPIC_SIZE_MAX_V1 = 127,
+    TEXT_SIZE_MAX = 32767,
+    TRANSACTION_TYPE_MASK = 0xC,
+    BORN_HOST_V6_FLAG = 0x10,
+    STORE_HOST_V6_FLAG = 0x20,
+    INNER_BATCH_FLAG = 0x80,
+    PROP_CRC_SIZE = 20,
+    CRC_MASK = 0x7FFFFFFF,
+    UNIT_SIZE = 20,
+    KEY_SIZE = 24, /* hash, physic offset, store time: 8 bytes each, in the machine's order */
+    RECORDS_MAX = 1000, /* a call */
+    BUCKETS = 2048,     /* of queues; a power of 2 above RECORDS_MAX */
+};
+
+typedef struct {
+    const uint8_t *at;
+    Py_ssize_t size;
+} Text;
+
+typedef struct {
+    Text topic;
+    int32_t queue_id;
+    int64_t first_queue_offset, next_queue_offset;
+    int first, last; /* units, by number; those between follow Unit.next */
+    int count;
+    uint32_t topic_hash; /* of "topic#" */
+} Queue;
+
+typedef struct {
+    uint8_t bytes[UNIT_SIZE];
+    int next;
+} Unit;
+
+typedef struct {
+    const uint8_t *body, *topic, *texts; /* texts: the properties */
+    Py_ssize_t body_size, topic_size, texts_size, size;
+    int32_t queue_id;
+    int64_t queue_offset, store_ms;
+} Record;
+
+typedef struct {
+    Queue queues[RECORDS_MAX];
+    Unit units[RECORDS_MAX];
+    int16_t buckets[BUCKETS]; /* number of a queue + 1; 0: free */
+    int queue_count, unit_count;
+    uint8_t *keys;
+    Py_ssize_t keys_size, keys_room;
+} Scan;
+
+/* Read a record's lengths and numbers; false unless it is ordinary, and all of it is there. */
+static int read_record(const uint8_t *at, Py_ssize_t left, int64_t available, int64_t physic_offset,
+                       Record *record) {
+    if (left < RECORD_SIZE_MIN) return 0;
+    int32_t size = get32(at), magic = get32(at + 4), flags = get32(at + 36);
+    if ((magic != MAGIC && magic != MAGIC_V2) || size < RECORD_SIZE_MIN) return 0;
+    if (size > left || size > available || get64(at + 28) != physic_offset) return 0;
+    if (flags & (TRANSACTION_TYPE_MASK | INNER_BATCH_FLAG)) return 0;
+    Py_ssize_t moved = flags & BORN_HOST_V6_FLAG ? 12 : 0;
+    Py_ssize_t head = HEAD_SIZE + moved + (flags & STORE_HOST_V6_FLAG ? 12 : 0);
+    Py_ssize_t topic_length_size = magic == MAGIC_V2 ? 2 : 1;
+    Py_ssize_t rest = size - head - topic_length_size - 2; /* of body, topic and properties */
+    if (rest < 0) return 0;
+    int32_t body_size = get32(at + head - 4);
+    if (body_size < 0 || body_size > rest) return 0;
+    rest -= body_size;
+    const uint8_t *after_body = at + head + body_size;
+    Py_ssize_t topic_size = magic == MAGIC_V2 ? get16(after_body) : after_body[0];
+    if (topic_size > (magic == MAGIC_V2 ? TEXT_SIZE_MAX : TOPIC_SIZE_MAX_V1)) return 0;
+    if (topic_size > rest) return 0;
+    rest -= topic_size;
+    record->topic = after_body + topic_length_size;
+    if (rest > TEXT_SIZE_MAX || get16(record->topic + topic_size) != rest) return 0;
+    record->body = at + head;
+    record->body_size = body_size;
+    record->topic_size = topic_size;
+    record->texts = record->topic + topic_size + 2;
+    record->texts_size = rest;
+    record->size = size;
+    record->queue_id = get32(at + 12);
+    record->queue_offset = get64(at + 20);
+    record->store_ms = get64(at + 56 + moved);
+    return 1;
+}
+
+/* Return the CRC32 of some bytes, by the function that the caller gave; -1 with an exception. */
+static int64_t crc_of(PyObject *crc32, const uint8_t *at, Py_ssize_t size) {
+    PyObject *view = PyMemoryView_FromMemory((char *)at, size, PyBUF_READ);
+    if (view == NULL) return -1;
+    PyObject *found = PyObject_CallOneArg(crc32, view);
+    Py_DECREF(view);
+    if (found == NULL) return -1;
+    unsigned long crc = PyLong_AsUnsignedLong(found);
+    Py_DECREF(found);
+    if (crc == (unsigned long)-1 && PyErr_Occurred()) return -1;
+    return (int64_t)(crc & CRC_MASK);
+}
+
+/* Compare the checksums; 1 if they fit, 0 if not, or perhaps not, -1 with an exception. */
+static int fits_checksums(PyObject *crc32, const uint8_t *at, const Record *record) {
+    int64_t crc = crc_of(crc32, record->body, record->body_size);
+    if (crc < 0) return -1;
+    if (crc != get32(at + 8)) return 0;
+    if (record->texts_size < PROP_CRC_SIZE) return 1;
+    const uint8_t *stored = at + record->size - PROP_CRC_SIZE;
+    if (memcmp(stored, "__CR", 4) != 0 && memcmp(stored + 4, "C32#\x01", 5) != 0) return 1;
+    if (memcmp(stored, "__CRC32#\x01", 9) != 0 || stored[19] != 2) return 0;
+    crc = crc_of(crc32, at, record->size - PROP_CRC_SIZE);
+    if (crc < 0) return -1;
+    for (int i = 9; i < 19; i++, crc /= 10) /* the least significant digit first */
+        if (stored[i] != '0' + crc % 10) return 0;
+    return 1;
+}
+
+/* Return the queue of a record, perhaps a new one; NULL if its queue offsets do not count up. */
+static Queue *queue_of(Scan *scan, const Record *record) {
+    uint32_t hash = hash_ascii(record->topic, record->topic_size, (uint32_t)record->queue_id);
+    for (uint32_t bucket = (hash * 0x9E3779B1u) >> 21;; bucket = (bucket + 1) % BUCKETS) {
+        int number = scan->buckets[bucket] - 1;
+        if (number < 0) {
+            Queue *queue = &scan->queues[scan->queue_count++];
+            scan->buckets[bucket] = (int16_t)scan->queue_count;
+            *queue = (Queue){{record->topic, record->topic_size}, record->queue_id,
+                             record->queue_offset, record->queue_offset, -1, -1, 0, 0};
+            queue->topic_hash = 31 * hash_ascii(record->topic, record->topic_size, 0) + '#';
+            return queue;
+        }
+        Queue *queue = &scan->queues[number];
+        if (queue->queue_id == record->queue_id && queue->topic.size == record->topic_size &&
+            memcmp(queue->topic.at, record->topic, (size_t)record->topic_size) == 0)
+            return queue->next_queue_offset == record->queue_offset ? queue : NULL;
+    }
+}
+
+enum { TAGS, UNIQ_KEY, KEYS, TEXTS };
+static const Text NAMES[TEXTS] = {
+    {(const uint8_t *)"TAGS", 4}, {(const uint8_t *)"UNIQ_KEY", 8}, {(const uint8_t *)"KEYS", 4}};
+
+/* Find the values that queues and index need, the last one of each name. */
+static void find_texts(const Record *record, Text found[TEXTS]) {
+    memset(found, 0, TEXTS * sizeof(Text));
+    const uint8_t *at = record->texts, *end = at + record->texts_size;
+    while (at < end) {
+        const uint8_t *pair_end = memchr(at, 2, (size_t)(end - at));
+        if (pair_end == NULL) pair_end = end;
+        const uint8_t *mark = memchr(at, 1, (size_t)(pair_end - at));
+        if (mark != NULL && mark + 1 < pair_end)
+            for (int i = 0; i < TEXTS; i++)
+                if (mark - at == NAMES[i].size &&
+                    memcmp(at, NAMES[i].at, (size_t)NAMES[i].size) == 0)
+                    found[i] = (Text){mark + 1, pair_end - mark - 1};
+        at = pair_end + 1;
+    }
+}
+
+static int add_key(Scan *scan, uint32_t hash, int64_t physic_offset, int64_t store_ms) {
+    if (scan->keys_size + KEY_SIZE > scan->keys_room) {
+        Py_ssize_t room = scan->keys_room ? 2 * scan->keys_room : 4096;
+        uint8_t *keys = PyMem_Realloc(scan->keys, (size_t)room);
+        if (keys == NULL) {
+            PyErr_NoMemory();
+            return 0;
+        }
+        scan->keys = keys;
+        scan->keys_room = room;
+    }
+    int64_t value = (int32_t)hash; /* as key_hash: the absolute value, 0 for the least number */
+    if (value < 0) value = value == INT32_MIN ? 0 : -value;
+    memcpy(scan->keys + scan->keys_size, &value, 8);
+    memcpy(scan->keys + scan->keys_size + 8, &physic_offset, 8);
+    memcpy(scan->keys + scan->keys_size + 16, &store_ms, 8);
+    scan->keys_size += KEY_SIZE;
+    return 1;
+}
+
+/* Add UNIQ_KEY, then the parts of KEYS between spaces. */
+static int add_keys(Scan *scan, const Queue *queue, const Text texts[TEXTS], int64_t physic_offset,
+                    int64_t store_ms) {
+    const Text *uniq = &texts[UNIQ_KEY];
+    if (uniq->size && !add_key(scan, hash_ascii(uniq->at, uniq->size, queue->topic_hash),
+                               physic_offset, store_ms))
+        return 0;
+    const uint8_t *at = texts[KEYS].at, *end = at + texts[KEYS].size;
+    while (at < end) {
+        const uint8_t *key_end = memchr(at, ' ', (size_t)(end - at));
+        if (key_end == NULL) key_end = end;
+        if (key_end > at && !add_key(scan, hash_ascii(at, key_end - at, queue->topic_hash),
+                                     physic_offset, store_ms))
+            return 0;
+        at = key_end + 1;
+    }
+    return 1;
+}
+
+static void add_unit(Scan *scan, Queue *queue, int64_t physic_offset, const Record *record,
+                     int64_t tags_code) {
+    int number = scan->unit_count++;
+    Unit *unit = &scan->units[number];
+    put64(unit->bytes, (uint64_t)physic_offset);
+    put32(unit->bytes + 8, (uint32_t)record->size);
+    put64(unit->bytes + 12, (uint64_t)tags_code);
+    unit->next = -1;
+    if (queue->count++)
+        scan->units[queue->last].next = number;
+    else
+        queue->first = number;
+    queue->last = number;
+    queue->next_queue_offset++;
+}
+
+/* Return [(topic, queue id, first queue offset, units)]. */
+static PyObject *queues_of(const Scan *scan) {
+    PyObject *queues = PyList_New(scan->queue_count);
+    for (int i = 0; queues != NULL && i < scan->queue_count; i++) {
+        const Queue *queue = &scan->queues[i];
+        PyObject *units = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)queue->count * UNIT_SIZE);
+        if (units != NULL) {
+            uint8_t *to = (uint8_t *)PyBytes_AS_STRING(units);
+            for (int n = queue->first; n >= 0; n = scan->units[n].next, to += UNIT_SIZE)
+                memcpy(to, scan->units[n].bytes, UNIT_SIZE);
+        }
+        PyObject *topic = PyUnicode_DecodeASCII((const char *)queue->topic.at,
+                                                queue->topic.size, NULL);
+        PyObject *item = NULL; /* "N" takes the references, also when it fails */
+        if (units != NULL && topic != NULL)
+            item = Py_BuildValue("(NiLN)", topic, queue->queue_id,
+                                 (long long)queue->first_queue_offset, units);
+        else {
+            Py_XDECREF(topic);
+            Py_XDECREF(units);
+        }
+        if (item == NULL)
+            Py_CLEAR(queues);
+        else
+            PyList_SET_ITEM(queues, i, item);
+    }
+    return queues;
+}
+
+static PyObject *scan_records(PyObject *Py_UNUSED(module), PyObject *args) {
+    Py_buffer buffer, schedule_topic;
+    Py_ssize_t position;
+    long long physic_offset, file_size;
+    int count_max;
+    PyObject *crc32, *result = NULL;
+    if (!PyArg_ParseTuple(args, "y*nLLiy*O", &buffer, &position, &physic_offset, &file_size,
+                          &count_max, &schedule_topic, &crc32))
+        return NULL;
+    Scan *scan = NULL;
+    if (position < 0 || physic_offset < 0 || file_size <= 0) {
+        PyErr_SetString(PyExc_ValueError, "a position, an offset or a file size is out of range");
+        goto done;
+    }
+    if (count_max > RECORDS_MAX) count_max = RECORDS_MAX;
+    scan = PyMem_Malloc(sizeof(Scan)); /* queues and units are set before they are read */
+    if (scan == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    memset(scan->buckets, 0, sizeof scan->buckets);
+    scan->queue_count = scan->unit_count = 0;
+    scan->keys = NULL;
+    scan->keys_size = scan->keys_room = 0;
+    int64_t last_offset = -1, store_ms = 0;
+    while (scan->unit_count < count_max && position < buffer.len) {
+        const uint8_t *at = (const uint8_t *)buffer.buf + position;
+        int64_t available = file_size - physic_offset % file_size;
+        Record record;
+        Text texts[TEXTS];
+        if (!read_record(at, buffer.len - position, available, physic_offset, &record)) break;
+        if (record.topic_size == schedule_topic.len &&
+            memcmp(record.topic, schedule_topic.buf, (size_t)schedule_topic.len) == 0)
+            break;
+        if (!is_ascii(record.topic, record.topic_size)) break;
+        if (!is_ascii(record.texts, record.texts_size)) break;
+        find_texts(&record, texts);
+        if (crc32 != Py_None) {
+            int fits = fits_checksums(crc32, at, &record);
+            if (fits < 0) goto done;
+            if (!fits) break;
+        }
+        Queue *queue = queue_of(scan, &record);
+        if (queue == NULL) break;
+        if (!add_keys(scan, queue, texts, physic_offset, record.store_ms)) goto done;
+        const Text *tags = &texts[TAGS];
+        add_unit(scan, queue, physic_offset, &record,
+                 (int32_t)hash_ascii(tags->at, tags->size, 0));
+        last_offset = physic_offset;
+        store_ms = record.store_ms;
+        position += record.size;
+        physic_offset += record.size;
+    }
+    PyObject *queues = queues_of(scan);
+    if (queues != NULL)
+        result = Py_BuildValue("(niLLNy#)", position, scan->unit_count, (long long)last_offset,
+                               (long long)store_ms, queues, scan->keys ? (char *)scan->keys : "", scan->keys_size);
+done:
+    if (scan != NULL) PyMem_Free(scan->keys);
+    PyMem_Free(scan);
+    PyBuffer_Release(&buffer);
+    PyBuffer_Release(&schedule_topic);
+    return result;
+}
+
+/* -- fill_index -------------------------------------------------------------------------------- */
+
+enum { ENTRY_SIZE = 20, TIME_DIFF_MAX = INT32_MAX };
+
+/* Append entries of packed keys to an index file whose next entry has a number, and set the slots.
+
+   Return (the entries' bytes, how many slots were free, the file's begin time). */
+static PyObject *fill_index(PyObject *Py_UNUSED(module), PyObject *args) {
+    Py_buffer numbers, dirty, keys;
+    int page_shift, number;
+    long long begin_ms;
+    if (!PyArg_ParseTuple(args, "w*w*iiLy*", &numbers, &dirty, &page_shift, &number, &begin_ms,
+                          &keys))
+        return NULL;
+    PyObject *result = NULL, *entries = NULL;
+    Py_ssize_t slots = numbers.len / 4, count = keys.len / KEY_SIZE;
+    if (keys.len % KEY_SIZE || slots <= 0 || page_shift < 0 || page_shift > 30 || number < 1 ||
+        count > INT32_MAX - number || dirty.len <= (slots - 1) >> page_shift) {
+        PyErr_SetString(PyExc_ValueError, "keys, slots or numbers do not fit each other");
+        goto done;
+    }
+    entries = PyBytes_FromStringAndSize(NULL, count * ENTRY_SIZE);
+    if (entries == NULL) goto done;
+    uint8_t *to = (uint8_t *)PyBytes_AS_STRING(entries);
+    const uint8_t *key = keys.buf;
+    int32_t *newest = numbers.buf;
+    Py_ssize_t freed = 0;
+    for (Py_ssize_t i = 0; i < count; i++, number++, key += KEY_SIZE, to += ENTRY_SIZE) {
+        int64_t hash, physic_offset, store_ms, seconds = 0;
+        memcpy(&hash, key, 8);
+        memcpy(&physic_offset, key + 8, 8);
+        memcpy(&store_ms, key + 16, 8);
+        if (hash < 0 || hash > INT32_MAX) {
+            PyErr_SetString(PyExc_ValueError, "not the hash of a key");
+            goto done;
+        }
+        if (begin_ms > 0 && store_ms > begin_ms) {
+            seconds = (store_ms - begin_ms) / 1000;
+            if (seconds > TIME_DIFF_MAX) seconds = TIME_DIFF_MAX;
+        }
+        Py_ssize_t slot = (Py_ssize_t)(hash % slots);
+        int32_t previous = newest[slot];
+        if (previous < 0 || previous >= number) previous = 0; /* left by a RocketMQ's kill */
+        if (previous == 0) freed++;
+        put32(to, (uint32_t)hash);
+        put64(to + 4, (uint64_t)physic_offset);
+        put32(to + 12, (uint32_t)seconds);
+        put32(to + 16, (uint32_t)previous);
+        newest[slot] = number;
+        ((uint8_t *)dirty.buf)[slot >> page_shift] = 1;
+        if (number == 1) begin_ms = store_ms;
+    }
+    result = Py_BuildValue("(OnL)", entries, freed, begin_ms);
+done:
+    Py_XDECREF(entries);
+    PyBuffer_Release(&numbers);
+    PyBuffer_Release(&dirty);
+    PyBuffer_Release(&keys);
+    return result;
+}
+
+/* -- the module -------------------------------------------------------------------------------- */
+
+static PyMethodDef METHODS[] = {
+    {"scan_records", scan_records, METH_VARARGS, "See hastore.store.record.record_scan."},
+    {"fill_index", fill_index, METH_VARARGS, "See hastore.store.index.file."},
+    {"java_hash", java_hash, METH_VARARGS, "See hastore.store.record.java_hash."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int begin(PyObject *module) {
+    return PyModule_AddIntConstant(module, "INTERFACE", 1); /* as in hastore/native/__init__.py */
+}
+
+static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, begin}, {0, NULL}};
+
+static struct PyModuleDef MODULE = {
+    PyModuleDef_HEAD_INIT, "_native", "The loops that run once a record; see hastore.native.", 0,
+    METHODS, SLOTS, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&MODULE); }

@@ -1,0 +1,26 @@
+from collections.abc import Callable
+
+from hastore.store.record.layout import Buffer
+
+INTERFACE: int
+
+def scan_records(
+    buffer: Buffer,
+    position: int,
+    physic_offset: int,
+    file_size: int,
+    count_max: int,
+    schedule_topic: bytes,
+    crc32: Callable[[Buffer], int] | None,
+    /,
+) -> tuple[int, int, int, int, list[tuple[str, int, int, bytes]], bytes]: ...
+def fill_index(
+    numbers: memoryview,
+    dirty: bytearray,
+    page_shift: int,
+    number: int,
+    begin_ms: int,
+    keys: bytes,
+    /,
+) -> tuple[bytes, int, int]: ...
+def java_hash(text: str, begun: int = 0, /) -> int: ...

@@ -1,0 +1,1 @@
+"""The C extension returns what its twins in Python return, for every input."""

@@ -1,0 +1,149 @@
+"""The C extension returns what its twins in Python return, for every input, damaged ones too."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hastore.dispatch import record_scan
+from hastore.message import Message
+from hastore.native.in_use import extension, state
+from hastore.store.index.file import IndexFile
+from hastore.store.index.layout import PACKED_KEY, IndexLayout
+from hastore.store.record.java_hash import hash_in_python
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.store.encoded_records import records_of
+
+pytestmark = pytest.mark.skipif(extension is None, reason=f"the C extension is {state}")
+
+FILE_SIZE = 1 << 20
+SCANS = (record_scan.scan_records_in_python, record_scan.scan_records_in_c)
+
+TEXTS = st.text(st.characters(exclude_characters="\x00\x01\x02", codec="utf-8"), max_size=40)
+KEYS = st.lists(st.sampled_from(["a", "order-7", "", "k" * 50, "日本"]), max_size=4).map(" ".join)
+PROPERTIES = st.none() | st.dictionaries(
+    st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "DELAY", "WAIT", "x"]), TEXTS | KEYS, max_size=5
+)
+MESSAGES = st.builds(
+    Message,
+    st.sampled_from(["orders", "a", "Ärger", "SCHEDULE_TOPIC_XXXX", "v2" * 100]),
+    st.binary(max_size=60),
+    properties=PROPERTIES,
+    queue_id=st.sampled_from([0, 1, 2, 70_000, -1]),
+    sys_flag=st.sampled_from([0] * 12 + [1, 4, 8, 12, 0x80]),
+    born_host=st.sampled_from([None, ("10.0.0.1", 1), ("2001:db8::1", 65_535)]),
+)
+
+
+@given(
+    messages=st.lists(MESSAGES, min_size=1, max_size=8),
+    start=st.sampled_from([0, 3 * FILE_SIZE, FILE_SIZE - 400]),
+    store_host=st.sampled_from([("127.0.0.1", 10911), ("::1", 10911)]),
+    has_prop_crc=st.booleans(),
+    check_crc=st.booleans(),
+    count_max=st.sampled_from([1, 3, 1_000, 5_000]),
+    flips=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=3),
+    cut=st.integers(0, 2_000),
+)
+def test_scan_of_any_bytes(  # noqa: PLR0917 - what hypothesis varies
+    messages, start, store_host, has_prop_crc, check_crc, count_max, flips, cut
+):
+    """Intact, damaged and cut off records are read, or left to the caller, by both alike."""
+    data = records_of(messages, start, store_host=store_host, has_prop_crc=has_prop_crc)
+    for position, value in flips:
+        data[position % len(data)] = value
+    data = bytes(data[: max(len(data) - cut, 0)]) if cut % 2 else bytes(data)
+    found = [scan(data, 0, start, FILE_SIZE, count_max, check_crc=check_crc) for scan in SCANS]
+    assert found[0] == found[1]
+
+
+@given(data=st.binary(max_size=300), position=st.integers(0, 400))
+def test_scan_of_random_bytes(data, position):
+    """Bytes that are no records end the scan at once, also where nothing is left."""
+    for scan in SCANS:
+        found = scan(data, position, 0, FILE_SIZE, 10, check_crc=True)
+        assert found == record_scan.RecordScan(position, 0, -1, 0, [], b"")
+
+
+def test_scan_reads_ordinary_records():
+    """Both read all of them: the comparisons above are not of empty results."""
+    messages = [
+        Message("orders", b"x" * 100, queue_id=number % 3, properties={"KEYS": f"{number} a"})
+        for number in range(60)
+    ]
+    data = bytes(records_of(messages, 0, store_host=("127.0.0.1", 1), has_prop_crc=True))
+    for scan in SCANS:
+        found = scan(data, 0, 0, FILE_SIZE, 1_000, check_crc=True)
+        assert found.position == len(data)
+        assert [(queue_id, len(units)) for _, queue_id, _, units in found.queues] == [
+            (0, 400), (1, 400), (2, 400)
+        ]  # fmt: skip
+        assert len(found.keys) == 120 * PACKED_KEY.size
+
+
+def test_more_queues_than_a_call_has_records():
+    """Each record may be of another queue."""
+    messages = [Message(f"t{number}", b"", queue_id=number) for number in range(1_200)]
+    data = bytes(records_of(messages, 0, store_host=("127.0.0.1", 1), has_prop_crc=False))
+    found = [scan(data, 0, 0, FILE_SIZE, 5_000, check_crc=False) for scan in SCANS]
+    assert found[0] == found[1]
+    assert found[0].record_count == record_scan.SCAN_RECORDS_MAX
+
+
+def index_file(slots, entries):
+    """Return a new, empty index file on a disk in memory."""
+    disk = FakeDisk()
+    disk.make_dirs("/i")
+    return IndexFile.new(disk, "/i/20231114221320000", IndexLayout(slots, entries), None)
+
+
+@given(
+    keys=st.lists(
+        st.tuples(
+            st.integers(0, 2**31 - 1),
+            st.integers(0, 2**62),
+            st.sampled_from([0, 1, 999, 1_700_000_000_000, 1_700_000_001_500, 2**62]),
+        ),
+        max_size=30,
+    ),
+    slots=st.integers(1, 9),
+    left=st.lists(st.tuples(st.integers(0, 8), st.integers(-3, 40)), max_size=3),
+    pieces=st.integers(1, 30),
+)
+def test_index_entries(keys, slots, left, pieces):
+    """Entries, slots and header are the same, over slots that a RocketMQ's kill left too high."""
+    files = [index_file(slots, 31), index_file(slots, 31)]
+    for file in files:
+        for slot, number in left:
+            file.slots.numbers[slot % slots] = number
+    for key in keys:
+        files[0].put(*key)
+    for begin in range(0, len(keys), pieces):
+        files[1].put_keys(b"".join(PACKED_KEY.pack(*key) for key in keys[begin : begin + pieces]))
+    assert files[0].header == files[1].header
+    assert files[0].slots.numbers.tolist() == files[1].slots.numbers.tolist()
+    assert files[0].slots.dirty == files[1].slots.dirty
+    first, second = ([file.read_entry(n) for n in range(1, file.index_count)] for file in files)
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (memoryview(bytearray(8)).cast("i"), bytearray(1), 10, 0, 0, b""),
+        (memoryview(bytearray(8)).cast("i"), bytearray(1), 10, 1, 0, b"7"),
+        (memoryview(bytearray(8)).cast("i"), bytearray(1), 0, 1, 0, b""),
+        (memoryview(bytearray(8)).cast("i"), bytearray(1), 10, 1, 0, PACKED_KEY.pack(-1, 0, 0)),
+        (memoryview(bytearray(0)), bytearray(1), 10, 1, 0, b""),
+    ],
+)
+def test_index_refuses_what_does_not_fit(arguments):
+    """Sizes that do not fit each other are an error, not a write outside a buffer."""
+    with pytest.raises(ValueError, match=r"fit|hash"):
+        extension.fill_index(*arguments)
+
+
+@given(text=st.text(st.characters(exclude_categories=()), max_size=600), begun=st.integers())
+def test_java_hash(text, begun):
+    """The hash of any text, lone surrogates and large characters too, after any prefix."""
+    begun = (begun + 2**31) % 2**32 - 2**31
+    assert extension.java_hash(text, begun) == hash_in_python(text, begun)
