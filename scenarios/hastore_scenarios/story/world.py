@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Condition = Callable[[NodeStatus], bool]
 
-DEFAULT_TOPIC = "Scenario"
+STORY_TOPIC = "Scenario"
 
 
 class ScenarioFailed(AssertionError):
@@ -223,7 +223,7 @@ class World(Protocol):
     # -- puts
 
     async def put(
-        self, node: Node, body: bytes = b"", *, topic: str = DEFAULT_TOPIC, wait: bool = True
+        self, node: Node, body: bytes = b"", *, topic: str = STORY_TOPIC, wait: bool = True
     ) -> Operation:
         """Send one message and wait for its answer; an empty ``body`` becomes a small one."""
 
@@ -234,7 +234,7 @@ class World(Protocol):
         *,
         size: int = 1024,
         in_flight: int = 64,
-        topic: str = DEFAULT_TOPIC,
+        topic: str = STORY_TOPIC,
         wait: bool = True,
     ) -> Tally:
         """Send ``count`` messages of ``size`` bytes and wait for all answers."""
@@ -245,7 +245,7 @@ class World(Protocol):
         *,
         size: int = 1024,
         in_flight: int = 16,
-        topic: str = DEFAULT_TOPIC,
+        topic: str = STORY_TOPIC,
         wait: bool = True,
     ) -> AbstractAsyncContextManager[Tally]:
         """Put without pause for the length of the block, through broken links and restarts."""

@@ -19,7 +19,7 @@ import trio
 from hastore.errors import HastoreError
 from hastore_scenarios.judge.history import EventKind, History, Operation
 from hastore_scenarios.story.world import (
-    DEFAULT_TOPIC,
+    STORY_TOPIC,
     LinkMode,
     Node,
     ScenarioFailed,
@@ -68,7 +68,7 @@ class StagedWorld(StagedCluster[N]):
     # -- puts
 
     async def put(
-        self, node: Node, body: bytes = b"", *, topic: str = DEFAULT_TOPIC, wait: bool = True
+        self, node: Node, body: bytes = b"", *, topic: str = STORY_TOPIC, wait: bool = True
     ) -> Operation:
         """Send one message and wait for its answer."""
         stream = self._stream(self._node(node))
@@ -81,7 +81,7 @@ class StagedWorld(StagedCluster[N]):
         *,
         size: int = 1024,
         in_flight: int = 64,
-        topic: str = DEFAULT_TOPIC,
+        topic: str = STORY_TOPIC,
         wait: bool = True,
     ) -> Tally:
         """Send ``count`` messages and wait for all answers."""
@@ -97,7 +97,7 @@ class StagedWorld(StagedCluster[N]):
         *,
         size: int = 1024,
         in_flight: int = 16,
-        topic: str = DEFAULT_TOPIC,
+        topic: str = STORY_TOPIC,
         wait: bool = True,
     ) -> AsyncIterator[Tally]:
         """Put without pause for the length of the block."""
