@@ -37,7 +37,7 @@ from hastore.client.unique_key import UniqueKeyMaker
 from hastore.concurrency.tcp import describe
 from hastore.env.real import real_env
 from hastore.errors import ConfigError, HastoreError, RequestFailedError
-from hastore.message import PROPERTY_UNIQ_KEY, Message
+from hastore.message import PROPERTY_UNIQ_KEY, PROPERTY_WAIT_STORE_MSG_OK, Message
 from hastore.topic import DEFAULT_TOPIC
 from hastore.wire.frame_reader import encode_command
 from hastore.wire.property_text import write_properties
@@ -206,7 +206,7 @@ class Producer:
             )
         body = write_batch(keyed)
         _check_sizes(len(body), len(first.topic))
-        wait = {} if first.wait_store_msg_ok else {"WAIT": "false"}
+        wait = {} if first.wait_store_msg_ok else {PROPERTY_WAIT_STORE_MSG_OK: "false"}
         fields = write_send_fields(
             first,
             write_properties(wait),

@@ -12,7 +12,7 @@ import trio
 
 from hastore.client.producer import Producer
 from hastore.errors import HastoreError, UnknownOutcomeError
-from hastore.message import Message
+from hastore.message import PROPERTY_KEYS, PROPERTY_UNIQ_KEY, Message
 from hastore.sim.cluster import CLIENT_PORT, MASTER
 from hastore.sim.host import SimOffload, sim_env
 from hastore.sim.producers import QUEUES, TOPIC
@@ -64,7 +64,7 @@ class ClientProducer:
         self.oracle.cluster.trace.add("producer", text, is_detail=True)
         # The master may crash while its answer is on the way: the time of sending counts.
         put.at = put.submitted_at = trio.current_time()
-        properties = {"KEYS": put.key.decode(), "UNIQ_KEY": f"{put.number:032X}"}
+        properties = {PROPERTY_KEYS: put.key.decode(), PROPERTY_UNIQ_KEY: f"{put.number:032X}"}
         message = Message(TOPIC, b"c" * size, properties=properties)
         try:
             result = await producer.send(message, queue_id=put.number % QUEUES)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
+from hastore.env.interface import SECTOR_SIZE
+
 if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable, Iterator
 
-SECTOR_SIZE: Final = 512
 _PAGE_SIZE: Final = 4_096
 
 

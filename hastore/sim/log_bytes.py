@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hastore.sim.cluster import DATA_DIR
+from hastore.store.log.mapped_file_queue import file_name
 from hastore.store.record.record_check import RecordKind
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore.store.tools.log_directory import find_log
@@ -27,7 +28,7 @@ def log_range(
     while start < end:
         base = start - start % mapped_file_size
         size = min(end, base + mapped_file_size) - start
-        part = read(f"{DATA_DIR}/commitlog/{base:020d}", start - base, size)
+        part = read(f"{DATA_DIR}/commitlog/{file_name(base)}", start - base, size)
         parts.append(part)
         if len(part) < size:
             break
@@ -59,7 +60,7 @@ def flip_durable_bit(disk: SimDisk, choices: Random) -> int | None:
     if not durable:
         return None
     offset = choices.choice(choices.choice(durable))
-    _flip(disk, f"{directory}/{base:020d}", offset - base, 1 << choices.randrange(8))
+    _flip(disk, f"{directory}/{file_name(base)}", offset - base, 1 << choices.randrange(8))
     return offset
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
-from hastore.message import Message
+from hastore.message import PROPERTY_KEYS, PROPERTY_UNIQ_KEY, Message
 from hastore.sim.put import Put
 from hastore.sim.violation import ViolationError
 
@@ -67,7 +67,7 @@ class Producers:
             TOPIC,
             bytes([65 + number % 26]) * size,
             queue_id=number % QUEUES,
-            properties={"KEYS": put.key.decode(), "UNIQ_KEY": f"{number:032X}"},
+            properties={PROPERTY_KEYS: put.key.decode(), PROPERTY_UNIQ_KEY: f"{number:032X}"},
         )
         put.submitted_at = trio.current_time()
         put.boot = boot

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, final
 
 import attrs
 
+from hastore.message import PROPERTY_KEYS
 from hastore.sim.violation import ViolationError
 from hastore.status import BrokerRole, FlushDiskType
 
@@ -92,7 +93,7 @@ class ReadOracle:
                     f"{where} ends at {message.next_offset}, only {self.confirmed} is confirmed"
                 )
                 raise ViolationError("confirmed reads", detail)
-            key = message.properties.get("KEYS", "")
+            key = message.properties.get(PROPERTY_KEYS, "")
             if kept is not None and message.next_offset > kept:
                 continue
             now = Served(message.physic_offset, message.next_offset, key)

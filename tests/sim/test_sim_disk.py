@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
+from hastore.env.interface import SECTOR_SIZE
 from hastore.errors import DiskError, DiskFullError, FlushFailedError
 from hastore.sim.disk import SimDisk
-from hastore.sim.inode import SECTOR_SIZE
 
 PATH = "/d/commitlog/0"
 

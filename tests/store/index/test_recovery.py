@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from hastore.env.interface import SECTOR_SIZE
 from hastore.errors import FlushFailedError
-from hastore.sim.inode import SECTOR_SIZE
 from hastore.store.index.layout import IndexLayout
 from tests.support.env.fake_disk import START_MS, FakeDisk
 from tests.support.env.scripted_disk import ScriptedFile, sync_failed

@@ -2,11 +2,10 @@
 
 import pytest
 
+from hastore.env.interface import SECTOR_SIZE
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.store.log_builder import LogBuilder
 from tests.support.store.recovering import FILE_SIZE, poke, recover
-
-SECTOR_SIZE = 512
 
 
 def slave_with(log, *, flushed, clean=False):
