@@ -26,7 +26,6 @@ from hastore.sim.guards import leak_guards
 from hastore.sim.seams import run_by_seed
 from hastore_scenarios.judge.result import ScenarioResult
 from hastore_scenarios.judge.timeline import Timeline
-from hastore_scenarios.registry import find
 from hastore_scenarios.story.place import unawaited_recorded, with_place
 from hastore_scenarios.story.world import ScenarioFailed, ScenarioSkipped
 from hastore_scenarios.worlds.netns.world import NetnsWorld
@@ -87,37 +86,6 @@ def run_one(
             return trio.run(_run, attrs.evolve(stage, open_world=NetnsWorld.open))
         case _:
             assert_never(world)
-
-
-def run(
-    name_or_file: str,
-    *,
-    directory: str | None = None,
-    keep: bool = False,
-    on_entry: OnEntry | None = None,
-) -> ScenarioResult:
-    """Run one scenario by name or number, or the first one of a file; blocks until it is over.
-
-    ``directory`` is that of its world (None: a temporary one); ``keep`` keeps it even if all went
-    well.  ``on_entry`` is called with each line of the timeline as it happens.  Raises ConfigError
-    if there is no such scenario.
-    """
-    return run_all(name_or_file, directory=directory, keep=keep, on_entry=on_entry)[0]
-
-
-def run_all(
-    name_or_file: str,
-    *,
-    directory: str | None = None,
-    keep: bool = False,
-    on_entry: OnEntry | None = None,
-) -> list[ScenarioResult]:
-    """Run every scenario of that name or file, one after the other.  Raises ConfigError."""
-    results = []
-    for scenario in find(name_or_file):
-        base = None if directory is None else Path(directory) / scenario.name
-        results.append(trio.run(run_scenario, scenario, base, keep, on_entry))
-    return results
 
 
 async def run_scenario(

@@ -12,7 +12,8 @@ from hastore.errors import ConfigError
 from hastore.status import PutMessageStatus
 from hastore_scenarios.judge.judgement import recheck
 from hastore_scenarios.judge.result import ScenarioResult
-from hastore_scenarios.runner import WorldKind, run, run_one, run_scenario
+from hastore_scenarios.registry import find
+from hastore_scenarios.runner import WorldKind, run_one, run_scenario
 from hastore_scenarios.story.world import ScenarioFailed, ScenarioSkipped, World
 from tests.scenarios.passing import scenario_of
 from tests.support.commands.running import is_alive
@@ -190,7 +191,7 @@ async def test_no_process_outlives_a_crash_of_the_story(tmp_path: Path) -> None:
     assert not is_alive(pids[0])
 
 
-def test_run_takes_a_file_and_reports_each_entry(tmp_path: Path) -> None:
+def test_a_files_scenario_is_run_and_each_entry_reported(tmp_path: Path) -> None:
     """The synchronous entry point returns one result and passes on each timeline entry at once."""
     path = tmp_path / "mine.py"
     path.write_text(
@@ -201,7 +202,8 @@ def test_run_takes_a_file_and_reports_each_entry(tmp_path: Path) -> None:
         "    await world.start_master('a')\n"
     )
     shown = []
-    result = run(str(path), directory=str(tmp_path / "w"), keep=True, on_entry=shown.append)
+    (found,) = find(str(path))
+    result = run_one(found, directory=tmp_path / "w", keep=True, on_entry=shown.append)
     assert result.passed, result.why
     assert [entry.kind for entry in shown] == ["say", "start-master", "end", "stop"]
     assert result.directory is not None
