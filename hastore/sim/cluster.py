@@ -36,7 +36,7 @@ DATA_DIR: Final = "/d"
 MASTER: Final = "10.0.0.1"
 HA_PORT: Final = 10_912
 CLIENT_PORT: Final = 10_911
-_PROCESS_ID: Final = 1_000
+PROCESS_ID: Final = 1_000  # plus the number of the start
 _LOST_DISKS_MAX: Final = 4
 
 
@@ -154,7 +154,7 @@ class SimNode:
 
     async def _run(self, boot: Boot) -> None:
         HOST.set(self.host)
-        env = sim_env(boot.disk, self.wall_clock, boot.offload, _PROCESS_ID + boot.number)
+        env = sim_env(boot.disk, self.wall_clock, boot.offload, PROCESS_ID + boot.number)
         try:
             with boot.scope:
                 async with trio.open_nursery() as nursery:

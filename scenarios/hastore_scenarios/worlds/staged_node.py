@@ -6,7 +6,7 @@ The node of a world, a process or a simulated host, adds how it is started, ende
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from hastore_scenarios.worlds.put_stream import PutStream
+
+STOP_WITHIN_S: Final = 60.0  # for a very busy machine; usually a stop takes less than 0.3 s
 
 
 @attrs.define(eq=False, kw_only=True)

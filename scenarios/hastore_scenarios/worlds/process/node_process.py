@@ -18,6 +18,7 @@ import trio
 from hastore.testing.process_runner import process_state
 from hastore_scenarios.story.world import NodeFailed
 from hastore_scenarios.worlds.process.child_process import ChildProcess, hastore_command
+from hastore_scenarios.worlds.staged_node import STOP_WITHIN_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
 
     from hastore_scenarios.worlds.process.faulty_node import NodeFaults
 
-# Limits for a very busy machine: usually a start takes 0.3 s, a stop less.
-START_WITHIN_S: Final = 120.0
-STOP_WITHIN_S: Final = 60.0
+START_WITHIN_S: Final = 120.0  # for a very busy machine; usually a start takes 0.3 s
 OUTPUT_SHOWN_MAX: Final = 4_000
 
 # Seconds before a file or /proc is read again: the first, doubled each time up to the second.

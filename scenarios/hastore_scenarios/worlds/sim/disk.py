@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, final
 import attrs
 import trio
 
+from hastore.sim.cluster import DATA_DIR
 from hastore.sim.disk import SimDisk
 from hastore_scenarios.judge.history import DISK_HEALED
-from hastore_scenarios.worlds.sim.node import DATA_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,6 +15,7 @@ from hastore.broker.node.master import run_master
 from hastore.broker.node.slave import run_slave
 from hastore.config import MasterConfig, SlaveConfig, parts_of
 from hastore.errors import HastoreError
+from hastore.sim.cluster import CLIENT_PORT, DATA_DIR, HA_PORT, PROCESS_ID
 from hastore.sim.disk import SimDisk
 from hastore.sim.host import SimOffload, SimWallClock, sim_env
 from hastore.sim.network import Way
@@ -23,8 +24,7 @@ from hastore.sim.sockets import HOST
 from hastore_scenarios.judge.log_image import log_end
 from hastore_scenarios.story.world import LinkMode, NodeFailed
 from hastore_scenarios.worlds.node_config import with_defaults
-from hastore_scenarios.worlds.process.node_process import STOP_WITHIN_S
-from hastore_scenarios.worlds.staged_node import StagedNode
+from hastore_scenarios.worlds.staged_node import STOP_WITHIN_S, StagedNode
 
 if TYPE_CHECKING:
     import random
@@ -32,11 +32,7 @@ if TYPE_CHECKING:
 
     from hastore.sim.network import Network
 
-DATA_DIR: Final = "/d"
-CLIENT_PORT: Final = 10_911
-HA_PORT: Final = 10_912
 _KILLED: Final = -9
-_PROCESS_ID: Final = 1_000
 # Small, because whole files are copied at each sync, and memory is not sparse.
 _SMALL_FILES: Final = {
     "mapped_file_size_consume_queue": 20_000,
@@ -198,7 +194,7 @@ class SimWorldNode(StagedNode):
 
     async def _run(self, run: SimRun, *, task_status: trio.TaskStatus[None]) -> None:
         HOST.set(self.host)
-        env = sim_env(run.disk, self.wall_clock, run.offload, _PROCESS_ID + self.runs)
+        env = sim_env(run.disk, self.wall_clock, run.offload, PROCESS_ID + self.runs)
         main: Any = run_master if self.is_master else run_slave
         code = 0
         try:
