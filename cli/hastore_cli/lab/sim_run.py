@@ -42,7 +42,6 @@ class SeedOutcome:
     """The outcome of one seed; ``error`` is the traceback of the exception that ended it."""
 
     seed: int
-    trace_hash: str = ""
     virtual_s: float = 0.0
     faults: int = 0
     boots: int = 0
@@ -100,7 +99,6 @@ def run_seed(seed: int) -> SeedOutcome:
         return SeedOutcome(seed=seed, error=traceback.format_exc())
     return SeedOutcome(
         seed=seed,
-        trace_hash=result.trace_hash,
         virtual_s=result.virtual_s,
         faults=result.faults,
         boots=result.boots,

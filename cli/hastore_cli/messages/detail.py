@@ -79,8 +79,13 @@ def message_detail_lines(message: StoredMessage, *, bodies: bool) -> Iterable[st
     )
     end = message.physic_offset + message.total_size
     yield _row("log", f"{number(message.physic_offset)} … {number(end)}")
-    yield _row("stored", f"{time_text(message.store_timestamp_ms)}  on {_host(message.store_host)}")
-    yield _row("born", f"{time_text(message.born_timestamp_ms)}  at {_host(message.born_host)}")
+    yield _row(
+        "stored",
+        f"{time_text(message.store_timestamp_ms)}  on {format_address(message.store_host)}",
+    )
+    yield _row(
+        "born", f"{time_text(message.born_timestamp_ms)}  at {format_address(message.born_host)}"
+    )
     if message.reconsume_times:
         yield _row("retried", f"{message.reconsume_times} times")
     for name, value in message.properties.items():
@@ -93,10 +98,6 @@ def message_detail_lines(message: StoredMessage, *, bodies: bool) -> Iterable[st
 
 def _row(label: str, text: str) -> str:
     return f"{click.style(f'{label:<{_LABEL_SIZE}}', fg='cyan')}  {text}"
-
-
-def _host(host: tuple[str, int]) -> str:
-    return format_address(host)
 
 
 def _lines_only(text: str) -> str:

@@ -9,7 +9,6 @@ import rich_click as click
 from click.shell_completion import CompletionItem
 
 from hastore.quantities import (
-    parse_address,
     parse_duration_ms,
     parse_size,
     parse_whole_number,
@@ -103,7 +102,6 @@ def complete_file(
     return [CompletionItem(incomplete, type="file")]
 
 
-ADDRESS = ParsedType("H:P", parse_address, ())
 SIZE = ParsedType("SIZE", parse_size, ())
 DURATION_MS = ParsedType("TIME", parse_duration_ms, ())
 TOPIC = ParsedType("TOPIC", check_topic, ())

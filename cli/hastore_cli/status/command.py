@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import rich_click as click
 
 from hastore.quantities import parse_duration_ms
 from hastore_cli.app.command import ExampleCommand, output_option
 from hastore_cli.settings.param_types import complete_directory
-
-if TYPE_CHECKING:
-    from hastore_cli.status.watch import StatusPrinter
 
 _WATCH_DEFAULT = "2"
 
@@ -64,7 +60,7 @@ def status(
                 raise click.BadParameter(f"{watch!r} is not a time in seconds", param_hint="'-w'")
             addrs, period_s = (watch, *addrs), float(_WATCH_DEFAULT)
     asked = addrs or (os.environ.get("HASTORE_ADDR") or "127.0.0.1:10911",)
-    printer: StatusPrinter = StatusPrinter(
+    printer = StatusPrinter(
         as_json=output == "json", one_line=period_s is not None, extended=extended or extended_too
     )
     with collapsed():
