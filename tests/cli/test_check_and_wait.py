@@ -256,7 +256,7 @@ async def test_wait_ends_once_its_conditions_are_met(tmp_path):
                 await eventually(lambda: ended)
         ((code, out, _),) = ended
         assert code == 0
-        assert "is as asked after" in out
+        assert "meets the conditions after" in out
 
 
 async def test_wait_reports_unmet_conditions_on_timeout(tmp_path):
@@ -280,7 +280,7 @@ async def test_wait_with_zero_timeout_checks_once(tmp_path):
     async with master_on(tmp_path / "m") as master:
         assert (await call("wait", at(master), "--role", "master", *no_time))[0] == 0
         code, _, err = await call("wait", at(master), "--healthy", *no_time)
-        assert (code, err.startswith("error: not so: puts are")) == (5, True), err
+        assert (code, err.startswith("error: not met: puts are")) == (5, True), err
     code, _, err = await call("wait", "127.0.0.1:1", "--healthy", *no_time)
     assert code == 3
     assert "cannot" in err

@@ -162,7 +162,7 @@ def test_unknown_key_error_names_the_file_and_the_nearest_key(tmp_path, text, wh
         ("ha", "from", "middle", "not one of earliest, last-file"),
         ("node", "role", "king", "not one of ASYNC_MASTER, SYNC_MASTER, SLAVE"),
         ("node", "name", 7, "not a text"),
-        ("node", "data", " ", "is empty: give the path of a directory"),
+        ("node", "data", " ", "is empty: write the path of a directory"),
         ("listen", "ha", "10912", "HOST:PORT"),
         ("remoting", "queues", "eight", "whole number"),
         ("store", "keep", "90min", "whole number of hours: write 72h, or 3d"),

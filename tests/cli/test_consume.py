@@ -74,7 +74,7 @@ def test_consume_by_count_queue_and_tags(consume):
 def test_consume_from_the_end_an_offset_or_a_time(consume):
     """A number is an offset in every queue; a time selects messages stored since then."""
     code, out, err = consume("orders", "-e", "--from", "end")
-    assert (code, out, err) == (0, "", "no messages there in orders\n")
+    assert (code, out, err) == (0, "", "orders has no messages from there on\n")
     later = bodies(consume("orders", "-e", "--from", 1, *BODIES)[1])
     assert len(later) == 12  # eight queues, each without its first message
     assert bodies(consume("orders", "-e", "--from", "@1h", *BODIES)[1]) == list(range(20))
@@ -117,9 +117,9 @@ def test_consume_prints_one_line_per_message_or_json(consume):
     [
         (["nothing"], 1, "topic nothing does not exist"),
         (["orders", "-q", 99], 2, "topic orders has no queue 99"),
-        (["orders", "--from", "stored"], 2, "give -g GROUP"),
+        (["orders", "--from", "stored"], 2, "add -g GROUP"),
         (["orders", "--from", "middle"], 2, "'middle' is not beginning, end, stored"),
-        (["orders", "-o", "json"], 2, "give -e or -n"),
+        (["orders", "-o", "json"], 2, "use -e, -n or"),
         (["or ders"], 2, "topic 'or ders' has ' '"),
         (["orders", "-F", "%y"], 2, "'%y' is not a field"),
         (["orders", "-g", "bad group"], 2, "group 'bad group': its retry topic is not valid"),

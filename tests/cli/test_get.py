@@ -89,11 +89,11 @@ def test_get_at_an_offset_without_a_message_exits_1(get, master):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give one of --id"),
-        (["--id", "7F00000100002A9F000000004001F3C8", "--offset", 1], "give one of"),
-        (["--key", "k", "--offset", 1, "-t", "orders"], "give one of"),
-        (["--key", "k"], "give -t TOPIC"),
-        (["--key", "", "-t", "orders"], "give --key KEY"),
+        ([], "use one of --id"),
+        (["--id", "7F00000100002A9F000000004001F3C8", "--offset", 1], "use one of"),
+        (["--key", "k", "--offset", 1, "-t", "orders"], "use one of"),
+        (["--key", "k"], "add -t TOPIC"),
+        (["--key", "", "-t", "orders"], "a key cannot be empty"),
         (["--offset", 1, "-t", "orders"], "leave -t out"),
         (["--offset", 1, "-n", 2], "leave -n out"),
         (["--offset", 1, "--dir", ".", "--addr", "h:1"], "leave --addr out"),

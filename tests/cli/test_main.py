@@ -330,7 +330,7 @@ def test_bash_completes_a_scenario_name(tmp_path):
         (["master", "--data", "D", "--flush"], "next  hastore master --help"),
         (["master", "--data", "D", "--listen", "1"], "'--listen': '1' is not an address"),
         (["slave", "--data", "D", "--master", "h"], "HOST:PORT, such as 127.0.0.1:10912"),
-        (["slave", "--data", "D"], "give --master H:HAPORT"),
+        (["slave", "--data", "D"], "set --master H:HAPORT"),
         (["produce"], "Missing argument 'TOPIC'"),
         (["produce", "or ders!"], "' ' '!'"),
         (["produce", "t", "--size", "9Q"], "not a size"),

@@ -37,7 +37,7 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 # For errors without a hint, by the nearest class.
 _HINTS: Final = {
     "ConfigError": "hastore COMMAND --help shows what is allowed",
-    "ListenError": "give an address of this machine; port 0 is any free port",
+    "ListenError": "use an address of this machine; port 0 is any free port",
     "UnreachableError": "check whether the node runs, and read its log",
     "RequestFailedError": "check the node: hastore status",
     "DiskError": "check the path, its owner and mode, and the disk",

@@ -93,11 +93,11 @@ def consume(
     from hastore_cli.node.address import resolve_address
 
     if output == "json" and not exit_at_end and count is None:
-        raise click.UsageError("a JSON document must end: give -e or -n, or use -o jsonl")
+        raise click.UsageError("a JSON document must end: use -e, -n or -o jsonl")
     if start is None:
         start = ConsumeStart(StartKind.BEGINNING if group is None else StartKind.STORED)
     if start.kind is StartKind.STORED and group is None:
-        raise click.UsageError("--from stored needs a group: give -g GROUP")
+        raise click.UsageError("--from stored needs a group: add -g GROUP")
     order = ConsumeOrder(
         topic=topic,
         address=resolve_address(addr),
@@ -147,5 +147,9 @@ def _run(order: ConsumeOrder, addr: str, printer: MessagePrinter) -> int:
         if bar is not None:
             bar.stop()
     if not run.taken and code is None:
-        say("no message matches" if order.tags != "*" else f"no messages there in {order.topic}")
+        say(
+            "no message matches"
+            if order.tags != "*"
+            else f"{order.topic} has no messages from there on"
+        )
     return code or 0

@@ -103,12 +103,12 @@ def get(
     """
     singles = (message_id is not None) + (offset is not None)
     if singles + (key is not None or window is not None) != 1:
-        raise click.UsageError("give one of --id, --offset, --key (with --time), --time")
+        raise click.UsageError("use one of --id, --offset, --key (with --time), --time")
     if not singles and topic is None and directory is None:
-        raise click.UsageError("a node finds --key and --time in one topic: give -t TOPIC")
+        raise click.UsageError("a node finds --key and --time in one topic: add -t TOPIC")
     _check_options(is_one=singles > 0, has_offset=offset is not None, topic=topic, count=count)
     if key == "":
-        raise click.UsageError("no message has an empty key: give --key KEY")
+        raise click.UsageError("a key cannot be empty")
     if directory is not None and _is_typed("addr"):
         raise click.UsageError("--dir asks no node: leave --addr out")
     printer = MessagePrinter(output, schema=SCHEMA, template=template, bodies=bodies)

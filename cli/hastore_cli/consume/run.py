@@ -204,7 +204,7 @@ class ConsumeRun:
 
 
 class StartKind(enum.Enum):
-    """A word, or the kind of a value."""
+    """The form of ``--from``: a word, an offset or a time."""
 
     BEGINNING = "beginning"
     END = "end"

@@ -209,7 +209,7 @@ async def _compare(base: str, name: str, logs: dict[str, LogSource], *, is_full:
         if one.end == one.begin or other.end == other.begin:
             return Diagnosis(name, CHECK, Result.OK, f"nothing to compare with {base} yet")
         what = f"has no offset in common with the log of {base}"
-        return Diagnosis(name, CHECK, Result.BAD, what, "give the slave an empty directory")
+        return Diagnosis(name, CHECK, Result.BAD, what, "start the slave on an empty directory")
     size = format_size(found.compared)
     whole = found.compared == found.end - found.begin
     how = "all" if whole else f"{size}: the end, the start and samples"

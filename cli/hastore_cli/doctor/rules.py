@@ -84,7 +84,10 @@ def _check_node(facts: Facts, master: str | None) -> Iterator[Diagnosis]:
 
 
 def _silent(facts: Facts, master: str | None) -> Iterator[Diagnosis]:
-    """``master``: the HA address of a running master, so that no hint starts a second one."""
+    """Yield the finding about a node that does not answer.
+
+    ``master``: the HA address of a running master, so that no hint starts a second one.
+    """
     error = facts.error
     assert error is not None
     hint = error.hint or "check whether the node runs, and read its log"

@@ -191,7 +191,7 @@ def run(
     if names and run_all:
         raise click.UsageError("--all runs every scenario of the catalog: leave the names out")
     if not names and not run_all:
-        raise click.UsageError("give the names of scenarios, or --all")
+        raise click.UsageError("name scenarios, or use --all")
     if seed is not None and world != "sim":
         raise click.UsageError("--seed is for --world sim: other worlds have none")
     if spark:

@@ -173,7 +173,7 @@ def verify(*, dir: str, log_only: bool, config_flag: str | None, output: str) ->
 
     Then checks consume queues and index, if there are any: they must hold each record's unit and
     keys, and nothing else. Names damage by offset, with topic and key if they can be read, and
-    continues after it. Something odd that may have been written so is a warning.
+    continues after it. Something odd that may have been written that way is a warning.
     """
     from hastore.store.tools.log_verify import verify_log
     from hastore_cli.app.progress_bar import reading_bar

@@ -132,7 +132,7 @@ def find(
                 break
     if not printer.shown:
         say("no message matches")
-        say_what_t_is(chosen)
+        hint_at_tag(chosen)
     if damage is not None:
         raise_damage(log.path, dir, damage)
 
@@ -146,8 +146,8 @@ def say_unreadable(printer: MessagePrinter, finding: Finding) -> None:
     say(f"unreadable: {place_text(finding)}")
 
 
-def say_what_t_is(chosen: dict[str, Any]) -> None:
-    """Say that -t is the topic: it once was the tag here, and a tag would match nothing."""
+def hint_at_tag(chosen: dict[str, Any]) -> None:
+    """Suggest --tag after an empty result with -t, which was the tag in earlier versions."""
     from hastore_cli.app.terminal import say_next
 
     if chosen.get("topic") is not None and chosen.get("tag") is None:
@@ -234,7 +234,7 @@ def tail(
         say(f"unfinished: {follower.next_offset}  {follower.stalled}")
     elif not printer.shown and count:
         say("no message matches" if any(chosen.values()) else "the log is empty")
-        say_what_t_is(chosen)
+        hint_at_tag(chosen)
 
 
 def _follow(follower: LogFollower, wanted: MessageFilter, printer: MessagePrinter) -> None:

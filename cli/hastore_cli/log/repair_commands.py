@@ -32,8 +32,8 @@ EXIT_DRY_RUN: Final = 10
         "hastore log repair D1 --backup /mnt/old --yes    # loses what is damaged",
     ),
     epilog="Changed bytes are first copied to --backup or DIR/trimmed. Exit code: 0 repaired, or"
-    " nothing to repair; 10 a repair is needed (--dry-run); 4 it cannot be repaired so; 6 refused:"
-    " a node runs on it, or messages would be lost and --yes is missing.",
+    " nothing to repair; 10 a repair is needed (--dry-run); 4 it cannot be repaired this way; 6"
+    " refused: a node runs on it, or messages would be lost and --yes is missing.",
 )
 @click.argument("dir", type=DIR)
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
@@ -116,7 +116,7 @@ def _source(text: str) -> RepairSource:
             return MasterSource(resolve_address(text))
         except ConfigError as error:
             raise ConfigError(
-                str(error), hint="give a replica's directory, or HOST:PORT of a master's HA port"
+                str(error), hint="name a replica's directory, or HOST:PORT of a master's HA port"
             ) from None
     return DirectorySource(RealDisk(), text)
 
@@ -130,7 +130,7 @@ def _confirm_loss(plan: RepairPlan, directory: str) -> None:
         raise RefusedError(
             f"nothing changed: the messages in {size} would be lost",
             hint=f"a replica loses nothing: hastore log repair {directory} --from-replica"
-            " DIR|H:P; else give --yes",
+            " DIR|H:P; else add --yes",
         )
     if not click.confirm(f"the messages in these {size} will be lost; continue?", err=True):
         raise RefusedError("nothing changed", hint="a replica loses nothing: --from-replica")

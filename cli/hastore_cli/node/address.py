@@ -36,13 +36,13 @@ def resolve_address(text: str) -> tuple[str, int]:
             what = "a file, not a directory" if directory.is_file() else "no such directory"
             raise ConfigError(
                 f"{text}: {what}",
-                hint="give the data directory of a node, or HOST:PORT of its client port",
+                hint="name a node's data directory, or HOST:PORT of its client port",
             ) from None
         raise ConfigError(
-            f"{error}", hint="give HOST:PORT of a node's client port, or its data directory"
+            f"{error}", hint="name a node's data directory, or HOST:PORT of its client port"
         ) from None
     if address[1] == 0:
-        raise ConfigError(f"{text}: port 0 is for listening", hint="give the port of the node")
+        raise ConfigError(f"{text}: port 0 is for listening", hint="use the node's port")
     return address
 
 

@@ -257,6 +257,6 @@ def _require_all(node: str, found: Mapping[Setting, Resolved]) -> None:
         if place.field.default is attrs.NOTHING and setting not in found:
             raise ConfigError(
                 f"{setting.flag} is missing: {setting.help[0].lower()}{setting.help[1:-1]}",
-                hint=f"give {setting.flag} {setting.kind.value}, or {setting.environment_name},"
+                hint=f"set {setting.flag} {setting.kind.value}, or {setting.environment_name},"
                 f" or {setting.key} in [{setting.section}] of the file",
             )

@@ -85,7 +85,7 @@ def start_hint(error: HastoreError, data_dir: str) -> str | None:
         if node is not None and (pid := running_pid(node.pid)) is not None:
             return (
                 f"process {pid}, a {node.role}, runs there: hastore status {data_dir};"
-                " give this node another --data"
+                " use another --data for this node"
             )
     return None
 

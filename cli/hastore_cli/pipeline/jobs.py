@@ -213,7 +213,7 @@ _BY = ("topic", "tag", "minute", "queue", "key", "duplicate", "gap")
         "hastore pipeline run report '/data/*' --out report -o json | jq .summary",
         "hastore pipeline run report D1 --history history.jsonl --html report.html",
     ),
-    epilog="DIR is a store's directory, or a glob of them; give only one of a master and its"
+    epilog="DIR is a store's directory, or a glob of them; name only one of a master and its"
     " slaves. Damage is counted but is not an error: verify names it.",
 )
 @stores_argument

@@ -102,7 +102,7 @@ def produce(
         raise click.UsageError("--size is for generated messages; leave FILE out")
     reads_stdin = file == "-" or (file is None and count is None and size is None)
     if reads_stdin and sys.stdin is None:
-        raise click.UsageError("stdin is closed; give FILE, or -n N")
+        raise click.UsageError("stdin is closed: name a FILE, or use -n N")
     reads_terminal = reads_stdin and sys.stdin.isatty()
     order = ProduceOrder(
         topic=topic,

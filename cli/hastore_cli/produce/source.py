@@ -152,7 +152,7 @@ def open_source(file: str | None, *, count: int | None, size: int | None) -> Mes
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise ConfigError(
-            f"cannot read {file}: {error.strerror}", hint="give a file of lines, or - for stdin"
+            f"cannot read {file}: {error.strerror}", hint="name a file of lines, or - for stdin"
         ) from error
     size_of_file = os.fstat(descriptor).st_size
     return LineSource(descriptor, file, size_of_file or None, count)

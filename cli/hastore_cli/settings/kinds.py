@@ -61,7 +61,7 @@ def parse_value(kind: Kind, value: object) -> object:
                 raise ValueError(f"{value!r} is not a text")  # noqa: TRY004 - bad input
             if not value.strip():
                 what = "the path of a directory" if kind is Kind.PATH else "a text"
-                raise ValueError(f"{value!r} is empty: give {what}")
+                raise ValueError(f"{value!r} is empty: write {what}")
             return value
         case Kind.BOOL:
             parsed = _BOOLS.get(str(value).lower())

@@ -63,7 +63,7 @@ def explain(addrs: tuple[str, ...], last: int, output: str) -> int:
     """Explain why puts were not PUT_OK: which slave was missing, behind or silent, and since when.
 
     ADDR is the HOST:PORT of a master's client port, or its data directory. [default:
-    127.0.0.1:10911] [env: HASTORE_ADDR] Slaves given after it are shown by name, with the
+    127.0.0.1:10911] [env: HASTORE_ADDR] Slaves named after it are shown by name, with the
     meaning of their acknowledgements: received or flushed.
     """
     from hastore.errors import RequestFailedError

@@ -179,7 +179,7 @@ def _wait(addr: str, wanted: Wanted, timeout_s: float, *, as_json: bool) -> int:
         }
         click.echo(json.dumps(document, indent=2))
     elif not missing:
-        tell(f"{addr} is as asked after {format_duration(waited_s)}")
+        tell(f"{addr} meets the conditions after {format_duration(waited_s)}")
     if not missing:
         return 0
     if not as_json:
@@ -189,8 +189,8 @@ def _wait(addr: str, wanted: Wanted, timeout_s: float, *, as_json: bool) -> int:
             if has_answered
             else "check whether the node runs, and read its log"
         )
-        when = f"within {format_duration(timeout_s)}" if timeout_s else "so"
-        say_error(f"not {when}: {what}", hint)
+        outcome = f"not within {format_duration(timeout_s)}" if timeout_s else "not met"
+        say_error(f"{outcome}: {what}", hint)
     return EXIT_TIMED_OUT if has_answered else EXIT_UNREACHABLE
 
 

@@ -28,7 +28,7 @@ def _parse_place(text: str) -> ConsumeStart:
     place = parse_start(text, wall_clock_ms())
     if place.kind is StartKind.STORED:
         raise ValueError(
-            "'stored' is the group's current offset: give beginning, end, OFFSET or @TIME"
+            "'stored' is the group's current offset: use beginning, end, OFFSET or @TIME"
         )
     return place
 
@@ -207,6 +207,6 @@ async def _carry_out(node: NodeClient, group: str, changes: Sequence[ResetStep])
 def _confirm(group: str, changes: Sequence[ResetStep]) -> None:
     question = f"change the offsets of group {group} in {len(changes)} queues?"
     if sys.stdin is None or not sys.stdin.isatty():
-        raise RefusedError("nothing changed: there is no terminal to confirm at", hint="give --yes")
+        raise RefusedError("nothing changed: there is no terminal to confirm at", hint="add --yes")
     if not click.confirm(question, err=True):
-        raise RefusedError("nothing changed", hint="give --yes, or answer y")
+        raise RefusedError("nothing changed", hint="add --yes, or answer y")

@@ -8,7 +8,7 @@
     repeated a surviving log has it more often than it was sent
     expired  its master's file with it has expired, by the history
 
-An acknowledged message is lost if no survivor has it.  If only its master was to have it (an
+An acknowledged message is lost if no survivor has it.  If only its master had to store it (an
 ASYNC_MASTER, or WAIT=false), or if it has expired, no promise is broken: it is counted apart.
 """
 

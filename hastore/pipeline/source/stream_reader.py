@@ -64,9 +64,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.columns = list(columns)
         disk = real_env().disk
         self._logs = {store: StoreFollower(disk, store) for store in options.stores}
-        self._target: dict[str, int] | None = (
-            None  # availableNow: where the logs ended at its start
-        )
+        # With availableNow: where the logs ended at its start.
+        self._target: dict[str, int] | None = None
 
     @plain_errors()
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name

@@ -77,6 +77,6 @@ def _files_of(distribution: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _is_wanted(name: str) -> bool:
-    """Whether a file belongs into the package: no tests, caches or texts for people."""
+    """Whether a file belongs in the package: no tests, caches or texts for people."""
     path = Path(name)
     return path.suffix in {".py", ".typed"} and not {"_tests", "tests", ".."} & set(path.parts)

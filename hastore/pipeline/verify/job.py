@@ -64,8 +64,8 @@ INFO: Final = JobInfo(
         queue offsets that count up in each queue, store times that do not fall, topics and
         properties that make sense; then each record against its unit in the consume queue and its
         keys in the index, and both the other way round. A row is one finding: severity (damage,
-        or a warning: odd, but it may have been written so), kind (as hastore log verify has it),
-        store, offset in the log, topic, queue_id, queue_offset, and the detail. Records that a
+        or a warning: odd, but it may have been written that way), kind (as hastore log verify has
+        it), store, offset in the log, topic, queue_id, queue_offset, and the detail. Records that a
         running or killed node has not dispatched yet are counted as behind.
     """,
     examples=(

@@ -1,7 +1,7 @@
 """Check that queue offsets count up by one in each queue: ``queue_continuity`` on a cluster.
 
     41 42 977 44    damage: the next record continues the count
-    41 42 977 978   a warning: it was written so
+    41 42 977 978   a warning: it was written that way
     damage 57       no finding: after unreadable bytes each queue may skip forward once
 
 Windows are over single queues.  Only breaks, the first records of queues and damaged places, which

@@ -4,7 +4,7 @@ Without ``__CRC32#`` no checksum covers a record's queue offset.  So if one brea
 next record of its queue decides what it is:
 
     41 42 977 44    the count goes on without it: 977 is a damaged 43
-    41 42 977 978   the count goes on from it: odd, but it was written so (a warning)
+    41 42 977 978   the count goes on from it: odd, but written that way (a warning)
     41 42 0         the queue begins again, as that of a deleted topic does: a warning
 
 After unreadable bytes each queue may skip forward once.  Transaction records of type PREPARED and
