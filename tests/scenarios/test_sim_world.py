@@ -175,7 +175,8 @@ def test_wait_exit_fails_if_the_node_keeps_running(run_story: RunStory) -> None:
         await world.wait_exit(await world.start_master("a"), within_s=1.0)
 
     result = run_story(story)
-    assert result.failure == "a has not ended by itself within 1 s"
+    assert result.failure is not None
+    assert result.failure.endswith(" in story: a has not ended by itself within 1 s")
 
 
 def test_a_node_that_cannot_start_reports_the_reason(run_story: RunStory) -> None:
@@ -190,7 +191,7 @@ def test_a_node_that_cannot_start_reports_the_reason(run_story: RunStory) -> Non
 
     result = run_story(story)
     assert result.failure is not None
-    assert result.failure.startswith("a ended with 1 before it listened\nno space")
+    assert " in story: a ended with 1 before it listened\nno space" in result.failure
 
 
 def test_a_skipped_story_is_neither_passed_nor_failed(run_story: RunStory, tmp_path: Path) -> None:
