@@ -37,21 +37,14 @@ class Trace:
 
     keeps: bool = False
     entries: list[TraceEntry] = attrs.field(factory=list)
-    count: int = 0
     _digest: hashlib._Hash = attrs.field(factory=hashlib.sha256)
 
     def add(self, who: str, what: str, *, is_detail: bool = False, at: float | None = None) -> None:
         """Add an entry; ``at`` is its time in seconds if the run has ended."""
         entry = TraceEntry(trio.current_time() if at is None else at, who, what, is_detail)
         self._digest.update(f"{entry}\n".encode())
-        self.count += 1
         if self.keeps:
             self.entries.append(entry)
-
-    @property
-    def lines(self) -> list[str]:
-        """Return the entries as text."""
-        return [str(entry) for entry in self.entries]
 
     @property
     def hash(self) -> str:

@@ -27,7 +27,6 @@ from hastore.broker.port.output_total import OutputTotal
 from hastore.broker.port.remoting_connection import RemotingConnection
 from hastore.broker.port.request_processors import RequestProcessors
 from hastore.broker.puts.send_message_processor import SendMessageProcessor
-from hastore.broker.request_target import RequestTarget
 from hastore.concurrency.peers import PeerCount, PeerLog
 from hastore.concurrency.port_limits import Occupant, PortLimits
 from hastore.concurrency.tcp import accept, describe, tune
@@ -37,11 +36,10 @@ from hastore.trace import logger
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from hastore.broker.request_target import RequestTarget
     from hastore.config import RemotingConfig
     from hastore.env.interface import Env
     from hastore.store.queue.consume_queue import ConsumeQueue
-
-__all__ = ["RemotingServer", "RemotingStatistics", "RequestTarget"]
 
 _RECENT_REFUSALS_MAX: Final = 16
 
@@ -54,10 +52,7 @@ class RemotingStatistics:
 
     connections: int
     in_flight: int
-    held_pulls: int
     buffered_size: int
-    output_size: int
-    accepted_total: int
     refused_total: int
     refused: tuple[tuple[str, str], ...]
 
@@ -90,7 +85,6 @@ class RemotingServer:
         self._refusal_log = PeerLog(_log, "client_refused")
         self._buffered_total = BufferedTotal(config.buffered_size_max, self._connections)
         self._output_total = OutputTotal(config.output_size_total_max, self._connections)
-        self._accepted_total = 0
         self._refused_total = 0
         self._refused: deque[tuple[str, str]] = deque(maxlen=_RECENT_REFUSALS_MAX)
         self._accept_scope = trio.CancelScope()
@@ -139,10 +133,7 @@ class RemotingServer:
         return RemotingStatistics(
             connections=len(self._connections),
             in_flight=sum(connection.in_flight for connection in self._connections),
-            held_pulls=len(self._processors.pulls.holds),
             buffered_size=self._buffered_total.size,
-            output_size=self._output_total.size,
-            accepted_total=self._accepted_total,
             refused_total=self._refused_total,
             refused=tuple(self._refused),
         )
@@ -158,7 +149,6 @@ class RemotingServer:
                 self._refuse(peer, full)
                 continue
             tune(sock)
-            self._accepted_total += 1
             connection = RemotingConnection(
                 sock,
                 peer,
