@@ -25,7 +25,7 @@ from hastore.wire.remoting_codes import FLAG_ONE_WAY, RequestCode
 from hastore.wire.remoting_command import RemotingCommand
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from hastore.broker.reply import ClientConnection
     from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData, Subscription
@@ -96,7 +96,9 @@ class ConsumerManager:
         member = Member(client_id=heartbeat.client_id, language=language, version=version)
         now_in = frozenset(consumer.group for consumer in heartbeat.consumers)
         _, was_in = self._clients.pop(client, (0.0, frozenset()))
-        changed = [group for group in was_in - now_in if self._leave(client, group)]
+        changed = list(was_in - now_in)
+        for name in changed:
+            self._leave(client, name)
         for consumer in heartbeat.consumers:
             group = self.groups.get(consumer.group)
             if group is None:
@@ -126,16 +128,17 @@ class ConsumerManager:
     def client_gone(self, client: ClientConnection) -> None:
         """Forget a client whose connection has ended."""
         _, groups = self._clients.pop(client, (0.0, frozenset[str]()))
-        self._notify([group for group in groups if self._leave(client, group)])
+        for name in groups:
+            self._leave(client, name)
+        self._notify(groups)
 
-    def _leave(self, client: ClientConnection, name: str) -> bool:
+    def _leave(self, client: ClientConnection, name: str) -> None:
         group = self.groups[name]
         del group.members[client]
         if not group.members:
             del self.groups[name]
-        return True
 
-    def _notify(self, changed: list[str]) -> None:
+    def _notify(self, changed: Iterable[str]) -> None:
         for name in changed:
             group = self.groups.get(name)
             if group is None or not self.notifies(name):
