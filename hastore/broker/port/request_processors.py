@@ -88,32 +88,32 @@ class RequestProcessors:
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
             RequestCode.HEART_BEAT: consumer.heartbeat,
             RequestCode.UNREGISTER_CLIENT: consumer.unregister,
-            RequestCode.GET_BROKER_HA_STATUS: _alone(self._ha_status),
-            RequestCode.GET_BROKER_RUNTIME_INFO: _alone(self._runtime_info),
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: _alone(consumer.client_ids),
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: _alone(consumer.connections),
-            RequestCode.QUERY_CONSUMER_OFFSET: _alone(consumer.query_offset),
-            RequestCode.UPDATE_CONSUMER_OFFSET: _alone(consumer.update_offset),
-            RequestCode.LOCK_BATCH_MQ: _alone(consumer.lock),
-            RequestCode.UNLOCK_BATCH_MQ: _alone(consumer.unlock),
-            RequestCode.GET_MAX_OFFSET: _alone(query.max_offset),
-            RequestCode.GET_MIN_OFFSET: _alone(query.min_offset),
+            RequestCode.GET_BROKER_HA_STATUS: _without_client(self._ha_status),
+            RequestCode.GET_BROKER_RUNTIME_INFO: _without_client(self._runtime_info),
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: _without_client(consumer.client_ids),
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: _without_client(consumer.connections),
+            RequestCode.QUERY_CONSUMER_OFFSET: _without_client(consumer.query_offset),
+            RequestCode.UPDATE_CONSUMER_OFFSET: _without_client(consumer.update_offset),
+            RequestCode.LOCK_BATCH_MQ: _without_client(consumer.lock),
+            RequestCode.UNLOCK_BATCH_MQ: _without_client(consumer.unlock),
+            RequestCode.GET_MAX_OFFSET: _without_client(query.max_offset),
+            RequestCode.GET_MIN_OFFSET: _without_client(query.min_offset),
         }
         # Answered when everything before them has been sent: the answers are large, or wait.
         self._in_turn = {
             RequestCode.PULL_MESSAGE: self.pulls.pull,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _waiting(query.search_offset),
-            RequestCode.GET_EARLIEST_MSG_STORETIME: _waiting(query.earliest_store_time),
-            RequestCode.QUERY_MESSAGE: _waiting(query.query_message),
-            RequestCode.VIEW_MESSAGE_BY_ID: _waiting(query.view_message),
-            RequestCode.GET_ALL_TOPIC_CONFIG: _in_turn(admin.all_topics),
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _in_turn(admin.all_groups),
-            RequestCode.GET_ALL_CONSUMER_OFFSET: _in_turn(admin.all_offsets),
-            RequestCode.EXPLAIN_PUTS: _in_turn(admin.explain),
-            RequestCode.LOG_DIGEST: _waiting(admin.log_digest),
-            RequestCode.UPDATE_AND_CREATE_TOPIC: _waiting(admin.create_topic),
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _waiting(admin.create_group),
-            RequestCode.CONSUMER_SEND_MSG_BACK: _waiting(back.send_back),
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _awaited(query.search_offset),
+            RequestCode.GET_EARLIEST_MSG_STORETIME: _awaited(query.earliest_store_time),
+            RequestCode.QUERY_MESSAGE: _awaited(query.query_message),
+            RequestCode.VIEW_MESSAGE_BY_ID: _awaited(query.view_message),
+            RequestCode.GET_ALL_TOPIC_CONFIG: _made_in_turn(admin.all_topics),
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _made_in_turn(admin.all_groups),
+            RequestCode.GET_ALL_CONSUMER_OFFSET: _made_in_turn(admin.all_offsets),
+            RequestCode.EXPLAIN_PUTS: _made_in_turn(admin.explain),
+            RequestCode.LOG_DIGEST: _awaited(admin.log_digest),
+            RequestCode.UPDATE_AND_CREATE_TOPIC: _awaited(admin.create_topic),
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _awaited(admin.create_group),
+            RequestCode.CONSUMER_SEND_MSG_BACK: _awaited(back.send_back),
         }
 
     def process(
@@ -187,7 +187,7 @@ class RequestProcessors:
 # -- adapters ------------------------------------------------------------------------------------
 
 
-def _alone(process: Callable[[RemotingCommand], RemotingCommand]) -> _Now:
+def _without_client(process: Callable[[RemotingCommand], RemotingCommand]) -> _Now:
     """Adapt a processor that does not need the client."""
 
     def processed(request: RemotingCommand, _client: ClientConnection) -> RemotingCommand:
@@ -196,14 +196,18 @@ def _alone(process: Callable[[RemotingCommand], RemotingCommand]) -> _Now:
     return processed
 
 
-def _in_turn(process: Callable[[RemotingCommand], RemotingCommand]) -> _InTurn:
+def _made_in_turn(process: Callable[[RemotingCommand], RemotingCommand]) -> _InTurn:
+    """Adapt such a processor to an answer in its turn."""
+
     async def processed(request: RemotingCommand, _client: ClientConnection) -> Answer | None:
         return process(request)
 
     return processed
 
 
-def _waiting(process: Callable[[RemotingCommand], Awaitable[RemotingCommand]]) -> _InTurn:
+def _awaited(process: Callable[[RemotingCommand], Awaitable[RemotingCommand]]) -> _InTurn:
+    """Adapt an async processor that does not need the client."""
+
     async def processed(request: RemotingCommand, _client: ClientConnection) -> Answer | None:
         return await process(request)
 
