@@ -37,22 +37,22 @@ class Health:
     facts: dict[str, Any] = attrs.field(factory=dict)
 
 
-def is_live(status: NodeStatus) -> Health:
-    """Return whether a supervisor should leave the node running."""
+def _live(status: NodeStatus) -> Health:
+    """Say whether a supervisor should leave the node running."""
     if status.state == "failed" and status.master_link is None:
         return Health(False, status.puts_refused_because or "this node has failed")
     return Health(True, f"up {status.uptime_s:.0f} s")
 
 
-def is_ready(status: NodeStatus) -> Health:
-    """Return whether the node serves as its role demands."""
+def _ready(status: NodeStatus) -> Health:
+    """Say whether the node serves as its role demands."""
     if status.role == BrokerRole.SLAVE.value:
-        return is_slave(status, None)
-    return is_master(status)
+        return _slave(status, None)
+    return _master(status)
 
 
-def is_master(status: NodeStatus) -> Health:
-    """Return whether producers can send to the node."""
+def _master(status: NodeStatus) -> Health:
+    """Say whether producers can send to the node."""
     facts = {"slaves": len(status.current_followers), "acks_needed": status.acks_needed}
     if status.role == BrokerRole.SLAVE.value:
         return Health(False, "this node is a slave", facts)
@@ -61,8 +61,8 @@ def is_master(status: NodeStatus) -> Health:
     return Health(True, "; ".join(["it takes puts", *faults(status, "slaves")]), facts)
 
 
-def is_slave(status: NodeStatus, lag_max: int | None) -> Health:
-    """Return whether the node follows its master, at most ``lag_max`` bytes behind."""
+def _slave(status: NodeStatus, lag_max: int | None) -> Health:
+    """Say whether the node follows its master, at most ``lag_max`` bytes behind."""
     link = status.master_link
     if link is None:
         return Health(False, "this node is a master")
@@ -88,17 +88,17 @@ def health(path: str, query: Mapping[str, str], status: NodeStatus) -> Health | 
     """
     match path:
         case "/live":
-            return is_live(status)
+            return _live(status)
         case "/ready":
-            return is_ready(status)
+            return _ready(status)
         case "/master":
-            return is_master(status)
+            return _master(status)
         case "/slave":
             for name in query.keys() - {"lag"}:
                 msg = f"/slave has no parameter {name[:40]!r}: write lag=16MiB"
                 raise ValueError(msg)
             lag = query.get("lag")
-            return is_slave(status, None if lag is None else _lag_max(lag))
+            return _slave(status, None if lag is None else _lag_max(lag))
         case _:
             return None
 
