@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 IN_FLIGHT_MAX: Final = 1_024
 HEARTBEAT_INTERVAL_S: Final = 30.0
 # Queues of a topic whose route is unknown (the defaultTopicQueueNums of RocketMQ's clients).
-_QUEUE_NUMS_UNTOLD: Final = 4
+_QUEUE_NUMS_DEFAULT: Final = 4
 _BODY_SIZE_MAX: Final = 15 * 1024 * 1024  # fits a frame of 16 MiB with the largest header
 # Characters, to bound a frame; a broker refuses more than 32 767 bytes of properties anyway.
 _TEXT_SIZE_MAX: Final = 65_536
@@ -68,12 +68,12 @@ class Producer:
     ) -> None:
         self.group = group
         self.serialize_type = serialize_type
-        self.queue_nums = _QUEUE_NUMS_UNTOLD
+        self.queue_nums = _QUEUE_NUMS_DEFAULT
         self._client = client
         self._wall_clock = env.wall_clock
         now_ms = env.wall_clock.now_ms()
         self._unique_keys = UniqueKeyMaker(env.randomness, now_ms)
-        self._turn = int(env.randomness.random() * _QUEUE_NUMS_UNTOLD)
+        self._turn = int(env.randomness.random() * _QUEUE_NUMS_DEFAULT)
 
     @classmethod
     @contextlib.asynccontextmanager

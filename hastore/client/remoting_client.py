@@ -182,7 +182,7 @@ class RemotingClient:
                     sent = await self._sock.send(left)
                     left = left[sent:]
                     self._out_size -= sent
-                self._give_room()
+                self._signal_room()
         except OSError as error:
             self.break_link(f"sending failed: {error.strerror or error}")
 
@@ -202,14 +202,14 @@ class RemotingClient:
                         self.late_responses += 1
                     else:
                         pending.answer(command)
-                self._give_room()
+                self._signal_room()
             self.break_link("the node closed it")
         except OSError as error:
             self.break_link(f"receiving failed: {error.strerror or error}")
         except ProtocolError as error:
             self.break_link(f"the node broke the protocol: {error}")
 
-    def _give_room(self) -> None:
+    def _signal_room(self) -> None:
         if self._waiting_for_room and self._out_size < OUT_SIZE_MAX:
             free = self.in_flight_max - len(self._pending)
             if free > 0:
@@ -235,7 +235,7 @@ class RemotingClient:
             for pending in due:
                 del self._pending[pending.opaque]
                 pending.fail(f"no answer within {self.request_timeout_s:g} s")
-            self._give_room()
+            self._signal_room()
 
     def break_link(self, reason: str) -> None:
         """End the connection and fail all requests in flight; the first reason counts."""
