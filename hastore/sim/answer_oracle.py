@@ -84,7 +84,7 @@ class AnswerOracle:
             case PutMessageStatus.FLUSH_DISK_TIMEOUT if put.was_well:
                 self._check_well(put)
             case PutMessageStatus.SLAVE_NOT_AVAILABLE if put.had_near_slave:
-                detail = f"put {put.number} was answered so, but a slave was available"
+                detail = f"put {put.number} is SLAVE_NOT_AVAILABLE, but a slave was available"
                 raise ViolationError("unavailable", detail, put.number)
             case PutMessageStatus.CREATE_MAPPED_FILE_FAILED:
                 self._check_no_file(put)
@@ -138,7 +138,7 @@ class AnswerOracle:
         if boot is None or put.at - put.submitted_at >= NEXT_FILE_TIMEOUT_S - _TICK_S:
             return
         if not boot.disk.times_full + boot.disk.syncs_failed + boot.disk.reads_failed:
-            detail = f"put {put.number} got none, but its master's disk has room"
+            detail = f"put {put.number} got no next file, but its master's disk has room"
             raise ViolationError("next file", detail, put.number)
 
     # -- the state of the cluster ------------------------------------------------------------------

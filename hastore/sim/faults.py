@@ -199,7 +199,7 @@ class Faults:
             network.cut(source.host, target.host)
         await self._wait(choices, choices.choice(_CUTS_MAX_S))
         for source, target in ways:
-            self.cluster.trace.add("network", f"mend {source.name} > {target.name}")
+            self.cluster.trace.add("network", f"repair {source.name} > {target.name}")
             network.repair(source.host, target.host)
 
     def _other(self, node: SimNode, choices: Random) -> SimNode | ClientEnd:

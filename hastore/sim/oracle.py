@@ -137,10 +137,11 @@ class Oracle:
         if text.startswith("ha_link_broken") and "the master sent a frame" in text:
             raise ViolationError("frame", f"{node}: {text.partition('reason=')[2]}")
 
-    def is_rot_found(self, node: SimNode) -> bool:
+    def serves_with_flipped_bit(self, node: SimNode) -> bool:
         """Whether a slave with a flipped bit serves although its log is intact (P6).
 
-        A start checks the last file, and never trims damage below the durable checkpoint.
+        A start checks the last file, and never trims damage below the durable checkpoint: raises
+        ViolationError if it trimmed this bit's record, or serves a log with damage.
         """
         slave, offset = self.cluster.serving_slave(node), self.rotten.get(node.name)
         if slave is None or offset is None:

@@ -230,10 +230,13 @@ class Simulation:
         self.oracle.rotten.pop(node.name, None)
 
     def _check_rot(self) -> None:
-        """Replace slaves that serve with a flipped bit, which ``log verify`` would find."""
+        """Replace slaves that serve although a bit of their log flipped.
+
+        Raises ViolationError if the start should have found that damage.
+        """
         assert self.faults is not None
         for node in self.cluster.slaves:
-            if self.oracle.is_rot_found(node):
+            if self.oracle.serves_with_flipped_bit(node):
                 node.kill()
                 self._replace_disk(node)
                 self.faults.restart(node, None)
@@ -283,7 +286,7 @@ class Simulation:
                     if put is not None and put.status is not None and put.status.value == "PUT_OK":
                         await trio.sleep(1.0)
                         if self._has_caught_up() and self.oracle.unserved() is None:
-                            self.trace.add("world", "everybody has caught up")
+                            self.trace.add("world", "all slaves have caught up")
                             return
         unserved = self.oracle.unserved() if self._has_caught_up() else None
         if unserved is not None:
