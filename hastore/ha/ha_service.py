@@ -269,7 +269,7 @@ class HAService:
             msg,
             master_offset=end,
             slave_offset=offset,
-            hint="give that slave an empty directory",
+            hint="start that slave on an empty directory",
         )
 
     def record_refusal(self, connection: HAConnection, error: ProtocolError) -> None:

@@ -112,7 +112,7 @@ def _refusal_rows(ha_service: HAService, now: float, wall_time_ms: int) -> Itera
                 f" {row.master_end}: not the same log"
             ),
             hint=(
-                "give that slave an empty directory; if the logs are the same after all, remove"
+                "start that slave on an empty directory; if the logs are the same after all, remove"
                 f" {refused_slaves.path}"
             ),
             reported_offset=row.offset,

@@ -36,7 +36,10 @@ _NOISE_S: Final = 0.02  # clocks tick in milliseconds, and the dispatch takes so
 
 
 def slave_status(node: RunningNode, client: HAClient, record_ages: RecentLeast) -> NodeStatus:
-    """Return a snapshot of a slave; ``record_ages``: of records when they were dispatched."""
+    """Return a snapshot of a slave.
+
+    ``record_ages`` are the ages of records when they were dispatched.
+    """
     now, received = trio.current_time(), client.received
     status = node.common_status(BrokerRole.SLAVE, client.state.value)
     assert status.wall_time_ms is not None

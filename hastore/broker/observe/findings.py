@@ -39,7 +39,7 @@ class Level(enum.IntEnum):
     NOTICE = 1  # worth knowing, no alarm
     UNKNOWN = 2  # this node cannot know
     WARNING = 3  # above a limit, or likely to get worse
-    FAULT = 4  # the node does its work, and somebody has to repair something
+    FAULT = 4  # the node does its work, but something has to be repaired
     CRITICAL = 5  # the node does not serve, or is above the critical limit
 
 
@@ -103,7 +103,7 @@ def faults(status: NodeStatus, *subjects: str, limits: Limits | None = None) -> 
 
 
 def warn_lag_s(status: NodeStatus, limits: Limits) -> float | None:
-    """Return the lag limit in seconds: the given one, else how long a put waits for slaves."""
+    """Return the lag limit in seconds: that of ``limits``, else how long a put waits for slaves."""
     return _put_timeout_s(status) if limits.warn_lag_s is None else limits.warn_lag_s
 
 

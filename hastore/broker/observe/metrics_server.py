@@ -108,7 +108,7 @@ class MetricsServer:
             fields = parse_qsl(query_text, keep_blank_values=True, max_num_fields=_QUERY_FIELDS_MAX)
             query = dict(fields)
             if path == "/slave" and len(query) < len(fields):
-                msg = "/slave was given a parameter twice: write lag=16MiB once"
+                msg = "/slave has a parameter twice: write lag=16MiB once"
                 raise ValueError(msg)
             found = health(path, query, status)
         except ValueError as error:
@@ -294,7 +294,7 @@ def _json(code: int, body: dict[str, Any]) -> Answer:
 async def open_metrics(
     address: tuple[str, int] | None,
 ) -> AsyncIterator[MetricsServer]:
-    """Serve within the block, if an address is given.  Raises ListenError."""
+    """Serve within the block, if there is an address.  Raises ListenError."""
     if address is None:
         yield MetricsServer(None)
         return

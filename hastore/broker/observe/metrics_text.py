@@ -4,7 +4,7 @@
 
     # HELP hastore_put_total Puts since the start, by status.
     # TYPE hastore_put_total counter
-    hastore_put_total{status="PUT_OK"} 12345
+    hastore_put_total{status="PUT_OK"} 12345.0
 
 Pure.  An unknown value has no sample: it is not a lag of 0.  The ``slave`` label is the slave's
 address on the master, so one that connects again is a new series; alerts should use ``max()``.

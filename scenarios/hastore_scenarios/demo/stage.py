@@ -121,7 +121,7 @@ class DemoStage:
 
     def expect(self, truth: object, text: str, why: str) -> None:
         """Print an expectation and its reason; if ``truth`` is false, the demo fails."""
-        mark, style = ("✓", "green") if truth else ("✗ NOT SO:", "bold red")
+        mark, style = ("✓", "green") if truth else ("✗ NOT AS EXPECTED:", "bold red")
         self._print(Text.assemble((f"{mark} ", style), text, (f" — {why}", "dim")))
         self.note("seen" if truth else "WRONG", text)
         prefix = "as expected: " if truth else "NOT AS EXPECTED: "

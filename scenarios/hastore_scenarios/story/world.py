@@ -61,7 +61,7 @@ class Node(Protocol):
 
     @property
     def name(self) -> str:
-        """The name given by the scenario."""
+        """Its name in the story."""
 
     @property
     def is_running(self) -> bool:
