@@ -91,7 +91,8 @@ class Producer:
     ) -> AsyncIterator[Producer]:
         """Connect to a master while the block runs.
 
-        Raises UnreachableError if no node answers, RequestFailedError if the node is a slave.
+        Raises UnreachableError if no node answers, RequestFailedError if the node is a slave,
+        ProtocolError if it answers with an invalid route.
         """
         async with open_remoting_client(
             address,
@@ -136,7 +137,10 @@ class Producer:
     async def send_batch(
         self, messages: Sequence[Message], *, queue_id: int | None = None
     ) -> SendResult:
-        """Send messages of one topic as a batch: all are stored in sequence, or none is."""
+        """Send messages of one topic as a batch: all are stored in sequence, or none is.
+
+        Raises as ``send`` does, and ConfigError for no messages or those of several topics.
+        """
         await self._client.wait_for_room()
         pending = self._post_batch(messages, queue_id)
         return await pending.wait()

@@ -44,7 +44,11 @@ _PROMOTIONS = itertools.count(1)
 @final
 @attrs.define(eq=False, kw_only=True)
 class ClusterNode:
-    """A master or a slave of a cluster, on a directory (``data``) and ports of its own."""
+    """A master or a slave of a cluster, on a directory (``data``) and ports of its own.
+
+    Actions raise NodeDiedError if the node does not run or ends meanwhile, LoopClosedError after
+    the end of the cluster, and TimeoutError if what they wait for does not happen in time.
+    """
 
     name: str
     data: Path
