@@ -141,7 +141,7 @@ def _compared(
     details: bool = False,
 ) -> DataFrame:
     """Read the logs up to their ends, and join each replica with the master."""
-    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - everybody's name for it
+    from pyspark.sql import functions as sf  # noqa: PLC0415
 
     from hastore.pipeline.audit.tables import DETAILS, PIECES, compare  # noqa: PLC0415
     from hastore.pipeline.spark.table import read  # noqa: PLC0415
@@ -158,9 +158,9 @@ def _compared(
         # Rows without a digest are missing files, which ``Pair`` knows already.
         return frame.where("digest IS NOT NULL")
 
-    ends = [F.lit(x) for pair in pairs for x in (pair.replica.store, pair.replica.log.max_offset)]
+    ends = [sf.lit(x) for pair in pairs for x in (pair.replica.store, pair.replica.log.max_offset)]
     replicas = pieces([pair.replica for pair in pairs], (*columns, "store"))
-    replicas = replicas.where(F.col("physic_offset") < F.create_map(*ends)[F.col("store")])
+    replicas = replicas.where(sf.col("physic_offset") < sf.create_map(*ends)[sf.col("store")])
     return compare(pieces([pairs[0].master], columns), replicas, pairs)
 
 

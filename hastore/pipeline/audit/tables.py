@@ -11,7 +11,7 @@ import functools
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as sf
 
 from hastore.env.real import real_env
 from hastore.pipeline.audit.pair import first_absent_byte, first_unlike_byte
@@ -40,16 +40,16 @@ def compare(master: DataFrame, replicas: DataFrame, pairs: Sequence[Pair]) -> Da
     ``status`` is "not in …" if the other log has no file there, or has ended.  Any other piece of
     one side is "different": the other log has other bytes there, or the same ones within damage.
     """
-    stores = F.array(*(F.lit(pair.replica.store) for pair in pairs))
-    left = _renamed(master, "m").withColumn("replica", F.explode(stores))
+    stores = sf.array(*(sf.lit(pair.replica.store) for pair in pairs))
+    left = _renamed(master, "m").withColumn("replica", sf.explode(stores))
     right = _renamed(replicas, "r").withColumnRenamed("r_store", "replica")
     joined = left.join(right, on=["replica", "physic_offset"], how="full_outer")
-    in_master, in_replica = F.col("m_size").isNotNull(), F.col("r_size").isNotNull()
-    is_same = (F.col("m_size") == F.col("r_size")) & (F.col("m_digest") == F.col("r_digest"))
+    in_master, in_replica = sf.col("m_size").isNotNull(), sf.col("r_size").isNotNull()
+    is_same = (sf.col("m_size") == sf.col("r_size")) & (sf.col("m_digest") == sf.col("r_digest"))
     only_master = _is_in([(pair.replica.store, pair.missing_in_replica) for pair in pairs])
     only_replica = _is_in([(pair.replica.store, pair.missing_in_master) for pair in pairs])
     status = (
-        F.when(is_same, SAME)
+        sf.when(is_same, SAME)
         .when(in_master & ~in_replica & only_master, NOT_IN_REPLICA)
         .when(in_replica & ~in_master & only_replica, NOT_IN_MASTER)
         .otherwise(DIFFERENT)
@@ -58,12 +58,12 @@ def compare(master: DataFrame, replicas: DataFrame, pairs: Sequence[Pair]) -> Da
         "replica",
         "physic_offset",
         status.alias("status"),
-        F.greatest("m_size", "r_size").alias("size"),
-        F.coalesce("m_segment", "r_segment").alias("segment"),
-        F.coalesce("m_topic", "r_topic").alias("topic"),
-        (F.coalesce("m_record_ok", "r_record_ok") & F.coalesce("r_record_ok", "m_record_ok")).alias(
-            "is_intact"
-        ),
+        sf.greatest("m_size", "r_size").alias("size"),
+        sf.coalesce("m_segment", "r_segment").alias("segment"),
+        sf.coalesce("m_topic", "r_topic").alias("topic"),
+        (
+            sf.coalesce("m_record_ok", "r_record_ok") & sf.coalesce("r_record_ok", "m_record_ok")
+        ).alias("is_intact"),
         *(name for name in joined.columns if name in _DETAILS_OF_SIDES),
     )
 
@@ -78,24 +78,24 @@ _DETAILS_OF_SIDES: Final = frozenset(
 def tally(compared: DataFrame) -> DataFrame:
     """Count by replica, status, segment and topic: a small table, however large the logs are."""
     return compared.groupBy("replica", "status", "segment", "topic").agg(
-        F.count("*").alias("pieces"),
-        F.count("topic").alias("messages"),
-        F.sum("size").cast("bigint").alias("bytes"),
-        F.min("physic_offset").alias("first_offset"),
-        F.max("physic_offset").alias("last_offset"),
-        F.min(F.when(~F.col("is_intact"), F.col("physic_offset"))).alias("first_damage"),
+        sf.count("*").alias("pieces"),
+        sf.count("topic").alias("messages"),
+        sf.sum("size").cast("bigint").alias("bytes"),
+        sf.min("physic_offset").alias("first_offset"),
+        sf.max("physic_offset").alias("last_offset"),
+        sf.min(sf.when(~sf.col("is_intact"), sf.col("physic_offset"))).alias("first_damage"),
     )
 
 
 def total(tallies: DataFrame, *by: str) -> DataFrame:
     """Add up tallies by some of their columns."""
     return tallies.groupBy(*by).agg(
-        F.sum("pieces").alias("pieces"),
-        F.sum("messages").alias("messages"),
-        F.sum("bytes").alias("bytes"),
-        F.min("first_offset").alias("first_offset"),
-        F.max("last_offset").alias("last_offset"),
-        F.min("first_damage").alias("first_damage"),
+        sf.sum("pieces").alias("pieces"),
+        sf.sum("messages").alias("messages"),
+        sf.sum("bytes").alias("bytes"),
+        sf.min("first_offset").alias("first_offset"),
+        sf.max("last_offset").alias("last_offset"),
+        sf.min("first_damage").alias("first_damage"),
     )
 
 
@@ -105,7 +105,7 @@ def by_place(tallies: DataFrame, column: str) -> DataFrame:
     Fillers and damage have no topic, so their row has none.
     """
     counts = [
-        F.sum(F.when(F.col("status") == status, F.col("pieces")).otherwise(0)).alias(name)
+        sf.sum(sf.when(sf.col("status") == status, sf.col("pieces")).otherwise(0)).alias(name)
         for status, name in (
             (SAME, "same"),
             (DIFFERENT, "different"),
@@ -113,7 +113,7 @@ def by_place(tallies: DataFrame, column: str) -> DataFrame:
             (NOT_IN_MASTER, "not_in_master"),
         )
     ]
-    is_apart = F.greatest("different", "not_in_replica", "not_in_master") > 0
+    is_apart = sf.greatest("different", "not_in_replica", "not_in_master") > 0
     return (
         tallies.groupBy("replica", column).agg(*counts).where(is_apart).orderBy("replica", column)
     )
@@ -121,18 +121,18 @@ def by_place(tallies: DataFrame, column: str) -> DataFrame:
 
 def differing(compared: DataFrame, count: int | None = None) -> DataFrame:
     """Return all places that differ, or the first ``count`` of each replica."""
-    places = compared.where(F.col("status") == DIFFERENT)
+    places = compared.where(sf.col("status") == DIFFERENT)
     if count is None:
         return places
     of_replica = Window.partitionBy("replica").orderBy("physic_offset")
-    numbered = places.withColumn("number", F.row_number().over(of_replica))
-    return numbered.where(F.col("number") <= count).drop("number")
+    numbered = places.withColumn("number", sf.row_number().over(of_replica))
+    return numbered.where(sf.col("number") <= count).drop("number")
 
 
 def findings(places: DataFrame, pairs: Sequence[Pair]) -> DataFrame:
     """Describe both sides of each differing place, and add its first differing byte."""
     ends = {pair.replica.store: pair.common.end for pair in pairs}
-    unlike = F.udf(
+    unlike = sf.udf(
         functools.partial(_unlike_byte, pairs[0].master.store, ends),
         "bigint",
         useArrow=False,  # Arrow would ask for pandas
@@ -152,7 +152,7 @@ def _renamed(pieces: DataFrame, side: str) -> DataFrame:
     return pieces.select(
         "physic_offset",
         *(
-            F.col(name).alias(f"{side}_{name}")
+            sf.col(name).alias(f"{side}_{name}")
             for name in pieces.columns
             if name != "physic_offset"
         ),
@@ -160,31 +160,31 @@ def _renamed(pieces: DataFrame, side: str) -> DataFrame:
 
 
 def _is_in(spans_of: Iterable[tuple[str, Iterable[OffsetSpan]]]) -> Column:
-    offset, found = F.col("physic_offset"), F.lit(False)
+    offset, found = sf.col("physic_offset"), sf.lit(False)
     for store, spans in spans_of:
-        inside = F.lit(False)
+        inside = sf.lit(False)
         for span in spans:
             inside |= (offset >= span.start) & (offset < span.end)
         if spans:
-            found |= (F.col("replica") == store) & inside
+            found |= (sf.col("replica") == store) & inside
     return found
 
 
 def _described(side: str) -> Column:
     """Return a one-line description of one side."""
-    size, topic, fault = F.col(f"{side}_size"), F.col(f"{side}_topic"), F.col(f"{side}_fault")
-    place = (F.col(f"{side}_{name}") for name in ("queue_id", "queue_offset"))
-    message = F.format_string("%s/%d @ %d, %d bytes", topic, *place, size)
-    key = F.coalesce(F.concat(F.lit(", id "), F.col(f"{side}_uniq_key")), F.lit(""))
-    text = F.concat(message, key, F.coalesce(F.concat(F.lit("; "), fault), F.lit("")))
+    size, topic, fault = sf.col(f"{side}_size"), sf.col(f"{side}_topic"), sf.col(f"{side}_fault")
+    place = (sf.col(f"{side}_{name}") for name in ("queue_id", "queue_offset"))
+    message = sf.format_string("%s/%d @ %d, %d bytes", topic, *place, size)
+    key = sf.coalesce(sf.concat(sf.lit(", id "), sf.col(f"{side}_uniq_key")), sf.lit(""))
+    text = sf.concat(message, key, sf.coalesce(sf.concat(sf.lit("; "), fault), sf.lit("")))
     line = (
-        F.when(size.isNull(), "no record begins here")
+        sf.when(size.isNull(), "no record begins here")
         .when(fault.isNotNull() & topic.isNull(), fault)
-        .when(topic.isNull(), F.format_string("filler, %d bytes", size))
+        .when(topic.isNull(), sf.format_string("filler, %d bytes", size))
         .otherwise(text)
     )
     # A damaged record may hold control characters, which must not reach a terminal.
-    return F.regexp_replace(line, r"\p{Cntrl}+", "?")
+    return sf.regexp_replace(line, r"\p{Cntrl}+", "?")
 
 
 def _unlike_byte(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 from pyspark import StorageLevel
-from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql import functions as sf
 
 from hastore.config import StoreConfig
 from hastore.env.real import real_env
@@ -158,7 +158,7 @@ def _refuse_to_replace(env: Env, target: str, names: tuple[str, ...]) -> None:
 
 def queue_rows(records: DataFrame, task_count: int) -> DataFrame:
     """Return units with each queue in one partition, queue by queue, in the log's order."""
-    units = records.where(F.col("kind") == UNITS)
+    units = records.where(sf.col("kind") == UNITS)
     columns = ("topic", "queue_id", "queue_offset", "physic_offset", "data")
     by_queue = units.select(*columns).repartition(task_count, "topic", "queue_id")
     return by_queue.sortWithinPartitions("topic", "queue_id", "physic_offset")
@@ -166,21 +166,21 @@ def queue_rows(records: DataFrame, task_count: int) -> DataFrame:
 
 def keys_by_bucket(records: DataFrame, size: int) -> DataFrame:
     """Count the keys of each bucket of ``size`` bytes of the log, in order."""
-    keys = F.sum("count").alias("keys")
+    keys = sf.sum("count").alias("keys")
     return with_bucket(records, size).groupBy("bucket").agg(keys).orderBy("bucket")
 
 
 def with_bucket(records: DataFrame, size: int) -> DataFrame:
     """Return the rows of keys with their bucket of the log."""
-    keys = records.where(F.col("kind") == KEYS)
-    return keys.withColumn("bucket", F.expr(f"cast(physic_offset div {size} AS INT)"))
+    keys = records.where(sf.col("kind") == KEYS)
+    return keys.withColumn("bucket", sf.expr(f"cast(physic_offset div {size} AS INT)"))
 
 
 def index_rows(records: DataFrame, shares: DataFrame, size: int, file_count: int) -> DataFrame:
     """Return keys with one partition per index file, in the log's order."""
-    joined = with_bucket(records, size).join(F.broadcast(shares), "bucket")
+    joined = with_bucket(records, size).join(sf.broadcast(shares), "bucket")
     rows = joined.select("file_number", "name", "bucket", "first_number", "physic_offset", "data")
-    rows = rows.repartitionById(file_count, F.col("file_number"))
+    rows = rows.repartitionById(file_count, sf.col("file_number"))
     return rows.sortWithinPartitions("file_number", "physic_offset")
 
 
@@ -188,23 +188,25 @@ def measured(records: DataFrame) -> DataFrame:
     """Return one row with all counts and the last offsets."""
 
     def of(kind: str, column: str) -> Column:
-        return F.when(F.col("kind") == kind, F.col(column))
+        return sf.when(sf.col("kind") == kind, sf.col(column))
 
     return records.agg(
-        F.coalesce(F.sum(of(RECORDS, "count")), F.lit(0)).alias("messages"),
-        F.coalesce(F.sum(of(NO_RECORD, "count")), F.lit(0)).alias("unreadable"),
-        F.max(of(RECORDS, "end_offset")).alias("end_offset"),
-        F.max(of(RECORDS, "last_offset")).alias("last_offset"),
-        F.max(of(KEYS, "last_offset")).alias("last_keyed"),
-        F.coalesce(F.sum(of(UNITS, "count")), F.lit(0)).alias("units"),
+        sf.coalesce(sf.sum(of(RECORDS, "count")), sf.lit(0)).alias("messages"),
+        sf.coalesce(sf.sum(of(NO_RECORD, "count")), sf.lit(0)).alias("unreadable"),
+        sf.max(of(RECORDS, "end_offset")).alias("end_offset"),
+        sf.max(of(RECORDS, "last_offset")).alias("last_offset"),
+        sf.max(of(KEYS, "last_offset")).alias("last_keyed"),
+        sf.coalesce(sf.sum(of(UNITS, "count")), sf.lit(0)).alias("units"),
     )
 
 
 def units_by_topic(records: DataFrame) -> DataFrame:
     """Count queues and units of each topic, those with most units first."""
-    units = records.where(F.col("kind") == UNITS).groupBy("topic")
-    counted = units.agg(F.count_distinct("queue_id").alias("queues"), F.sum("count").alias("units"))
-    return counted.orderBy(F.desc("units"), "topic")
+    units = records.where(sf.col("kind") == UNITS).groupBy("topic")
+    counted = units.agg(
+        sf.count_distinct("queue_id").alias("queues"), sf.sum("count").alias("units")
+    )
+    return counted.orderBy(sf.desc("units"), "topic")
 
 
 # -- build -----------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ import urllib.parse
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import Window
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as sf
 
 from hastore.env.real import real_env
 from hastore.errors import ConfigError, HastoreError
@@ -97,24 +97,24 @@ def read_lines(spark: SparkSession, files: Sequence[str]) -> DataFrame:
     text = spark.read.option("lineSep", "\n").text(paths)
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "broken"}
     parsed = text.select(
-        F.col("_metadata.file_path").alias("file"),
+        sf.col("_metadata.file_path").alias("file"),
         "value",
-        F.from_json("value", _SCHEMA, options).alias("line"),
+        sf.from_json("value", _SCHEMA, options).alias("line"),
     )
     lines = parsed.select("file", "value", "line.*")
-    return lines.withColumn("is_bad", ~F.coalesce(_is_valid(), F.lit(False)))
+    return lines.withColumn("is_bad", ~sf.coalesce(_is_valid(), sf.lit(False)))
 
 
 def _is_valid() -> Column:
-    is_answer = F.col("type").isin(*OUTCOMES) & F.col("op").isNotNull()
+    is_answer = sf.col("type").isin(*OUTCOMES) & sf.col("op").isNotNull()
     statuses = [status.value for status in PutMessageStatus]
-    is_known = F.col("status").isNull() | F.col("status").isin(statuses)
+    is_known = sf.col("status").isNull() | sf.col("status").isin(statuses)
     wanted = ("op", "key", "time_s", "topic", "node")
-    is_invoke = F.col("type") == "invoke"
+    is_invoke = sf.col("type") == "invoke"
     for name in wanted:
-        is_invoke &= F.col(name).isNotNull()
-    is_event = (F.col("type") == "event") & F.col("kind").isNotNull()
-    return F.col("broken").isNull() & ((is_answer & is_known) | is_invoke | is_event)
+        is_invoke &= sf.col(name).isNotNull()
+    is_event = (sf.col("type") == "event") & sf.col("kind").isNotNull()
+    return sf.col("broken").isNull() & ((is_answer & is_known) | is_invoke | is_event)
 
 
 def collect_puts(lines: DataFrame) -> DataFrame:
@@ -122,24 +122,24 @@ def collect_puts(lines: DataFrame) -> DataFrame:
 
     ``outcome`` is ok, fail or unknown; ``status`` is that of the answer, NO_ANSWER or NOT_SENT.
     """
-    is_invoke, is_answer = F.col("type") == "invoke", F.col("type").isin(*OUTCOMES)
-    call = F.struct(
+    is_invoke, is_answer = sf.col("type") == "invoke", sf.col("type").isin(*OUTCOMES)
+    call = sf.struct(
         "node", "topic", "queue_id", "key", "body_crc", "wait", "wall_ms",
-        F.col("time_s").alias("invoked_s"),
+        sf.col("time_s").alias("invoked_s"),
     )  # fmt: skip
-    answer = F.struct("type", "status", "physic_offset", "sent_count")
+    answer = sf.struct("type", "status", "physic_offset", "sent_count")
     grouped = (
-        lines.where(~F.col("is_bad") & (is_invoke | is_answer))
+        lines.where(~sf.col("is_bad") & (is_invoke | is_answer))
         .groupBy("file", "op")
         .agg(
-            F.count_if(is_invoke).alias("calls"),
-            F.count_if(is_answer).alias("answers"),
-            F.max(F.when(is_invoke, call)).alias("call"),
-            F.max(F.when(is_answer, answer)).alias("answer"),
+            sf.count_if(is_invoke).alias("calls"),
+            sf.count_if(is_answer).alias("answers"),
+            sf.max(sf.when(is_invoke, call)).alias("call"),
+            sf.max(sf.when(is_answer, answer)).alias("answer"),
         )
     )
-    outcome = F.coalesce("answer.type", F.lit(UNKNOWN))
-    nothing = F.when(outcome == FAIL, "NOT_SENT").otherwise("NO_ANSWER")
+    outcome = sf.coalesce("answer.type", sf.lit(UNKNOWN))
+    nothing = sf.when(outcome == FAIL, "NOT_SENT").otherwise("NO_ANSWER")
     return grouped.select(
         "file",
         "op",
@@ -147,9 +147,9 @@ def collect_puts(lines: DataFrame) -> DataFrame:
         "answers",
         "call.*",
         outcome.alias("outcome"),
-        F.coalesce("answer.status", nothing).alias("status"),
-        F.col("answer.physic_offset").alias("physic_offset"),
-        F.greatest(F.coalesce("answer.sent_count", F.lit(1)), F.lit(1)).alias("sent_count"),
+        sf.coalesce("answer.status", nothing).alias("status"),
+        sf.col("answer.physic_offset").alias("physic_offset"),
+        sf.greatest(sf.coalesce("answer.sent_count", sf.lit(1)), sf.lit(1)).alias("sent_count"),
     )
 
 
@@ -160,11 +160,11 @@ def check(lines: DataFrame, puts: DataFrame) -> None:
     """
     bad_lines = (
         lines.where("is_bad")
-        .select("file", "value", F.col("broken").isNotNull().alias("is_broken"))
-        .orderBy(F.monotonically_increasing_id())
+        .select("file", "value", sf.col("broken").isNotNull().alias("is_broken"))
+        .orderBy(sf.monotonically_increasing_id())
         .limit(_BAD_LINES_MAX)
     )
-    twins = F.count("*").over(Window.partitionBy("key"))
+    twins = sf.count("*").over(Window.partitionBy("key"))
     bad_puts = (
         puts.withColumn("twins", twins)
         .where("calls <> 1 OR answers > 1 OR twins > 1")
@@ -221,23 +221,23 @@ def with_promise(puts: DataFrame, lines: DataFrame) -> DataFrame:
     master's role (a producer cannot know it).
     """
     starts = lines.where(
-        ~F.col("is_bad") & (F.col("type") == "event") & (F.col("kind") == "start-master")
+        ~sf.col("is_bad") & (sf.col("type") == "event") & (sf.col("kind") == "start-master")
     )
-    later = F.lead("time_s").over(Window.partitionBy("file", "node").orderBy("time_s"))
+    later = sf.lead("time_s").over(Window.partitionBy("file", "node").orderBy("time_s"))
     terms = starts.select(
-        F.col("file").alias("of_file"),
-        F.col("node").alias("of_node"),
-        F.col("time_s").alias("begin_s"),
+        sf.col("file").alias("of_file"),
+        sf.col("node").alias("of_node"),
+        sf.col("time_s").alias("begin_s"),
         later.alias("end_s"),
-        F.col("details.role").alias("role"),
+        sf.col("details.role").alias("role"),
     )
-    is_in = (F.col("begin_s") <= F.col("invoked_s")) & (
-        F.col("end_s").isNull() | (F.col("invoked_s") < F.col("end_s"))
+    is_in = (sf.col("begin_s") <= sf.col("invoked_s")) & (
+        sf.col("end_s").isNull() | (sf.col("invoked_s") < sf.col("end_s"))
     )
-    on = (F.col("file") == F.col("of_file")) & (F.col("node") == F.col("of_node")) & is_in
-    is_sync = F.coalesce(F.col("role") == BrokerRole.SYNC_MASTER.value, F.lit(True))
-    waited = F.coalesce("wait", F.lit(True))
-    joined = puts.join(F.broadcast(terms), on, "left")
+    on = (sf.col("file") == sf.col("of_file")) & (sf.col("node") == sf.col("of_node")) & is_in
+    is_sync = sf.coalesce(sf.col("role") == BrokerRole.SYNC_MASTER.value, sf.lit(True))
+    waited = sf.coalesce("wait", sf.lit(True))
+    joined = puts.join(sf.broadcast(terms), on, "left")
     return joined.withColumn("promised", waited & is_sync).drop(*terms.columns)
 
 
@@ -247,33 +247,37 @@ def with_removals(puts: DataFrame, lines: DataFrame) -> DataFrame:
     ``expired``: its file has expired since.  ``wiped``: its disk was wiped afterwards; then
     ``began`` is the number of masters started before the put, else it is 0.
     """
-    events = lines.where(~F.col("is_bad") & (F.col("type") == "event"))
-    fault = F.col("details.fault")
+    events = lines.where(~sf.col("is_bad") & (sf.col("type") == "event"))
+    fault = sf.col("details.fault")
     of_disk = (
-        events.where(F.col("kind") == "disk")
-        .groupBy(F.col("file").alias("of_file"), F.col("node").alias("of_node"))
+        events.where(sf.col("kind") == "disk")
+        .groupBy(sf.col("file").alias("of_file"), sf.col("node").alias("of_node"))
         .agg(
-            F.max_by("details.min_offset", F.when(fault == "expire", F.col("time_s"))).alias("min"),
-            F.max(F.when(fault == "wipe", F.col("done_s"))).alias("wiped_s"),
+            sf.max_by("details.min_offset", sf.when(fault == "expire", sf.col("time_s"))).alias(
+                "min"
+            ),
+            sf.max(sf.when(fault == "wipe", sf.col("done_s"))).alias("wiped_s"),
         )
     )
     starts = (
-        events.where(F.col("kind") == "start-master")
-        .groupBy(F.col("file").alias("from_file"))
-        .agg(F.collect_list("time_s").alias("starts_s"))
+        events.where(sf.col("kind") == "start-master")
+        .groupBy(sf.col("file").alias("from_file"))
+        .agg(sf.collect_list("time_s").alias("starts_s"))
     )
-    own = (F.col("file") == F.col("of_file")) & (F.col("node") == F.col("of_node"))
-    joined = puts.join(F.broadcast(of_disk), own, "left").join(
-        F.broadcast(starts), F.col("file") == F.col("from_file"), "left"
+    own = (sf.col("file") == sf.col("of_file")) & (sf.col("node") == sf.col("of_node"))
+    joined = puts.join(sf.broadcast(of_disk), own, "left").join(
+        sf.broadcast(starts), sf.col("file") == sf.col("from_file"), "left"
     )
-    before = F.filter("starts_s", lambda start_s: start_s <= F.col("invoked_s"))
-    is_wiped = F.coalesce(F.col("invoked_s") < F.col("wiped_s"), F.lit(False))
+    before = sf.filter("starts_s", lambda start_s: start_s <= sf.col("invoked_s"))
+    is_wiped = sf.coalesce(sf.col("invoked_s") < sf.col("wiped_s"), sf.lit(False))
     return (
         joined.withColumn(
-            "expired", F.coalesce(F.col("physic_offset") < F.col("min"), F.lit(False))
+            "expired", sf.coalesce(sf.col("physic_offset") < sf.col("min"), sf.lit(False))
         )
         .withColumn("wiped", is_wiped)
-        .withColumn("began", F.when(is_wiped, F.size(F.coalesce(before, F.array()))).otherwise(0))
+        .withColumn(
+            "began", sf.when(is_wiped, sf.size(sf.coalesce(before, sf.array()))).otherwise(0)
+        )
         .drop(*of_disk.columns, *starts.columns)
     )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
-from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql import functions as sf
 
 from hastore.pipeline.verify.queue_breaks import QUEUE
 from hastore.store.queue.unit import BLANK_SIZE, EXT_ADDRESS_MAX
@@ -31,31 +31,31 @@ def join_units(expected: DataFrame, units: DataFrame, stores: DataFrame) -> Data
     of_queue = ("physic_offset", "size", "tags_code", "highest_before")
     records = expected.where("tags_code IS NOT NULL")
     records = records.select(*QUEUE, "queue_offset", *of_queue)
-    is_blank = (F.col("unit_size") == BLANK_SIZE) & (F.col("unit_offset") == 0)
+    is_blank = (sf.col("unit_size") == BLANK_SIZE) & (sf.col("unit_offset") == 0)
     return (
         records.join(units.withColumn("is_blank", is_blank), [*QUEUE, "queue_offset"], "full")
-        .join(F.broadcast(stores), "store")
+        .join(sf.broadcast(stores), "store")
         .where("has_queues")
     )
 
 
 def wrong_units(joined: DataFrame) -> DataFrame:
     """Return the records whose unit differs from them."""
-    is_ext = F.col("unit_tags_code") <= EXT_ADDRESS_MAX  # an address in consumequeue_ext/
-    has_other_code = (F.col("unit_tags_code") != F.col("tags_code")) & ~is_ext
+    is_ext = sf.col("unit_tags_code") <= EXT_ADDRESS_MAX  # an address in consumequeue_ext/
+    has_other_code = (sf.col("unit_tags_code") != sf.col("tags_code")) & ~is_ext
     wrong = (
-        F.when(F.col("is_blank"), "is blank")
+        sf.when(sf.col("is_blank"), "is blank")
         .when(
-            F.col("unit_offset") != F.col("physic_offset"),
-            F.format_string("points at %d", "unit_offset"),
+            sf.col("unit_offset") != sf.col("physic_offset"),
+            sf.format_string("points at %d", "unit_offset"),
         )
         .when(
-            F.col("unit_size") != F.col("size"),
-            F.format_string("has the size %d, the record %d", "unit_size", "size"),
+            sf.col("unit_size") != sf.col("size"),
+            sf.format_string("has the size %d, the record %d", "unit_size", "size"),
         )
         .when(
             has_other_code,
-            F.format_string("has the tags code %d, the record %d", "unit_tags_code", "tags_code"),
+            sf.format_string("has the tags code %d, the record %d", "unit_tags_code", "tags_code"),
         )
     )
     both = joined.where("physic_offset IS NOT NULL AND unit_offset IS NOT NULL")
@@ -64,19 +64,19 @@ def wrong_units(joined: DataFrame) -> DataFrame:
     later = checked.where("wrong IS NULL").select(*QUEUE, "queue_offset", "unit_offset")
     found = checked.where("wrong IS NOT NULL")
     found = found.join(later, [*QUEUE, "queue_offset", "unit_offset"], "left_anti")
-    is_time = (F.col("topic") == SCHEDULE_TOPIC) & F.col("wrong").startswith("has the tags code")
-    is_again = (F.col("highest_before") >= F.col("queue_offset")) & (
-        F.col("unit_offset") < F.col("physic_offset")
+    is_time = (sf.col("topic") == SCHEDULE_TOPIC) & sf.col("wrong").startswith("has the tags code")
+    is_again = (sf.col("highest_before") >= sf.col("queue_offset")) & (
+        sf.col("unit_offset") < sf.col("physic_offset")
     )
-    is_odd = is_time | F.coalesce(is_again, F.lit(False))
+    is_odd = is_time | sf.coalesce(is_again, sf.lit(False))
     return found.select(
         *QUEUE,
         "queue_offset",
-        F.col("physic_offset").alias("offset"),
+        sf.col("physic_offset").alias("offset"),
         "size",
-        F.when(is_odd, "warning").otherwise("damage").alias("severity"),
-        F.lit("unit-wrong").alias("kind"),
-        F.format_string("unit %d of %s/%d %s", "queue_offset", "topic", "queue_id", "wrong").alias(
+        sf.when(is_odd, "warning").otherwise("damage").alias("severity"),
+        sf.lit("unit-wrong").alias("kind"),
+        sf.format_string("unit %d of %s/%d %s", "queue_offset", "topic", "queue_id", "wrong").alias(
             "detail"
         ),
     )
@@ -86,8 +86,8 @@ def missing_units(joined: DataFrame) -> DataFrame:
     """Return a row per run of records without a unit; the last run of an open store is behind."""
     in_order = Window.partitionBy(*QUEUE).orderBy("physic_offset")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, 0)
-    has_unit = F.col("unit_offset").isNotNull().cast("int")
-    detail = F.format_string(
+    has_unit = sf.col("unit_offset").isNotNull().cast("int")
+    detail = sf.format_string(
         "%d records of %s/%d have no unit, from queue offset %d",
         "count",
         "topic",
@@ -96,19 +96,19 @@ def missing_units(joined: DataFrame) -> DataFrame:
     )
     return (
         joined.where("physic_offset IS NOT NULL")
-        .withColumn("found_before", F.sum(has_unit).over(so_far))
-        .withColumn("found_in_all", F.sum(has_unit).over(Window.partitionBy(*QUEUE)))
+        .withColumn("found_before", sf.sum(has_unit).over(so_far))
+        .withColumn("found_in_all", sf.sum(has_unit).over(Window.partitionBy(*QUEUE)))
         .where("unit_offset IS NULL")
-        .withColumn("is_behind", F.expr("is_open AND found_before = found_in_all"))
+        .withColumn("is_behind", sf.expr("is_open AND found_before = found_in_all"))
         .groupBy(*QUEUE, "found_before", "is_behind")
         .agg(
-            F.count("*").alias("count"),
-            F.min("physic_offset").alias("offset"),
-            F.min_by("size", "physic_offset").alias("size"),
-            F.min_by("queue_offset", "physic_offset").alias("queue_offset"),
+            sf.count("*").alias("count"),
+            sf.min("physic_offset").alias("offset"),
+            sf.min_by("size", "physic_offset").alias("size"),
+            sf.min_by("queue_offset", "physic_offset").alias("queue_offset"),
         )
-        .withColumn("severity", F.when(F.col("is_behind"), BEHIND).otherwise("damage"))
-        .withColumn("kind", F.lit("unit-missing"))
+        .withColumn("severity", sf.when(sf.col("is_behind"), BEHIND).otherwise("damage"))
+        .withColumn("kind", sf.lit("unit-missing"))
         .withColumn("detail", detail)
         .drop("found_before", "is_behind")
     )
@@ -117,7 +117,7 @@ def missing_units(joined: DataFrame) -> DataFrame:
 def dangling_units(joined: DataFrame, damaged: DataFrame) -> DataFrame:
     """Return the units without a record, except those of expired or damaged records."""
     found = joined.where("physic_offset IS NULL AND NOT is_blank")
-    detail = F.format_string(
+    detail = sf.format_string(
         "unit %d of %s/%d points at %d, not at its record",
         "queue_offset",
         "topic",
@@ -127,27 +127,27 @@ def dangling_units(joined: DataFrame, damaged: DataFrame) -> DataFrame:
     return without_excused(found, damaged, "unit_offset").select(
         *QUEUE,
         "queue_offset",
-        F.col("unit_offset").alias("offset"),
-        F.col("unit_size").alias("size"),
-        F.lit("damage").alias("severity"),
-        F.lit("unit-dangling").alias("kind"),
+        sf.col("unit_offset").alias("offset"),
+        sf.col("unit_size").alias("size"),
+        sf.lit("damage").alias("severity"),
+        sf.lit("unit-dangling").alias("kind"),
         detail.alias("detail"),
     )
 
 
 def without_excused(found: DataFrame, damaged: DataFrame, offset: str) -> DataFrame:
     """Drop what points before the log, into damage, or after the end of an open store's log."""
-    is_kept = (F.col(offset) >= F.col("min_offset")) & ~(
-        F.col("is_open") & (F.col(offset) >= F.col("end_offset"))
+    is_kept = (sf.col(offset) >= sf.col("min_offset")) & ~(
+        sf.col("is_open") & (sf.col(offset) >= sf.col("end_offset"))
     )
     places = damaged.select(
-        F.col("store").alias("of_store"),
-        F.col("physic_offset").alias("begin"),
-        (F.col("physic_offset") + F.col("size")).alias("end"),
+        sf.col("store").alias("of_store"),
+        sf.col("physic_offset").alias("begin"),
+        (sf.col("physic_offset") + sf.col("size")).alias("end"),
     )
-    at = F.col(offset)
+    at = sf.col(offset)
     lies_there = (
-        (F.col("store") == F.col("of_store")) & (at >= F.col("begin")) & (at < F.col("end"))
+        (sf.col("store") == sf.col("of_store")) & (at >= sf.col("begin")) & (at < sf.col("end"))
     )
     return found.where(is_kept).join(places, lies_there, "left_anti")
 
@@ -161,11 +161,11 @@ def join_entries(records: DataFrame, entries: DataFrame, stores: DataFrame) -> D
         entries.where("fault IS NULL")
         .groupBy("store", "physic_offset")
         .agg(
-            F.sort_array(
-                F.collect_list(F.struct("file", "number", "key_hash", "time_diff_s", "begin_ms"))
+            sf.sort_array(
+                sf.collect_list(sf.struct("file", "number", "key_hash", "time_diff_s", "begin_ms"))
             ).alias("entries")
         )
-        .withColumn("found", F.col("entries.key_hash"))
+        .withColumn("found", sf.col("entries.key_hash"))
     )
     wanted = records.where("fault IS NULL").select(
         *QUEUE,
@@ -173,12 +173,12 @@ def join_entries(records: DataFrame, entries: DataFrame, stores: DataFrame) -> D
         "physic_offset",
         "size",
         "store_ms",
-        F.col("key_hashes").alias("wanted"),
+        sf.col("key_hashes").alias("wanted"),
     )
     return (
         wanted.join(of_record, ["store", "physic_offset"], "full")
         .where("size(wanted) > 0 OR found IS NOT NULL")
-        .join(F.broadcast(stores), "store")
+        .join(sf.broadcast(stores), "store")
         .where("has_index")
     )
 
@@ -186,37 +186,37 @@ def join_entries(records: DataFrame, entries: DataFrame, stores: DataFrame) -> D
 def wrong_entries(joined: DataFrame, damaged: DataFrame) -> DataFrame:
     """Return the records whose index entries differ from their keys, and entries of no record."""
     both = joined.where("wanted IS NOT NULL AND found IS NOT NULL AND wanted <> found")
-    has_missing = F.size(F.array_except("wanted", "found")) > 0
-    has_others = F.size(F.array_except("found", "wanted")) > 0
+    has_missing = sf.size(sf.array_except("wanted", "found")) > 0
+    has_others = sf.size(sf.array_except("found", "wanted")) > 0
     lost = _finding(
         both.where(has_missing),
         "damage",
         "index-missing",
-        F.format_string(
-            "%d of its keys are not in the index", F.size(F.array_except("wanted", "found"))
+        sf.format_string(
+            "%d of its keys are not in the index", sf.size(sf.array_except("wanted", "found"))
         ),
     )
     others = _finding(
         both.where(has_others),
         "damage",
         "index-dangling",
-        F.format_string("the index has keys that the record lacks: %d entries", F.size("found")),
+        sf.format_string("the index has keys that the record lacks: %d entries", sf.size("found")),
     )
     doubled = _finding(
-        both.where(~has_others & (F.size("found") > F.size("wanted"))),
+        both.where(~has_others & (sf.size("found") > sf.size("wanted"))),
         "warning",
         "index-doubled",
-        F.format_string("its %d keys have %d entries", F.size("wanted"), F.size("found")),
+        sf.format_string("its %d keys have %d entries", sf.size("wanted"), sf.size("found")),
     )
     lone = without_excused(joined.where("wanted IS NULL"), damaged, "physic_offset")
     dangling = _finding(
         lone,
         "damage",
         "index-dangling",
-        F.format_string(
+        sf.format_string(
             "entry %d of %s points at %d, not at a keyed record",
-            F.col("entries")[0]["number"],
-            F.col("entries")[0]["file"],
+            sf.col("entries")[0]["number"],
+            sf.col("entries")[0]["file"],
             "physic_offset",
         ),
     )
@@ -225,14 +225,14 @@ def wrong_entries(joined: DataFrame, damaged: DataFrame) -> DataFrame:
 
 def wrong_times(joined: DataFrame) -> DataFrame:
     """Return the entries whose time differs from their record's, except the first of a file."""
-    seconds = F.when(
-        F.col("entry.begin_ms") > 0,
-        F.floor((F.col("store_ms") - F.col("entry.begin_ms")) / 1000),
+    seconds = sf.when(
+        sf.col("entry.begin_ms") > 0,
+        sf.floor((sf.col("store_ms") - sf.col("entry.begin_ms")) / 1000),
     ).otherwise(0)
-    seconds = F.least(F.greatest(seconds, F.lit(0)), F.lit(_TIME_DIFF_MAX))
+    seconds = sf.least(sf.greatest(seconds, sf.lit(0)), sf.lit(_TIME_DIFF_MAX))
     found = (
         joined.where("wanted IS NOT NULL AND found IS NOT NULL")
-        .withColumn("entry", F.explode("entries"))
+        .withColumn("entry", sf.explode("entries"))
         .withColumn("seconds", seconds)
         .where("entry.number > 1 AND entry.time_diff_s <> seconds")
     )
@@ -240,7 +240,7 @@ def wrong_times(joined: DataFrame) -> DataFrame:
         found,
         "damage",
         "index-time",
-        F.format_string(
+        sf.format_string(
             "entry %d of %s says %d s after the file's begin, its record %d s",
             "entry.number",
             "entry.file",
@@ -256,23 +256,23 @@ def missing_entries(joined: DataFrame) -> DataFrame:
     bounds = (
         wanted.where("found IS NOT NULL")
         .groupBy("store")
-        .agg(F.min("physic_offset").alias("first"), F.max("physic_offset").alias("last"))
+        .agg(sf.min("physic_offset").alias("first"), sf.max("physic_offset").alias("last"))
     )
-    is_behind = F.col("is_open") & (
-        F.col("physic_offset") > F.coalesce("last", F.lit(-1).cast("bigint"))
+    is_behind = sf.col("is_open") & (
+        sf.col("physic_offset") > sf.coalesce("last", sf.lit(-1).cast("bigint"))
     )
-    is_before = F.coalesce(F.col("physic_offset") < F.col("first"), F.lit(True))
-    severity = F.when(is_behind, BEHIND).when(is_before, "warning").otherwise("damage")
-    more = F.when(F.col("severity") == "warning", ", which begins after them").otherwise("")
-    first = {name: F.min_by(name, "physic_offset").alias(name) for name in ("topic", "size")}
+    is_before = sf.coalesce(sf.col("physic_offset") < sf.col("first"), sf.lit(True))
+    severity = sf.when(is_behind, BEHIND).when(is_before, "warning").otherwise("damage")
+    more = sf.when(sf.col("severity") == "warning", ", which begins after them").otherwise("")
+    first = {name: sf.min_by(name, "physic_offset").alias(name) for name in ("topic", "size")}
     return (
         wanted.where("found IS NULL")
         .join(bounds, "store", "left")
         .groupBy("store", severity.alias("severity"))
-        .agg(F.count("*").alias("count"), F.min("physic_offset").alias("offset"), *first.values())
-        .withColumn("kind", F.lit("index-missing"))
+        .agg(sf.count("*").alias("count"), sf.min("physic_offset").alias("offset"), *first.values())
+        .withColumn("kind", sf.lit("index-missing"))
         .withColumn(
-            "detail", F.format_string("%d records have no key in the index%s", "count", more)
+            "detail", sf.format_string("%d records have no key in the index%s", "count", more)
         )
     )
 
@@ -280,7 +280,7 @@ def missing_entries(joined: DataFrame) -> DataFrame:
 def file_faults(entries: DataFrame) -> DataFrame:
     """Return the faults of the index files themselves."""
     return tagged(entries.where("fault IS NOT NULL"), "fault").select(
-        "store", F.col("physic_offset").alias("offset"), "severity", "kind", "detail"
+        "store", sf.col("physic_offset").alias("offset"), "severity", "kind", "detail"
     )
 
 
@@ -288,9 +288,9 @@ def tagged(found: DataFrame, column: str) -> DataFrame:
     """Split a text "severity kind: detail" into columns."""
     pattern = r"(?s)^(\w+) ([\w-]+): (.*)$"
     return (
-        found.withColumn("severity", F.regexp_extract(column, pattern, 1))
-        .withColumn("kind", F.regexp_extract(column, pattern, 2))
-        .withColumn("detail", F.regexp_extract(column, pattern, 3))
+        found.withColumn("severity", sf.regexp_extract(column, pattern, 1))
+        .withColumn("kind", sf.regexp_extract(column, pattern, 2))
+        .withColumn("detail", sf.regexp_extract(column, pattern, 3))
     )
 
 
@@ -298,9 +298,9 @@ def _finding(found: DataFrame, severity: str, kind: str, detail: Column) -> Data
     return found.select(
         *QUEUE,
         "queue_offset",
-        F.col("physic_offset").alias("offset"),
+        sf.col("physic_offset").alias("offset"),
         "size",
-        F.lit(severity).alias("severity"),
-        F.lit(kind).alias("kind"),
+        sf.lit(severity).alias("severity"),
+        sf.lit(kind).alias("kind"),
         detail.alias("detail"),
     )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 from pyspark import StorageLevel
 from pyspark.sql import Window
-from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql import functions as sf
 
 from hastore.columnar.index_files import find_index_files
 from hastore.columnar.unit_files import find_unit_files
@@ -158,39 +158,39 @@ def log_findings(records: DataFrame) -> DataFrame:
     pattern = r"(?s)^([\w-]+): (.*)$"
     faults = records.where("fault IS NOT NULL").select(
         *_place(),
-        F.lit("damage").alias("severity"),
-        F.regexp_extract("fault", pattern, 1).alias("kind"),
-        F.regexp_extract("fault", pattern, 2).alias("detail"),
+        sf.lit("damage").alias("severity"),
+        sf.regexp_extract("fault", pattern, 1).alias("kind"),
+        sf.regexp_extract("fault", pattern, 2).alias("detail"),
     )
-    odd = records.select(*_place(), F.explode("odd").alias("text"))
+    odd = records.select(*_place(), sf.explode("odd").alias("text"))
     odd = tagged(odd, "text").drop("text")
-    is_once = (F.col("kind") == "topic") & (F.col("severity") == "warning")
+    is_once = (sf.col("kind") == "topic") & (sf.col("severity") == "warning")
     once = odd.where(is_once).groupBy("store", "topic", "severity", "kind", "detail")
-    topics = once.agg(F.min("offset").alias("offset"))
+    topics = once.agg(sf.min("offset").alias("offset"))
     return reduce(_union, [faults, odd.where(~is_once), topics, _falling_times(records)])
 
 
 def _falling_times(records: DataFrame) -> DataFrame:
     """Return the records with an earlier store time than the record before, also across ranges."""
     in_order = Window.partitionBy("store").orderBy("physic_offset")
-    edges = records.where("is_edge").withColumn("earlier", F.lag("store_ms").over(in_order))
+    edges = records.where("is_edge").withColumn("earlier", sf.lag("store_ms").over(in_order))
     across = edges.where("prev_ms IS NULL").drop("prev_ms").withColumnRenamed("earlier", "prev_ms")
     within = records.where("prev_ms IS NOT NULL")
     found = _union(within, across).where("store_ms < prev_ms")
-    detail = F.format_string(
-        "stored %d ms before the record before it", F.col("prev_ms") - F.col("store_ms")
+    detail = sf.format_string(
+        "stored %d ms before the record before it", sf.col("prev_ms") - sf.col("store_ms")
     )
     return found.select(
         *_place(),
-        F.lit("warning").alias("severity"),
-        F.lit("store-time").alias("kind"),
+        sf.lit("warning").alias("severity"),
+        sf.lit("store-time").alias("kind"),
         detail.alias("detail"),
     )
 
 
 def _queue_findings(expected: DataFrame, records: DataFrame, stores: DataFrame) -> DataFrame:
     breaks = queue_breaks(expected, records.where("fault IS NOT NULL"), stores)
-    return breaks.select(*_place(), "severity", F.lit("queue-offset").alias("kind"), "detail")
+    return breaks.select(*_place(), "severity", sf.lit("queue-offset").alias("kind"), "detail")
 
 
 def unit_findings(joined: DataFrame, records: DataFrame) -> list[DataFrame]:
@@ -211,7 +211,7 @@ def index_findings(joined: DataFrame, records: DataFrame, entries: DataFrame) ->
 
 
 def _place() -> list[Any]:
-    return [*QUEUE, "queue_offset", F.col("physic_offset").alias("offset"), "size"]
+    return [*QUEUE, "queue_offset", sf.col("physic_offset").alias("offset"), "size"]
 
 
 def _union(left: DataFrame, right: DataFrame) -> DataFrame:
@@ -273,9 +273,9 @@ def _measure(records: DataFrame) -> dict[str, Row]:
         records.where("fault IS NULL")
         .groupBy("store")
         .agg(
-            F.max(F.col("physic_offset") + F.col("size")).alias("end"),
-            F.count("topic").alias("messages"),
-            F.count_if(~F.col("has_crc")).alias("uncovered"),
+            sf.max(sf.col("physic_offset") + sf.col("size")).alias("end"),
+            sf.count("topic").alias("messages"),
+            sf.count_if(~sf.col("has_crc")).alias("uncovered"),
         )
         .collect()
     )
@@ -317,10 +317,10 @@ def _result(
     counts = {
         (row["severity"], row["kind"]): (row["findings"], row["records"])
         for row in findings.groupBy("severity", "kind")
-        .agg(F.count("*").alias("findings"), F.sum("count").alias("records"))
+        .agg(sf.count("*").alias("findings"), sf.sum("count").alias("records"))
         .collect()
     }
-    real = findings.where(F.col("severity") != BEHIND)
+    real = findings.where(sf.col("severity") != BEHIND)
     shown = real.orderBy("severity", "store", "offset", "kind", "detail").limit(ROWS_MAX)
     of = {name: sum(n for (s, _), (n, _) in counts.items() if s == name) for name in _SEVERITIES}
     files: tuple[str, ...] = ()

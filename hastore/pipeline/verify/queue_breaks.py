@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
-from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql import functions as sf
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,12 +31,12 @@ def with_expected(records: DataFrame) -> DataFrame:
     before = in_order.rowsBetween(Window.unboundedPreceding, -1)
     return (
         records.where("fault IS NULL AND queue_step > 0")
-        .withColumn("next_offset", F.col("queue_offset") + F.col("queue_step"))
-        .withColumn("expected", F.lag("next_offset").over(in_order))
-        .withColumn("highest_before", F.max("queue_offset").over(before))
+        .withColumn("next_offset", sf.col("queue_offset") + sf.col("queue_step"))
+        .withColumn("expected", sf.lag("next_offset").over(in_order))
+        .withColumn("highest_before", sf.max("queue_offset").over(before))
         .withColumn(
             "next_of_queue",
-            F.max_by("next_offset", "physic_offset").over(Window.partitionBy(*QUEUE)),
+            sf.max_by("next_offset", "physic_offset").over(Window.partitionBy(*QUEUE)),
         )
     )
 
@@ -53,12 +53,12 @@ def queue_breaks(expected: DataFrame, damaged: DataFrame, stores: DataFrame) -> 
 
 def _with_damage_before(events: DataFrame, damaged: DataFrame) -> DataFrame:
     """Add the number of damaged places before each event."""
-    places = damaged.select("store", "physic_offset", F.lit(1).alias("is_damage"))
+    places = damaged.select("store", "physic_offset", sf.lit(1).alias("is_damage"))
     so_far = Window.partitionBy("store").orderBy("physic_offset")
     return (
-        events.withColumn("is_damage", F.lit(0))
+        events.withColumn("is_damage", sf.lit(0))
         .unionByName(places, allowMissingColumns=True)
-        .withColumn("damage_before", F.sum("is_damage").over(so_far))
+        .withColumn("damage_before", sf.sum("is_damage").over(so_far))
         .where("is_damage = 0")
         .drop("is_damage")
     )
@@ -68,16 +68,16 @@ def _without_allowed(events: DataFrame, stores: DataFrame) -> DataFrame:
     """Drop first records of queues that need not begin at 0, and skips over damage."""
     in_order = Window.partitionBy(*QUEUE).orderBy("physic_offset")
     before = in_order.rowsBetween(Window.unboundedPreceding, -1)
-    is_first = F.col("expected").isNull()
-    is_forward = is_first | (F.col("queue_offset") > F.col("expected"))
-    damage_at_last = F.last(F.when(is_forward, F.col("damage_before")), ignorenulls=True)
-    is_allowed = is_forward & (F.col("damage_before") > F.col("damage_at_last"))
-    begins_anywhere = (F.col("min_offset") > 0) | (F.col("damage_before") > 0)
+    is_first = sf.col("expected").isNull()
+    is_forward = is_first | (sf.col("queue_offset") > sf.col("expected"))
+    damage_at_last = sf.last(sf.when(is_forward, sf.col("damage_before")), ignorenulls=True)
+    is_allowed = is_forward & (sf.col("damage_before") > sf.col("damage_at_last"))
+    begins_anywhere = (sf.col("min_offset") > 0) | (sf.col("damage_before") > 0)
     return (
-        events.join(F.broadcast(stores.select("store", "min_offset")), "store")
+        events.join(sf.broadcast(stores.select("store", "min_offset")), "store")
         .withColumn("damage_at_last", damage_at_last.over(before))
-        .where(F.when(is_first, ~begins_anywhere).otherwise(~is_allowed))
-        .withColumn("expected", F.coalesce("expected", F.lit(0)))
+        .where(sf.when(is_first, ~begins_anywhere).otherwise(~is_allowed))
+        .withColumn("expected", sf.coalesce("expected", sf.lit(0)))
         .where("expected <> queue_offset")
     )
 
@@ -86,30 +86,30 @@ def _with_severity(breaks: DataFrame) -> DataFrame:
     """Add severity and detail, which depend on the next break of the queue."""
     in_order = Window.partitionBy(*QUEUE).orderBy("physic_offset")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, 0)
-    returns = (F.lag("expected").over(in_order) + 1 == F.col("queue_offset")) & ~F.lag(
+    returns = (sf.lag("expected").over(in_order) + 1 == sf.col("queue_offset")) & ~sf.lag(
         "has_crc"
     ).over(in_order)
     # A record that returns to the count explains the break before it, and is no break itself; so
     # in a run of such records, every second one is a break.
     numbered = (
-        breaks.withColumn("returns", F.coalesce(returns, F.lit(False)))
-        .withColumn("number", F.row_number().over(in_order))
-        .withColumn("base", F.max(F.when(~F.col("returns"), F.col("number"))).over(so_far))
-        .withColumn("explains", F.col("returns") & ((F.col("number") - F.col("base")) % 2 == 1))
-        .withColumn("is_explained", F.lead("explains").over(in_order))
+        breaks.withColumn("returns", sf.coalesce(returns, sf.lit(False)))
+        .withColumn("number", sf.row_number().over(in_order))
+        .withColumn("base", sf.max(sf.when(~sf.col("returns"), sf.col("number"))).over(so_far))
+        .withColumn("explains", sf.col("returns") & ((sf.col("number") - sf.col("base")) % 2 == 1))
+        .withColumn("is_explained", sf.lead("explains").over(in_order))
     )
-    is_last = F.col("is_explained").isNull() & (F.col("next_offset") == F.col("next_of_queue"))
+    is_last = sf.col("is_explained").isNull() & (sf.col("next_offset") == sf.col("next_of_queue"))
     reason = (
-        F.when(F.col("has_crc"), "")
-        .when(F.col("is_explained"), "; the next one of its queue is right")
-        .when(is_last & (F.col("queue_offset") != 0), "; it is the last one of its queue")
+        sf.when(sf.col("has_crc"), "")
+        .when(sf.col("is_explained"), "; the next one of its queue is right")
+        .when(is_last & (sf.col("queue_offset") != 0), "; it is the last one of its queue")
         .otherwise("")
     )
-    detail = F.format_string(
+    detail = sf.format_string(
         "queue offset %d where %d was expected%s", "queue_offset", "expected", reason
     )
     return (
         numbered.where("NOT explains")
-        .withColumn("severity", F.when(reason == "", "warning").otherwise("damage"))
+        .withColumn("severity", sf.when(reason == "", "warning").otherwise("damage"))
         .withColumn("detail", detail)
     )
