@@ -45,7 +45,10 @@ def test_workers_import_all_their_modules_from_the_file(package, tmp_path):
         "import sys, hastore.pipeline.source.data_source, hastore.pipeline.source.facts_source,"
         " hastore.pipeline.source.batch_reader, hastore.pipeline.source.stream_reader,"
         " hastore.columnar.record_facts, hastore.columnar.index_files,"
-        " hastore.columnar.unit_files, pyspark_hastore;"
+        " hastore.columnar.unit_files, hastore.pipeline.rebuild.source,"
+        " hastore.pipeline.rebuild.records, hastore.pipeline.rebuild.sink,"
+        " hastore.pipeline.rebuild.index, hastore.pipeline.archive.segment_sink,"
+        " hastore.pipeline.archive.folder, hastore.pipeline.archive.restore, pyspark_hastore;"
         "print(hastore.__file__)"
     )
     done = subprocess.run(
