@@ -22,7 +22,7 @@ from hastore.columnar.record_columns import record_batch
 from hastore.columnar.record_reader import CHUNK_SIZE, RecordReader
 from hastore.columnar.row_filter import RowFilter
 from hastore.errors import LogDamagedError
-from hastore.store.record.record_check import RecordKind
+from hastore.store.record.record_check import MEASURED_KINDS, RecordKind
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_walker import LogWalker
 
@@ -33,15 +33,6 @@ if TYPE_CHECKING:
     from hastore.columnar.record_block import RecordBlock
     from hastore.env.interface import Disk
 
-# Damage whose lengths agree: the fast path decodes such a record with all its columns.
-_MEASURED: Final = frozenset(
-    {
-        RecordKind.MESSAGE,
-        RecordKind.BAD_BODY_CRC,
-        RecordKind.BAD_PROP_CRC,
-        RecordKind.BAD_PHYSIC_OFFSET,
-    }
-)
 _INT32_MAX: Final = 2**31 - 1
 # A chunk with at most this many records is freed before the next one is read, which then reuses
 # memory that is still in the core's caches.  With more records glibc returns the larger tables to
@@ -145,7 +136,8 @@ class RangeDecoder:
         for offset, check in walker.walk():
             if offset >= file_end:
                 break
-            if check.kind in _MEASURED or offset >= log_range.end_offset:
+            # The fast path decodes such a record with all its columns.
+            if check.kind in MEASURED_KINDS or offset >= log_range.end_offset:
                 return offset
             is_blank = check.kind is RecordKind.BLANK
             if offset >= log_range.keep_from and (not is_blank or self.fillers):

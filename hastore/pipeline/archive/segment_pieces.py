@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hastore.columnar.record_reader import RecordReader
-from hastore.store.record.record_check import RecordKind
+from hastore.store.record.record_check import MEASURED_KINDS, RecordKind
 from hastore.store.tools.log_walker import LogWalker
 
 if TYPE_CHECKING:
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from hastore.columnar.record_block import RecordBlock
     from hastore.env.interface import Disk
     from hastore.store.tools.log_directory import LogDirectory
-
-# Records whose lengths agree, which is enough for a block.
-_MEASURED: Final = frozenset({RecordKind.MESSAGE, RecordKind.BAD_PHYSIC_OFFSET})
 
 
 class Gap(NamedTuple):
@@ -59,7 +56,7 @@ def _gap(disk: Disk, log: LogDirectory, log_range: LogRange, at: int) -> Gap:
     ).walk():
         if offset >= end:
             break
-        if check.kind in _MEASURED:
+        if check.kind in MEASURED_KINDS:  # which is enough for a block
             return Gap(at, offset, faults)
         faults += check.kind is not RecordKind.BLANK
     return Gap(at, end, faults)

@@ -73,6 +73,15 @@ class RecordKind(enum.Enum):
 
 
 INTACT_KINDS: Final = frozenset({RecordKind.MESSAGE, RecordKind.BLANK})
+# A message whose lengths agree, so that its own end is known, whatever else is wrong with it.
+MEASURED_KINDS: Final = frozenset(
+    {
+        RecordKind.MESSAGE,
+        RecordKind.BAD_BODY_CRC,
+        RecordKind.BAD_PROP_CRC,
+        RecordKind.BAD_PHYSIC_OFFSET,
+    }
+)
 
 
 class RecordError(HastoreError):

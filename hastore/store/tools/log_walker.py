@@ -30,6 +30,7 @@ from hastore.store.record.layout import (
     claimed_size,
 )
 from hastore.store.record.record_check import (
+    MEASURED_KINDS,
     RecordCheck,
     RecordKind,
     check_record,
@@ -45,10 +46,6 @@ if TYPE_CHECKING:
 CHUNK_SIZE: Final = 1024 * 1024
 _ZEROS: Final = bytes(CHUNK_SIZE)
 
-# The lengths agree, so the record's own end is known.
-_MEASURED: Final = frozenset(
-    {RecordKind.BAD_BODY_CRC, RecordKind.BAD_PROP_CRC, RecordKind.BAD_PHYSIC_OFFSET}
-)
 # A search stops at these: a magic, its own offset and lengths that agree cannot be chance.
 _FOUND: Final = frozenset(
     {RecordKind.MESSAGE, RecordKind.BLANK, RecordKind.BAD_BODY_CRC, RecordKind.BAD_PROP_CRC}
@@ -145,7 +142,7 @@ class LogWalker:
                 detail = "its lengths do not add up to its size"
                 check = RecordCheck(RecordKind.BAD_LENGTHS, 0, detail)
             size, is_last = check.size, False
-            if kind not in _MEASURED:
+            if kind not in MEASURED_KINDS:
                 size, is_last = self._measure_damage(reader, position, later_files)
             yield offset, check._replace(size=size)
             position += size
