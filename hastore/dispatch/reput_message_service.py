@@ -6,9 +6,9 @@
              committed_offset  reput_offset      confirm offset    max offset
          readable ◄─┘  dispatched ◄─┘ ···· next ·····► ┘
 
-A pass begins a millisecond after the wake-up and takes all that has gathered: one pass costs as
-much as a dozen messages.  It goes in steps of a few records, between which other tasks run, such as
-acknowledgements to producers; the commit that makes a pass readable goes in steps too.
+A pass begins one to three milliseconds after the wake-up and takes all that has gathered: one pass
+costs as much as a dozen messages.  It goes in steps of a few records, between which other tasks
+run, such as acknowledgements to producers; the commit that makes a pass readable goes in steps too.
 
 A bad record whose size is known is skipped and logged; at any other damage dispatch stops, sets
 ``fault``, and tries again only when the log grows.  A slave also verifies checksums here: it did
@@ -48,7 +48,10 @@ if TYPE_CHECKING:
     from hastore.store.commit_log import CommitLog
     from hastore.store.queue.consume_queue import ConsumeQueue
 
+# How long a pass waits for more records: if a consumer waits for them, and if none does.  A timer
+# costs as much as hundreds of records.
 GATHER_S: Final = 0.001
+GATHER_UNAWAITED_S: Final = 0.003
 RETRY_S: Final = 1.0  # after a failed write of consume queues or index
 RECORDS_A_STEP: Final = 32  # some 100 µs in Python, then other tasks run
 _STEP_SHIFT: Final = 12  # far behind, one record for each 4 KiB: else 64 producers outrun dispatch
@@ -79,6 +82,7 @@ class ReputMessageService:
     # Consume queues and index have all records below it.
     committed_offset: int = attrs.field(init=False)
     _subscribers: list[Callable[[list[ConsumeQueue]], None]] = attrs.field(factory=list, init=False)
+    _awaited: list[Callable[[], bool]] = attrs.field(factory=list, init=False)
     _is_commit_due: bool = attrs.field(default=False, init=False)
     dispatched: MessageRate = attrs.field(factory=MessageRate, init=False)
     skipped: int = attrs.field(default=0, init=False)  # bad records
@@ -92,12 +96,19 @@ class ReputMessageService:
         """Begin where the last run ended."""
         self.committed_offset = self.reput_offset
 
-    def subscribe(self, notify: Callable[[list[ConsumeQueue]], None]) -> None:
+    def subscribe(
+        self,
+        notify: Callable[[list[ConsumeQueue]], None],
+        is_awaited: Callable[[], bool] | None = None,
+    ) -> None:
         """Call ``notify`` after each pass, with the queues that grew; it must not block or raise.
 
-        All are called in the order in which they subscribed.
+        All are called in the order in which they subscribed.  Passes come more often while an
+        ``is_awaited`` returns true.
         """
         self._subscribers.append(notify)
+        if is_awaited is not None:
+            self._awaited.append(is_awaited)
 
     def wakeup(self) -> None:
         """Start a pass soon."""
@@ -125,7 +136,8 @@ class ReputMessageService:
             while await self._pass():
                 progress.advance(self.committed_offset - begun_at - progress.done)
             await self._wake.wait_for_running()
-            await trio.sleep(GATHER_S)
+            is_awaited = any(is_awaited() for is_awaited in self._awaited)
+            await trio.sleep(GATHER_S if is_awaited else GATHER_UNAWAITED_S)
 
     async def catch_up(self) -> None:
         """Dispatch all that is confirmed now: for a stop, and for tests."""

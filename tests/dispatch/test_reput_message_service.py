@@ -7,6 +7,7 @@ import logging
 import attrs
 import pytest
 import trio
+import trio.testing
 
 from hastore.dispatch.record_dispatcher import RecordDispatcher
 from hastore.dispatch.reput_message_service import RECORDS_A_STEP, ReputMessageService
@@ -134,6 +135,25 @@ async def test_transactions_delays_tags_and_keys_follow_rocketmq_rules(bench, au
     keys.append(("tx", "c"))
     hashes = [key_hash(topic_hash(topic), key) for topic, key in keys]
     assert [found for found, _ in bench.index.keys] == hashes
+
+
+@pytest.mark.parametrize(("is_awaited", "gather_s"), [(True, 0.001), (False, 0.003)])
+async def test_records_gather_for_longer_if_no_consumer_waits(
+    bench, autojump_clock, is_awaited, gather_s
+):
+    """A pass costs as much as a dozen records, so it waits for more of them."""
+    service = bench.service()
+    times = []
+    service.subscribe(lambda _grown: times.append(trio.current_time()), lambda: is_awaited)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.run)
+        await trio.testing.wait_all_tasks_blocked()
+        began = trio.current_time()
+        bench.put()
+        service.wakeup()
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert times == [pytest.approx(began + gather_s)]
 
 
 async def test_nothing_above_the_confirm_offset_is_dispatched(bench, autojump_clock):

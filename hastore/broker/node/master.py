@@ -356,7 +356,7 @@ async def _serve(
                     [client_listener],
                     data_dir=master.config.store.data_dir,
                 )
-                master.reput_message_service.subscribe(server.on_dispatched)
+                master.reput_message_service.subscribe(server.on_dispatched, server.has_held_pulls)
                 await nursery.start(_run_server, server, server_ended)
             _log.info(
                 "master_serving",

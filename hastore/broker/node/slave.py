@@ -242,7 +242,7 @@ async def _serve(
                     [listener],
                     data_dir=slave.config.store.data_dir,
                 )
-                slave.reput_message_service.subscribe(server.on_dispatched)
+                slave.reput_message_service.subscribe(server.on_dispatched, server.has_held_pulls)
                 await nursery.start(server.run)
             _log.info("slave_serving", master=describe(slave.config.master), at=slave.max_offset)
             task_status.started(slave)

@@ -121,6 +121,10 @@ class RemotingServer:
         self.data.adopt(queues)
         self._processors.pulls.on_dispatched(queues)
 
+    def has_held_pulls(self) -> bool:
+        """Whether a consumer waits for messages."""
+        return not self._processors.pulls.holds.is_empty
+
     def shut_down(self, grace_s: float) -> None:
         """Take no more requests, answer those in flight; ``run`` ends within ``grace_s``."""
         self._scope.deadline = trio.current_time() + grace_s

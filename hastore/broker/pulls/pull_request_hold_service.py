@@ -63,6 +63,11 @@ class PullRequestHoldService:
     def __len__(self) -> int:
         return sum(map(len, self._clients.values()))
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no pull is held."""
+        return not self._queues
+
     def hold(self, pull: HeldPull) -> bool:
         """Hold a pull; return False if its client is gone or holds too many."""
         client = pull.client
