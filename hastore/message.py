@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from hastore.status import PutMessageStatus
 
@@ -84,15 +84,13 @@ class StoredMessage:
         return self.physic_offset + self.total_size
 
 
-@attrs.frozen(kw_only=True)
-class PutMessageResult:
-    """The outcome of a put.
+class PutMessageResult(NamedTuple):
+    """The outcome of a put.  A NamedTuple, because one is made for every message.
 
     ``physic_offset`` and ``next_offset`` bound the record (half-open), ``queue_offset`` is its
-    position in its queue, ``message_id`` RocketMQ's offsetMsgId; all are None if the message was
-    not stored.  For a batch they are those of the first message, except that ``next_offset`` is the
-    end of the last and ``message_id`` the ids joined by commas; ``message_count`` is the number of
-    records.  ``reason`` is one line for people if the status is not PUT_OK.
+    position in its queue; all are None if the message was not stored.  For a batch they are those
+    of the first message, except that ``next_offset`` is the end of the last; ``message_count`` is
+    the number of records.  ``reason`` is one line for people if the status is not PUT_OK.
     """
 
     status: PutMessageStatus
@@ -101,12 +99,26 @@ class PutMessageResult:
     queue_offset: int | None = None
     physic_offset: int | None = None
     next_offset: int | None = None
-    message_id: str | None = None
     message_count: int = 1
     store_timestamp_ms: int | None = None
     reason: str | None = None
+    store_host: bytes = b""  # address and 4-byte port, as in a record
+    batch_offsets: tuple[int, ...] | None = None  # of each record, for a batch
 
     @property
     def ok(self) -> bool:
         """Whether the status is PUT_OK."""
         return self.status.value == "PUT_OK"
+
+    @property
+    def message_id(self) -> str | None:
+        """RocketMQ's offsetMsgId; a batch's ids are joined by commas; None if not stored."""
+        if self.physic_offset is None:
+            return None
+        return offset_message_ids(self.store_host, self.batch_offsets or (self.physic_offset,))
+
+
+def offset_message_ids(store_host: bytes, physic_offsets: Sequence[int]) -> str:
+    """Return the offsetMsgIds of records, joined by commas; ``store_host`` as in a record."""
+    host = store_host.hex().upper()
+    return ",".join([f"{host}{offset:016X}" for offset in physic_offsets])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from hastore.message import offset_message_ids
+
 if TYPE_CHECKING:
     from hastore.status import AppendMessageStatus
 
@@ -27,7 +29,4 @@ class AppendMessageResult(NamedTuple):
     @property
     def message_id(self) -> str:
         """RocketMQ's offsetMsgId; for a batch, its records' ids joined by commas."""
-        host = self.store_host.hex().upper()
-        if self.batch_offsets is None:
-            return f"{host}{self.physic_offset:016X}"
-        return ",".join(f"{host}{offset:016X}" for offset in self.batch_offsets)
+        return offset_message_ids(self.store_host, self.batch_offsets or (self.physic_offset,))
