@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import attrs
 import trio
 
+from hastore.concurrency.tcp import send_all
 from hastore.errors import HastoreError
 from hastore_scenarios.judge.history import EventKind, History, Operation
 from hastore_scenarios.story.world import (
@@ -301,10 +302,8 @@ class TcpPeer:
 
     async def send(self, data: bytes) -> None:
         """Send all of ``data``, unless the other side closes the connection."""
-        rest = memoryview(data)
         with contextlib.suppress(OSError):
-            while rest:
-                rest = rest[await self.sock.send(rest) :]
+            await send_all(self.sock, data)
 
     async def read_to_end(self, within_s: float = 5.0) -> bytes:
         """Return the bytes received until the other side closes, or until the time is over."""
