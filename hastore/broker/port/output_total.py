@@ -120,10 +120,12 @@ class HeldOutput:
     """One connection's output: ``size`` is that of all, ``reserved`` for a large answer."""
 
     total: OutputTotal
-    size: int = attrs.field(default=0, init=False)
-    reserved: int = attrs.field(default=0, init=False)
+    size: int = attrs.field(default=0, init=False)  # bytes counted that the peer has not taken
+    reserved: int = attrs.field(default=0, init=False)  # bytes, for the one large answer
+    # When the peer last took bytes, at most ``_whole_at``; None while nothing is being sent.
     stalled_since: float | None = attrs.field(default=None, init=False)
     is_closed: bool = attrs.field(default=False, init=False)
+    # When a peer that reads at TAKING_RATE_MIN has all of what is being sent.
     _whole_at: float = attrs.field(default=0.0, init=False)
 
     def count(self, size: int) -> None:

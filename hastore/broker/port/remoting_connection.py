@@ -64,8 +64,8 @@ class RemotingConnection:
     buffered_total: BufferedTotal
     output_total: OutputTotal
     send_file: SendFile
-    in_flight: int = attrs.field(default=0, init=False)
-    requests: int = attrs.field(default=0, init=False)
+    in_flight: int = attrs.field(default=0, init=False)  # undecided puts, answers not yet made
+    requests: int = attrs.field(default=0, init=False)  # commands read, also refused ones
     _reader: FrameReader = attrs.field(init=False)
     buffered_size: int = attrs.field(default=0, init=False)  # bytes of an incomplete request
     _header_deadline: float = attrs.field(default=_NEVER, init=False)

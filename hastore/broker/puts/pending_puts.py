@@ -56,7 +56,7 @@ class PendingPuts:
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
 
     def busy_because(self) -> str | None:
-        """Return why no further put may wait, or None if one may."""
+        """Return why no further put may wait, or None if one may; a put must be waiting."""
         config = self.config
         waited_ms = (trio.current_time() - self.waiting[0].since) * 1000
         if (
