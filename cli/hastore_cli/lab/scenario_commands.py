@@ -232,32 +232,29 @@ def run(
 
 
 def _sum_up(finished: list[FinishedRun], *, as_json: bool) -> int:
-    results = [each.result for each in finished]
-    skipped = [result for result in results if result.skipped is not None]
-    all_failed = [
-        each for each in finished if not each.result.passed and each.result.skipped is None
-    ]
-    failed = [each.result for each in all_failed]
-    passed = len(results) - len(failed) - len(skipped)
+    skipped = sum(each.result.skipped is not None for each in finished)
+    failed = [each for each in finished if not each.result.passed and each.result.skipped is None]
+    passed = len(finished) - len(failed) - skipped
     if as_json:
         _print_json(
             {
                 "passed": passed,
                 "failed": len(failed),
-                "skipped": len(skipped),
+                "skipped": skipped,
                 "results": [each.to_dict() for each in finished],
             }
         )
-    elif len(results) > 1:
-        names_of_failed = ", ".join(dict.fromkeys(each.label for each in all_failed))
+    elif len(finished) > 1:
+        names_of_failed = ", ".join(dict.fromkeys(each.label for each in failed))
         tell(
-            f"{passed} of {len(results)} scenarios passed"
-            + (f", {len(skipped)} skipped" if skipped else "")
+            f"{passed} of {len(finished)} scenarios passed"
+            + (f", {skipped} skipped" if skipped else "")
             + (f"; failed: {names_of_failed}" if failed else "")
         )
     if not failed:
         return 0
-    broken = any(result.verdict is not None and not result.verdict.ok for result in failed)
+    verdicts = [each.result.verdict for each in failed]
+    broken = any(verdict is not None and not verdict.ok for verdict in verdicts)
     return EXIT_VIOLATION if broken else EXIT_FAILED
 
 
