@@ -231,9 +231,7 @@ def test_ready_wait_check_and_doctor_agree(status, is_ready, is_healthy):
     """A fault that one of them reports is never hidden by another."""
     assert health("/ready", {}, status).ok is is_ready
     assert (not Wanted(healthy=True).missing(status)) is is_healthy
-    found = [
-        each.result for each in diagnose([Facts(given="D1", status=status, ha_was_tried=True)])
-    ]
+    found = [each.result for each in diagnose([Facts(name="D1", status=status, ha_was_tried=True)])]
     if not is_healthy:
         assert check_status(status, DEFAULTS).state is NagiosState.CRITICAL
         assert Result.BAD in found

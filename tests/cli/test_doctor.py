@@ -42,7 +42,7 @@ ROOMY = {"disk_used_ratio": 0.4, "disk_free_bytes": 100 << 30, "disk_full_ratio"
 
 def facts(status, **more):
     """The facts of a node that has answered."""
-    known = {"given": "D1", "address": HERE, "took_s": 0.001, "ha_was_tried": True, **more}
+    known = {"name": "D1", "address": HERE, "took_s": 0.001, "ha_was_tried": True, **more}
     return Facts(status=attrs.evolve(status, **ROOMY), **known)
 
 
@@ -159,7 +159,7 @@ def test_checks_across_nodes():
         mapped_file_size=4 * MIB,
         process_id=2,
     )
-    slave = facts(slave_status, given="D2", clock_lead_s=7.0)
+    slave = facts(slave_status, name="D2", clock_lead_s=7.0)
     assert found("clock", master, slave)[0].result is Result.OK
     assert found("both ways", master, slave)[0].result is Result.OK
     assert found("flush", master, slave)[0].result is Result.WARN
@@ -168,17 +168,17 @@ def test_checks_across_nodes():
     assert "--mapped-file-size 1GiB" in size.next_step
     elsewhere = attrs.evolve(slave, status=linked(local_address="127.0.0.1:10"))
     assert found("both ways", master, elsewhere)[0].result is Result.WARN
-    other = attrs.evolve(master, given="D3", status=attrs.evolve(FINE, process_id=3))
+    other = attrs.evolve(master, name="D3", status=attrs.evolve(FINE, process_id=3))
     assert found("roles", master, other)[0].result is Result.WARN
-    assert found("twice", master, attrs.evolve(master, given="D4"))[0].result is Result.WARN
+    assert found("twice", master, attrs.evolve(master, name="D4"))[0].result is Result.WARN
 
 
 def test_unreachable_node_is_reported_with_its_last_stop():
     """A port is only bad; a directory also shows the last stop, or a process that hangs."""
     error = UnreachableError("nobody", hint="start it")
-    (port,) = diagnose([Facts(given="h:1", error=error)])
+    (port,) = diagnose([Facts(name="h:1", error=error)])
     assert (port.result, port.next_step) == (Result.BAD, "start it")
-    killed = Facts(given="D1", directory="D1", error=error, has_abort_file=True)
+    killed = Facts(name="D1", directory="D1", error=error, has_abort_file=True)
     assert found("last stop", killed)[0].result is Result.WARN
     stopped = attrs.evolve(killed, has_abort_file=False)
     assert found("last stop", stopped)[0].result is Result.OK
@@ -192,7 +192,7 @@ def test_next_step_never_starts_a_second_master():
     error = UnreachableError("nobody", hint="start it")
 
     def step(role_was, *others):
-        silent = Facts(given="D2", directory="D2", error=error, role_was=role_was)
+        silent = Facts(name="D2", directory="D2", error=error, role_was=role_was)
         return found("client port", *others, silent)[-1].next_step
 
     assert "hastore slave --master HOST:PORT --data D2" in step("SLAVE")
@@ -354,8 +354,8 @@ async def test_growing_master_is_not_reported_as_shorter_than_its_slave(tmp_path
         await put(master, 3)
         await eventually(lambda: slave.max_offset == master.max_offset)
         known = [
-            Facts(given="M", address=master.address, status=before),
-            Facts(given="S", address=slave.address, status=slave.status()),
+            Facts(name="M", address=master.address, status=before),
+            Facts(name="S", address=slave.address, status=slave.status()),
         ]
         (finding,) = await compare_logs(known, is_full=True)
         assert (finding.node, finding.result) == ("S", Result.OK), finding

@@ -157,7 +157,7 @@ def simulate(test, *, messages=0, heartbeat_ms=5_000, **script):
 
 def link_finding(slave):
     """Return what ``hastore doctor`` finds about the slave's link."""
-    facts = Facts(given="D2", address=("127.0.0.1", 1), status=slave.status(), took_s=0.001)
+    facts = Facts(name="D2", address=("127.0.0.1", 1), status=slave.status(), took_s=0.001)
     (link,) = [finding for finding in diagnose([facts]) if finding.check == "link"]
     return link
 

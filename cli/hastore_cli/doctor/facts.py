@@ -38,7 +38,7 @@ LOOPBACKS: Final = ("127.", "::1", "localhost")
 class Facts:
     """One node.  ``error`` says why there is no status."""
 
-    given: str
+    name: str  # in the report: as it was typed
     directory: str | None = None
     address: tuple[str, int] | None = None
     status: NodeStatus | None = None
@@ -54,11 +54,6 @@ class Facts:
     is_store: bool = True  # whether its directory holds a log at all
     role_was: str | None = None  # of the node that was killed there
     running_pid: int | None = None  # of the live process that its node.json names
-
-    @property
-    def name(self) -> str:
-        """Its name in the report: as it was given."""
-        return self.given
 
     @property
     def has_store_directory(self) -> bool:
@@ -88,7 +83,7 @@ async def _facts(given: str) -> Facts:
     except HastoreError as error:  # no answer, or not from a hastore node
         return _silent(given, directory, error)
     took_s = trio.current_time() - began
-    facts = Facts(given=given, directory=directory, address=address, status=status, took_s=took_s)
+    facts = Facts(name=given, directory=directory, address=address, status=status, took_s=took_s)
     if status.wall_time_ms is not None:
         middle_ms = before_ms + took_s * 500
         facts = attrs.evolve(
@@ -104,10 +99,10 @@ async def _facts(given: str) -> Facts:
 
 def _silent(given: str, directory: str | None, error: HastoreError) -> Facts:
     if directory is None:
-        return Facts(given=given, error=error)
+        return Facts(name=given, error=error)
     left = read_node_file(directory)
     return Facts(
-        given=given,
+        name=given,
         directory=directory,
         error=error,
         is_store=RealDisk().exists(str(Path(directory, COMMIT_LOG_DIR))),
