@@ -21,6 +21,7 @@ from isal import isal_zlib
 
 from hastore.config import GIB, StoreConfig
 from hastore.dispatch.record_dispatcher import RecordDispatcher
+from hastore.dispatch.record_scan import scan_records
 from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.status import AppendMessageStatus
@@ -111,10 +112,9 @@ def build(path: Path, file_size: int = GIB, clock: SlowClock | None = None) -> C
         Message(TOPIC, BODY, queue_id=queue_id, properties={"UNIQ_KEY": f"{queue_id:032X}"})
         for queue_id in range(QUEUES)
     ]
-    number = 0
+    number = dispatched = 0
     is_flushed = False
     while log.max_offset < end:
-        requests = []
         for _ in range(1_000):
             message = messages[number % QUEUES]
             result = log.append_message(message)
@@ -123,16 +123,17 @@ def build(path: Path, file_size: int = GIB, clock: SlowClock | None = None) -> C
                 wanted = queue.wanted_file_offset()
                 assert wanted is not None
                 queue.offer(queue.create_file(wanted))
-                result = log.append_message(message)
-            start, size = result.physic_offset, result.next_offset - result.physic_offset
-            texts = (None, message.properties["UNIQ_KEY"], None, None)
-            requests.append(
-                (start, size, TOPIC, message.queue_id, result.queue_offset,
-                 result.store_timestamp_ms, 0, texts)
-            )  # fmt: skip
+                log.append_message(message)
             number += 1
         clock.ms += 1_000 / MESSAGES_A_SECOND * 1_000
-        dispatcher.dispatch(requests)
+        while dispatched < log.max_offset:
+            data = log.read(dispatched, log.max_offset - dispatched)  # to a file's end at most
+            scan = scan_records(data, 0, dispatched, file_size, 1_000, check_crc=False)
+            if scan.record_count:
+                dispatcher.dispatch_scan(scan, dispatched)
+                dispatched += scan.position
+            else:  # the filler at a file's end
+                dispatched += file_size - dispatched % file_size
         while dispatcher.commit_step() is None:
             pass
         a_second = MESSAGES_A_SECOND * (len(BODY) + 150)
