@@ -383,38 +383,42 @@ done:
 
 enum { ENTRY_SIZE = 20, TIME_DIFF_MAX = INT32_MAX };
 
-/* Append entries of packed keys to an index file whose next entry has a number, and set the slots.
+/* Append the entries of packed keys to an index file's tail, and set the slots.
 
-   Return (the entries' bytes, how many slots were free, the file's begin time). */
+   The first entry has ``number``.  Return (how many slots were free, the file's begin time).  On an
+   error nothing has changed. */
 static PyObject *fill_index(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_buffer numbers, dirty, keys;
     int page_shift, number;
     long long begin_ms;
-    if (!PyArg_ParseTuple(args, "w*w*iiLy*", &numbers, &dirty, &page_shift, &number, &begin_ms,
-                          &keys))
+    PyObject *tail, *result = NULL;
+    if (!PyArg_ParseTuple(args, "w*w*iiLy*O!", &numbers, &dirty, &page_shift, &number, &begin_ms,
+                          &keys, &PyByteArray_Type, &tail))
         return NULL;
-    PyObject *result = NULL, *entries = NULL;
-    Py_ssize_t slots = numbers.len / 4, count = keys.len / KEY_SIZE;
+    Py_ssize_t slots = numbers.len / 4, count = keys.len / KEY_SIZE, old = PyByteArray_GET_SIZE(tail);
     if (keys.len % KEY_SIZE || slots <= 0 || page_shift < 0 || page_shift > 30 || number < 1 ||
         count > INT32_MAX - number || dirty.len <= (slots - 1) >> page_shift) {
         PyErr_SetString(PyExc_ValueError, "keys, slots or numbers do not fit each other");
         goto done;
     }
-    entries = PyBytes_FromStringAndSize(NULL, count * ENTRY_SIZE);
-    if (entries == NULL) goto done;
-    uint8_t *to = (uint8_t *)PyBytes_AS_STRING(entries);
     const uint8_t *key = keys.buf;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        int64_t hash;
+        memcpy(&hash, key + i * KEY_SIZE, 8);
+        if (hash < 0 || hash > INT32_MAX) {
+            PyErr_SetString(PyExc_ValueError, "not the hash of a key");
+            goto done;
+        }
+    }
+    if (PyByteArray_Resize(tail, old + count * ENTRY_SIZE) < 0) goto done;
+    uint8_t *to = (uint8_t *)PyByteArray_AS_STRING(tail) + old;
     int32_t *newest = numbers.buf;
-    Py_ssize_t freed = 0;
+    Py_ssize_t free_slots = 0;
     for (Py_ssize_t i = 0; i < count; i++, number++, key += KEY_SIZE, to += ENTRY_SIZE) {
         int64_t hash, physic_offset, store_ms, seconds = 0;
         memcpy(&hash, key, 8);
         memcpy(&physic_offset, key + 8, 8);
         memcpy(&store_ms, key + 16, 8);
-        if (hash < 0 || hash > INT32_MAX) {
-            PyErr_SetString(PyExc_ValueError, "not the hash of a key");
-            goto done;
-        }
         if (begin_ms > 0 && store_ms > begin_ms) {
             seconds = (store_ms - begin_ms) / 1000;
             if (seconds > TIME_DIFF_MAX) seconds = TIME_DIFF_MAX;
@@ -422,7 +426,7 @@ static PyObject *fill_index(PyObject *Py_UNUSED(module), PyObject *args) {
         Py_ssize_t slot = (Py_ssize_t)(hash % slots);
         int32_t previous = newest[slot];
         if (previous < 0 || previous >= number) previous = 0; /* left by a RocketMQ's kill */
-        if (previous == 0) freed++;
+        if (previous == 0) free_slots++;
         put32(to, (uint32_t)hash);
         put64(to + 4, (uint64_t)physic_offset);
         put32(to + 12, (uint32_t)seconds);
@@ -431,9 +435,8 @@ static PyObject *fill_index(PyObject *Py_UNUSED(module), PyObject *args) {
         ((uint8_t *)dirty.buf)[slot >> page_shift] = 1;
         if (number == 1) begin_ms = store_ms;
     }
-    result = Py_BuildValue("(OnL)", entries, freed, begin_ms);
+    result = Py_BuildValue("(nL)", free_slots, begin_ms);
 done:
-    Py_XDECREF(entries);
     PyBuffer_Release(&numbers);
     PyBuffer_Release(&dirty);
     PyBuffer_Release(&keys);
@@ -450,7 +453,7 @@ static PyMethodDef METHODS[] = {
 };
 
 static int begin(PyObject *module) {
-    return PyModule_AddIntConstant(module, "INTERFACE", 1); /* as in hastore/native/__init__.py */
+    return PyModule_AddIntConstant(module, "INTERFACE", 2); /* as in hastore/native/__init__.py */
 }
 
 static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, begin}, {0, NULL}};

@@ -127,19 +127,22 @@ def test_index_entries(keys, slots, left, pieces):
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("slots", "page_shift", "number", "keys"),
     [
-        (memoryview(bytearray(8)).cast("i"), bytearray(1), 10, 0, 0, b""),
-        (memoryview(bytearray(8)).cast("i"), bytearray(1), 10, 1, 0, b"7"),
-        (memoryview(bytearray(8)).cast("i"), bytearray(1), 0, 1, 0, b""),
-        (memoryview(bytearray(8)).cast("i"), bytearray(1), 10, 1, 0, PACKED_KEY.pack(-1, 0, 0)),
-        (memoryview(bytearray(0)), bytearray(1), 10, 1, 0, b""),
+        (2, 10, 0, b""),
+        (2, 10, 1, b"7"),
+        (2, 0, 1, b""),
+        (2, 10, 1, PACKED_KEY.pack(-1, 0, 0)),
+        (0, 10, 1, b""),
     ],
+    ids=["number", "half a key", "few dirty pages", "hash", "no slots"],
 )
-def test_index_refuses_what_does_not_fit(arguments):
+def test_index_refuses_what_does_not_fit(slots, page_shift, number, keys):
     """Sizes that do not fit each other are an error, not a write outside a buffer."""
+    numbers, tail = memoryview(bytearray(4 * slots)), bytearray()
     with pytest.raises(ValueError, match=r"fit|hash"):
-        extension.fill_index(*arguments)
+        extension.fill_index(numbers, bytearray(1), page_shift, number, 0, keys, tail)
+    assert tail == b""
 
 
 @given(text=st.text(st.characters(exclude_categories=()), max_size=600), begun=st.integers())

@@ -175,7 +175,9 @@ class IndexFile:
         previous = numbers[slot]
         if not 0 <= previous < number:  # left by a RocketMQ that was killed
             previous = 0
+        # Entry, count, slot: a query in another thread that sees the slot sees the other two.
         self._tail[1].extend(_pack_entry(key_hash, physic_offset, seconds, previous))
+        self.index_count = number + 1
         numbers[slot] = number
         slots.dirty[slot >> PAGE_SHIFT] = 1
         if number == 1:
@@ -185,7 +187,6 @@ class IndexFile:
             self.used_slots += 1
         self.end_timestamp_ms = store_timestamp_ms
         self.end_physic_offset = physic_offset
-        self.index_count = number + 1
 
     def put_keys(self, keys: bytes) -> None:
         """Add packed keys (``PACKED_KEY``); the file must have room for all of them."""
@@ -195,14 +196,15 @@ class IndexFile:
             for key_hash, physic_offset, store_timestamp_ms in PACKED_KEY.iter_unpack(keys):
                 self.put(key_hash, physic_offset, store_timestamp_ms)
             return
-        entries, free_slots, self.begin_timestamp_ms = extension.fill_index(
-            slots.numbers, slots.dirty, PAGE_SHIFT, self.index_count, self.begin_timestamp_ms, keys
-        )
-        if self.index_count == 1:
-            self.begin_physic_offset = PACKED_KEY.unpack_from(keys)[1]
-        self._tail[1].extend(entries)
+        number = self.index_count
+        self.index_count += len(keys) // PACKED_KEY.size
+        free_slots, self.begin_timestamp_ms = extension.fill_index(
+            slots.numbers, slots.dirty, PAGE_SHIFT, number, self.begin_timestamp_ms, keys,
+            self._tail[1],
+        )  # fmt: skip
         self.used_slots += free_slots
-        self.index_count += len(entries) // ENTRY_SIZE
+        if number == 1:
+            self.begin_physic_offset = PACKED_KEY.unpack_from(keys)[1]
         _, self.end_physic_offset, self.end_timestamp_ms = PACKED_KEY.unpack_from(
             keys, len(keys) - PACKED_KEY.size
         )
