@@ -110,7 +110,7 @@ class HAClient:
         """Make the parts; all links use the same buffer."""
         self.buffer = DoubleReadBuffer(READ_BUFFER_SIZE)
         self._cursor = SlaveCursor(self.config.slave_from)
-        self.link = HALink(None, self._new_frame_sizes(), None, 0.0)
+        self.link = HALink(None, self._new_frame_sizes(), None, 0.0, self.env.send_now)
         self._copy_progress = CopyProgress(0.0)
         self._master_port = MasterPort(self.config, self.commit_log, self.ask_client_port)
         self._damages = DamagedRecords(self.env, self.commit_log, self.config.master)
@@ -211,7 +211,9 @@ class HAClient:
         sock = await connect(self.config.master, self.config.ha.ha_connect_timeout_ms / 1000)
         try:
             tune(sock)
-            link = HALink(sock, self._new_frame_sizes(), bound_address(sock), trio.current_time())
+            now = trio.current_time()
+            sizes = self._new_frame_sizes()
+            link = HALink(sock, sizes, bound_address(sock), now, self.env.send_now)
             self.link = link
             self.received.connections += 1
             await self._master_port.learn_file_size()

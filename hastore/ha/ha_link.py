@@ -20,6 +20,7 @@ from hastore.ha.flow_monitor import FlowMonitor
 from hastore.wire.ha_frames import REPORT_DIVERGED, encode_report
 
 if TYPE_CHECKING:
+    from hastore.env.interface import SendNow
     from hastore.ha.copy_progress import FrameSizes
 
 _OUTGOING_SIZE_MAX: Final = 4096  # bytes of reports that wait for a master that does not read
@@ -51,6 +52,7 @@ class HALink:
     # This end's address; None before the first link and after the link's end.
     local_address: tuple[str, int] | None
     connected_time: float
+    send_now: SendNow
     # When a whole frame, or enough bytes of one, last arrived: >= connected_time.
     last_read_time: float = attrs.field(init=False)
     # When reports were last sent, or due while earlier ones were stuck; 0 before the first.
@@ -90,7 +92,9 @@ class HALink:
             while self._outgoing:
                 data = bytes(self._outgoing)
                 self._outgoing.clear()
-                await send_all(sock, data)
+                sent = self.send_now(sock, [data])  # a send of trio's costs a turn of all tasks
+                if sent < len(data):
+                    await send_all(sock, data[sent:])
         finally:
             self._is_sending = False
         self.last_write_time = trio.current_time()
@@ -99,4 +103,4 @@ class HALink:
         """Send -1, the last report on this link: the master shows the refusal in its status."""
         assert self.sock is not None
         with contextlib.suppress(OSError), trio.move_on_after(1):
-            await self.sock.send(encode_report(REPORT_DIVERGED))
+            await send_all(self.sock, encode_report(REPORT_DIVERGED))

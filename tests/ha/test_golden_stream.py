@@ -56,7 +56,8 @@ async def feed(golden, tmp_path, sizes):
             slave.env, slave.config, slave.commit_log, slave.flush_manager, slave.allocate_service
         )
         sock = ScriptedSocket((golden / "ha_stream_m2s.bin").read_bytes(), sizes)
-        client.link = HALink(sock, client.link.frame_sizes, None, trio.current_time())
+        now = trio.current_time()
+        client.link = HALink(sock, client.link.frame_sizes, None, now, lambda _sock, _data: 0)
         with pytest.raises(LinkEndedError):
             await client._read(sock)
         assert slave.max_offset == END
