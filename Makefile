@@ -11,7 +11,7 @@ SPARK ?=
 # Many tests wait for processes and time-outs: more workers than cores.
 PYTEST_ARGS ?= -n 4 --dist loadgroup
 # What starts no node and needs no Spark.
-PURE := tests/wire tests/store tests/concurrency tests/dispatch tests/test_config.py
+PURE := tests/wire tests/store tests/concurrency tests/dispatch tests/native tests/test_config.py
 # Where bytecode is not kept (some containers say so), each of the thousand processes that the tests
 # start compiles 160 modules first.
 export PYTHONDONTWRITEBYTECODE :=
@@ -41,7 +41,7 @@ test: lint types layers pytest ## the whole test suite, from a fresh clone too
 quick: lint types layers $(VENV)/.spark ## lint, types, layers and the tests that start no process: a minute
 	$(BIN)/pytest -q -n 2 $(PURE) tests/columnar
 pure: $(VENV)/.spark ## the tests that start no process, without the C extension
-	HASTORE_PURE=1 $(BIN)/pytest -q -n 2 $(PURE) tests/columnar tests/golden
+	HASTORE_PURE=1 $(BIN)/pytest -q -n 2 $(PURE) tests/columnar tests/golden tests/tidy/test_pictures.py
 test-pythons: ## the tests without processes, and some with, on each Python of 3.11 to 3.13 that is here
 	@for python in $(PYTHONS); do \
 		if $$python -c '' 2>/dev/null; then $(MAKE) --no-print-directory try-python PYTHON=$$python || exit 1; \
