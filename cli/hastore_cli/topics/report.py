@@ -168,7 +168,7 @@ class QueueProgress:
 
     @property
     def lag(self) -> int:
-        """Number of messages that it has not read yet."""
+        """The number of messages that the group has not read yet."""
         begin = self.min_offset if self.offset is None else max(self.offset, self.min_offset)
         return max(self.max_offset - begin, 0)
 
@@ -205,7 +205,7 @@ class GroupView:
 
     @property
     def lag(self) -> int:
-        """Number of messages that it has not read yet, over all its topics."""
+        """The number of messages that the group has not read yet, over all its topics."""
         return sum(queue.lag for queue in self.progress)
 
 

@@ -46,8 +46,8 @@ def make_expiry(
 ) -> Expiry:
     """Return the services of an open store; a slave leaves out ``ha_service``, ``on_disk_full``.
 
-    The dispatch holds what it has not dispatched yet, as slaves hold bytes that they have not
-    acknowledged.
+    Dispatch keeps the files that it still has to read; slaves keep those with bytes that they have
+    not acknowledged.
     ``on_disk_full`` is CleanCommitLogService's; ``flush_queues`` forces the consume queues to disk.
     """
     clean_queues = CleanConsumeQueueService(env.offload, message_store, message_store.config)
