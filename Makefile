@@ -3,8 +3,10 @@
 SHELL := /bin/bash
 # Another PYTHON has its own environment: make test PYTHON=python3.12
 VENV ?= .venv$(if $(filter command line,$(origin PYTHON)),-$(notdir $(PYTHON)))
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# Without PYTHON, a new environment gets the quickest of these.
+PYTHON ?=
 PYTHONS := python3.11 python3.12 python3.13
+CHOOSE = "$$(command -v python3.11 || command -v python3)" requirements/choose_python.py $(PYTHONS)
 BIN := $(VENV)/bin
 MINUTES ?= 1
 SPARK ?=
@@ -73,7 +75,7 @@ clean: ## remove what was built and installed here
 
 # A stamp each, so that an install happens once for each change of its lock file.
 $(VENV)/.run: requirements/run.lock pyproject.toml hatch_build.py hastore/native/_native.c
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || { python="$(or $(PYTHON),$$($(CHOOSE)))" && "$$python" -m venv $(VENV); }
 	$(PIP) --require-hashes -r requirements/run.lock
 	$(PIP) --no-deps --no-build-isolation -e .
 	@$(BIN)/hastore version | grep '^extension'

@@ -91,9 +91,10 @@ async def test_a_producer_alone_costs_a_sync_for_each_put(tmp_path: Path) -> Non
 
 
 def test_the_machine_is_described(tmp_path: Path) -> None:
-    """The line above the table has, among others, CPU, cores and file system."""
+    """The line above the table has, among others, CPU, cores, file system and Python."""
     machine = this_machine(tmp_path)
     assert machine.cpu
     assert machine.cores >= 1
     assert machine.file_system in str(machine)
+    assert f"{machine.python_round_ns} ns a round of a fixed loop" in str(machine)
     assert anonymous_mib(os.getpid()) > 1

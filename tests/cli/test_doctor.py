@@ -1,7 +1,10 @@
 """`hastore doctor` finds and names each fault with a next step, and marks unknown results."""
 
 import os
+import platform
+import sys
 from functools import partial
+from pathlib import Path
 
 import attrs
 import pytest
@@ -9,6 +12,7 @@ import trio
 
 from hastore.errors import ProtocolError, UnreachableError
 from hastore.status import FlushDiskType
+from hastore_cli.app.interpreter import build_switches
 from hastore_cli.doctor import facts as doctor_facts
 from hastore_cli.doctor.facts import Facts, ha_address_from_here
 from hastore_cli.doctor.logs import compare, compare_logs
@@ -401,3 +405,31 @@ async def test_no_listener_exits_3():
     assert code == 3
     assert "bad" in text
     assert "next" in text
+
+
+async def test_doctor_tells_which_python_runs_it():
+    """Version, path, what sysconfig tells of its build, and the figure of the fixed loop."""
+    _, output = await call_json("doctor", "127.0.0.1:1")
+    python = output["python"]
+    assert python["version"] == platform.python_version()
+    assert Path(python["path"]).samefile(sys.executable)
+    assert python["round_ns"] > 0
+    _, text, _ = await call("doctor", "127.0.0.1:1")
+    line = text.splitlines()[-1]
+    assert line.startswith(f"this command: Python {python['version']}, ")
+    assert line.endswith(f" ns a round of a fixed loop, {python['build']}: {python['path']}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("'--prefix=/usr'", "sysconfig names neither --enable-optimizations nor --with-lto"),
+        ("'--enable-optimizations' '--with-lto=thin'", "--enable-optimizations --with-lto"),
+        ("'--with-lto'", "configured with --with-lto"),
+        (None, "sysconfig does not tell how it was configured"),
+    ],
+)
+def test_build_is_what_sysconfig_tells(arguments, told, monkeypatch):
+    """Nothing is claimed about an optimisation that sysconfig does not name."""
+    monkeypatch.setattr("sysconfig.get_config_var", {"CONFIG_ARGS": arguments}.get)
+    assert build_switches().endswith(told)

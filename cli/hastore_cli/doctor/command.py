@@ -16,6 +16,7 @@ from hastore_cli.settings.param_types import complete_directory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hastore_cli.app.interpreter import Interpreter
     from hastore_cli.doctor.facts import Facts
     from hastore_cli.doctor.rules import Diagnosis
 
@@ -49,14 +50,16 @@ def doctor(addrs: tuple[str, ...], output: str, *, full: bool) -> int:
     import trio
 
     from hastore_cli.app.error_report import collapsed
+    from hastore_cli.app.interpreter import this_interpreter
 
     asked = addrs or (os.environ.get("HASTORE_ADDR") or "127.0.0.1:10911",)
     with collapsed():
         nodes, findings = trio.run(partial(_examine, tuple(dict.fromkeys(asked)), is_full=full))
+    python = this_interpreter()
     if output == "json":
-        click.echo(json.dumps(_to_json(findings), indent=2))
+        click.echo(json.dumps(_to_json(findings) | {"python": python._asdict()}, indent=2))
     else:
-        _print(findings)
+        _print(findings, python)
     return _exit_code(nodes, findings)
 
 
@@ -100,7 +103,7 @@ def _to_json(findings: Sequence[Diagnosis]) -> dict[str, object]:
     }
 
 
-def _print(findings: Sequence[Diagnosis]) -> None:
+def _print(findings: Sequence[Diagnosis], python: Interpreter) -> None:
     from hastore_cli.app.terminal import folded, one_line, tell
 
     node_width = max(len(one_line(finding.node)) for finding in findings)
@@ -114,3 +117,4 @@ def _print(findings: Sequence[Diagnosis]) -> None:
         if finding.next_step and word != "ok":
             blank = " " * (8 + node_width)
             tell(f"{blank}  {'next':>{check_width}}  {one_line(finding.next_step)}")
+    tell(folded("this command: ", one_line(str(python)), sys.stdout))

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import attrs
 
+from hastore_cli.app.interpreter import this_interpreter
+
 
 @attrs.frozen(kw_only=True)
 class Machine:
@@ -20,6 +22,9 @@ class Machine:
     memory_gib: float
     kernel: str
     python: str
+    python_path: str
+    python_build: str  # what sysconfig tells of it
+    python_round_ns: float  # of this_interpreter's loop
     trio: str
     file_system: str
     load_before: float
@@ -29,7 +34,8 @@ class Machine:
         return (
             f"{self.cpu}, {self.cores} cores, {self.memory_gib:.0f} GiB, Linux {self.kernel},"
             f" Python {self.python}, trio {self.trio}, {self.file_system},"
-            f" load {self.load_before:.2f} before"
+            f" load {self.load_before:.2f} before; {self.python_path}, {self.python_build},"
+            f" {self.python_round_ns} ns a round of a fixed loop"
         )
 
 
@@ -37,13 +43,17 @@ def this_machine(directory: Path) -> Machine:
     """Describe this machine; ``directory`` is where the logs will be."""
     import trio
 
+    python = this_interpreter()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(
         cpu=_cpu_model(),
         cores=len(os.sched_getaffinity(0)),
         memory_gib=memory / 2**30,
         kernel=platform.release(),
-        python=platform.python_version(),
+        python=python.version,
+        python_path=python.path,
+        python_build=python.build,
+        python_round_ns=python.round_ns,
         trio=trio.__version__,
         file_system=_file_system(directory),
         load_before=os.getloadavg()[0],
