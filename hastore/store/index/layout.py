@@ -133,7 +133,11 @@ def topic_hash(topic: str) -> int:
 
 def key_hash(hash_of_topic: int, key: str) -> int:
     """Return ``abs(hashCode(topic + "#" + key))``, 0 for MIN_VALUE, which Java cannot negate."""
-    value = java_hash_code(key, hash_of_topic)
-    if value >= 0:
-        return value
-    return -value if value > -0x80000000 else 0
+    return to_key_hash(java_hash_code(key, hash_of_topic))
+
+
+def to_key_hash(java_hash: int) -> int:
+    """Return the key hash of a text's Java hash: its absolute value, 0 for MIN_VALUE."""
+    if java_hash >= 0:
+        return java_hash
+    return -java_hash if java_hash > -0x80000000 else 0

@@ -29,16 +29,23 @@ def hash_in_python(text: str, begun: int = 0) -> int:
     ``begun`` is the hash of a prefix: ``java_hash_code(b, java_hash_code(a))`` is the hash of
     ``a + b``.
     """
+    if text.isascii():
+        return hash_ascii(text.encode(), begun)
+    return _signed(_hash_any(text, begun))
+
+
+def hash_ascii(text: bytes, begun: int = 0) -> int:
+    """Return the same of a text that is ASCII, given as bytes."""
     size = len(text)
-    if 0 < size <= _PIECE_SIZE and text.isascii():
-        data = text.encode()
-        value = (
-            begun * _POWERS[size]
-            + int(data.translate(_LOW), 31)
-            + 31 * int(data.translate(_HIGH), 31)
-        )
-    else:
-        value = _hash_any(text, begun)
+    if not 0 < size <= _PIECE_SIZE:
+        return _signed(_hash_any(text.decode("ascii"), begun))
+    value = (
+        begun * _POWERS[size] + int(text.translate(_LOW), 31) + 31 * int(text.translate(_HIGH), 31)
+    ) & 0xFFFFFFFF
+    return value if value < 0x80000000 else value - 0x100000000
+
+
+def _signed(value: int) -> int:
     value &= 0xFFFFFFFF
     return value if value < 0x80000000 else value - 0x100000000
 

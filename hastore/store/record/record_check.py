@@ -176,7 +176,7 @@ def check_record(  # noqa: C901, PLR0911, PLR0912 - one pass and no calls: it ru
         if crc != body_crc:
             detail = f"body CRC stored {body_crc & 0xFFFFFFFF:08x} computed {crc:08x}"
             kind = RecordKind.BAD_BODY_CRC
-        elif _is_prop_crc_wrong(buffer, position, end, properties):
+        elif is_prop_crc_wrong(buffer, position, end, properties):
             detail = f"{PROPERTY_CRC32} does not fit the record's bytes"
             kind = RecordKind.BAD_PROP_CRC
     name = bytes(buffer[topic : text - 2])
@@ -221,7 +221,7 @@ def _check_other(size: int, magic: int, available: int) -> RecordCheck:
     return RecordCheck(RecordKind.BAD_MAGIC, 0, f"magic {magic & 0xFFFFFFFF:08x}")
 
 
-def _is_prop_crc_wrong(buffer: Buffer, position: int, end: int, properties: bytes) -> bool:
+def is_prop_crc_wrong(buffer: Buffer, position: int, end: int, properties: bytes) -> bool:
     """Whether the record has a ``__CRC32#``, perhaps a damaged one, that does not match it.
 
     A damaged name is recognised by its other half and the property's shape: otherwise a record with
