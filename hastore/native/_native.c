@@ -1,12 +1,13 @@
 /* The loops of a node that run once a record or once a key, in C.
 
-   scan_records   twin: hastore/store/record/record_scan.py
+   encode_record  twin: hastore/store/record/message_encoder.py
+   scan_records   twin: hastore/dispatch/record_scan.py
    fill_index     twin: hastore/store/index/file.py
    java_hash      twin: hastore/store/record/java_hash.py
 
    Each returns what its twin returns, for every input.  A record that is not ordinary (damaged,
-   of a transaction, ...) ends a scan: the twin's caller handles it, so no rule for such records is
-   here.  All input is untrusted: every length is compared with what is left before it is used.
+   of a transaction, ...) ends a scan, and a message that no record can hold is not encoded: the
+   caller handles both in Python, so no rule for them is here.  All input is untrusted: every length is compared with what is left before it is used.
    The layouts are those of hastore/store/record/layout.py and hastore/store/index/layout.py. */
 
 #define PY_SSIZE_T_CLEAN
@@ -379,6 +380,127 @@ done:
     return result;
 }
 
+/* -- encode_record ----------------------------------------------------------------------------- */
+
+enum { FIXED_HEAD_SIZE = 36 }; /* until sysFlag */
+
+/* Return the bytes of properties as a record holds them; -1 if none can. */
+static Py_ssize_t properties_size(PyObject *properties) {
+    PyObject *texts[2];
+    Py_ssize_t size = 0;
+    for (Py_ssize_t at = 0; PyDict_Next(properties, &at, &texts[0], &texts[1]);) {
+        for (int i = 0; i < 2; i++) {
+            Py_ssize_t text_size;
+            if (!PyUnicode_Check(texts[i])) return -1;
+            const char *text = PyUnicode_AsUTF8AndSize(texts[i], &text_size);
+            if (text == NULL) { /* a lone surrogate */
+                PyErr_Clear();
+                return -1;
+            }
+            for (Py_ssize_t n = 0; n < text_size; n++)
+                if ((uint8_t)text[n] <= 2) return -1; /* a separator or a NUL */
+            if (i == 0 && strcmp(text, "__CRC32#") == 0) return -1;
+            size += text_size + 1;
+            if (size > TEXT_SIZE_MAX) return -1;
+        }
+    }
+    return size;
+}
+
+static void put_properties(uint8_t *to, PyObject *properties) {
+    PyObject *texts[2];
+    for (Py_ssize_t at = 0; PyDict_Next(properties, &at, &texts[0], &texts[1]);)
+        for (int i = 0; i < 2; i++) {
+            Py_ssize_t size = 0;
+            const char *text = PyUnicode_AsUTF8AndSize(texts[i], &size);
+            memcpy(to, text, (size_t)size);
+            to += size;
+            *to++ = (uint8_t)(i + 1);
+        }
+}
+
+static int64_t int32_of(PyObject *number) {
+    int overflow;
+    long long value = PyLong_AsLongLongAndOverflow(number, &overflow);
+    if (overflow || value < INT32_MIN || value > INT32_MAX) return INT64_MIN;
+    return value; /* -1 with an exception if it is no number */
+}
+
+/* Write ``__CRC32#``, which covers all bytes of the record before it; false with an exception. */
+static int put_prop_crc(PyObject *crc32, const uint8_t *record, uint8_t *to) {
+    int64_t crc = crc_of(crc32, record, to - record);
+    if (crc < 0) return 0;
+    memcpy(to, "__CRC32#\x01", 9);
+    for (int i = 9; i < 19; i++, crc /= 10) to[i] = (uint8_t)('0' + crc % 10);
+    to[19] = 2;
+    return 1;
+}
+
+/* Write a message's record into a log's file at ``position``; return its size.
+
+   Return 0, with nothing written, if it does not end before ``end``, if it is larger than
+   ``size_max``, or if a value does not fit its field. */
+static PyObject *encode_record(PyObject *Py_UNUSED(module), PyObject *const *args,
+                               Py_ssize_t count) {
+    Py_buffer file, body;
+    if (count != 15 || !PyBytes_Check(args[9]) || !PyBytes_Check(args[3])) {
+        PyErr_SetString(PyExc_TypeError, "see hastore.store.commit_log");
+        return NULL;
+    }
+    PyObject *topic_field = args[3], *middle = args[9], *properties = args[11], *crc32 = args[12];
+    Py_ssize_t prop_crc_size = args[13] == Py_True ? PROP_CRC_SIZE : 0;
+    Py_ssize_t position = PyLong_AsSsize_t(args[1]), end = PyLong_AsSsize_t(args[2]);
+    Py_ssize_t size_max = PyLong_AsSsize_t(args[14]);
+    int64_t magic = int32_of(args[4]), queue_id = int32_of(args[5]), flag = int32_of(args[6]);
+    int64_t queue_offset = PyLong_AsLongLong(args[7]), physic_offset = PyLong_AsLongLong(args[8]);
+    if (PyErr_Occurred()) return NULL;
+    if (position > end || queue_id == INT64_MIN || flag == INT64_MIN) return PyLong_FromLong(0);
+    PyObject *crc = PyObject_CallOneArg(crc32, args[10]);
+    if (crc == NULL) return NULL;
+    uint32_t body_crc = (uint32_t)(PyLong_AsUnsignedLongMask(crc) & CRC_MASK);
+    Py_DECREF(crc);
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &file, PyBUF_WRITABLE) < 0) return NULL;
+    if (PyObject_GetBuffer(args[10], &body, PyBUF_SIMPLE) < 0) {
+        PyBuffer_Release(&file);
+        return NULL;
+    }
+    /* From here on no code in Python runs, so nothing changes its size. */
+    Py_ssize_t texts_size = 0;
+    if (properties != Py_None)
+        texts_size = PyDict_CheckExact(properties) ? properties_size(properties) : -1;
+    Py_ssize_t middle_size = PyBytes_GET_SIZE(middle), topic_size = PyBytes_GET_SIZE(topic_field);
+    Py_ssize_t around = FIXED_HEAD_SIZE + middle_size + 4 + topic_size + 2 + texts_size + prop_crc_size;
+    Py_ssize_t room = end - position < size_max ? end - position : size_max, size = 0;
+    if (position < 0 || end > file.len) {
+        PyErr_SetString(PyExc_ValueError, "a position is outside the file");
+    } else if (texts_size >= 0 && texts_size + prop_crc_size <= TEXT_SIZE_MAX && body.len <= INT32_MAX - around && body.len <= room - around) {
+        size = around + body.len;
+        uint8_t *start = (uint8_t *)file.buf + position, *at = start + FIXED_HEAD_SIZE;
+        put32(start + 4, (uint32_t)magic);
+        put32(start + 8, body_crc);
+        put32(start + 12, (uint32_t)queue_id);
+        put32(start + 16, (uint32_t)flag);
+        put64(start + 20, (uint64_t)queue_offset);
+        put64(start + 28, (uint64_t)physic_offset);
+        memcpy(at, PyBytes_AS_STRING(middle), (size_t)middle_size);
+        at += middle_size;
+        put32(at, (uint32_t)body.len);
+        memmove(at + 4, body.buf, (size_t)body.len); /* it may be of the same file */
+        at += 4 + body.len;
+        memcpy(at, PyBytes_AS_STRING(topic_field), (size_t)topic_size);
+        at += topic_size;
+        at[0] = (uint8_t)((texts_size + prop_crc_size) >> 8);
+        at[1] = (uint8_t)(texts_size + prop_crc_size);
+        at += 2;
+        if (texts_size) put_properties(at, properties);
+        put32(start, (uint32_t)size);
+        if (prop_crc_size) put_prop_crc(crc32, start, at + texts_size);
+    }
+    PyBuffer_Release(&body);
+    PyBuffer_Release(&file);
+    return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(size);
+}
+
 /* -- fill_index -------------------------------------------------------------------------------- */
 
 enum { ENTRY_SIZE = 20, TIME_DIFF_MAX = INT32_MAX };
@@ -446,6 +568,8 @@ done:
 /* -- the module -------------------------------------------------------------------------------- */
 
 static PyMethodDef METHODS[] = {
+    {"encode_record", (PyCFunction)(void (*)(void))encode_record, METH_FASTCALL,
+     "See hastore.store.commit_log."},
     {"scan_records", scan_records, METH_VARARGS, "See hastore.store.record.record_scan."},
     {"fill_index", fill_index, METH_VARARGS, "See hastore.store.index.file."},
     {"java_hash", java_hash, METH_VARARGS, "See hastore.store.record.java_hash."},
@@ -453,7 +577,7 @@ static PyMethodDef METHODS[] = {
 };
 
 static int begin(PyObject *module) {
-    return PyModule_AddIntConstant(module, "INTERFACE", 2); /* as in hastore/native/__init__.py */
+    return PyModule_AddIntConstant(module, "INTERFACE", 3); /* as in hastore/native/in_use.py */
 }
 
 static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, begin}, {0, NULL}};

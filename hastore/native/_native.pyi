@@ -1,9 +1,27 @@
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from hastore.store.record.layout import Buffer
 
 INTERFACE: int
 
+def encode_record(
+    file: memoryview,
+    position: int,
+    end: int,
+    topic_field: bytes,
+    magic: int,
+    queue_id: int,
+    flag: int,
+    queue_offset: int,
+    physic_offset: int,
+    middle: bytes,
+    body: bytes,
+    properties: Mapping[str, str] | None,
+    crc32: Callable[[bytes], int],
+    has_prop_crc: bool,
+    size_max: int,
+    /,
+) -> int: ...
 def scan_records(
     buffer: Buffer,
     position: int,

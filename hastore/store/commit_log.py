@@ -19,17 +19,17 @@ record; store timestamps never fall along the log.
 from __future__ import annotations
 
 import itertools
-import struct
 from typing import TYPE_CHECKING, Final, final
 
 from isal import isal_zlib
 
 from hastore.errors import ConfigError, FileSizeMismatchError
+from hastore.native.in_use import extension
 from hastore.status import AppendMessageStatus
 from hastore.store.log.store_directory import COMMIT_LOG_DIR, check_is_store
 from hastore.store.log_tail import LogTail
 from hastore.store.record.append_message_result import AppendMessageResult
-from hastore.store.record.layout import CRC_MASK, PROP_CRC_BACKWARDS, TRANSACTION_PREPARED_TYPE
+from hastore.store.record.layout import TRANSACTION_PREPARED_TYPE
 from hastore.store.record.message_encoder import MessageEncoder
 from hastore.store.record.topic_queue_table import TopicQueueTable
 from hastore.store.recovery.log_loader import LoadedLog, LogLoader
@@ -49,6 +49,7 @@ _END_OF_FILE: Final = AppendMessageStatus.END_OF_FILE
 _SIZE_EXCEEDED: Final = AppendMessageStatus.MESSAGE_SIZE_EXCEEDED
 _ILLEGAL: Final = AppendMessageStatus.MESSAGE_ILLEGAL
 _crc32 = isal_zlib.crc32
+_encode_record = None if extension is None else extension.encode_record
 _join = b"".join
 _new_tuple = tuple.__new__
 
@@ -58,17 +59,16 @@ class CommitLog(LogTail):
     """An open commit log; ``open`` makes it, ``close`` ends it."""
 
     __slots__ = (
-        "_encode_head",
-        "_encode_tail",
+        "_encode_around",
+        "_encode_middle",
         "_encoder",
+        "_has_prop_crc",
         "_max_message_size",
         "_millisecond_end_s",
         "_now_ms",
         "_now_s",
-        "_pack_plain",
-        "_plain_fixed_size",
         "_plain_middle",
-        "_prop_crc_size",
+        "_record_size_max",
         "_store_host_bytes",
         "_store_timestamp_ms",
         "_table",
@@ -144,12 +144,11 @@ class CommitLog(LogTail):
         self.append_wall_s = 0.0  # the wall clock at the last append; may go back
         self._store_timestamp_ms = loaded.store_timestamp_ms
         if encoder is not None:  # looked up once: append_message runs once a message
-            self._encode_tail = encoder.encode_tail
-            self._encode_head = encoder.encode_head
-            self._pack_plain = encoder.pack_plain
-            self._plain_fixed_size = encoder.plain_fixed_size
-            self._prop_crc_size = encoder.prop_crc_size
+            self._encode_around = encoder.encode_around
+            self._encode_middle = encoder.encode_middle
+            self._has_prop_crc = encoder.prop_crc_size > 0
             self._max_message_size = encoder.max_message_size
+            self._record_size_max = encoder.record_size_max
         self._plain_middle = b""
         self._store_host_bytes = b"" if encoder is None else encoder.store_host_bytes
 
@@ -169,18 +168,10 @@ class CommitLog(LogTail):
         if now_s >= self._millisecond_end_s:
             self._renew_timestamp()
         store_ms = self._store_timestamp_ms
-        tail = queues.bare_tail
-        if message.properties:
-            encoded = self._encode_tail(queues, message.properties)
-            if not isinstance(encoded, bytes):
-                return self._refuse(encoded)
-            tail = encoded
         queue_id = message.queue_id
         next_offsets = queues.next_offsets
-        queue_offset = next_offsets.get(queue_id, 0)
         physic_offset = self.max_offset
-        body = message.body
-        body_size = len(body)
+        middle = self._plain_middle
         if (
             message.sys_flag
             or message.born_timestamp_ms is not None
@@ -189,30 +180,28 @@ class CommitLog(LogTail):
             or message.prepared_transaction_offset
         ):
             if message.sys_flag & TRANSACTION_PREPARED_TYPE:  # a bit of ROLLBACK too
-                next_offsets, queue_offset = {}, 0  # neither has a unit in its queue
-            special = self._encode_head(
-                message, queues, len(tail), queue_offset, physic_offset, store_ms
-            )
+                next_offsets = {}  # neither has a unit in its queue
+            special = self._encode_middle(message, store_ms)
             if not isinstance(special, bytes):
                 return self._refuse(special)
-            head = special
-            size = len(head) + body_size + len(tail) + self._prop_crc_size
-        else:
-            size = self._plain_fixed_size + body_size + len(tail)
-            try:
-                head = self._pack_plain(
-                    size, queues.magic, _crc32(body) & CRC_MASK, queue_id, message.flag,
-                    queue_offset, physic_offset, self._plain_middle, body_size,
-                )  # fmt: skip
-            except struct.error:  # a number that its field cannot hold
-                return self._refuse(_ILLEGAL)
+            middle = special
+        queue_offset = next_offsets.get(queue_id, 0)
+        size = 0
+        if _encode_record is not None and len(message.body) <= self._max_message_size:
+            size = _encode_record(
+                self._view, self._position, self._record_end_max, queues.topic_field, queues.magic,
+                queue_id, message.flag, queue_offset, physic_offset, middle, message.body,
+                message.properties, _crc32, self._has_prop_crc, self._record_size_max,
+            )  # fmt: skip
+        if not size:  # not in use, no room, or a message that no record can hold
+            record = self._encode_around(message, queues, queue_offset, physic_offset, middle)
+            if not isinstance(record, bytes):
+                return self._refuse(record)
+            size = len(record)
+            if self._position + size > self._record_end_max:
+                return self._append_to_next_file(message, size)
+            self._view[self._position : self._position + size] = record
         end = self._position + size
-        if end > self._record_end_max or body_size > self._max_message_size:
-            return self._append_to_next_file(message, size)
-        record = _join((head, body, tail))
-        if self._prop_crc_size:
-            record += (PROP_CRC_BACKWARDS % (_crc32(record) & CRC_MASK))[::-1]
-        self._view[self._position : end] = record
         self._position = self._file.wrote_position = end  # type: ignore[union-attr] # there is room
         self.max_offset = next_offset = physic_offset + size
         next_offsets[queue_id] = queue_offset + 1
@@ -226,8 +215,7 @@ class CommitLog(LogTail):
 
     def _append_to_next_file(self, message: Message, size: int) -> AppendMessageResult:
         """Append a message to the next file; refuse one that is too large for any file."""
-        body_size = len(message.body)
-        if body_size > self._max_message_size or size > self._record_end_max:
+        if size > self._record_end_max:
             return self._refuse(_SIZE_EXCEEDED)
         return self.append_message(message) if self._roll() else self._refuse(_END_OF_FILE)
 

@@ -154,7 +154,7 @@ def _put_of_another_host(log, message, store_host, store_timestamp_ms):
     encoder = MessageEncoder(
         store_host=store_host,
         max_message_size=log._max_message_size,
-        append_prop_crc=bool(log._prop_crc_size),
+        append_prop_crc=log._has_prop_crc,
     )
     queues = TopicQueues(message.topic.encode(), encoder.bare_properties)
     physic_offset = log.max_offset

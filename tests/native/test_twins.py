@@ -3,13 +3,16 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from isal import isal_zlib
 
 from hastore.dispatch import record_scan
-from hastore.message import Message
+from hastore.message import PROPERTY_CRC32, Message
 from hastore.native.in_use import extension, state
 from hastore.store.index.file import IndexFile
 from hastore.store.index.layout import PACKED_KEY, IndexLayout
 from hastore.store.record.java_hash import hash_in_python
+from hastore.store.record.message_encoder import MessageEncoder
+from hastore.store.record.topic_queue_table import TopicQueues
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.store.encoded_records import records_of
 
@@ -87,6 +90,67 @@ def test_more_queues_than_a_call_has_records():
     found = [scan(data, 0, 0, FILE_SIZE, 5_000, check_crc=False) for scan in SCANS]
     assert found[0] == found[1]
     assert found[0].record_count == record_scan.SCAN_RECORDS_MAX
+
+
+ENCODED = st.builds(
+    Message,
+    st.sampled_from(["orders", "Ärger", "v2" * 100, "t" * 32_767]),
+    st.binary(max_size=1_001),
+    properties=st.none()
+    | st.dictionaries(
+        TEXTS | st.sampled_from(["__CRC32#", "a\x01", ""]),
+        TEXTS
+        | st.sampled_from(
+            ["\x02", "\0", "\udc80", "\ud800", "v" * 32_700, "w" * 32_700, "日" * 9_000]
+        ),
+        max_size=4,
+    ),
+    queue_id=st.sampled_from([0, 7, -1, 2**31 - 1, 2**31, -(2**31), 2**70]),
+    flag=st.sampled_from([0, -1, 2**31]),
+    sys_flag=st.sampled_from([0, 1, 8]),
+    born_host=st.sampled_from([None, ("10.0.0.1", 1), ("2001:db8::1", 65_535)]),
+)
+
+
+@given(
+    message=ENCODED,
+    store_host=st.sampled_from([("127.0.0.1", 10911), ("::1", 10911)]),
+    has_prop_crc=st.booleans(),
+    position=st.integers(0, 10),
+    spare=st.sampled_from([-1, 0, 1, 300]),
+)
+def test_encoded_record(message, store_host, has_prop_crc, position, spare):
+    """The same bytes, with nothing around them changed; or nothing, and the encoder decides."""
+    encoder = MessageEncoder(
+        store_host=store_host, max_message_size=1_000, append_prop_crc=has_prop_crc
+    )
+    queues = TopicQueues(message.topic.encode(), encoder.bare_properties)
+    middle = encoder.encode_middle(message, 1_700_000_000_000)
+    wanted = encoder.encode_around(message, queues, 5, 6_000_000_000, middle)
+    size = len(wanted) if isinstance(wanted, bytes) else 500
+    file = bytearray(b"-" * (position + size + 20))
+    found = extension.encode_record(
+        memoryview(file), position, position + size + min(spare, 20), queues.topic_field,
+        queues.magic, message.queue_id, message.flag, 5, 6_000_000_000, middle, message.body,
+        message.properties, isal_zlib.crc32, has_prop_crc, encoder.record_size_max,
+    )  # fmt: skip
+    if found:
+        assert file == b"-" * position + wanted + b"-" * 20
+        assert spare >= 0
+    else:
+        assert file == b"-" * len(file)
+        texts = message.properties or {}
+        is_special = PROPERTY_CRC32 in texts or "\udc80" in texts.values()
+        assert spare < 0 or is_special or not isinstance(wanted, bytes)
+
+
+def test_encode_refuses_a_file_that_is_too_short():
+    """An end outside the file is an error, not a write outside it."""
+    with pytest.raises(ValueError, match="outside"):
+        extension.encode_record(
+            memoryview(bytearray(100)), 0, 101, b"\1t", 0, 0, 0, 0, 0, b"", b"", None,
+            isal_zlib.crc32, False, 1_000,
+        )  # fmt: skip
 
 
 def index_file(slots, entries):

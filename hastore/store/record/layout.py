@@ -77,7 +77,7 @@ SYS_FLAGS_KNOWN: Final = 0x7FF
 # -- the head: from totalSize to bodyLen ---------------------------------------------------------
 
 HOST_FLAGS: Final = BORN_HOST_V6_FLAG | STORE_HOST_V6_FLAG
-_ALL_HOST_FLAGS: Final = (0, BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG, HOST_FLAGS)
+HOST_FLAGS_ALL: Final = (0, BORN_HOST_V6_FLAG, STORE_HOST_V6_FLAG, HOST_FLAGS)
 PORT: Final = struct.Struct(">i")  # the last bytes of a host
 HOST_SIZE_V4: Final = 4 + PORT.size
 HOST_SIZE_V6: Final = 16 + PORT.size
@@ -141,8 +141,8 @@ def _whole_head(host_flags: int, *, has_ports: bool) -> struct.Struct:
 
 
 # By host flags: the whole head; the whole head with each host split into address and port.
-HEADS: Final = {flags: _whole_head(flags, has_ports=False) for flags in _ALL_HOST_FLAGS}
-HEADS_WITH_PORTS: Final = {flags: _whole_head(flags, has_ports=True) for flags in _ALL_HOST_FLAGS}
+HEADS: Final = {flags: _whole_head(flags, has_ports=False) for flags in HOST_FLAGS_ALL}
+HEADS_WITH_PORTS: Final = {flags: _whole_head(flags, has_ports=True) for flags in HOST_FLAGS_ALL}
 BODY_POSITIONS: Final = {flags: head.size for flags, head in HEADS.items()}
 
 SIZE: Final = head_struct("size")

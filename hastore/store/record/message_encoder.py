@@ -1,14 +1,16 @@
 """The append path's encoder: a producer's message to the bytes of its record.
 
-    head … bodyLen | body | topicLen, topic, propertiesLen, properties
-    encode_head    |      | encode_tail, or TopicQueues.bare_tail
+    head … middle … bodyLen | body | topicLen, topic, propertiesLen, properties
+           sysFlag to preparedTransactionOffset
 
 It returns the same bytes as ``message_codec.encode``, faster, because it runs once a message: one
 ``pack`` for the head, one ``join`` for the record; repeated parts (the topic's field, hosts) are
 made once.  *Plain* messages (nothing set but topic, queue, flag and body) of one millisecond share
-all bytes from sysFlag to preparedTransactionOffset.
+their middle.
 
 With ``append_prop_crc`` the last 20 bytes of the properties are ``__CRC32#`` (see ``layout``).
+
+With the C extension most records are encoded by ``encode_record``, straight into the log's file.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from hastore.status import AppendMessageStatus
 from hastore.store.record.layout import (
     BORN_HOST_V6_FLAG,
     CRC_MASK,
-    HEADS,
     HOST_FLAGS,
+    HOST_FLAGS_ALL,
     HOST_SIZE_V6,
     PORT,
     PROP_CRC_BACKWARDS,
@@ -53,8 +55,14 @@ _ILLEGAL: Final = AppendMessageStatus.MESSAGE_ILLEGAL
 _SIZE_EXCEEDED: Final = AppendMessageStatus.MESSAGE_SIZE_EXCEEDED
 _PROPERTIES_SIZE_EXCEEDED: Final = AppendMessageStatus.PROPERTIES_SIZE_EXCEEDED
 
-# For a born host: pack of the head, fixed bytes of a record, the host's bytes, its sysFlag bits.
-_Host: TypeAlias = "tuple[Callable[..., bytes], int, bytes, int]"
+# For a born host: pack of the middle, the host's bytes, its sysFlag bits.
+_Host: TypeAlias = "tuple[Callable[..., bytes], bytes, int]"
+
+# By the middle's size: pack of the head, and the head's size.
+_HEADS: Final = {
+    middle.size: (head.pack, head.size) for middle, head in map(split_head, HOST_FLAGS_ALL)
+}
+_MIDDLES: Final = {flags: split_head(flags)[0] for flags in HOST_FLAGS_ALL}
 
 _crc32 = isal_zlib.crc32
 _join = b"".join
@@ -79,11 +87,8 @@ class MessageEncoder:
         self.max_message_size = max_message_size
         self.prop_crc_size = PROP_CRC_SIZE if append_prop_crc else 0
         self.bare_properties = _CRC_ONLY_PROPERTIES if append_prop_crc else _BARE_PROPERTIES
-        self._record_size_max = max_message_size + RECORD_SLACK_SIZE
+        self.record_size_max = max_message_size + RECORD_SLACK_SIZE
         self._own_host = self._prepare_host(self.store_host_bytes)
-        self._middle, plain_head = split_head(self._own_host[3])
-        self.pack_plain = plain_head.pack
-        self.plain_fixed_size = plain_head.size + self.prop_crc_size
         self._born_hosts: dict[tuple[str, int], _Host] = {}
 
     def encode(
@@ -95,46 +100,36 @@ class MessageEncoder:
         store_timestamp_ms: int,
     ) -> bytes | AppendMessageStatus:
         """Return the record, or the status that says why it cannot be encoded."""
-        body = message.body
-        tail = queues.bare_tail
-        if message.properties:
-            encoded = self.encode_tail(queues, message.properties)
-            if not isinstance(encoded, bytes):
-                return encoded
-            tail = encoded
-        head = self.encode_head(
-            message, queues, len(tail), queue_offset, physic_offset, store_timestamp_ms
-        )
-        if not isinstance(head, bytes):
-            return head
-        record = _join((head, body, tail))
-        if self.prop_crc_size:
-            record += (PROP_CRC_BACKWARDS % (_crc32(record) & CRC_MASK))[::-1]
-        return record
+        middle = self.encode_middle(message, store_timestamp_ms)
+        if not isinstance(middle, bytes):
+            return middle
+        return self.encode_around(message, queues, queue_offset, physic_offset, middle)
 
-    def encode_head(  # noqa: PLR0917 - positions and sizes, called once a message
+    def encode_around(
         self,
         message: Message,
         queues: TopicQueues,
-        tail_size: int,
         queue_offset: int,
         physic_offset: int,
-        store_timestamp_ms: int,
+        middle: bytes,
     ) -> bytes | AppendMessageStatus:
-        """Return the bytes before the body; ``tail_size`` is that of ``encode_tail``."""
+        """Return the record that has this middle, or the status that says why there is none."""
         body = message.body
         body_size = len(body)
-        born_host = message.born_host
-        host = self._own_host if born_host is None else self._find_host(born_host)
-        if host is None:
-            return _ILLEGAL
-        pack, fixed_size, born_host_bytes, host_flags = host
-        size = fixed_size + body_size + tail_size
-        if body_size > self.max_message_size or size > self._record_size_max:
+        if body_size > self.max_message_size:
             return _SIZE_EXCEEDED
-        born_timestamp_ms = message.born_timestamp_ms
+        tail = queues.bare_tail
+        if message.properties:
+            encoded = self._encode_tail(queues, message.properties)
+            if not isinstance(encoded, bytes):
+                return encoded
+            tail = encoded
+        pack, head_size = _HEADS[len(middle)]
+        size = head_size + body_size + len(tail) + self.prop_crc_size
+        if size > self.record_size_max:
+            return _SIZE_EXCEEDED
         try:
-            return pack(
+            head = pack(
                 size,
                 queues.magic,
                 _crc32(body) & CRC_MASK,
@@ -142,6 +137,28 @@ class MessageEncoder:
                 message.flag,
                 queue_offset,
                 physic_offset,
+                middle,
+                body_size,
+            )
+        except struct.error:  # a number that its field cannot hold
+            return _ILLEGAL
+        record = _join((head, body, tail))
+        if self.prop_crc_size:
+            record += (PROP_CRC_BACKWARDS % (_crc32(record) & CRC_MASK))[::-1]
+        return record
+
+    def encode_middle(
+        self, message: Message, store_timestamp_ms: int
+    ) -> bytes | AppendMessageStatus:
+        """Return sysFlag to preparedTransactionOffset."""
+        born_host = message.born_host
+        host = self._own_host if born_host is None else self._find_host(born_host)
+        if host is None:
+            return _ILLEGAL
+        pack, born_host_bytes, host_flags = host
+        born_timestamp_ms = message.born_timestamp_ms
+        try:
+            return pack(
                 message.sys_flag & ~HOST_FLAGS | host_flags,
                 store_timestamp_ms if born_timestamp_ms is None else born_timestamp_ms,
                 born_host_bytes,
@@ -149,12 +166,16 @@ class MessageEncoder:
                 self.store_host_bytes,
                 message.reconsume_times,
                 message.prepared_transaction_offset,
-                body_size,
             )
         except struct.error:  # a number that its field cannot hold
             return _ILLEGAL
 
-    def encode_tail(
+    def plain_middle(self, store_timestamp_ms: int) -> bytes:
+        """Return the middle of a plain message."""
+        pack, host, flags = self._own_host
+        return pack(flags, store_timestamp_ms, host, store_timestamp_ms, host, 0, 0)
+
+    def _encode_tail(
         self, queues: TopicQueues, properties: Mapping[str, str]
     ) -> bytes | AppendMessageStatus:
         """Return the bytes after the body, without the 20 bytes of ``__CRC32#``.
@@ -207,12 +228,6 @@ class MessageEncoder:
             physic_offset += len(record)
         return records
 
-    def plain_middle(self, store_timestamp_ms: int) -> bytes:
-        """Return sysFlag to preparedTransactionOffset of a plain message."""
-        host = self.store_host_bytes
-        flags = self._own_host[3]
-        return self._middle.pack(flags, store_timestamp_ms, host, store_timestamp_ms, host, 0, 0)
-
     def _find_host(self, host: tuple[str, int]) -> _Host | None:
         """Return the cached values for a producer's host; None if it is no IP address."""
         found = self._born_hosts.get(host)
@@ -230,6 +245,4 @@ class MessageEncoder:
         """Make the values that depend on a born host."""
         flags = BORN_HOST_V6_FLAG if len(born_host_bytes) == HOST_SIZE_V6 else 0
         flags |= STORE_HOST_V6_FLAG if len(self.store_host_bytes) == HOST_SIZE_V6 else 0
-        head = HEADS[flags]
-        fixed_size = head.size + self.prop_crc_size
-        return head.pack, fixed_size, born_host_bytes, flags
+        return _MIDDLES[flags].pack, born_host_bytes, flags
