@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 # Names and values without NUL or separator; the last separator may be missing.
 _PAIRS: Final = re.compile(
-    rb"(?:[^\x00-\x02]++\x01[^\x00-\x02]*+\x02)*+(?:[^\x00-\x02]++\x01[^\x00-\x02]*+)?+"
+    rb"(?:[^\x00-\x02]++\x01[^\x00-\x02]*+\x02)*(?:[^\x00-\x02]++\x01[^\x00-\x02]*+)?"
 )
 _CONTROL: Final = re.compile(rb"[\x00-\x1f\x7f]")
 
