@@ -14,7 +14,8 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_FLAGS = ("-O2", "-fPIC", "-fno-strict-overflow", "-Wall", "-Wextra")
+# -g0: debug information, which some Pythons ask for, would contain the path of the sources.
+_FLAGS = ("-O2", "-g0", "-fPIC", "-fno-strict-overflow", "-Wall", "-Wextra")
 
 
 class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg] # of no use here

@@ -2,9 +2,9 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -42,8 +42,7 @@ def unpacked(tmp_path_factory):
     out = tmp_path_factory.mktemp("sdist")
     run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", out, cwd=REPO_ROOT)
     (path,) = out.glob("*.tar.gz")
-    with tarfile.open(path) as archive:
-        archive.extractall(out, filter="data")
+    shutil.unpack_archive(path, out)
     (folder,) = [each for each in out.iterdir() if each.is_dir()]
     return folder
 
