@@ -1,4 +1,4 @@
-# The front door. VENV, PYTHON, MINUTES and PYTEST_ARGS may be set on the command line; FILE, KEEP
+# The front door. VENV, PYTHON, MINUTES, ONLY and PYTEST_ARGS may be set on the command line; FILE, KEEP
 # and SPARK, too: the demo finds them in its environment, whatever letters are in them.
 SHELL := /bin/bash
 # Another PYTHON has its own environment: make test PYTHON=python3.12
@@ -10,6 +10,7 @@ CHOOSE = "$$(command -v python3.11 || command -v python3)" requirements/choose_p
 BIN := $(VENV)/bin
 MINUTES ?= 1
 SPARK ?=
+ONLY ?=
 # Many tests wait for processes and time-outs: more workers than cores.
 PYTEST_ARGS ?= -n 4 --dist loadgroup
 # What starts no node and needs no Spark.
@@ -54,8 +55,8 @@ scenarios: $(VENV)/.dev ## every scenario of the catalog, as processes
 	$(BIN)/hastore scenario run --all
 sim: $(VENV)/.dev ## seeds of the simulator that no test runs, for MINUTES=1 or more
 	$(BIN)/hastore sim run --seeds $(if $(SEED),$(SEED),10000) --minutes $(MINUTES)
-bench: $(VENV)/.dev ## the bounds table, measured; also build/bench.json
-	$(BIN)/python -m tests.bench
+bench: $(VENV)/.dev ## speed on this machine: all of it, or ONLY=bounds,tcp,…; also build/bench.json
+	$(BIN)/python -m tests.bench --only $(ONLY)
 bench-pipeline: $(VENV)/.spark ## how fast logs become tables, with and without Spark
 	$(BIN)/python -m tests.bench_pipeline
 soak: $(VENV)/.spark ## a million messages, hundreds of kills: many minutes

@@ -1,11 +1,12 @@
-"""``make bench``: the bounds table of the architecture, measured here, now, in one run.
+"""``make bench``: the bounds of the architecture, and the axes around them, measured here and now.
 
-    python -m tests.bench [--dir DIR] [--json build/bench.json] [--only KEY …]
+    python -m tests.bench [--only NAME …] [--dir DIR] [--json build/bench.json]
 
-Each bound is a ratio of two things measured right after each other, in several pairs; the table
-shows both medians and the median ratio.  A JSON file gets the same, with the machine's name and
-every pair.  It is a report: the exit code is 0 whether the bounds hold or not, and 1 only if
-something could not be measured.
+Without ``--only`` it measures everything.  A NAME is that of a bound, of an axis, or ``bounds``,
+which is all bounds.
+
+A bound is a ratio of two things measured right after each other, in several pairs; the table
+shows both medians and the median ratio.
 
     append       CommitLog.append_message in a loop : pack + zlib.crc32 + copy into a map
     submit       master.submit, 64 unanswered, a slave process acknowledging : that append rate
@@ -17,7 +18,24 @@ something could not be measured.
     memory       RssAnon of that master and slave : 120 MiB
     recovery     MessageStore.open after a crash, 3 files of 1 GiB : reading and checking one file
 
-Takes about two minutes; nothing else should run meanwhile.
+An axis (``tests.bench.axes``) changes one thing about one load; at each point the extension, pure
+Python and a bare loop of the same system calls are measured in turn.
+
+    producers    1 to 256 tasks in the master's process
+    tcp          1 to 256 tasks in a client's process
+    flush        SYNC_FLUSH, on the master and on both
+    readable     catch-up of a fresh slave, until consumers can read all of it
+    slaves       1 to 20
+    queues       1 to 10,000
+    bodies       100 B to 4 MiB
+    keys         0 to 2 a message, appends with the dispatch beside them
+    idle         CPU and anonymous memory of nodes that nobody uses
+
+After the axes comes how the cost grows over slaves, queues and bodies.  A JSON file gets all of it,
+with the machine's name and every pair.  It is a report: the exit code is 0 whether the bounds hold
+or not, and 1 if something could not be measured, which is named; the rest is measured all the same.
+
+Nothing else should run meanwhile.
 """
 
 from __future__ import annotations
@@ -35,9 +53,17 @@ import attrs
 import trio
 
 from tests.bench.append_bench import bench_append
+from tests.bench.axes.axis import Axis, Measure
+from tests.bench.axes.growth import growth
+from tests.bench.axes.idle_axis import idle_axis
+from tests.bench.axes.keys_axis import keys_axis
+from tests.bench.axes.measured import Point, Scale, head_of, lines_of
+from tests.bench.axes.put_axes import put_axes
+from tests.bench.axes.readable_axis import readable_axis
 from tests.bench.catch_up_bench import bench_catch_up
 from tests.bench.dispatch_bench import bench_dispatch
 from tests.bench.latency_bench import bench_latency
+from tests.bench.nodes import scratch
 from tests.bench.put_bench import bench_puts, bench_sync_flush
 from tests.bench.recovery_bench import bench_recovery
 from tests.support.bench.bound import Row
@@ -58,46 +84,133 @@ BENCHES: dict[str, Bench] = {
 }
 
 
-def main() -> int:
+ALL_BOUNDS = "bounds"
+
+
+def axes() -> list[Axis]:
+    """Return all axes, in the order in which they are measured."""
+    return [*put_axes(), readable_axis(), keys_axis(), idle_axis()]
+
+
+def names() -> list[str]:
+    """Return what ``--only`` takes."""
+    bounds = " ".join(BENCHES).split()
+    return list(dict.fromkeys([ALL_BOUNDS, *bounds, *(axis.key for axis in axes())]))
+
+
+def main(argv: list[str] | None = None, scale: Scale = Scale()) -> int:  # noqa: B008 - frozen
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="bench", description=__doc__.partition("\n")[0])
     parser.add_argument("--dir", help="where the logs are written (default: a temporary one)")
     parser.add_argument("--json", default=JSON_FILE, help=f"where the JSON goes ({JSON_FILE})")
-    parser.add_argument("--only", nargs="*", default=[], help="the keys of some bounds")
-    arguments = parser.parse_args()
+    parser.add_argument("--only", nargs="*", default=[], help="bounds and axes, or: bounds")
+    arguments = parser.parse_args(argv)
+    only = {name for text in arguments.only for name in text.replace(",", " ").split()}
+    if unknown := only.difference(names()):
+        parser.error(f"no such name: {', '.join(sorted(unknown))}; there are {', '.join(names())}")
     began = time.monotonic()
-    rows: list[Row] = []
-    failed: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="hastore-bench-", dir=arguments.dir) as scratch:
-        machine = this_machine(Path(scratch))
+    with tempfile.TemporaryDirectory(prefix="hastore-bench-", dir=arguments.dir) as place:
+        machine = this_machine(Path(place))
         print(machine)
-        print(HEAD)
-        for keys, bench in BENCHES.items():
-            if arguments.only and not set(keys.split()) & set(arguments.only):
-                continue
-            try:
-                measured = bench(Path(scratch))
-            except Exception:  # noqa: BLE001 - the other bounds are still worth measuring
-                traceback.print_exc()
-                failed.append(keys)
-                continue
-            rows += measured
-            for row in measured:
-                print(line_of(row), flush=True)
+        report = Report(only or set(names()), Path(place), scale)
+        report.measure_bounds()
+        report.measure_axes()
+        report.print_growth()
     took_s = time.monotonic() - began
-    print(f"{len(rows)} bounds in {took_s:.0f} s; {sum(row.holds for row in rows)} hold")
+    print(f"measured in {took_s:.0f} s")
     document = {
         "schema": SCHEMA,
         "machine": attrs.asdict(machine),
         "took_s": round(took_s, 1),
-        "rows": [row.to_dict() for row in rows],
-        "failed": failed,
+        **report.to_dict(),
     }
     path = Path(arguments.json)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=1) + "\n")
     print(f"also in {path}")
-    return 1 if failed else 0
+    for name in report.failed:
+        print(f"could not be measured: {name}")
+    return 1 if report.failed else 0
+
+
+@attrs.define(eq=False)
+class Report:
+    """What was measured so far; each part is printed as soon as it is there."""
+
+    only: set[str]
+    directory: Path
+    scale: Scale
+    rows: list[Row] = attrs.field(factory=list, init=False)
+    points: dict[str, list[Point]] = attrs.field(factory=dict, init=False)
+    failed: list[str] = attrs.field(factory=list, init=False)
+
+    def measure_bounds(self) -> None:
+        """Measure the bounds that were asked for."""
+        wanted = {
+            keys: bench
+            for keys, bench in BENCHES.items()
+            if self.only & {ALL_BOUNDS, *keys.split()}
+        }
+        if wanted:
+            print(HEAD)
+        for keys, bench in wanted.items():
+            try:
+                measured = bench(self.directory)
+            except Exception:  # noqa: BLE001 - the others are still worth measuring
+                traceback.print_exc()
+                self.failed.append(keys)
+                continue
+            self.rows += measured
+            for row in measured:
+                print(line_of(row), flush=True)
+        if self.rows:
+            print(f"{len(self.rows)} bounds; {sum(row.holds for row in self.rows)} hold")
+
+    def measure_axes(self) -> None:
+        """Measure the axes that were asked for."""
+        for axis in axes():
+            if axis.key in self.only:
+                print(f"\n{axis.key}: {axis.title}\n{head_of(axis.figures)}")
+                for label, measure in list(axis.parts.items())[: self.scale.points_max]:
+                    self._measure_part(axis, label, measure)
+
+    def _measure_part(self, axis: Axis, label: str, measure: Measure) -> None:
+        points = self.points.setdefault(axis.key, [])
+        try:
+            with scratch(self.directory, axis.key) as path:
+                measured = trio.run(measure, path, self.scale)
+        except Exception:  # noqa: BLE001 - as above
+            traceback.print_exc()
+            self.failed.append(f"{axis.key}: {label}")
+            return
+        for point in measured:
+            points.append(point)
+            print("\n".join(lines_of(point, axis.figures)), flush=True)
+
+    def print_growth(self) -> None:
+        """Print how the cost grows, if an axis that grows was measured."""
+        if steps := growth(self.points):
+            print("\ngrowth")
+        for step in steps:
+            print(step)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the JSON form."""
+        return {
+            "rows": [row.to_dict() for row in self.rows],
+            "axes": [
+                {
+                    "key": axis.key,
+                    "title": axis.title,
+                    "figures": list(axis.figures),
+                    "points": [point.to_dict() for point in self.points[axis.key]],
+                }
+                for axis in axes()
+                if axis.key in self.points
+            ],
+            "growth": [step.to_dict() for step in growth(self.points)],
+            "failed": self.failed,
+        }
 
 
 HEAD = (

@@ -1,8 +1,8 @@
-"""The bare loop of the catch-up bound: DIR LOG_DIR BYTES.
+"""The bare loops of catch-up: DIR LOG_DIR BYTES [pwrite].
 
 A child sends the log's files with sendfile in calls of 1 MiB; this process receives into one 4 MiB
-buffer and copies from it into maps of fresh, allocated files.  Prints {"bytes", "seconds",
-"rss_anon_mib"}.
+buffer and copies from it into maps of fresh, allocated files, or with ``pwrite`` writes it to them.
+Prints {"bytes", "seconds", "rss_anon_mib"}.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ def send(address: tuple[str, int], log_dir: Path, size: int) -> None:
                 return
 
 
-def receive(path: Path, log_dir: Path, size: int) -> dict[str, float]:
-    """Receive ``size`` bytes into files that are mapped before the clock starts."""
-    maps = [_map_file(path / source.name, source.stat().st_size) for source in _files(log_dir)]
+def receive(path: Path, log_dir: Path, size: int, *, by_pwrite: bool = False) -> dict[str, float]:
+    """Receive ``size`` bytes into files that are allocated and mapped before the clock starts."""
+    files = [_make_file(path / source.name, source.stat().st_size) for source in _files(log_dir)]
+    take = _write_file if by_pwrite else _copy_file
     with socket.create_server(("127.0.0.1", 0)) as listener:
         if os.fork() == 0:
             send(listener.getsockname(), log_dir, size)
@@ -48,16 +49,18 @@ def receive(path: Path, log_dir: Path, size: int) -> dict[str, float]:
         buffer = memoryview(bytearray(BUFFER_SIZE))
         left = size
         began = time.perf_counter()
-        for mapped in maps:
+        for descriptor, mapped in files:
             wanted = min(len(mapped), left)
-            _receive_file(sock, buffer, mapped, wanted)
+            take(sock, buffer, descriptor, mapped, wanted)
             left -= wanted
         seconds = time.perf_counter() - began
     os.wait()
     return {"bytes": size, "seconds": seconds, "rss_anon_mib": anonymous_mib(os.getpid())}
 
 
-def _receive_file(sock: socket.socket, buffer: memoryview, mapped: mmap.mmap, wanted: int) -> None:
+def _copy_file(
+    sock: socket.socket, buffer: memoryview, _descriptor: int, mapped: mmap.mmap, wanted: int
+) -> None:
     with memoryview(mapped) as view:
         position = 0
         while position < wanted:
@@ -66,12 +69,20 @@ def _receive_file(sock: socket.socket, buffer: memoryview, mapped: mmap.mmap, wa
             position += count
 
 
-def _map_file(path: Path, size: int) -> mmap.mmap:
+def _write_file(
+    sock: socket.socket, buffer: memoryview, descriptor: int, _mapped: mmap.mmap, wanted: int
+) -> None:
+    position = 0
+    while position < wanted:
+        count = sock.recv_into(buffer, min(BUFFER_SIZE, wanted - position))
+        os.pwrite(descriptor, buffer[:count], position)
+        position += count
+
+
+def _make_file(path: Path, size: int) -> tuple[int, mmap.mmap]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
     os.posix_fallocate(descriptor, 0, size)
-    mapped = mmap.mmap(descriptor, size)
-    os.close(descriptor)
-    return mapped
+    return descriptor, mmap.mmap(descriptor, size)
 
 
 def _files(log_dir: Path) -> list[Path]:
@@ -79,4 +90,6 @@ def _files(log_dir: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(receive(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))))
+    target, source, copied, *how = sys.argv[1:]
+    copy = receive(Path(target), Path(source), int(copied), by_pwrite=how == ["pwrite"])
+    print(json.dumps(copy))

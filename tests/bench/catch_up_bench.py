@@ -18,6 +18,7 @@ import attrs
 from hastore.config import StoreConfig
 from hastore.env.real import real_env
 from hastore.message import Message
+from hastore.native.in_use import PURE_VARIABLE
 from hastore.status import AppendMessageStatus
 from hastore.store.commit_log import CommitLog
 from hastore_scenarios.worlds.process.child_process import child_environment
@@ -47,10 +48,22 @@ MEMORY = Bound(
 
 @attrs.frozen(kw_only=True)
 class Copied:
-    """What a receiving process reported."""
+    """What a receiving process reported; consumers can read all ``readable_s`` after the start."""
 
-    gb_per_s: float
+    size: int
+    seconds: float
+    readable_s: float
     rss_anon_mib: float
+
+    @property
+    def gb_per_s(self) -> float:
+        """How fast the bytes were copied."""
+        return self.size / self.seconds / 1e9
+
+    @property
+    def readable_gb_per_s(self) -> float:
+        """How fast they became readable."""
+        return self.size / self.readable_s / 1e9
 
 
 async def bench_catch_up(directory: Path) -> list[Row]:
@@ -94,7 +107,7 @@ async def bench_catch_up(directory: Path) -> list[Row]:
     ]
 
 
-def write_log(path: Path) -> int:
+def write_log(path: Path, size: int = LOG_SIZE, body_size: int = BODY_SIZE) -> int:
     """Write the log that is copied; return its end."""
     log = CommitLog.open(
         real_env(),
@@ -103,8 +116,8 @@ def write_log(path: Path) -> int:
         needs_queue_offsets=True,
     )
     queue = log.mapped_file_queue
-    each = Message(TOPIC, bytes(range(256)) * (BODY_SIZE // 256))
-    while log.max_offset < LOG_SIZE:
+    each = Message(TOPIC, bytes(range(256)) * (body_size // 256))
+    while log.max_offset < size:
         if log.append_message(each).status is AppendMessageStatus.END_OF_FILE:
             wanted = queue.wanted_file_offset()
             queue.offer(queue.create_file(log.max_offset if wanted is None else wanted))
@@ -117,7 +130,7 @@ def write_log(path: Path) -> int:
     return end
 
 
-def run(module: str, *arguments: object) -> Copied:
+def run(module: str, *arguments: object, is_pure: bool = False) -> Copied:
     """Run a receiving process and read the one JSON line that it prints."""
     done = subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)],
@@ -125,7 +138,12 @@ def run(module: str, *arguments: object) -> Copied:
         text=True,
         check=True,
         timeout=60,
-        env=child_environment(),
+        env={**child_environment(), **({PURE_VARIABLE: "1"} if is_pure else {})},
     )
     data = json.loads(done.stdout)
-    return Copied(gb_per_s=data["bytes"] / data["seconds"] / 1e9, rss_anon_mib=data["rss_anon_mib"])
+    return Copied(
+        size=data["bytes"],
+        seconds=data["seconds"],
+        readable_s=data.get("readable_s", data["seconds"]),
+        rss_anon_mib=data["rss_anon_mib"],
+    )

@@ -56,9 +56,9 @@ async def bench_dispatch(directory: Path) -> list[Row]:
     keyed: list[tuple[float, float]] = []
     lags: list[tuple[float, float]] = []
     for _ in range(PAIRS):
-        for keys, pairs in ((False, plain), (True, keyed)):
+        for keys, pairs in ((0, plain), (2, keyed)):
             with scratch(directory, "dispatch") as path:
-                ours, lag = await append_rate(path, keys=keys, dispatch=True)
+                ours, lag = await append_rate(path, keys=keys)
             with scratch(directory, "plain") as path:
                 bare, _ = await append_rate(path, keys=keys, dispatch=False)
             pairs.append((ours, bare))
@@ -70,8 +70,13 @@ async def bench_dispatch(directory: Path) -> list[Row]:
     ]
 
 
-async def append_rate(path: Path, *, keys: bool, dispatch: bool) -> tuple[float, int]:
-    """Append COUNT messages; return messages a second, and dispatch's largest lag in bytes."""
+async def append_rate(
+    path: Path, *, keys: int, dispatch: bool = True, count: int = COUNT
+) -> tuple[float, int]:
+    """Append messages; return messages a second, and dispatch's largest lag in bytes.
+
+    Each has 0, 1 (UNIQ_KEY) or 2 ``keys`` for the index.
+    """
     env = real_env()
     config = StoreConfig(data_dir=str(path), mapped_file_size=FILE_SIZE)
     store = MessageStore.open(
@@ -81,7 +86,7 @@ async def append_rate(path: Path, *, keys: bool, dispatch: bool) -> tuple[float,
     log.mapped_file_queue.offer(log.mapped_file_queue.create_file(0))
     dispatching = make_dispatching(env, store, lambda: log.max_offset, WaitNotifyObject())
     reput = dispatching.reput_message_service
-    messages = [_message(number, keys=keys) for number in range(COUNT)]
+    messages = [_message(number, keys=keys) for number in range(count)]
     lag = 0
     async with trio.open_nursery() as nursery:
         if dispatch:
@@ -89,7 +94,7 @@ async def append_rate(path: Path, *, keys: bool, dispatch: bool) -> tuple[float,
             await trio.sleep(0.01)
         gc.collect()
         began = time.perf_counter()
-        for first in range(0, COUNT, PRODUCERS):
+        for first in range(0, count, PRODUCERS):
             for message in messages[first : first + PRODUCERS]:
                 log.append_message(message)
             if dispatch:
@@ -101,13 +106,12 @@ async def append_rate(path: Path, *, keys: bool, dispatch: bool) -> tuple[float,
         took_s = time.perf_counter() - began
         nursery.cancel_scope.cancel()
     assert not dispatch or reput.reput_offset == log.max_offset
-    assert not dispatch or store.max_offset_in_queue(TOPIC, 1) == COUNT // 4
+    assert not dispatch or store.max_offset_in_queue(TOPIC, 1) == (count + 2) // 4
     store.close(clean=False)
-    return COUNT / took_s, lag
+    return count / took_s, lag
 
 
-def _message(number: int, *, keys: bool) -> Message:
-    properties = None
-    if keys:
-        properties = {"UNIQ_KEY": f"7F00000100002A9F{number:016X}", "KEYS": f"order-{number}"}
-    return Message(TOPIC, BODY, properties=properties, queue_id=number % 4)
+def _message(number: int, *, keys: int) -> Message:
+    all_keys = {"UNIQ_KEY": f"7F00000100002A9F{number:016X}", "KEYS": f"order-{number}"}
+    properties = dict(list(all_keys.items())[:keys])
+    return Message(TOPIC, BODY, properties=properties or None, queue_id=number % 4)

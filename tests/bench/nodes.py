@@ -15,6 +15,7 @@ from hastore.broker.node.master import Master
 from hastore.config import HAConfig, MasterConfig, StoreConfig
 from hastore.env.interface import Env
 from hastore.message import Message
+from hastore.native.in_use import PURE_VARIABLE
 from hastore.status import BrokerRole, FlushDiskType
 from hastore_scenarios.worlds.process.node_process import NodeProcess
 
@@ -48,11 +49,12 @@ async def master_here(
     *,
     role: BrokerRole = BrokerRole.SYNC_MASTER,
     flush: FlushDiskType = FlushDiskType.ASYNC_FLUSH,
+    file_size: int | None = None,
     env: Env | None = None,
 ) -> AsyncIterator[Master]:
     """Run a master in this process, without a client port."""
     config = MasterConfig(
-        store=StoreConfig(data_dir=str(path), flush_disk_type=flush),
+        store=StoreConfig(data_dir=str(path), flush_disk_type=flush, mapped_file_size=file_size),
         role=role,
         listen=None,
         ha_listen=("127.0.0.1", 0),
@@ -63,13 +65,16 @@ async def master_here(
 
 
 @contextlib.asynccontextmanager
-async def node_process(name: str, *arguments: str, path: Path) -> AsyncIterator[NodeProcess]:
+async def node_process(
+    name: str, *arguments: str, path: Path, is_pure: bool = False
+) -> AsyncIterator[NodeProcess]:
     """Run ``hastore master|slave …`` on ``path``; SIGTERM ends it."""
     node = await NodeProcess.start(
         name,
         [*arguments, "--data", str(path), "--listen", "127.0.0.1:0", "--log-format", "json"],
         data_dir=path,
         output_path=path.with_name(f"{path.name}.log"),
+        prefix=["env", f"{PURE_VARIABLE}=1"] if is_pure else [],
     )
     try:
         yield node

@@ -1,7 +1,7 @@
 """A slave that copies a log and measures the time: DIR HOST:PORT BYTES.
 
-Prints {"bytes", "seconds", "rss_anon_mib"}.  The clock starts when the log is first seen to have
-bytes; those are not counted.
+Prints {"bytes", "seconds", "readable_s", "rss_anon_mib"}.  The clock starts when the log is first
+seen to have bytes; those are not counted.  ``readable_s`` ends when consumers can read all of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import trio
 import hastore
 from hastore.config import SlaveConfig, StoreConfig
 from tests.bench.catch_up_bench import FILE_SIZE
-from tests.bench.nodes import anonymous_mib
+from tests.bench.nodes import TOPIC, anonymous_mib
 
 
 async def copy(path: str, master: str, size: int) -> dict[str, float]:
@@ -33,9 +33,14 @@ async def copy(path: str, master: str, size: int) -> dict[str, float]:
         while slave.max_offset < size:
             await trio.sleep(0.002)
         seconds = trio.current_time() - began_s
+        while slave.status().dispatch_behind_bytes:
+            await trio.sleep(0.002)
+        readable_s = trio.current_time() - began_s
+        assert slave.message_store.max_offset_in_queue(TOPIC, 0) > 0
         return {
             "bytes": size - began_at,
             "seconds": seconds,
+            "readable_s": readable_s,
             "rss_anon_mib": anonymous_mib(os.getpid()),
         }
 

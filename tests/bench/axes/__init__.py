@@ -1,0 +1,1 @@
+"""One axis at a time around one centre: begin with ``load``, then ``put_axes``."""
