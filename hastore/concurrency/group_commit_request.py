@@ -60,6 +60,7 @@ class GroupCommitRequest:
     __slots__ = (
         "_outcome",
         "_pending",
+        "_sleeper",
         "_sleepers",
         "append_result",
         "log",
@@ -82,7 +83,8 @@ class GroupCommitRequest:
         self.tag: Any = None  # the caller's own; never read here
         self._outcome = _PUT_OK
         self._pending = 0
-        self._sleepers: Sleepers | None = None
+        self._sleeper: trio.lowlevel.Task | None = None  # the first task that waits,
+        self._sleepers: Sleepers | None = None  # and the others
 
     def expect(self, parts: int) -> None:
         """Set the parts that must complete before the request is decided."""
@@ -113,20 +115,31 @@ class GroupCommitRequest:
                 log.record(self)
         if self.on_done is not None:
             self.on_done(self)
+        if self._sleeper is not None:
+            trio.lowlevel.reschedule(self._sleeper)
+            self._sleeper = None
         if self._sleepers is not None:
             wake_all(self._sleepers)
             self._sleepers = None
 
     async def wait(self) -> PutMessageStatus:
         """Wait until the request is decided and return its status."""
-        if self.status is None:
+        if self.status is not None:
+            await trio.lowlevel.checkpoint()
+        elif self._sleeper is None:  # nearly always: no list of tasks is made
+            self._sleeper = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+        else:
             if self._sleepers is None:
                 self._sleepers = []
             await park(self._sleepers)
-        else:
-            await trio.lowlevel.checkpoint()
         assert self.status is not None
         return self.status
+
+    def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        """Forget the first task that waits: it is cancelled."""
+        self._sleeper = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
     @property
     def result(self) -> PutMessageResult | None:
@@ -225,7 +238,7 @@ class DeadlineWatcher:
 
     def put(self, next_offset: int, deadline: float, request: GroupCommitRequest) -> None:
         """Queue a request, and wake the timer if it sleeps without a deadline."""
-        self.queue.put(next_offset, deadline, request)
+        self.queue.waiting.append((next_offset, deadline, request))
         if self._wake.sleeper is not None:
             self._wake.wakeup()
 

@@ -190,7 +190,8 @@ class HAService:
 
     def handle_ha(self, request: GroupCommitRequest, next_offset: int) -> None:
         """Let a put wait for a slave (its HA part); decide it at once if none is available."""
-        if self.is_slave_ok(next_offset):
+        nearest = self.ack_table.nearest  # is_slave_ok, without a call: once a message
+        if nearest is not None and next_offset - nearest < self.config.ha_slave_fallbehind_max:
             self.group_transfer_service.put_request(next_offset, request)
         else:
             reason = self.unavailable_because(next_offset)

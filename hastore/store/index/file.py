@@ -192,13 +192,10 @@ class IndexFile:
         """Add packed keys (``PACKED_KEY``); the file must have room for all of them."""
         slots = self.slots
         assert slots is not None
-        if extension is None:
-            for key_hash, physic_offset, store_timestamp_ms in PACKED_KEY.iter_unpack(keys):
-                self.put(key_hash, physic_offset, store_timestamp_ms)
-            return
         number = self.index_count
         self.index_count += len(keys) // PACKED_KEY.size
-        free_slots, self.begin_timestamp_ms = extension.fill_index(
+        fill = fill_index_in_python if extension is None else extension.fill_index
+        free_slots, self.begin_timestamp_ms = fill(
             slots.numbers, slots.dirty, PAGE_SHIFT, number, self.begin_timestamp_ms, keys,
             self._tail[1],
         )  # fmt: skip
@@ -368,6 +365,40 @@ class IndexFile:
             ):
                 yield entry.physic_offset
             limit, number = number, entry.previous  # always lower, so the loop ends
+
+
+def fill_index_in_python(  # noqa: PLR0917 - as the C extension's
+    numbers: memoryview,
+    dirty: bytearray,
+    page_shift: int,
+    number: int,
+    begin_ms: int,
+    keys: bytes,
+    tail: bytearray,
+) -> tuple[int, int]:
+    """Append the entries of packed keys to ``tail``, and set the slots; the C extension's twin.
+
+    The first entry has ``number``.  Return how many slots were free, and the file's begin time.
+    """
+    slots = len(numbers)
+    free_slots = 0
+    for key_hash, physic_offset, store_ms in PACKED_KEY.iter_unpack(keys):
+        seconds = 0
+        if 0 < begin_ms < store_ms:
+            seconds = min((store_ms - begin_ms) // 1000, _TIME_DIFF_MAX)
+        slot = key_hash % slots
+        previous = numbers[slot]
+        if not 0 < previous < number:  # free, or left by a RocketMQ that was killed
+            previous = 0
+            free_slots += 1
+        # The entry, then its slot: a query in another thread that sees the one sees the other.
+        tail += _pack_entry(key_hash, physic_offset, seconds, previous)
+        numbers[slot] = number
+        dirty[slot >> page_shift] = 1
+        if number == 1:
+            begin_ms = store_ms
+        number += 1
+    return free_slots, begin_ms
 
 
 @final
