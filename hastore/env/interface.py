@@ -1,4 +1,4 @@
-"""The outside world as hastore sees it: disk, wall clock, off-load, randomness, raw sending.
+"""The outside world as hastore sees it: disk, wall clock, off-load, randomness, raw socket calls.
 
 Nothing else in ``hastore`` touches it, except for sockets (``trio.socket``) and time (trio's),
 which the simulator replaces inside trio.
@@ -234,6 +234,16 @@ class SendNow(Protocol):
         """
 
 
+class Receive(Protocol):
+    """Receiving where nothing has arrived yet, as a rule."""
+
+    async def __call__(self, sock: trio.socket.SocketType, buffer: memoryview) -> int:
+        """Wait until bytes have arrived, receive some into ``buffer`` and return their number.
+
+        Returns 0 at the end of the stream.  Raises OSError if the link breaks.
+        """
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class Env:
     """Everything of the outside world that hastore uses."""
@@ -245,4 +255,5 @@ class Env:
     offload: Offload
     send_file: SendFile
     send_now: SendNow
+    receive: Receive
     process_id: int

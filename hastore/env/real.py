@@ -24,7 +24,7 @@ import trio
 
 from hastore.env.interface import DiskFile, Env, FileStat
 from hastore.env.memory import RealMemory, forget_pages
-from hastore.env.sending import RealSendFile, real_send_now
+from hastore.env.sending import RealSendFile, real_receive, real_send_now
 from hastore.errors import DiskError, DiskFullError, FlushFailedError, StoreLockedError
 
 if TYPE_CHECKING:
@@ -397,5 +397,6 @@ def real_env() -> Env:
         offload=offload,
         send_file=RealSendFile(offload),
         send_now=real_send_now,
+        receive=real_receive,
         process_id=os.getpid(),
     )

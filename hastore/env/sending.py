@@ -1,4 +1,4 @@
-"""Sending by system calls: sendfile(2) and writev(2).
+"""Sending and receiving by system calls: sendfile(2), writev(2) and readv(2).
 
 sendfile reads the file in the thread that calls it, the event loop's: if a page is not in the page
 cache, all tasks wait for the disk.  So one-byte reads that must not wait (RWF_NOWAIT) probe the
@@ -132,3 +132,13 @@ def real_send_now(sock: trio.socket.SocketType, buffers: Sequence[bytes | memory
         return os.writev(sock.fileno(), buffers)
     except OSError:
         return 0
+
+
+async def real_receive(sock: trio.socket.SocketType, buffer: memoryview) -> int:
+    """Receive by one readv(2) after the wait: trio's ``recv`` also tries one before it."""
+    while True:
+        await trio.lowlevel.wait_readable(sock)
+        try:
+            return os.readv(sock.fileno(), (buffer,))
+        except BlockingIOError:
+            continue

@@ -50,8 +50,12 @@ class SlaveAckTable:
 
     def set_position(self, connection_id: int, ack_offset: int) -> None:
         """Record a report that is not an ack yet."""
-        self._acks[connection_id] = ack_offset
-        self.nearest = max(self._acks.values())
+        acks, nearest = self._acks, self.nearest
+        acks[connection_id] = ack_offset
+        if nearest is None or ack_offset > nearest:
+            self.nearest = ack_offset
+        elif ack_offset < nearest:
+            self.nearest = max(acks.values())
 
     def acknowledge(self, connection_id: int, ack_offset: int) -> bool:
         """Record an ack; return whether it raised ``push2_slave_max_offset``."""

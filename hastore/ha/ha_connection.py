@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
     from hastore.store.commit_log import CommitLog
 
-_RECEIVE_SIZE_MAX: Final = 64 * 1024
+_RECEIVE_SIZE_MAX: Final = 16 * 1024  # bytes of reports
 
 _log = logger("ha")
 
@@ -110,6 +110,7 @@ class HAConnection:
         self.end_at_connect = self.commit_log.readable_offset
         self.progress = SlaveProgress(self.config)
         self.read_socket_service = ReadSocketService(
+            self.env,
             self.sock,
             self.commit_log,
             self.progress,
@@ -267,6 +268,7 @@ class ReadSocketService:
     peer that trickles bytes counts as silent.
     """
 
+    env: Env
     sock: trio.socket.SocketType
     commit_log: CommitLog
     progress: SlaveProgress
@@ -281,34 +283,35 @@ class ReadSocketService:
 
         Raises IllegalReportError, DivergedError and ExpiredError for reports, OSError for the link.
         """
-        recv = self.sock.recv
-        while True:
-            data = await recv(_RECEIVE_SIZE_MAX)
-            if not data:
-                return
-            if self._partial:
-                data = self._partial + data
-            whole = len(data) - len(data) % REPORT_SIZE
-            self._partial = data[whole:]
-            if whole:
-                self.last_read_time = trio.current_time()
-                self._handle_reports(data[:whole])
+        receive, sock = self.env.receive, self.sock
+        with memoryview(bytearray(_RECEIVE_SIZE_MAX)) as buffer:
+            while True:
+                count = await receive(sock, buffer)
+                if not count:
+                    return
+                data = bytes(buffer[:count])
+                if self._partial or count % REPORT_SIZE:
+                    data = self._partial + data
+                    whole = len(data) - len(data) % REPORT_SIZE
+                    data, self._partial = data[:whole], data[whole:]
+                if data:
+                    self.last_read_time = trio.current_time()
+                    self._handle_reports(data)
 
     def _handle_reports(self, data: bytes) -> None:
         progress = self.progress
         if progress.ended_because is not None:
             return  # ended in the same pass of trio's loop in which these bytes came
-        log = LogBounds.of(self.commit_log)
         if progress.next_transfer_from_where is None:
+            log = LogBounds.of(self.commit_log)
             self._check_is_slave(data, log)
             self.check_first_report(REPORT.unpack_from(data)[0], log)
+        end = self.commit_log.readable_offset
         for (offset,) in REPORT.iter_unpack(data):
-            progress.on_report(offset, log)
-        ack_offset = progress.ack_offset
-        if ack_offset is None:
-            msg = "a read without a report"
-            raise IllegalReportError(msg, reported_offset=0, max_offset=log.max_offset)
-        self.on_reports(ack_offset)
+            if not progress.advance(offset, end):
+                progress.on_report(offset, LogBounds.of(self.commit_log))
+        assert progress.ack_offset is not None, "there was a report"
+        self.on_reports(progress.ack_offset)
 
     def _check_is_slave(self, data: bytes, log: LogBounds) -> None:
         """Raise IllegalReportError for a client's request, which reads as an offset far ahead.

@@ -91,7 +91,7 @@ class WriteSocketService:
         header = HEADER.pack(next_offset, size)
         began = trio.current_time()
         with file.view[position : position + size] as body:
-            sent = self.env.send_now(self.sock, [header, body])
+            sent = self.env.send_now(self.sock, (header, body))
             if not sent:
                 return
             if sent < HEADER_SIZE + size:
@@ -137,13 +137,16 @@ class WriteSocketService:
         # again, and must not exceed what was sent.
         progress.sent(size)
         began = trio.current_time()
+        sent_at_once = False
         if self._leaves_from_map(file, next_offset, size):
-            await self._send_from_map(file, next_offset, position, size)
+            sent_at_once = await self._send_from_map(file, next_offset, position, size)
         else:
             with file.held():
                 await send_all(self.sock, HEADER.pack(next_offset, size), trio.socket.MSG_MORE)
                 await self.env.send_file(self.sock, file.disk_file, position, size)
         self._record_sent(began, size)
+        if sent_at_once and progress.next_transfer_from_where != self.commit_log.readable_offset:
+            await trio.lowlevel.checkpoint()  # more follows, and the other tasks have had no turn
 
     def _find_file(self, physic_offset: int) -> MappedFile:
         """Return the file of a byte that the log has or had.  Raises ExpiredError if deleted."""
@@ -170,10 +173,13 @@ class WriteSocketService:
 
     async def _send_from_map(
         self, file: MappedFile, next_offset: int, position: int, size: int
-    ) -> None:
+    ) -> bool:
+        """Send one frame; return whether the socket took it without a wait."""
         header = HEADER.pack(next_offset, size)
         with file.view[position : position + size] as body:
-            sent = await self.sock.sendmsg([header, body])
+            sent = self.env.send_now(self.sock, (header, body))
+            if sent == HEADER_SIZE + size:
+                return True
             if sent < HEADER_SIZE:
                 await send_all(self.sock, header[sent:], trio.socket.MSG_MORE)
                 sent = HEADER_SIZE
@@ -181,3 +187,4 @@ class WriteSocketService:
             while sent < size:
                 with body[sent:] as rest:
                     sent += await self.sock.send(rest)
+        return False

@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from hastore.env.interface import Env
-from hastore.sim.sockets import sim_send_file, sim_send_now
+from hastore.sim.sockets import sim_receive, sim_send_file, sim_send_now
 
 if TYPE_CHECKING:
     import random
@@ -111,5 +111,6 @@ def sim_env(disk: SimDisk, wall_clock: SimWallClock, offload: SimOffload, proces
         offload=offload,
         send_file=sim_send_file,
         send_now=sim_send_now,
+        receive=sim_receive,
         process_id=process_id,
     )

@@ -281,3 +281,8 @@ def sim_send_now(sock: trio.socket.SocketType, buffers: Sequence[bytes | memoryv
         return sock.send_some(memoryview(b"".join(bytes(part) for part in buffers)))
     except (OSError, trio.ClosedResourceError):
         return 0
+
+
+async def sim_receive(sock: trio.socket.SocketType, buffer: memoryview) -> int:
+    """Receive some of what has arrived, once something has."""
+    return await sock.recv_into(buffer)

@@ -277,3 +277,43 @@ async def test_real_environment_uses_real_send_file(sent, kernel):
     sent.send_file = send_file
     assert await sent.send() == sent.data
     assert not kernel.waits
+
+
+async def test_receive_waits_for_bytes_and_ends_with_the_stream():
+    """A spurious wake-up is no error."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    buffer = memoryview(bytearray(10))
+    with trio.socket.from_stdlib_socket(ours) as sock, theirs:
+        receive = real_env().receive
+        async with trio.open_nursery() as nursery:
+            counts = []
+
+            async def read():
+                counts.append(await receive(sock, buffer))
+
+            nursery.start_soon(read)
+            await trio.testing.wait_all_tasks_blocked()
+            theirs.send(b"12345")
+        assert (counts, bytes(buffer[:5])) == ([5], b"12345")
+        theirs.close()
+        assert await receive(sock, buffer) == 0
+
+
+async def test_receive_goes_on_after_a_spurious_wake_up(monkeypatch):
+    """Something else may have read the bytes."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    tried, real = [], os.readv
+
+    def readv(descriptor, buffers):
+        tried.append(descriptor)
+        if len(tried) == 1:
+            raise BlockingIOError
+        return real(descriptor, buffers)
+
+    monkeypatch.setattr(os, "readv", readv)
+    with trio.socket.from_stdlib_socket(ours) as sock, theirs:
+        theirs.send(b"12345")
+        assert await real_env().receive(sock, memoryview(bytearray(3))) == 3
+    assert len(tried) == 2

@@ -182,3 +182,50 @@ def test_a_pair_outside_the_table_is_a_programmer_error():
             if (state, event) not in TRANSITIONS:
                 with pytest.raises(AssertionError):
                     next_state(state, event)
+
+
+@given(
+    st.sampled_from([0, 1, 2, 65_536, 100_000, 331_518]),
+    st.lists(
+        st.tuples(
+            st.sampled_from(["report", "send", "grow"]),
+            st.integers(min_value=-2, max_value=60_000),
+        ),
+        max_size=20,
+    ),
+)
+def test_advance_does_what_on_report_does(first, events):
+    """``advance`` takes a report only if ``on_report`` would, and leaves the same state."""
+    quick, full = progress(), progress()
+    end = LOG.max_offset
+    for slave in (quick, full):
+        slave.on_report(first, LOG)
+    for kind, number in events:
+        if kind == "grow":
+            end += max(number, 0)
+        elif kind == "send":
+            size = min(max(number, 0), end - full.next_transfer_from_where)
+            quick.sent(size)
+            full.sent(size)
+        else:
+            offset = full.ack_offset + number
+            bounds = LogBounds(min_offset=65_536, max_offset=end, last_file_offset=327_680)
+            if not quick.advance(offset, end):
+                with contextlib.suppress(ProtocolError):
+                    quick.on_report(offset, bounds)
+            with contextlib.suppress(ProtocolError):
+                full.on_report(offset, bounds)
+        for name in ("ack_offset", "state", "counts_as_ack", "needed_from"):
+            assert getattr(quick, name) == getattr(full, name), name
+
+
+def test_advance_takes_the_reports_of_a_slave_that_follows():
+    """All but the first, and those that ``on_report`` refuses or ignores."""
+    slave = started(sent=50_000)
+    assert not slave.advance(110_000, LOG.max_offset)  # the first one above the start
+    slave.on_report(110_000, LOG)
+    assert slave.advance(120_000, LOG.max_offset)
+    assert slave.ack_offset == 120_000
+    assert not slave.advance(120_000, LOG.max_offset)
+    assert not slave.advance(150_001, LOG.max_offset)  # beyond what was sent
+    assert slave.ack_offset == 120_000

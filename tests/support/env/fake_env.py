@@ -145,6 +145,10 @@ def _send_now(sock: object, buffers: object) -> NoReturn:
     raise AssertionError("there is no socket in a fake environment")
 
 
+async def _receive(sock: object, buffer: object) -> NoReturn:
+    raise AssertionError("there is no socket in a fake environment")
+
+
 def fake_env(
     disk: Disk | None = None,
     clock: WallClock | None = None,
@@ -160,6 +164,7 @@ def fake_env(
         offload=offload or FakeOffload(),
         send_file=_send_file,
         send_now=_send_now,
+        receive=_receive,
         process_id=4711,
     )
 
