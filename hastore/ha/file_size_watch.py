@@ -27,6 +27,7 @@ from hastore.store.record.layout import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+LAST_OF_BLANK: Final = (0, BLANK_MAGIC_BYTES[-1])  # a BLANK and its zeros end with one of these
 _TAIL_SIZE: Final = 256
 _WALK_CHUNK_SIZE: Final = 1024 * 1024
 
@@ -81,7 +82,7 @@ class FirstBlankFinder:
 
 def ends_with_blank(data: memoryview) -> bool:
     """Return whether bytes end like a BLANK and its zeros: a hint, not a proof."""
-    if not data or data[-1] not in (0, BLANK_MAGIC_BYTES[-1]):
+    if not data or data[-1] not in LAST_OF_BLANK:
         return False
     stripped = bytes(data[-_TAIL_SIZE:]).rstrip(b"\0")
     if len(stripped) < BLANK_SIZE_MIN:  # a long filler, or few bytes

@@ -1,8 +1,8 @@
 """The slave's side of replication: connect, report where our log ends, append frames, report.
 
 One connection at a time.  Frames are parsed in place in the double read buffer and copied once,
-into the log.  Each append is reported, and the reports of one read leave in one send (a SYNC_FLUSH
-slave reports its flushed offset); the last report is repeated every
+into the log.  What a read has brought is reported at once, before flush and dispatch are woken (a
+SYNC_FLUSH slave reports its flushed offset); the last report is repeated every
 ``ha_send_heartbeat_interval_ms``.
 
 After a link's end the slave reconnects with back-off and jitter, or gives up until an operator
@@ -39,7 +39,7 @@ from hastore.ha.copy_progress import CopyEvent, CopyProgress, FrameSizes
 from hastore.ha.damaged_records import DamagedRecords
 from hastore.ha.ha_link import HALink, Received
 from hastore.ha.link_step import LinkAction, LinkEvent, LinkStep, event_of
-from hastore.ha.slave_appender import SlaveAppender
+from hastore.ha.slave_appender import FRAMES_PER_TURN_MAX, SlaveAppender
 from hastore.ha.slave_cursor import Frame, FrameVerdict, SlaveCursor
 from hastore.status import FlushDiskType, HAClientState
 from hastore.trace import logger
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from hastore.ha.client_port import AskClientPort
     from hastore.store.commit_log import CommitLog
 
-_FRAMES_PER_TURN_MAX: Final = 1000  # small frames take 3 us each; then other tasks run
 # Only a whole frame, or this many bytes of one, is a sign of life: if a size was corrupted on the
 # way, heartbeats of 12 bytes each would keep us waiting for a frame that never ends.
 _TRICKLE_SIZE: Final = 4096
@@ -255,11 +254,12 @@ class HAClient:
             raise failures[0]
 
     async def _read(self, sock: trio.socket.SocketType) -> None:
-        buffer, link, received = self.buffer, self.link, self.received
+        buffer, link, received, appender = self.buffer, self.link, self.received, self._appender
+        receive, current_time = self.env.receive, trio.current_time
         trickled, counted = 0, link.frame_bytes
         while True:
             with buffer.free() as room:
-                count = await sock.recv_into(room)
+                count = await receive(sock, room)
                 if not received.has_read_any:
                     self._master_port.check_first_bytes(room[:count])
                     received.has_read_any = count > 0
@@ -267,10 +267,16 @@ class HAClient:
                 msg = "the master closed the link"
                 raise LinkEndedError(msg)
             buffer.received(count)
-            now = trio.current_time()
-            was_comparing = self._appender.is_comparing
+            now = current_time()
             frames, trickled = link.frames, trickled + count
-            await self._dispatch()
+            was_comparing = False
+            if self._cursor.step is LinkStep.IN_STEP:
+                self._append_and_report(now)
+            else:
+                was_comparing = appender.is_comparing
+            if buffer.unparsed >= HEADER_SIZE:
+                await self._dispatch()
+                received.append_times.observe(current_time() - now)
             if link.frames != frames or buffer.unparsed >= HEADER_SIZE:
                 link.heard.set()  # part of a header carries no information
             if link.frames != frames or trickled >= _TRICKLE_SIZE:
@@ -284,10 +290,10 @@ class HAClient:
             if news != counted:
                 received.flow_monitor.add(news - counted, now)
                 received.last_news_time, counted = now, news
-            received.append_times.observe(trio.current_time() - now)
-            if was_comparing and not self._appender.is_comparing:
+            if was_comparing and not appender.is_comparing:
                 self._report_wake.wakeup()  # bytes flushed earlier may be reported now
-            await link.send_reports()
+            if link.has_reports():
+                await link.send_reports()
 
     def _report_progress(self, now: float, *, brought_bytes: bool) -> None:
         """Log that the slave is in step, or wake the task that logs the copy's progress."""
@@ -330,11 +336,32 @@ class HAClient:
                 left_s=left_s,
             )
 
+    def _append_and_report(self, now: float) -> None:
+        """Append the plain frames in the buffer, and report before anything else is done."""
+        link, received, appender = self.link, self.received, self._appender
+        start = appender.position
+        appended = appender.append_frames(self.buffer)
+        if appended is None:
+            return
+        took_s = trio.current_time() - now
+        frames, size, size_before = appended
+        end = received.master_offset = appender.position
+        if not self._reports_flushed:
+            link.queue_report(end)
+            link.send_at_once(now)
+        appender.notify()
+        received.append_times.observe(took_s)
+        link.frames += frames
+        link.frame_bytes += frames * HEADER_SIZE + end - start
+        if size_before:
+            link.frame_sizes.record(end - size, size_before)
+        link.frame_sizes.record(end, size)
+
     async def _dispatch(self) -> None:
         """Append every whole frame in the buffer."""
         buffer, link, cursor, appender = self.buffer, self.link, self._cursor, self._appender
         for count in itertools.count(1):
-            if count % _FRAMES_PER_TURN_MAX == 0:
+            if count % FRAMES_PER_TURN_MAX == 0:
                 await trio.lowlevel.checkpoint()
             own_end = appender.position if appender.is_measuring else self.commit_log.max_offset
             found = cursor.next_frame(buffer, appender.position, own_end)

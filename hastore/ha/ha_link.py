@@ -68,6 +68,7 @@ class HALink:
     # Bytes of the whole frames with log bytes, including headers: <= the bytes received.
     frame_bytes: int = attrs.field(default=0, init=False)
     _outgoing: bytearray = attrs.field(factory=bytearray, init=False)
+    _unsent: bytes = attrs.field(default=b"", init=False)  # the rest of reports sent in part
     _is_sending: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -81,23 +82,44 @@ class HALink:
         self._outgoing += encode_report(offset)
         self.reported_offset = offset
 
+    def has_reports(self) -> bool:
+        """Return whether reports wait to be sent."""
+        return bool(self._unsent or self._outgoing)
+
     async def send_reports(self) -> None:
         """Send the queued reports, unless another task is sending them.  Raises OSError."""
+        self.send_at_once(trio.current_time())
         sock = self.sock
-        if self._is_sending or not self._outgoing:
+        if self._is_sending or not self.has_reports():
             return
         assert sock is not None
         self._is_sending = True
         try:
-            while self._outgoing:
-                data = bytes(self._outgoing)
-                self._outgoing.clear()
-                sent = self.send_now(sock, [data])  # a send of trio's costs a turn of all tasks
-                if sent < len(data):
-                    await send_all(sock, data[sent:])
+            while self.has_reports():
+                data, self._unsent = self._unsent, b""
+                if not data:
+                    data = bytes(self._outgoing)
+                    self._outgoing.clear()
+                await send_all(sock, data)
         finally:
             self._is_sending = False
         self.last_write_time = trio.current_time()
+
+    def send_at_once(self, now: float) -> None:
+        """Send the queued reports as far as the socket takes them; ``send_reports`` sends the rest.
+
+        A send of trio's costs a turn of all tasks.
+        """
+        if self._is_sending or self._unsent or not self._outgoing:
+            return
+        assert self.sock is not None
+        data = bytes(self._outgoing)
+        self._outgoing.clear()
+        sent = self.send_now(self.sock, (data,))
+        if sent == len(data):
+            self.last_write_time = now
+        else:
+            self._unsent = data[sent:]
 
     async def report_diverged(self) -> None:
         """Send -1, the last report on this link: the master shows the refusal in its status."""

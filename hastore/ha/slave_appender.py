@@ -14,13 +14,14 @@ compared with the master's on this link.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 import attrs
 
 from hastore.concurrency.tcp import describe
 from hastore.errors import DiskError, DivergedError, FileSizeMismatchError
 from hastore.ha.file_size_watch import (
+    LAST_OF_BLANK,
     FirstBlankFinder,
     blank_size,
     ends_with_blank,
@@ -28,7 +29,7 @@ from hastore.ha.file_size_watch import (
 )
 from hastore.store.record.layout import BLANK_SIZE_MIN
 from hastore.trace import logger
-from hastore.wire.ha_frames import FIRST_OFFSET_MIN, OVERLAP_SIZE
+from hastore.wire.ha_frames import FIRST_OFFSET_MIN, HEADER, HEADER_SIZE, OVERLAP_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,8 +38,20 @@ if TYPE_CHECKING:
     from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
     from hastore.flush.flush_manager import FlushManager
     from hastore.store.commit_log import CommitLog
+    from hastore.wire.double_read_buffer import DoubleReadBuffer
+
+FRAMES_PER_TURN_MAX: Final = 1000  # small frames take 2 us each; then other tasks run
+_unpack_header: Final = HEADER.unpack_from
 
 _log = logger("ha")
+
+
+class AppendedFrames(NamedTuple):
+    """Frames that were appended in one pass, at least one."""
+
+    frames: int
+    last_size: int  # bytes of the last body
+    size_before: int  # of the one before; 0 if there is only one
 
 
 @final
@@ -97,6 +110,53 @@ class SlaveAppender:
         """Compare fewer bytes from the next link on, because the master's log begins there."""
         self._masters_min_offset = masters_min_offset
 
+    def append_frames(self, buffer: DoubleReadBuffer) -> AppendedFrames | None:
+        """Append the whole frames at the buffer's front that simply continue our log.
+
+        Only while bytes are stored.  Return None if there is none; ``append`` takes every other
+        frame: a heartbeat, one that begins a file or does not fit into it, one that may show
+        another file size.  The caller calls ``notify`` afterwards.  Raises DiskError.
+        """
+        if self._finder is not None:
+            return None
+        log, view = self.commit_log, buffer.view
+        position = self.position
+        start, end = buffer.dispatch_position, buffer.write_position
+        count = size = size_before = 0
+        append_data, file_size = log.append_data, log.file_size
+        try:
+            while end - start >= HEADER_SIZE and count < FRAMES_PER_TURN_MAX:
+                physic_offset, body_size = _unpack_header(view, start)
+                body_start = start + HEADER_SIZE
+                body_end = body_start + body_size
+                if physic_offset != position or body_size <= 0 or body_end > end:
+                    break
+                in_file = position % file_size
+                room = file_size - in_file - body_size
+                if not in_file or room < 0:
+                    break
+                with view[body_start:body_end] as body:
+                    may_be_blank = not room or body[-1] in LAST_OF_BLANK
+                    if may_be_blank and (not room) != ends_with_blank(body):
+                        break
+                    append_data(position, body)
+                position += body_size
+                start = body_end
+                count += 1
+                size_before, size = size, body_size
+        except DiskError:
+            self.notify()
+            raise
+        finally:
+            buffer.consume(start - buffer.dispatch_position)
+            self.position = position
+        return AppendedFrames(count, size, size_before) if count else None
+
+    def notify(self) -> None:
+        """Wake flush and dispatch for appended bytes."""
+        self.flush_manager.notify_appended()
+        self.notify_dispatch()
+
     def compare(self, physic_offset: int, body: memoryview) -> int:
         """Compare ``body`` with our log; return how many bytes of it our log has.
 
@@ -151,8 +211,7 @@ class SlaveAppender:
                 await self._start_measuring(physic_offset)
             else:
                 self.position = commit_log.max_offset
-                self.flush_manager.notify_appended()
-                self.notify_dispatch()
+                self.notify()
                 at_file_end = self.position % commit_log.file_size == 0
                 if at_file_end != ends_with_blank(body):
                     await self._check_layout()

@@ -3,6 +3,7 @@
 import json
 import random
 
+import attrs
 import pytest
 import trio
 
@@ -52,8 +53,9 @@ def random_sizes(seed):
 async def feed(golden, tmp_path, sizes):
     """Feed the recorded half to a new slave; return the offsets that it reported."""
     async with hastore.open_slave(slave_config(tmp_path / "s", ("127.0.0.1", 1))) as slave:
+        env = attrs.evolve(slave.env, receive=lambda sock, buffer: sock.recv_into(buffer))
         client = HAClient(
-            slave.env, slave.config, slave.commit_log, slave.flush_manager, slave.allocate_service
+            env, slave.config, slave.commit_log, slave.flush_manager, slave.allocate_service
         )
         sock = ScriptedSocket((golden / "ha_stream_m2s.bin").read_bytes(), sizes)
         now = trio.current_time()

@@ -1,14 +1,21 @@
 """How a slave stores its master's bytes, and what it reads back from its own log."""
 
+import itertools
+
 import attrs
 import pytest
 import trio
 import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hastore.errors import DiskError, FileSizeMismatchError
-from hastore.ha.slave_appender import SlaveAppender
+from hastore.ha.file_size_watch import ends_with_blank
+from hastore.ha.slave_appender import FRAMES_PER_TURN_MAX, SlaveAppender
 from hastore.store.commit_log import CommitLog
 from hastore.store.record.message_codec import encode_blank
+from hastore.wire.double_read_buffer import DoubleReadBuffer
+from hastore.wire.ha_frames import encode_header
 from tests.support.env.fake_env import FakeOffload, fake_env
 from tests.support.store.log_builder import LogBuilder
 from tests.support.store.open_log import append_data, make_file, open_log
@@ -182,3 +189,120 @@ async def test_walk_counts_as_waiting_for_the_local_disk(slave):
         slave.offload.go_on()
     assert was_waiting
     assert not slave.appender.is_waiting
+
+
+def framed(data, ends, start=0):
+    """Return ``data`` as frames whose bodies end at ``ends``."""
+    stream = b""
+    for end in ends:
+        stream += encode_header(start, end - start) + data[start:end]
+        start = end
+    return stream
+
+
+def buffer_of(stream, size=1 << 20):
+    buffer = DoubleReadBuffer(size)
+    with buffer.free() as room:
+        room[: len(stream)] = stream
+    buffer.received(len(stream))
+    return buffer
+
+
+def two_files():
+    log = LogBuilder(file_size=FILE_SIZE)
+    for index in range(90):
+        log.add(bytes([index]) * 1_000)
+    assert len(log.data) > FILE_SIZE
+    return bytes(log.data)
+
+
+@given(
+    st.lists(st.integers(min_value=1, max_value=80_000), min_size=1, max_size=30),
+    st.integers(min_value=0, max_value=50),
+    st.booleans(),
+)
+def test_append_frames_takes_plain_frames_and_leaves_all_others(sizes, cut, one_ends_the_file):
+    """Bytes, position and what is left in the buffer agree; no frame of two files is taken."""
+    data = two_files()
+    ends = {min(end, len(data)) for end in itertools.accumulate(sizes)}
+    ends = sorted(ends | {FILE_SIZE, FILE_SIZE + 10} if one_ends_the_file else ends)
+    slave = Slave(FakeOffload(), open_log(master=False, mapped_file_size=FILE_SIZE), [])
+    make_file(slave.log)
+    append_data(slave.log, 0, data[:1])
+    slave.appender.reset()
+    slave.appender.position = 1
+    stream = framed(data, [end for end in ends if end > 1], 1)
+    stream = stream[: max(len(stream) - cut, 0)]
+    buffer = buffer_of(stream)
+    appended = slave.appender.append_frames(buffer)
+    position = slave.appender.position
+    assert position == slave.log.max_offset
+    assert slave.log.read(0, position) == data[: min(position, FILE_SIZE)]
+    taken = [end for end in ends if 1 < end <= position]
+    assert (appended is None) == (not taken)
+    if appended is not None:
+        bounds = [1, *taken]
+        assert appended.frames == len(taken)
+        assert appended.last_size == bounds[-1] - bounds[-2]
+        assert appended.size_before == (bounds[-2] - bounds[-3] if len(taken) > 1 else 0)
+    left = bytes(buffer.view[buffer.dispatch_position : buffer.write_position])
+    assert stream.endswith(left)
+    assert len(stream) - len(left) == sum(12 for _ in taken) + (position - 1 if taken else 0)
+    following = [end for end in ends if end > position]
+    if following and following[0] <= FILE_SIZE and following[0] - position + 12 <= len(left):
+        with memoryview(data)[position : following[0]] as body:
+            assert ends_with_blank(body) != (following[0] == FILE_SIZE)
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        encode_header(1, 0),  # a heartbeat
+        encode_header(2, 5) + b"bytes",  # not where our log ends
+        encode_header(1, -5) + b"bytes",
+        encode_header(1, 16) + bytes(8) + encode_blank(8),  # no file of ours ends there
+        encode_header(1, FILE_SIZE) + bytes(FILE_SIZE),  # longer than our file
+        encode_header(1, 5) + b"byte",
+        encode_header(1, 5)[:11],
+    ],
+)
+def test_append_frames_takes_no_other_frame(slave, stream):
+    """``append`` and the cursor decide about them."""
+    make_file(slave.log)
+    append_data(slave.log, 0, b"\0")
+    slave.appender.position = 1
+    buffer = buffer_of(stream)
+    assert slave.appender.append_frames(buffer) is None
+    assert (buffer.unparsed, slave.log.max_offset, slave.appender.position) == (len(stream), 1, 1)
+
+
+def test_frames_before_a_failed_write_reach_flush_and_dispatch(monkeypatch):
+    """The error ends the link, but they are in the log."""
+    slave = Slave(FakeOffload(), open_log(master=False, mapped_file_size=FILE_SIZE), [])
+    make_file(slave.log)
+    append_data(slave.log, 0, b"\0")
+    slave.appender.position = 1
+    woken, real = [], CommitLog.append_data
+
+    def fails_second(log, physic_offset, data):
+        if physic_offset > 1:
+            raise DiskError("planted", path="/d")
+        return real(log, physic_offset, data)
+
+    monkeypatch.setattr(CommitLog, "append_data", fails_second)
+    slave.appender.notify_dispatch = lambda: woken.append(slave.log.max_offset)
+    buffer = buffer_of(encode_header(1, 5) + b"first" + encode_header(6, 6) + b"second")
+    with pytest.raises(DiskError):
+        slave.appender.append_frames(buffer)
+    assert woken == [slave.appender.position] == [6]
+
+
+def test_append_frames_stops_after_a_turns_frames(slave):
+    """A read buffer full of tiny frames would hold up all other tasks."""
+    make_file(slave.log)
+    append_data(slave.log, 0, b"\0")
+    slave.appender.position = 1
+    count = FRAMES_PER_TURN_MAX + 1
+    buffer = buffer_of(b"".join(encode_header(at, 1) + b"x" for at in range(1, count + 1)))
+    assert slave.appender.append_frames(buffer).frames == FRAMES_PER_TURN_MAX
+    assert slave.appender.append_frames(buffer).frames == 1

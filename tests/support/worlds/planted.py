@@ -166,6 +166,7 @@ def reports_before_append(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(HAClient, "__init__", remember)
     patch.setattr(SlaveAppender, "append", report_and_append)
+    patch.setattr(SlaveAppender, "append_frames", lambda _self, _buffer: None)
 
 
 def ignores_eio(patch: pytest.MonkeyPatch) -> None:
