@@ -10,6 +10,9 @@ delivery time, continues its queue without a gap, and its topic and properties a
 ends before the first record that is not: the caller handles that one by ``check_record``, so no
 rule for special or damaged records is here, and what a scan returns needs no further check.
 
+Without the extension, decoding costs as much as the append: then a master feeds what it appends to
+``scan_fed_records``, and only what that does not take is read from the log.
+
 ``scan_records`` is the C extension's function if that is in use (``hastore.native``), else
 ``scan_records_in_python``, which has no other result for any input.
 """
@@ -41,15 +44,17 @@ from hastore.store.record.record_check import RecordKind, check_record, is_prop_
 from hastore.topic import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable
 
+    from hastore.store.commit_log import FedRecord
     from hastore.store.record.layout import Buffer
 
 SCAN_RECORDS_MAX: Final = 1_000  # of one call
 
 _TAGS, _UNIQ_KEY, _KEYS = PROPERTY_TAGS.encode(), PROPERTY_UNIQ_KEY.encode(), PROPERTY_KEYS.encode()
-# The pairs of these names; if a name comes twice, the last value counts.
-_find_texts = re.compile(rb"(?:^|\x02)(%b|%b|%b)\x01([^\x02]+)" % (_TAGS, _UNIQ_KEY, _KEYS)).findall
+# The pairs of these names, after a separator; if a name comes twice, the last value counts.
+_find_texts = re.compile(rb"\x02(%b|%b|%b)\x01([^\x02]+)" % (_TAGS, _UNIQ_KEY, _KEYS)).findall
 _MESSAGE: Final = RecordKind.MESSAGE
 _pack_unit = UNIT.pack
 _pack_key = PACKED_KEY.pack
@@ -114,7 +119,7 @@ def scan_records_in_python(
         queue.next_offset = queue_offset + 1
         tags_code = 0
         if texts:
-            found = dict(_find_texts(texts))
+            found = dict(_find_texts(b"\x02" + texts))
             if _TAGS in found:
                 tags_code = hash_ascii(found[_TAGS])
             names = [found[_UNIQ_KEY]] if _UNIQ_KEY in found else []
@@ -122,7 +127,9 @@ def scan_records_in_python(
                 names += found[_KEYS].split(b" ")
             for name in names:
                 if name:
-                    hashed = to_key_hash(hash_ascii(name, queue.topic_hash))
+                    hashed = hash_ascii(name, queue.topic_hash)
+                    if hashed < 0:
+                        hashed = to_key_hash(hashed)
                     keys += _pack_key(hashed, physic_offset, stored_ms)
         queue.units += _pack_unit(physic_offset, size, tags_code)
         last_offset, store_ms = physic_offset, stored_ms
@@ -134,6 +141,53 @@ def scan_records_in_python(
         for (_, queue_id), queue in queues.items()
     ]
     return RecordScan(position, count, last_offset, store_ms, found_queues, bytes(keys))
+
+
+def scan_fed_records(
+    feed: deque[FedRecord], physic_offset: int, limit: int, count_max: int
+) -> RecordScan:
+    """Do the same with the records that a master has just appended, without reading them.
+
+    Takes from the feed those from ``physic_offset`` up to ``limit``, and all before them.
+    ``position`` of the result is an offset of the log.
+    """
+    queues: dict[tuple[str, int], _Queue] = {}
+    keys = bytearray()
+    count, last_offset, last_store_ms = 0, -1, 0
+    while feed and feed[0][0] < physic_offset:
+        feed.popleft()
+    while feed and count < count_max:
+        start, size, topic, queue_id, queue_offset, store_ms, sys_flag, tags, uniq_key, parts = (
+            feed[0]
+        )
+        if start != physic_offset or start + size > limit or sys_flag & _SPECIAL:
+            break
+        if not (tags.isascii() and uniq_key.isascii() and parts.isascii()):
+            break
+        queue = queues.get((topic, queue_id))
+        if queue is None:
+            if topic == SCHEDULE_TOPIC or not topic.isascii():
+                break
+            queue = queues[topic, queue_id] = _Queue(topic, queue_offset)
+        elif queue_offset != queue.next_offset:
+            break
+        queue.next_offset = queue_offset + 1
+        for key in (uniq_key, *parts.split(" ")) if parts else (uniq_key,):
+            if key:
+                hashed = hash_ascii(key.encode(), queue.topic_hash)
+                if hashed < 0:
+                    hashed = to_key_hash(hashed)
+                keys += _pack_key(hashed, start, store_ms)
+        queue.units += _pack_unit(start, size, hash_ascii(tags.encode()) if tags else 0)
+        last_offset, last_store_ms = start, store_ms
+        count += 1
+        physic_offset += size
+        feed.popleft()
+    found_queues = [
+        (topic, queue_id, queue.first_offset, bytes(queue.units))
+        for (topic, queue_id), queue in queues.items()
+    ]
+    return RecordScan(physic_offset, count, last_offset, last_store_ms, found_queues, bytes(keys))
 
 
 def _read_ordinary(

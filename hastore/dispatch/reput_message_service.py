@@ -20,6 +20,7 @@ the log's order, each at least once, and only below the confirm offset.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
@@ -27,8 +28,9 @@ import trio
 
 from hastore.concurrency.message_rate import MessageRate
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
-from hastore.dispatch.record_scan import scan_records
+from hastore.dispatch.record_scan import scan_fed_records, scan_records
 from hastore.errors import DiskError, FlushFailedError
+from hastore.native.in_use import extension
 from hastore.store.log.cold_read import is_cold
 from hastore.store.record.layout import (
     BLANK_MAGIC_CODE,
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 
     from hastore.dispatch.record_dispatcher import RecordDispatcher
     from hastore.env.interface import Env
-    from hastore.store.commit_log import CommitLog
+    from hastore.store.commit_log import CommitLog, FedRecord
     from hastore.store.queue.consume_queue import ConsumeQueue
 
 # How long a pass waits for more records: if a consumer waits for them, and if none does.  A timer
@@ -57,6 +59,7 @@ RECORDS_A_STEP: Final = 32  # some 100 µs in Python, then other tasks run
 _STEP_SHIFT: Final = 12  # far behind, one record for each 4 KiB: else 64 producers outrun dispatch
 _RECORDS_A_PASS: Final = 1_000
 _CHUNK_SIZE: Final = 256 * 1024
+_FEED_MAX: Final = 10_000  # records; dispatch that is further behind reads the log
 
 _log = logger("dispatch")
 
@@ -92,9 +95,14 @@ class ReputMessageService:
     _chunk: memoryview = attrs.field(default=memoryview(b""), init=False)  # of the log,
     _chunk_offset: int = attrs.field(default=0, init=False)  # and where it begins
 
+    # What a master has appended lately, where decoding it would cost more: without the extension.
+    _feed: deque[FedRecord] = attrs.field(factory=lambda: deque(maxlen=_FEED_MAX), init=False)
+
     def __attrs_post_init__(self) -> None:
         """Begin where the last run ended."""
         self.committed_offset = self.reput_offset
+        if self.on_bad_record is None and extension is None:
+            self.commit_log.feed = self._feed
 
     def subscribe(
         self,
@@ -173,6 +181,13 @@ class ReputMessageService:
     async def _step(self, limit: int, count_max: int) -> int:
         """Read and dispatch some records; return how many."""
         start = self.reput_offset
+        if self._feed:
+            scan = scan_fed_records(self._feed, start, limit, count_max)
+            if scan.record_count:
+                self.dispatcher.dispatch_scan(scan, start)
+                self._took(scan.last_offset, scan.last_store_ms)
+                self.reput_offset = scan.position
+                return scan.record_count
         if not self._has_record(start):
             data = await self._read(start, min(_CHUNK_SIZE, limit - start))
             if len(data) >= BLANK_SIZE_MIN:

@@ -19,11 +19,12 @@ record; store timestamps never fall along the log.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from isal import isal_zlib
 
 from hastore.errors import ConfigError, FileSizeMismatchError
+from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from hastore.native.in_use import extension
 from hastore.status import AppendMessageStatus
 from hastore.store.log.store_directory import COMMIT_LOG_DIR, check_is_store
@@ -36,6 +37,7 @@ from hastore.store.recovery.log_loader import LoadedLog, LogLoader
 from hastore.store.store_lock import StoreLock
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Sequence
 
     from hastore.config import StoreConfig
@@ -48,6 +50,11 @@ _PUT_OK: Final = AppendMessageStatus.PUT_OK
 _END_OF_FILE: Final = AppendMessageStatus.END_OF_FILE
 _SIZE_EXCEEDED: Final = AppendMessageStatus.MESSAGE_SIZE_EXCEEDED
 _ILLEGAL: Final = AppendMessageStatus.MESSAGE_ILLEGAL
+# What dispatch needs of a message: physic offset, size, topic, queue id, queue offset, store time,
+# sysFlag, TAGS, UNIQ_KEY, KEYS.
+FedRecord: TypeAlias = "tuple[int, int, str, int, int, int, int, str, str, str]"
+
+_NO_PROPERTIES: Final[dict[str, str]] = {}
 _crc32 = isal_zlib.crc32
 _encode_record = None if extension is None else extension.encode_record
 _join = b"".join
@@ -74,6 +81,7 @@ class CommitLog(LogTail):
         "_table",
         "_topics",
         "append_wall_s",
+        "feed",
     )
 
     @classmethod
@@ -141,6 +149,8 @@ class CommitLog(LogTail):
         self._now_s = env.wall_clock.now_s
         self._now_ms = env.wall_clock.now_ms
         self._millisecond_end_s = 0.0
+        # Takes what ``append_message`` encodes in Python, if dispatch has set it.
+        self.feed: deque[FedRecord] | None = None
         self.append_wall_s = 0.0  # the wall clock at the last append; may go back
         self._store_timestamp_ms = loaded.store_timestamp_ms
         if encoder is not None:  # looked up once: append_message runs once a message
@@ -201,6 +211,13 @@ class CommitLog(LogTail):
             if self._position + size > self._record_end_max:
                 return self._append_to_next_file(message, size)
             self._view[self._position : self._position + size] = record
+            if self.feed is not None:
+                find = (message.properties or _NO_PROPERTIES).get
+                self.feed.append((
+                    physic_offset, size, message.topic, queue_id, queue_offset, store_ms,
+                    message.sys_flag, find(PROPERTY_TAGS, ""), find(PROPERTY_UNIQ_KEY, ""),
+                    find(PROPERTY_KEYS, ""),
+                ))  # fmt: skip
         end = self._position + size
         self._position = self._file.wrote_position = end  # type: ignore[union-attr] # there is room
         self.max_offset = next_offset = physic_offset + size

@@ -142,10 +142,10 @@ class MessageEncoder:
             )
         except struct.error:  # a number that its field cannot hold
             return _ILLEGAL
-        record = _join((head, body, tail))
-        if self.prop_crc_size:
-            record += (PROP_CRC_BACKWARDS % (_crc32(record) & CRC_MASK))[::-1]
-        return record
+        if not self.prop_crc_size:
+            return _join((head, body, tail))
+        crc = _crc32(tail, _crc32(body, _crc32(head)))
+        return _join((head, body, tail, (PROP_CRC_BACKWARDS % (crc & CRC_MASK))[::-1]))
 
     def encode_middle(
         self, message: Message, store_timestamp_ms: int
