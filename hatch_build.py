@@ -10,10 +10,14 @@ import shlex
 import subprocess
 import sysconfig
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_SOURCES = ("_native.c", "remoting.c")
 # -g0: debug information, which some Pythons ask for, would contain the path of the sources.
 _FLAGS = ("-O2", "-g0", "-fPIC", "-fno-strict-overflow", "-Wall", "-Wextra")
 
@@ -29,7 +33,7 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg] # of no use
             return
         folder = Path(self.root, "hastore", "native")
         built = folder / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
-        reason = compile_extension(folder / "_native.c", built)
+        reason = compile_extension([folder / name for name in _SOURCES], built)
         if reason is not None:
             self.app.display_warning(f"the C extension was not built: {reason}")
             return
@@ -38,12 +42,13 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg] # of no use
         build_data["infer_tag"] = True
 
 
-def compile_extension(source: Path, built: Path, *flags: str) -> str | None:
-    """Compile ``source`` and replace ``built`` at once; return why it failed, None on success."""
+def compile_extension(sources: Sequence[Path], built: Path, *flags: str) -> str | None:
+    """Compile ``sources`` and replace ``built`` at once; return why it failed, None on success."""
     linker = shlex.split(sysconfig.get_config_var("LDSHARED") or "cc -shared")
     include = sysconfig.get_path("include")
     temporary = built.with_name(f"{built.name}.{os.getpid()}")
-    command = [*linker, *_FLAGS, *flags, f"-I{include}", str(source), "-o", str(temporary)]
+    command = [*linker, *_FLAGS, *flags, f"-I{include}", *map(str, sources)]
+    command += ["-o", str(temporary)]
     try:
         # S603: the command is that of this Python's own build.
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603

@@ -6,7 +6,7 @@ the node carried the request out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import trio
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from hastore.concurrency.wait_notify_object import Sleepers
     from hastore.wire.remoting_command import RemotingCommand
+    from hastore.wire.usual_frames import OkReply
 
 
 class PendingRequest:
@@ -25,26 +26,30 @@ class PendingRequest:
     ``on_done`` is called once, synchronously, when either is set; it must not block or raise.
     """
 
-    __slots__ = ("_sleepers", "deadline", "failure", "on_done", "opaque", "response")
+    __slots__ = ("_sleepers", "deadline", "failure", "is_done", "on_done", "opaque", "response")
+
+    # Whether ``answer_ok`` takes a usual OK reply to a message, without a RemotingCommand.
+    takes_ok: ClassVar[bool] = False
+    weight: int = 1  # of ``in_flight_max``
 
     def __init__(self, opaque: int) -> None:
         self.opaque = opaque
         self.deadline = 0.0  # trio time; set when the request is posted
+        self.is_done = False
         self.response: RemotingCommand | None = None
         self.failure: str | None = None
         self.on_done: Callable[[PendingRequest], None] | None = None
         self._sleepers: Sleepers | None = None
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the request is decided."""
-        return self.response is not None or self.failure is not None
 
     def answer(self, response: RemotingCommand) -> None:
         """Decide the request by its answer."""
         assert not self.is_done, "a request is decided once"
         self.response = response
         self._decided()
+
+    def answer_ok(self, reply: OkReply) -> None:
+        """Decide the request by a usual OK reply; only if ``takes_ok``."""
+        raise NotImplementedError
 
     def fail(self, reason: str) -> None:
         """Decide the request: no answer will come."""
@@ -53,6 +58,7 @@ class PendingRequest:
         self._decided()
 
     def _decided(self) -> None:
+        self.is_done = True
         if self.on_done is not None:
             self.on_done(self)
         if self._sleepers is not None:

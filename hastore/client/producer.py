@@ -39,11 +39,12 @@ from hastore.env.real import real_env
 from hastore.errors import ConfigError, HastoreError, RequestFailedError
 from hastore.message import PROPERTY_UNIQ_KEY, PROPERTY_WAIT_STORE_MSG_OK, Message
 from hastore.topic import DEFAULT_TOPIC
-from hastore.wire.frame_reader import encode_command
+from hastore.wire.frame_reader import encode_head
 from hastore.wire.property_text import write_properties
 from hastore.wire.remoting_codes import RequestCode, ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
-from hastore.wire.send_message import send_request_frame, write_batch, write_send_fields
+from hastore.wire.send_message import write_batch, write_send_fields
+from hastore.wire.usual_frames import check_text_size, send_head
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -55,8 +56,6 @@ HEARTBEAT_INTERVAL_S: Final = 30.0
 # Queues of a topic whose route is unknown (the defaultTopicQueueNums of RocketMQ's clients).
 _QUEUE_NUMS_DEFAULT: Final = 4
 _BODY_SIZE_MAX: Final = 15 * 1024 * 1024  # fits a frame of 16 MiB with the largest header
-# Characters, to bound a frame; a broker refuses more than 32 767 bytes of properties anyway.
-_TEXT_SIZE_MAX: Final = 65_536
 
 
 @final
@@ -160,38 +159,34 @@ class Producer:
         return self._client.broken_because
 
     def _post(self, message: Message, queue_id: int | None) -> PendingSend:
-        client = self._client
-        now_ms = self._wall_clock.now_ms()
-        born_ms = message.born_timestamp_ms
-        if born_ms is None:
-            born_ms = now_ms
         if queue_id is None:
             queue_id = message.queue_id or self._next_queue()
+        now_ms = self._wall_clock.now_ms()
         properties = message.properties
         unique_key = properties.get(PROPERTY_UNIQ_KEY) if properties else None
-        text = write_properties(properties) if properties else ""
+        new_key = None
         if unique_key is None:
-            unique_key = self._unique_keys.make(now_ms)
-            text = f"{PROPERTY_UNIQ_KEY}\x01{unique_key}\x02{text}"
-        _check_sizes(len(message.body), len(text) + len(message.topic))
-        opaque = client.next_opaque()
-        if self.serialize_type is SerializeType.JSON:
-            request = send_request_frame(
-                message,
-                text,
-                opaque=opaque,
-                queue_id=queue_id,
-                born_timestamp_ms=born_ms,
-                group=self.group,
-            )
-        else:
-            fields = write_send_fields(
-                message, text, queue_id=queue_id, born_timestamp_ms=born_ms, group=self.group
-            )
-            request = self._encode(opaque, RequestCode.SEND_MESSAGE_V2, fields, message.body)
-        pending = PendingSend(opaque, message.topic, queue_id, unique_key)
-        client.post(pending, request)
+            unique_key = new_key = self._unique_keys.make(now_ms)
+        pending = PendingSend(self._client.next_opaque(), message.topic, queue_id, unique_key)
+        self._post_one(pending, message, new_key, now_ms)
         return pending
+
+    def _post_one(
+        self, pending: PendingSend, message: Message, new_key: str | None, now_ms: int
+    ) -> None:
+        body = message.body
+        _check_body_size(len(body))
+        born_ms = message.born_timestamp_ms
+        head = send_head(
+            message,
+            serialize_type=self.serialize_type,
+            opaque=pending.opaque,
+            queue_id=pending.queue_id,
+            born_timestamp_ms=now_ms if born_ms is None else born_ms,
+            group=self.group,
+            unique_key=new_key,
+        )
+        self._client.post(pending, head, body)
 
     def _post_batch(self, messages: Sequence[Message], queue_id: int | None) -> PendingSend:
         if not messages or len({message.topic for message in messages}) > 1:
@@ -209,7 +204,17 @@ class Producer:
                 Message(message.topic, message.body, properties=properties, flag=message.flag)
             )
         body = write_batch(keyed)
-        _check_sizes(len(body), len(first.topic))
+        _check_body_size(len(body))
+        check_text_size(len(first.topic))
+        opaque = self._client.next_opaque()
+        pending = PendingSend(opaque, first.topic, queue_id, None)
+        head = self._batch_head(opaque, first, queue_id, len(body), now_ms)
+        self._client.post(pending, head, body)
+        return pending
+
+    def _batch_head(
+        self, opaque: int, first: Message, queue_id: int, body_size: int, now_ms: int
+    ) -> bytes:
         wait = {} if first.wait_store_msg_ok else {PROPERTY_WAIT_STORE_MSG_OK: "false"}
         fields = write_send_fields(
             first,
@@ -219,23 +224,13 @@ class Producer:
             group=self.group,
             batch=True,
         )
-        opaque = self._client.next_opaque()
-        pending = PendingSend(opaque, first.topic, queue_id, None)
-        self._client.post(
-            pending, self._encode(opaque, RequestCode.SEND_BATCH_MESSAGE, fields, body)
+        request = RemotingCommand(
+            code=RequestCode.SEND_BATCH_MESSAGE,
+            opaque=opaque,
+            ext_fields=fields,
+            serialize_type=self.serialize_type,
         )
-        return pending
-
-    def _encode(self, opaque: int, code: RequestCode, fields: dict[str, str], body: bytes) -> bytes:
-        return encode_command(
-            RemotingCommand(
-                code=code,
-                opaque=opaque,
-                ext_fields=fields,
-                body=body,
-                serialize_type=self.serialize_type,
-            )
-        )
+        return encode_head(request, body_size)
 
     def _next_queue(self) -> int:
         self._turn += 1
@@ -283,11 +278,8 @@ class Producer:
                 client.break_link(f"a heartbeat failed: {error}")
 
 
-def _check_sizes(body_size: int, text_size: int) -> None:
-    """Raise ConfigError for a message too large for a frame: a node would close the connection."""
+def _check_body_size(body_size: int) -> None:
+    """Raise ConfigError for a body too large for a frame: a node would close the connection."""
     if body_size > _BODY_SIZE_MAX:
         msg = f"a body of {body_size} bytes does not fit a frame"
         raise ConfigError(msg, hint=f"at most {_BODY_SIZE_MAX} bytes; brokers take 4 MiB")
-    if text_size > _TEXT_SIZE_MAX:
-        msg = f"topic and properties of {text_size} characters do not fit a frame"
-        raise ConfigError(msg, hint="a record takes 32767 bytes of properties")

@@ -2,7 +2,7 @@
 
 ::
 
-    post -> out -> one send     recv -> FrameReader -> PendingRequest.answer (by opaque)
+    post -> out -> one send     recv -> FrameReader -> PendingRequest.answer, answer_ok (by opaque)
 
 Three tasks live as long as the connection: one sends everything posted so far, one receives, one
 watches the deadlines.  All requests have the same time-out, so the oldest has the first deadline.
@@ -61,6 +61,7 @@ class RemotingClient:
         self._sock = sock
         self._reader = FrameReader(FRAME_SIZE_MAX)
         self._pending: dict[int, PendingRequest] = {}  # in the order of their deadlines
+        self.in_flight = 0  # the weight of the requests that wait for answers
         self._opaque = 0
         self._out: list[bytes] = []
         self._out_size = 0
@@ -85,22 +86,17 @@ class RemotingClient:
     # -- requests out ----------------------------------------------------------------------------
 
     @property
-    def in_flight(self) -> int:
-        """The number of requests that wait for answers."""
-        return len(self._pending)
-
-    @property
     def has_room(self) -> bool:
         """Whether another request is within the limits."""
-        return len(self._pending) < self.in_flight_max and self._out_size < OUT_SIZE_MAX
+        return self.in_flight < self.in_flight_max and self._out_size < OUT_SIZE_MAX
 
     def next_opaque(self) -> int:
         """Return the ``opaque`` of the next request."""
         self._opaque = opaque = self._opaque % _OPAQUE_MAX + 1
         return opaque
 
-    def post(self, pending: PendingRequest, request: bytes) -> None:
-        """Send ``request`` soon; ``pending`` gets the answer.
+    def post(self, pending: PendingRequest, head: bytes, body: bytes = b"") -> None:
+        """Send a request soon, in one write with others; ``pending`` gets the answer.
 
         Raises UnreachableError if the link is broken; nothing was sent then.
         """
@@ -109,12 +105,16 @@ class RemotingClient:
             raise UnreachableError(msg, hint="connect again")
         pending.deadline = trio.current_time() + self.request_timeout_s
         self._pending[pending.opaque] = pending
-        if not self._out:
+        self.in_flight += pending.weight
+        out = self._out
+        if not out:
             self._to_send.wakeup()
             if self._to_watch.is_waiting:
                 self._to_watch.wakeup()
-        self._out.append(request)
-        self._out_size += len(request)
+        out.append(head)
+        if body:
+            out.append(body)
+        self._out_size += len(head) + len(body)
 
     async def wait_for_room(self) -> None:
         """Wait until ``has_room`` or the link is broken."""
@@ -190,17 +190,25 @@ class RemotingClient:
 
     async def _receive_responses(self) -> None:
         reader = self._reader
-        pending_requests = self._pending
         try:
             while data := await self._sock.recv(_RECEIVE_SIZE):
                 reader.feed(data)
-                while (command := reader.next_command()) is not None:
+                while True:
+                    for reply in reader.take_replies():
+                        pending = self._answered(reply[0])
+                        if pending is None:
+                            continue
+                        if pending.takes_ok:
+                            pending.answer_ok(reply)
+                        else:
+                            pending.answer(reader.reply_at(reply[4]))
+                    command = reader.next_command()
+                    if command is None:
+                        break
                     if not command.is_response:
                         continue  # a broker's notification, which no client here needs
-                    pending = pending_requests.pop(command.opaque, None)
-                    if pending is None:
-                        self.late_responses += 1
-                    else:
+                    pending = self._answered(command.opaque)
+                    if pending is not None:
                         pending.answer(command)
                 self._signal_room()
             self.break_link("the node closed it")
@@ -209,9 +217,18 @@ class RemotingClient:
         except ProtocolError as error:
             self.break_link(f"the node broke the protocol: {error}")
 
+    def _answered(self, opaque: int) -> PendingRequest | None:
+        """Return the request with an answer, which is no longer in flight."""
+        pending = self._pending.pop(opaque, None)
+        if pending is None:
+            self.late_responses += 1
+        else:
+            self.in_flight -= pending.weight
+        return pending
+
     def _signal_room(self) -> None:
         if self._waiting_for_room and self._out_size < OUT_SIZE_MAX:
-            free = self.in_flight_max - len(self._pending)
+            free = self.in_flight_max - self.in_flight
             if free > 0:
                 self._waiting_for_room.unpark(count=free)
         if not self._pending and self._waiting_for_none:
@@ -233,7 +250,7 @@ class RemotingClient:
                     break
                 due.append(pending)
             for pending in due:
-                del self._pending[pending.opaque]
+                self._answered(pending.opaque)
                 pending.fail(f"no answer within {self.request_timeout_s:g} s")
             self._signal_room()
 
@@ -245,6 +262,7 @@ class RemotingClient:
         self._scope.cancel()
         waiting = list(self._pending.values())
         self._pending.clear()
+        self.in_flight = 0
         for pending in waiting:
             pending.fail(reason)
         self._waiting_for_room.unpark_all()

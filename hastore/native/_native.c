@@ -12,6 +12,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include "remoting.h"
 #include <stdint.h>
 #include <string.h>
 
@@ -573,11 +574,12 @@ static PyMethodDef METHODS[] = {
     {"scan_records", scan_records, METH_VARARGS, "See hastore.store.record.record_scan."},
     {"fill_index", fill_index, METH_VARARGS, "See hastore.store.index.file."},
     {"java_hash", java_hash, METH_VARARGS, "See hastore.store.record.java_hash."},
+    REMOTING_METHODS
     {NULL, NULL, 0, NULL},
 };
 
 static int begin(PyObject *module) {
-    return PyModule_AddIntConstant(module, "INTERFACE", 3); /* as in hastore/native/in_use.py */
+    return PyModule_AddIntConstant(module, "INTERFACE", 4); /* as in hastore/native/in_use.py */
 }
 
 static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, begin}, {0, NULL}};

@@ -1,5 +1,6 @@
 from collections.abc import Callable, Mapping
 
+from hastore.message import Message
 from hastore.store.record.layout import Buffer
 
 INTERFACE: int
@@ -43,3 +44,40 @@ def fill_index(
     /,
 ) -> tuple[int, int]: ...
 def java_hash(text: str, begun: int = 0, /) -> int: ...
+def take_sends(
+    data: Buffer,
+    position: int,
+    count_max: int,
+    frame_size_max: int,
+    born_host: tuple[str, int],
+    message_type: type[Message],
+    field_names: tuple[str, ...],
+    /,
+) -> tuple[list[tuple[Message, tuple[int, int, str | None] | None]], int]: ...
+def take_replies(
+    data: Buffer, position: int, frame_size_max: int, /
+) -> tuple[list[tuple[int, str, int, int, int]], int]: ...
+def ok_reply(
+    reply_to: tuple[int, int, str | None],
+    physic_offset: int,
+    queue_id: int,
+    queue_offset: int,
+    store_host: bytes,
+    /,
+) -> bytes | None: ...
+def send_head(
+    serialize_type: int,
+    opaque: int,
+    queue_id: int,
+    sys_flag: int,
+    born_timestamp_ms: int,
+    flag: int,
+    reconsume_times: int,
+    body_size: int,
+    group: str,
+    topic: str,
+    default_topic: str,
+    unique_key: str | None,
+    properties: Mapping[str, str] | None,
+    /,
+) -> bytes | None: ...

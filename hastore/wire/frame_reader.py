@@ -1,7 +1,8 @@
 """Read remoting commands from a stream of bytes, however it is split; encode commands.
 
-``feed`` the bytes of one recv, then call ``next_command`` until it returns None.  A complete frame
-is read in place; only the beginning of an incomplete one is kept.
+``feed`` the bytes of one recv, then call ``next_command`` until it returns None.  Before it,
+``take_sends`` and ``take_replies`` read many usual frames at once.  A complete frame is read in
+place; only the beginning of an incomplete one is kept.
 
 Invariants: at most ``frame_size_max`` + one recv is ever kept; a size is checked as soon as its
 four bytes are there, before memory is reserved; after an error the stream is unusable, and the same
@@ -10,7 +11,7 @@ error is raised again.
 
 from __future__ import annotations
 
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from hastore.errors import ProtocolError
 from hastore.wire.json_header import decode_json_header, encode_json_header
@@ -20,10 +21,15 @@ from hastore.wire.remoting_command import (
     FRAME_SIZE_FIELD,
     RemotingCommand,
     check_frame_size,
-    frame,
+    frame_head,
     header_size_of,
 )
 from hastore.wire.rocketmq_header import decode_rocketmq_header, encode_rocketmq_header
+from hastore.wire.usual_frames import take_replies, take_sends
+
+if TYPE_CHECKING:
+    from hastore.message import Message
+    from hastore.wire.usual_frames import OkReply, ReplyTo
 
 _PREFIX_SIZE: Final = FRAME_PREFIX.size
 _prefix_at: Final = FRAME_PREFIX.unpack_from
@@ -31,11 +37,16 @@ _prefix_at: Final = FRAME_PREFIX.unpack_from
 
 def encode_command(command: RemotingCommand) -> bytes:
     """Return ``command`` as one frame, in its serialize type."""
+    return encode_head(command, len(command.body)) + command.body
+
+
+def encode_head(command: RemotingCommand, body_size: int) -> bytes:
+    """Return the frame of ``command`` without its body, which is sent separately."""
     if command.serialize_type is SerializeType.JSON:
         header = encode_json_header(command)
     else:
         header = encode_rocketmq_header(command)
-    return frame(command.serialize_type, header, command.body)
+    return frame_head(command.serialize_type, header, body_size)
 
 
 @final
@@ -58,7 +69,7 @@ class FrameReader:
         self.frame_size_max = frame_size_max
         self.consumed = 0  # bytes of the stream before the next frame
         self.frame_size = 0  # bytes of the last command's frame, prefix included
-        self._data = b""  # complete frames begin at _position
+        self._data: bytes | bytearray = b""  # complete frames begin at _position
         self._position = 0
         self._partial = bytearray()  # the beginning of a frame
         self._wanted = FRAME_SIZE_FIELD  # size of _partial at which the next step can be read
@@ -86,7 +97,7 @@ class FrameReader:
         if len(self._partial) < self._wanted:
             self._data = b""
             return
-        self._data = bytes(self._partial)
+        self._data = self._partial
         self._partial = bytearray()
 
     def clear(self) -> None:
@@ -94,6 +105,34 @@ class FrameReader:
         self._partial = bytearray()
         self._data = b""
         self._position = 0
+
+    def take_sends(
+        self, count_max: int, born_host: tuple[str, int]
+    ) -> list[tuple[Message, ReplyTo]]:
+        """Return the usual send requests before the next command, at most ``count_max``."""
+        begin = self._position
+        if self._error is not None or begin == len(self._data):
+            return []
+        sends, end = take_sends(self._data, begin, count_max, self.frame_size_max, born_host)
+        self._position = end
+        self.consumed += end - begin
+        return sends
+
+    def take_replies(self) -> list[OkReply]:
+        """Return the usual OK replies before the next command."""
+        begin = self._position
+        if self._error is not None or begin == len(self._data):
+            return []
+        replies, end = take_replies(self._data, begin, self.frame_size_max)
+        self._position = end
+        self.consumed += end - begin
+        return replies
+
+    def reply_at(self, position: int) -> RemotingCommand:
+        """Return one of the replies just taken as a command."""
+        frame_size, header_word = _prefix_at(self._data, position)
+        end = position + FRAME_SIZE_FIELD + frame_size
+        return _decode(self._data, position, header_word, end)
 
     def next_command(self) -> RemotingCommand | None:
         """Return the next complete command; None when more bytes are needed.
@@ -114,6 +153,8 @@ class FrameReader:
         begin = self._position
         available = len(data) - begin
         if not available:
+            self._data = b""
+            self._position = 0
             return None
         if available < _PREFIX_SIZE:
             if available < FRAME_SIZE_FIELD:
@@ -129,18 +170,8 @@ class FrameReader:
         if available < FRAME_SIZE_FIELD + frame_size:
             self._keep(begin, FRAME_SIZE_FIELD + frame_size, _PREFIX_SIZE + header_size)
             return None
-        body_begin = begin + _PREFIX_SIZE + header_size
         end = begin + FRAME_SIZE_FIELD + frame_size
-        header = data[begin + _PREFIX_SIZE : body_begin]
-        body = data[body_begin:end]
-        serialize_type = header_word >> 24
-        if serialize_type == SerializeType.JSON:
-            command = decode_json_header(header, body)
-        elif serialize_type == SerializeType.ROCKETMQ:
-            command = decode_rocketmq_header(header, body)
-        else:
-            msg = f"serialize type {serialize_type} is neither JSON (0) nor ROCKETMQ (1)"
-            raise ProtocolError(msg)
+        command = _decode(data, begin, header_word, end)
         self._position = end
         self.frame_size = size = end - begin
         self.consumed += size
@@ -152,3 +183,17 @@ class FrameReader:
         self._position = 0
         self._wanted = wanted
         self._header_end = header_end
+
+
+def _decode(data: bytes | bytearray, begin: int, header_word: int, end: int) -> RemotingCommand:
+    """Return the complete frame ``data[begin:end]`` as a command.  Raises ProtocolError."""
+    body_begin = begin + _PREFIX_SIZE + (header_word & 0xFFFFFF)
+    view = memoryview(data)  # a body of many megabytes is copied once
+    header, body = bytes(view[begin + _PREFIX_SIZE : body_begin]), bytes(view[body_begin:end])
+    serialize_type = header_word >> 24
+    if serialize_type == SerializeType.JSON:
+        return decode_json_header(header, body)
+    if serialize_type == SerializeType.ROCKETMQ:
+        return decode_rocketmq_header(header, body)
+    msg = f"serialize type {serialize_type} is neither JSON (0) nor ROCKETMQ (1)"
+    raise ProtocolError(msg)

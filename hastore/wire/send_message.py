@@ -40,6 +40,7 @@ from hastore.wire.remoting_command import (
     boolean_field,
     check_text,
     frame,
+    frame_head,
     integer_field,
     required_text_field,
     text_field,
@@ -177,7 +178,7 @@ def write_send_fields(
     }
 
 
-def send_request_frame(
+def send_request_head(
     message: Message,
     properties_text: str,
     *,
@@ -186,7 +187,7 @@ def send_request_frame(
     born_timestamp_ms: int,
     group: str,
 ) -> bytes:
-    """Return a whole SEND_MESSAGE_V2 request with a JSON header: the fast path."""
+    """Return a SEND_MESSAGE_V2 request with a JSON header, without its body: the fast path."""
     header = (
         f'{{"code":310,"extFields":{{"a":{_quote(group)},"b":{_quote(message.topic)},'
         f'"c":"{DEFAULT_TOPIC}","d":"8","e":"{queue_id}","f":"{message.sys_flag}",'
@@ -194,7 +195,7 @@ def send_request_frame(
         f'"j":"{message.reconsume_times}","k":"false","m":"false"}},"flag":0,'
         f'"language":"{LANGUAGE}","opaque":{opaque}{_REPLY_END}'
     ).encode()
-    return frame(SerializeType.JSON, header, message.body)
+    return frame_head(SerializeType.JSON, header, len(message.body))
 
 
 # -- batches -------------------------------------------------------------------------------------
@@ -259,12 +260,20 @@ def _read_entry(body: bytes, position: int) -> tuple[int, bytes, str, int]:
 
 def write_batch(messages: Sequence[Message]) -> bytes:
     """Return a batch's body.  Raises ProtocolError if a message has too many properties."""
-    parts: list[bytes] = []
+    entries = []
     for message in messages:
         properties = write_properties(message.properties or {}).encode()
         if len(properties) > 0x7FFF:
             msg = f"{len(properties)} bytes of properties; a batch entry takes at most 32767"
             raise ProtocolError(msg)
+        entries.append((message, properties))
+    return join_batch(entries)
+
+
+def join_batch(entries: Sequence[tuple[Message, bytes]]) -> bytes:
+    """Return a batch's body of messages, each with at most 32767 bytes of properties text."""
+    parts: list[bytes] = []
+    for message, properties in entries:
         body = message.body
         entry_size = _ENTRY_SIZE_MIN + len(body) + len(properties)
         parts += (_ENTRY.pack(entry_size, 0, 0, message.flag, len(body)), body)

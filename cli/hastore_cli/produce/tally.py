@@ -47,7 +47,7 @@ STORED_WEAKER: Final = frozenset({20, 21, 22})
 
 def label_of(pending: PendingRequest) -> str:
     """Return the label of a message with an outcome."""
-    if pending.response is None:
+    if pending.failure is not None:
         return NO_ANSWER
     status: PutMessageStatus | None = getattr(pending, "status", None)
     return REFUSED if status is None else status.value
@@ -55,9 +55,8 @@ def label_of(pending: PendingRequest) -> str:
 
 def reason_of(pending: PendingRequest) -> str | None:
     """Return why it is not PUT_OK, in the words of the node or the link."""
-    if pending.response is None:
-        return pending.failure
-    return pending.response.remark
+    response = pending.response
+    return pending.failure if response is None else response.remark
 
 
 @final
@@ -71,12 +70,12 @@ class SendTally:
         self.sent = 0
         self.body_bytes = 0
         self._request_timeout_s = request_timeout_s
-        self._listed: dict[int, float | None] = {}
+        self._listed: dict[int, float | None] = {}  # by identity
 
     def sending(self, pending: PendingSend, body_size: int, *, listed: bool) -> None:
         """Count a message handed to the link; ``listed``: keep its latency for ``take_latency``."""
         if listed:
-            self._listed[pending.opaque] = None
+            self._listed[id(pending)] = None
         self.sent += 1
         self.body_bytes += body_size
         pending.on_done = self.decided
@@ -91,12 +90,12 @@ class SendTally:
         latency_s = trio.current_time() - (pending.deadline - self._request_timeout_s)
         if label != NO_ANSWER:
             self.latencies.add(latency_s)
-        if pending.opaque in self._listed:
-            self._listed[pending.opaque] = latency_s
+        if id(pending) in self._listed:
+            self._listed[id(pending)] = latency_s
 
     def take_latency(self, pending: PendingRequest) -> float | None:
         """Return and forget the latency of a listed message with an outcome."""
-        return self._listed.pop(pending.opaque, None)
+        return self._listed.pop(id(pending), None)
 
     @property
     def done(self) -> int:

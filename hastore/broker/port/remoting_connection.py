@@ -2,11 +2,11 @@
 
 ::
 
-    recv -> FrameReader -> submit / process -> (GroupCommitRequest.on_done) -> out -> one send
+    recv -> FrameReader -> submit / process -> (on_done) -> decided -> out -> one send
 
-There is no task, event or wait per message: the reading task submits, the service that decides a
-request appends the reply to ``out``, and the one writing task sends all that has gathered.  The
-writing task itself makes answers that are large or have to wait (``reply.Later``) when their turn
+There is no task, event or wait per message: the reading task submits, and the one writing task
+sends the replies to all requests that have been decided since its last turn.  The writing task
+itself makes answers that are large or have to wait (``reply.Later``) when their turn
 comes; replies do not wait for one that has no room yet.
 
 Invariants: frames never interleave; at most ``in_flight_max`` requests wait for a decision, at most
@@ -26,13 +26,13 @@ import attrs
 import trio
 
 from hastore.broker.port.output_total import HeldOutput, OutputTotal
-from hastore.broker.puts.send_message_processor import SEND_CODES, ReplyTo
+from hastore.broker.puts.send_message_processor import SEND_CODES
 from hastore.broker.reply import Later, ZeroCopyReply, silently
 from hastore.concurrency.tcp import bound_address
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError, LimitReachedError, ProtocolError, RequestFailedError
 from hastore.wire.frame_reader import FrameReader, encode_command
-from hastore.wire.remoting_codes import ResponseCode
+from hastore.wire.remoting_codes import FLAG_RESPONSE, ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
 
 if TYPE_CHECKING:
@@ -43,10 +43,13 @@ if TYPE_CHECKING:
     from hastore.concurrency.group_commit_request import GroupCommitRequest
     from hastore.config import RemotingConfig
     from hastore.env.interface import SendFile
+    from hastore.message import Message
+    from hastore.wire.usual_frames import ReplyTo
 
 RECEIVE_SIZE: Final = 64 * 1024
 _REQUEST_COST: Final = 2048  # bytes that a waiting request takes beside its own
 _REQUESTS_WITHOUT_A_BREAK: Final = 64  # some 3 ms, then it is the turn of others
+_DECIDED_MAX: Final = 64  # requests whose replies are not made yet
 _NEVER: Final = float("inf")
 SEND_FILE_SIZE: Final = 256 * 1024  # sent before the idle deadline is moved again
 
@@ -71,6 +74,8 @@ class RemotingConnection:
     _header_deadline: float = attrs.field(default=_NEVER, init=False)
     _idle_deadline: float = attrs.field(default=_NEVER, init=False)
     _out: list[bytes | Later] = attrs.field(factory=list, init=False)
+    # Requests that are decided, and whose replies are not made yet.
+    _decided: list[GroupCommitRequest] = attrs.field(factory=list, init=False)
     # The bytes of replies that are not taken, and of requests whose turn has not come.
     _held: HeldOutput = attrs.field(init=False)
     _to_send: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
@@ -145,22 +150,34 @@ class RemotingConnection:
         try:
             while data := await recv(RECEIVE_SIZE):
                 reader.feed(data)
-                taken = 0
-                while (command := reader.next_command()) is not None:
-                    if not taken:
-                        self._end_header()
-                    taken += 1
-                    self._take(command)
-                    if taken % _REQUESTS_WITHOUT_A_BREAK == 0:
-                        await trio.lowlevel.checkpoint()
-                    while not self._has_room():
-                        await self._room.wait_for_running()
+                before = self.requests
+                await self._take_all()
                 self._account(reader.buffered_size)
                 self._watch_header()
-                if taken:
+                if self.requests != before:
                     self._progressed()
         except (OSError, ProtocolError) as error:
             self._fail(error)
+
+    async def _take_all(self) -> None:
+        """Take all complete requests that are there."""
+        reader = self._reader
+        next_break = self.requests + _REQUESTS_WITHOUT_A_BREAK
+        while True:
+            sends = reader.take_sends(next_break - self.requests, self.peer)
+            if sends:
+                self._end_header()
+                await self._take_sends(sends)
+            else:
+                command = reader.next_command()
+                if command is None:
+                    return
+                self._end_header()
+                self._take(command)
+                await self._wait_for_room_to_read()
+            if self.requests == next_break:
+                next_break += _REQUESTS_WITHOUT_A_BREAK
+                await trio.lowlevel.checkpoint()
 
     def _watch_header(self) -> None:
         """Set the deadline for the rest of a header, or remove it."""
@@ -179,6 +196,10 @@ class RemotingConnection:
     def _has_room(self) -> bool:
         config = self.config
         return self.in_flight < config.in_flight_max and self._held.size < config.output_size_max
+
+    async def _wait_for_room_to_read(self) -> None:
+        while not self._has_room():
+            await self._room.wait_for_running()
 
     def close_largest(self, total: int) -> None:
         """End at once: incomplete requests have too many bytes, this one the most."""
@@ -210,30 +231,63 @@ class RemotingConnection:
         try:
             request = self.sends.submit(command, self.peer)
         except (ProtocolError, RequestFailedError) as error:
-            # MESSAGE_ILLEGAL for malformed requests too: certainly nothing was stored.
-            code = getattr(error, "code", ResponseCode.MESSAGE_ILLEGAL)
             if not command.is_one_way:
-                self._reply(encode_command(command.response(code, remark=str(error))))
-            return
+                self._reply(_refusal(error, command.opaque, command.serialize_type))
+        else:
+            self._submitted(request)
+
+    async def _take_sends(self, sends: list[tuple[Message, ReplyTo]]) -> None:
+        submit = self.sends.submit_message
+        held, config = self._held, self.config
+        in_flight_max, output_size_max = config.in_flight_max, config.output_size_max
+        for message, reply_to in sends:
+            if held.is_closed:
+                return
+            self.requests += 1
+            try:
+                request = submit(message, reply_to)
+            except RequestFailedError as error:
+                if reply_to is not None:
+                    self._reply(_refusal(error, reply_to[0], reply_to[1]))
+            else:
+                if request.status is None:
+                    self.in_flight += 1
+                    request.on_done = self._on_put_done
+                else:
+                    self._submitted(request)
+            if self.in_flight >= in_flight_max or held.size >= output_size_max:
+                await self._wait_for_room_to_read()
+
+    def _submitted(self, request: GroupCommitRequest) -> None:
         if request.status is None:
             self.in_flight += 1
             request.on_done = self._on_put_done
         elif request.tag is not None:
-            self._reply(self.sends.reply_frame(request, request.tag))
+            self._reply(self.sends.reply_frame(request))
 
     # -- replies out -----------------------------------------------------------------------------
 
     def _on_put_done(self, request: GroupCommitRequest) -> None:
-        """Answer a request that was in flight; called when it is decided."""
+        """Have a request that was in flight answered; called when it is decided."""
         self.in_flight -= 1
         if self.is_closed:
             return
-        reply_to: ReplyTo | None = request.tag
-        if reply_to is not None:
-            self._reply(self.sends.reply_frame(request, reply_to))
-        self._signal_room()
-        if not self._reading:
+        decided = self._decided
+        decided.append(request)
+        if len(decided) == 1:
             self._to_send.wakeup()
+        if len(decided) == _DECIDED_MAX or self._room.is_waiting:
+            self._answer_decided()
+
+    def _answer_decided(self) -> None:
+        """Make the replies to all requests that were decided since the last call."""
+        decided, self._decided = self._decided, []
+        reply_frame = self.sends.reply_frame
+        replies = [reply_frame(request) for request in decided if request.tag is not None]
+        if replies:
+            self._out += replies
+            self._held.count(sum(map(len, replies)))
+        self._signal_room()
 
     def _reply(self, reply: bytes) -> None:
         if not self._out:
@@ -270,7 +324,9 @@ class RemotingConnection:
 
     async def _write_replies(self, nursery: trio.Nursery) -> None:
         try:
-            while self._reading or self.in_flight or self._out:
+            while self._reading or self.in_flight or self._decided or self._out:
+                if self._decided:
+                    self._answer_decided()
                 if not self._out:
                     await self._to_send.wait_for_running()
                     continue
@@ -304,6 +360,7 @@ class RemotingConnection:
 
         nursery.start_soon(reserve)
         while not self._held.reserved:
+            self._answer_decided()
             turn.extend(self._out)
             self._out = []
             replies = [reply for reply in turn if isinstance(reply, bytes)]
@@ -376,6 +433,7 @@ class RemotingConnection:
         self._reader.clear()
         self._held.close()
         self._out.clear()
+        self._decided.clear()
 
     def _progressed(self) -> None:
         self._idle_deadline = trio.current_time() + self.config.idle_timeout_ms / 1000
@@ -400,3 +458,18 @@ class RemotingConnection:
             # until the garbage collector finds the reference cycle.
             self._failure = error.with_traceback(None)
         self._scope.cancel()
+
+
+def _refusal(error: ProtocolError | RequestFailedError, opaque: int, serialize_type: int) -> bytes:
+    """Return the reply to a request that was not submitted."""
+    # MESSAGE_ILLEGAL for malformed requests too: certainly nothing was stored.
+    code = getattr(error, "code", ResponseCode.MESSAGE_ILLEGAL)
+    return encode_command(
+        RemotingCommand(
+            code=code,
+            opaque=opaque,
+            flag=FLAG_RESPONSE,
+            remark=str(error),
+            serialize_type=SerializeType(serialize_type),
+        )
+    )

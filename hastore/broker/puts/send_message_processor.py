@@ -27,12 +27,14 @@ from hastore.wire.send_message import (
     read_message,
     stored_fields,
 )
+from hastore.wire.usual_frames import ok_reply
 
 if TYPE_CHECKING:
     from hastore.broker.groups.topic_config_manager import TopicConfigManager
     from hastore.broker.request_target import RequestTarget
     from hastore.concurrency.group_commit_request import GroupCommitRequest
     from hastore.wire.config_tables import TopicConfig
+    from hastore.wire.usual_frames import ReplyTo
 
 SEND_CODES: Final = frozenset(
     {
@@ -56,15 +58,6 @@ RESPONSE_CODES: Final = {
 _PUT_OK: Final = PutMessageStatus.PUT_OK
 
 
-@attrs.frozen(slots=True)
-class ReplyTo:
-    """The request that a reply answers; ``GroupCommitRequest.tag``, None for one-way ones."""
-
-    opaque: int
-    serialize_type: SerializeType
-    transaction_id: str | None
-
-
 @final
 @attrs.define(eq=False)
 class SendMessageProcessor:
@@ -75,37 +68,33 @@ class SendMessageProcessor:
     _turn: int = attrs.field(default=0, init=False)
 
     def submit(self, command: RemotingCommand, peer: tuple[str, int]) -> GroupCommitRequest:
-        """Submit the messages of a request; ``tag`` of the result is its ReplyTo, or None.
+        """Submit the messages of a request; ``tag`` of the result is its ReplyTo.
 
         Raises ProtocolError for a malformed request, RequestFailedError for a refused one.
         """
-        if is_batch(command):
-            messages = read_batch(command, peer)
-            first = messages[0]
-            self._check(first)
-            queue_id = self._queue_of(first.topic, first.queue_id)
-            for message in messages:
-                message.queue_id = queue_id
-            request = self.target.submit_batch(messages)
-            properties = None
-        else:
+        if not is_batch(command):
             message = read_message(command, peer)
-            self._check(message)
-            message.queue_id = self._queue_of(message.topic, message.queue_id)
-            request = self.target.submit(message)
             properties = message.properties
-        if not command.is_one_way:
-            request.tag = ReplyTo(
-                command.opaque,
-                command.serialize_type,
-                properties.get(PROPERTY_UNIQ_KEY) if properties else None,
-            )
+            unique_key = properties.get(PROPERTY_UNIQ_KEY) if properties else None
+            return self.submit_message(message, _reply_to(command, unique_key))
+        messages = read_batch(command, peer)
+        first = messages[0]
+        _check(first)
+        queue_id = self._queue_of(first.topic, first.queue_id)
+        for message in messages:
+            message.queue_id = queue_id
+        request = self.target.submit_batch(messages)
+        request.tag = _reply_to(command, None)
         return request
 
-    def _check(self, message: Message) -> None:
-        if message.sys_flag & TRANSACTION_TYPE_MASK == TRANSACTION_PREPARED_TYPE:
-            msg = "this broker does not take transactional messages"
-            raise RequestFailedError(msg, code=ResponseCode.NO_PERMISSION)
+    def submit_message(self, message: Message, reply_to: ReplyTo) -> GroupCommitRequest:
+        """Submit one message.  Raises RequestFailedError if it is refused."""
+        if message.sys_flag:
+            _check(message)
+        message.queue_id = self._queue_of(message.topic, message.queue_id)
+        request = self.target.submit(message)
+        request.tag = reply_to
+        return request
 
     def _queue_of(self, topic: str, queue_id: int) -> int:
         """Return the queue to write to: the next in turn for a negative number.
@@ -133,38 +122,60 @@ class SendMessageProcessor:
             return None
         return self.topics.find_for_send(topic)
 
-    def reply_frame(self, request: GroupCommitRequest, reply_to: ReplyTo) -> bytes:
-        """Return the encoded reply to a decided request."""
+    def reply_frame(self, request: GroupCommitRequest) -> bytes:
+        """Return the encoded reply to a decided request, whose ``tag`` is not None."""
         appended = request.append_result
-        if request.status is _PUT_OK and appended is not None:
-            return ok_reply_frame(
-                reply_to.serialize_type,
-                reply_to.opaque,
-                message_id=appended.message_id,
-                queue_id=request.queue_id,
-                queue_offset=appended.queue_offset,
-                transaction_id=reply_to.transaction_id,
+        if request.status is not _PUT_OK or appended is None:
+            return _other_reply_frame(request)
+        if appended.batch_offsets is None:
+            return ok_reply(
+                request.tag,
+                appended.physic_offset,
+                request.queue_id,
+                appended.queue_offset,
+                appended.store_host,
             )
-        return _other_reply_frame(request, reply_to)
+        opaque, serialize_type, _ = request.tag
+        return ok_reply_frame(
+            SerializeType(serialize_type),
+            opaque,
+            message_id=appended.message_id,
+            queue_id=request.queue_id,
+            queue_offset=appended.queue_offset,
+            transaction_id=None,
+        )
 
 
-def _other_reply_frame(request: GroupCommitRequest, reply_to: ReplyTo) -> bytes:
+def _reply_to(command: RemotingCommand, unique_key: str | None) -> ReplyTo:
+    if command.is_one_way:
+        return None
+    return command.opaque, command.serialize_type, unique_key
+
+
+def _check(message: Message) -> None:
+    if message.sys_flag & TRANSACTION_TYPE_MASK == TRANSACTION_PREPARED_TYPE:
+        msg = "this broker does not take transactional messages"
+        raise RequestFailedError(msg, code=ResponseCode.NO_PERMISSION)
+
+
+def _other_reply_frame(request: GroupCommitRequest) -> bytes:
     status = request.status
     assert status is not None, "only decided requests are answered"
+    opaque, serialize_type, transaction_id = request.tag
     appended = request.append_result
     fields = {}
     if appended is not None and status.stored:
         fields = stored_fields(
-            appended.message_id, request.queue_id, appended.queue_offset, reply_to.transaction_id
+            appended.message_id, request.queue_id, appended.queue_offset, transaction_id
         )
     fields[PUT_STATUS_FIELD] = status.value
     return encode_command(
         RemotingCommand(
             code=RESPONSE_CODES[status],
-            opaque=reply_to.opaque,
+            opaque=opaque,
             flag=FLAG_RESPONSE,
             ext_fields=fields,
             remark=request.reason or status.value,
-            serialize_type=reply_to.serialize_type,
+            serialize_type=SerializeType(serialize_type),
         )
     )

@@ -1,0 +1,302 @@
+"""The frames that come once a message, many at a time: requests to send one message, OK replies.
+
+::
+
+    | send | send | send | pull | send …       take_sends ends before the pull
+    | OK | OK | FLUSH_DISK_TIMEOUT | OK …      take_replies ends before the FLUSH_DISK_TIMEOUT
+
+A frame is *usual* if it is complete and has the header that clients or brokers send: ASCII, each
+field once, numbers within their bounds.  Reading ends before the first frame that is
+not: the caller reads that one with ``FrameReader.next_command``, so no rule for unusual or damaged
+frames is here, and no error.
+
+The C extension's functions are used if there is one (``hastore.native``); they find more frames
+usual than the functions in Python, which know one form of JSON header only.
+
+Invariant: what is read here is what ``FrameReader`` and ``read_message`` read; what is written here
+is what ``encode_command`` writes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, TypeAlias
+
+from hastore.errors import ConfigError
+from hastore.message import PROPERTY_UNIQ_KEY, Message, offset_message_ids
+from hastore.native.in_use import extension
+from hastore.topic import DEFAULT_TOPIC
+from hastore.wire.property_text import write_properties
+from hastore.wire.remoting_codes import RequestCode, SerializeType
+from hastore.wire.remoting_command import (
+    FRAME_PREFIX,
+    FRAME_SIZE_FIELD,
+    HEADER_SIZE_MAX,
+    RemotingCommand,
+    frame_head,
+)
+from hastore.wire.rocketmq_header import encode_rocketmq_header
+from hastore.wire.send_message import (
+    PROPERTIES_TEXT_SIZE_MAX,
+    ok_reply_frame,
+    send_request_head,
+    write_send_fields,
+)
+
+Buffer: TypeAlias = bytes | bytearray
+# The request that a reply answers: opaque, serialize type, UNIQ_KEY.  None for a one-way request.
+ReplyTo: TypeAlias = "tuple[int, int, str | None] | None"
+# Opaque, msgId, queueId, queueOffset, position of the frame.
+OkReply: TypeAlias = "tuple[int, str, int, int, int]"
+
+_PREFIX_SIZE: Final = FRAME_PREFIX.size
+_prefix_at: Final = FRAME_PREFIX.unpack_from
+MESSAGE_FIELDS: Final = (
+    "topic",
+    "body",
+    "properties",
+    "queue_id",
+    "flag",
+    "sys_flag",
+    "born_timestamp_ms",
+    "born_host",
+    "reconsume_times",
+    "prepared_transaction_offset",
+)
+
+# -- the usual headers in JSON, as Java's clients and hastore's write them ------------------------
+
+_TEXT: Final = rb"[ !#-\[\]-\x7f]*"  # in a JSON string, without escapes
+_PAIRS: Final = rb"%b(?:\\u000[12]%b)*" % (_TEXT, _TEXT)
+_INTEGER: Final = rb"(?:0|-?[1-9][0-9]{0,8})"
+_END: Final = rb'"language":"%b","opaque":(%b),"serializeTypeCurrentRPC":"JSON","version":%b\}' % (
+    _TEXT,
+    _INTEGER,
+    _INTEGER,
+)
+_match_send: Final = re.compile(
+    rb'\{"code":310,"extFields":\{"a":"%b","b":"(%b)","c":"%b","d":"%b","e":"(-?[0-9]{1,9})",'
+    rb'"f":"([0-9]{1,9})","g":"([0-9]{1,18})","h":"([0-9]{1,9})","i":"(%b)","j":"([0-9]{1,9})",'
+    rb'"k":"%b"(?:,"l":"%b")?(?:,"m":"false")?(?:,"n":"%b")?\},"flag":([02]),%b'
+    % (_TEXT, _TEXT, _TEXT, _TEXT, _PAIRS, _TEXT, _TEXT, _TEXT, _END)
+).fullmatch
+_match_reply: Final = re.compile(
+    rb'\{"code":0,"extFields":\{"msgId":"([!#-\[\]-~]+)","queueId":"(-?[0-9]{1,9})",'
+    rb'"queueOffset":"([0-9]{1,18})"(?:,"transactionId":"%b")?\},"flag":1,%b' % (_TEXT, _END)
+).fullmatch
+
+
+def take_sends_in_python(
+    data: Buffer, position: int, count_max: int, frame_size_max: int, born_host: tuple[str, int]
+) -> tuple[list[tuple[Message, ReplyTo]], int]:
+    """Read at most ``count_max`` usual send requests; return them and the position after them.
+
+    A message's ``queue_id`` is the client's and may be negative.  Never raises.
+    """
+    sends: list[tuple[Message, ReplyTo]] = []
+    while len(sends) < count_max:
+        found = _find_json(data, position, frame_size_max)
+        if found is None:
+            break
+        body_at, end = found
+        match = _match_send(data, position + _PREFIX_SIZE, body_at)
+        if match is None:
+            break
+        topic, queue_id, sys_flag, born_ms, flag, text, times, frame_flag, opaque = match.groups()
+        properties: dict[str, str] | None = None
+        unique_key = None
+        if text:
+            if len(text) > PROPERTIES_TEXT_SIZE_MAX:
+                break
+            properties = {}
+            for item in text.decode().split("\\u0002"):
+                name, separator, value = item.partition("\\u0001")
+                if separator and name:
+                    properties[name] = value
+            unique_key = properties.get(PROPERTY_UNIQ_KEY)
+        message = Message(
+            topic.decode(),
+            data[body_at:end] if type(data) is bytes else bytes(memoryview(data)[body_at:end]),
+            properties=properties,
+            queue_id=int(queue_id),
+            flag=int(flag),
+            sys_flag=int(sys_flag),
+            born_timestamp_ms=int(born_ms),
+            born_host=born_host,
+            reconsume_times=int(times),
+        )
+        reply_to = None if frame_flag == b"2" else (int(opaque), 0, unique_key)
+        sends.append((message, reply_to))
+        position = end
+    return sends, position
+
+
+def take_replies_in_python(
+    data: Buffer, position: int, frame_size_max: int
+) -> tuple[list[OkReply], int]:
+    """Read the usual OK replies; return them and the position after them.  Never raises."""
+    replies: list[OkReply] = []
+    while (found := _find_json(data, position, frame_size_max)) is not None:
+        body_at, end = found
+        match = _match_reply(data, position + _PREFIX_SIZE, body_at)
+        if match is None:
+            break
+        message_id, queue_id, queue_offset, opaque = match.groups()
+        replies.append(
+            (int(opaque), message_id.decode(), int(queue_id), int(queue_offset), position)
+        )
+        position = end
+    return replies, position
+
+
+def _find_json(data: Buffer, position: int, frame_size_max: int) -> tuple[int, int] | None:
+    """Return where body and next frame begin; None for a binary header, or part of a frame."""
+    if len(data) - position < _PREFIX_SIZE:
+        return None
+    frame_size, header_size = _prefix_at(data, position)  # the serialize type is 0
+    body_at = position + _PREFIX_SIZE + header_size
+    end = position + FRAME_SIZE_FIELD + frame_size
+    if header_size > HEADER_SIZE_MAX or frame_size > frame_size_max:
+        return None
+    return (body_at, end) if body_at <= end <= len(data) else None
+
+
+def ok_reply_in_python(
+    reply_to: tuple[int, int, str | None],
+    physic_offset: int,
+    queue_id: int,
+    queue_offset: int,
+    store_host: bytes,
+) -> bytes:
+    """Return the whole reply for PUT_OK to one message."""
+    opaque, serialize_type, transaction_id = reply_to
+    return ok_reply_frame(
+        SerializeType(serialize_type),
+        opaque,
+        message_id=offset_message_ids(store_host, (physic_offset,)),
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        transaction_id=transaction_id,
+    )
+
+
+def send_head_in_python(
+    message: Message,
+    *,
+    serialize_type: SerializeType,
+    opaque: int,
+    queue_id: int,
+    born_timestamp_ms: int,
+    group: str,
+    unique_key: str | None,
+) -> bytes:
+    """Return a request to send ``message``, without its body.
+
+    ``unique_key`` is a new one for a message that has none.  Raises ConfigError for properties that
+    are too large, or that no text can hold.
+    """
+    properties = message.properties
+    text = write_properties(properties) if properties else ""
+    if unique_key is not None:
+        text = f"{PROPERTY_UNIQ_KEY}\x01{unique_key}\x02{text}"
+    check_text_size(len(text) + len(message.topic))
+    if serialize_type is SerializeType.JSON:
+        return send_request_head(
+            message,
+            text,
+            opaque=opaque,
+            queue_id=queue_id,
+            born_timestamp_ms=born_timestamp_ms,
+            group=group,
+        )
+    fields = write_send_fields(
+        message, text, queue_id=queue_id, born_timestamp_ms=born_timestamp_ms, group=group
+    )
+    header = encode_rocketmq_header(
+        RemotingCommand(code=RequestCode.SEND_MESSAGE_V2, opaque=opaque, ext_fields=fields)
+    )
+    return frame_head(SerializeType.ROCKETMQ, header, len(message.body))
+
+
+def check_text_size(size: int) -> None:
+    """Raise ConfigError for a topic and properties too large for a frame."""
+    if size > PROPERTIES_TEXT_SIZE_MAX:
+        msg = f"topic and properties of {size} characters do not fit a frame"
+        raise ConfigError(msg, hint="a record takes 32767 bytes of properties")
+
+
+# -- the choice ----------------------------------------------------------------------------------
+
+
+def take_sends_in_c(
+    data: Buffer, position: int, count_max: int, frame_size_max: int, born_host: tuple[str, int]
+) -> tuple[list[tuple[Message, ReplyTo]], int]:
+    """Do the same by the C extension, which must be there; so do the functions below."""
+    found: tuple[list[tuple[Message, ReplyTo]], int] = _extension.take_sends(
+        data, position, count_max, frame_size_max, born_host, Message, MESSAGE_FIELDS
+    )
+    return found
+
+
+def ok_reply_in_c(
+    reply_to: tuple[int, int, str | None],
+    physic_offset: int,
+    queue_id: int,
+    queue_offset: int,
+    store_host: bytes,
+) -> bytes:
+    """Return the whole reply for PUT_OK to one message."""
+    reply: bytes | None = _extension.ok_reply(
+        reply_to, physic_offset, queue_id, queue_offset, store_host
+    )
+    if reply is not None:
+        return reply
+    return ok_reply_in_python(reply_to, physic_offset, queue_id, queue_offset, store_host)
+
+
+def send_head_in_c(
+    message: Message,
+    *,
+    serialize_type: SerializeType,
+    opaque: int,
+    queue_id: int,
+    born_timestamp_ms: int,
+    group: str,
+    unique_key: str | None,
+) -> bytes:
+    """Return a request to send ``message``, without its body.  Raises ConfigError."""
+    head: bytes | None = _extension.send_head(
+        serialize_type,
+        opaque,
+        queue_id,
+        message.sys_flag,
+        born_timestamp_ms,
+        message.flag,
+        message.reconsume_times,
+        len(message.body),
+        group,
+        message.topic,
+        DEFAULT_TOPIC,
+        unique_key,
+        message.properties,
+    )
+    if head is not None:
+        return head
+    return send_head_in_python(
+        message,
+        serialize_type=serialize_type,
+        opaque=opaque,
+        queue_id=queue_id,
+        born_timestamp_ms=born_timestamp_ms,
+        group=group,
+        unique_key=unique_key,
+    )
+
+
+_extension: Any = extension
+if extension is None:
+    take_sends, take_replies = take_sends_in_python, take_replies_in_python
+    ok_reply, send_head = ok_reply_in_python, send_head_in_python
+else:
+    take_sends, take_replies = take_sends_in_c, _extension.take_replies
+    ok_reply, send_head = ok_reply_in_c, send_head_in_c
