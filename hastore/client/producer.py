@@ -9,21 +9,27 @@
         ...
         result = await pending.wait()
 
+        while messages:                                              # many, in batches
+            pendings = await producer.submit_many(messages)
+            messages = messages[len(pendings):]
+
 At most ``in_flight_max`` messages wait for their answers.  A message without a UNIQ_KEY gets one.
 The end of the block waits for the messages in flight, unless the block raises.
 
-Invariant: every accepted message ends as a SendResult or an UnknownOutcomeError; if ``submit`` or
-``send_nowait`` raises, the message was not sent.
+Invariant: every accepted message ends as a SendResult or an UnknownOutcomeError; if ``submit``,
+``submit_many`` or ``send_nowait`` raises, nothing was sent.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from typing import TYPE_CHECKING, Final, final
 
 import trio
 
+from hastore.client.batches import Batches, Outgoing
 from hastore.client.remoting_client import (
     CONNECT_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
@@ -32,18 +38,18 @@ from hastore.client.remoting_client import (
     open_remoting_client,
 )
 from hastore.client.route import read_queue_nums
-from hastore.client.send_result import PendingSend, SendResult
+from hastore.client.send_result import PendingBatch, PendingSend, SendResult
 from hastore.client.unique_key import UniqueKeyMaker
 from hastore.concurrency.tcp import describe
 from hastore.env.real import real_env
-from hastore.errors import ConfigError, HastoreError, RequestFailedError
+from hastore.errors import ConfigError, HastoreError, RequestFailedError, UnreachableError
 from hastore.message import PROPERTY_UNIQ_KEY, PROPERTY_WAIT_STORE_MSG_OK, Message
 from hastore.topic import DEFAULT_TOPIC
 from hastore.wire.frame_reader import encode_head
 from hastore.wire.property_text import write_properties
 from hastore.wire.remoting_codes import RequestCode, ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
-from hastore.wire.send_message import write_batch, write_send_fields
+from hastore.wire.send_message import join_batch, write_batch, write_send_fields
 from hastore.wire.usual_frames import check_text_size, send_head
 
 if TYPE_CHECKING:
@@ -133,6 +139,24 @@ class Producer:
             raise trio.WouldBlock
         return self._post(message, queue_id)
 
+    async def submit_many(
+        self, messages: Sequence[Message], *, queue_id: int | None = None
+    ) -> list[PendingSend]:
+        """Send the first of ``messages`` as soon as there is room; return one PendingSend for each.
+
+        As many are sent as there is room for, at least one; the result is empty only if
+        ``messages`` is.  Those of one topic and queue go as batches where that makes no difference;
+        each has its own outcome, and a queue keeps their order.  (The messages of a refused batch
+        are sent again one by one.)  Queues and errors as in ``submit``; a message that cannot be
+        sent is the end of those that are.
+        """
+        client = self._client
+        # Half of the room at once: a place or two at a time would make small batches.
+        count = min(len(messages), max(client.in_flight_max // 2, 1))
+        if not client.has_room_for(count):
+            await client.wait_for_room(count)
+        return self._post_many(messages, queue_id)
+
     async def send_batch(
         self, messages: Sequence[Message], *, queue_id: int | None = None
     ) -> SendResult:
@@ -187,6 +211,72 @@ class Producer:
             unique_key=new_key,
         )
         self._client.post(pending, head, body)
+
+    def _post_many(self, messages: Sequence[Message], queue_id: int | None) -> list[PendingSend]:
+        """Send the first of ``messages``: as many as there is room for, and none that is bad."""
+        client = self._client
+        count_max = max(client.in_flight_max - client.in_flight, 1)
+        now_ms = self._wall_clock.now_ms()
+        batches = Batches()
+        pendings: list[PendingSend] = []
+        for message in itertools.islice(messages, count_max):
+            try:
+                outgoing = self._outgoing(message, queue_id, now_ms)
+            except ConfigError:
+                if not pendings:
+                    raise
+                break
+            pendings.append(outgoing.pending)
+            batches.add(outgoing)
+        for request in batches.requests:
+            if len(request) > 1:
+                self._post_gathered(request, now_ms)
+            else:
+                one = request[0]
+                one.pending.opaque = client.next_opaque()
+                self._post_one(one.pending, one.message, one.new_key, now_ms)
+        return pendings
+
+    def _outgoing(self, message: Message, queue_id: int | None, now_ms: int) -> Outgoing:
+        """Check a message, and prepare it for a batch.  Raises ConfigError."""
+        _check_body_size(len(message.body))
+        properties = message.properties
+        unique_key = new_key = None
+        text = ""
+        if properties:
+            unique_key = properties.get(PROPERTY_UNIQ_KEY)
+            text = write_properties(properties)
+        if unique_key is None:
+            unique_key = new_key = self._unique_keys.make(now_ms)
+            text = f"{PROPERTY_UNIQ_KEY}\x01{unique_key}\x02{text}"
+        check_text_size(len(text) + len(message.topic))
+        if queue_id is None:
+            queue_id = message.queue_id or self._next_queue()
+        pending = PendingSend(0, message.topic, queue_id, unique_key)
+        return Outgoing(message, pending, new_key, text.encode())
+
+    def _post_gathered(self, request: list[Outgoing], now_ms: int) -> None:
+        """Send several messages of one queue as a batch."""
+
+        def send_singly() -> None:
+            for one in request:
+                one.pending.opaque = client.next_opaque()
+                try:
+                    self._post_one(one.pending, one.message, one.new_key, now_ms)
+                except UnreachableError as error:
+                    one.pending.fail(str(error))
+
+        client = self._client
+        first = request[0]
+        opaque = client.next_opaque()
+        for one in request:
+            one.pending.opaque = opaque
+        body = join_batch([(one.message, one.text) for one in request])
+        head = self._batch_head(opaque, first.message, first.pending.queue_id, len(body), now_ms)
+        batch = PendingBatch(opaque, [one.pending for one in request], send_singly)
+        client.post(batch, head, body)
+        for one in request:
+            one.pending.deadline = batch.deadline
 
     def _post_batch(self, messages: Sequence[Message], queue_id: int | None) -> PendingSend:
         if not messages or len({message.topic for message in messages}) > 1:

@@ -116,9 +116,13 @@ class RemotingClient:
             out.append(body)
         self._out_size += len(head) + len(body)
 
-    async def wait_for_room(self) -> None:
-        """Wait until ``has_room`` or the link is broken."""
-        while not self.has_room and self.broken_because is None:
+    def has_room_for(self, count: int) -> bool:
+        """Whether ``count`` requests, at most ``in_flight_max``, are within the limits."""
+        return self.in_flight + count <= self.in_flight_max and self._out_size < OUT_SIZE_MAX
+
+    async def wait_for_room(self, count: int = 1) -> None:
+        """Wait until ``has_room_for(count)`` or the link is broken."""
+        while not self.has_room_for(count) and self.broken_because is None:
             await self._waiting_for_room.park()
 
     async def wait_for_none(self) -> None:

@@ -16,6 +16,8 @@ from hastore.wire.remoting_command import integer_field, text_field
 from hastore.wire.send_message import PUT_STATUS_FIELD
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from hastore.wire.remoting_command import RemotingCommand
     from hastore.wire.usual_frames import OkReply
 
@@ -29,6 +31,10 @@ _STATUSES: Final[dict[int, PutMessageStatus]] = {
     ResponseCode.MESSAGE_ILLEGAL: PutMessageStatus.MESSAGE_ILLEGAL,
     ResponseCode.SERVICE_NOT_AVAILABLE: PutMessageStatus.SERVICE_NOT_AVAILABLE,
 }
+# Certainly nothing was stored, and another message may be taken.
+_REFUSED: Final = frozenset(
+    {PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED}
+)
 _PUT_OK: Final = PutMessageStatus.PUT_OK
 _new_tuple: Final = tuple.__new__
 _NAMES: Final = {status.value: status for status in PutMessageStatus}
@@ -66,9 +72,12 @@ class SendResult(NamedTuple):
 
 @final
 class PendingSend(PendingRequest):
-    """A message in flight: ``await wait()``, or ``result()`` once ``is_done``."""
+    """A message in flight: ``await wait()``, or ``result()`` once ``is_done``.
 
-    __slots__ = ("_ok", "queue_id", "topic", "unique_key")
+    The answer to a batch (``PendingBatch``) answers each of its messages.
+    """
+
+    __slots__ = ("_ok", "_place", "queue_id", "topic", "unique_key")
 
     takes_ok: ClassVar[bool] = True
 
@@ -78,6 +87,7 @@ class PendingSend(PendingRequest):
         self.queue_id = queue_id
         self.unique_key = unique_key
         self._ok: OkReply | None = None
+        self._place: tuple[int, int] | None = None  # number and count of messages, in a batch
 
     @property
     def status(self) -> PutMessageStatus | None:
@@ -92,6 +102,11 @@ class PendingSend(PendingRequest):
         assert not self.is_done, "a request is decided once"
         self._ok = reply
         self._decided()
+
+    def answer_of_batch(self, response: RemotingCommand, number: int, count: int) -> None:
+        """Decide the message by the answer to its batch of ``count``, the first has number 0."""
+        self._place = number, count
+        self.answer(response)
 
     def result(self) -> SendResult:
         """Return the answer.
@@ -123,6 +138,10 @@ class PendingSend(PendingRequest):
         if status.stored:
             queue_offset = integer_field(fields, "queueOffset", bits=64)
             message_id = text_field(fields, "msgId")
+            if message_id and self._place is not None:
+                number, count = self._place
+                queue_offset += number
+                message_id = _message_id_in_batch(message_id, number, count)
             if not message_id:
                 msg = f"an answer {status.value} without msgId"
                 raise ProtocolError(msg)
@@ -142,9 +161,53 @@ class PendingSend(PendingRequest):
         return self.result()
 
 
+@final
+class PendingBatch(PendingRequest):
+    """A batch in flight; its answer decides each of its ``sends``.
+
+    A batch that is refused because of its messages, one of them perhaps, is not answered yet:
+    ``send_singly`` sends each by itself.
+    """
+
+    __slots__ = ("_send_singly", "sends", "weight")
+
+    def __init__(
+        self, opaque: int, sends: Sequence[PendingSend], send_singly: Callable[[], None]
+    ) -> None:
+        super().__init__(opaque)
+        self.sends = sends
+        self.weight = len(sends)
+        self._send_singly = send_singly
+
+    def answer(self, response: RemotingCommand) -> None:
+        """Decide the messages by the answer to the batch."""
+        super().answer(response)
+        if status_of(response) in _REFUSED:
+            self._send_singly()
+            return
+        count = len(self.sends)
+        for number, send in enumerate(self.sends):
+            send.answer_of_batch(response, number, count)
+
+    def fail(self, reason: str) -> None:
+        """Decide the messages: no answer will come."""
+        super().fail(reason)
+        for send in self.sends:
+            send.fail(reason)
+
+
 def status_of(response: RemotingCommand) -> PutMessageStatus | None:
     """Return the put status in an answer to a send request; None for other errors."""
     if response.code == ResponseCode.SUCCESS:
         return _PUT_OK
     name = response.ext_fields.get(PUT_STATUS_FIELD)
     return _NAMES.get(str(name)) or _STATUSES.get(response.code)
+
+
+def _message_id_in_batch(message_ids: str, number: int, count: int) -> str:
+    """Return the id of one message.  Raises ProtocolError if there is not one for each."""
+    ids = message_ids.split(",")
+    if len(ids) != count:
+        msg = f"an answer with {len(ids)} message ids to a batch of {count}"
+        raise ProtocolError(msg)
+    return ids[number]

@@ -1,0 +1,91 @@
+"""Which messages go as one SEND_BATCH_MESSAGE, and in which order requests leave.
+
+::
+
+    a a b a c b …    messages, each with its queue
+    [a a a] [b b] [c]    requests: a batch, a batch, a single message
+
+A broker stores a batch as it would store its messages one after the other, if they have one topic
+and queue, no delay, no transaction, and wait for the same.  Any other message goes by itself; so do
+those with a number that a batch has once for all, and large ones, for which a batch saves nothing.
+
+Invariant: the messages of a queue leave in their order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from hastore.message import PROPERTY_DELAY_TIME_LEVEL, PROPERTY_INNER_NUM
+from hastore.topic import RETRY_TOPIC_PREFIX
+
+if TYPE_CHECKING:
+    from hastore.client.send_result import PendingSend
+    from hastore.message import Message
+
+# A broker refuses a batch larger than its max_message_size, which is 4 MiB unless set.
+BATCH_SIZE_MAX: Final = 64 * 1024
+BATCH_COUNT_MAX: Final = 64
+BATCHED_SIZE_MAX: Final = 16 * 1024  # of one message, body and properties
+_PROPERTIES_SIZE_MAX: Final = 0x7FFF
+
+
+@final
+class Outgoing:
+    """A message on its way: ``text`` is that of its properties, UNIQ_KEY included."""
+
+    __slots__ = ("message", "new_key", "pending", "text")
+
+    def __init__(
+        self, message: Message, pending: PendingSend, new_key: str | None, text: bytes
+    ) -> None:
+        self.message = message
+        self.pending = pending
+        self.new_key = new_key  # the UNIQ_KEY, if the message has none of its own
+        self.text = text
+
+    @property
+    def size(self) -> int:
+        """Bytes of body and properties."""
+        return len(self.message.body) + len(self.text)
+
+
+@final
+class Batches:
+    """Gathers messages; ``requests`` are those to send, in their order."""
+
+    def __init__(self) -> None:
+        self.requests: list[list[Outgoing]] = []
+        # Of each topic and queue: the last request, its size, whether its messages wait.
+        self._open: dict[tuple[str, int], tuple[list[Outgoing], int, bool]] = {}
+
+    def add(self, outgoing: Outgoing) -> None:
+        """Add a message."""
+        pending, size = outgoing.pending, outgoing.size
+        queue = pending.topic, pending.queue_id
+        if size > BATCHED_SIZE_MAX or not _is_plain(outgoing):
+            self._open.pop(queue, None)
+            self.requests.append([outgoing])
+            return
+        waits = outgoing.message.wait_store_msg_ok
+        request, size_before, waits_before = self._open.get(queue, ([], 0, waits))
+        size += size_before
+        if size > BATCH_SIZE_MAX or len(request) == BATCH_COUNT_MAX or waits != waits_before:
+            request, size = [], outgoing.size
+        if not request:
+            self.requests.append(request)
+        request.append(outgoing)
+        self._open[queue] = request, size, waits
+
+
+def _is_plain(outgoing: Outgoing) -> bool:
+    """Return whether a message may be in a batch."""
+    message = outgoing.message
+    if message.sys_flag or message.reconsume_times or message.born_timestamp_ms is not None:
+        return False
+    if len(outgoing.text) > _PROPERTIES_SIZE_MAX or message.topic.startswith(RETRY_TOPIC_PREFIX):
+        return False
+    properties = message.properties
+    return not properties or not (
+        PROPERTY_DELAY_TIME_LEVEL in properties or PROPERTY_INNER_NUM in properties
+    )
