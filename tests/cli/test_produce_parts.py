@@ -2,6 +2,7 @@
 
 import math
 import os
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -9,10 +10,11 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hastore.config import RemotingConfig
 from hastore.errors import ConfigError
 from hastore.status import PutMessageStatus
 from hastore_cli.produce.report import ProduceReport
-from hastore_cli.produce.run import Pacer
+from hastore_cli.produce.run import Pacer, ProduceOrder, ProduceRun
 from hastore_cli.produce.source import (
     LINE_SIZE_MAX,
     GeneratedSource,
@@ -22,6 +24,7 @@ from hastore_cli.produce.source import (
     read_ahead,
 )
 from hastore_cli.produce.tally import EXIT_CODES, LatencySketch, SendTally
+from tests.support.nodes.in_memory_target import InMemoryTarget, serving
 from tests.support.repository import REPO_ROOT
 
 
@@ -141,6 +144,50 @@ async def test_pacer_allows_no_burst_after_a_stall(autojump_clock):
     for _ in range(21):
         await pacer.wait_turn()
     assert trio.current_time() - start == pytest.approx(2.0, abs=0.2)
+
+
+async def test_pacer_gives_the_turns_that_are_due_at_once(autojump_clock):
+    """Those of the next 10 ms, for a batch; the rate is kept."""
+    start = trio.current_time()
+    pacer = Pacer(5_000)
+    sent = 0
+    while sent < 10_000:
+        await pacer.wait_turn()
+        turns = 1 + pacer.take_turns(40)
+        assert turns <= 41
+        sent += turns
+        ahead = sent - 5_000 * (trio.current_time() - start)
+        assert ahead <= 52
+    assert trio.current_time() - start == pytest.approx(2.0, abs=0.02)
+    assert Pacer(1).take_turns(0) == 0
+
+
+@pytest.mark.parametrize("rate", [None, 1_000.0])
+async def test_lines_that_are_there_are_sent_in_batches(rate, autojump_clock):
+    """Each has its own outcome; the queues come in turn; with a rate, only what is due goes."""
+    target = InMemoryTarget()
+    listed = []
+    async with serving(target, RemotingConfig(default_topic_queue_nums=4)) as (_, address):
+        order = ProduceOrder(
+            topic="T", address=address, source=GeneratedSource(400, 20), rate=rate, list_all=True
+        )
+        run = ProduceRun(order, lambda pending, _: listed.append(pending), no_progress)
+        outcome = await run.run()
+    assert outcome.tally.counts == {"PUT_OK": 400}
+    assert outcome.error is None
+    assert sum(target.batches) > 300
+    assert max(target.batches) <= (64 if rate is None else 4)
+    by_key = {message.properties["UNIQ_KEY"]: message for message in target.messages}
+    numbers = [int(by_key[one.unique_key].body[8:18]) for one in listed]
+    assert numbers == list(range(400))
+    first = listed[0].queue_id
+    assert [one.queue_id for one in listed] == [(first + n) % 4 for n in range(400)]
+
+
+@asynccontextmanager
+async def no_progress(_outcome):
+    """Show nothing."""
+    yield
 
 
 @given(st.lists(st.floats(1e-6, 100), min_size=1), st.floats(0, 1))

@@ -2,7 +2,7 @@
 
 ::
 
-    source.feed ─► channel ─► send ─► Producer ─► SendTally.decided
+    source.feed ─► channel ─► send ─► Producer.submit_many ─► SendTally.decided
                                 └─► listed (≤ 20, or a terminal's) ─► a line each
 
 Ctrl-C stops reading, waits ``_LAST_ANSWERS_S`` for outstanding answers, and reports.
@@ -157,23 +157,43 @@ class ProduceRun:
         order = self.order
         ahead, is_all = await read_ahead(bodies, count=FEW_MAX, seconds=_READ_AHEAD_S)
         outcome.lists = order.list_all or len(ahead) <= FEW_MAX
-        properties = order.properties()
         pacer = None if order.rate is None else Pacer(order.rate)
-        tally = outcome.tally
         async for batch in _batches(ahead, bodies, is_all=is_all):
-            for body in batch:
+            done = 0
+            while done < len(batch):
+                end = len(batch)
                 if pacer is not None:
                     await pacer.wait_turn()
-                message = Message(order.topic, body, properties=properties)
-                pending = await producer.submit(message, queue_id=order.queue_id)
-                listed = outcome.lists and (order.list_all or tally.sent < FEW_MAX)
-                tally.sending(pending, len(body), listed=listed)
-                if order.history is not None:
-                    order.history.sending(pending, body)
-                if listed:
-                    await to_list.send(pending)
+                    end = done + 1 + pacer.take_turns(end - done - 1)
+                await self._send_due(producer, batch[done:end], to_list, outcome)
+                done = end
             # Let answers come in even while there is room for more.
             await trio.lowlevel.checkpoint()
+
+    async def _send_due(
+        self,
+        producer: Producer,
+        bodies: list[bytes],
+        to_list: trio.MemorySendChannel[PendingSend],
+        outcome: ProduceOutcome,
+    ) -> None:
+        """Send messages that may leave now, as batches."""
+        order, tally = self.order, outcome.tally
+        properties = order.properties()
+        messages = [Message(order.topic, body, properties=properties) for body in bodies]
+        while messages:
+            sent = await producer.submit_many(messages, queue_id=order.queue_id)
+            to_be_listed = []
+            for message, pending in zip(messages, sent, strict=False):
+                listed = outcome.lists and (order.list_all or tally.sent < FEW_MAX)
+                tally.sending(pending, len(message.body), listed=listed)
+                if order.history is not None:
+                    order.history.sending(pending, message.body)
+                if listed:
+                    to_be_listed.append(pending)
+            for pending in to_be_listed:
+                await to_list.send(pending)
+            messages = messages[len(sent) :]
 
     async def _list(
         self, listed: trio.MemoryReceiveChannel[PendingSend], outcome: ProduceOutcome
@@ -214,3 +234,10 @@ class Pacer:
             await trio.sleep_until(due)
         elif now - due > _BEHIND_S:
             self._start += now - due
+
+    def take_turns(self, count_max: int) -> int:
+        """Return how many more may be sent without waiting, at most ``count_max``."""
+        ahead_s = trio.current_time() + _AHEAD_S - self._start
+        count = min(max(int(ahead_s * self.rate) + 1 - self._count, 0), count_max)
+        self._count += count
+        return count
