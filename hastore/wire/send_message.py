@@ -57,6 +57,7 @@ PROPERTIES_TEXT_SIZE_MAX: Final = 65_536
 # hastore's own ext field, in replies other than PUT_OK: the name of the status.
 PUT_STATUS_FIELD: Final = "putStatus"
 
+_JSON: Final = int(SerializeType.JSON)
 _INT32_MAX: Final = 0x7FFF_FFFF
 _ENTRY: Final = struct.Struct("!iiiii")  # entry size, magic, body CRC, flag, body size
 _INT16: Final = struct.Struct("!h")
@@ -285,7 +286,7 @@ def join_batch(entries: Sequence[tuple[Message, bytes]]) -> bytes:
 
 
 def ok_reply_frame(
-    serialize_type: SerializeType,
+    serialize_type: int,
     opaque: int,
     *,
     message_id: str,
@@ -294,7 +295,7 @@ def ok_reply_frame(
     transaction_id: str | None,
 ) -> bytes:
     """Return the whole reply for PUT_OK (code 0): the fast path."""
-    if serialize_type is SerializeType.JSON:
+    if serialize_type == _JSON:
         transaction = "" if transaction_id is None else f',"transactionId":{_quote(transaction_id)}'
         header = (
             f'{_REPLY_BEGIN}{message_id}","queueId":"{queue_id}","queueOffset":"{queue_offset}"'

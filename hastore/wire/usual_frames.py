@@ -23,7 +23,7 @@ import re
 from typing import Any, Final, TypeAlias
 
 from hastore.errors import ConfigError
-from hastore.message import PROPERTY_UNIQ_KEY, Message, offset_message_ids
+from hastore.message import PROPERTY_UNIQ_KEY, Message
 from hastore.native.in_use import extension
 from hastore.topic import DEFAULT_TOPIC
 from hastore.wire.property_text import write_properties
@@ -94,11 +94,16 @@ def take_sends_in_python(
     A message's ``queue_id`` is the client's and may be negative.  Never raises.
     """
     sends: list[tuple[Message, ReplyTo]] = []
-    while len(sends) < count_max:
-        found = _find_json(data, position, frame_size_max)
-        if found is None:
+    available = len(data)
+    topic_before, topic_text = None, ""
+    while len(sends) < count_max and available - position >= _PREFIX_SIZE:
+        frame_size, header_size = _prefix_at(data, position)  # the serialize type is 0
+        body_at = position + _PREFIX_SIZE + header_size
+        end = position + FRAME_SIZE_FIELD + frame_size
+        if frame_size > frame_size_max or header_size > HEADER_SIZE_MAX:
             break
-        body_at, end = found
+        if not body_at <= end <= available:
+            break
         match = _match_send(data, position + _PREFIX_SIZE, body_at)
         if match is None:
             break
@@ -114,8 +119,10 @@ def take_sends_in_python(
                 if separator and name:
                     properties[name] = value
             unique_key = properties.get(PROPERTY_UNIQ_KEY)
+        if topic != topic_before:
+            topic_before, topic_text = topic, topic.decode()
         message = Message(
-            topic.decode(),
+            topic_text,
             data[body_at:end] if type(data) is bytes else bytes(memoryview(data)[body_at:end]),
             properties=properties,
             queue_id=int(queue_id),
@@ -136,8 +143,15 @@ def take_replies_in_python(
 ) -> tuple[list[OkReply], int]:
     """Read the usual OK replies; return them and the position after them.  Never raises."""
     replies: list[OkReply] = []
-    while (found := _find_json(data, position, frame_size_max)) is not None:
-        body_at, end = found
+    available = len(data)
+    while available - position >= _PREFIX_SIZE:
+        frame_size, header_size = _prefix_at(data, position)  # the serialize type is 0
+        body_at = position + _PREFIX_SIZE + header_size
+        end = position + FRAME_SIZE_FIELD + frame_size
+        if frame_size > frame_size_max or header_size > HEADER_SIZE_MAX:
+            break
+        if not body_at <= end <= available:
+            break
         match = _match_reply(data, position + _PREFIX_SIZE, body_at)
         if match is None:
             break
@@ -147,18 +161,6 @@ def take_replies_in_python(
         )
         position = end
     return replies, position
-
-
-def _find_json(data: Buffer, position: int, frame_size_max: int) -> tuple[int, int] | None:
-    """Return where body and next frame begin; None for a binary header, or part of a frame."""
-    if len(data) - position < _PREFIX_SIZE:
-        return None
-    frame_size, header_size = _prefix_at(data, position)  # the serialize type is 0
-    body_at = position + _PREFIX_SIZE + header_size
-    end = position + FRAME_SIZE_FIELD + frame_size
-    if header_size > HEADER_SIZE_MAX or frame_size > frame_size_max:
-        return None
-    return (body_at, end) if body_at <= end <= len(data) else None
 
 
 def ok_reply_in_python(
@@ -171,9 +173,9 @@ def ok_reply_in_python(
     """Return the whole reply for PUT_OK to one message."""
     opaque, serialize_type, transaction_id = reply_to
     return ok_reply_frame(
-        SerializeType(serialize_type),
+        serialize_type,
         opaque,
-        message_id=offset_message_ids(store_host, (physic_offset,)),
+        message_id=f"{store_host.hex().upper()}{physic_offset:016X}",
         queue_id=queue_id,
         queue_offset=queue_offset,
         transaction_id=transaction_id,

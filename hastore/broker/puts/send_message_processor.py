@@ -137,7 +137,7 @@ class SendMessageProcessor:
             )
         opaque, serialize_type, _ = request.tag
         return ok_reply_frame(
-            SerializeType(serialize_type),
+            serialize_type,
             opaque,
             message_id=appended.message_id,
             queue_id=request.queue_id,
