@@ -54,6 +54,15 @@ def take_sends(
     field_names: tuple[str, ...],
     /,
 ) -> tuple[list[tuple[Message, tuple[int, int, str | None] | None]], int]: ...
+def take_entries(
+    body: bytes,
+    count_max: int,
+    shared: dict[str, str],
+    values: tuple[object, ...],
+    message_type: type[Message],
+    field_names: tuple[str, ...],
+    /,
+) -> list[Message] | None: ...
 def take_replies(
     data: Buffer, position: int, frame_size_max: int, /
 ) -> tuple[list[tuple[int, str, int, int, int]], int]: ...

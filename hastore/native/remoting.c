@@ -1,7 +1,8 @@
 /* The frames of the client port that come once a message, in C; twin: hastore/wire/usual_frames.py.
 
    take_sends     requests to send one message, many at a time
-   take_replies   their successful replies
+   take_entries   the messages of a batch
+   take_replies   successful replies to them
    ok_reply       one such reply
    send_head      one such request, without its body
 
@@ -443,6 +444,10 @@ static PyObject *send_of(const Frame *frame, const Maker *maker, PyObject **topi
     return Py_BuildValue("(NN)", message, reply_to);
 }
 
+static int is_maker(PyObject *type, PyObject *names) {
+    return PyType_Check(type) && PyTuple_Check(names) && PyTuple_GET_SIZE(names) == MESSAGE_FIELDS;
+}
+
 static int check_count(Py_ssize_t count, Py_ssize_t expected, const char *name) {
     if (count == expected) return 1;
     PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, not %zd", name, expected, count);
@@ -455,8 +460,7 @@ PyObject *take_sends(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssiz
     Py_ssize_t position = PyLong_AsSsize_t(args[1]);
     long count_max = PyLong_AsLong(args[2]), frame_size_max = PyLong_AsLong(args[3]);
     if (PyErr_Occurred()) return NULL;
-    if (!PyType_Check(args[5]) || !PyTuple_Check(args[6]) ||
-        PyTuple_GET_SIZE(args[6]) != MESSAGE_FIELDS) {
+    if (!is_maker(args[5], args[6])) {
         PyErr_SetString(PyExc_TypeError, "take_sends needs a type and the names of its fields");
         return NULL;
     }
@@ -485,6 +489,55 @@ PyObject *take_sends(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssiz
         return NULL;
     }
     return Py_BuildValue("(Nn)", sends, position);
+}
+
+/* -- take_entries ------------------------------------------------------------------------------ */
+
+enum { ENTRY_SIZE = 20, ENTRY_SIZE_MIN = 22, ENTRY_BODY = 1, ENTRY_PROPERTIES = 2, ENTRY_FLAG = 4 };
+
+/* take_entries(body, count_max, shared properties, values of the other fields, message type,
+   field names) -> the messages of a batch, or None if this is Python's */
+PyObject *take_entries(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+    if (!check_count(count, 6, "take_entries")) return NULL;
+    long count_max = PyLong_AsLong(args[1]);
+    if (PyErr_Occurred()) return NULL;
+    if (!PyBytes_Check(args[0]) || !PyDict_CheckExact(args[2]) || !PyTuple_Check(args[3]) ||
+        PyTuple_GET_SIZE(args[3]) != MESSAGE_FIELDS || !is_maker(args[4], args[5])) {
+        PyErr_SetString(PyExc_TypeError, "take_entries needs bytes, a dict, values and a type");
+        return NULL;
+    }
+    Maker maker = {(PyTypeObject *)args[4], args[5], NULL, PyTuple_New(0)};
+    PyObject *messages = PyList_New(0);
+    const uint8_t *at = (const uint8_t *)PyBytes_AS_STRING(args[0]);
+    const uint8_t *end = at + PyBytes_GET_SIZE(args[0]);
+    while (messages != NULL && maker.no_arguments != NULL && at < end) {
+        if (end - at < ENTRY_SIZE_MIN || PyList_GET_SIZE(messages) >= count_max) break;
+        int32_t entry_size = (int32_t)get32(at), body_size = (int32_t)get32(at + 16);
+        if (entry_size < ENTRY_SIZE_MIN || entry_size > end - at) break;
+        if (body_size < 0 || body_size > entry_size - ENTRY_SIZE_MIN) break;
+        const uint8_t *body = at + ENTRY_SIZE, *text = body + body_size + 2;
+        Py_ssize_t text_size = at + entry_size - text;
+        if ((text[-2] << 8 | text[-1]) != text_size || text_size > INT16_MAX) break;
+        if (!is_ascii(text, text_size)) break;
+        PyObject *unique_key, *values[MESSAGE_FIELDS];
+        for (int i = 0; i < MESSAGE_FIELDS; i++)
+            values[i] = Py_NewRef(PyTuple_GET_ITEM(args[3], i));
+        PyObject *properties = properties_of(text, text_size, &unique_key);
+        if (properties != NULL && PyDict_Update(properties, args[2]) < 0) Py_CLEAR(properties);
+        Py_SETREF(values[ENTRY_PROPERTIES], properties);
+        Py_SETREF(values[ENTRY_BODY], PyBytes_FromStringAndSize((const char *)body, body_size));
+        Py_SETREF(values[ENTRY_FLAG], PyLong_FromLong((int32_t)get32(at + 12)));
+        PyObject *message = make_message(&maker, values, MESSAGE_FIELDS);
+        if (message == NULL || PyList_Append(messages, message) < 0) Py_CLEAR(messages);
+        Py_XDECREF(message);
+        at += entry_size;
+    }
+    Py_XDECREF(maker.no_arguments);
+    if (PyErr_Occurred()) Py_CLEAR(messages);
+    if (messages == NULL) return NULL;
+    if (at == end && PyList_GET_SIZE(messages) > 0) return messages;
+    Py_DECREF(messages);
+    Py_RETURN_NONE;
 }
 
 /* -- take_replies ------------------------------------------------------------------------------ */

@@ -20,12 +20,14 @@ or raises ProtocolError.
 
 from __future__ import annotations
 
+import operator
 import struct
 from json.encoder import encode_basestring_ascii as _quote
 from typing import TYPE_CHECKING, Any, Final
 
 from hastore.errors import ProtocolError
 from hastore.message import PROPERTY_UNIQ_KEY, Message
+from hastore.native.in_use import extension
 from hastore.topic import DEFAULT_TOPIC
 from hastore.wire.property_text import read_properties, write_properties
 from hastore.wire.remoting_codes import (
@@ -57,6 +59,20 @@ PROPERTIES_TEXT_SIZE_MAX: Final = 65_536
 # hastore's own ext field, in replies other than PUT_OK: the name of the status.
 PUT_STATUS_FIELD: Final = "putStatus"
 
+# The fields of a message in the order in which the C extension sets them.
+MESSAGE_FIELDS: Final = (
+    "topic",
+    "body",
+    "properties",
+    "queue_id",
+    "flag",
+    "sys_flag",
+    "born_timestamp_ms",
+    "born_host",
+    "reconsume_times",
+    "prepared_transaction_offset",
+)
+_values_of: Final = operator.attrgetter(*MESSAGE_FIELDS)
 _JSON: Final = int(SerializeType.JSON)
 _INT32_MAX: Final = 0x7FFF_FFFF
 _ENTRY: Final = struct.Struct("!iiiii")  # entry size, magic, body CRC, flag, body size
@@ -212,7 +228,11 @@ def read_batch(command: RemotingCommand, born_host: tuple[str, int]) -> list[Mes
     shared = {
         name: value for name, value in (whole.properties or {}).items() if name != PROPERTY_UNIQ_KEY
     }
-    body = command.body
+    return read_entries(command.body, whole, shared)
+
+
+def read_entries_in_python(body: bytes, whole: Message, shared: dict[str, str]) -> list[Message]:
+    """Read the entries of a batch; other fields are those of ``whole``.  Raises ProtocolError."""
     messages: list[Message] = []
     position = 0
     while position < len(body):
@@ -229,7 +249,7 @@ def read_batch(command: RemotingCommand, born_host: tuple[str, int]) -> list[Mes
                 flag=flag,
                 sys_flag=whole.sys_flag,
                 born_timestamp_ms=whole.born_timestamp_ms,
-                born_host=born_host,
+                born_host=whole.born_host,
                 reconsume_times=whole.reconsume_times,
             )
         )
@@ -237,6 +257,17 @@ def read_batch(command: RemotingCommand, born_host: tuple[str, int]) -> list[Mes
         msg = "a batch without messages"
         raise ProtocolError(msg)
     return messages
+
+
+def read_entries_in_c(body: bytes, whole: Message, shared: dict[str, str]) -> list[Message]:
+    """Do the same by the C extension, which must be there; it leaves unusual entries to Python."""
+    found: list[Message] | None = extension.take_entries(  # type: ignore[union-attr]
+        body, BATCH_MESSAGES_MAX, shared, _values_of(whole), Message, MESSAGE_FIELDS
+    )
+    return read_entries_in_python(body, whole, shared) if found is None else found
+
+
+read_entries = read_entries_in_python if extension is None else read_entries_in_c
 
 
 def _read_entry(body: bytes, position: int) -> tuple[int, bytes, str, int]:

@@ -37,6 +37,7 @@ from hastore.wire.remoting_command import (
 )
 from hastore.wire.rocketmq_header import encode_rocketmq_header
 from hastore.wire.send_message import (
+    MESSAGE_FIELDS,
     PROPERTIES_TEXT_SIZE_MAX,
     ok_reply_frame,
     send_request_head,
@@ -51,18 +52,6 @@ OkReply: TypeAlias = "tuple[int, str, int, int, int]"
 
 _PREFIX_SIZE: Final = FRAME_PREFIX.size
 _prefix_at: Final = FRAME_PREFIX.unpack_from
-MESSAGE_FIELDS: Final = (
-    "topic",
-    "body",
-    "properties",
-    "queue_id",
-    "flag",
-    "sys_flag",
-    "born_timestamp_ms",
-    "born_host",
-    "reconsume_times",
-    "prepared_transaction_offset",
-)
 
 # -- the usual headers in JSON, as Java's clients and hastore's write them ------------------------
 

@@ -19,7 +19,15 @@ from hastore.wire import frame_reader, usual_frames
 from hastore.wire.frame_reader import FrameReader
 from hastore.wire.remoting_codes import SerializeType
 from hastore.wire.remoting_command import frame
-from hastore.wire.send_message import is_batch, read_message
+from hastore.wire.send_message import (
+    BATCH_MESSAGES_MAX,
+    MESSAGE_FIELDS,
+    is_batch,
+    join_batch,
+    read_entries_in_c,
+    read_entries_in_python,
+    read_message,
+)
 from tests.hostile.corpus_files import recorded
 
 PEER = ("10.1.2.3", 4711)
@@ -284,6 +292,58 @@ def test_limits_end_the_reading(take_sends):
     assert take_sends(one[:-1], 0, 3, 4096, PEER) == ([], 0)
 
 
+# -- batches -------------------------------------------------------------------------------------
+
+WHOLE = Message(
+    "T", b"", queue_id=-1, sys_flag=1, born_timestamp_ms=5, born_host=PEER, reconsume_times=2
+)
+
+
+def entries_of(read, body, shared):
+    """Return the messages of a batch, or the error."""
+    try:
+        return read(body, WHOLE, shared)
+    except ProtocolError as error:
+        return str(error)
+
+
+@in_c
+@given(
+    entries=st.lists(
+        st.tuples(
+            st.builds(Message, st.just(""), st.binary(max_size=9), flag=st.integers(-9, 2**31 - 1)),
+            texts.map(lambda text: text[:99].encode("utf-8", "surrogatepass")),
+        ),
+        max_size=5,
+    ),
+    shared=st.sampled_from([{}, {"WAIT": "false", "k": "shared"}]),
+    flips=st.lists(st.tuples(st.integers(0, 500), st.integers(0, 255)), max_size=2),
+    cut=st.sampled_from([0] * 4 + [1, 5, 22]),
+)
+def test_any_batch_is_read_alike(entries, shared, flips, cut):
+    """Whole, changed and cut off ones: the same messages, or the same error."""
+    body = bytearray(join_batch(entries))
+    for place, value in flips:
+        if body:
+            body[place % len(body)] = value
+    body = bytes(body[: len(body) - cut])
+    expected = entries_of(read_entries_in_python, body, shared)
+    assert entries_of(read_entries_in_c, body, shared) == expected
+
+
+@in_c
+def test_usual_batches_are_read_in_c():
+    """Up to the limit: the comparison above is not of Python with itself."""
+    body = join_batch([(Message("", b"body", flag=7), b"KEYS\x01k\x02")] * BATCH_MESSAGES_MAX)
+    values = tuple(getattr(WHOLE, name) for name in MESSAGE_FIELDS)
+    arguments = (BATCH_MESSAGES_MAX, {"a": "b"}, values, Message, MESSAGE_FIELDS)
+    messages = extension.take_entries(body, *arguments)
+    assert len(messages) == BATCH_MESSAGES_MAX
+    assert messages == read_entries_in_python(body, WHOLE, {"a": "b"})
+    assert extension.take_entries(body + body[:35], *arguments) is None
+    assert extension.take_entries(b"", *arguments) is None
+
+
 # -- replies -------------------------------------------------------------------------------------
 
 
@@ -440,9 +500,14 @@ def test_what_is_not_usual_is_left_to_python(name, arguments):
         ("send_head", (1,)),
         ("take_replies", (b"",)),
         ("take_replies", ("text", 0, 1)),
+        ("take_entries", (b"",)),
+        ("take_entries", (bytearray(1), 1, {}, MESSAGE_FIELDS, Message, MESSAGE_FIELDS)),
+        ("take_entries", (b"", 1, None, MESSAGE_FIELDS, Message, MESSAGE_FIELDS)),
+        ("take_entries", (b"", 1, {}, ("topic",), Message, MESSAGE_FIELDS)),
+        ("take_entries", (b"", 1, {}, MESSAGE_FIELDS, "Message", MESSAGE_FIELDS)),
         ("take_sends", (b"", 0, 1, 1, PEER, Message, ("topic",))),
-        ("take_sends", (b"", 0, 1, 1, PEER, "Message", usual_frames.MESSAGE_FIELDS)),
-        ("take_sends", (b"", "0", 1, 1, PEER, Message, usual_frames.MESSAGE_FIELDS)),
+        ("take_sends", (b"", 0, 1, 1, PEER, "Message", MESSAGE_FIELDS)),
+        ("take_sends", (b"", "0", 1, 1, PEER, Message, MESSAGE_FIELDS)),
     ],
 )
 def test_wrong_arguments_are_type_errors(name, arguments):
