@@ -40,7 +40,7 @@ FRAME_SIZE_FIELD: Final = 4  # the frame size does not count itself
 # The widest legal header: 32 767 bytes of properties, each byte six in JSON (\u0001), and the rest.
 HEADER_SIZE_MAX: Final = 1024 * 1024
 NAME_SIZE_MAX: Final = 255  # characters of a client id, a group or a topic
-_HEADER_WORD_SIZE: Final = 4
+HEADER_WORD_SIZE: Final = 4
 
 
 @attrs.define(slots=True, kw_only=True)
@@ -98,7 +98,7 @@ def check_frame_size(frame_size: int, frame_size_max: int) -> None:
     if frame_size > frame_size_max:
         msg = f"a frame of {frame_size} bytes; at most {frame_size_max} are taken"
         raise FrameTooLargeError(msg)
-    if frame_size < _HEADER_WORD_SIZE:
+    if frame_size < HEADER_WORD_SIZE:
         msg = f"a frame of {frame_size} bytes has no room for its header word"
         raise ProtocolError(msg)
 
@@ -106,7 +106,7 @@ def check_frame_size(frame_size: int, frame_size_max: int) -> None:
 def header_size_of(header_word: int, frame_size: int) -> int:
     """Return the size of a frame's header.  Raises ProtocolError if the frame is too small."""
     header_size = header_word & 0xFFFFFF
-    if header_size > frame_size - _HEADER_WORD_SIZE:
+    if header_size > frame_size - HEADER_WORD_SIZE:
         msg = f"a header of {header_size} bytes in a frame of {frame_size}"
         raise ProtocolError(msg)
     if header_size > HEADER_SIZE_MAX:
@@ -124,7 +124,7 @@ def frame_head(serialize_type: int, header: bytes, body_size: int) -> bytes:
     """Return a frame without its body, which is sent separately."""
     header_size = len(header)
     word = serialize_type << 24 | header_size
-    return FRAME_PREFIX.pack(_HEADER_WORD_SIZE + header_size + body_size, word) + header
+    return FRAME_PREFIX.pack(HEADER_WORD_SIZE + header_size + body_size, word) + header
 
 
 # -- ext fields, read liberally ------------------------------------------------------------------

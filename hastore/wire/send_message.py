@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import operator
 import struct
+from functools import lru_cache
 from json.encoder import encode_basestring_ascii as _quote
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,11 +39,12 @@ from hastore.wire.remoting_codes import (
     SerializeType,
 )
 from hastore.wire.remoting_command import (
+    FRAME_PREFIX,
+    HEADER_WORD_SIZE,
     RemotingCommand,
     boolean_field,
     check_text,
     frame,
-    frame_head,
     integer_field,
     required_text_field,
     text_field,
@@ -73,6 +75,7 @@ MESSAGE_FIELDS: Final = (
     "prepared_transaction_offset",
 )
 _values_of: Final = operator.attrgetter(*MESSAGE_FIELDS)
+_pack_prefix: Final = FRAME_PREFIX.pack
 _JSON: Final = int(SerializeType.JSON)
 _INT32_MAX: Final = 0x7FFF_FFFF
 _ENTRY: Final = struct.Struct("!iiiii")  # entry size, magic, body CRC, flag, body size
@@ -206,13 +209,21 @@ def send_request_head(
 ) -> bytes:
     """Return a SEND_MESSAGE_V2 request with a JSON header, without its body: the fast path."""
     header = (
-        f'{{"code":310,"extFields":{{"a":{_quote(group)},"b":{_quote(message.topic)},'
-        f'"c":"{DEFAULT_TOPIC}","d":"8","e":"{queue_id}","f":"{message.sys_flag}",'
+        f'{_begin(group, message.topic)}{queue_id}","f":"{message.sys_flag}",'
         f'"g":"{born_timestamp_ms}","h":"{message.flag}","i":{_quote(properties_text)},'
         f'"j":"{message.reconsume_times}","k":"false","m":"false"}},"flag":0,'
         f'"language":"{LANGUAGE}","opaque":{opaque}{_REPLY_END}'
     ).encode()
-    return frame_head(SerializeType.JSON, header, len(message.body))
+    header_size = len(header)  # the serialize type is 0
+    return _pack_prefix(HEADER_WORD_SIZE + header_size + len(message.body), header_size) + header
+
+
+@lru_cache(maxsize=64)
+def _begin(group: str, topic: str) -> str:
+    return (
+        f'{{"code":310,"extFields":{{"a":{_quote(group)},"b":{_quote(topic)},'
+        f'"c":"{DEFAULT_TOPIC}","d":"8","e":"'
+    )
 
 
 # -- batches -------------------------------------------------------------------------------------
@@ -332,11 +343,12 @@ def ok_reply_frame(
             f'{_REPLY_BEGIN}{message_id}","queueId":"{queue_id}","queueOffset":"{queue_offset}"'
             f'{transaction}}},"flag":1,"language":"{LANGUAGE}","opaque":{opaque}{_REPLY_END}'
         ).encode()
-    else:
-        fields = stored_fields(message_id, queue_id, queue_offset, transaction_id)
-        header = encode_rocketmq_header(
-            RemotingCommand(code=0, opaque=opaque, flag=FLAG_RESPONSE, ext_fields=fields)
-        )
+        header_size = len(header)  # the serialize type is 0
+        return _pack_prefix(HEADER_WORD_SIZE + header_size, header_size) + header
+    fields = stored_fields(message_id, queue_id, queue_offset, transaction_id)
+    header = encode_rocketmq_header(
+        RemotingCommand(code=0, opaque=opaque, flag=FLAG_RESPONSE, ext_fields=fields)
+    )
     return frame(serialize_type, header)
 
 

@@ -127,21 +127,16 @@ class SendMessageProcessor:
         appended = request.append_result
         if request.status is not _PUT_OK or appended is None:
             return _other_reply_frame(request)
-        if appended.batch_offsets is None:
-            return ok_reply(
-                request.tag,
-                appended.physic_offset,
-                request.queue_id,
-                appended.queue_offset,
-                appended.store_host,
-            )
+        _, physic_offset, _, queue_offset, _, _, store_host, batch_offsets = appended
+        if batch_offsets is None:
+            return ok_reply(request.tag, physic_offset, request.queue_id, queue_offset, store_host)
         opaque, serialize_type, _ = request.tag
         return ok_reply_frame(
             serialize_type,
             opaque,
             message_id=appended.message_id,
             queue_id=request.queue_id,
-            queue_offset=appended.queue_offset,
+            queue_offset=queue_offset,
             transaction_id=None,
         )
 
