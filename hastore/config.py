@@ -38,6 +38,7 @@ MAPPED_FILE_SIZE_MIN: Final = 4 * KIB
 MAPPED_FILE_SIZE_MAX: Final = 2 * GIB - 4 * KIB  # RocketMQ's positions in a file are Java ints
 READ_BUFFER_SIZE: Final = 4 * MIB  # HAClient's READ_MAX_BUFFER_SIZE
 HA_FRAME_BODY_SIZE_MAX: Final = READ_BUFFER_SIZE - 12
+HA_SPIN_US_MAX: Final = 100
 DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
@@ -257,6 +258,12 @@ class StoreConfig:
                 raise ConfigError(msg, hint=f"from low to high: {shown}")
 
 
+def _check_spin(_instance: object, attribute: attrs.Attribute[int], value: int) -> None:
+    if not 0 <= value <= HA_SPIN_US_MAX:
+        msg = f"{attribute.name} must be between 0 and {HA_SPIN_US_MAX}, not {value}"
+        raise ConfigError(msg)
+
+
 @attrs.frozen(kw_only=True)
 class HAConfig:
     """The classic HA protocol, both sides (milliseconds and bytes)."""
@@ -303,6 +310,14 @@ class HAConfig:
     ha_send_heartbeat_interval_ms: int = duration(5_000, "ha.heartbeat", "Interval of heartbeats.")
     ha_housekeeping_interval_ms: int = duration(
         20_000, "ha.housekeeping", "A silent link is closed after this time."
+    )
+    ha_spin_us: int = setting(
+        0,
+        "ha.spin_us",
+        "How many µs a master whose puts wait, or a slave after a frame, polls its link before it"
+        " sleeps, 0 to 100: shorter latency for more CPU.",
+        kind=Kind.COUNT_OR_ZERO,
+        validator=_check_spin,
     )
     ha_connect_timeout_ms: int = duration(
         5_000, "ha.connect_timeout", "A connection attempt fails after this time.", node="slave"

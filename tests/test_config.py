@@ -28,6 +28,7 @@ NOT_BELOW_0 = (
     "commit_least_pages",
     "flush_consume_queue_least_pages",
     "delete_files_interval_ms",
+    "ha_spin_us",
 )
 
 

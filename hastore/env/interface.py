@@ -244,6 +244,19 @@ class Receive(Protocol):
         """
 
 
+class Poll(Protocol):
+    """Receiving without a sleep, for a caller that expects bytes within microseconds."""
+
+    def __call__(
+        self, sock: trio.socket.SocketType, buffer: memoryview, until: float
+    ) -> int | None:
+        """Try to receive until trio's time is ``until``; all other tasks wait meanwhile.
+
+        Returns the number of bytes, 0 at the end of the stream, None if nothing came.  Raises
+        OSError if the link breaks.  The simulator's never receives: its time stands still.
+        """
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class Env:
     """Everything of the outside world that hastore uses."""
@@ -256,4 +269,5 @@ class Env:
     send_file: SendFile
     send_now: SendNow
     receive: Receive
+    poll: Poll
     process_id: int

@@ -24,7 +24,7 @@ import trio
 
 from hastore.env.interface import DiskFile, Env, FileStat
 from hastore.env.memory import RealMemory, forget_pages
-from hastore.env.sending import RealSendFile, real_receive, real_send_now
+from hastore.env.sending import RealSendFile, real_poll, real_receive, real_send_now
 from hastore.errors import DiskError, DiskFullError, FlushFailedError, StoreLockedError
 
 if TYPE_CHECKING:
@@ -398,5 +398,6 @@ def real_env() -> Env:
         send_file=RealSendFile(offload),
         send_now=real_send_now,
         receive=real_receive,
+        poll=real_poll,
         process_id=os.getpid(),
     )

@@ -142,3 +142,14 @@ async def real_receive(sock: trio.socket.SocketType, buffer: memoryview) -> int:
             return os.readv(sock.fileno(), (buffer,))
         except BlockingIOError:
             continue
+
+
+def real_poll(sock: trio.socket.SocketType, buffer: memoryview, until: float) -> int | None:
+    """Receive by readv(2), tried again and again."""
+    descriptor, buffers = sock.fileno(), (buffer,)
+    while True:
+        try:
+            return os.readv(descriptor, buffers)
+        except BlockingIOError:
+            if trio.current_time() >= until:
+                return None

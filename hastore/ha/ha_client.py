@@ -41,6 +41,7 @@ from hastore.ha.ha_link import HALink, Received
 from hastore.ha.link_step import LinkAction, LinkEvent, LinkStep, event_of
 from hastore.ha.slave_appender import FRAMES_PER_TURN_MAX, SlaveAppender
 from hastore.ha.slave_cursor import Frame, FrameVerdict, SlaveCursor
+from hastore.ha.spin import Spin
 from hastore.status import FlushDiskType, HAClientState
 from hastore.trace import logger
 from hastore.wire.double_read_buffer import DoubleReadBuffer
@@ -101,6 +102,7 @@ class HAClient:
     _appender: SlaveAppender = attrs.field(init=False)
     _damages: DamagedRecords = attrs.field(init=False)
     _master_port: MasterPort = attrs.field(init=False)
+    _spin: Spin = attrs.field(init=False)
     _report_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _copy_progress: CopyProgress = attrs.field(init=False)  # of the newest link
     _copying_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
@@ -109,6 +111,7 @@ class HAClient:
         """Make the parts; all links use the same buffer."""
         self.buffer = DoubleReadBuffer(READ_BUFFER_SIZE)
         self._cursor = SlaveCursor(self.config.slave_from)
+        self._spin = Spin(self.env.poll, self.config.ha.ha_spin_us)
         self.link = HALink(None, self._new_frame_sizes(), None, 0.0, self.env.send_now)
         self._copy_progress = CopyProgress(0.0)
         self._master_port = MasterPort(self.config, self.commit_log, self.ask_client_port)
@@ -255,18 +258,10 @@ class HAClient:
 
     async def _read(self, sock: trio.socket.SocketType) -> None:
         buffer, link, received, appender = self.buffer, self.link, self.received, self._appender
-        receive, current_time = self.env.receive, trio.current_time
-        trickled, counted = 0, link.frame_bytes
+        current_time, spins = trio.current_time, self._spin.is_on
+        trickled, counted, expects_more = 0, link.frame_bytes, False
         while True:
-            with buffer.free() as room:
-                count = await receive(sock, room)
-                if not received.has_read_any:
-                    self._master_port.check_first_bytes(room[:count])
-                    received.has_read_any = count > 0
-            if count == 0:
-                msg = "the master closed the link"
-                raise LinkEndedError(msg)
-            buffer.received(count)
+            count = await self._receive(sock, spin=expects_more)
             now = current_time()
             frames, trickled = link.frames, trickled + count
             was_comparing = False
@@ -287,6 +282,7 @@ class HAClient:
             news = link.frame_bytes + (buffer.unparsed if buffer.unparsed >= HEADER_SIZE else 0)
             if link.frames != frames:
                 self._report_progress(now, brought_bytes=news != counted)
+            expects_more = news != counted and spins
             if news != counted:
                 received.flow_monitor.add(news - counted, now)
                 received.last_news_time, counted = now, news
@@ -294,6 +290,22 @@ class HAClient:
                 self._report_wake.wakeup()  # bytes flushed earlier may be reported now
             if link.has_reports():
                 await link.send_reports()
+
+    async def _receive(self, sock: trio.socket.SocketType, *, spin: bool) -> int:
+        """Receive some bytes into the buffer; ``spin``: more are expected soon."""
+        received = self.received
+        with self.buffer.free() as room:
+            count = await self._spin.receive(sock, room) if spin else None
+            if count is None:
+                count = await self.env.receive(sock, room)
+            if not received.has_read_any:
+                self._master_port.check_first_bytes(room[:count])
+                received.has_read_any = count > 0
+        if count == 0:
+            msg = "the master closed the link"
+            raise LinkEndedError(msg)
+        self.buffer.received(count)
+        return count
 
     def _report_progress(self, now: float, *, brought_bytes: bool) -> None:
         """Log that the slave is in step, or wake the task that logs the copy's progress."""

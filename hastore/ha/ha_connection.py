@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from hastore.concurrency.tcp import describe
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import (
     DiskError,
     DivergedError,
@@ -23,6 +24,7 @@ from hastore.errors import (
 )
 from hastore.ha.flow_monitor import FlowMonitor
 from hastore.ha.slave_progress import LogBounds, SlaveProgress
+from hastore.ha.spin import Spin
 from hastore.ha.write_socket_service import WriteSocketService
 from hastore.status import HAConnectionState
 from hastore.store.log.cold_read import is_cold
@@ -46,7 +48,7 @@ from hastore.wire.ha_frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from hastore.concurrency.latency_histogram import LatencyHistogram
     from hastore.config import HAConfig
@@ -66,6 +68,9 @@ class SlaveRegister(Protocol):
 
     def log_arrival(self, connection: HAConnection, ack_offset: int) -> None:
         """Log a slave's first report."""
+
+    def has_waiting_puts(self) -> bool:
+        """Return whether a put waits for a slave."""
 
     def acknowledge(self, connection: HAConnection, ack_offset: int) -> None:
         """Count a slave's reports up to ``ack_offset``."""
@@ -116,6 +121,8 @@ class HAConnection:
             self.progress,
             check_first_report=partial(self.register.check_first_report, self),
             on_reports=self._count_reports,
+            spinner=Spin(self.env.poll, self.config.ha_spin_us),
+            is_awaited=self.register.has_waiting_puts,
         )
         self.write_socket_service = WriteSocketService(
             env=self.env,
@@ -125,6 +132,7 @@ class HAConnection:
             flow_monitor=self.flow_monitor,
             send_times=self.send_times,
             idle_writers=self.idle_writers,
+            on_sent=self.read_socket_service.expect_report if self.config.ha_spin_us else None,
         )
 
     @property
@@ -150,16 +158,18 @@ class HAConnection:
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._read)
+                    nursery.start_soon(self._read, self.read_socket_service.run)
+                    if self.config.ha_spin_us:
+                        nursery.start_soon(self._read, self.read_socket_service.spin)
                     nursery.start_soon(self._write)
                     nursery.start_soon(self._housekeeping)
         finally:
             self.progress.close()
             self.sock.close()
 
-    async def _read(self) -> None:
+    async def _read(self, service: Callable[[], Awaitable[None]]) -> None:
         try:
-            await self.read_socket_service.run()
+            await service()
         except ProtocolError as error:
             await self._refuse(error)
         except OSError as error:
@@ -274,9 +284,27 @@ class ReadSocketService:
     progress: SlaveProgress
     check_first_report: Callable[[int, LogBounds], None]  # raises DivergedError
     on_reports: Callable[[int], None]  # called with the ack offset, once a read
+    spinner: Spin
+    is_awaited: Callable[[], bool]  # whether a put waits for a report
     # When whole reports were last read, or the connection was made; trio's time.
     last_read_time: float = attrs.field(factory=trio.current_time, init=False)
     _partial: bytes = attrs.field(default=b"", init=False)
+    _sent: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+
+    def expect_report(self) -> None:
+        """Let ``spin`` poll: a frame was sent."""
+        self._sent.wakeup()
+
+    async def spin(self) -> None:
+        """Poll for reports after each frame while a put waits, until cancelled; beside ``run``.
+
+        Raises what ``run`` raises.
+        """
+        with memoryview(bytearray(_RECEIVE_SIZE_MAX)) as buffer:
+            while True:
+                await self._sent.wait_for_running()
+                while count := await self.spinner.receive(self.sock, buffer, self.is_awaited):
+                    self._take(bytes(buffer[:count]))
 
     async def run(self) -> None:
         """Read until the slave closes.
@@ -289,14 +317,17 @@ class ReadSocketService:
                 count = await receive(sock, buffer)
                 if not count:
                     return
-                data = bytes(buffer[:count])
-                if self._partial or count % REPORT_SIZE:
-                    data = self._partial + data
-                    whole = len(data) - len(data) % REPORT_SIZE
-                    data, self._partial = data[:whole], data[whole:]
-                if data:
-                    self.last_read_time = trio.current_time()
-                    self._handle_reports(data)
+                self._take(bytes(buffer[:count]))
+
+    def _take(self, data: bytes) -> None:
+        """Handle the whole reports in what was received, and keep the rest."""
+        if self._partial or len(data) % REPORT_SIZE:
+            data = self._partial + data
+            whole = len(data) - len(data) % REPORT_SIZE
+            data, self._partial = data[:whole], data[whole:]
+        if data:
+            self.last_read_time = trio.current_time()
+            self._handle_reports(data)
 
     def _handle_reports(self, data: bytes) -> None:
         progress = self.progress

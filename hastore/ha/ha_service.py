@@ -197,6 +197,10 @@ class HAService:
             reason = self.unavailable_because(next_offset)
             request.complete(Part.HA, PutMessageStatus.SLAVE_NOT_AVAILABLE, reason)
 
+    def has_waiting_puts(self) -> bool:
+        """Return whether a put waits for a slave."""
+        return len(self.group_transfer_service) > 0
+
     def is_slave_ok(self, next_offset: int) -> bool:
         """Return whether a slave is available for a message that ends at ``next_offset``.
 

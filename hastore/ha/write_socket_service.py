@@ -28,6 +28,8 @@ from hastore.ha.slave_progress import expired
 from hastore.wire.ha_frames import HEADER, HEADER_SIZE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hastore.concurrency.latency_histogram import LatencyHistogram
     from hastore.env.interface import Env
     from hastore.ha.flow_monitor import FlowMonitor
@@ -54,6 +56,7 @@ class WriteSocketService:
     send_times: LatencyHistogram  # in seconds, of the frames of all links
     # The idle services of all links: each adds and removes itself.
     idle_writers: dict[WriteSocketService, None]
+    on_sent: Callable[[], None] | None = None  # called after each frame
     # When the kernel last took a frame, or the connection was made; trio's time.
     last_write_time: float = attrs.field(factory=trio.current_time, init=False)
     _is_idle: bool = attrs.field(default=False, init=False)
@@ -169,6 +172,8 @@ class WriteSocketService:
         """Record that the kernel has taken a frame."""
         self.last_write_time = now = trio.current_time()
         self.flow_monitor.add(size, now)
+        if self.on_sent is not None:
+            self.on_sent()
         self.send_times.observe(now - began)
 
     async def _send_from_map(

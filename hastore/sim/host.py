@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from hastore.env.interface import Env
-from hastore.sim.sockets import sim_receive, sim_send_file, sim_send_now
+from hastore.sim.sockets import sim_poll, sim_receive, sim_send_file, sim_send_now
 
 if TYPE_CHECKING:
     import random
@@ -112,5 +112,6 @@ def sim_env(disk: SimDisk, wall_clock: SimWallClock, offload: SimOffload, proces
         send_file=sim_send_file,
         send_now=sim_send_now,
         receive=sim_receive,
+        poll=sim_poll,
         process_id=process_id,
     )

@@ -286,3 +286,8 @@ def sim_send_now(sock: trio.socket.SocketType, buffers: Sequence[bytes | memoryv
 async def sim_receive(sock: trio.socket.SocketType, buffer: memoryview) -> int:
     """Receive some of what has arrived, once something has."""
     return await sock.recv_into(buffer)
+
+
+def sim_poll(sock: trio.socket.SocketType, buffer: memoryview, until: float) -> int | None:  # noqa: ARG001
+    """Receive nothing: virtual time does not pass while a task runs."""
+    return None

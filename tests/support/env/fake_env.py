@@ -149,6 +149,10 @@ async def _receive(sock: object, buffer: object) -> NoReturn:
     raise AssertionError("there is no socket in a fake environment")
 
 
+def _poll(sock: object, buffer: object, until: float) -> NoReturn:
+    raise AssertionError("there is no socket in a fake environment")
+
+
 def fake_env(
     disk: Disk | None = None,
     clock: WallClock | None = None,
@@ -165,6 +169,7 @@ def fake_env(
         send_file=_send_file,
         send_now=_send_now,
         receive=_receive,
+        poll=_poll,
         process_id=4711,
     )
 
