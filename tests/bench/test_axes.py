@@ -16,7 +16,7 @@ import trio
 from hastore.native.in_use import extension
 from tests.bench import __main__ as bench
 from tests.bench.axes.axis import Axis
-from tests.bench.axes.bare_log import RING_SIZE, BareLog
+from tests.bench.axes.bare_log import FILE_SIZE, BareLog
 from tests.bench.axes.child import Child, cpu_s, uses_extension
 from tests.bench.axes.growth import growth
 from tests.bench.axes.load import STRETCH_MAX, Load, closed_loop, percentiles
@@ -111,8 +111,8 @@ def test_a_child_that_ends_is_reported(tmp_path: Path) -> None:
 
 
 async def test_bare_puts_arrive_at_the_peer_in_order(tmp_path: Path) -> None:
-    """Its file has the bytes of all tasks, one after the other, beyond the ring's end, too."""
-    count, size = 110, RING_SIZE // 100
+    """Its files have the bytes of all tasks, one after the other, beyond the end of a file, too."""
+    count, size = 21, FILE_SIZE // 10 + 1
     load = Load(body_size=size - 205)
     options = {"load": attrs.asdict(load), "path": str(tmp_path / "peer")}
     with (
@@ -132,12 +132,13 @@ async def test_bare_puts_arrive_at_the_peer_in_order(tmp_path: Path) -> None:
                     producers.start_soon(produce)
             nursery.cancel_scope.cancel()
         end = log.end
-    assert end == count * size > RING_SIZE
-    at = end - RING_SIZE  # the ring has the last bytes, its oldest here
-    expected = b"".join(bytes([turn % 251]) * size for turn in range(count))[-RING_SIZE:]
+    assert 2 * FILE_SIZE < end == count * size  # the first file is gone
+    expected = b"".join(bytes([turn % 251]) * size for turn in range(count))
     for name in ("own", "peer"):
-        ring = (tmp_path / name / "log").read_bytes()
-        assert ring[at:] + ring[:at] == expected, name
+        files = [tmp_path / name / "log" / str(number) for number in (1, 2)]
+        assert sorted((tmp_path / name / "log").iterdir()) == files
+        written = b"".join(file.read_bytes() for file in files)[: end - FILE_SIZE]
+        assert written == expected[FILE_SIZE:], name
 
 
 async def test_a_relay_answers_after_its_slave(tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ async def test_a_relay_answers_after_its_slave(tmp_path: Path) -> None:
             log.connect(socket.create_connection(relay.greeting["address"]), nursery)
             for number in range(20):
                 await log.put(bytes([number]) * size)
-                with (tmp_path / "slave" / "log").open("rb") as file:
+                with (tmp_path / "slave" / "log" / "0").open("rb") as file:
                     assert os.pread(file.fileno(), size, number * size) == bytes([number]) * size
             nursery.cancel_scope.cancel()
 

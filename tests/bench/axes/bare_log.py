@@ -6,8 +6,9 @@
 
 If nothing is in flight, the task itself sends; otherwise its bytes leave with those of the others
 when the next answer comes.  With ``is_flushed`` all bytes that are there are sent, then forced to
-disk, in the loop's thread.  A message has no fields, no checksum, no queue; nothing is checked, and
-nothing has a deadline.
+disk, in the loop's thread.  A log always writes to fresh pages, as a node's does: when a file is
+full, a new one follows, and the one before the last is removed.  A message has no fields, no
+checksum, no queue; nothing is checked, and nothing has a deadline.
 
 An answer is one or several 8-byte numbers: how many bytes the peer has, each above the one before.
 """
@@ -24,7 +25,7 @@ from typing import Any
 import attrs
 import trio
 
-RING_SIZE = 256 * 1024 * 1024  # above all that is ever in flight
+FILE_SIZE = 256 * 1024 * 1024  # above all that is ever in flight
 RECEIVE_SIZE = 4 * 1024 * 1024
 QUEUE_FILES_OPEN_MAX = 256
 RECORDS_A_PASS = 1_000
@@ -42,15 +43,75 @@ class BareLink:
     writable: trio.Event | None = None
 
 
+class BareFiles:
+    """The files of a log, allocated one after the other; the last two are there."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptors: dict[int, int] = {}
+        path.mkdir(parents=True, exist_ok=True)
+
+    def descriptor(self, offset: int) -> int:
+        """Return the file that has an offset; make it if it is the next one."""
+        number = offset // FILE_SIZE
+        descriptor = self._descriptors.get(number)
+        if descriptor is None:
+            descriptor = os.open(self._path / str(number), os.O_RDWR | os.O_CREAT)
+            os.posix_fallocate(descriptor, 0, FILE_SIZE)
+            self._descriptors[number] = descriptor
+            if number - 2 in self._descriptors:
+                os.close(self._descriptors.pop(number - 2))
+                (self._path / str(number - 2)).unlink()
+        return descriptor
+
+    def sync(self, offset: int) -> None:
+        """Force the file that has an offset to disk."""
+        os.fdatasync(self.descriptor(offset))
+
+    def close(self) -> None:
+        """Close the files."""
+        for descriptor in self._descriptors.values():
+            os.close(descriptor)
+
+
+class BareMaps:
+    """The files of a log as maps, or without files one map that is used again, as by a client."""
+
+    def __init__(self, files: BareFiles | None) -> None:
+        self._files = files
+        self._maps: dict[int, tuple[mmap.mmap, memoryview]] = {}
+
+    def view(self, offset: int) -> memoryview:
+        """Return the map that has an offset."""
+        number = offset // FILE_SIZE if self._files else 0
+        found = self._maps.get(number)
+        if found is None:
+            descriptor = self._files.descriptor(offset) if self._files else -1
+            mapped = mmap.mmap(descriptor, FILE_SIZE)
+            found = self._maps[number] = mapped, memoryview(mapped)
+            self._close(number - 2)
+        return found[1]
+
+    def _close(self, number: int) -> None:
+        if number in self._maps:
+            mapped, view = self._maps.pop(number)
+            view.release()
+            mapped.close()
+
+    def close(self) -> None:
+        """Close the maps."""
+        for number in list(self._maps):
+            self._close(number)
+
+
 class BareLog:
-    """A ring of bytes, sent to every peer; ``path`` None: in memory only, as a client's."""
+    """Bytes that are sent to every peer; ``path`` None: in memory only, as a client's."""
 
     def __init__(
         self, path: Path | None, *, is_flushed: bool = False, waits_for_peer: bool = True
     ) -> None:
-        self.descriptor = -1 if path is None else open_ring(path)
-        self._map = mmap.mmap(self.descriptor, RING_SIZE)
-        self.view = memoryview(self._map)
+        self.files = None if path is None else BareFiles(path)
+        self._maps = BareMaps(self.files)
         self.end = 0
         self.flushed = 0
         self.is_flushed = is_flushed
@@ -61,13 +122,12 @@ class BareLog:
         self._to_flush = trio.Event()
 
     def close(self) -> None:
-        """Close the connections and the ring; nobody waits any more."""
+        """Close the connections and the files; nobody waits any more."""
         for link in self.links:
             link.sock.close()
-        self.view.release()
-        self._map.close()
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
+        self._maps.close()
+        if self.files is not None:
+            self.files.close()
 
     def connect(self, sock: socket.socket, nursery: trio.Nursery) -> None:
         """Send to a peer, too."""
@@ -83,14 +143,14 @@ class BareLog:
         await trio.lowlevel.wait_task_rescheduled(_never_cancelled)
 
     def append(self, data: bytes) -> None:
-        """Copy into the ring; send it if nothing is in flight."""
-        at = self.end % RING_SIZE
-        room = RING_SIZE - at
+        """Copy into the map; send it if nothing is in flight."""
+        at = self.end % FILE_SIZE
+        room = FILE_SIZE - at
         if len(data) <= room:
-            self.view[at : at + len(data)] = data
+            self._maps.view(self.end)[at : at + len(data)] = data
         else:
-            self.view[at:] = data[:room]
-            self.view[: len(data) - room] = data[room:]
+            self._maps.view(self.end)[at:] = data[:room]
+            self._maps.view(self.end + room)[: len(data) - room] = data[room:]
         self.end += len(data)
         if self.is_flushed:
             self._to_flush.set()
@@ -101,9 +161,10 @@ class BareLog:
 
     def _send(self, link: BareLink) -> None:
         while link.sent < self.end and link.writable is None:
-            at = link.sent % RING_SIZE
+            at = link.sent % FILE_SIZE
+            view = self._maps.view(link.sent)
             try:
-                link.sent += link.sock.send(self.view[at : at + self.end - link.sent])
+                link.sent += link.sock.send(view[at : at + self.end - link.sent])
             except BlockingIOError:
                 link.writable = trio.Event()
                 trio.lowlevel.spawn_system_task(self._send_when_writable, link)
@@ -136,7 +197,8 @@ class BareLog:
             end = self.end
             for link in self.links:
                 self._send(link)
-            os.fdatasync(self.descriptor)
+            if self.files is not None:
+                self.files.sync(end - 1)
             self.flushed = end
             self._release()
 
@@ -180,14 +242,6 @@ class BareQueues:
             descriptor = os.open(self._path / str(queue_id), os.O_RDWR | os.O_CREAT)
             descriptors[queue_id] = descriptor
         os.pwrite(descriptor, units, 0)
-
-
-def open_ring(path: Path) -> int:
-    """Make the file of a ring, allocated; return its descriptor."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
-    os.posix_fallocate(descriptor, 0, RING_SIZE)
-    return descriptor
 
 
 def tune(sock: socket.socket) -> None:

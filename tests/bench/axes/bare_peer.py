@@ -15,11 +15,11 @@ from typing import Any
 import trio
 
 from tests.bench.axes.bare_log import (
+    FILE_SIZE,
     RECEIVE_SIZE,
-    RING_SIZE,
+    BareFiles,
     BareLog,
     BareQueues,
-    open_ring,
     tune,
 )
 from tests.bench.axes.child import Answer, options, serve
@@ -45,18 +45,18 @@ async def main(given: dict[str, Any]) -> None:
 async def receive(listener: socket.socket, path: Path, load: Load) -> None:
     """Be a slave."""
     sock = await _accept(listener)
-    descriptor = open_ring(path / "log")
+    files = BareFiles(path / "log")
     queues = BareQueues(path / "queues", load.queues)
     buffer = memoryview(bytearray(RECEIVE_SIZE))
     end = records = 0
     while True:
         await trio.lowlevel.wait_readable(sock)
-        count = sock.recv_into(buffer[: RING_SIZE - end % RING_SIZE])
+        count = sock.recv_into(buffer[: FILE_SIZE - end % FILE_SIZE])
         if not count:
             return
-        os.pwrite(descriptor, buffer[:count], end % RING_SIZE)
+        os.pwrite(files.descriptor(end), buffer[:count], end % FILE_SIZE)
         if load.is_slave_flushed:
-            os.fdatasync(descriptor)
+            files.sync(end)
         end += count
         sock.send(end.to_bytes(8, "big"))
         queues.add(end // load.record_size - records)

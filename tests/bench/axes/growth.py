@@ -1,7 +1,8 @@
 """Whether a put's cost grows faster than what it is measured over.
 
 Between two points of an axis the time a message takes may grow at most as the axis' value does;
-TOLERANCE is the noise of two medians.
+TOLERANCE is the noise of two medians.  The bare loop is there for comparison: what it cannot do
+either, such as 20 slaves on two cores, is the machine's limit.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from tests.bench.axes.measured import TITLES, Point, node_variants
+from tests.bench.axes.measured import BARE, TITLES, Point, node_variants
 
 GROWING = ("slaves", "queues", "bodies")
 TOLERANCE = 1.15
@@ -51,7 +52,7 @@ def growth(points: Mapping[str, Sequence[Point]]) -> list[Growth]:
     """Return the steps of the axes that grow, as far as they were measured."""
     steps = []
     for axis in GROWING:
-        for variant in node_variants():
+        for variant in (*node_variants(), BARE):
             for one, other in pairwise(points.get(axis, ())):
                 before, after = one.median(variant, "rate"), other.median(variant, "rate")
                 if before and after:

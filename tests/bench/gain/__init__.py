@@ -1,0 +1,1 @@
+"""Two versions of hastore in turn, by one driver: begin with ``__main__``."""

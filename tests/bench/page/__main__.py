@@ -1,0 +1,88 @@
+"""Write the figures of docs/performance.md and draw its plot, from what was measured.
+
+    python -m tests.bench.page [build/bench.json] [build/gain.json] [build/profile.json]
+
+The files are told apart by their ``schema``; what is not given stays as it was.  They are kept
+together in docs/performance.json, so that a test can tell whether page and plot are those of one
+measurement.  A block of the page between ``<!-- NAME -->`` and ``<!-- end -->`` is a table of
+``tables``.  Figures of a part (`make bench ONLY=…`) replace those of that part only.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.bench.page.plot import plot
+from tests.bench.page.tables import tables
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = DOCS / "performance.md"
+KEPT = DOCS / "performance.json"
+PLOT = DOCS / "performance.svg"
+PARTS = {"hastore.bench/1": "bench", "hastore.gain/1": "gain", "hastore.profile/1": "profile"}
+BLOCK = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Add the given files to what is kept, then write all."""
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    for argument in arguments:
+        document = without_paths(json.loads(Path(argument).read_text()))
+        part = PARTS[document["schema"]]
+        kept[part] = document if part == "profile" else merged(kept.get(part, {}), document)
+    KEPT.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+    PAGE.write_text(page_of(PAGE.read_text(), kept))
+    PLOT.write_text(plot(kept), encoding="utf-8")
+    print(f"wrote {PAGE.name}, {KEPT.name} and {PLOT.name}")
+
+
+def without_paths(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document without the paths of the machine, which mean nothing elsewhere."""
+    result = copy.deepcopy(document)
+    result.get("machine", {}).pop("python_path", None)
+    for variant, version in result.get("variants", {}).items():
+        result["variants"][variant] = version.partition(": ")[0]
+    return result
+
+
+def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return the new document, with those rows and axes of the old one that it does not have."""
+    result = {**old, **new}
+    for name in ("rows", "axes", "cases", "growth"):
+        if name in old and name in new:
+            result[name] = _merged_list(old[name], new[name])
+    return result
+
+
+def _merged_list(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def name_of(each: dict[str, Any]) -> object:
+        return each.get("title") or each.get("key") or each["axis"]
+
+    known = {name_of(each) for each in old}
+    mine = {name_of(each) for each in new}
+    result: list[dict[str, Any]] = []
+    replaced: set[object] = set()
+    for each in old:
+        name = name_of(each)
+        if name not in mine:
+            result.append(each)
+        elif name not in replaced:
+            replaced.add(name)
+            result += [other for other in new if name_of(other) == name]
+    return result + [each for each in new if name_of(each) not in known]
+
+
+def page_of(text: str, kept: dict[str, Any]) -> str:
+    """Return the page with its tables written again."""
+    written = tables(kept)
+    return BLOCK.sub(lambda block: f"{block[1]}{written[block[2]]}\n{block[3]}", text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
