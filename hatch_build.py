@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _SOURCES = ("_native.c", "remoting.c")
-# -g0: debug information, which some Pythons ask for, would contain the path of the sources.
-_FLAGS = ("-O2", "-g0", "-fPIC", "-fno-strict-overflow", "-Wall", "-Wextra")
+# -g0, -DNDEBUG: debug information, which some Pythons ask for, and the assertions of Python.h would
+# contain the path of the sources, and the same sources would not make the same wheel.
+_FLAGS = ("-O2", "-g0", "-DNDEBUG", "-fPIC", "-fno-strict-overflow", "-Wall", "-Wextra")
 
 
 class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg] # of no use here
