@@ -301,6 +301,4 @@ class ReputMessageService:
 
 
 def _log_progress(progress: Progress) -> None:
-    _log.info(
-        "dispatching", done_bytes=progress.done, total_bytes=progress.size, percent=progress.percent
-    )
+    _log.info("dispatching", **progress.pairs())

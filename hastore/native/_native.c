@@ -2,11 +2,12 @@
 
    encode_record  twin: hastore/store/record/message_encoder.py
    scan_records   twin: hastore/dispatch/record_scan.py
+   walk_records   twin: hastore/store/recovery/record_walk.py
    fill_index     twin: hastore/store/index/file.py
    java_hash      twin: hastore/store/record/java_hash.py
 
    Each returns what its twin returns, for every input.  A record that is not ordinary (damaged,
-   of a transaction, ...) ends a scan, and a message that no record can hold is not encoded: the
+   of a transaction, ...) ends a scan or walk, and a message that no record can hold is not encoded: the
    caller handles both in Python, so no rule for them is here.  All input is untrusted: every length is compared with what is left before it is used.
    The layouts are those of hastore/store/record/layout.py and hastore/store/index/layout.py. */
 
@@ -81,6 +82,7 @@ enum {
     TOPIC_SIZE_MAX_V1 = 127,
     TEXT_SIZE_MAX = 32767,
     TRANSACTION_TYPE_MASK = 0xC,
+    PREPARED_FLAG = 0x4, /* of a transaction; ROLLBACK has it, too */
     BORN_HOST_V6_FLAG = 0x10,
     STORE_HOST_V6_FLAG = 0x20,
     INNER_BATCH_FLAG = 0x80,
@@ -114,7 +116,7 @@ typedef struct {
 typedef struct {
     const uint8_t *body, *topic, *texts; /* texts: the properties */
     Py_ssize_t body_size, topic_size, texts_size, size;
-    int32_t queue_id;
+    int32_t flags, queue_id;
     int64_t queue_offset, store_ms;
 } Record;
 
@@ -127,14 +129,15 @@ typedef struct {
     Py_ssize_t keys_size, keys_room;
 } Scan;
 
-/* Read a record's lengths and numbers; false unless it is ordinary, and all of it is there. */
+/* Read a record's lengths and numbers; false unless they agree, none of the flags ``refused`` is set,
+   and all of it is there. */
 static int read_record(const uint8_t *at, Py_ssize_t left, int64_t available, int64_t physic_offset,
-                       Record *record) {
+                       int32_t refused, Record *record) {
     if (left < RECORD_SIZE_MIN) return 0;
     int32_t size = get32(at), magic = get32(at + 4), flags = get32(at + 36);
     if ((magic != MAGIC && magic != MAGIC_V2) || size < RECORD_SIZE_MIN) return 0;
     if (size > left || size > available || get64(at + 28) != physic_offset) return 0;
-    if (flags & (TRANSACTION_TYPE_MASK | INNER_BATCH_FLAG)) return 0;
+    if (flags & refused) return 0;
     Py_ssize_t moved = flags & BORN_HOST_V6_FLAG ? 12 : 0;
     Py_ssize_t head = HEAD_SIZE + moved + (flags & STORE_HOST_V6_FLAG ? 12 : 0);
     Py_ssize_t topic_length_size = magic == MAGIC_V2 ? 2 : 1;
@@ -156,6 +159,7 @@ static int read_record(const uint8_t *at, Py_ssize_t left, int64_t available, in
     record->texts = record->topic + topic_size + 2;
     record->texts_size = rest;
     record->size = size;
+    record->flags = flags;
     record->queue_id = get32(at + 12);
     record->queue_offset = get64(at + 20);
     record->store_ms = get64(at + 56 + moved);
@@ -191,7 +195,7 @@ static int fits_checksums(PyObject *crc32, const uint8_t *at, const Record *reco
     return 1;
 }
 
-/* Return the queue of a record, perhaps a new one; NULL if its queue offsets do not count up. */
+/* Return the queue of a record, perhaps a new one, whose next offset is then the record's. */
 static Queue *queue_of(Scan *scan, const Record *record) {
     uint32_t hash = hash_ascii(record->topic, record->topic_size, (uint32_t)record->queue_id);
     for (uint32_t bucket = (hash * 0x9E3779B1u) >> 21;; bucket = (bucket + 1) % BUCKETS) {
@@ -207,7 +211,7 @@ static Queue *queue_of(Scan *scan, const Record *record) {
         Queue *queue = &scan->queues[number];
         if (queue->queue_id == record->queue_id && queue->topic.size == record->topic_size &&
             memcmp(queue->topic.at, record->topic, (size_t)record->topic_size) == 0)
-            return queue->next_queue_offset == record->queue_offset ? queue : NULL;
+            return queue;
     }
 }
 
@@ -346,7 +350,9 @@ static PyObject *scan_records(PyObject *Py_UNUSED(module), PyObject *args) {
         int64_t available = file_size - physic_offset % file_size;
         Record record;
         Text texts[TEXTS];
-        if (!read_record(at, buffer.len - position, available, physic_offset, &record)) break;
+        if (!read_record(at, buffer.len - position, available, physic_offset,
+                         TRANSACTION_TYPE_MASK | INNER_BATCH_FLAG, &record))
+            break;
         if (record.topic_size == schedule_topic.len &&
             memcmp(record.topic, schedule_topic.buf, (size_t)schedule_topic.len) == 0)
             break;
@@ -359,7 +365,7 @@ static PyObject *scan_records(PyObject *Py_UNUSED(module), PyObject *args) {
             if (!fits) break;
         }
         Queue *queue = queue_of(scan, &record);
-        if (queue == NULL) break;
+        if (queue->next_queue_offset != record.queue_offset) break;
         if (!add_keys(scan, queue, texts, physic_offset, record.store_ms)) goto done;
         const Text *tags = &texts[TAGS];
         add_unit(scan, queue, physic_offset, &record,
@@ -502,6 +508,93 @@ static PyObject *encode_record(PyObject *Py_UNUSED(module), PyObject *const *arg
     return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(size);
 }
 
+/* -- walk_records ------------------------------------------------------------------------------ */
+
+/* As fits_checksums, but ``__CRC32#`` stands for the body's, which it covers; and without one the
+   record must not end in a 0 if it ``may_be_torn``. */
+static int is_intact(PyObject *crc32, const uint8_t *at, const Record *record, int may_be_torn) {
+    const uint8_t *end = at + record->size, *stored = end - PROP_CRC_SIZE;
+    if (record->texts_size >= PROP_CRC_SIZE && memcmp(stored, "__CRC32#\x01", 9) == 0) {
+        int64_t crc = crc_of(crc32, at, stored - at);
+        if (crc < 0) return -1;
+        for (int i = 9; i < 19; i++, crc /= 10)
+            if (stored[i] != '0' + crc % 10) return 0;
+        return stored[19] == 2;
+    }
+    /* half of its name may be damaged */
+    if (memcmp(stored, "__CR", 4) == 0 || memcmp(stored + 4, "C32#\x01", 5) == 0) return 0;
+    const uint8_t *last = record->texts_size ? end - 1 : record->texts - 3;
+    if (may_be_torn && *last == 0) return 0;
+    int64_t crc = crc_of(crc32, record->body, record->body_size);
+    return crc < 0 ? -1 : crc == get32(at + 8);
+}
+
+/* Return [(topic, queue id, next queue offset)]. */
+static PyObject *next_offsets_of(const Scan *scan) {
+    PyObject *queues = PyList_New(scan->queue_count);
+    for (int i = 0; queues != NULL && i < scan->queue_count; i++) {
+        const Queue *queue = &scan->queues[i];
+        PyObject *item = Py_BuildValue("(y#iL)", (const char *)queue->topic.at, queue->topic.size,
+                                       queue->queue_id, (long long)queue->next_queue_offset);
+        if (item == NULL)
+            Py_CLEAR(queues);
+        else
+            PyList_SET_ITEM(queues, i, item);
+    }
+    return queues;
+}
+
+static PyObject *walk_records(PyObject *Py_UNUSED(module), PyObject *args) {
+    Py_buffer buffer;
+    Py_ssize_t position;
+    long long physic_offset, torn_from;
+    int has_queues;
+    PyObject *crc32, *result = NULL;
+    if (!PyArg_ParseTuple(args, "y*nLLpO", &buffer, &position, &physic_offset, &torn_from,
+                          &has_queues, &crc32))
+        return NULL;
+    Scan *scan = NULL;
+    if (position < 0 || physic_offset < 0 || physic_offset > INT64_MAX - buffer.len) {
+        PyErr_SetString(PyExc_ValueError, "a position or an offset is out of range");
+        goto done;
+    }
+    scan = PyMem_Malloc(sizeof(Scan)); /* queues are set before they are read */
+    if (scan == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    memset(scan->buckets, 0, sizeof scan->buckets);
+    scan->queue_count = 0;
+    Py_ssize_t last = -1;
+    int count = 0;
+    for (; count < RECORDS_MAX && position < buffer.len; count++) {
+        const uint8_t *at = (const uint8_t *)buffer.buf + position;
+        Record record;
+        if (!read_record(at, buffer.len - position, INT64_MAX, physic_offset, INNER_BATCH_FLAG,
+                         &record))
+            break;
+        if (crc32 != Py_None) {
+            int fits = is_intact(crc32, at, &record, physic_offset >= torn_from);
+            if (fits < 0) goto done;
+            if (!fits) break;
+        }
+        if (has_queues && !(record.flags & PREPARED_FLAG) && record.queue_offset < INT64_MAX) {
+            Queue *queue = queue_of(scan, &record);
+            if (queue->next_queue_offset <= record.queue_offset)
+                queue->next_queue_offset = record.queue_offset + 1;
+        }
+        last = position;
+        position += record.size;
+        physic_offset += record.size;
+    }
+    PyObject *queues = next_offsets_of(scan);
+    if (queues != NULL) result = Py_BuildValue("(nniN)", position, last, count, queues);
+done:
+    PyMem_Free(scan);
+    PyBuffer_Release(&buffer);
+    return result;
+}
+
 /* -- fill_index -------------------------------------------------------------------------------- */
 
 enum { ENTRY_SIZE = 20, TIME_DIFF_MAX = INT32_MAX };
@@ -572,6 +665,7 @@ static PyMethodDef METHODS[] = {
     {"encode_record", (PyCFunction)(void (*)(void))encode_record, METH_FASTCALL,
      "See hastore.store.commit_log."},
     {"scan_records", scan_records, METH_VARARGS, "See hastore.store.record.record_scan."},
+    {"walk_records", walk_records, METH_VARARGS, "See hastore.store.recovery.record_walk."},
     {"fill_index", fill_index, METH_VARARGS, "See hastore.store.index.file."},
     {"java_hash", java_hash, METH_VARARGS, "See hastore.store.record.java_hash."},
     REMOTING_METHODS
@@ -579,7 +673,7 @@ static PyMethodDef METHODS[] = {
 };
 
 static int begin(PyObject *module) {
-    return PyModule_AddIntConstant(module, "INTERFACE", 4); /* as in hastore/native/in_use.py */
+    return PyModule_AddIntConstant(module, "INTERFACE", 5); /* as in hastore/native/in_use.py */
 }
 
 static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, begin}, {0, NULL}};

@@ -33,6 +33,15 @@ def scan_records(
     crc32: Callable[[Buffer], int] | None,
     /,
 ) -> tuple[int, int, int, int, list[tuple[str, int, int, bytes]], bytes]: ...
+def walk_records(
+    buffer: Buffer,
+    position: int,
+    physic_offset: int,
+    torn_from: int,
+    has_queues: bool,
+    crc32: Callable[[Buffer], int] | None,
+    /,
+) -> tuple[int, int, int, list[tuple[bytes, int, int]]]: ...
 def fill_index(
     numbers: memoryview,
     dirty: bytearray,

@@ -14,13 +14,16 @@ from hastore.store.index.file import IndexFile
 from hastore.store.index.layout import PACKED_KEY, IndexLayout
 from hastore.store.record.java_hash import hash_in_python
 from hastore.store.record.message_encoder import MessageEncoder
-from hastore.store.record.topic_queue_table import TopicQueues
+from hastore.store.record.topic_queue_table import TopicQueues, TopicQueueTable
+from hastore.store.recovery import record_walk
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.store.encoded_records import records_of
 
 pytestmark = pytest.mark.skipif(extension is None, reason=f"the C extension is {state}")
 
 FILE_SIZE = 1 << 20
+HOST = ("127.0.0.1", 1)
+WALKS = (record_walk.walk_records_in_python, record_walk.walk_records_in_c)
 SCANS = (record_scan.scan_records_in_python, record_scan.scan_records_in_c)
 
 TEXTS = st.text(st.characters(exclude_characters="\x00\x01\x02", codec="utf-8"), max_size=40)
@@ -92,6 +95,91 @@ def test_more_queues_than_a_call_has_records():
     found = [scan(data, 0, 0, FILE_SIZE, 5_000, check_crc=False) for scan in SCANS]
     assert found[0] == found[1]
     assert found[0].record_count == record_scan.SCAN_RECORDS_MAX
+
+
+@given(
+    messages=st.lists(MESSAGES, min_size=1, max_size=8),
+    start=st.sampled_from([0, 3 * FILE_SIZE, 2**62]),
+    store_host=st.sampled_from([("127.0.0.1", 10911), ("::1", 10911)]),
+    has_prop_crc=st.booleans(),
+    has_table=st.booleans(),
+    check_crc=st.booleans(),
+    torn_from=st.integers(-100, 1_000),
+    flips=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=3),
+    zeros=st.tuples(st.integers(0, 10_000), st.sampled_from([0, 0, 1, 40])),
+    cut=st.integers(0, 2_000),
+)
+def test_walk_of_any_bytes(  # noqa: PLR0917 - what hypothesis varies
+    messages,
+    start,
+    store_host,
+    has_prop_crc,
+    has_table,
+    check_crc,
+    torn_from,
+    flips,
+    zeros,
+    cut,
+):
+    """A start finds the same end of the log and the same next queue offsets."""
+    data = records_of(messages, start, store_host=store_host, has_prop_crc=has_prop_crc)
+    for position, value in flips:
+        data[position % len(data)] = value
+    first = zeros[0] % len(data)
+    data[first : first + zeros[1]] = bytes(len(data[first : first + zeros[1]]))
+    data = bytes(data[: max(len(data) - cut, 0)]) if cut % 2 else bytes(data)
+    found = []
+    for walk in WALKS:
+        table = TopicQueueTable() if has_table else None
+        walked = walk(data, start, table, torn_from, check_crc=check_crc)
+        topics = [] if table is None else list(table.topics.items())
+        found.append((walked, [(name, queues.next_offsets) for name, queues in topics]))
+    assert found[0] == found[1]
+
+
+@given(data=st.binary(max_size=300))
+def test_walk_of_random_bytes(data):
+    """Bytes that are no records end the walk at once."""
+    for walk in WALKS:
+        assert walk(data, 0, TopicQueueTable(), 0, check_crc=True) == (0, -1, 0)
+
+
+def test_walk_of_a_whole_chunk():
+    """Both walk all records of it, more than a call of the extension takes."""
+    messages = [
+        Message(f"t{number % 1_100}", b"x", queue_id=number % 3, sys_flag=4 * (number % 50 == 7))
+        for number in range(2_500)
+    ]
+    for has_prop_crc in (False, True):
+        data = bytes(records_of(messages, 0, store_host=HOST, has_prop_crc=has_prop_crc))
+        for walk in WALKS:
+            table = TopicQueueTable()
+            walked = walk(data, 0, table, len(data), check_crc=True)
+            assert (walked.position, walked.record_count) == (len(data), 2_500)
+            assert table.queue_count == len(
+                {(m.topic, m.queue_id) for m in messages if not m.sys_flag}
+            )
+
+
+def test_walk_reads_impossible_queue_offsets():
+    """The largest one has no next, and a negative one changes nothing."""
+    messages = [Message("orders", b"x", queue_id=queue_id) for queue_id in range(3)]
+    data = records_of(messages, 0, store_host=HOST, has_prop_crc=False)
+    size = len(data) // 3
+    for number, offset in enumerate((2**63 - 1, -(2**63), 2**63 - 2)):
+        at = number * size + 20
+        data[at : at + 8] = offset.to_bytes(8, signed=True)
+    for walk in WALKS:
+        table = TopicQueueTable()
+        assert walk(bytes(data), 0, table, 0, check_crc=True).record_count == 3
+        assert table.topics["orders"].next_offsets == {2: 2**63 - 1}
+
+
+@pytest.mark.parametrize(("position", "offset"), [(-1, 0), (0, -1), (0, 2**63 - 2)])
+def test_walk_refuses_positions_that_do_not_fit(position, offset):
+    """They are an error, not a read outside the buffer."""
+    with pytest.raises(ValueError, match="range"):
+        extension.walk_records(b"abc", position, offset, 0, True, None)
 
 
 ENCODED = st.builds(

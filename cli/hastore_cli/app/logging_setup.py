@@ -166,7 +166,13 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     "close_failed": ("a file could not be closed cleanly: {reason}",),
     # -- the store at its start ------------------------------------------------------------------
     "log_loaded": ("log opened: offsets {min_offset} to {max_offset}",),
-    "recovering": ("recovering, {step}: {done_bytes:size} of {total_bytes:size} ({percent} %)",),
+    "recovering": (
+        (
+            "recovering, {step}: {done_bytes:size} of {total_bytes:size} ({percent} %),"
+            " {bytes_per_s:size}/s, about {left_s:time} left"
+        ),
+        "recovering, {step}: {done_bytes:size} of {total_bytes:size} ({percent} %)",
+    ),
     "torn_tail_trimmed": (
         (
             "the log's end was torn: {size} bytes from offset {physic_offset} on ({kind}, topic"
@@ -224,6 +230,10 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     "warm_up_writes_zeros": ("the warm-up writes zeros: {reason}",),
     # -- dispatch and delays ---------------------------------------------------------------------
     "dispatching": (
+        (
+            "dispatching the log as of the start: {done_bytes:size} of {total_bytes:size}"
+            " ({percent} %), {bytes_per_s:size}/s, about {left_s:time} left"
+        ),
         (
             "dispatching the log as of the start: {done_bytes:size} of {total_bytes:size}"
             " ({percent} %)"

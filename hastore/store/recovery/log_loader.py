@@ -385,13 +385,7 @@ class LogLoader:
 
 
 def _log_progress(progress: Progress) -> None:
-    _log.info(
-        "recovering",
-        step=progress.step,
-        done_bytes=progress.done,
-        total_bytes=progress.size,
-        percent=progress.percent,
-    )
+    _log.info("recovering", step=progress.step, **progress.pairs())
 
 
 def _log_report(report: LoadReport, path: str) -> None:

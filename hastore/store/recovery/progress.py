@@ -17,6 +17,7 @@ INTERVAL_S: Final = 5.0
 class Progress:
     """``done`` of ``size`` bytes of one step of the work, whose name is ``step``.
 
+    ``bytes_per_s`` is the rate since the report before, also if another step began meanwhile.
     ``report`` is called at most every five seconds, first five seconds after this was made, and
     only while something is left.  ``now_s`` may be the wall clock: if that is set back, the five
     seconds begin again.
@@ -27,6 +28,8 @@ class Progress:
     step: str = ""
     size: int = 0
     done: int = 0
+    bytes_per_s: float = attrs.field(default=0.0, init=False)
+    _since_report: int = attrs.field(default=0, init=False)  # bytes
     _reported_s: float = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -38,6 +41,18 @@ class Progress:
         """Percentage done, rounded down; 100 if there is nothing to do."""
         return 100 * self.done // self.size if self.size else 100
 
+    def pairs(self) -> dict[str, int]:
+        """Return what a log event says of it; without the time that is left if nothing moved."""
+        pairs = {
+            "done_bytes": self.done,
+            "total_bytes": self.size,
+            "percent": self.percent,
+            "bytes_per_s": round(self.bytes_per_s),
+        }
+        if self.bytes_per_s:
+            pairs["left_s"] = round((self.size - self.done) / self.bytes_per_s)
+        return pairs
+
     def begin(self, step: str, size: int) -> None:
         """Begin another step, of ``size`` bytes."""
         self.step, self.size, self.done = step, size, 0
@@ -45,10 +60,13 @@ class Progress:
     def advance(self, size: int) -> None:
         """Record that ``size`` more bytes are done."""
         self.done += size
+        self._since_report += size
         now_s = self.now_s()
         passed_s = now_s - self._reported_s
         if 0 <= passed_s < INTERVAL_S:
             return
         self._reported_s = now_s
+        since_report, self._since_report = self._since_report, 0
         if passed_s > 0 and self.done < self.size:
+            self.bytes_per_s = since_report / passed_s
             self.report(self)

@@ -19,43 +19,26 @@ have it checks only the offset, and ``__CRC32#`` over all the rest.
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
-from isal import isal_zlib
 
 from hastore.store.record.layout import (
     BLANK_SIZE_MIN,
-    BODY_LENGTH,
     BODY_POSITIONS,
-    CRC_MASK,
     HEAD_READ_SIZE,
     HOST_FLAGS,
     HOST_FLAGS_POSITION,
-    INNER_BATCH_FLAG,
     MAGIC_POSITION,
     MAGIC_SIZE,
-    MESSAGE_MAGIC_CODE,
-    MESSAGE_MAGIC_CODE_V2,
     MESSAGE_MAGICS,
     MESSAGE_PATTERN,
-    PROP_CRC_BACKWARDS,
-    PROP_CRC_HALVES,
-    PROP_CRC_NAME,
-    PROP_CRC_NAME_SIZE,
-    PROP_CRC_SIZE,
-    RECORD_SIZE_MIN,
     SIZE_AND_MAGIC,
-    SIZE_AND_OFFSET,
     STORED_OFFSET,
     STORED_OFFSET_POSITION,
-    TEXTS_SIZE_MIN,
-    TOPIC_SIZE_MAX_V1,
     TRANSACTION_PREPARED_TYPE,
     head_struct,
 )
-from hastore.store.record.message_codec import inner_batch_count
 from hastore.store.record.record_check import (
     RecordCheck,
     RecordKind,
@@ -64,6 +47,7 @@ from hastore.store.record.record_check import (
     is_cut_off,
     is_torn_inside,
 )
+from hastore.store.recovery.record_walk import record_offset, walk_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,18 +57,7 @@ if TYPE_CHECKING:
 
 CHUNK_SIZE: Final = 1024 * 1024
 _ZEROS: Final = bytes(CHUNK_SIZE + MAGIC_SIZE - 1)
-# The fields of a head that a walk reads, if both hosts are IPv4.
-_V4_HEAD: Final = head_struct(
-    "size", "magic", "body_crc", "queue_id", "queue_offset", "stored_offset", "sys_flag",
-    "body_size",
-)  # fmt: skip
-_V4_BODY_POSITION: Final = BODY_POSITIONS[0]
 _STORE_MS: Final = {flags: head_struct("store_ms", host_flags=flags) for flags in BODY_POSITIONS}
-_HALF_1, _HALF_2 = PROP_CRC_HALVES
-_HALF_SIZE: Final = len(_HALF_1)
-_NO_QUEUE_OFFSET_FLAGS: Final = TRANSACTION_PREPARED_TYPE | INNER_BATCH_FLAG
-
-_crc32 = isal_zlib.crc32
 
 
 @attrs.frozen(kw_only=True)
@@ -175,15 +148,9 @@ class FileWalk:
         """
         physic_base = file_from_offset + base
         is_known = self.unsettled_from is None and physic_base + len(data) <= self.dispatched_to
-        at = last = count = 0
-        if check_crc and (is_known or self.table is None):
-            at, last, count = _skim(data, physic_base)
-        if not count:
-            table = None if is_known else self.table
-            torn_from = len(data) if self.torn_from is None else self.torn_from - physic_base
-            at, last, count = _walk_records(
-                data, physic_base, table, torn_from, check_crc=check_crc
-            )
+        table = None if is_known else self.table
+        torn_from = len(data) if self.torn_from is None else self.torn_from - physic_base
+        at, last, count = walk_records(data, physic_base, table, torn_from, check_crc=check_crc)
         if count and self.settled_ms is not None and self.unsettled_from is None:
             is_young = self._settle(physic_base, _store_ms(data, last))
             if is_young and is_known and self.table is not None:
@@ -213,17 +180,7 @@ class FileWalk:
     def _count(self, check: RecordCheck) -> None:
         self.records += 1
         if self.table is not None:
-            _record_offset(self.table, check)
-
-
-def _record_offset(table: TopicQueueTable, check: RecordCheck) -> None:
-    """Record any record's queue offset: PREPARED and ROLLBACK have none, a batch has several."""
-    if check.sys_flag & TRANSACTION_PREPARED_TYPE:  # ROLLBACK has this bit too
-        return
-    count = 1
-    if check.sys_flag & INNER_BATCH_FLAG:
-        count = inner_batch_count(check.properties)
-    table.advance(check.topic, check.queue_id, check.queue_offset + count)
+            record_offset(self.table, check)
 
 
 def _store_ms(data: bytes, at: int) -> int:
@@ -231,108 +188,6 @@ def _store_ms(data: bytes, at: int) -> int:
     reader = _STORE_MS[data[at + HOST_FLAGS_POSITION] & HOST_FLAGS]
     store_ms: int = reader.unpack_from(data, at)[0]
     return store_ms
-
-
-def _skim(data: bytes, physic_base: int) -> tuple[int, int, int]:
-    """Skip the records at the beginning of ``data`` whose ``__CRC32#`` is right.
-
-    Return the position after them, that of the last one, and their number.  The checksum covers
-    every byte before it, so magic and lengths are right, too; a size that reaches beyond ``data``
-    finds no checksum there.
-    """
-    unpack = SIZE_AND_OFFSET.unpack_from
-    crc32, backwards, mask, crc_size = _crc32, PROP_CRC_BACKWARDS, CRC_MASK, PROP_CRC_SIZE
-    view = memoryview(data)
-    at = last = count = 0
-    try:
-        while True:
-            size, physic_offset = unpack(data, at)
-            if physic_offset != physic_base + at or size < RECORD_SIZE_MIN:
-                break
-            end = at + size
-            crc_start = end - crc_size
-            crc = crc32(view[at:crc_start]) & mask
-            if data[end - 1 : crc_start - 1 : -1] != backwards % crc:
-                break
-            last = at
-            at = end
-            count += 1
-    except struct.error:  # the chunk ends here
-        pass
-    return at, last, count
-
-
-def _walk_records(  # noqa: C901, PLR0912 - one pass and few calls: it runs once a record
-    data: bytes,
-    physic_base: int,
-    table: TopicQueueTable | None,
-    torn_from: int,
-    *,
-    check_crc: bool,
-) -> tuple[int, int, int]:
-    """Walk the intact records at the beginning of ``data``, of any kind.
-
-    Return what ``_skim`` returns.  From ``torn_from`` in ``data`` on, stop at a record that ends in
-    a 0.  Anything doubtful is left to ``check_at``, because this loop runs once a record.
-    """
-    available = len(data)
-    unpack_fields, unpack_length = _V4_HEAD.unpack_from, BODY_LENGTH.unpack_from
-    view = memoryview(data)
-    at = last = count = 0
-    while at + RECORD_SIZE_MIN <= available:
-        size, magic, body_crc, queue_id, queue_offset, physic_offset, sys_flag, body_size = (
-            unpack_fields(data, at)
-        )
-        end = at + size
-        body = at + _V4_BODY_POSITION
-        if physic_offset != physic_base + at or end > available:
-            break
-        if sys_flag & HOST_FLAGS:
-            body = at + BODY_POSITIONS[sys_flag & HOST_FLAGS]
-            if body + TEXTS_SIZE_MIN > end:
-                break
-            body_size = unpack_length(data, body - BODY_LENGTH.size)[0]
-        topic = body + body_size
-        if not body <= topic <= end - TEXTS_SIZE_MIN:
-            break
-        if magic == MESSAGE_MAGIC_CODE and data[topic] <= TOPIC_SIZE_MAX_V1:
-            text = topic + 1 + data[topic]
-            topic += 1
-        elif magic == MESSAGE_MAGIC_CODE_V2:
-            text = topic + 2 + (data[topic] << 8 | data[topic + 1])
-            topic += 2
-        else:
-            break
-        if text + 2 > end or text + 2 + (data[text] << 8 | data[text + 1]) != end:
-            break
-        if check_crc:
-            crc_start = end - PROP_CRC_SIZE
-            stored = data[crc_start:end]
-            # If it has a __CRC32#, that covers the body, too.
-            if stored[:PROP_CRC_NAME_SIZE] == PROP_CRC_NAME and crc_start > text + 1:
-                crc = _crc32(view[at:crc_start]) & CRC_MASK
-                is_intact = stored[::-1] == PROP_CRC_BACKWARDS % crc
-            else:
-                is_intact = (
-                    _crc32(view[body : body + body_size]) & CRC_MASK == body_crc
-                    and stored[:_HALF_SIZE] != _HALF_1  # half of its name may be damaged
-                    and stored[_HALF_SIZE:PROP_CRC_NAME_SIZE] != _HALF_2
-                    and (at < torn_from or data[(end if text + 2 < end else text) - 1])
-                )
-            if not is_intact:
-                check = check_record(view, at, available - at, physic_offset)
-                if check.kind is not RecordKind.MESSAGE or at >= torn_from:
-                    break
-        if table is not None:
-            if sys_flag & _NO_QUEUE_OFFSET_FLAGS:
-                check = check_record(view, at, available - at, physic_offset, check_crc=False)
-                _record_offset(table, check)
-            else:
-                table.advance(data[topic:text], queue_id, queue_offset + 1)
-        last = at
-        at = end
-        count += 1
-    return at, last, count
 
 
 def check_at(

@@ -33,7 +33,7 @@ def events(caplog):
     caplog.set_level(logging.INFO, logger="hastore")
 
     def of(name):
-        keys = ("step", "done_bytes", "total_bytes", "percent")
+        keys = ("step", "done_bytes", "total_bytes", "percent", "bytes_per_s", "left_s")
         return [
             {key: record.msg[key] for key in keys if key in record.msg}
             for record in caplog.records
@@ -74,7 +74,9 @@ def test_first_start_without_a_checkpoint_reports_its_progress(events):
     for number, pairs in enumerate(reported[:FILES]):  # a file is a single read here
         assert number * FILE_SIZE < pairs["done_bytes"] <= (number + 1) * FILE_SIZE
     for pairs in reported:
+        left = pairs["total_bytes"] - pairs["done_bytes"]
         assert pairs["percent"] == 100 * pairs["done_bytes"] // pairs["total_bytes"]
+        assert pairs["left_s"] == pytest.approx(left / pairs["bytes_per_s"], rel=0.01, abs=0.6)
     store.close(clean=False)
 
 
@@ -99,6 +101,22 @@ def test_progress_interval_restarts_when_the_clock_is_set_back():
         counts.append(len(reported))
     assert counts == [0, 1, 1, 1, 1, 2]
     assert reported == [20, 60]
+
+
+def test_rate_is_that_since_the_report_before():
+    """Also over a step's end; a report without progress says no time that is left."""
+    now_s = iter([0.0, 3.0, 8.0, 13.0, 18.0])
+    reported = []
+    progress = Progress(lambda it: reported.append(it.pairs()), lambda: next(now_s), size=100)
+    progress.advance(40)
+    progress.begin("checking again", 400)
+    for size in (40, 200, 0):
+        progress.advance(size)
+    assert [(pairs["bytes_per_s"], pairs.get("left_s")) for pairs in reported] == [
+        (10, 36),
+        (40, 4),
+        (0, None),
+    ]
 
 
 def test_progress_does_not_report_completion():
