@@ -179,7 +179,13 @@ static int64_t crc_of(PyObject *crc32, const uint8_t *at, Py_ssize_t size) {
     return (int64_t)(crc & CRC_MASK);
 }
 
-/* Compare the checksums; 1 if they fit, 0 if not, or perhaps not, -1 with an exception. */
+static int are_digits(const uint8_t *text, int size) {
+    for (int i = 0; i < size; i++)
+        if (text[i] < '0' || text[i] > '9') return 0;
+    return 1;
+}
+
+/* Compare the checksums; 1 if they fit, 0 if not, -1 with an exception. */
 static int fits_checksums(PyObject *crc32, const uint8_t *at, const Record *record) {
     int64_t crc = crc_of(crc32, record->body, record->body_size);
     if (crc < 0) return -1;
@@ -187,7 +193,9 @@ static int fits_checksums(PyObject *crc32, const uint8_t *at, const Record *reco
     if (record->texts_size < PROP_CRC_SIZE) return 1;
     const uint8_t *stored = at + record->size - PROP_CRC_SIZE;
     if (memcmp(stored, "__CR", 4) != 0 && memcmp(stored + 4, "C32#\x01", 5) != 0) return 1;
-    if (memcmp(stored, "__CRC32#\x01", 9) != 0 || stored[19] != 2) return 0;
+    if (memcmp(stored, "__CRC32#\x01", 9) != 0) /* a damaged name, if the rest has its shape */
+        return !are_digits(stored + 9, 10) || stored[19] != 2;
+    if (stored[19] != 2) return 0;
     crc = crc_of(crc32, at, record->size - PROP_CRC_SIZE);
     if (crc < 0) return -1;
     for (int i = 9; i < 19; i++, crc /= 10) /* the least significant digit first */

@@ -64,6 +64,23 @@ def test_scan_of_any_bytes(  # noqa: PLR0917 - what hypothesis varies
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("digits", [b"0123456789", b"01234x6789"])
+@pytest.mark.parametrize("mark", [b"\x02", b"\x03"])
+@pytest.mark.parametrize(
+    "name", [b"__CRC3\0#\x01", b"\0_CRC32#\x01", b"__CRC32#\x01", b"123456789"]
+)
+def test_scan_of_a_damaged_checksum(name, digits, mark):
+    """It is one without a name, or a text that only looks like it."""
+    message = Message("orders", b"x", properties={"KEYS": "k"})
+    data = records_of([message], 0, store_host=HOST, has_prop_crc=True)
+    data[-20:] = name + digits + mark
+    found = [scan(bytes(data), 0, 0, FILE_SIZE, 1, check_crc=True) for scan in SCANS]
+    assert found[0] == found[1]
+    is_shaped = digits.isdigit() and mark == b"\x02"
+    has_name, looks_named = name == b"__CRC32#\x01", not name.isdigit()
+    assert found[0].record_count == (not (has_name or (looks_named and is_shaped)))
+
+
 @given(data=st.binary(max_size=300), position=st.integers(0, 400))
 def test_scan_of_random_bytes(data, position):
     """Bytes that are no records end the scan at once, also where nothing is left."""
