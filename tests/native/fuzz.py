@@ -1,0 +1,217 @@
+"""Feeds the C extension random and mutated bytes, and compares it with its twins in Python.
+
+    python -m tests.native.fuzz --seed 7 --seconds 60
+
+Prints the seed and how many inputs were tried; a difference ends it, and names the input's number.
+The same seed tries the same inputs in the same order.  Buffers for C have exactly the bytes' size,
+so that a sanitizer sees the first byte read outside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import time
+from collections.abc import Callable
+from random import Random
+
+if "HASTORE_SANITIZED_DIR" in os.environ:
+    import tests.native.sanitized  # noqa: F401 - replaces the extension
+
+from hastore.dispatch import record_scan
+from hastore.errors import ProtocolError
+from hastore.message import Message
+from hastore.native.in_use import extension, state
+from hastore.store.record.java_hash import hash_in_python
+from hastore.store.record.topic_queue_table import TopicQueueTable
+from hastore.store.recovery import record_walk
+from hastore.wire import usual_frames
+from hastore.wire.send_message import join_batch, read_entries_in_c, read_entries_in_python
+from tests.hostile.corpus_files import recorded
+from tests.support.store.encoded_records import records_of
+
+FILE_SIZE = 1 << 20
+NUMBERS = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63)
+TOPICS = ("orders", "a", "Ärger", "SCHEDULE_TOPIC_XXXX", "v2" * 100)
+FRAMES = [*recorded("client_port").values(), *recorded("to_client").values()]
+PROPERTIES = (None, {"KEYS": "a b  c", "TAGS": "x"}, {"UNIQ_KEY": "F" * 32}, {"KEYS": "日本"})
+
+
+def exactly(data: bytes) -> memoryview:
+    """Return a copy with nothing allocated after its last byte."""
+    return memoryview((ctypes.c_char * len(data)).from_buffer_copy(data)).cast("B")
+
+
+def mutated_records(random: Random, start: int) -> bytes:
+    """Return some records, most of them with damage."""
+    messages = [
+        Message(
+            random.choice(TOPICS),
+            random.randbytes(random.choice((0, 1, 40, 1_000))),
+            queue_id=random.choice((0, 1, -1, 70_000)),
+            properties=random.choice(PROPERTIES),
+            sys_flag=random.choice((0, 0, 0, 0, 1, 4, 8, 12, 0x80)),
+            born_host=random.choice((None, ("10.0.0.1", 1), ("2001:db8::1", 65_535))),
+        )
+        for _ in range(random.randint(1, 6))
+    ]
+    host = random.choice((("127.0.0.1", 10911), ("::1", 10911)))
+    data = records_of(messages, start, store_host=host, has_prop_crc=random.random() < 0.5)
+    for _ in range(random.choice((0, 1, 1, 2, 8))):
+        mutate(random, data)
+    return bytes(data)
+
+
+def mutate(random: Random, data: bytearray) -> None:
+    """Change a byte, a length or a run, or cut bytes out of it."""
+    at = random.randrange(len(data) + 1)
+    match random.randrange(6):
+        case 0:
+            data[at : at + 1] = random.randbytes(1)
+        case 1:
+            size = random.choice((1, 2, 4, 8))
+            data[at : at + size] = (random.choice(NUMBERS) % 256**size).to_bytes(size)
+        case 2:
+            data[at : at + 30] = bytes(len(data[at : at + 30]))
+        case 3:
+            del data[at:]
+        case 4:
+            del data[at : at + random.randint(1, 40)]
+        case _:
+            data[at:at] = random.randbytes(random.randint(1, 40))
+
+
+def bytes_of(random: Random, start: int) -> bytes:
+    """Return records, or bytes that are none."""
+    if random.random() < 0.1:
+        return random.randbytes(random.randrange(400))
+    return mutated_records(random, start)
+
+
+def fuzz_scan(random: Random) -> None:
+    """Compare what a scan of a chunk finds."""
+    start = random.choice((0, 3 * FILE_SIZE, FILE_SIZE - 400))
+    data = bytes_of(random, start)
+    at, count_max, check_crc = 0, random.choice((1, 3, 5_000)), random.random() < 0.5
+    if random.random() < 0.1:
+        at = random.randrange(len(data) + 10)
+    arguments = (at, start + at, FILE_SIZE, count_max)
+    wanted = record_scan.scan_records_in_python(data, *arguments, check_crc=check_crc)
+    found = record_scan.scan_records_in_c(exactly(data), *arguments, check_crc=check_crc)
+    assert found == wanted
+
+
+def fuzz_walk(random: Random) -> None:
+    """Compare where a start's walk of a chunk ends, and the queue offsets that it finds."""
+    start = random.choice((0, 3 * FILE_SIZE, 2**62))
+    data = bytes_of(random, start)
+    torn_from, check_crc = random.randrange(-100, 2_000), random.random() < 0.8
+    one, other = TopicQueueTable(), TopicQueueTable()
+    wanted = record_walk.walk_records_in_python(data, start, one, torn_from, check_crc=check_crc)
+    found = record_walk.walk_records_in_c(data, start, other, torn_from, check_crc=check_crc)
+    assert found == wanted
+    assert [(name, topic.next_offsets) for name, topic in other.topics.items()] == [
+        (name, topic.next_offsets) for name, topic in one.topics.items()
+    ]
+    crc32 = record_walk._crc32 if check_crc else None
+    extension.walk_records(exactly(data), 0, start, start + torn_from, True, crc32)
+
+
+def fuzz_hash(random: Random) -> None:
+    """Compare the hash of a text."""
+    text = "".join(chr(random.choice((65, 255, 0x20AC, 0xD800, 0x1F600))) for _ in range(9))
+    begun = random.randrange(-(2**31), 2**31)
+    assert extension.java_hash(text, begun) == hash_in_python(text, begun)
+
+
+def fuzz_index(random: Random) -> None:
+    """Feed sizes that need not fit each other: an error, or numbers within the slots."""
+    slots = random.randrange(5)
+    numbers = exactly(random.randbytes(4 * slots))
+    dirty = exactly(bytes(random.randrange(3)))
+    keys = bytearray()
+    for _ in range(random.randrange(4)):
+        hashed = random.choice((0, 7, 2**31 - 1, 2**31, -1))
+        keys += hashed.to_bytes(8, "little", signed=True) + random.randbytes(16)
+    if random.random() < 0.2:
+        mutate(random, keys)
+    tail = bytearray(random.randrange(30))
+    shift, number = random.choice((-1, 0, 10, 30, 31)), random.choice((0, 1, 50, 2**31 - 1))
+    try:
+        extension.fill_index(
+            numbers, dirty, shift, number, random.choice(NUMBERS[:-1]), exactly(bytes(keys)), tail
+        )
+    except ValueError:
+        return
+    assert not len(keys) % 24
+
+
+def fuzz_frames(random: Random) -> None:
+    """Feed recorded frames of clients and brokers; ``test_usual_frames`` compares what is read."""
+    stream = bytearray().join(random.choices(FRAMES, k=random.randint(1, 3)))
+    for _ in range(random.choice((0, 1, 2, 4))):
+        mutate(random, stream)
+    data, position = exactly(bytes(stream)), random.choice((0, 0, 0, random.randrange(2_000)))
+    sends, after = usual_frames.take_sends_in_c(data, position, 9, 1 << 16, ("10.0.0.1", 1))
+    assert after >= position
+    assert (after > position) == bool(sends)
+    replies, after = extension.take_replies(data, position, 1 << 16)
+    assert (after > position) == bool(replies)
+
+
+def fuzz_entries(random: Random) -> None:
+    """Compare the messages of a batch, or how it is refused."""
+    texts = random.choices((b"", b"k\x01v\x02", b"KEYS\x01a b\x02x\x01\xc3\xa9"), k=3)
+    entries = [(Message("", random.randbytes(9)), text) for text in texts]
+    body = bytearray(join_batch(entries))
+    for _ in range(random.choice((0, 1, 2))):
+        mutate(random, body)
+    whole, found = Message("orders", b""), []
+    for read in (read_entries_in_python, read_entries_in_c):
+        try:
+            found.append(read(bytes(body), whole, {"WAIT": "true"}))
+        except ProtocolError as error:
+            found.append(str(error))
+    assert found[0] == found[1]
+
+
+FUZZERS: tuple[Callable[[Random], None], ...] = (
+    fuzz_scan,
+    fuzz_walk,
+    fuzz_hash,
+    fuzz_index,
+    fuzz_frames,
+    fuzz_entries,
+)
+
+
+def run(seed: int, seconds: float, count_max: int | None = None) -> int:
+    """Try inputs until the time is over, or that many; return how many were tried."""
+    random = Random(seed)
+    end = time.monotonic() + seconds
+    count = 0
+    while time.monotonic() < end and count != count_max:
+        fuzz = random.choice(FUZZERS)
+        try:
+            fuzz(random)
+        except Exception as error:
+            error.add_note(f"input {count} of seed {seed}, {fuzz.__name__}")
+            raise
+        count += 1
+    return count
+
+
+def main() -> None:
+    """Fuzz, and print what is needed to do it again."""
+    parser = argparse.ArgumentParser(prog="fuzz", description=__doc__.partition("\n")[0])
+    parser.add_argument("--seed", type=int, default=None, help="default: a random one")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    arguments = parser.parse_args()
+    seed = Random().getrandbits(32) if arguments.seed is None else arguments.seed
+    print(f"seed {seed}; the extension is {state}", flush=True)
+    print(f"{run(seed, arguments.seconds)} inputs, no difference")
+
+
+if __name__ == "__main__":
+    main()
