@@ -66,6 +66,9 @@ class DiskFile(Protocol):
     def sync(self) -> None:
         """Force the file's bytes to the disk (fdatasync).  Blocks, so off-load it."""
 
+    def sync_descriptor(self) -> int | None:
+        """Return a descriptor whose fdatasync does all that ``sync`` does; None: there is none."""
+
     def unmap(self) -> None:
         """Unmap the file but keep the descriptor, for readers that use it; idempotent.
 
@@ -205,11 +208,31 @@ class Randomness(Protocol):
         """Return a float in [0, 1)."""
 
 
+class SyncThread(Protocol):
+    """Forces files to the disk off the event loop, one request at a time."""
+
+    def start(self, files: Sequence[DiskFile]) -> None:
+        """Begin to sync ``files`` (at least one), in order; stop at the first error.
+
+        Does not wait.  ``wait`` must follow, by any task.  Raises DiskError, at the first call
+        only, if no thread can be started.
+        """
+
+    async def wait(self) -> None:
+        """Wait for the end of the request, cancelled or not; raise its FlushFailedError."""
+
+    def close(self) -> None:
+        """End the thread, if there is one, after a sync that still runs; idempotent."""
+
+
 class Offload(Protocol):
     """Runs blocking calls off the event loop."""
 
     async def run(self, call: Callable[[], T]) -> T:
         """Run ``call`` in a worker thread; a cancelled caller still waits for its end."""
+
+    def sync_thread(self) -> SyncThread:
+        """Return a SyncThread: cheaper than ``run`` for one service's many syncs."""
 
 
 class SendFile(Protocol):

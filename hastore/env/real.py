@@ -17,6 +17,7 @@ import random
 import shutil
 import time
 from stat import S_ISDIR, S_ISREG
+from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
 import attrs
@@ -25,7 +26,8 @@ import trio
 from hastore.env.interface import DiskFile, Env, FileStat
 from hastore.env.memory import RealMemory, forget_pages
 from hastore.env.sending import RealSendFile, real_poll, real_receive, real_send_now
-from hastore.errors import DiskError, DiskFullError, FlushFailedError, StoreLockedError
+from hastore.env.sync_thread import RealSyncThread, sync_error
+from hastore.errors import DiskError, DiskFullError, StoreLockedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -135,12 +137,11 @@ class RealDiskFile:
         try:
             os.fdatasync(self._descriptor)
         except OSError as error:
-            msg = f"fdatasync of {self.path} failed: {os.strerror(error.errno or 0)}"
-            raise FlushFailedError(
-                msg,
-                path=self.path,
-                hint="check the disk, then start again: a start verifies the log's tail",
-            ) from error
+            raise sync_error(self.path, error.errno or 0) from error
+
+    def sync_descriptor(self) -> int | None:
+        """Return the descriptor, unless a test has replaced os.fdatasync."""
+        return self._descriptor if isinstance(os.fdatasync, BuiltinFunctionType) else None
 
     def unmap(self) -> None:
         """Unmap, which also closes the map's own descriptor."""
@@ -384,6 +385,10 @@ class RealOffload:
     async def run(self, call: Callable[[], T]) -> T:
         """Run in a worker thread."""
         return await trio.to_thread.run_sync(call)
+
+    def sync_thread(self) -> RealSyncThread:
+        """Return a thread of its own."""
+        return RealSyncThread()
 
 
 def real_env() -> Env:

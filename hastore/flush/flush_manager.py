@@ -95,8 +95,9 @@ class FlushManager:
             self._commit_service = CommitRealTimeService(committer, pool, config)
             self.notify_appended = self._commit_service.notify_appended
         self._flusher = LogFlusher(
-            env, commit_log, timestamp, checkpoint_flusher, on_flushed, on_failed
+            env, commit_log, timestamp, checkpoint_flusher, self._flushed, on_failed
         )
+        self._on_flushed = on_flushed
         self._group_commit: GroupCommitService | None = None
         self._real_time: FlushRealTimeService | None = None
         if config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
@@ -123,7 +124,7 @@ class FlushManager:
     @property
     def waiting(self) -> int:
         """Number of puts that wait for the disk."""
-        return 0 if self._group_commit is None else len(self._group_commit.watcher)
+        return 0 if self._group_commit is None else len(self._group_commit.watcher.queue)
 
     # -- puts ------------------------------------------------------------------------------------
 
@@ -137,7 +138,13 @@ class FlushManager:
     def fail_all(self, status: PutMessageStatus, reason: str) -> None:
         """Answer every put that waits for the disk."""
         if self._group_commit is not None:
-            self._group_commit.watcher.fail_all(status, reason)
+            self._group_commit.watcher.queue.fail_all(status, reason)
+
+    def _flushed(self, flushed_offset: int) -> None:
+        if self._group_commit is not None:
+            self._group_commit.release(flushed_offset)
+        if self._on_flushed is not None:
+            self._on_flushed(flushed_offset)
 
     # -- serving ---------------------------------------------------------------------------------
 
@@ -171,8 +178,6 @@ class FlushManager:
             if self._committer is not None:
                 await self._committer.commit()
             await self._flusher.flush()
-            if self._group_commit is not None:
-                self._group_commit.release()
             if log.flushed_offset == log.max_offset:
                 break
         if self.flush_all_retries:
@@ -184,3 +189,7 @@ class FlushManager:
             )
         if self._checkpoint_flusher is not None:
             await self._checkpoint_flusher.flush()
+
+    def close(self) -> None:
+        """End the flush thread, if there is one; the store closes next."""
+        self._flusher.close()

@@ -5,6 +5,7 @@
    walk_records   twin: hastore/store/recovery/record_walk.py
    fill_index     twin: hastore/store/index/file.py
    java_hash      twin: hastore/store/record/java_hash.py
+   serve_syncs    twin: hastore/env/sync_thread.py
 
    Each returns what its twin returns, for every input.  A record that is not ordinary (damaged,
    of a transaction, ...) ends a scan or walk, and a message that no record can hold is not encoded: the
@@ -14,8 +15,10 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include "remoting.h"
+#include <errno.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 
 /* -- numbers in a buffer ----------------------------------------------------------------------- */
 
@@ -667,6 +670,40 @@ done:
     return result;
 }
 
+/* -- syncs ------------------------------------------------------------------------------------- */
+
+#define DESCRIPTORS_MAX 64
+
+/* serve_syncs(requests, results) -> bytes
+
+   A request is a read of the pipe ``requests``: descriptors (int) to sync, in order.  Its result is
+   added to the eventfd ``results``: 1, or 1 + errno + (index << 32) for the first that fails.
+   Returns the first request that begins with a negative number.  Runs without the GIL. */
+static PyObject *serve_syncs(PyObject *module, PyObject *args) {
+    int requests, results;
+    if (!PyArg_ParseTuple(args, "ii:serve_syncs", &requests, &results)) return NULL;
+    int descriptors[DESCRIPTORS_MAX];
+    ssize_t size, failed = 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (;;) {
+        do {
+            size = read(requests, descriptors, sizeof descriptors);
+        } while (size < 0 && errno == EINTR);
+        ssize_t count = size / (ssize_t)sizeof *descriptors;
+        failed = size < 0;
+        if (count <= 0 || descriptors[0] < 0) break;
+        uint64_t result = 1;
+        for (ssize_t i = 0; i < count && result == 1; i++) {
+            if (fdatasync(descriptors[i])) result += (uint64_t)errno + ((uint64_t)i << 32);
+        }
+        failed = write(results, &result, sizeof result) != sizeof result;
+        if (failed) break;
+    }
+    Py_END_ALLOW_THREADS
+    if (failed) return PyErr_SetFromErrno(PyExc_OSError);
+    return PyBytes_FromStringAndSize((char *)descriptors, size);
+}
+
 /* -- the module -------------------------------------------------------------------------------- */
 
 static PyMethodDef METHODS[] = {
@@ -676,12 +713,13 @@ static PyMethodDef METHODS[] = {
     {"walk_records", walk_records, METH_VARARGS, "See hastore.store.recovery.record_walk."},
     {"fill_index", fill_index, METH_VARARGS, "See hastore.store.index.file."},
     {"java_hash", java_hash, METH_VARARGS, "See hastore.store.record.java_hash."},
+    {"serve_syncs", serve_syncs, METH_VARARGS, "See hastore.env.sync_thread."},
     REMOTING_METHODS
     {NULL, NULL, 0, NULL},
 };
 
 static int begin(PyObject *module) {
-    return PyModule_AddIntConstant(module, "INTERFACE", 5); /* as in hastore/native/in_use.py */
+    return PyModule_AddIntConstant(module, "INTERFACE", 6); /* as in hastore/native/in_use.py */
 }
 
 static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, begin}, {0, NULL}};

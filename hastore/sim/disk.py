@@ -87,6 +87,10 @@ class SimFile:
             raise FlushFailedError(msg, path=self.path, hint=_HINT)
         self.inode.sync()
 
+    def sync_descriptor(self) -> int | None:
+        """Return None: simulated files have no descriptor."""
+        return None
+
     def unmap(self) -> None:
         """Close the map; the cache keeps its bytes."""
         if self.buffer is None:

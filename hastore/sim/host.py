@@ -13,8 +13,9 @@ from hastore.sim.sockets import sim_poll, sim_receive, sim_send_file, sim_send_n
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from hastore.env.interface import DiskFile
     from hastore.sim.disk import SimDisk
 
 T = TypeVar("T")
@@ -60,15 +61,65 @@ class SimOffload:
 
     async def run(self, call: Callable[[], T]) -> T:
         """Run ``call`` within a simulated duration; return its result at the end of it."""
+        return await self.times().run(call)
+
+    def times(self) -> CallTimes:
+        """Return when a call that begins now takes effect, and when it ends."""
         took_s = self.choices.uniform(_OFFLOAD_MIN_S, _OFFLOAD_MAX_S) + self.slow_s
-        ends_at = trio.current_time() + took_s
+        begins_at = trio.current_time()
         before_s = took_s * self.choices.choice(_EFFECT_AT)
-        await _wait_until(ends_at - took_s + before_s)
+        return CallTimes(begins_at + before_s, begins_at + took_s)
+
+    def sync_thread(self) -> SimSyncThread:
+        """Return one whose syncs take time likewise."""
+        return SimSyncThread(self)
+
+
+@final
+@attrs.frozen
+class CallTimes:
+    """When a call takes effect, and when it ends: trio's times."""
+
+    effect_at: float
+    ends_at: float
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Run ``call`` at its time; return its result at the end."""
+        await _wait_until(self.effect_at)
         try:
             return call()
         finally:
-            if before_s < took_s:
-                await _wait_until(ends_at)
+            if self.effect_at < self.ends_at:
+                await _wait_until(self.ends_at)
+
+
+@final
+@attrs.define(eq=False)
+class SimSyncThread:
+    """Syncs while somebody waits: a sync that nobody waits for takes no effect."""
+
+    offload: SimOffload
+    _files: Sequence[DiskFile] = attrs.field(default=(), init=False)
+    _times: CallTimes = attrs.field(init=False)
+
+    def start(self, files: Sequence[DiskFile]) -> None:
+        """Begin a request: its time begins now."""
+        assert not self._files, "one request at a time"
+        self._files, self._times = files, self.offload.times()
+
+    async def wait(self) -> None:
+        """Sync the files at their time."""
+        try:
+            await self._times.run(self._sync)
+        finally:
+            self._files = ()
+
+    def _sync(self) -> None:
+        for file in self._files:
+            file.sync()
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 async def _wait_until(deadline: float) -> None:

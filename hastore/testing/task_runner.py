@@ -21,10 +21,10 @@ from hastore.testing.loop_thread import lone
 from hastore.testing.runner import NodeDiedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from hastore.config import SlaveConfig
-    from hastore.env.interface import Env, Offload
+    from hastore.env.interface import DiskFile, Env, Offload, SyncThread
     from hastore.testing.node_settings import NodeStart
 
 T = TypeVar("T")
@@ -45,6 +45,37 @@ class _MortalOffload:
             await trio.lowlevel.checkpoint_if_cancelled()
             raise DiskError("this node was killed by its test", path=self.data_dir)
         return await self.living.run(call)
+
+    def sync_thread(self) -> SyncThread:
+        """Return one that dies with the node."""
+        return _MortalSyncThread(self.living.sync_thread(), self)
+
+
+@final
+@attrs.define(eq=False)
+class _MortalSyncThread:
+    """Syncs until the node is killed."""
+
+    living: SyncThread
+    offload: _MortalOffload
+    _was_dead: bool = False  # when the request began
+
+    def start(self, files: Sequence[DiskFile]) -> None:
+        """Begin, unless the node is dead."""
+        self._was_dead = self.offload.is_dead
+        if not self._was_dead:
+            self.living.start(files)
+
+    async def wait(self) -> None:
+        """Wait for the syncs.  Raises DiskError if they began after a kill."""
+        if self._was_dead:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            raise DiskError("this node was killed by its test", path=self.offload.data_dir)
+        await self.living.wait()
+
+    def close(self) -> None:
+        """End the thread."""
+        self.living.close()
 
 
 @final

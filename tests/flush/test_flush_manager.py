@@ -97,6 +97,49 @@ async def test_a_late_sync_still_counts(running, autojump_clock):
     assert await running.put().wait() is OK
 
 
+async def test_a_flush_during_a_pass_covers_what_came_since(running, autojump_clock):
+    """It waits for that pass, then makes one of its own; another caller shares it."""
+    running.offload.hang()
+    running.put()
+    await trio.testing.wait_all_tasks_blocked()
+    append(running.log)
+    end, reached = running.log.max_offset, []
+
+    async def flush():
+        await running.manager.flush_all()
+        reached.append(running.manager.flushed_offset)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(flush)
+        nursery.start_soon(flush)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not reached
+        running.offload.go_on()
+    assert reached == [end, end]
+    assert len(running.disk.syncs) == 2
+
+
+async def test_all_who_wait_for_a_pass_learn_that_it_failed(world, autojump_clock):
+    """None of them syncs again."""
+    world.put()
+    world.offload.hang()
+    world.disk.fail("sync", sync_failed(), times=1)
+    failed = []
+
+    async def flush():
+        with pytest.raises(FlushFailedError):
+            await world.manager.flush_all()
+        failed.append(len(world.disk.syncs))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(flush)
+        await trio.testing.wait_all_tasks_blocked()
+        world.offload.go_on()
+    assert failed == [1, 1, 1]
+    assert len(world.failed) == 1
+
+
 async def test_appends_without_a_waiting_put_are_synced_too(running, autojump_clock):
     """They come from WAIT=false, or from a slave's master."""
     append(running.log)

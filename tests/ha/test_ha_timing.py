@@ -5,6 +5,7 @@ import trio
 
 import hastore
 from hastore.env.real import real_env
+from hastore.env.sync_thread import RealSyncThread
 from hastore.status import BrokerRole
 from hastore.store.record.message_codec import encode_blank
 from hastore.wire.ha_frames import HEADER, encode_header
@@ -42,6 +43,9 @@ class HeldWalk:
             self.held += 1
             await self.gate.wait()
         return await trio.to_thread.run_sync(call)
+
+    def sync_thread(self):
+        return RealSyncThread()
 
     def hold(self):
         self.gate = trio.Event()

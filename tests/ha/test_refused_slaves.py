@@ -12,6 +12,7 @@ import trio
 
 import hastore
 from hastore.env.real import real_env
+from hastore.env.sync_thread import RealSyncThread
 from hastore.ha.client_port import questions
 from hastore.ha.refused_slaves import (
     AHEAD_MAX,
@@ -564,6 +565,9 @@ async def test_cold_record_at_the_first_report_is_read_in_a_thread(tmp_path, mon
         async def run(self, call):
             calls.append(call.__qualname__)
             return await trio.to_thread.run_sync(call)
+
+        def sync_thread(self):
+            return RealSyncThread()
 
     recording_env = attrs.evolve(env, offload=Offload())
     async with hastore.open_master(config(tmp_path), env=recording_env) as master:

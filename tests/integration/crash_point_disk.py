@@ -117,6 +117,7 @@ def wrap_disk(crash: Crash) -> None:
 
     crash.wrap(RealDiskFile, "pwrite", own_path, half_pwrite)
     crash.wrap(RealDiskFile, "sync", own_path)
+    RealDiskFile.sync_descriptor = lambda _: None  # type: ignore[method-assign] # not in C
     crash.wrap(RealDisk, "create_file", first_path, half_create)
     crash.wrap(RealDisk, "write_file", first_path, half_write_file)
     for name in ("open_sparse_file", "remove", "rename", "sync_dir", "make_dirs"):

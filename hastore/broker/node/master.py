@@ -207,6 +207,7 @@ async def _run(
 ) -> None:
     listeners: list[trio.socket.SocketType] = []
     message_store: MessageStore | None = None
+    flush_manager: FlushManager | None = None
     clean = False
     try:
         ha_listener = await open_listener(config.ha_listen, "slaves (the HA port)")
@@ -228,6 +229,7 @@ async def _run(
             address=None if client_listener is None else bound_address(client_listener),
             metrics_address=metrics.address,
         )
+        flush_manager = master.flush_manager
         metrics.serve(master)
         on_built(master)
         with as_itself():
@@ -239,6 +241,8 @@ async def _run(
     finally:
         for listener in listeners:
             listener.close()
+        if flush_manager is not None:
+            flush_manager.close()
         if message_store is not None:
             commit_log = message_store.commit_log
             clean = clean and commit_log.flushed_offset == commit_log.max_offset

@@ -132,6 +132,7 @@ async def _run(
 ) -> None:
     listener: trio.socket.SocketType | None = None
     message_store: MessageStore | None = None
+    flush_manager: FlushManager | None = None
     clean = False
     try:
         if config.listen is not None:
@@ -150,6 +151,7 @@ async def _run(
             address=None if listener is None else bound_address(listener),
             metrics_address=metrics.address,
         )
+        flush_manager = slave.flush_manager
         metrics.serve(slave)
         with as_itself():
             await _serve(slave, listener, task_status)
@@ -160,6 +162,8 @@ async def _run(
     finally:
         if listener is not None:
             listener.close()
+        if flush_manager is not None:
+            flush_manager.close()
         if message_store is not None:
             commit_log = message_store.commit_log
             clean = clean and commit_log.flushed_offset == commit_log.max_offset

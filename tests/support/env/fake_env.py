@@ -16,9 +16,9 @@ from tests.support.env.fake_disk import START_MS, FakeDisk
 from tests.support.env.scripted_disk import ScriptedDisk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from hastore.env.interface import Disk, Memory, Offload, WallClock
+    from hastore.env.interface import Disk, DiskFile, Memory, Offload, WallClock
 
 T = TypeVar("T")
 
@@ -126,6 +126,10 @@ class FakeOffload:
         finally:
             self.running -= 1
 
+    def sync_thread(self) -> FakeSyncThread:
+        """Return one whose syncs are calls, too."""
+        return FakeSyncThread(self)
+
     def hang(self) -> None:
         """Keep calls from starting."""
         self.gate = trio.Event()
@@ -135,6 +139,36 @@ class FakeOffload:
         assert self.gate is not None
         self.gate.set()
         self.gate = None
+
+
+@attrs.define(eq=False)
+class FakeSyncThread:
+    """Syncs files as a call of ``offload``, once somebody waits."""
+
+    offload: FakeOffload
+    files: Sequence[DiskFile] = ()
+    is_closed: bool = False
+
+    def start(self, files: Sequence[DiskFile]) -> None:
+        """Begin a request."""
+        assert not self.files, "one request at a time"
+        assert not self.is_closed, "a closed thread was asked for a sync"
+        self.files = files
+
+    async def wait(self) -> None:
+        """Sync the files."""
+        try:
+            await self.offload.run(self._sync)
+        finally:
+            self.files = ()
+
+    def _sync(self) -> None:
+        for file in self.files:
+            file.sync()
+
+    def close(self) -> None:
+        """End it."""
+        self.is_closed = True
 
 
 async def _send_file(sock: object, file: object, position: int, size: int) -> NoReturn:

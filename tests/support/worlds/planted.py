@@ -182,19 +182,19 @@ def ignores_eio(patch: pytest.MonkeyPatch) -> None:
 
 def retries_fsync(patch: pytest.MonkeyPatch) -> None:
     """After a failed fsync the flush is repeated, and its success is believed."""
-    flush = LogFlusher._flush
+    sync = LogFlusher._sync
 
-    async def flush_again(self: LogFlusher, least_pages: int) -> None:
+    async def sync_again(self: LogFlusher, targets: list[tuple[MappedFile, int]]) -> None:
         on_failed, self.on_failed = self.on_failed, None
         try:
-            await flush(self, least_pages)
+            await sync(self, targets)
         except FlushFailedError:
             self.failure = None
-            await flush(self, least_pages)
+            await sync(self, targets)
         finally:
             self.on_failed = on_failed
 
-    patch.setattr(LogFlusher, "_flush", flush_again)
+    patch.setattr(LogFlusher, "_sync", sync_again)
 
 
 def claims_what_came_during_the_sync(patch: pytest.MonkeyPatch) -> None:
