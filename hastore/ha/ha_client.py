@@ -444,8 +444,13 @@ class HAClient:
     # -- reports ---------------------------------------------------------------------------------
 
     def notify_flushed(self) -> None:
-        """Wake the task that reports the flushed offset, if one runs."""
-        self._report_wake.wakeup()
+        """Report the flushed offset at once; the task sends what the socket does not take."""
+        link = self.link
+        if link.local_address is not None:
+            self._queue_flushed()
+            link.send_at_once(trio.current_time())
+            if link.has_reports():
+                self._report_wake.wakeup()
 
     @property
     def _reports_flushed(self) -> bool:
@@ -454,12 +459,16 @@ class HAClient:
     async def _report_flushed(self) -> None:
         while True:
             await self._report_wake.wait_for_running()
-            offset = self.flush_manager.flushed_offset
-            if self._appender.is_comparing:
-                continue
-            if self.link.reported_offset is None or offset > self.link.reported_offset:
-                self.link.queue_report(offset)
-                await self.link.send_reports()
+            self._queue_flushed()
+            await self.link.send_reports()
+
+    def _queue_flushed(self) -> None:
+        """Queue a report of the flushed offset, if it is news."""
+        link, offset = self.link, self.flush_manager.flushed_offset
+        if self._appender.is_comparing:
+            return
+        if link.reported_offset is None or offset > link.reported_offset:
+            link.queue_report(offset)
 
     async def _keep_alive(self) -> None:
         """Repeat the last report on an idle link; raise LinkEndedError if the master is silent.

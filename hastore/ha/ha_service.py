@@ -112,6 +112,8 @@ class HAService:
     decisions: DecisionLog
     # Called when ``push2_slave_max_offset`` has risen, a slave has left, or a wait has timed out.
     on_acknowledged: Callable[[], None]
+    # Whether a turn's appends leave in one frame, not the first at once: see WriteSocketService.
+    gathers: bool = attrs.field(default=False, kw_only=True)
     # By connection id, oldest first: from accept to tear-down, refused ones too.
     connections: dict[int, HAConnection] = attrs.field(factory=dict, init=False)
     ack_table: SlaveAckTable = attrs.field(factory=SlaveAckTable, init=False)
@@ -154,7 +156,7 @@ class HAService:
         if self.idle_writers:
             readable_offset = self.commit_log.readable_offset
             for writer in self.idle_writers:
-                writer.on_appended(readable_offset)
+                writer.on_appended(readable_offset, at_once=not self.gathers)
 
     # -- expiry: what slaves still need ----------------------------------------------------------
 

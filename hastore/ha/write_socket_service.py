@@ -10,7 +10,9 @@ from the cache (``hastore.store.recovery.trim``).
 
 While nothing is in flight to the slave, the appending producer itself sends the bytes, as many as
 the socket accepts at once (``on_appended``), so that the slave need not wait for this task's turn.
-This task sends the rest, and all bytes until the next ack.
+This task sends the rest, and all bytes until the next ack.  On a SYNC_FLUSH master it sends
+everything: one frame holds what all producers have appended in a turn, and a SYNC_FLUSH slave syncs
+it once.  A frame with the first message alone would cost the slave another sync.
 
 Each slave has its own task and socket: one that reads slowly blocks only itself.
 """
@@ -65,13 +67,13 @@ class WriteSocketService:
     _heartbeat_due: bool = attrs.field(default=False, init=False)
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
 
-    def on_appended(self, end: int) -> None:
+    def on_appended(self, end: int, *, at_once: bool) -> None:
         """Send, or wake the task, after an append or commit up to ``end``; the service is idle."""
         progress = self.progress
         next_offset = progress.next_transfer_from_where
         if next_offset is None or next_offset >= end or self._unsent:
             return
-        if next_offset == progress.ack_offset:
+        if at_once and next_offset == progress.ack_offset:
             self._send_now(next_offset, end)
         if not self._is_woken and (progress.next_transfer_from_where != end or self._unsent):
             self._is_woken = True

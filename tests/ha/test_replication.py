@@ -583,3 +583,26 @@ def test_configs_reject_impossible_values():
         hastore.HAConfig(ha_transfer_batch_size_max=4 * 1024 * 1024)
     with pytest.raises(hastore.HastoreError, match="not SLAVE"):
         hastore.MasterConfig(store=StoreConfig(data_dir="x"), role=BrokerRole.SLAVE)
+
+
+@pytest.mark.parametrize(
+    ("flush", "frames"), [(FlushDiskType.SYNC_FLUSH, 1), (FlushDiskType.ASYNC_FLUSH, 2)]
+)
+async def test_puts_of_one_turn_share_a_frame_with_sync_flush(tmp_path, flush, frames):
+    """A SYNC_FLUSH slave then syncs once; with ASYNC_FLUSH the first put does not wait for that."""
+    config = master_config(tmp_path / "m", store={"flush_disk_type": flush})
+    async with hastore.open_master(config) as master, raw_slave(master) as peer:
+        await peer.report(0)
+        await eventually(
+            lambda: master.ha_service.is_slave_ok(0) and master.ha_service.idle_writers
+        )
+        requests = [master.submit(message) for message in messages(5)]
+        ends = []
+        while not ends or ends[-1] < requests[-1].append_result.next_offset:
+            offset, body = await peer.frame()
+            if body:  # no heartbeat
+                ends.append(offset + len(body))
+        assert len(ends) == frames
+        await peer.report(ends[-1])
+        for request in requests:
+            assert (await request.wait()).stored

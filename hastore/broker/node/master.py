@@ -38,7 +38,7 @@ from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.flush_manager import FlushManager
 from hastore.ha.ha_service import HAService
 from hastore.ha.refused_slaves import RefusedSlavesFile
-from hastore.status import BrokerRole, PutMessageStatus
+from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
 from hastore.store.message_store import MessageStore
 from hastore.trace import logger
 
@@ -283,7 +283,13 @@ def _build(
     dispatch = WaitNotifyObject()
     decisions = DecisionLog(describe=lambda _status, _offset: ha_service.standing())
     ha_service = HAService(
-        env, commit_log, config.ha, refused_slaves, decisions, on_acknowledged=dispatch.wakeup
+        env,
+        commit_log,
+        config.ha,
+        refused_slaves,
+        decisions,
+        on_acknowledged=dispatch.wakeup,
+        gathers=config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH,
     )
     dispatching = make_dispatching(
         env,
