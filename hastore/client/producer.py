@@ -23,7 +23,6 @@ Invariant: every accepted message ends as a SendResult or an UnknownOutcomeError
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 from typing import TYPE_CHECKING, Final, final
 
@@ -146,9 +145,10 @@ class Producer:
 
         As many are sent as there is room for, at least one; the result is empty only if
         ``messages`` is.  Those of one topic and queue go as batches where that makes no difference;
-        each has its own outcome, and a queue keeps their order.  (The messages of a refused batch
-        are sent again one by one.)  Queues and errors as in ``submit``; a message that cannot be
-        sent is the end of those that are.
+        each has its own outcome.  Without a queue of their own they are shared out evenly, each
+        queue a run of them, so that they are stored in their order; with one, a queue keeps their
+        order.  (The messages of a refused batch are sent again one by one.)  Errors as in
+        ``submit``; a message that cannot be sent is the end of those that are.
         """
         client = self._client
         # Half of the room at once: a place or two at a time would make small batches.
@@ -219,9 +219,11 @@ class Producer:
         now_ms = self._wall_clock.now_ms()
         batches = Batches()
         pendings: list[PendingSend] = []
-        for message in itertools.islice(messages, count_max):
+        first = messages[:count_max]
+        for message, next_queue in zip(first, self._next_queues(len(first)), strict=True):
             try:
-                outgoing = self._outgoing(message, queue_id, now_ms)
+                queue = (message.queue_id or next_queue) if queue_id is None else queue_id
+                outgoing = self._outgoing(message, queue, now_ms)
             except ConfigError:
                 if not pendings:
                     raise
@@ -237,7 +239,7 @@ class Producer:
                 self._post_one(one.pending, one.message, one.new_key, now_ms)
         return pendings
 
-    def _outgoing(self, message: Message, queue_id: int | None, now_ms: int) -> Outgoing:
+    def _outgoing(self, message: Message, queue_id: int, now_ms: int) -> Outgoing:
         """Check a message, and prepare it for a batch.  Raises ConfigError."""
         _check_body_size(len(message.body))
         properties = message.properties
@@ -250,8 +252,6 @@ class Producer:
             unique_key = new_key = self._unique_keys.make(now_ms)
             text = f"{PROPERTY_UNIQ_KEY}\x01{unique_key}\x02{text}"
         check_text_size(len(text) + len(message.topic))
-        if queue_id is None:
-            queue_id = message.queue_id or self._next_queue()
         pending = PendingSend(0, message.topic, queue_id, unique_key)
         return Outgoing(message, pending, new_key, text.encode())
 
@@ -325,6 +325,16 @@ class Producer:
     def _next_queue(self) -> int:
         self._turn += 1
         return self._turn % self.queue_nums
+
+    def _next_queues(self, count: int) -> list[int]:
+        """Return the queues of ``count`` messages, as 1 1 2 2 3 0 for six and four queues."""
+        nums = self.queue_nums
+        each, rest = divmod(count, nums)
+        queues: list[int] = []
+        for turn in range(nums):
+            queues += [(self._turn + 1 + turn) % nums] * (each + (turn < rest))
+        self._turn += rest
+        return queues
 
     # -- the link --------------------------------------------------------------------------------
 
