@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hastore.env.interface import Disk
     from hastore.store.archive.manifest import ArchivedSegment
 
-_PART: Final = ".part"
+PART: Final = ".part"
 
 
 class RestoreConflictError(StoreError):
@@ -69,14 +69,13 @@ def missing(disk: Disk, segments: Sequence[ArchivedSegment], out: str) -> list[A
 
 
 def restore_one(disk: Disk, archive: str, name: str, out: str, *, attempt: str) -> None:
-    """Write one segment to its ``.part`` file; ``attempt`` is unique.  Runs in a task.
+    """Write one segment to its ``.part`` file in ``out``/commitlog; ``attempt`` is unique.
 
-    Raises StoreError, LogDamagedError, DiskError.
+    Runs in a task.  Raises StoreError, LogDamagedError, DiskError.
     """
     segment = open_manifest(disk, archive)[name]
     folder = f"{out}/{COMMIT_LOG_DIR}"
-    path = f"{folder}/.{name}.{attempt}{_PART}"
-    disk.make_dirs(folder)
+    path = f"{folder}/.{name}.{attempt}{PART}"
     try:
         restore_segment(disk, archive, segment, path)
     except BaseException:
@@ -87,7 +86,7 @@ def restore_one(disk: Disk, archive: str, name: str, out: str, *, attempt: str) 
 
 
 def _part_path(out: str, name: str) -> str:
-    return f"{out}/{COMMIT_LOG_DIR}/.{name}{_PART}"
+    return f"{out}/{COMMIT_LOG_DIR}/.{name}{PART}"
 
 
 def rename_parts(disk: Disk, segments: Iterable[ArchivedSegment], out: str) -> None:
@@ -100,5 +99,5 @@ def rename_parts(disk: Disk, segments: Iterable[ArchivedSegment], out: str) -> N
 def remove_parts(disk: Disk, out: str) -> None:
     """Remove the files of killed tasks."""
     for entry in disk.list_dir(f"{out}/{COMMIT_LOG_DIR}"):
-        if entry.name.startswith(".") and entry.name.endswith(_PART):
+        if entry.name.startswith(".") and entry.name.endswith(PART):
             disk.remove(f"{out}/{COMMIT_LOG_DIR}/{entry.name}")

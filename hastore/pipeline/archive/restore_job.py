@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Final
 from hastore.env.real import real_env
 from hastore.errors import DiskError
 from hastore.pipeline.archive.folder import chosen_archived
-from hastore.pipeline.archive.restore import missing, open_manifest, remove_parts, rename_parts
+from hastore.pipeline.archive.restore import (
+    PART,
+    missing,
+    open_manifest,
+    remove_parts,
+    rename_parts,
+)
 from hastore.pipeline.archive.segment_sink import write_segments
 from hastore.pipeline.job import ROWS_MAX, JobInfo, JobResult
 from hastore.store.log.store_directory import COMMIT_LOG_DIR
@@ -52,6 +58,7 @@ def restore(
     disk.make_dirs(out)
     lock = StoreLock.take(disk, out)
     try:
+        disk.make_dirs(f"{out}/{COMMIT_LOG_DIR}")
         todo = missing(disk, chosen, out)
         remove_parts(disk, out)
         if todo:
@@ -59,10 +66,13 @@ def restore(
             write_segments(spark, rows, archive=archive, restoreTo=out)
             rename_parts(disk, todo, out)
     except BaseException:
-        with contextlib.suppress(DiskError):  # a task may still write; report the first error
-            remove_parts(disk, out)
+        with contextlib.suppress(DiskError):  # report the first error
             if is_new:
-                disk.remove_tree(out)
+                # Tasks may still write: by its old name they add no file to what is removed.
+                disk.rename(out, f"{out}{PART}")
+                disk.remove_tree(f"{out}{PART}")
+            else:
+                remove_parts(disk, out)
         raise
     finally:
         lock.release(clean=False)
