@@ -58,7 +58,7 @@ RETRY_S: Final = 1.0  # after a failed write of consume queues or index
 RECORDS_A_STEP: Final = 32  # some 100 µs in Python, then other tasks run
 _STEP_SHIFT: Final = 12  # far behind, one record for each 4 KiB: else 64 producers outrun dispatch
 _RECORDS_A_PASS: Final = 1_000
-_CHUNK_SIZE: Final = 256 * 1024
+CHUNK_SIZE: Final = 1024 * 1024
 _FEED_MAX: Final = 10_000  # records; dispatch that is further behind reads the log
 
 _log = logger("dispatch")
@@ -94,6 +94,9 @@ class ReputMessageService:
     _taken_timestamp_ms: int = attrs.field(default=0, init=False)  # not committed yet
     _chunk: memoryview = attrs.field(default=memoryview(b""), init=False)  # of the log,
     _chunk_offset: int = attrs.field(default=0, init=False)  # and where it begins
+    _buffer: memoryview = attrs.field(
+        factory=lambda: memoryview(bytearray(CHUNK_SIZE)), init=False
+    )  # of a chunk that needed no wait
 
     # What a master has appended lately, where decoding it would cost more: without the extension.
     _feed: deque[FedRecord] = attrs.field(factory=lambda: deque(maxlen=_FEED_MAX), init=False)
@@ -189,7 +192,11 @@ class ReputMessageService:
                 self.reput_offset = scan.position
                 return scan.record_count
         if not self._has_record(start):
-            data = await self._read(start, min(_CHUNK_SIZE, limit - start))
+            buffer = self._buffer[: limit - start]
+            self._chunk_offset = start
+            self._chunk = buffer[: self.commit_log.read_now(start, buffer)]
+        if not self._has_record(start):
+            data = await self._read(start, min(CHUNK_SIZE, limit - start))
             if len(data) >= BLANK_SIZE_MIN:
                 size = claimed_size(data)
                 if len(data) < size <= limit - start:  # one record larger than a chunk

@@ -42,6 +42,9 @@ class DiskFile(Protocol):
     def pread(self, size: int, position: int) -> bytes:
         """Read up to ``size`` bytes at ``position`` without touching the map (cold data)."""
 
+    def read_now(self, buffer: memoryview, position: int) -> int:
+        """Read into ``buffer`` what needs no wait for the disk, and return how much; 0: unknown."""
+
     def pwrite(self, data: bytes | memoryview, position: int) -> None:
         """Write all of ``data`` at ``position``; the map shows it.
 

@@ -25,7 +25,7 @@ import trio
 
 from hastore.env.interface import DiskFile, Env, FileStat
 from hastore.env.memory import RealMemory, forget_pages
-from hastore.env.sending import RealSendFile, real_poll, real_receive, real_send_now
+from hastore.env.sending import CANNOT_PROBE, RealSendFile, real_poll, real_receive, real_send_now
 from hastore.env.sync_thread import RealSyncThread, sync_error
 from hastore.errors import DiskError, DiskFullError, StoreLockedError
 
@@ -95,6 +95,17 @@ class RealDiskFile:
         try:  # not _disk_errors, here and in pwrite: it costs more than the call
             return os.pread(self._descriptor, size, position)
         except OSError as error:
+            raise _disk_error("read", self.path, error) from error
+
+    def read_now(self, buffer: memoryview, position: int) -> int:
+        """Read from the page cache."""
+        try:
+            return os.preadv(self._descriptor, [buffer], position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            if error.errno in CANNOT_PROBE:
+                return 0
             raise _disk_error("read", self.path, error) from error
 
     def pwrite(self, data: bytes | memoryview, position: int) -> None:

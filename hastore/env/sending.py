@@ -33,7 +33,7 @@ PROBE_DISTANCE: Final = 256 * 1024
 COPY_SIZE: Final = 64 * 1024  # buffer of each peer where sendfile does not work
 
 # The answers of file systems without RWF_NOWAIT (tmpfs), and of kernels before Linux 4.14.
-_CANNOT_PROBE: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+CANNOT_PROBE: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 # "Applications may wish to fall back to read(2) and write(2)": sendfile(2).
 _CANNOT_SEND: Final = frozenset({errno.EINVAL, errno.ENOSYS})
 _ANY_BYTE: Final = [bytearray(1)]
@@ -97,7 +97,7 @@ class RealSendFile:
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno in _CANNOT_PROBE:
+            if error.errno in CANNOT_PROBE:
                 self._can_probe = False  # sendfile will raise any other error
         return True
 

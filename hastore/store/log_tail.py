@@ -197,6 +197,15 @@ class LogTail:
         with mapped_file.held():
             return mapped_file.disk_file.pread(size, position)
 
+    def read_now(self, physic_offset: int, buffer: memoryview) -> int:
+        """Do so into ``buffer``, as far as it needs no wait; return the size, 0 if unknown."""
+        mapped_file = self.mapped_file_queue.find_mapped_file_by_offset(physic_offset)
+        if mapped_file is None:
+            return 0
+        position = physic_offset - mapped_file.file_from_offset
+        size = max(mapped_file.committed_position - position, 0)
+        return mapped_file.disk_file.read_now(buffer[:size], position) if size else 0
+
     def flush_targets(self, least_pages: int = 0) -> list[tuple[MappedFile, int]]:
         """Return the files to sync, each with the position that will then be flushed."""
         return self.mapped_file_queue.flush_targets(least_pages)

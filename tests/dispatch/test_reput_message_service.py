@@ -13,7 +13,9 @@ from hastore.dispatch.record_dispatcher import RecordDispatcher
 from hastore.dispatch.reput_message_service import RECORDS_A_STEP, ReputMessageService
 from hastore.errors import DiskError, FlushFailedError
 from hastore.message import Message
+from hastore.store.commit_log import CommitLog
 from hastore.store.index.layout import PACKED_KEY, key_hash, topic_hash
+from hastore.store.log import cold_read
 from hastore.store.queue.consume_queue_store import FILES_A_STEP
 from hastore.store.queue.unit import UNIT
 from hastore.store.record.delay_levels import DelayLevels
@@ -276,6 +278,31 @@ async def test_dispatches_a_record_larger_than_a_chunk(autojump_clock):
     service = bench.service()
     await service.catch_up()
     assert [unit[2] for unit in bench.queues.units] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("cached", [0, 1, 500, FILE_SIZE], ids=str)
+@pytest.mark.parametrize("cold_distance", [0, FILE_SIZE * 100], ids=["cold", "hot"])
+async def test_only_what_must_wait_for_the_disk_is_read_in_a_thread(
+    cached, cold_distance, monkeypatch, autojump_clock
+):
+    """Of each read so many bytes are in the page cache: none, or part of a record, or some."""
+    read_now = CommitLog.read_now
+
+    def read_cached(log, physic_offset, buffer):
+        return read_now(log, physic_offset, buffer[:cached])
+
+    monkeypatch.setattr(CommitLog, "read_now", read_cached)
+    monkeypatch.setattr(cold_read, "COLD_DISTANCE", cold_distance)
+    bench = Bench(open_log(), Queues(), Index())
+    for number in range(40):
+        bench.put(body=bytes([number]) * 200)
+    bench.put(body=bytes(2_000))
+    service = bench.service()
+    await service.catch_up()
+    assert [unit[2] for unit in bench.queues.units] == list(range(41))
+    files = len(bench.log.mapped_file_queue.files)
+    in_threads = {0: files, 1: files, 500: 1, FILE_SIZE: 0}[cached]  # one read for each file
+    assert service.env.offload.runs == (in_threads if cold_distance == 0 else 0)
 
 
 async def test_dispatch_jumps_over_deleted_records(autojump_clock):

@@ -1,0 +1,49 @@
+"""Reads of the real disk's files."""
+
+import errno
+import os
+
+import pytest
+
+from hastore.env.real import real_env
+from hastore.errors import DiskError
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A file of 8 KiB whose pages were just written."""
+    opened = real_env().disk.create_file(str(tmp_path / "f"), 8192)
+    opened.pwrite(bytes(range(256)) * 32, 0)
+    yield opened
+    opened.close()
+
+
+def test_what_is_in_the_page_cache_is_read_now(file):
+    """As much as there is; a file system that cannot tell reads nothing."""
+    buffer = memoryview(bytearray(4096))
+    count = file.read_now(buffer, 100)
+    if count:
+        assert (count, bytes(buffer)) == (4096, file.pread(4096, 100))
+        assert file.read_now(buffer, 8000) == 192
+        assert buffer[:192] == file.pread(192, 8000)
+        assert file.read_now(buffer, 8192) == 0
+    else:
+        pytest.skip("this file system has no RWF_NOWAIT")
+
+
+@pytest.mark.parametrize("error", [errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS])
+def test_nothing_is_read_that_may_wait(file, monkeypatch, error):
+    """Not cached, or a kernel or file system that cannot tell."""
+    monkeypatch.setattr(os, "preadv", lambda *_: failing(error))
+    assert file.read_now(memoryview(bytearray(10)), 0) == 0
+
+
+def test_failed_read_is_a_disk_error(file, monkeypatch):
+    """It names the file."""
+    monkeypatch.setattr(os, "preadv", lambda *_: failing(errno.EIO))
+    with pytest.raises(DiskError, match="/f"):
+        file.read_now(memoryview(bytearray(10)), 0)
+
+
+def failing(error):
+    raise OSError(error, os.strerror(error))
