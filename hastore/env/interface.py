@@ -70,7 +70,10 @@ class DiskFile(Protocol):
         """Force the file's bytes to the disk (fdatasync).  Blocks, so off-load it."""
 
     def sync_descriptor(self) -> int | None:
-        """Return a descriptor whose fdatasync does all that ``sync`` does; None: there is none."""
+        """Return a descriptor whose fdatasync does all that ``sync`` does.
+
+        None, or a negative number: there is none, or the file is closed.
+        """
 
     def unmap(self) -> None:
         """Unmap the file but keep the descriptor, for readers that use it; idempotent.
@@ -217,8 +220,8 @@ class SyncThread(Protocol):
     def start(self, files: Sequence[DiskFile]) -> None:
         """Begin to sync ``files`` (at least one), in order; stop at the first error.
 
-        Does not wait.  ``wait`` must follow, by any task.  Raises DiskError, at the first call
-        only, if no thread can be started.
+        Does not wait.  ``wait`` must follow, by any task.  Raises DiskError if no thread can be
+        started: at the first call, or after one whose thread failed.
         """
 
     async def wait(self) -> None:

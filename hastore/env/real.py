@@ -17,7 +17,6 @@ import random
 import shutil
 import time
 from stat import S_ISDIR, S_ISREG
-from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
 import attrs
@@ -151,8 +150,8 @@ class RealDiskFile:
             raise sync_error(self.path, error.errno or 0) from error
 
     def sync_descriptor(self) -> int | None:
-        """Return the descriptor, unless a test has replaced os.fdatasync."""
-        return self._descriptor if isinstance(os.fdatasync, BuiltinFunctionType) else None
+        """Return the descriptor; negative if the file is closed."""
+        return self._descriptor
 
     def unmap(self) -> None:
         """Unmap, which also closes the map's own descriptor."""

@@ -1,15 +1,16 @@
 """A thread of its own that forces a node's files to the disk.
 
-``trio.to_thread`` costs 160 us beside each fdatasync, and more while the event loop keeps the GIL.
-Here a request is a write to a pipe, its result a write to an eventfd, for which trio waits as for a
-socket::
+``trio.to_thread`` costs 160 us beside each fdatasync on an idle event loop (one task that puts, two
+cores), a millisecond and more while tasks keep the GIL.  Here a request is a packet in a pipe, its
+result a write to an eventfd, for which trio waits as for a socket::
 
     event loop   start ─── other work ─────────── epoll ── wait returns
-                   │ pipe: descriptors              ▲
+                   │ packet: descriptors            ▲
     thread         └──► fdatasync, one by one ── eventfd: 1, or 1 + the error and its file
 
 Where there is the C extension, it serves requests that consist of descriptors, and takes the GIL
-for none of it.  Other requests (``_IN_PYTHON``) call each file's ``sync``.
+for none of it.  Other requests (``_IN_PYTHON``) call each file's ``sync``.  Invariant: each read of
+the pipe returns one packet, so ``_END`` is never taken for a descriptor.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ DESCRIPTORS_MAX: Final = 64  # of a request in C
 _END: Final = struct.pack("=i", -1)  # in place of a descriptor: the thread ends
 _IN_PYTHON: Final = struct.pack("=i", -2)
 _INDEX_SHIFT: Final = 32  # in a result: errno, and from this bit on the descriptor's index
+_HINT: Final = "check the disk, then start again: a start verifies the log's tail"
 _DESCRIPTORS: Final = [struct.Struct(f"={count}i") for count in range(DESCRIPTORS_MAX + 1)]
 
 
 def sync_error(path: str, code: int) -> FlushFailedError:
     """Return the error of an fdatasync.  It is final: the kernel has marked the pages clean."""
     msg = f"fdatasync of {path} failed: {os.strerror(code)}"
-    hint = "check the disk, then start again: a start verifies the log's tail"
-    return FlushFailedError(msg, path=path, hint=hint)
+    return FlushFailedError(msg, path=path, hint=_HINT)
 
 
 @final
@@ -51,7 +52,8 @@ class RealSyncThread:
     """A SyncThread that starts its thread with the first request."""
 
     _files: Sequence[DiskFile] = attrs.field(default=(), init=False)  # of the request
-    _error: BaseException | None = attrs.field(default=None, init=False)  # of a sync in Python
+    _error: BaseException | None = attrs.field(default=None, init=False)  # not of a sync in C
+    _has_failed: bool = attrs.field(default=False, init=False)  # the thread has ended by itself
     _requests: int = attrs.field(default=-1, init=False)  # the pipe's end for writing
     _results: int = attrs.field(default=-1, init=False)  # the eventfd
     _thread: threading.Thread | None = attrs.field(default=None, init=False)
@@ -60,14 +62,12 @@ class RealSyncThread:
     def start(self, files: Sequence[DiskFile]) -> None:
         """Send a request to the thread."""
         assert not self._files, "one request at a time"
+        if self._has_failed:
+            self.close()
         if self._thread is None:
             self._start_thread(files[0].path)
+        request = _IN_PYTHON if extension is None else _request_of(files)
         self._files = files
-        request = _IN_PYTHON
-        if extension is not None and len(files) <= DESCRIPTORS_MAX:
-            descriptors = [file.sync_descriptor() for file in files]
-            if None not in descriptors:
-                request = _DESCRIPTORS[len(files)].pack(*descriptors)
         os.write(self._requests, request)
 
     def _start_thread(self, path: str) -> None:
@@ -75,7 +75,7 @@ class RealSyncThread:
             with contextlib.ExitStack() as descriptors:
                 self._results = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
                 descriptors.callback(os.close, self._results)
-                requests, self._requests = os.pipe()
+                requests, self._requests = os.pipe2(os.O_CLOEXEC | os.O_DIRECT)  # of packets
                 descriptors.callback(os.close, requests)
                 descriptors.callback(os.close, self._requests)
                 args = (requests, self._results)
@@ -89,19 +89,24 @@ class RealSyncThread:
             raise DiskError(msg, path=path) from error
 
     def _run(self, requests: int, results: int) -> None:
-        while True:
-            if extension is not None:
-                request = extension.serve_syncs(requests, results)
-            else:
-                request = os.read(requests, len(_END))
-            if request == _END:
-                return
-            try:
-                for file in self._files:
-                    file.sync()
-            except BaseException as error:  # noqa: BLE001 - ``wait`` raises it
-                self._error = error
+        try:
+            while self._next_request(requests, results) != _END:
+                try:
+                    for file in self._files:
+                        file.sync()
+                except BaseException as error:  # noqa: BLE001 - ``wait`` raises it
+                    self._error = error
+                os.eventfd_write(results, 1)
+        except BaseException as error:  # noqa: BLE001 - ``wait`` raises it
+            self._error, self._has_failed = error, True
             os.eventfd_write(results, 1)
+
+    def _next_request(self, requests: int, results: int) -> bytes:
+        """Return the next request that is not served in C."""
+        if extension is None:
+            return os.read(requests, len(_END))
+        request: bytes = extension.serve_syncs(requests, results)
+        return request
 
     async def wait(self) -> None:
         """Wait for the result."""
@@ -113,6 +118,9 @@ class RealSyncThread:
         if failed:
             path = files[failed >> _INDEX_SHIFT].path
             raise sync_error(path, failed & ((1 << _INDEX_SHIFT) - 1))
+        if self._has_failed:
+            msg = f"the thread that syncs {files[0].path} failed: {error}"
+            raise FlushFailedError(msg, path=files[0].path, hint=_HINT) from error
         if error is not None:
             raise error
 
@@ -122,5 +130,18 @@ class RealSyncThread:
             # Not by closing the pipe: a forked process may hold its other end open.
             os.write(self._requests, _END)
             self._thread.join()
-            self._thread = None
+            self._thread, self._has_failed = None, False
             self._descriptors.close()
+
+
+def _request_of(files: Sequence[DiskFile]) -> bytes:
+    """Return the descriptors to sync in C; ``_IN_PYTHON`` if a file has none, or is closed."""
+    if len(files) > DESCRIPTORS_MAX:
+        return _IN_PYTHON
+    descriptors = []
+    for file in files:
+        descriptor = file.sync_descriptor()
+        if descriptor is None or descriptor < 0:
+            return _IN_PYTHON
+        descriptors.append(descriptor)
+    return _DESCRIPTORS[len(files)].pack(*descriptors)

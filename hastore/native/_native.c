@@ -676,10 +676,10 @@ done:
 
 /* serve_syncs(requests, results) -> bytes
 
-   A request is a read of the pipe ``requests``: descriptors (int) to sync, in order.  Its result is
-   added to the eventfd ``results``: 1, or 1 + errno + (index << 32) for the first that fails.
+   A request is a packet of the pipe ``requests``: descriptors (int) to sync, in order.  Its result
+   is added to the eventfd ``results``: 1, or 1 + errno + (index << 32) for the first that fails.
    Returns the first request that begins with a negative number.  Runs without the GIL. */
-static PyObject *serve_syncs(PyObject *module, PyObject *args) {
+static PyObject *serve_syncs(PyObject *Py_UNUSED(module), PyObject *args) {
     int requests, results;
     if (!PyArg_ParseTuple(args, "ii:serve_syncs", &requests, &results)) return NULL;
     int descriptors[DESCRIPTORS_MAX];
@@ -694,7 +694,11 @@ static PyObject *serve_syncs(PyObject *module, PyObject *args) {
         if (count <= 0 || descriptors[0] < 0) break;
         uint64_t result = 1;
         for (ssize_t i = 0; i < count && result == 1; i++) {
-            if (fdatasync(descriptors[i])) result += (uint64_t)errno + ((uint64_t)i << 32);
+            int is_failed;
+            do {
+                is_failed = fdatasync(descriptors[i]) != 0;
+            } while (is_failed && errno == EINTR);
+            if (is_failed) result += (uint64_t)errno + ((uint64_t)i << 32);
         }
         failed = write(results, &result, sizeof result) != sizeof result;
         if (failed) break;

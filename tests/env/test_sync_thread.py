@@ -2,6 +2,9 @@
 
 import gc
 import os
+import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -30,6 +33,7 @@ def code(request, monkeypatch):
         monkeypatch.setattr(sync_thread, "extension", None)
     elif extension is None:
         pytest.skip("there is no C extension")
+    return request.param
 
 
 @pytest.fixture
@@ -152,18 +156,108 @@ async def test_a_cancelled_wait_waits_for_the_end(thread):
     assert ended == [True]
 
 
+class LateThread(threading.Thread):
+    """A thread that begins when it is joined."""
+
+    def start(self):
+        pass
+
+    def join(self, timeout=None):
+        super().start()
+        super().join(timeout)
+
+
 async def test_close_waits_for_a_sync_that_runs(thread):
-    """Its file may be closed right after."""
+    """Its file may be closed right after.  The sync ends no sooner than somebody waits for it."""
     file = SlowFile()
     thread.start([file])
     await trio.to_thread.run_sync(file.begun.wait)
-    closing = threading.Thread(target=thread.close)
-    closing.start()
-    assert not file.has_ended
+    join = thread._thread.join
+    thread._thread.join = lambda: (file.may_end.set(), join())
+    thread.close()
+    has_waited = file.has_ended
     file.may_end.set()
-    await trio.to_thread.run_sync(closing.join)
-    assert file.has_ended
+    assert has_waited
     assert not threads()
+
+
+def test_close_before_the_request_is_read(thread, tmp_path, monkeypatch):
+    """The pipe then holds two packets: the files are synced, and the thread ends."""
+    file = real_file(tmp_path, "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Thread", LateThread)
+        thread.start([file])
+    results = os.dup(thread._results)
+    thread.close()
+    assert os.eventfd_read(results) == 1
+    os.close(results)
+    file.close()
+
+
+async def test_a_closed_file_is_an_error(thread, tmp_path):
+    """Its descriptor is negative, which would end the thread; the thread serves on."""
+    file, closed = real_file(tmp_path, "a"), real_file(tmp_path, "b")
+    closed.close()
+    for files in ([closed], [file, closed]):
+        thread.start(files)
+        with pytest.raises(ValueError, match="negative"):
+            await thread.wait()
+    thread.start([file])
+    await thread.wait()
+    file.close()
+
+
+async def test_a_thread_that_fails_is_replaced(thread, tmp_path, monkeypatch):
+    """Its request fails, since nobody knows whether the files were synced."""
+    file = real_file(tmp_path, "a")
+    next_request = RealSyncThread._next_request
+    with monkeypatch.context() as patch:
+        patch.setattr(RealSyncThread, "_next_request", lambda *a: next_request(a[0], -1, a[2]))
+        thread.start([file])
+        with pytest.raises(FlushFailedError, match=r"that syncs .*/a failed: .*Bad file desc") as e:
+            await thread.wait()
+    assert e.value.path == file.path
+    before = open_descriptors()
+    for _ in range(3):
+        thread.start([file])
+        await thread.wait()
+        assert len(threads()) == 1
+    assert open_descriptors() == before
+    file.close()
+
+
+INTERRUPTED = """
+#include <errno.h>
+static int count;
+int fdatasync(int file) {
+    errno = EINTR;
+    return file < 0 || count++ < 3 ? -1 : 0;
+}
+"""
+SYNC_ONCE = """
+import sys, trio
+from hastore.env.real import RealDisk
+from hastore.env.sync_thread import RealSyncThread
+thread = RealSyncThread()
+thread.start([RealDisk().create_file(sys.argv[1], 4096)])
+trio.run(thread.wait)
+thread.close()
+"""
+
+
+def test_an_interrupted_sync_is_repeated(code, tmp_path):
+    """EINTR, which a network file system may return, says nothing about the disk."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    (tmp_path / "interrupted.c").write_text(INTERRUPTED)
+    library = str(tmp_path / "interrupted.so")
+    subprocess.run(
+        (compiler, "-shared", "-fPIC", str(tmp_path / "interrupted.c"), "-o", library), check=True
+    )
+    variables = {"LD_PRELOAD": library, "HASTORE_PURE": "1" if code == "Python" else ""}
+    command = (sys.executable, "-c", SYNC_ONCE, str(tmp_path / "a"))
+    subprocess.run(command, check=True, env={**os.environ, **variables})
 
 
 async def test_one_slow_disk_delays_no_other_thread(thread, tmp_path):
