@@ -90,6 +90,7 @@ enum {
     STORE_HOST_V6_FLAG = 0x20,
     INNER_BATCH_FLAG = 0x80,
     PROP_CRC_SIZE = 20,
+    PROP_CRC_NAME_SIZE = 9, /* with the mark after it */
     CRC_MASK = 0x7FFFFFFF,
     UNIT_SIZE = 20,
     KEY_SIZE = 24, /* hash, physic offset, store time: 8 bytes each, in the machine's order */
@@ -105,7 +106,8 @@ typedef struct {
 typedef struct {
     Text topic;
     int32_t queue_id;
-    int64_t first_queue_offset, next_queue_offset;
+    int64_t first_queue_offset, last_queue_offset; /* of a scan */
+    int64_t next_queue_offset;                     /* of a walk */
     int first, last; /* units, by number; those between follow Unit.next */
     int count;
     uint32_t topic_hash; /* of "topic#" */
@@ -188,12 +190,18 @@ static int are_digits(const uint8_t *text, int size) {
     return 1;
 }
 
+/* Whether the properties are shorter than a ``__CRC32#``, and begin with its name. */
+static int is_prop_crc_cut(const Record *record) {
+    return record->texts_size < PROP_CRC_SIZE && record->texts_size >= PROP_CRC_NAME_SIZE &&
+           memcmp(record->texts, "__CRC32#\x01", PROP_CRC_NAME_SIZE) == 0;
+}
+
 /* Compare the checksums; 1 if they fit, 0 if not, -1 with an exception. */
 static int fits_checksums(PyObject *crc32, const uint8_t *at, const Record *record) {
     int64_t crc = crc_of(crc32, record->body, record->body_size);
     if (crc < 0) return -1;
     if (crc != get32(at + 8)) return 0;
-    if (record->texts_size < PROP_CRC_SIZE) return 1;
+    if (record->texts_size < PROP_CRC_SIZE) return !is_prop_crc_cut(record);
     const uint8_t *stored = at + record->size - PROP_CRC_SIZE;
     if (memcmp(stored, "__CR", 4) != 0 && memcmp(stored + 4, "C32#\x01", 5) != 0) return 1;
     if (memcmp(stored, "__CRC32#\x01", 9) != 0) /* a damaged name, if the rest has its shape */
@@ -206,7 +214,7 @@ static int fits_checksums(PyObject *crc32, const uint8_t *at, const Record *reco
     return 1;
 }
 
-/* Return the queue of a record, perhaps a new one, whose next offset is then the record's. */
+/* Return the queue of a record, perhaps a new one, whose offsets are then the record's. */
 static Queue *queue_of(Scan *scan, const Record *record) {
     uint32_t hash = hash_ascii(record->topic, record->topic_size, (uint32_t)record->queue_id);
     for (uint32_t bucket = (hash * 0x9E3779B1u) >> 21;; bucket = (bucket + 1) % BUCKETS) {
@@ -215,7 +223,8 @@ static Queue *queue_of(Scan *scan, const Record *record) {
             Queue *queue = &scan->queues[scan->queue_count++];
             scan->buckets[bucket] = (int16_t)scan->queue_count;
             *queue = (Queue){{record->topic, record->topic_size}, record->queue_id,
-                             record->queue_offset, record->queue_offset, -1, -1, 0, 0};
+                             record->queue_offset, record->queue_offset,
+                             record->queue_offset, -1, -1, 0, 0};
             queue->topic_hash = 31 * hash_ascii(record->topic, record->topic_size, 0) + '#';
             return queue;
         }
@@ -299,7 +308,13 @@ static void add_unit(Scan *scan, Queue *queue, int64_t physic_offset, const Reco
     else
         queue->first = number;
     queue->last = number;
-    queue->next_queue_offset++;
+    queue->last_queue_offset = record->queue_offset;
+}
+
+/* Whether a record is the first one of its queue, or the next; after INT64_MAX there is no next. */
+static int continues(const Queue *queue, const Record *record) {
+    return queue->count == 0 || (queue->last_queue_offset < INT64_MAX &&
+                                 record->queue_offset == queue->last_queue_offset + 1);
 }
 
 /* Return [(topic, queue id, first queue offset, units)]. */
@@ -376,7 +391,7 @@ static PyObject *scan_records(PyObject *Py_UNUSED(module), PyObject *args) {
             if (!fits) break;
         }
         Queue *queue = queue_of(scan, &record);
-        if (queue->next_queue_offset != record.queue_offset) break;
+        if (!continues(queue, &record)) break;
         if (!add_keys(scan, queue, texts, physic_offset, record.store_ms)) goto done;
         const Text *tags = &texts[TAGS];
         add_unit(scan, queue, physic_offset, &record,
@@ -384,6 +399,7 @@ static PyObject *scan_records(PyObject *Py_UNUSED(module), PyObject *args) {
         last_offset = physic_offset;
         store_ms = record.store_ms;
         position += record.size;
+        if (physic_offset > INT64_MAX - record.size) break; /* no record begins after it */
         physic_offset += record.size;
     }
     PyObject *queues = queues_of(scan);
@@ -532,6 +548,7 @@ static int is_intact(PyObject *crc32, const uint8_t *at, const Record *record, i
             if (stored[i] != '0' + crc % 10) return 0;
         return stored[19] == 2;
     }
+    if (is_prop_crc_cut(record)) return 0;
     /* half of its name may be damaged */
     if (memcmp(stored, "__CR", 4) == 0 || memcmp(stored + 4, "C32#\x01", 5) == 0) return 0;
     const uint8_t *last = record->texts_size ? end - 1 : record->texts - 3;

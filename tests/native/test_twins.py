@@ -14,6 +14,7 @@ from hastore.store.index.file import IndexFile
 from hastore.store.index.layout import PACKED_KEY, IndexLayout
 from hastore.store.record.java_hash import hash_in_python
 from hastore.store.record.message_encoder import MessageEncoder
+from hastore.store.record.record_check import RecordKind, check_record, prop_crc_property
 from hastore.store.record.topic_queue_table import TopicQueues, TopicQueueTable
 from hastore.store.recovery import record_walk
 from tests.support.env.fake_disk import FakeDisk
@@ -79,6 +80,77 @@ def test_scan_of_a_damaged_checksum(name, digits, mark):
     is_shaped = digits.isdigit() and mark == b"\x02"
     has_name, looks_named = name == b"__CRC32#\x01", not name.isdigit()
     assert found[0].record_count == (not (has_name or (looks_named and is_shaped)))
+
+
+@pytest.mark.parametrize("start", [b"", b"KEYS\x01k\x02"])
+@pytest.mark.parametrize("value", [b"", b"a\x02", b"012345678\x02"])
+def test_a_cut_checksum_is_damage(start, value):
+    """A value shorter than a checksum's is none that fits, wherever a record is read."""
+    data = record_with(start + b"__CRC32#\x01" + value)
+    check = check_record(data, 0, FILE_SIZE, 0)
+    is_damaged = not start
+    assert check.kind is (RecordKind.BAD_PROP_CRC if is_damaged else RecordKind.MESSAGE)
+    for scan in SCANS:
+        assert scan(data, 0, 0, FILE_SIZE, 1, check_crc=True).record_count == (not is_damaged)
+    for walk in WALKS:
+        for table in (None, TopicQueueTable()):
+            walked = walk(data, 0, table, len(data), check_crc=True)
+            assert walked.record_count == (not is_damaged)
+
+
+def record_with(properties):
+    """Return a record with these bytes as its properties."""
+    text = "x" * (len(properties) - 3)
+    message = Message("orders", b"body", properties={"k": text})
+    data = records_of([message], 0, store_host=HOST, has_prop_crc=False)
+    assert data.endswith(b"k\x01" + text.encode() + b"\x02")
+    data[-len(properties) :] = properties
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("position", "value"),
+    [(4, b"abcd"), (84, b"\0\0\0\1"), (84, b"\xff\0\0\0"), (128, b"c"), (128, b"\xff")],
+    ids=["magic", "body size", "negative body size", "topic size", "topic size of V1"],
+)
+def test_a_right_checksum_does_not_make_a_record(position, value):
+    """Magic and lengths are read, too, in records that the consume queues have."""
+    message = Message("orders", b"x" * 40, properties={"KEYS": "k" * 300})
+    good = bytes(records_of([message], 0, store_host=HOST, has_prop_crc=True))
+    assert good[128:135] == b"\6orders"
+    data = bytearray(good)
+    data[position : position + len(value)] = value
+    data[-20:] = prop_crc_property(data[:-20])
+    assert check_record(data, 0, len(data), 0).kind is not RecordKind.MESSAGE
+    for walk in WALKS:
+        for table in (None, TopicQueueTable()):
+            assert walk(good, 0, table, 999, check_crc=True) == (len(good), 0, 1)
+            assert walk(bytes(data), 0, table, 999, check_crc=True) == (0, -1, 0)
+
+
+@pytest.mark.parametrize("offsets", [(2**63 - 1, -(2**63)), (2**63 - 1, 2**63 - 1)])
+def test_scan_ends_after_the_largest_queue_offset(offsets):
+    """It has no next."""
+    messages = [Message("orders", b"x"), Message("orders", b"y")]
+    data = records_of(messages, 0, store_host=HOST, has_prop_crc=False)
+    size = len(data) // 2
+    for number, offset in enumerate(offsets):
+        data[number * size + 20 : number * size + 28] = offset.to_bytes(8, signed=True)
+    for scan in SCANS:
+        found = scan(bytes(data), 0, 0, FILE_SIZE, 10, check_crc=True)
+        assert (found.position, found.record_count) == (size, 1)
+
+
+def test_scan_ends_at_the_largest_physic_offset():
+    """A record that ends there is read; none follows, whatever its offset has become."""
+    size = len(records_of([Message("a", b"x")], 0, store_host=HOST, has_prop_crc=False))
+    start = 2**63 - size
+    data = records_of([Message("a", b"x")], start, store_host=HOST, has_prop_crc=False)
+    data += records_of([Message("b", b"x")], 0, store_host=HOST, has_prop_crc=False)
+    data[size + 28 : size + 36] = ((start + size) % 2**64).to_bytes(8)
+    for scan in SCANS:
+        found = scan(bytes(data), 0, start, FILE_SIZE, 10, check_crc=True)
+        assert (found.position, found.record_count, found.last_offset) == (size, 1, start)
 
 
 @given(data=st.binary(max_size=300), position=st.integers(0, 400))

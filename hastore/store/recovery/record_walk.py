@@ -15,7 +15,6 @@ that it leaves out (of an inner batch, damaged) walked here one by one; else
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from isal import isal_zlib
@@ -35,7 +34,6 @@ from hastore.store.record.layout import (
     PROP_CRC_NAME_SIZE,
     PROP_CRC_SIZE,
     RECORD_SIZE_MIN,
-    SIZE_AND_OFFSET,
     TEXTS_SIZE_MIN,
     TOPIC_SIZE_MAX_V1,
     TRANSACTION_PREPARED_TYPE,
@@ -54,6 +52,7 @@ _V4_HEAD: Final = head_struct(
     "size", "magic", "body_crc", "queue_id", "queue_offset", "stored_offset", "sys_flag",
     "body_size",
 )  # fmt: skip
+_SKIMMED_HEAD: Final = head_struct("size", "magic", "stored_offset", "sys_flag", "body_size")
 _V4_BODY_POSITION: Final = BODY_POSITIONS[0]
 _HALF_1, _HALF_2 = PROP_CRC_HALVES
 _HALF_SIZE: Final = len(_HALF_1)
@@ -128,30 +127,38 @@ def walk_records_in_c(
 
 
 def _skim(data: bytes, physic_base: int) -> WalkedRecords:
-    """Skip the records at the beginning of ``data`` whose ``__CRC32#`` is right.
+    """Skip the plain records at the beginning of ``data`` whose ``__CRC32#`` is right.
 
-    The checksum covers every byte before it, so magic and lengths are right, too; a size that
-    reaches beyond ``data`` finds no checksum there.
+    Plain: IPv4 hosts, a V1 topic, lengths that add up.  The checksum covers every byte before it,
+    so nothing else is read.
     """
-    unpack = SIZE_AND_OFFSET.unpack_from
+    unpack = _SKIMMED_HEAD.unpack_from
     crc32, backwards, mask, crc_size = _crc32, PROP_CRC_BACKWARDS, CRC_MASK, PROP_CRC_SIZE
-    view = memoryview(data)
+    view, available = memoryview(data), len(data)
     at, last, count = 0, -1, 0
-    try:
-        while True:
-            size, physic_offset = unpack(data, at)
-            if physic_offset != physic_base + at or size < RECORD_SIZE_MIN:
-                break
-            end = at + size
-            crc_start = end - crc_size
-            crc = crc32(view[at:crc_start]) & mask
-            if data[end - 1 : crc_start - 1 : -1] != backwards % crc:
-                break
-            last = at
-            at = end
-            count += 1
-    except struct.error:  # the chunk ends here
-        pass
+    while at + RECORD_SIZE_MIN <= available:
+        size, magic, physic_offset, sys_flag, body_size = unpack(data, at)
+        end = at + size
+        crc_start = end - crc_size
+        topic = at + _V4_BODY_POSITION + body_size
+        if (
+            magic != MESSAGE_MAGIC_CODE
+            or physic_offset != physic_base + at
+            or sys_flag & HOST_FLAGS
+            or body_size < 0
+            or topic >= crc_start
+            or end > available
+        ):
+            break
+        text = topic + 1 + data[topic]
+        if text + 2 > crc_start or text + 2 + (data[text] << 8 | data[text + 1]) != end:
+            break
+        crc = crc32(view[at:crc_start]) & mask
+        if data[end - 1 : crc_start - 1 : -1] != backwards % crc or data[topic] > TOPIC_SIZE_MAX_V1:
+            break
+        last = at
+        at = end
+        count += 1
     return WalkedRecords(at, last, count)
 
 
@@ -208,6 +215,11 @@ def _walk(  # noqa: C901, PLR0912 - one pass and few calls: it runs once a recor
                     _crc32(view[body : body + body_size]) & CRC_MASK == body_crc
                     and stored[:_HALF_SIZE] != _HALF_1  # half of its name may be damaged
                     and stored[_HALF_SIZE:PROP_CRC_NAME_SIZE] != _HALF_2
+                    # a damaged value that is shorter than it should be
+                    and (
+                        end - text - 2 >= PROP_CRC_SIZE
+                        or data[text + 2 : text + 2 + PROP_CRC_NAME_SIZE] != PROP_CRC_NAME
+                    )
                     and (at < torn_from or data[(end if text + 2 < end else text) - 1])
                 )
             if not is_intact:

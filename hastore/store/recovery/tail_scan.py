@@ -14,7 +14,7 @@ and goes from record to record.  Each must hold its own offset, so that a stale 
 place is never accepted.  Read-only.
 
 Python, not the disk, limits the walk of an old log, so for records that the consume queues already
-have it checks only the offset, and ``__CRC32#`` over all the rest.
+have it checks only magic, offset and lengths, and ``__CRC32#`` over all of them.
 """
 
 from __future__ import annotations
