@@ -26,7 +26,7 @@ from hastore.errors import ConfigError
 from hastore.message import PROPERTY_UNIQ_KEY, Message
 from hastore.native.in_use import extension
 from hastore.topic import DEFAULT_TOPIC
-from hastore.wire.property_text import write_properties
+from hastore.wire.property_text import read_properties, write_properties
 from hastore.wire.remoting_codes import RequestCode, SerializeType
 from hastore.wire.remoting_command import (
     FRAME_PREFIX,
@@ -102,11 +102,9 @@ def take_sends_in_python(
         if text:
             if len(text) > PROPERTIES_TEXT_SIZE_MAX:
                 break
-            properties = {}
-            for item in text.decode().split("\\u0002"):
-                name, separator, value = item.partition("\\u0001")
-                if separator and name:
-                    properties[name] = value
+            properties = read_properties(
+                text.decode().replace("\\u0001", "\x01").replace("\\u0002", "\x02")
+            )
             unique_key = properties.get(PROPERTY_UNIQ_KEY)
         if topic != topic_before:
             topic_before, topic_text = topic, topic.decode()

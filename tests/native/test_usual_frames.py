@@ -221,6 +221,8 @@ def take_nothing(_data, position, *_limits):
 @example(frame(0, JAVA.replace("orders", "\xe9").encode(), b""))
 @example(frame(0, JAVA.replace('"b"', '"\\u0062"').encode(), b""))
 @example(frame(0, JAVA.encode() + b"\n", b"") + b"\0\0\0")
+@example(frame(0, JAVA.replace("KEYS", "A\\u0001b\\u0001c\\u0002KEYS").encode(), b""))
+@example(frame(0, JAVA.replace("7F00", "\\u0001").encode(), b""))
 def test_any_stream_of_requests_is_read_as_by_the_general_code(take_sends, stream):
     """Same messages and reply addresses, same refusals, same error at the same place."""
     assert what_is_sent(stream, take_sends) == what_is_sent(stream, take_nothing)
