@@ -371,6 +371,7 @@ class Producer:
                     RequestCode.HEART_BEAT,
                     body=json.dumps(body).encode(),
                     serialize_type=self.serialize_type,
+                    waits_for_room=False,
                 )
             except RequestFailedError:
                 continue  # an answer, so the node is there

@@ -109,8 +109,8 @@ class RemotingClient:
         out = self._out
         if not out:
             self._to_send.wakeup()
-            if self._to_watch.is_waiting:
-                self._to_watch.wakeup()
+        if self._to_watch.sleeper is not None:
+            self._to_watch.wakeup()
         out.append(head)
         if body:
             out.append(body)
@@ -138,12 +138,15 @@ class RemotingClient:
         body: bytes = b"",
         *,
         serialize_type: SerializeType = SerializeType.JSON,
+        waits_for_room: bool = True,
     ) -> RemotingCommand:
         """Return the successful answer to a request.
 
         Raises UnreachableError if none comes, RequestFailedError if the node answers with an error.
         """
-        response = await self.ask(code, ext_fields, body, serialize_type=serialize_type)
+        response = await self.ask(
+            code, ext_fields, body, serialize_type=serialize_type, waits_for_room=waits_for_room
+        )
         if response.code != ResponseCode.SUCCESS:
             raise request_failed(self.address, code, response)
         return response
@@ -155,8 +158,12 @@ class RemotingClient:
         body: bytes = b"",
         *,
         serialize_type: SerializeType = SerializeType.JSON,
+        waits_for_room: bool = True,
     ) -> RemotingCommand:
-        """Return the answer to a request, whatever its code.  Raises UnreachableError."""
+        """Return the answer to a request, whatever its code.  Raises UnreachableError.
+
+        A heartbeat must not wait for room: a peer that reads nothing would never be noticed.
+        """
         request = RemotingCommand(
             code=code,
             opaque=self.next_opaque(),
@@ -165,7 +172,8 @@ class RemotingClient:
             serialize_type=serialize_type,
         )
         pending = PendingRequest(request.opaque)
-        await self.wait_for_room()
+        if waits_for_room:
+            await self.wait_for_room()
         self.post(pending, encode_command(request))
         await pending.done()
         response = pending.response

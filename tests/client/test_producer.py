@@ -8,6 +8,7 @@ import attrs
 import pytest
 import trio
 
+from hastore.client.pending_request import PendingRequest
 from hastore.client.producer import Producer
 from hastore.config import RemotingConfig
 from hastore.env.real import real_env
@@ -21,6 +22,7 @@ from hastore.errors import (
 from hastore.message import Message
 from hastore.status import BrokerRole, PutMessageStatus
 from hastore.wire.remoting_codes import SerializeType
+from tests.patience import WITHIN_S
 from tests.support.nodes.in_memory_target import InMemoryTarget, serving
 from tests.support.nodes.scripted_node import scripted_node
 
@@ -554,3 +556,36 @@ async def test_the_producer_uses_the_given_environment():
     async with serving(target) as (_, address), Producer.connect(address, env=env) as producer:
         await producer.send(Message("T", b""))
     assert target.messages[0].born_timestamp_ms == 1_700_000_000_000
+
+
+async def test_requests_posted_behind_a_stuck_send_time_out():
+    """A peer that reads nothing: the watcher of deadlines once slept for ever."""
+    async with scripted_node() as (_node, address):
+        with trio.fail_after(WITHIN_S):
+            async with Producer.connect(
+                address, request_timeout_s=0.1, heartbeat_interval_s=1_000
+            ) as producer:
+                sizes = 7 << 20, 15 << 20  # sockets take less
+                stuck = [await producer.submit(Message("T", bytes(size))) for size in sizes]
+                for pending in stuck:
+                    await pending.done()
+                await trio.testing.wait_all_tasks_blocked()
+                for _ in range(2):
+                    request = PendingRequest(producer._client.next_opaque())
+                    producer._client.post(request, b"behind")
+                    await request.done()
+                    assert "no answer within" in request.failure
+                producer._client.break_link("the test has ended")
+
+
+async def test_a_frozen_peer_fails_the_heartbeat():
+    """Also behind a message that it does not read; tasks that wait for room go on."""
+    async with scripted_node() as (_node, address):
+        with trio.fail_after(WITHIN_S):
+            async with Producer.connect(
+                address, request_timeout_s=0.1, heartbeat_interval_s=0.3
+            ) as producer:
+                await producer.submit(Message("T", bytes(7 << 20)))
+                await producer.submit(Message("T", bytes(15 << 20)))
+                with pytest.raises(UnreachableError, match="a heartbeat failed"):
+                    await producer.send(Message("T", b""))
