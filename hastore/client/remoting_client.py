@@ -67,7 +67,8 @@ class RemotingClient:
         self._out_size = 0
         self._to_send = WaitNotifyObject()
         self._to_watch = WaitNotifyObject()
-        self._waiting_for_room = trio.lowlevel.ParkingLot()
+        # For how many requests each task waits, the first of them first.
+        self._waiting_for_room: dict[WaitNotifyObject, int] = {}
         self._waiting_for_none = trio.lowlevel.ParkingLot()
         self._scope = trio.CancelScope()
 
@@ -87,8 +88,12 @@ class RemotingClient:
 
     @property
     def has_room(self) -> bool:
-        """Whether another request is within the limits."""
-        return self.in_flight < self.in_flight_max and self._out_size < OUT_SIZE_MAX
+        """Whether another request is within the limits, and no task waits for that."""
+        return (
+            self.in_flight < self.in_flight_max
+            and self._out_size < OUT_SIZE_MAX
+            and not self._waiting_for_room
+        )
 
     def next_opaque(self) -> int:
         """Return the ``opaque`` of the next request."""
@@ -117,13 +122,38 @@ class RemotingClient:
         self._out_size += len(head) + len(body)
 
     def has_room_for(self, count: int) -> bool:
-        """Whether ``count`` requests, at most ``in_flight_max``, are within the limits."""
-        return self.in_flight + count <= self.in_flight_max and self._out_size < OUT_SIZE_MAX
+        """Whether ``count`` requests, at most ``in_flight_max``, are within the limits.
+
+        False while another task waits for that.
+        """
+        return not self._waiting_for_room and self._fits(count)
 
     async def wait_for_room(self, count: int = 1) -> None:
-        """Wait until ``has_room_for(count)`` or the link is broken."""
-        while not self.has_room_for(count) and self.broken_because is None:
-            await self._waiting_for_room.park()
+        """Wait until ``count`` requests are within the limits or the link is broken.
+
+        Tasks are served in the order of their calls, so none starves beside others that need less.
+        """
+        if self._is_due(count) and not self._waiting_for_room:
+            return
+        wake = WaitNotifyObject()
+        self._waiting_for_room[wake] = count
+        try:
+            await wake.wait_for_running()
+            while not self._is_due(count):
+                await wake.wait_for_running()
+        finally:
+            del self._waiting_for_room[wake]
+            # Perhaps this task was cancelled, or will post less than it could.
+            following, next_count = next(iter(self._waiting_for_room.items()), (wake, 0))
+            if following.is_waiting and self._is_due(next_count):
+                following.wakeup()
+
+    def _is_due(self, count: int) -> bool:
+        """Whether a task that waits for ``count`` requests may go on, if it is the first."""
+        return self.broken_because is not None or self._fits(count)
+
+    def _fits(self, count: int) -> bool:
+        return self.in_flight + count <= self.in_flight_max and self._out_size < OUT_SIZE_MAX
 
     async def wait_for_none(self) -> None:
         """Wait until no request is in flight."""
@@ -241,8 +271,12 @@ class RemotingClient:
     def _signal_room(self) -> None:
         if self._waiting_for_room and self._out_size < OUT_SIZE_MAX:
             free = self.in_flight_max - self.in_flight
-            if free > 0:
-                self._waiting_for_room.unpark(count=free)
+            for wake, count in self._waiting_for_room.items():
+                free -= count
+                if free < 0:
+                    break
+                if wake.is_waiting:
+                    wake.wakeup()
         if not self._pending and self._waiting_for_none:
             self._waiting_for_none.unpark_all()
 
@@ -277,7 +311,8 @@ class RemotingClient:
         self.in_flight = 0
         for pending in waiting:
             pending.fail(reason)
-        self._waiting_for_room.unpark_all()
+        for wake in self._waiting_for_room:
+            wake.wakeup()
         self._waiting_for_none.unpark_all()
 
 

@@ -589,3 +589,92 @@ async def test_a_frozen_peer_fails_the_heartbeat():
                 await producer.submit(Message("T", bytes(15 << 20)))
                 with pytest.raises(UnreachableError, match="a heartbeat failed"):
                     await producer.send(Message("T", b""))
+
+
+async def test_tasks_get_room_in_the_order_in_which_they_wait():
+    """Many messages at once do not starve beside single ones."""
+    target = InMemoryTarget(answer=None)
+    log = []
+    async with (
+        serving(target) as (_, address),
+        Producer.connect(address, in_flight_max=4) as producer,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def submit_many():
+            log.append(len(await producer.submit_many([Message("T", b"many")] * 3, queue_id=0)))
+
+        async def submit():
+            await producer.submit(Message("T", b"one"))
+            log.append("one")
+
+        for _ in range(4):
+            producer.send_nowait(Message("T", b""))
+        nursery.start_soon(submit_many)
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(2):
+            nursery.start_soon(submit)
+        while len(target.held) < 4:
+            await trio.testing.wait_all_tasks_blocked()
+        for left, expected in (3, []), (4, [2]), (4, [2, "one"]):
+            target.held.pop(0).decide(PutMessageStatus.PUT_OK)
+            with trio.fail_after(WITHIN_S):
+                while producer.in_flight != left or log != expected:
+                    await trio.lowlevel.checkpoint()
+        while len(log) < 3:
+            target.release()
+            await trio.lowlevel.checkpoint()
+        while producer.in_flight:
+            target.release()
+            await trio.lowlevel.checkpoint()
+
+
+async def test_one_that_waits_for_more_room_does_not_keep_others_asleep():
+    """They follow it, also if it is cancelled or sends nothing; none is woken in vain."""
+    target = InMemoryTarget(answer=None)
+    log = []
+    async with (
+        serving(target) as (_, address),
+        Producer.connect(address, in_flight_max=4) as producer,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def many(messages, scope):
+            with scope:
+                try:
+                    log.append(len(await producer.submit_many(messages)))
+                except ConfigError:
+                    log.append("bad")
+
+        async def one():
+            await producer.submit(Message("T", b""))
+            log.append("one")
+
+        async def held(count):
+            while len(target.held) < count:
+                await trio.testing.wait_all_tasks_blocked()
+
+        bad = Message("T", b"", properties={"": "b"})
+        for messages, end in (([bad] * 2, "bad"), ([Message("T", b"")] * 2, "cancelled")):
+            scope = trio.CancelScope()
+            for _ in range(3):
+                producer.send_nowait(Message("T", b""))
+            await held(3)
+            nursery.start_soon(many, messages, scope)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(one)
+            await trio.testing.wait_all_tasks_blocked()
+            assert log == []
+            with pytest.raises(trio.WouldBlock):
+                producer.send_nowait(Message("T", b""))
+            if end == "cancelled":
+                scope.cancel()
+            else:
+                target.held.pop().decide(PutMessageStatus.PUT_OK)
+            while "one" not in log:
+                await trio.testing.wait_all_tasks_blocked()
+            assert log == [*([end] if end == "bad" else []), "one"]
+            log.clear()
+            while producer.in_flight:
+                target.release()
+                await trio.testing.wait_all_tasks_blocked()
