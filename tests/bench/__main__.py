@@ -11,7 +11,8 @@ shows both medians and the median ratio.
     append       CommitLog.append_message in a loop : pack + zlib.crc32 + copy into a map
     submit       master.submit, 64 unanswered, a slave process acknowledging : that append rate
     await        64 tasks of await master.put(), the same : that append rate
-    latency      p50 of one task's await master.put() : a bare trio ping-pong of the same sizes
+    latency      p50 of one task's await master.put() : a bare trio ping-pong of the same sizes,
+                 without spin and with
     dispatch     appends with the dispatch beside them : without; also with keys, and the lag
     sync_flush   fdatasync calls : messages, 64 tasks, SYNC_FLUSH (a counting disk around the real)
     catch_up     a slave process copying 768 MiB from a master process : sendfile → recv_into → map
@@ -62,7 +63,7 @@ from tests.bench.axes.put_axes import put_axes
 from tests.bench.axes.readable_axis import readable_axis
 from tests.bench.catch_up_bench import bench_catch_up
 from tests.bench.dispatch_bench import bench_dispatch
-from tests.bench.latency_bench import bench_latency
+from tests.bench.latency_bench import bench_latencies
 from tests.bench.nodes import scratch
 from tests.bench.put_bench import bench_puts, bench_sync_flush
 from tests.bench.recovery_bench import bench_recovery
@@ -76,7 +77,7 @@ Bench = Callable[[Path], list[Row]]
 BENCHES: dict[str, Bench] = {
     "append": lambda directory: [bench_append(directory)],
     "submit await": lambda directory: trio.run(bench_puts, directory),
-    "latency": lambda directory: [trio.run(bench_latency, directory)],
+    "latency": lambda directory: trio.run(bench_latencies, directory),
     "dispatch dispatch_keys dispatch_lag": lambda directory: trio.run(bench_dispatch, directory),
     "sync_flush": lambda directory: [trio.run(bench_sync_flush, directory)],
     "catch_up memory": lambda directory: trio.run(bench_catch_up, directory),

@@ -26,14 +26,28 @@ BOUND = Bound(
     text="≤ 2 × bare trio ping-pong",
     limit=2.0,
 )
+SPIN_BOUND = Bound(
+    key="latency-spin",
+    work="the same, both nodes with spin_us = 100",
+    text="≤ 1.4 × bare trio ping-pong",
+    limit=1.4,
+)
 
 
-async def bench_latency(directory: Path) -> Row:
+async def bench_latencies(directory: Path) -> list[Row]:
+    """Measure p50 in microseconds, without and with spin."""
+    return [
+        await bench_latency(directory, BOUND, spin_us=0),
+        await bench_latency(directory, SPIN_BOUND, spin_us=100),
+    ]
+
+
+async def bench_latency(directory: Path, bound: Bound, *, spin_us: int) -> Row:
     """Measure p50 in microseconds."""
-    with scratch(directory, "latency") as base:
+    with scratch(directory, bound.key) as base:
         async with (
-            master_here(base / "m") as master,
-            with_slave(master, base / "s"),
+            master_here(base / "m", spin_us=spin_us) as master,
+            with_slave(master, base / "s", spin_us=spin_us),
             ping_pong() as ping,
         ):
             each = message()
@@ -44,7 +58,7 @@ async def bench_latency(directory: Path) -> Row:
 
             await p50_us(put, 500)
             pairs = [(await p50_us(put), await p50_us(ping)) for _ in range(PAIRS)]
-    return Row.of_pairs(BOUND, pairs, "µs", note="1.2 KiB one way, 8 bytes back")
+    return Row.of_pairs(bound, pairs, "µs", note="1.2 KiB one way, 8 bytes back")
 
 
 async def p50_us(act, rounds: int = ROUNDS) -> float:

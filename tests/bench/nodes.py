@@ -50,6 +50,7 @@ async def master_here(
     role: BrokerRole = BrokerRole.SYNC_MASTER,
     flush: FlushDiskType = FlushDiskType.ASYNC_FLUSH,
     file_size: int | None = None,
+    spin_us: int = 0,
     env: Env | None = None,
 ) -> AsyncIterator[Master]:
     """Run a master in this process, without a client port."""
@@ -58,7 +59,7 @@ async def master_here(
         role=role,
         listen=None,
         ha_listen=("127.0.0.1", 0),
-        ha=HAConfig(slave_timeout_ms=30_000),
+        ha=HAConfig(slave_timeout_ms=30_000, ha_spin_us=spin_us),
     )
     async with hastore.open_master(config, env=env) as master:
         yield master
@@ -66,15 +67,16 @@ async def master_here(
 
 @contextlib.asynccontextmanager
 async def node_process(
-    name: str, *arguments: str, path: Path, is_pure: bool = False
+    name: str, *arguments: str, path: Path, is_pure: bool = False, spin_us: int = 0
 ) -> AsyncIterator[NodeProcess]:
     """Run ``hastore master|slave …`` on ``path``; SIGTERM ends it."""
+    variables = [f"HASTORE_HA_SPIN_US={spin_us}", *([f"{PURE_VARIABLE}=1"] if is_pure else [])]
     node = await NodeProcess.start(
         name,
         [*arguments, "--data", str(path), "--listen", "127.0.0.1:0", "--log-format", "json"],
         data_dir=path,
         output_path=path.with_name(f"{path.name}.log"),
-        prefix=["env", f"{PURE_VARIABLE}=1"] if is_pure else [],
+        prefix=["env", *variables],
     )
     try:
         yield node
@@ -85,10 +87,12 @@ async def node_process(
 
 
 @contextlib.asynccontextmanager
-async def with_slave(master: Master, path: Path) -> AsyncIterator[NodeProcess]:
+async def with_slave(master: Master, path: Path, *, spin_us: int = 0) -> AsyncIterator[NodeProcess]:
     """Run a slave of ``master`` in another process, in step when the block begins."""
     host, port = master.ha_address
-    async with node_process("slave", "slave", "--master", f"{host}:{port}", path=path) as slave:
+    async with node_process(
+        "slave", "slave", "--master", f"{host}:{port}", path=path, spin_us=spin_us
+    ) as slave:
         while master.status().slave_unavailable_because is not None:
             await trio.sleep(0.01)
         yield slave

@@ -66,6 +66,7 @@ def test_a_part_replaces_only_what_it_measured() -> None:
         "axes": [{"key": "x", "title": "X", "n": 1}],
         "growth": [{"axis": "x", "n": 1}, {"axis": "x", "n": 2}, {"axis": "y", "n": 1}],
         "took_s": 5,
+        "machine": {"cpu": "one", "load_before": 0.1},
     }
     before = copy.deepcopy(old)
     new = {
@@ -73,15 +74,19 @@ def test_a_part_replaces_only_what_it_measured() -> None:
         "axes": [{"key": "z", "title": "Z", "n": 2}],
         "growth": [{"axis": "x", "n": 3}],
         "took_s": 7,
+        "machine": {"cpu": "one", "load_before": 0.2},
     }
     assert merged(old, new) == {
         "rows": [{"key": "a", "n": 1}, {"key": "b", "n": 2}],
         "axes": [{"key": "x", "title": "X", "n": 1}, {"key": "z", "title": "Z", "n": 2}],
         "growth": [{"axis": "x", "n": 3}, {"axis": "y", "n": 1}],
         "took_s": 7,
+        "machine": {"cpu": "one", "load_before": 0.2},
     }
     assert old == before
     assert merged({}, new) == new
+    with pytest.raises(SystemExit, match="another machine"):
+        merged(old, {**new, "machine": {"cpu": "other", "load_before": 0.1}})
 
 
 def test_paths_of_the_machine_are_left_out() -> None:

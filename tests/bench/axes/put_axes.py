@@ -159,6 +159,7 @@ async def node_cluster(base: Path, load: Load, *, is_pure: bool) -> AsyncIterato
             node = await stack.enter_async_context(
                 node_process(
                     "master", "master", "--ha-listen", "127.0.0.1:0",
+                    "--mapped-file-size", str(load.file_size),
                     path=base / "m", is_pure=is_pure,
                 )
             )  # fmt: skip
@@ -176,6 +177,7 @@ async def node_cluster(base: Path, load: Load, *, is_pure: bool) -> AsyncIterato
                 node_process(
                     "slave", "slave", "--master", f"{host}:{port}",
                     "--flush", load.slave_flush.value,
+                    "--mapped-file-size", str(load.file_size),
                     path=base / f"s{number}", is_pure=is_pure,
                 )
             )

@@ -58,6 +58,7 @@ class Case:
 
 CASES = (
     Case("tasks-1", "1 task, p50", "p50_us", "µs", 0.75, 0.9),
+    Case("spin-1", "1 task, p50, with spin_us = 100 now", "p50_us", "µs", 0.45, 0.45),
     Case("tasks-16", "16 tasks", "rate", "msg/s", 1.45, 1.2),
     Case("tasks-64", "64 tasks", "rate", "msg/s", 1.65, 1.15),
     Case("tasks-64", "64 tasks, p99", "p99_us", "µs", 1.0, 1.0),

@@ -26,6 +26,7 @@ import time
 from collections import deque
 from pathlib import Path
 
+import attrs
 import trio
 
 import hastore
@@ -58,8 +59,9 @@ async def main(case: str, seconds: float, base: Path) -> dict:
 async def measure(case: str, seconds: float, base: Path) -> dict:
     """Measure a case."""
     kind, _, number = case.rpartition("-")
-    if kind == "tasks":
-        return await puts(base, seconds, tasks=int(number))
+    if kind in {"tasks", "spin"}:
+        spin_us = 100 if kind == "spin" else 0
+        return await puts(base, seconds, tasks=int(number), spin_us=spin_us)
     if kind == "submit":
         return await puts(base, seconds, in_flight=int(number))
     if kind == "disk":
@@ -86,10 +88,17 @@ async def puts(
     role: str = "SYNC_MASTER",
     flush: str = "ASYNC_FLUSH",
     slave_flush: str = "ASYNC_FLUSH",
+    spin_us: int = 0,
     shows_pids: bool = False,
 ) -> dict:
-    """Put from tasks, or keep puts in flight; return rate, latencies and CPU a message."""
+    """Put from tasks, or keep puts in flight; return rate, latencies and CPU a message.
+
+    A version without spin runs as it is.
+    """
     config = master_config(base, role=role, flush=flush)
+    if spin_us and hasattr(config.ha, "ha_spin_us"):
+        config = attrs.evolve(config, ha=attrs.evolve(config.ha, ha_spin_us=spin_us))
+        os.environ["HASTORE_HA_SPIN_US"] = str(spin_us)  # the slave's
     async with hastore.open_master(config) as master:
         with slave_process(base, master.ha_address, slave_flush) as slave:
             while master.status().slave_unavailable_because is not None:

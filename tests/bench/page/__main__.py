@@ -26,6 +26,7 @@ PAGE = DOCS / "performance.md"
 KEPT = DOCS / "performance.json"
 PLOT = DOCS / "performance.svg"
 PARTS = {"hastore.bench/1": "bench", "hastore.gain/1": "gain", "hastore.profile/1": "profile"}
+CHANGING = {"load_before", "python_round_ns"}  # of one machine, from run to run
 BLOCK = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -53,11 +54,17 @@ def without_paths(document: dict[str, Any]) -> dict[str, Any]:
 
 def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Return the new document, with those rows and axes of the old one that it does not have."""
+    if old and _without_load(old["machine"]) != _without_load(new["machine"]):
+        sys.exit("these figures are another machine's: run `make bench` as a whole")
     result = {**old, **new}
     for name in ("rows", "axes", "cases", "growth"):
         if name in old and name in new:
             result[name] = _merged_list(old[name], new[name])
     return result
+
+
+def _without_load(machine: dict[str, Any]) -> dict[str, Any]:
+    return {name: figure for name, figure in machine.items() if name not in CHANGING}
 
 
 def _merged_list(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
