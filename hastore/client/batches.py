@@ -28,16 +28,20 @@ BATCH_SIZE_MAX: Final = 64 * 1024
 BATCH_COUNT_MAX: Final = 64
 BATCHED_SIZE_MAX: Final = 16 * 1024  # of one message, body and properties
 _PROPERTIES_SIZE_MAX: Final = 0x7FFF
+_FLAGS: Final = range(-(1 << 31), 1 << 31)  # those of a batch's entry
 
 
 @final
 class Outgoing:
-    """A message on its way: ``text`` is that of its properties, UNIQ_KEY included."""
+    """A message on its way: ``text`` is that of its properties, UNIQ_KEY included.
+
+    None if that is not UTF-8.
+    """
 
     __slots__ = ("message", "new_key", "pending", "text")
 
     def __init__(
-        self, message: Message, pending: PendingSend, new_key: str | None, text: bytes
+        self, message: Message, pending: PendingSend, new_key: str | None, text: bytes | None
     ) -> None:
         self.message = message
         self.pending = pending
@@ -47,7 +51,7 @@ class Outgoing:
     @property
     def size(self) -> int:
         """Bytes of body and properties."""
-        return len(self.message.body) + len(self.text)
+        return len(self.message.body) + len(self.text or b"")
 
 
 @final
@@ -83,7 +87,10 @@ def _is_plain(outgoing: Outgoing) -> bool:
     message = outgoing.message
     if message.sys_flag or message.reconsume_times or message.born_timestamp_ms is not None:
         return False
-    if len(outgoing.text) > _PROPERTIES_SIZE_MAX or message.topic.startswith(RETRY_TOPIC_PREFIX):
+    text = outgoing.text
+    if text is None or len(text) > _PROPERTIES_SIZE_MAX or message.flag not in _FLAGS:
+        return False
+    if message.topic.startswith(RETRY_TOPIC_PREFIX):
         return False
     properties = message.properties
     return not properties or not (

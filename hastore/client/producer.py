@@ -54,6 +54,7 @@ from hastore.wire.usual_frames import check_text_size, send_head
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from hastore.client.pending_request import PendingRequest
     from hastore.env.interface import Env
 
 IN_FLIGHT_MAX: Final = 1_024
@@ -143,14 +144,16 @@ class Producer:
     ) -> list[PendingSend]:
         """Send the first of ``messages`` as soon as there is room; return one PendingSend for each.
 
-        As many are sent as there is room for, at least one; the result is empty only if
-        ``messages`` is.  Those of one topic and queue go as batches where that makes no difference;
-        each has its own outcome.  Without a queue of their own they are shared out evenly, each
-        queue a run of them, so that they are stored in their order; with one, a queue keeps their
-        order.  (The messages of a refused batch are sent again one by one.)  Errors as in
-        ``submit``; a message that cannot be sent is the end of those that are.
+        As many are sent as there is room for, messages and bytes, at least one; the result is empty
+        only if ``messages`` is.  Those of one topic and queue go as batches where that makes no
+        difference; each has its own outcome.  Without a queue of their own they are shared out
+        evenly, each queue a run of them, so that they are stored in their order; with one, a queue
+        keeps their order.  (The messages of a refused batch are sent again one by one.)  Errors as
+        in ``submit``; a message that cannot be sent is the end of those that are.
         """
         client = self._client
+        if not messages:
+            return []
         # Half of the room at once: a place or two at a time would make small batches.
         count = min(len(messages), max(client.in_flight_max // 2, 1))
         if not client.has_room_for(count):
@@ -198,10 +201,14 @@ class Producer:
     def _post_one(
         self, pending: PendingSend, message: Message, new_key: str | None, now_ms: int
     ) -> None:
-        body = message.body
-        _check_body_size(len(body))
+        _check_body_size(len(message.body))
+        self._client.post(pending, self._head(pending, message, new_key, now_ms), message.body)
+
+    def _head(
+        self, pending: PendingSend, message: Message, new_key: str | None, now_ms: int
+    ) -> bytes:
         born_ms = message.born_timestamp_ms
-        head = send_head(
+        return send_head(
             message,
             serialize_type=self.serialize_type,
             opaque=pending.opaque,
@@ -210,36 +217,39 @@ class Producer:
             group=self.group,
             unique_key=new_key,
         )
-        self._client.post(pending, head, body)
 
     def _post_many(self, messages: Sequence[Message], queue_id: int | None) -> list[PendingSend]:
         """Send the first of ``messages``: as many as there is room for, and none that is bad."""
         client = self._client
         count_max = max(client.in_flight_max - client.in_flight, 1)
+        size_left = client.out_room
         now_ms = self._wall_clock.now_ms()
-        batches = Batches()
-        pendings: list[PendingSend] = []
-        first = messages[:count_max]
-        for message, next_queue in zip(first, self._next_queues(len(first)), strict=True):
+        run: list[Outgoing] = []
+        for message in messages[:count_max]:
             try:
-                queue = (message.queue_id or next_queue) if queue_id is None else queue_id
-                outgoing = self._outgoing(message, queue, now_ms)
+                outgoing = self._outgoing(message, now_ms)
             except ConfigError:
-                if not pendings:
+                if not run:
                     raise
                 break
-            pendings.append(outgoing.pending)
+            run.append(outgoing)
+            size_left -= outgoing.size
+            if size_left <= 0:
+                break
+        batches = Batches()
+        for outgoing, next_queue in zip(run, self._next_queues(len(run)), strict=True):
+            own_queue = outgoing.message.queue_id or next_queue
+            outgoing.pending.queue_id = own_queue if queue_id is None else queue_id
             batches.add(outgoing)
-        for request in batches.requests:
-            if len(request) > 1:
-                self._post_gathered(request, now_ms)
-            else:
-                one = request[0]
-                one.pending.opaque = client.next_opaque()
-                self._post_one(one.pending, one.message, one.new_key, now_ms)
-        return pendings
+        # Whatever raises does so before anything is sent.
+        requests = [self._gathered(request, now_ms) for request in batches.requests]
+        for (pending, head, body), request in zip(requests, batches.requests, strict=True):
+            client.post(pending, head, body)
+            for one in request:
+                one.pending.deadline = pending.deadline
+        return [outgoing.pending for outgoing in run]
 
-    def _outgoing(self, message: Message, queue_id: int, now_ms: int) -> Outgoing:
+    def _outgoing(self, message: Message, now_ms: int) -> Outgoing:
         """Check a message, and prepare it for a batch.  Raises ConfigError."""
         _check_body_size(len(message.body))
         properties = message.properties
@@ -252,11 +262,24 @@ class Producer:
             unique_key = new_key = self._unique_keys.make(now_ms)
             text = f"{PROPERTY_UNIQ_KEY}\x01{unique_key}\x02{text}"
         check_text_size(len(text) + len(message.topic))
-        pending = PendingSend(0, message.topic, queue_id, unique_key)
-        return Outgoing(message, pending, new_key, text.encode())
+        pending = PendingSend(0, message.topic, 0, unique_key)
+        try:
+            return Outgoing(message, pending, new_key, text.encode())
+        except UnicodeEncodeError:  # a lone surrogate: the node's answer says so
+            return Outgoing(message, pending, new_key, None)
 
-    def _post_gathered(self, request: list[Outgoing], now_ms: int) -> None:
-        """Send several messages of one queue as a batch."""
+    def _gathered(
+        self, request: list[Outgoing], now_ms: int
+    ) -> tuple[PendingRequest, bytes, bytes]:
+        """Return a request to send the messages, several as a batch, with its head and body."""
+        client = self._client
+        first = request[0]
+        opaque = client.next_opaque()
+        for one in request:
+            one.pending.opaque = opaque
+        if len(request) == 1:
+            head = self._head(first.pending, first.message, first.new_key, now_ms)
+            return first.pending, head, first.message.body
 
         def send_singly() -> None:
             for one in request:
@@ -266,17 +289,9 @@ class Producer:
                 except UnreachableError as error:
                     one.pending.fail(str(error))
 
-        client = self._client
-        first = request[0]
-        opaque = client.next_opaque()
-        for one in request:
-            one.pending.opaque = opaque
-        body = join_batch([(one.message, one.text) for one in request])
+        body = join_batch([(one.message, one.text or b"") for one in request])
         head = self._batch_head(opaque, first.message, first.pending.queue_id, len(body), now_ms)
-        batch = PendingBatch(opaque, [one.pending for one in request], send_singly)
-        client.post(batch, head, body)
-        for one in request:
-            one.pending.deadline = batch.deadline
+        return PendingBatch(opaque, [one.pending for one in request], send_singly), head, body
 
     def _post_batch(self, messages: Sequence[Message], queue_id: int | None) -> PendingSend:
         if not messages or len({message.topic for message in messages}) > 1:

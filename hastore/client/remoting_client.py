@@ -128,6 +128,11 @@ class RemotingClient:
         """
         return not self._waiting_for_room and self._fits(count)
 
+    @property
+    def out_room(self) -> int:
+        """How many more bytes may wait to be sent; not positive if there is no room."""
+        return OUT_SIZE_MAX - self._out_size
+
     async def wait_for_room(self, count: int = 1) -> None:
         """Wait until ``count`` requests are within the limits or the link is broken.
 

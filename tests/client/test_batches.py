@@ -17,6 +17,7 @@ from hastore.client.batches import (
     Outgoing,
 )
 from hastore.client.producer import Producer
+from hastore.client.remoting_client import OUT_SIZE_MAX
 from hastore.client.send_result import PendingSend
 from hastore.config import RemotingConfig
 from hastore.errors import ConfigError, ProtocolError, UnknownOutcomeError, UnreachableError
@@ -56,8 +57,10 @@ def test_messages_of_one_queue_go_together():
         Message("T", b"x", born_timestamp_ms=5),
         Message("T", b"x", reconsume_times=1),
         Message("T", b"x" * BATCHED_SIZE_MAX),
+        Message("T", b"x", flag=2**31),
+        Message("T", b"x", flag=-(2**31) - 1),
     ],
-    ids=["delay", "inner", "compressed", "transaction", "born", "again", "large"],
+    ids=["delay", "inner", "compressed", "transaction", "born", "again", "large", "flag", "below"],
 )
 def test_a_special_message_goes_by_itself(special):
     """Those after it in the queue leave after it."""
@@ -236,6 +239,63 @@ async def test_a_bad_message_ends_those_that_are_sent():
             with pytest.raises(ConfigError):
                 await producer.submit_many([one, good])
     assert len(target.messages) == 2
+
+
+async def test_unsent_bytes_of_many_messages_are_bounded():
+    """As those of single ones; the queues get their shares all the same."""
+    target = InMemoryTarget(keep=False)
+    config = RemotingConfig(default_topic_queue_nums=4)
+    async with serving(target, config) as (_, address), Producer.connect(address) as producer:
+        messages = [Message("T", bytes(3 << 20))] * 20
+        pendings = await producer.submit_many(messages)
+        assert len(pendings) == 3
+        assert producer._client.out_room > -(1 << 20) - 4096
+        while len(pendings) < 20:
+            more = await producer.submit_many(messages[len(pendings) :])
+            assert 1 <= len(more) <= 3
+            pendings += more
+        queues = [(await pending.wait()).queue_id for pending in pendings]
+        assert len(await producer.submit_many([Message("T", bytes(OUT_SIZE_MAX))] * 2)) == 1
+    assert sorted(queues) == [0] * 5 + [1] * 5 + [2] * 5 + [3] * 5
+
+
+@pytest.mark.parametrize("serialize_type", SerializeType)
+@pytest.mark.parametrize(
+    "odd",
+    [
+        Message("T", b"", flag=2**31),
+        Message("T", b"", flag=2**70),
+        Message("T", b"", properties={"k": "\ud800"}),
+    ],
+    ids=["flag", "long flag", "surrogate"],
+)
+async def test_a_message_that_no_batch_holds_ends_as_if_submitted(odd, serialize_type):
+    """With the node's answer, and those around it are stored."""
+    target = InMemoryTarget()
+    good = Message("T", b"")
+    async with (
+        serving(target) as (_, address),
+        Producer.connect(address, serialize_type=serialize_type) as producer,
+    ):
+        expected = (await producer.send(odd)).status
+        pendings = await submit_all(producer, [good, good, odd, good, good], queue_id=0)
+        results = [await one.wait() for one in pendings]
+    ok = PutMessageStatus.PUT_OK
+    assert [result.status for result in results] == [ok, ok, expected, ok, ok]
+    assert target.batches == [2, 2]
+
+
+async def test_what_raises_does_so_before_anything_is_sent():
+    """Also an error of the caller in a message far behind."""
+    target = InMemoryTarget()
+    good = Message("T", b"")
+    wrong = Message("U", b"")
+    wrong.body = "no bytes"
+    async with serving(target) as (_, address), Producer.connect(address) as producer:
+        with pytest.raises(TypeError):
+            await producer.submit_many([good, good, wrong, wrong], queue_id=0)
+        assert producer.in_flight == 0
+    assert target.messages == []
 
 
 async def test_a_broken_link_leaves_each_outcome_of_a_batch_unknown():
