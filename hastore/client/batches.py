@@ -16,7 +16,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
-from hastore.message import PROPERTY_DELAY_TIME_LEVEL, PROPERTY_INNER_NUM
+from hastore.message import (
+    PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_INNER_NUM,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TRANSACTION_PREPARED,
+)
 from hastore.topic import RETRY_TOPIC_PREFIX
 
 if TYPE_CHECKING:
@@ -28,6 +35,17 @@ BATCH_SIZE_MAX: Final = 64 * 1024
 BATCH_COUNT_MAX: Final = 64
 BATCHED_SIZE_MAX: Final = 16 * 1024  # of one message, body and properties
 _PROPERTIES_SIZE_MAX: Final = 0x7FFF
+# What a RocketMQ broker reads from a message of its own, not from a batch's entry.
+_SPECIAL: Final = frozenset(
+    {
+        PROPERTY_DELAY_TIME_LEVEL,
+        PROPERTY_INNER_NUM,
+        PROPERTY_TIMER_DELAY_MS,
+        PROPERTY_TIMER_DELAY_SEC,
+        PROPERTY_TIMER_DELIVER_MS,
+        PROPERTY_TRANSACTION_PREPARED,
+    }
+)
 _FLAGS: Final = range(-(1 << 31), 1 << 31)  # those of a batch's entry
 
 
@@ -93,6 +111,4 @@ def _is_plain(outgoing: Outgoing) -> bool:
     if message.topic.startswith(RETRY_TOPIC_PREFIX):
         return False
     properties = message.properties
-    return not properties or not (
-        PROPERTY_DELAY_TIME_LEVEL in properties or PROPERTY_INNER_NUM in properties
-    )
+    return not properties or _SPECIAL.isdisjoint(properties)

@@ -52,6 +52,10 @@ def test_messages_of_one_queue_go_together():
     [
         Message("T", b"x", properties={"DELAY": "3"}),
         Message("T", b"x", properties={"INNER_NUM": "3"}),
+        Message("T", b"x", properties={"TRAN_MSG": "true"}),
+        Message("T", b"x", properties={"TIMER_DELAY_SEC": "3"}),
+        Message("T", b"x", properties={"TIMER_DELAY_MS": "3"}),
+        Message("T", b"x", properties={"TIMER_DELIVER_MS": "3"}),
         Message("T", b"x", sys_flag=1),
         Message("T", b"x", sys_flag=8),
         Message("T", b"x", born_timestamp_ms=5),
@@ -60,7 +64,7 @@ def test_messages_of_one_queue_go_together():
         Message("T", b"x", flag=2**31),
         Message("T", b"x", flag=-(2**31) - 1),
     ],
-    ids=["delay", "inner", "compressed", "transaction", "born", "again", "large", "flag", "below"],
+    ids=range(13),
 )
 def test_a_special_message_goes_by_itself(special):
     """Those after it in the queue leave after it."""
