@@ -15,6 +15,8 @@ ONLY ?=
 PYTEST_ARGS ?= -n 4 --dist loadgroup
 # What starts no node and needs no Spark.
 PURE := tests/wire tests/store tests/concurrency tests/dispatch tests/native tests/test_config.py
+# What runs nodes, in the simulator and as processes.
+NODES := $(addprefix tests/,broker cli client env flush ha hostile integration scenarios sim testing_plugin)
 # Where bytecode is not kept (some containers say so), each of the thousand processes that the tests
 # start compiles 160 modules first.
 export PYTHONDONTWRITEBYTECODE :=
@@ -43,8 +45,8 @@ endif
 test: lint types layers pytest ## the whole test suite, from a fresh clone too
 quick: lint types layers $(VENV)/.spark ## lint, types, layers and the tests that start no process: a minute
 	$(BIN)/pytest -q -n 2 $(PURE) tests/columnar
-pure: $(VENV)/.spark ## the tests that start no process, without the C extension
-	HASTORE_PURE=1 $(BIN)/pytest -q -n 2 $(PURE) tests/columnar tests/golden tests/tidy/test_pictures.py
+pure: $(VENV)/.spark ## the tests again without the C extension, except those of packages, bench and Spark
+	HASTORE_PURE=1 $(BIN)/pytest -q $(PYTEST_ARGS) $(PURE) $(NODES) tests/columnar tests/golden tests/tidy/test_pictures.py
 test-pythons: ## the tests without processes, and some with, on each Python of 3.11 to 3.13 that is here
 	@for python in $(PYTHONS); do \
 		if $$python -c '' 2>/dev/null; then $(MAKE) --no-print-directory try-python PYTHON=$$python || exit 1; \
