@@ -74,9 +74,13 @@ class Outgoing:
 
 @final
 class Batches:
-    """Gathers messages; ``requests`` are those to send, in their order."""
+    """Gathers messages; ``requests`` are those to send, in their order.
 
-    def __init__(self) -> None:
+    A batch has at most ``size_max`` bytes of bodies and properties.
+    """
+
+    def __init__(self, size_max: int = BATCH_SIZE_MAX) -> None:
+        self._size_max = size_max
         self.requests: list[list[Outgoing]] = []
         # Of each topic and queue: the last request, its size, whether its messages wait.
         self._open: dict[tuple[str, int], tuple[list[Outgoing], int, bool]] = {}
@@ -92,7 +96,7 @@ class Batches:
         waits = outgoing.message.wait_store_msg_ok
         request, size_before, waits_before = self._open.get(queue, ([], 0, waits))
         size += size_before
-        if size > BATCH_SIZE_MAX or len(request) == BATCH_COUNT_MAX or waits != waits_before:
+        if size > self._size_max or len(request) == BATCH_COUNT_MAX or waits != waits_before:
             request, size = [], outgoing.size
         if not request:
             self.requests.append(request)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import trio
 
-from hastore.client.batches import Batches, Outgoing
+from hastore.client.batches import BATCH_SIZE_MAX, Batches, Outgoing
 from hastore.client.remoting_client import (
     CONNECT_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
@@ -78,6 +78,7 @@ class Producer:
         self._wall_clock = env.wall_clock
         now_ms = env.wall_clock.now_ms()
         self._unique_keys = UniqueKeyMaker(env.randomness, now_ms)
+        self._batch_size_max = BATCH_SIZE_MAX  # lowered when the node refuses a batch
         self._turn = int(env.randomness.random() * _QUEUE_NUMS_DEFAULT)
 
     @classmethod
@@ -147,9 +148,10 @@ class Producer:
         As many are sent as there is room for, messages and bytes, at least one; the result is empty
         only if ``messages`` is.  Those of one topic and queue go as batches where that makes no
         difference; each has its own outcome.  Without a queue of their own they are shared out
-        evenly, each queue a run of them, so that they are stored in their order; with one, a queue
-        keeps their order.  (The messages of a refused batch are sent again one by one.)  Errors as
-        in ``submit``; a message that cannot be sent is the end of those that are.
+        evenly, each queue a run of them, in their order; a queue keeps their order.  Except when
+        the node refuses a batch, because of its size or of one message: its messages are sent again
+        one by one, after others of the queue perhaps, and later batches are half as large.  Errors
+        as in ``submit``; a message that cannot be sent is the end of those that are.
         """
         client = self._client
         if not messages:
@@ -236,7 +238,7 @@ class Producer:
             size_left -= outgoing.size
             if size_left <= 0:
                 break
-        batches = Batches()
+        batches = Batches(self._batch_size_max)
         for outgoing, next_queue in zip(run, self._next_queues(len(run)), strict=True):
             own_queue = outgoing.message.queue_id or next_queue
             outgoing.pending.queue_id = own_queue if queue_id is None else queue_id
@@ -282,6 +284,8 @@ class Producer:
             return first.pending, head, first.message.body
 
         def send_singly() -> None:
+            # Batches that are in flight already are stored before these messages: cause no others.
+            self._batch_size_max = min(self._batch_size_max, len(body) // 2)
             for one in request:
                 one.pending.opaque = client.next_opaque()
                 try:

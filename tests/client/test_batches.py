@@ -200,6 +200,34 @@ async def test_messages_of_a_refused_batch_are_sent_singly():
     assert [one.unique_key for one in pendings] == keys
 
 
+async def test_batches_are_smaller_once_one_was_too_large():
+    """So few are refused, and from then on a queue keeps the order of its messages."""
+
+    class Small(InMemoryTarget):
+        refused = 0
+
+        def submit_batch(self, messages):
+            if sum(len(message.body) for message in messages) <= 16_000:
+                return super().submit_batch(messages)
+            self.refused += 1
+            self.answer = PutMessageStatus.MESSAGE_ILLEGAL
+            request = self._append(messages[0], (self._next_offset,))
+            self.answer = PutMessageStatus.PUT_OK
+            return request
+
+    target = Small()
+    async with serving(target) as (_, address), Producer.connect(address) as producer:
+        for number in range(6):
+            messages = [Message("T", b"%3d" % n + bytes(997)) for n in range(64)]
+            pendings = await submit_all(producer, messages, queue_id=0)
+            await producer.drain()
+            assert all(one.result().ok for one in pendings)
+            stored = [message.body for message in target.messages[number * 64 :]]
+            assert number < 3 or stored == [message.body for message in messages]
+    assert 1 <= target.refused <= 4
+    assert sum(target.batches) >= 3 * 64
+
+
 async def test_messages_of_batches_in_flight_are_bounded():
     """``in_flight_max`` counts messages; the first of them are sent when there is room."""
     target = InMemoryTarget(answer=None)
