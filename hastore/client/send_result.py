@@ -6,7 +6,7 @@ answer the outcome is unknown (the message may be in the log, once): ``UnknownOu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, final
 
 from hastore.client.pending_request import PendingRequest
 from hastore.errors import ProtocolError, RequestFailedError, UnknownOutcomeError
@@ -87,7 +87,8 @@ class PendingSend(PendingRequest):
         self.queue_id = queue_id
         self.unique_key = unique_key
         self._ok: OkReply | None = None
-        self._place: tuple[int, int] | None = None  # number and count of messages, in a batch
+        # In a batch: the message's number, the count of messages, its id if each has one.
+        self._place: tuple[int, int, str | None] | None = None
 
     @property
     def status(self) -> PutMessageStatus | None:
@@ -103,9 +104,14 @@ class PendingSend(PendingRequest):
         self._ok = reply
         self._decided()
 
-    def answer_of_batch(self, response: RemotingCommand, number: int, count: int) -> None:
-        """Decide the message by the answer to its batch of ``count``, the first has number 0."""
-        self._place = number, count
+    def answer_of_batch(
+        self, response: RemotingCommand, number: int, count: int, message_id: str | None
+    ) -> None:
+        """Decide the message by the answer to its batch of ``count``, the first has number 0.
+
+        ``message_id`` is None if the answer does not name one for each.
+        """
+        self._place = number, count, message_id
         self.answer(response)
 
     def result(self) -> SendResult:
@@ -139,9 +145,13 @@ class PendingSend(PendingRequest):
             queue_offset = integer_field(fields, "queueOffset", bits=64)
             message_id = text_field(fields, "msgId")
             if message_id and self._place is not None:
-                number, count = self._place
+                number, count, own_id = self._place
                 queue_offset += number
-                message_id = _message_id_in_batch(message_id, number, count)
+                if own_id is None:
+                    found = message_id.count(",") + 1
+                    msg = f"an answer with {found} message ids to a batch of {count}"
+                    raise ProtocolError(msg)
+                message_id = own_id
             if not message_id:
                 msg = f"an answer {status.value} without msgId"
                 raise ProtocolError(msg)
@@ -186,8 +196,12 @@ class PendingBatch(PendingRequest):
             self._send_singly()
             return
         count = len(self.sends)
-        for number, send in enumerate(self.sends):
-            send.answer_of_batch(response, number, count)
+        message_ids = response.ext_fields.get("msgId")
+        ids: list[Any] = message_ids.split(",") if isinstance(message_ids, str) else []
+        if len(ids) != count:
+            ids = [None] * count
+        for number, (send, message_id) in enumerate(zip(self.sends, ids, strict=True)):
+            send.answer_of_batch(response, number, count, message_id)
 
     def fail(self, reason: str) -> None:
         """Decide the messages: no answer will come."""
@@ -202,12 +216,3 @@ def status_of(response: RemotingCommand) -> PutMessageStatus | None:
         return _PUT_OK
     name = response.ext_fields.get(PUT_STATUS_FIELD)
     return _NAMES.get(str(name)) or _STATUSES.get(response.code)
-
-
-def _message_id_in_batch(message_ids: str, number: int, count: int) -> str:
-    """Return the id of one message.  Raises ProtocolError if there is not one for each."""
-    ids = message_ids.split(",")
-    if len(ids) != count:
-        msg = f"an answer with {len(ids)} message ids to a batch of {count}"
-        raise ProtocolError(msg)
-    return ids[number]
