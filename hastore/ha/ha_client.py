@@ -264,14 +264,18 @@ class HAClient:
             count = await self._receive(sock, spin=expects_more)
             now = current_time()
             frames, trickled = link.frames, trickled + count
-            was_comparing = False
+            was_comparing, took_s = False, None
             if self._cursor.step is LinkStep.IN_STEP:
-                self._append_and_report(now)
+                took_s = self._append_and_report(now)
             else:
                 was_comparing = appender.is_comparing
             if buffer.unparsed >= HEADER_SIZE:
+                frames_before = link.frames
                 await self._dispatch()
-                received.append_times.observe(current_time() - now)
+                if took_s is None or link.frames != frames_before:
+                    took_s = current_time() - now
+            if took_s is not None:
+                received.append_times.observe(took_s)
             if link.frames != frames or buffer.unparsed >= HEADER_SIZE:
                 link.heard.set()  # part of a header carries no information
             if link.frames != frames or trickled >= _TRICKLE_SIZE:
@@ -348,13 +352,16 @@ class HAClient:
                 left_s=left_s,
             )
 
-    def _append_and_report(self, now: float) -> None:
-        """Append the plain frames in the buffer, and report before anything else is done."""
+    def _append_and_report(self, now: float) -> float | None:
+        """Append the plain frames in the buffer, and report before anything else is done.
+
+        Return the seconds that it took to append them, None if there are none.
+        """
         link, received, appender = self.link, self.received, self._appender
         start = appender.position
         appended = appender.append_frames(self.buffer)
         if appended is None:
-            return
+            return None
         took_s = trio.current_time() - now
         frames, size, size_before = appended
         end = received.master_offset = appender.position
@@ -362,12 +369,12 @@ class HAClient:
             link.queue_report(end)
             link.send_at_once(now)
         appender.notify()
-        received.append_times.observe(took_s)
         link.frames += frames
         link.frame_bytes += frames * HEADER_SIZE + end - start
         if size_before:
             link.frame_sizes.record(end - size, size_before)
         link.frame_sizes.record(end, size)
+        return took_s
 
     async def _dispatch(self) -> None:
         """Append every whole frame in the buffer."""

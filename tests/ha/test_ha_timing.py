@@ -1,5 +1,7 @@
 """Heartbeats, silence and broken links, on both sides."""
 
+import itertools
+
 import attrs
 import trio
 
@@ -353,6 +355,32 @@ async def test_idle_master_does_not_poll(tmp_path, autojump_clock):
         trio.lowlevel.add_instrument(Count())
         await trio.sleep(3600)
         assert turns < 2_000  # polling each half second would be 7,200
+
+
+async def test_each_read_counts_once_in_the_append_times(tmp_path):
+    """Also if it ends within a frame."""
+    log = LogBuilder(file_size=FILE_SIZE)
+    for n in range(4):
+        log.add(b"%d" % n)
+    frames = b"".join(
+        HEADER.pack(begin, end - begin) + log.data[begin:end]
+        for begin, end in itertools.pairwise([*log.offsets, log.end])
+    )
+    size = len(frames) // 4
+    async with raw_master() as master:
+        async with hastore.open_slave(slave_config(tmp_path / "s", master.address)) as slave:
+            times = slave.ha_client.received.append_times
+            sock = await master.accept()
+            await read_report(sock)
+            sent, counts = 0, []
+            for end in (size, 2 * size + 20, 4 * size):
+                await sock.send(frames[sent:end])
+                await eventually(lambda end=end: slave.max_offset == log.end * (end // size) // 4)
+                await trio.testing.wait_all_tasks_blocked()
+                counts.append(times.count - sum(counts))
+                sent = end
+            sock.close()
+    assert counts == [1, 1, 1]
 
 
 async def test_link_broken_within_a_large_frame_resumes_at_the_exact_byte(tmp_path):
