@@ -451,8 +451,13 @@ class HAClient:
     # -- reports ---------------------------------------------------------------------------------
 
     def notify_flushed(self) -> None:
-        """Report the flushed offset at once; the task sends what the socket does not take."""
+        """Report the flushed offset at once; the task sends what the socket does not take.
+
+        Does nothing on an ASYNC_FLUSH slave, and before a link's first report.
+        """
         link = self.link
+        if not self._reports_flushed or link.reported_offset is None:
+            return
         if link.local_address is not None:
             self._queue_flushed()
             link.send_at_once(trio.current_time())
@@ -474,7 +479,8 @@ class HAClient:
         link, offset = self.link, self.flush_manager.flushed_offset
         if self._appender.is_comparing:
             return
-        if link.reported_offset is None or offset > link.reported_offset:
+        assert link.reported_offset is not None
+        if offset > link.reported_offset:
             link.queue_report(offset)
 
     async def _keep_alive(self) -> None:

@@ -23,7 +23,7 @@ from hastore.ha.client_port import (
     read_answers,
     wrong_port,
 )
-from hastore.status import BrokerRole
+from hastore.status import BrokerRole, FlushDiskType
 from hastore.store.commit_log import CommitLog
 from hastore.wire.frame_reader import FrameReader, encode_command
 from hastore.wire.ha_frames import REPORT, REPORT_DIVERGED
@@ -320,6 +320,30 @@ async def test_master_that_has_sent_a_frame_is_never_asked_for_its_port(tmp_path
                 await sock.send(bytes(12))  # a heartbeat at 0
                 sock.close()
         assert master.address not in ask.addresses
+
+
+@pytest.mark.parametrize("flush", FlushDiskType)
+async def test_flushed_offset_is_never_the_first_report(tmp_path, flush):
+    """A flush may end while the new slave asks for its master's file size."""
+    asked, answered = trio.Event(), trio.Event()
+
+    async def ask(_address):
+        asked.set()
+        await answered.wait()
+
+    async with raw_master() as master:
+        config = slave_config(tmp_path, master.address, store={"flush_disk_type": flush})
+        async with slave_that_asks(config, ask) as slave:
+            sock = await master.accept()
+            await asked.wait()
+            slave.ha_client.notify_flushed()
+            answered.set()
+            assert await read_report(sock) == 1
+            slave.ha_client.link.reported_offset = -5
+            slave.ha_client.notify_flushed()
+            expected = 0 if flush is FlushDiskType.SYNC_FLUSH else -5
+            assert slave.ha_client.link.reported_offset == expected
+            sock.close()
 
 
 async def test_port_that_closes_late_is_not_asked(tmp_path, monkeypatch):
