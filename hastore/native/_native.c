@@ -425,7 +425,7 @@ static Py_ssize_t properties_size(PyObject *properties) {
     for (Py_ssize_t at = 0; PyDict_Next(properties, &at, &texts[0], &texts[1]);) {
         for (int i = 0; i < 2; i++) {
             Py_ssize_t text_size;
-            if (!PyUnicode_Check(texts[i])) return -1;
+            if (!PyUnicode_CheckExact(texts[i])) return -1; /* another class may print itself */
             const char *text = PyUnicode_AsUTF8AndSize(texts[i], &text_size);
             if (text == NULL) { /* a lone surrogate */
                 PyErr_Clear();
@@ -453,11 +453,16 @@ static void put_properties(uint8_t *to, PyObject *properties) {
         }
 }
 
+/* Return a number of 32 bits; INT64_MIN for any other object. */
 static int64_t int32_of(PyObject *number) {
     int overflow;
     long long value = PyLong_AsLongLongAndOverflow(number, &overflow);
+    if (value == -1 && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) { /* not an integer */
+        PyErr_Clear();
+        return INT64_MIN;
+    }
     if (overflow || value < INT32_MIN || value > INT32_MAX) return INT64_MIN;
-    return value; /* -1 with an exception if it is no number */
+    return value;
 }
 
 /* Write ``__CRC32#``, which covers all bytes of the record before it; false with an exception. */
@@ -473,12 +478,13 @@ static int put_prop_crc(PyObject *crc32, const uint8_t *record, uint8_t *to) {
 /* Write a message's record into a log's file at ``position``; return its size.
 
    Return 0, with nothing written, if it does not end before ``end``, if it is larger than
-   ``size_max``, or if a value does not fit its field. */
+   ``size_max``, or if a value does not fit its field or is of an unusual type. */
 static PyObject *encode_record(PyObject *Py_UNUSED(module), PyObject *const *args,
                                Py_ssize_t count) {
     Py_buffer file, body;
     if (count != 15 || !PyBytes_Check(args[9]) || !PyBytes_Check(args[3])) {
-        PyErr_SetString(PyExc_TypeError, "see hastore.store.commit_log");
+        PyErr_SetString(PyExc_TypeError,
+                        "encode_record takes 15 arguments; topic field and middle are bytes");
         return NULL;
     }
     PyObject *topic_field = args[3], *middle = args[9], *properties = args[11], *crc32 = args[12];
@@ -498,16 +504,20 @@ static PyObject *encode_record(PyObject *Py_UNUSED(module), PyObject *const *arg
         PyBuffer_Release(&file);
         return NULL;
     }
-    /* From here on no code in Python runs, so nothing changes its size. */
+    /* Until the properties are copied no code in Python runs, so they keep their size.  crc32 may
+       let another thread run after that; it cannot resize the body, whose buffer is held. */
     Py_ssize_t texts_size = 0;
     if (properties != Py_None)
         texts_size = PyDict_CheckExact(properties) ? properties_size(properties) : -1;
     Py_ssize_t middle_size = PyBytes_GET_SIZE(middle), topic_size = PyBytes_GET_SIZE(topic_field);
-    Py_ssize_t around = FIXED_HEAD_SIZE + middle_size + 4 + topic_size + 2 + texts_size + prop_crc_size;
+    Py_ssize_t around = FIXED_HEAD_SIZE + middle_size + 4 + topic_size + 2;
+    around += texts_size + prop_crc_size;
     Py_ssize_t room = end - position < size_max ? end - position : size_max, size = 0;
     if (position < 0 || end > file.len) {
         PyErr_SetString(PyExc_ValueError, "a position is outside the file");
-    } else if (texts_size >= 0 && texts_size + prop_crc_size <= TEXT_SIZE_MAX && body.len <= INT32_MAX - around && body.len <= room - around) {
+        size = -1;
+    } else if (texts_size >= 0 && texts_size + prop_crc_size <= TEXT_SIZE_MAX &&
+               body.len <= INT32_MAX - around && body.len <= room - around) {
         size = around + body.len;
         uint8_t *start = (uint8_t *)file.buf + position, *at = start + FIXED_HEAD_SIZE;
         put32(start + 4, (uint32_t)magic);
@@ -528,11 +538,11 @@ static PyObject *encode_record(PyObject *Py_UNUSED(module), PyObject *const *arg
         at += 2;
         if (texts_size) put_properties(at, properties);
         put32(start, (uint32_t)size);
-        if (prop_crc_size) put_prop_crc(crc32, start, at + texts_size);
+        if (prop_crc_size && !put_prop_crc(crc32, start, at + texts_size)) size = -1;
     }
     PyBuffer_Release(&body);
     PyBuffer_Release(&file);
-    return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(size);
+    return size < 0 ? NULL : PyLong_FromSsize_t(size);
 }
 
 /* -- walk_records ------------------------------------------------------------------------------ */

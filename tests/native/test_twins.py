@@ -1,5 +1,7 @@
 """The C extension returns what its twins in Python return, for every input, damaged ones too."""
 
+import enum
+import struct
 from unittest import mock
 
 import pytest
@@ -10,6 +12,8 @@ from isal import isal_zlib
 from hastore.dispatch import record_scan
 from hastore.message import PROPERTY_CRC32, Message
 from hastore.native.in_use import extension, state
+from hastore.status import AppendMessageStatus
+from hastore.store import commit_log
 from hastore.store.index.file import IndexFile
 from hastore.store.index.layout import PACKED_KEY, IndexLayout
 from hastore.store.record.java_hash import hash_in_python
@@ -19,6 +23,7 @@ from hastore.store.record.topic_queue_table import TopicQueues, TopicQueueTable
 from hastore.store.recovery import record_walk
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.store.encoded_records import records_of
+from tests.support.store.open_log import close, open_log
 
 pytestmark = pytest.mark.skipif(extension is None, reason=f"the C extension is {state}")
 
@@ -271,6 +276,18 @@ def test_walk_refuses_positions_that_do_not_fit(position, offset):
         extension.walk_records(b"abc", position, offset, 0, True, None)
 
 
+NUMBERS = [0, 7, -1, 2**31 - 1, 2**31, -(2**31), 2**70, True, -1.0, 1.5, None, "7"]
+
+
+class Printed(enum.StrEnum):
+    """A text of another class."""
+
+    TAG = "tag"
+
+    def __str__(self):
+        return f"printed {self.value}"
+
+
 ENCODED = st.builds(
     Message,
     st.sampled_from(["orders", "Ärger", "v2" * 100, "t" * 32_767]),
@@ -280,12 +297,21 @@ ENCODED = st.builds(
         TEXTS | st.sampled_from(["__CRC32#", "a\x01", ""]),
         TEXTS
         | st.sampled_from(
-            ["\x02", "\0", "\udc80", "\ud800", "v" * 32_700, "w" * 32_700, "日" * 9_000]
+            [
+                "\x02",
+                "\0",
+                "\udc80",
+                "\ud800",
+                "v" * 32_700,
+                "w" * 32_700,
+                "日" * 9_000,
+                Printed.TAG,
+            ]
         ),
         max_size=4,
     ),
-    queue_id=st.sampled_from([0, 7, -1, 2**31 - 1, 2**31, -(2**31), 2**70]),
-    flag=st.sampled_from([0, -1, 2**31]),
+    queue_id=st.sampled_from(NUMBERS),
+    flag=st.sampled_from(NUMBERS),
     sys_flag=st.sampled_from([0, 1, 8]),
     born_host=st.sampled_from([None, ("10.0.0.1", 1), ("2001:db8::1", 65_535)]),
 )
@@ -320,7 +346,44 @@ def test_encoded_record(message, store_host, has_prop_crc, position, spare):
         assert file == b"-" * len(file)
         texts = message.properties or {}
         is_special = PROPERTY_CRC32 in texts or "\udc80" in texts.values()
+        is_special |= any(type(text) is Printed for text in texts.values())
         assert spare < 0 or is_special or not isinstance(wanted, bytes)
+
+
+@pytest.mark.parametrize("properties", [{"TAGS": Printed.TAG}, {Printed.TAG: "a"}])
+def test_texts_of_another_class_are_left_to_python(properties):
+    """Such a text may print itself as it likes."""
+    file = bytearray(500)
+    for texts, is_encoded in (({"TAGS": "tag"}, True), (properties, False)):
+        size = extension.encode_record(
+            memoryview(file), 0, 500, b"\1t", 0, 0, 0, 0, 0, b"", b"", texts, isal_zlib.crc32,
+            False, 500,
+        )  # fmt: skip
+        assert bool(size) == is_encoded
+
+
+def test_encode_reports_an_error_of_its_crc32():
+    """Of the body's, and of the record's."""
+    for good in (0, 1):
+        crcs = iter([7] * good + ["no number"])
+        with pytest.raises(TypeError):
+            extension.encode_record(
+                memoryview(bytearray(200)), 0, 200, b"\1t", 0, 0, 0, 0, 0, b"", b"", None,
+                lambda _, crcs=crcs: next(crcs), True, 1_000,
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize("code", ["C", "Python"])
+def test_numbers_that_are_none_are_refused(code, monkeypatch):
+    """By the status of the append, not by an exception out of it."""
+    if code == "Python":
+        monkeypatch.setattr(commit_log, "_encode_record", None)
+    log = open_log()
+    for number in (1.5, -1.0, None, "7", 2**31):
+        for message in (Message("t", b"x", queue_id=number), Message("t", b"x", flag=number)):
+            assert log.append_message(message).status is AppendMessageStatus.MESSAGE_ILLEGAL
+    assert log.max_offset == 0
+    close(log)
 
 
 def test_encode_refuses_a_file_that_is_too_short():
@@ -390,6 +453,25 @@ def test_index_refuses_what_does_not_fit(slots, page_shift, number, keys):
     with pytest.raises(ValueError, match=r"fit|hash"):
         extension.fill_index(numbers, bytearray(1), page_shift, number, 0, keys, tail)
     assert tail == b""
+
+
+@pytest.mark.parametrize("code", ["C", "Python"])
+def test_refused_keys_are_not_counted(code):
+    """The next keys follow those before."""
+    file = index_file(5, 31)
+    file.put_keys(PACKED_KEY.pack(1, 2, 3))
+    used = extension if code == "C" else None
+    with mock.patch("hastore.store.index.file.extension", used):
+        good = PACKED_KEY.pack(4, 5, 6)
+        for keys in (PACKED_KEY.pack(2**31, 5, 6), good + PACKED_KEY.pack(2**31, 5, 6), good[:-1]):
+            before = file.header
+            with pytest.raises((ValueError, struct.error)):
+                file.put_keys(keys)
+            assert file.header == before
+        file.put_keys(PACKED_KEY.pack(4, 5, 6))
+    assert file.index_count == 3
+    assert file.read_entry(2).physic_offset == 5
+    assert file.read_entry(2).key_hash == 4
 
 
 @given(text=st.text(st.characters(exclude_categories=()), max_size=600), begun=st.integers())

@@ -189,16 +189,24 @@ class IndexFile:
         self.end_physic_offset = physic_offset
 
     def put_keys(self, keys: bytes) -> None:
-        """Add packed keys (``PACKED_KEY``); the file must have room for all of them."""
+        """Add packed keys (``PACKED_KEY``); the file must have room for all of them.
+
+        After an error, for keys that no file can hold, none of them counts.
+        """
         slots = self.slots
         assert slots is not None
-        number = self.index_count
+        number, tail = self.index_count, self._tail[1]
+        tail_size = len(tail)
         self.index_count += len(keys) // PACKED_KEY.size
         fill = fill_index_in_python if extension is None else extension.fill_index
-        free_slots, self.begin_timestamp_ms = fill(
-            slots.numbers, slots.dirty, PAGE_SHIFT, number, self.begin_timestamp_ms, keys,
-            self._tail[1],
-        )  # fmt: skip
+        try:
+            free_slots, self.begin_timestamp_ms = fill(
+                slots.numbers, slots.dirty, PAGE_SHIFT, number, self.begin_timestamp_ms, keys, tail
+            )
+        except BaseException:
+            self.index_count = number
+            del tail[tail_size:]
+            raise
         self.used_slots += free_slots
         if number == 1:
             self.begin_physic_offset = PACKED_KEY.unpack_from(keys)[1]
