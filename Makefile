@@ -74,7 +74,7 @@ lock: ## write requirements/*.lock again
 ci: ## what CI runs: a clean venv, then make test
 	.ci/run
 clean: ## remove what was built and installed here
-	rm -rf .venv .venv-* build dist hastore-runs .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
+	rm -rf .venv .venv-* build dist hastore-runs .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage* hastore/native/*.so
 
 # A stamp each, so that an install happens once for each change of its lock file.
 $(VENV)/.run: requirements/run.lock pyproject.toml hatch_build.py hastore/native/_native.c hastore/native/remoting.c hastore/native/remoting.h

@@ -1,6 +1,7 @@
 """Builds the optional C extension where there is a C compiler; else the wheel is pure Python.
 
-``HASTORE_PURE=1`` skips it.  Source: hatchling's custom build hook interface.
+``HASTORE_PURE=1`` skips it.  A build without the extension removes what an earlier build left.
+Source: hatchling's custom build hook interface.
 """
 
 from __future__ import annotations
@@ -30,12 +31,16 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg] # of no use
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 - hatchling's
         """Build the extension in place; a failure is a warning."""
-        if self.target_name != "wheel" or os.environ.get("HASTORE_PURE", "") not in {"", "0"}:
+        if self.target_name != "wheel":
             return
         folder = Path(self.root, "hastore", "native")
         built = folder / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+        if os.environ.get("HASTORE_PURE", "") not in {"", "0"}:
+            built.unlink(missing_ok=True)
+            return
         reason = compile_extension([folder / name for name in _SOURCES], built)
         if reason is not None:
+            built.unlink(missing_ok=True)
             self.app.display_warning(f"the C extension was not built: {reason}")
             return
         build_data["artifacts"].append(str(built.relative_to(self.root)))
