@@ -77,7 +77,7 @@ clean: ## remove what was built and installed here
 	rm -rf .venv .venv-* build dist hastore-runs .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage* hastore/native/*.so
 
 # A stamp each, so that an install happens once for each change of its lock file.
-$(VENV)/.run: requirements/run.lock pyproject.toml hatch_build.py hastore/native/_native.c hastore/native/remoting.c hastore/native/remoting.h
+$(VENV)/.run: requirements/run.lock pyproject.toml hatch_build.py $(wildcard hastore/native/*.c hastore/native/*.h)
 	@test -x $(BIN)/python || { python="$(or $(PYTHON),$$($(CHOOSE)))" && "$$python" -m venv $(VENV); }
 	$(PIP) --require-hashes -r requirements/run.lock
 	$(PIP) --no-deps --no-build-isolation -e .

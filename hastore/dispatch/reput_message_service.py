@@ -92,8 +92,8 @@ class ReputMessageService:
     # Store time of the last record that consume queues and index have committed.
     dispatched_timestamp_ms: int = attrs.field(default=0, init=False)
     _taken_timestamp_ms: int = attrs.field(default=0, init=False)  # not committed yet
-    _chunk: memoryview = attrs.field(default=memoryview(b""), init=False)  # of the log,
-    _chunk_offset: int = attrs.field(default=0, init=False)  # and where it begins
+    _chunk: memoryview = attrs.field(default=memoryview(b""), init=False)  # of the log
+    _chunk_offset: int = attrs.field(default=0, init=False)  # where the chunk begins
     _buffer: memoryview = attrs.field(
         factory=lambda: memoryview(bytearray(CHUNK_SIZE)), init=False
     )  # of a chunk that needed no wait

@@ -1,1 +1,1 @@
-"""The optional C extension for the loops that run once a record.  Begin with ``in_use``."""
+"""The optional C extension for what a node does once a record or frame.  Begin with ``in_use``."""

@@ -1,53 +1,30 @@
-/* The loops of a node that run once a record or once a key, in C.
+/* What a node does most often, in C: the loops over records and keys, and the thread of the syncs.
 
-   encode_record  twin: hastore/store/record/message_encoder.py
+   encode_record  twin: hastore/store/commit_log.py, store/record/message_encoder.py
    scan_records   twin: hastore/dispatch/record_scan.py
    walk_records   twin: hastore/store/recovery/record_walk.py
    fill_index     twin: hastore/store/index/file.py
    java_hash      twin: hastore/store/record/java_hash.py
    serve_syncs    twin: hastore/env/sync_thread.py
 
-   Each returns what its twin returns, for every input.  A record that is not ordinary (damaged,
-   of a transaction, ...) ends a scan or walk, and a message that no record can hold is not encoded: the
-   caller handles both in Python, so no rule for them is here.  All input is untrusted: every length is compared with what is left before it is used.
-   The layouts are those of hastore/store/record/layout.py and hastore/store/index/layout.py. */
+   The frames of the client port are in remoting.c.
+
+   Each returns what its twin returns, for every input.  A record that is not ordinary (damaged, of
+   a transaction, ...) ends a scan or walk, and a message that no record can hold is not encoded:
+   the caller handles both in Python, so no rule for them is here.  All input is untrusted: every
+   length is compared with what is left before it is used.  The layouts are those of
+   hastore/store/record/layout.py and hastore/store/index/layout.py. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include "numbers.h"
 #include "remoting.h"
 #include <errno.h>
 #include <stdint.h>
 #include <string.h>
 #include <unistd.h>
 
-/* -- numbers in a buffer ----------------------------------------------------------------------- */
-
-static inline uint16_t get16(const uint8_t *at) { return (uint16_t)(at[0] << 8 | at[1]); }
-
-static inline int32_t get32(const uint8_t *at) {
-    return (int32_t)((uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3]);
-}
-
-static inline int64_t get64(const uint8_t *at) {
-    return (int64_t)((uint64_t)(uint32_t)get32(at) << 32 | (uint32_t)get32(at + 4));
-}
-
-static inline void put32(uint8_t *at, uint32_t value) {
-    for (int i = 3; i >= 0; i--, value >>= 8) at[i] = (uint8_t)value;
-}
-
-static inline void put64(uint8_t *at, uint64_t value) {
-    put32(at, (uint32_t)(value >> 32));
-    put32(at + 4, (uint32_t)value);
-}
-
 /* -- Java's String.hashCode, of ASCII ---------------------------------------------------------- */
-
-static int is_ascii(const uint8_t *text, Py_ssize_t size) {
-    uint8_t all = 0;
-    for (Py_ssize_t i = 0; i < size; i++) all |= text[i];
-    return all < 0x80;
-}
 
 static uint32_t hash_ascii(const uint8_t *text, Py_ssize_t size, uint32_t begun) {
     uint32_t hash = begun;
@@ -134,21 +111,22 @@ typedef struct {
     Py_ssize_t keys_size, keys_room;
 } Scan;
 
-/* Read a record's lengths and numbers; false unless they agree, none of the flags ``refused`` is set,
-   and all of it is there. */
+/* Read a record's lengths and numbers; false unless they agree, none of the flags ``refused`` is
+   set, and all of it is there. */
 static int read_record(const uint8_t *at, Py_ssize_t left, int64_t available, int64_t physic_offset,
                        int32_t refused, Record *record) {
     if (left < RECORD_SIZE_MIN) return 0;
-    int32_t size = get32(at), magic = get32(at + 4), flags = get32(at + 36);
+    int32_t size = (int32_t)get32(at), magic = (int32_t)get32(at + 4);
+    int32_t flags = (int32_t)get32(at + 36);
     if ((magic != MAGIC && magic != MAGIC_V2) || size < RECORD_SIZE_MIN) return 0;
-    if (size > left || size > available || get64(at + 28) != physic_offset) return 0;
+    if (size > left || size > available || (int64_t)get64(at + 28) != physic_offset) return 0;
     if (flags & refused) return 0;
     Py_ssize_t moved = flags & BORN_HOST_V6_FLAG ? 12 : 0;
     Py_ssize_t head = HEAD_SIZE + moved + (flags & STORE_HOST_V6_FLAG ? 12 : 0);
     Py_ssize_t topic_length_size = magic == MAGIC_V2 ? 2 : 1;
     Py_ssize_t rest = size - head - topic_length_size - 2; /* of body, topic and properties */
     if (rest < 0) return 0;
-    int32_t body_size = get32(at + head - 4);
+    int32_t body_size = (int32_t)get32(at + head - 4);
     if (body_size < 0 || body_size > rest) return 0;
     rest -= body_size;
     const uint8_t *after_body = at + head + body_size;
@@ -165,9 +143,9 @@ static int read_record(const uint8_t *at, Py_ssize_t left, int64_t available, in
     record->texts_size = rest;
     record->size = size;
     record->flags = flags;
-    record->queue_id = get32(at + 12);
-    record->queue_offset = get64(at + 20);
-    record->store_ms = get64(at + 56 + moved);
+    record->queue_id = (int32_t)get32(at + 12);
+    record->queue_offset = (int64_t)get64(at + 20);
+    record->store_ms = (int64_t)get64(at + 56 + moved);
     return 1;
 }
 
@@ -405,7 +383,8 @@ static PyObject *scan_records(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *queues = queues_of(scan);
     if (queues != NULL)
         result = Py_BuildValue("(niLLNy#)", position, scan->unit_count, (long long)last_offset,
-                               (long long)store_ms, queues, scan->keys ? (char *)scan->keys : "", scan->keys_size);
+                               (long long)store_ms, queues,
+                               scan->keys ? (char *)scan->keys : "", scan->keys_size);
 done:
     if (scan != NULL) PyMem_Free(scan->keys);
     PyMem_Free(scan);
@@ -457,8 +436,8 @@ static void put_properties(uint8_t *to, PyObject *properties) {
 static int64_t int32_of(PyObject *number) {
     int overflow;
     long long value = PyLong_AsLongLongAndOverflow(number, &overflow);
-    if (value == -1 && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) { /* not an integer */
-        PyErr_Clear();
+    if (value == -1 && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear(); /* it is not an integer */
         return INT64_MIN;
     }
     if (overflow || value < INT32_MIN || value > INT32_MAX) return INT64_MIN;
@@ -635,7 +614,7 @@ done:
 
 /* -- fill_index -------------------------------------------------------------------------------- */
 
-enum { ENTRY_SIZE = 20, TIME_DIFF_MAX = INT32_MAX };
+enum { INDEX_ENTRY_SIZE = 20, TIME_DIFF_MAX = INT32_MAX };
 
 /* Append the entries of packed keys to an index file's tail, and set the slots.
 
@@ -649,7 +628,8 @@ static PyObject *fill_index(PyObject *Py_UNUSED(module), PyObject *args) {
     if (!PyArg_ParseTuple(args, "w*w*iiLy*O!", &numbers, &dirty, &page_shift, &number, &begin_ms,
                           &keys, &PyByteArray_Type, &tail))
         return NULL;
-    Py_ssize_t slots = numbers.len / 4, count = keys.len / KEY_SIZE, old = PyByteArray_GET_SIZE(tail);
+    Py_ssize_t slots = numbers.len / 4, count = keys.len / KEY_SIZE;
+    Py_ssize_t old = PyByteArray_GET_SIZE(tail);
     if (keys.len % KEY_SIZE || slots <= 0 || page_shift < 0 || page_shift > 30 || number < 1 ||
         count > INT32_MAX - number || dirty.len <= (slots - 1) >> page_shift) {
         PyErr_SetString(PyExc_ValueError, "keys, slots or numbers do not fit each other");
@@ -664,11 +644,11 @@ static PyObject *fill_index(PyObject *Py_UNUSED(module), PyObject *args) {
             goto done;
         }
     }
-    if (PyByteArray_Resize(tail, old + count * ENTRY_SIZE) < 0) goto done;
+    if (PyByteArray_Resize(tail, old + count * INDEX_ENTRY_SIZE) < 0) goto done;
     uint8_t *to = (uint8_t *)PyByteArray_AS_STRING(tail) + old;
     int32_t *newest = numbers.buf;
     Py_ssize_t free_slots = 0;
-    for (Py_ssize_t i = 0; i < count; i++, number++, key += KEY_SIZE, to += ENTRY_SIZE) {
+    for (Py_ssize_t i = 0; i < count; i++, number++, key += KEY_SIZE, to += INDEX_ENTRY_SIZE) {
         int64_t hash, physic_offset, store_ms, seconds = 0;
         memcpy(&hash, key, 8);
         memcpy(&physic_offset, key + 8, 8);
@@ -740,7 +720,7 @@ static PyObject *serve_syncs(PyObject *Py_UNUSED(module), PyObject *args) {
 static PyMethodDef METHODS[] = {
     {"encode_record", (PyCFunction)(void (*)(void))encode_record, METH_FASTCALL,
      "See hastore.store.commit_log."},
-    {"scan_records", scan_records, METH_VARARGS, "See hastore.store.record.record_scan."},
+    {"scan_records", scan_records, METH_VARARGS, "See hastore.dispatch.record_scan."},
     {"walk_records", walk_records, METH_VARARGS, "See hastore.store.recovery.record_walk."},
     {"fill_index", fill_index, METH_VARARGS, "See hastore.store.index.file."},
     {"java_hash", java_hash, METH_VARARGS, "See hastore.store.record.java_hash."},
@@ -756,7 +736,7 @@ static int begin(PyObject *module) {
 static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, begin}, {0, NULL}};
 
 static struct PyModuleDef MODULE = {
-    PyModuleDef_HEAD_INIT, "_native", "The loops that run once a record; see hastore.native.", 0,
+    PyModuleDef_HEAD_INIT, "_native", "What a node does most often, in C; see hastore.native.", 0,
     METHODS, SLOTS, NULL, NULL, NULL,
 };
 

@@ -14,6 +14,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #include "remoting.h"
+#include "numbers.h"
 #include <stdint.h>
 #include <string.h>
 
@@ -32,14 +33,6 @@ enum {
     LANGUAGE_NUMBER = 3, /* PYTHON */
     VERSION = 409,
 };
-
-static inline uint32_t get32(const uint8_t *at) {
-    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
-}
-
-static inline void put32(uint8_t *at, uint32_t value) {
-    for (int i = 3; i >= 0; i--, value >>= 8) at[i] = (uint8_t)value;
-}
 
 /* -- headers ----------------------------------------------------------------------------------- */
 
@@ -66,12 +59,6 @@ typedef struct {
 typedef struct {
     const uint8_t *at, *end;
 } Cursor;
-
-static int is_ascii(const uint8_t *text, Py_ssize_t size) {
-    uint8_t all = 0;
-    for (Py_ssize_t i = 0; i < size; i++) all |= text[i];
-    return all < 0x80;
-}
 
 static int is_digit(uint8_t byte) { return byte >= '0' && byte <= '9'; }
 
@@ -493,7 +480,13 @@ PyObject *take_sends(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssiz
 
 /* -- take_entries ------------------------------------------------------------------------------ */
 
-enum { ENTRY_SIZE = 20, ENTRY_SIZE_MIN = 22, ENTRY_BODY = 1, ENTRY_PROPERTIES = 2, ENTRY_FLAG = 4 };
+enum {
+    ENTRY_HEAD_SIZE = 20,
+    ENTRY_SIZE_MIN = 22,
+    ENTRY_BODY = 1,
+    ENTRY_PROPERTIES = 2,
+    ENTRY_FLAG = 4,
+};
 
 /* take_entries(body, count_max, shared properties, values of the other fields, message type,
    field names) -> the messages of a batch, or None if this is Python's */
@@ -515,7 +508,7 @@ PyObject *take_entries(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ss
         int32_t entry_size = (int32_t)get32(at), body_size = (int32_t)get32(at + 16);
         if (entry_size < ENTRY_SIZE_MIN || entry_size > end - at) break;
         if (body_size < 0 || body_size > entry_size - ENTRY_SIZE_MIN) break;
-        const uint8_t *body = at + ENTRY_SIZE, *text = body + body_size + 2;
+        const uint8_t *body = at + ENTRY_HEAD_SIZE, *text = body + body_size + 2;
         Py_ssize_t text_size = at + entry_size - text;
         if ((text[-2] << 8 | text[-1]) != text_size || text_size > INT16_MAX) break;
         if (!is_ascii(text, text_size)) break;

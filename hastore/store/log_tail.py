@@ -198,7 +198,10 @@ class LogTail:
             return mapped_file.disk_file.pread(size, position)
 
     def read_now(self, physic_offset: int, buffer: memoryview) -> int:
-        """Do so into ``buffer``, as far as it needs no wait; return the size, 0 if unknown."""
+        """Read committed bytes into ``buffer`` as far as they are in the page cache.
+
+        Return how many, 0 if none or unknown.
+        """
         mapped_file = self.mapped_file_queue.find_mapped_file_by_offset(physic_offset)
         if mapped_file is None:
             return 0
