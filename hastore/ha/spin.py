@@ -5,9 +5,9 @@ process then does for a small frame.  Bytes that arrive during a spin are receiv
 
     turn of all tasks │ poll ≤ 20 µs │ turn of all tasks │ poll ≤ 20 µs │ …   ≤ ha_spin_us
 
-Every poll follows a turn of all tasks, so none starves; it holds them up for 20 µs at most.  The
-number of polls is limited, too: in the simulator, where ``poll`` returns at once and time stands
-still, a spin is a few turns without an effect.
+Every poll follows a turn of all tasks, so none starves; each polling link holds them up for 20 µs
+at most.  The number of polls is limited, too: in the simulator, where ``poll`` returns at once and
+time stands still, a spin is a few turns without an effect.
 """
 
 from __future__ import annotations

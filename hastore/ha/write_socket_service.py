@@ -1,7 +1,7 @@
 """Sends commit-log bytes to one slave, frame by frame, and heartbeats when there are none.
 
 A frame's bytes come from one mapped file, so it never crosses a file's end.  Bytes near the log's
-end leave as one ``sendmsg`` of header and map; older ones as a corked header and ``sendfile``,
+end leave as one ``writev`` of header and map; older ones as a corked header and ``sendfile``,
 which reads nothing into this process; a thread first brings cold ones into the page cache
 (``hastore.env.sending``).  All appended bytes (committed, with a transient store pool) are sent,
 flushed or not: RocketMQ's rule.  But only flushed bytes leave by ``sendfile``: a socket holds the
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from hastore.store.commit_log import CommitLog
     from hastore.store.log.mapped_file import MappedFile
 
-# Bytes this near the log's end are in memory, and one sendmsg of header and map is cheaper than a
+# Bytes this near the log's end are in memory, and one writev of header and map is cheaper than a
 # header and sendfile.  Older ones may be cold, and reading a cold page through the map would stop
 # the whole process.
 HOT_SIZE: Final = 256 * 1024
