@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 from collections import Counter
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from hastore.config import RemotingConfig
 from hastore.errors import ConfigError
 from hastore.status import PutMessageStatus
+from hastore_cli.app.interrupts import Interruption
 from hastore_cli.produce.report import ProduceReport
-from hastore_cli.produce.run import Pacer, ProduceOrder, ProduceRun
+from hastore_cli.produce.run import FEW_MAX, Pacer, ProduceOrder, ProduceRun
 from hastore_cli.produce.source import (
     LINE_SIZE_MAX,
     GeneratedSource,
@@ -25,6 +27,7 @@ from hastore_cli.produce.source import (
     read_ahead,
 )
 from hastore_cli.produce.tally import EXIT_CODES, LatencySketch, SendTally
+from tests.patience import WITHIN_S
 from tests.support.nodes.in_memory_target import InMemoryTarget, serving
 from tests.support.repository import REPO_ROOT
 
@@ -183,6 +186,44 @@ async def test_lines_that_are_there_are_sent_in_batches(rate, autojump_clock):
     assert numbers == list(range(400))
     assert [int(message.body[8:18]) for message in target.messages] == list(range(400))
     assert Counter(one.queue_id for one in listed) == dict.fromkeys(range(4), 100)
+
+
+async def test_a_signal_keeps_sent_messages_in_the_list(monkeypatch):
+    """Those too for which the listing task had no room yet."""
+    interruption = Interruption()
+
+    @asynccontextmanager
+    async def interrupted():
+        yield interruption
+
+    monkeypatch.setattr("hastore_cli.produce.run.interruptible", interrupted)
+    target = InMemoryTarget(answer=None)
+    listed, outcomes = [], []
+    async with serving(target) as (_, address):
+        order = ProduceOrder(
+            topic="T", address=address, source=GeneratedSource(200, 20), list_all=True
+        )
+        run = ProduceRun(order, lambda pending, _: listed.append(pending), no_progress)
+
+        async def produce():
+            outcomes.append(await run.run())
+
+        with trio.fail_after(WITHIN_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(produce)
+                while sum(target.batches) < FEW_MAX + 3:
+                    await trio.testing.wait_all_tasks_blocked()
+                await trio.testing.wait_all_tasks_blocked()
+                interruption.interrupt(signal.SIGINT)
+                while not outcomes:
+                    target.release()
+                    await trio.lowlevel.checkpoint()
+    (outcome,) = outcomes
+    assert outcome.signal_code == 130
+    assert outcome.tally.counts == {"PUT_OK": len(target.messages)}
+    by_key = {message.properties["UNIQ_KEY"]: message for message in target.messages}
+    numbers = [int(by_key[one.unique_key].body[8:18]) for one in listed]
+    assert numbers == list(range(len(target.messages)))
 
 
 @asynccontextmanager

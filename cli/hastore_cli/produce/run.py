@@ -10,6 +10,7 @@ Ctrl-C stops reading, waits ``_LAST_ANSWERS_S`` for outstanding answers, and rep
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
@@ -30,7 +31,7 @@ from hastore_cli.produce.source import MessageSource, batches_channel, chunks, r
 from hastore_cli.produce.tally import SendTally
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, Callable
     from contextlib import AbstractAsyncContextManager
 
     from hastore_cli.produce.history import ProduceHistory
@@ -94,6 +95,8 @@ class ProduceRun:
     order: ProduceOrder
     on_listed: Callable[[PendingSend, ProduceOutcome], None]
     watch: Callable[[ProduceOutcome], AbstractAsyncContextManager[None]]
+    # Sent, and to be listed after all others: a signal came before the channel took them.
+    _left: list[PendingSend] = attrs.field(factory=list, init=False)
 
     async def run(self) -> ProduceOutcome:
         """Connect, send everything, wait for the answers.  Raises UnreachableError."""
@@ -158,17 +161,18 @@ class ProduceRun:
         ahead, is_all = await read_ahead(bodies, count=FEW_MAX, seconds=_READ_AHEAD_S)
         outcome.lists = order.list_all or len(ahead) <= FEW_MAX
         pacer = None if order.rate is None else Pacer(order.rate)
-        async for batch in _batches(ahead, bodies, is_all=is_all):
-            done = 0
-            while done < len(batch):
-                end = len(batch)
-                if pacer is not None:
-                    await pacer.wait_turn()
-                    end = done + 1 + pacer.take_turns(end - done - 1)
-                await self._send_due(producer, batch[done:end], to_list, outcome)
-                done = end
-            # Let answers come in even while there is room for more.
-            await trio.lowlevel.checkpoint()
+        async with aclosing(_batches(ahead, bodies, is_all=is_all)) as batches:
+            async for batch in batches:
+                done = 0
+                while done < len(batch):
+                    end = len(batch)
+                    if pacer is not None:
+                        await pacer.wait_turn()
+                        end = done + 1 + pacer.take_turns(end - done - 1)
+                    await self._send_due(producer, batch[done:end], to_list, outcome)
+                    done = end
+                # Let answers come in even while there is room for more.
+                await trio.lowlevel.checkpoint()
 
     async def _send_due(
         self,
@@ -191,8 +195,14 @@ class ProduceRun:
                     order.history.sending(pending, message.body)
                 if listed:
                     to_be_listed.append(pending)
-            for pending in to_be_listed:
-                await to_list.send(pending)
+            listed_count = 0
+            try:
+                for pending in to_be_listed:
+                    await to_list.send(pending)
+                    listed_count += 1
+            except trio.Cancelled:
+                self._left = to_be_listed[listed_count:]
+                raise
             messages = messages[len(sent) :]
 
     async def _list(
@@ -201,11 +211,14 @@ class ProduceRun:
         async for pending in listed:
             await pending.done()
             self.on_listed(pending, outcome)
+        for pending in self._left:
+            await pending.done()
+            self.on_listed(pending, outcome)
 
 
 async def _batches(
     ahead: list[bytes], bodies: trio.MemoryReceiveChannel[list[bytes]], *, is_all: bool
-) -> AsyncIterator[list[bytes]]:
+) -> AsyncGenerator[list[bytes], None]:
     for batch in chunks(ahead):
         yield batch
     if not is_all:
