@@ -19,23 +19,36 @@ from random import Random
 if "HASTORE_SANITIZED_DIR" in os.environ:
     import tests.native.sanitized  # noqa: F401 - replaces the extension
 
+from isal import isal_zlib
+
 from hastore.dispatch import record_scan
-from hastore.errors import ProtocolError
+from hastore.errors import ConfigError, ProtocolError
 from hastore.message import Message
 from hastore.native.in_use import extension, state
 from hastore.store.record.java_hash import hash_in_python
-from hastore.store.record.topic_queue_table import TopicQueueTable
+from hastore.store.record.layout import PROP_CRC_SIZE, RECORD_SIZE_MIN
+from hastore.store.record.message_encoder import MessageEncoder
+from hastore.store.record.record_check import prop_crc_property
+from hastore.store.record.topic_queue_table import TopicQueues, TopicQueueTable
 from hastore.store.recovery import record_walk
 from hastore.wire import usual_frames
+from hastore.wire.remoting_codes import SerializeType
 from hastore.wire.send_message import join_batch, read_entries_in_c, read_entries_in_python
 from tests.hostile.corpus_files import recorded
+from tests.native.what_is_read import take_nothing, what_is_answered, what_is_sent
 from tests.support.store.encoded_records import records_of
 
 FILE_SIZE = 1 << 20
 NUMBERS = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63)
 TOPICS = ("orders", "a", "Ärger", "SCHEDULE_TOPIC_XXXX", "v2" * 100)
 FRAMES = [*recorded("client_port").values(), *recorded("to_client").values()]
-PROPERTIES = (None, {"KEYS": "a b  c", "TAGS": "x"}, {"UNIQ_KEY": "F" * 32}, {"KEYS": "日本"})
+# "__crc32_" becomes "__CRC32#", which no message may have.
+PROPERTIES = (
+    None, {"KEYS": "a b  c", "TAGS": "x"}, {"UNIQ_KEY": "F" * 32}, {"KEYS": "日本"},
+    {"__crc32_": "a"}, {"KEYS": "a", "__crc32_": "123"}, {"__crc32_": "0123456789"},
+)  # fmt: skip
+HOSTS = (("127.0.0.1", 10911), ("::1", 10911))
+TEXTS = ("a", "", "é", "日" * 9_000, "v" * 32_700, "\0", "\x01", "\x02", "\ud800", "\udc80", '"\\')
 
 
 def exactly(data: bytes) -> memoryview:
@@ -56,11 +69,26 @@ def mutated_records(random: Random, start: int) -> bytes:
         )
         for _ in range(random.randint(1, 6))
     ]
-    host = random.choice((("127.0.0.1", 10911), ("::1", 10911)))
-    data = records_of(messages, start, store_host=host, has_prop_crc=random.random() < 0.5)
+    data = records_of(
+        messages, start, store_host=random.choice(HOSTS), has_prop_crc=random.random() < 0.5
+    )
+    data = data.replace(b"__crc32_", b"__CRC32#")
     for _ in range(random.choice((0, 1, 1, 2, 8))):
         mutate(random, data)
+    if random.random() < 0.3:
+        seal(data)
     return bytes(data)
+
+
+def seal(data: bytearray) -> None:
+    """End each record with the right ``__CRC32#``, so that only its other rules refuse it."""
+    at = 0
+    while len(data) - at >= RECORD_SIZE_MIN:
+        end = at + int.from_bytes(data[at : at + 4], signed=True)
+        if not at + RECORD_SIZE_MIN <= end <= len(data):
+            break
+        data[end - PROP_CRC_SIZE : end] = prop_crc_property(data[at : end - PROP_CRC_SIZE])
+        at = end
 
 
 def mutate(random: Random, data: bytearray) -> None:
@@ -107,15 +135,17 @@ def fuzz_walk(random: Random) -> None:
     start = random.choice((0, 3 * FILE_SIZE, 2**62))
     data = bytes_of(random, start)
     torn_from, check_crc = random.randrange(-100, 2_000), random.random() < 0.8
-    one, other = TopicQueueTable(), TopicQueueTable()
+    has_table = random.random() < 0.7
+    one, other = [TopicQueueTable() if has_table else None for _ in range(2)]
     wanted = record_walk.walk_records_in_python(data, start, one, torn_from, check_crc=check_crc)
     found = record_walk.walk_records_in_c(data, start, other, torn_from, check_crc=check_crc)
     assert found == wanted
-    assert [(name, topic.next_offsets) for name, topic in other.topics.items()] == [
-        (name, topic.next_offsets) for name, topic in one.topics.items()
-    ]
+    if one is not None and other is not None:
+        assert [(name, topic.next_offsets) for name, topic in other.topics.items()] == [
+            (name, topic.next_offsets) for name, topic in one.topics.items()
+        ]
     crc32 = record_walk._crc32 if check_crc else None
-    extension.walk_records(exactly(data), 0, start, start + torn_from, True, crc32)
+    extension.walk_records(exactly(data), 0, start, start + torn_from, has_table, crc32)
 
 
 def fuzz_hash(random: Random) -> None:
@@ -148,7 +178,7 @@ def fuzz_index(random: Random) -> None:
 
 
 def fuzz_frames(random: Random) -> None:
-    """Feed recorded frames of clients and brokers; ``test_usual_frames`` compares what is read."""
+    """Compare what is read of recorded frames of clients and brokers with the general code."""
     stream = bytearray().join(random.choices(FRAMES, k=random.randint(1, 3)))
     for _ in range(random.choice((0, 1, 2, 4))):
         mutate(random, stream)
@@ -158,6 +188,11 @@ def fuzz_frames(random: Random) -> None:
     assert (after > position) == bool(sends)
     replies, after = extension.take_replies(data, position, 1 << 16)
     assert (after > position) == bool(replies)
+    whole = bytes(stream)
+    sent = what_is_sent(whole, usual_frames.take_sends_in_c)
+    assert sent == what_is_sent(whole, take_nothing)
+    answered = what_is_answered(whole, extension.take_replies)
+    assert answered == what_is_answered(whole, take_nothing)
 
 
 def fuzz_entries(random: Random) -> None:
@@ -176,6 +211,83 @@ def fuzz_entries(random: Random) -> None:
     assert found[0] == found[1]
 
 
+def message_of(random: Random) -> Message:
+    """Return a message with values that may not fit."""
+    numbers = (0, 1, -1, 2**31 - 1, 2**31, 2**70)
+    texts = {random.choice(TEXTS[:4]): random.choice(TEXTS) for _ in range(random.randrange(3))}
+    return Message(
+        random.choice(TOPICS),
+        random.randbytes(random.choice((0, 1, 40, 1_000, 1_001))),
+        properties=random.choice((None, texts, {"TAGS": "x"}, {"__CRC32#": "1"})),
+        queue_id=random.choice(numbers),
+        flag=random.choice(numbers),
+        sys_flag=random.choice((0, 0, 1, 8)),
+        born_host=random.choice((None, ("10.0.0.1", 1), ("2001:db8::1", 65_535))),
+    )
+
+
+def fuzz_encode(random: Random) -> None:
+    """Compare a message's record; what C leaves to Python changes no byte."""
+    message, has_prop_crc = message_of(random), random.random() < 0.5
+    encoder = MessageEncoder(
+        store_host=random.choice(HOSTS), max_message_size=1_000, append_prop_crc=has_prop_crc
+    )
+    queues = TopicQueues(message.topic.encode(), encoder.bare_properties)
+    middle = encoder.encode_middle(message, 1_700_000_000_000)
+    if not isinstance(middle, bytes):
+        return
+    wanted = encoder.encode_around(message, queues, 5, 6_000_000_000, middle)
+    size = len(wanted) if isinstance(wanted, bytes) else 500
+    file, position = exactly(b"-" * (size + 30)), random.randrange(20)
+    end = position + size + random.choice((-1, 0, 10))
+    found = extension.encode_record(
+        file, position, end, queues.topic_field, queues.magic, message.queue_id, message.flag, 5,
+        6_000_000_000, middle, message.body, message.properties, isal_zlib.crc32, has_prop_crc,
+        encoder.record_size_max,
+    )  # fmt: skip
+    if found:
+        assert isinstance(wanted, bytes)
+        assert found == size <= end - position
+        written = b"-" * position + wanted
+        assert bytes(file) == written + b"-" * (len(file) - len(written))
+    else:
+        assert bytes(file) == b"-" * len(file)
+        if message.properties in (None, {"TAGS": "x"}):  # nothing unusual: C writes it, too
+            assert end < position + size or not isinstance(wanted, bytes)
+
+
+def fuzz_reply(random: Random) -> None:
+    """Compare the bytes of a reply."""
+    reply_to = (
+        random.randrange(-(2**31), 2**31),
+        random.choice(tuple(SerializeType)),
+        random.choice((None, *TEXTS[:7], "k" * 2_000)),
+    )
+    numbers = random.randrange(2**62), random.randrange(2**31), random.randrange(2**62)
+    arguments = reply_to, *numbers, random.randbytes(random.choice((8, 20)))
+    found = usual_frames.ok_reply_in_c(*arguments)
+    assert found == usual_frames.ok_reply_in_python(*arguments)
+
+
+def fuzz_request(random: Random) -> None:
+    """Compare the bytes of a request, or how its message is refused."""
+    message, found = message_of(random), []
+    options = {
+        "serialize_type": random.choice(tuple(SerializeType)),
+        "opaque": random.randrange(1, 2**31),
+        "queue_id": random.choice((0, 1, -1, 2**31 - 1)),
+        "born_timestamp_ms": random.choice(NUMBERS[:-1]),
+        "group": random.choice(TEXTS[:3]),
+        "unique_key": random.choice((None, "7F00")),
+    }
+    for send_head in (usual_frames.send_head_in_python, usual_frames.send_head_in_c):
+        try:
+            found.append(send_head(message, **options))
+        except ConfigError as error:
+            found.append(str(error))
+    assert found[0] == found[1]
+
+
 FUZZERS: tuple[Callable[[Random], None], ...] = (
     fuzz_scan,
     fuzz_walk,
@@ -183,6 +295,9 @@ FUZZERS: tuple[Callable[[Random], None], ...] = (
     fuzz_index,
     fuzz_frames,
     fuzz_entries,
+    fuzz_encode,
+    fuzz_reply,
+    fuzz_request,
 )
 
 

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from hastore.dispatch import record_scan
 from hastore.native.in_use import extension, state
 from hastore.store.recovery import record_walk
+from hastore.wire import send_message, usual_frames
 from hatch_build import compile_extension
 from tests.native import fuzz
 from tests.support.repository import REPO_ROOT
@@ -27,6 +29,9 @@ FLAGS = (
     "-fno-sanitize-recover=all",
     "-fno-omit-frame-pointer",
     "-g",
+    # After -fno-strict-overflow of a build, under which no overflow is undefined.
+    "-fstrict-overflow",
+    "-fno-wrapv",
 )
 FUZZ_S = 300
 
@@ -38,6 +43,25 @@ def test_fuzzed_inputs():
     """A few hundred of a new seed, which a failure names; the soak tries many more."""
     seed = random.SystemRandom().getrandbits(32)
     assert fuzz.run(seed, 60.0, count_max=500) > 0
+
+
+@in_use
+def test_each_function_has_a_fuzzer(monkeypatch):
+    """It is called within a few hundred inputs."""
+    functions = {name for name in dir(extension) if callable(getattr(extension, name))}
+    functions = {name for name in functions if not name.startswith("_")} - {"serve_syncs"}
+    called = set()
+
+    class Recorder:
+        def __getattr__(self, name):
+            called.add(name)
+            return getattr(extension, name)
+
+    for module in (fuzz, record_scan, record_walk, usual_frames, send_message):
+        for name in {"extension", "_extension"} & set(vars(module)):
+            monkeypatch.setattr(module, name, Recorder())
+    fuzz.run(7, 60.0, count_max=300)
+    assert functions == called
 
 
 @in_use
@@ -137,7 +161,9 @@ static PyObject *look(PyObject *module, PyObject *number) {
     (void)module;
     long at = PyLong_AsLong(number);
     bytes = malloc(8);
-    long found = bytes[at & 15] * 0 + (1 << (at >> 4));
+    long found = bytes[at & 15] * 0 + (1 << (at >> 4 & 63));
+    volatile int most = 0x7FFFFFFF;
+    most += (int)(at >> 10);
     free((void *)bytes);
     return PyLong_FromLong(found);
 }
@@ -149,7 +175,13 @@ PyMODINIT_FUNC PyInit_planted(void) { return PyModule_Create(&MODULE); }
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    ("number", "found"), [(7, None), (8, "heap-buffer-overflow"), (16 * 40, "shift exponent 40")]
+    ("number", "found"),
+    [
+        (7, None),
+        (8, "heap-buffer-overflow"),
+        (16 * 40, "shift exponent 40"),
+        (1 << 10, "signed integer overflow"),
+    ],
 )
 def test_sanitizers_find_planted_bugs(number, found, tmp_path):
     """A byte read outside an allocation, or undefined arithmetic, ends the process."""
