@@ -24,6 +24,7 @@ from hastore.errors import ConfigError, ProtocolError, UnknownOutcomeError, Unre
 from hastore.message import Message
 from hastore.status import PutMessageStatus
 from hastore.wire.remoting_codes import SerializeType
+from tests.patience import WITHIN_S
 from tests.support.nodes.in_memory_target import InMemoryTarget, serving
 from tests.support.nodes.scripted_node import scripted_node
 
@@ -357,3 +358,95 @@ async def test_an_answer_with_other_message_ids_is_malformed():
             with pytest.raises(ProtocolError, match="2 message ids to a batch of 3"):
                 await one.wait()
             assert one.status is PutMessageStatus.PUT_OK
+
+
+async def test_a_batch_without_an_answer_in_time_leaves_each_outcome_unknown(autojump_clock):
+    """All at its deadline, which is that of each message; a late answer changes nothing."""
+    async with (
+        scripted_node() as (node, address),
+        Producer.connect(address, request_timeout_s=10, heartbeat_interval_s=1000) as producer,
+    ):
+        begin = trio.current_time()
+        pendings = await producer.submit_many([Message("T", b"")] * 3, queue_id=0)
+        (request,) = await node.receive(1)
+        for one in pendings:
+            assert begin + 10 <= one.deadline <= begin + 10.1
+            with pytest.raises(UnknownOutcomeError, match="no answer within 10 s") as caught:
+                await one.wait()
+            assert caught.value.unique_key == one.unique_key
+        assert trio.current_time() - begin == pytest.approx(10, abs=0.1)
+        assert producer.in_flight == 0
+        fields = {"msgId": "A,B,C", "queueOffset": "5", "queueId": "0"}
+        await node.send(request.response(0, ext_fields=fields))
+        (pending,) = await producer.submit_many([Message("T", b"")])
+        (request,) = await node.receive(1)
+        await node.send(request.response(0, ext_fields={"msgId": "0" * 32, "queueOffset": "1"}))
+        assert (await pending.wait()).ok
+        assert producer._client.late_responses == 1
+        assert all(one.response is None for one in pendings)
+
+
+async def test_a_link_that_breaks_after_a_refused_batch_leaves_outcomes_unknown():
+    """Those of the messages that were sent again and are not answered."""
+    async with scripted_node() as (node, address), Producer.connect(address) as producer:
+        pendings = await producer.submit_many([Message("T", b"")] * 3, queue_id=0)
+        (request,) = await node.receive(1)
+        await node.send(request.response(13, remark="too large"))
+        first, *_ = await node.receive(3)
+        assert first.code == 310
+        assert producer.in_flight == 3
+        await node.send(first.response(0, ext_fields={"msgId": "0" * 32, "queueOffset": "1"}))
+        assert (await pendings[0].wait()).ok
+        node.drop()
+        for one in pendings[1:]:
+            with pytest.raises(UnknownOutcomeError) as caught:
+                await one.wait()
+            assert caught.value.unique_key == one.unique_key
+        assert producer.in_flight == 0
+
+
+async def test_a_batch_refused_on_a_broken_link_leaves_outcomes_unknown():
+    """The messages cannot be sent again; none waits for ever."""
+    async with scripted_node() as (node, address), Producer.connect(address) as producer:
+        pendings = await producer.submit_many([Message("T", b"")] * 3, queue_id=0)
+        (request,) = await node.receive(1)
+        batch = producer._client._answered(request.opaque)
+        producer._client.break_link("the test broke it")
+        batch.answer(request.response(13, remark="too large"))
+        for one in pendings:
+            with pytest.raises(UnknownOutcomeError, match="the test broke it"):
+                await one.wait()
+        assert producer.in_flight == 0
+
+
+async def test_many_messages_and_single_ones_are_sent_side_by_side():
+    """By several tasks within a few places; each message is stored once, with its own result."""
+    target = InMemoryTarget()
+    pendings = []
+    async with (
+        serving(target) as (_, address),
+        Producer.connect(address, in_flight_max=8) as producer,
+    ):
+
+        async def many(task):
+            messages = [Message("T", b"many %d %d" % (task, n)) for n in range(50)]
+            pendings.extend(
+                zip(messages, await submit_all(producer, messages, queue_id=0), strict=True)
+            )
+
+        async def singly(task):
+            for n in range(50):
+                message = Message("T", b"one %d %d" % (task, n))
+                pendings.append((message, await producer.submit(message)))
+
+        with trio.fail_after(WITHIN_S):
+            async with trio.open_nursery() as nursery:
+                for task in range(3):
+                    nursery.start_soon(many, task)
+                    nursery.start_soon(singly, task)
+            await producer.drain()
+    assert len(target.messages) == 300
+    assert target.batches
+    by_key = {message.properties["UNIQ_KEY"]: message.body for message in target.messages}
+    assert all(by_key[one.result().unique_key] == message.body for message, one in pendings)
+    assert len({one.result().message_id for _, one in pendings}) == 300
