@@ -65,6 +65,11 @@ class PendingRequest:
             wake_all(self._sleepers)
             self._sleepers = None
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a task sleeps in ``done``, or did."""
+        return self._sleepers is not None
+
     async def done(self) -> None:
         """Wait until the request is decided; cancelling the wait leaves it in flight."""
         if self.is_done:

@@ -38,6 +38,7 @@ OUT_SIZE_MAX: Final = 8 * MIB  # posted but not sent; ``has_room`` is false abov
 FRAME_SIZE_MAX: Final = 16 * MIB
 
 _RECEIVE_SIZE: Final = 64 * 1024
+_GATHERED_SIZE_MAX: Final = 64 * 1024
 _OPAQUE_MAX: Final = 0x7FFF_FFFF
 
 
@@ -61,6 +62,7 @@ class RemotingClient:
         self._sock = sock
         self._reader = FrameReader(FRAME_SIZE_MAX)
         self._pending: dict[int, PendingRequest] = {}  # in the order of their deadlines
+        self._newest: PendingRequest
         self.in_flight = 0  # the weight of the requests that wait for answers
         self._opaque = 0
         self._out: list[bytes] = []
@@ -109,7 +111,7 @@ class RemotingClient:
             msg = f"not sent: the link to {describe(self.address)} is broken: {self.broken_because}"
             raise UnreachableError(msg, hint="connect again")
         pending.deadline = trio.current_time() + self.request_timeout_s
-        self._pending[pending.opaque] = pending
+        self._pending[pending.opaque] = self._newest = pending
         self.in_flight += pending.weight
         out = self._out
         if not out:
@@ -223,6 +225,7 @@ class RemotingClient:
                 if not self._out:
                     await self._to_send.wait_for_running()
                     continue
+                await self._gather()
                 left = memoryview(b"".join(self._out))
                 self._out.clear()
                 while left:
@@ -232,6 +235,18 @@ class RemotingClient:
                 self._signal_room()
         except OSError as error:
             self.break_link(f"sending failed: {error.strerror or error}")
+
+    async def _gather(self) -> None:
+        """Wait while more is posted, unless a task waits for the newest request already.
+
+        A task that posts one request after the other would cost a write for each.
+        """
+        size = -1
+        while size < self._out_size < _GATHERED_SIZE_MAX and not self._newest.is_awaited:
+            size = self._out_size
+            # Tasks take their turns in any order: after two rounds each has had one.
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            await trio.lowlevel.cancel_shielded_checkpoint()
 
     # -- responses in ----------------------------------------------------------------------------
 

@@ -1,0 +1,108 @@
+"""How many writes requests take: one for those of a pipeline, none that waits for others."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from hastore.client.pending_request import PendingRequest
+from hastore.client.remoting_client import RemotingClient
+
+
+class Socket:
+    """Takes everything that is sent, and answers nothing."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+
+    async def send(self, data: memoryview) -> int:
+        """Take a write."""
+        await trio.lowlevel.checkpoint()
+        self.writes.append(bytes(data))
+        return len(data)
+
+    async def recv(self, _size: int) -> bytes:
+        """Wait for an answer that does not come."""
+        return await trio.sleep_forever()
+
+    def getsockname(self) -> tuple[str, int]:
+        """Return some address."""
+        return "127.0.0.1", 1
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+@pytest.fixture
+def sock() -> Socket:
+    """Return a socket that counts writes."""
+    return Socket()
+
+
+@pytest.fixture
+async def client(sock, nursery) -> RemotingClient:
+    """Run a client on that socket."""
+    client = RemotingClient(sock, ("127.0.0.1", 1), 10.0, 1_024)
+    nursery.start_soon(client.run)
+    await wait_all_tasks_blocked()
+    return client
+
+
+def posted(client: RemotingClient, size: int = 4) -> PendingRequest:
+    """Post a request of that size."""
+    pending = PendingRequest(client.next_opaque())
+    client.post(pending, bytes(size))
+    return pending
+
+
+async def test_what_is_posted_between_checkpoints_is_one_write(client, sock):
+    """As by a task that waits for its oldest requests, most of which are answered already."""
+    for _ in range(100):
+        posted(client)
+        await trio.lowlevel.checkpoint()
+    await wait_all_tasks_blocked()
+    assert list(map(len, sock.writes)) == [400]
+
+
+async def test_what_several_tasks_post_is_one_write(client, sock, nursery):
+    """Whichever of them has its turn first."""
+
+    async def post_some():
+        for _ in range(20):
+            posted(client)
+            await trio.lowlevel.checkpoint()
+
+    for _ in range(5):
+        nursery.start_soon(post_some)
+    await wait_all_tasks_blocked()
+    assert list(map(len, sock.writes)) == [400]
+
+
+async def test_a_request_that_a_task_waits_for_is_sent_at_once(client, sock, nursery):
+    """By the next task that runs, which has no reason to wait for others."""
+
+    async def ask():
+        await posted(client).done()
+
+    nursery.start_soon(ask)
+    turns = 0
+    while not sock.writes:
+        await trio.lowlevel.checkpoint()
+        turns += 1
+    assert turns <= 4  # the task's, the sender's, the socket's; and one, as turns have no order
+
+
+async def test_a_task_that_posts_for_ever_delays_no_request_for_ever(client, sock, nursery):
+    """At 64 KiB a write is worth its cost."""
+
+    async def post_for_ever():
+        while True:
+            posted(client, 1024)
+            await trio.lowlevel.checkpoint()
+
+    nursery.start_soon(post_for_ever)
+    while len(sock.writes) < 3:
+        await trio.lowlevel.checkpoint()
+    nursery.cancel_scope.cancel()
+    assert all(64 <= len(write) / 1024 <= 68 for write in sock.writes)
