@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 import attrs
 import trio
 
-from hastore.concurrency.wait_notify_object import WaitNotifyObject, park, wake_all
+from hastore.concurrency.wait_notify_object import WOKEN, WaitNotifyObject, park, wake_all
 from hastore.message import PutMessageResult
 from hastore.status import PutMessageStatus
 
@@ -116,7 +116,7 @@ class GroupCommitRequest:
         if self.on_done is not None:
             self.on_done(self)
         if self._sleeper is not None:
-            trio.lowlevel.reschedule(self._sleeper)
+            trio.lowlevel.reschedule(self._sleeper, WOKEN)
             self._sleeper = None
         if self._sleepers is not None:
             wake_all(self._sleepers)
