@@ -67,7 +67,7 @@ class PendingRequest:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a task sleeps in ``done``, or did."""
+        """Whether a task sleeps in ``done``."""
         return self._sleepers is not None
 
     async def done(self) -> None:

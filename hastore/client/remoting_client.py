@@ -39,6 +39,7 @@ FRAME_SIZE_MAX: Final = 16 * MIB
 
 _RECEIVE_SIZE: Final = 64 * 1024
 _GATHERED_SIZE_MAX: Final = 64 * 1024
+_GATHER_S: Final = 0.001  # at most, if tasks work for long between their posts
 _OPAQUE_MAX: Final = 0x7FFF_FFFF
 
 
@@ -62,7 +63,7 @@ class RemotingClient:
         self._sock = sock
         self._reader = FrameReader(FRAME_SIZE_MAX)
         self._pending: dict[int, PendingRequest] = {}  # in the order of their deadlines
-        self._newest: PendingRequest
+        self._newest: PendingRequest | None = None  # of those in ``_out``
         self.in_flight = 0  # the weight of the requests that wait for answers
         self._opaque = 0
         self._out: list[bytes] = []
@@ -228,6 +229,7 @@ class RemotingClient:
                 await self._gather()
                 left = memoryview(b"".join(self._out))
                 self._out.clear()
+                self._newest = None
                 while left:
                     sent = await self._sock.send(left)
                     left = left[sent:]
@@ -241,12 +243,15 @@ class RemotingClient:
 
         A task that posts one request after the other would cost a write for each.
         """
-        size = -1
-        while size < self._out_size < _GATHERED_SIZE_MAX and not self._newest.is_awaited:
+        until = trio.current_time() + _GATHER_S
+        size = 0
+        while size < self._out_size < _GATHERED_SIZE_MAX:
             size = self._out_size
-            # Tasks take their turns in any order: after two rounds each has had one.
-            await trio.lowlevel.cancel_shielded_checkpoint()
-            await trio.lowlevel.cancel_shielded_checkpoint()
+            for _ in range(2):  # tasks take their turns in any order: then each has had one
+                assert self._newest is not None, "there is something to send"
+                if self._newest.is_awaited or trio.current_time() >= until:
+                    return
+                await trio.lowlevel.cancel_shielded_checkpoint()
 
     # -- responses in ----------------------------------------------------------------------------
 

@@ -1,4 +1,7 @@
-"""How many writes requests take: one for those of a pipeline, none that waits for others."""
+"""How many writes requests take: one for those of a pipeline, none that waits for others.
+
+The clock of these tests stands still, so that they do not depend on the machine's speed.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ def posted(client: RemotingClient, size: int = 4) -> PendingRequest:
     return pending
 
 
-async def test_what_is_posted_between_checkpoints_is_one_write(client, sock):
+async def test_what_is_posted_between_checkpoints_is_one_write(client, sock, mock_clock):
     """As by a task that waits for its oldest requests, most of which are answered already."""
     for _ in range(100):
         posted(client)
@@ -65,7 +68,7 @@ async def test_what_is_posted_between_checkpoints_is_one_write(client, sock):
     assert list(map(len, sock.writes)) == [400]
 
 
-async def test_what_several_tasks_post_is_one_write(client, sock, nursery):
+async def test_what_several_tasks_post_is_one_write(client, sock, nursery, mock_clock):
     """Whichever of them has its turn first."""
 
     async def post_some():
@@ -79,7 +82,7 @@ async def test_what_several_tasks_post_is_one_write(client, sock, nursery):
     assert list(map(len, sock.writes)) == [400]
 
 
-async def test_a_request_that_a_task_waits_for_is_sent_at_once(client, sock, nursery):
+async def test_a_request_that_a_task_waits_for_is_sent_at_once(client, sock, nursery, mock_clock):
     """By the next task that runs, which has no reason to wait for others."""
 
     async def ask():
@@ -93,7 +96,65 @@ async def test_a_request_that_a_task_waits_for_is_sent_at_once(client, sock, nur
     assert turns <= 4  # the task's, the sender's, the socket's; and one, as turns have no order
 
 
-async def test_a_task_that_posts_for_ever_delays_no_request_for_ever(client, sock, nursery):
+async def test_a_request_that_a_task_waits_for_hurries_those_before_it(
+    client, sock, nursery, mock_clock
+):
+    """The newest one counts."""
+
+    async def ask():
+        posted(client)
+        await posted(client).done()
+
+    nursery.start_soon(ask)
+    turns = 0
+    while not sock.writes:
+        await trio.lowlevel.checkpoint()
+        turns += 1
+    assert turns <= 4
+    assert list(map(len, sock.writes)) == [8]
+
+
+async def test_tasks_that_work_for_long_delay_no_request_by_their_number(
+    client, sock, nursery, mock_clock
+):
+    """A write waits a millisecond, and for some turns that are not ours to end."""
+
+    async def post_and_work():
+        while True:
+            posted(client)
+            mock_clock.jump(0.0004)
+            await trio.lowlevel.checkpoint()
+
+    nursery.start_soon(post_and_work)
+    began = trio.current_time()
+    while not sock.writes:
+        await trio.lowlevel.checkpoint()
+    nursery.cancel_scope.cancel()
+    assert trio.current_time() - began <= 0.01
+
+
+@pytest.mark.parametrize("ends", ["broken", "cancelled"])
+async def test_requests_that_were_being_gathered_are_decided_at_the_end(ends, sock, mock_clock):
+    """None of them was sent."""
+    requests = []
+    async with trio.open_nursery() as nursery:
+        client = RemotingClient(sock, ("127.0.0.1", 1), 10.0, 1_024)
+        nursery.start_soon(client.run)
+        await wait_all_tasks_blocked()
+        for _ in range(5):
+            requests.append(posted(client))
+            await trio.lowlevel.checkpoint()
+        if ends == "broken":
+            client.break_link("the test broke it")
+        else:
+            nursery.cancel_scope.cancel()
+    assert sock.writes == []
+    assert all(request.failure for request in requests)
+
+
+async def test_a_task_that_posts_for_ever_delays_no_request_for_ever(
+    client, sock, nursery, mock_clock
+):
     """At 64 KiB a write is worth its cost."""
 
     async def post_for_ever():
