@@ -125,6 +125,12 @@ class LogDamagedError(StoreError):
         self.physic_offset = physic_offset
 
 
+class EpochFileError(StoreError):
+    """The file of a log's epochs is damaged; nothing was changed."""
+
+    exit_code = 4
+
+
 class DiskError(StoreError):
     """The operating system refused a read, write, allocation or directory operation."""
 

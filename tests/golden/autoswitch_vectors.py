@@ -6,7 +6,22 @@ header is there; ``size`` bytes of the log followed.  Recorded from RocketMQ 5.3
 
 import attrs
 
-from tests.golden.autoswitch_codec import MasterHandshake, Report, SlaveHandshake, Transfer
+from hastore.epoch_history import EpochEntry, EpochHistory
+from hastore.wire.autoswitch_frames import FrameHeader, Handshake, HandshakeAnswer, encode_report
+
+
+@attrs.frozen(kw_only=True)
+class Report:
+    """A slave's report."""
+
+    max_offset: int
+
+    def encode(self):
+        return encode_report(self.max_offset)
+
+
+def history(*entries):
+    return EpochHistory(tuple(EpochEntry(*entry) for entry in entries))
 
 
 @attrs.frozen
@@ -27,28 +42,28 @@ SESSIONS = (
         "autoswitch_1/stream_1",
         "An empty slave: the heartbeat says -1, then two frames of one file.",
         (
-            (SlaveHandshake(broker_id=2), "00000001 0000 0000 0000000000000002"),
+            (Handshake(node_id=2), "00000001 0000 0000 0000000000000002"),
             (
-                MasterHandshake(max_offset=0, last_epoch=1, epochs=((1, 0),)),
+                HandshakeAnswer(max_offset=0, epochs=history((1, 0))),
                 "00000001 0000000c 0000000000000000 00000001 00000001 0000000000000000",
             ),
             (Report(max_offset=0), "00000002 0000000000000000"),
             (
-                Transfer(offset=-1, size=0, epoch=1, start=0, confirm=0),
+                FrameHeader(0, None, EpochEntry(1, 0), 0),
                 "00000002 00000000 ffffffffffffffff 00000001 0000000000000000 0000000000000000",
             ),
             (
-                Transfer(offset=0, size=32_768, epoch=1, start=0, confirm=49_128),
+                FrameHeader(32_768, 0, EpochEntry(1, 0), 49_128),
                 "00000002 00008000 0000000000000000 00000001 0000000000000000 000000000000bfe8",
             ),
             (
-                Transfer(offset=32_768, size=16_360, epoch=1, start=0, confirm=49_128),
+                FrameHeader(16_360, 32_768, EpochEntry(1, 0), 49_128),
                 "00000002 00003fe8 0000000000008000 00000001 0000000000000000 000000000000bfe8",
             ),
             (Report(max_offset=32_768), "00000002 0000000000008000"),
             (Report(max_offset=49_128), "00000002 000000000000bfe8"),
             (
-                Transfer(offset=49_128, size=14_501, epoch=1, start=0, confirm=63_629),
+                FrameHeader(14_501, 49_128, EpochEntry(1, 0), 63_629),
                 "00000002 000038a5 000000000000bfe8 00000001 0000000000000000 000000000000f88d",
             ),
         ),
@@ -57,28 +72,28 @@ SESSIONS = (
         "empty_master/stream_a_1",
         "A master without a log: heartbeats of -1 until the first message comes.",
         (
-            (SlaveHandshake(broker_id=2), "00000001 0000 0000 0000000000000002"),
+            (Handshake(node_id=2), "00000001 0000 0000 0000000000000002"),
             (
-                MasterHandshake(max_offset=0, last_epoch=1, epochs=((1, 0),)),
+                HandshakeAnswer(max_offset=0, epochs=history((1, 0))),
                 "00000001 0000000c 0000000000000000 00000001 00000001 0000000000000000",
             ),
             (Report(max_offset=0), "00000002 0000000000000000"),
             (
-                Transfer(offset=-1, size=0, epoch=1, start=0, confirm=0),
+                FrameHeader(0, None, EpochEntry(1, 0), 0),
                 "00000002 00000000 ffffffffffffffff 00000001 0000000000000000 0000000000000000",
             ),
             (
-                Transfer(offset=-1, size=0, epoch=1, start=0, confirm=0),
-                "00000002 00000000 ffffffffffffffff 00000001 0000000000000000 0000000000000000",
-            ),
-            (Report(max_offset=0), "00000002 0000000000000000"),
-            (
-                Transfer(offset=-1, size=0, epoch=1, start=0, confirm=0),
+                FrameHeader(0, None, EpochEntry(1, 0), 0),
                 "00000002 00000000 ffffffffffffffff 00000001 0000000000000000 0000000000000000",
             ),
             (Report(max_offset=0), "00000002 0000000000000000"),
             (
-                Transfer(offset=0, size=211, epoch=1, start=0, confirm=211),
+                FrameHeader(0, None, EpochEntry(1, 0), 0),
+                "00000002 00000000 ffffffffffffffff 00000001 0000000000000000 0000000000000000",
+            ),
+            (Report(max_offset=0), "00000002 0000000000000000"),
+            (
+                FrameHeader(211, 0, EpochEntry(1, 0), 211),
                 "00000002 000000d3 0000000000000000 00000001 0000000000000000 00000000000000d3",
             ),
             (Report(max_offset=211), "00000002 00000000000000d3"),
@@ -88,11 +103,9 @@ SESSIONS = (
         "epochs_first_frame/stream_a_1",
         "Three epochs: the frame that is cut at an epoch's end carries the next epoch.",
         (
-            (SlaveHandshake(broker_id=2), "00000001 0000 0000 0000000000000002"),
+            (Handshake(node_id=2), "00000001 0000 0000 0000000000000002"),
             (
-                MasterHandshake(
-                    max_offset=2_555, last_epoch=3, epochs=((1, 0), (2, 1_222), (3, 1_733))
-                ),
+                HandshakeAnswer(max_offset=2_555, epochs=history((1, 0), (2, 1_222), (3, 1_733))),
                 (
                     "00000001 00000024 00000000000009fb 00000003 00000001 0000000000000000"
                     " 00000002 00000000000004c6 00000003 00000000000006c5"
@@ -100,19 +113,19 @@ SESSIONS = (
             ),
             (Report(max_offset=0), "00000002 0000000000000000"),
             (
-                Transfer(offset=0, size=0, epoch=1, start=0, confirm=2_555),
+                FrameHeader(0, 0, EpochEntry(1, 0), 2_555),
                 "00000002 00000000 0000000000000000 00000001 0000000000000000 00000000000009fb",
             ),
             (
-                Transfer(offset=0, size=1_222, epoch=2, start=1_222, confirm=2_555),
+                FrameHeader(1_222, 0, EpochEntry(2, 1_222), 2_555),
                 "00000002 000004c6 0000000000000000 00000002 00000000000004c6 00000000000009fb",
             ),
             (
-                Transfer(offset=1_222, size=511, epoch=3, start=1_733, confirm=2_555),
+                FrameHeader(511, 1_222, EpochEntry(3, 1_733), 2_555),
                 "00000002 000001ff 00000000000004c6 00000003 00000000000006c5 00000000000009fb",
             ),
             (
-                Transfer(offset=1_733, size=822, epoch=3, start=1_733, confirm=2_555),
+                FrameHeader(822, 1_733, EpochEntry(3, 1_733), 2_555),
                 "00000002 00000336 00000000000006c5 00000003 00000000000006c5 00000000000009fb",
             ),
             (Report(max_offset=1_222), "00000002 00000000000004c6"),
@@ -124,12 +137,11 @@ SESSIONS = (
         "epochs_without_messages/stream_a_2",
         "Four epochs; a slave that has a log reports its end.",
         (
-            (SlaveHandshake(broker_id=2), "00000001 0000 0000 0000000000000002"),
+            (Handshake(node_id=2), "00000001 0000 0000 0000000000000002"),
             (
-                MasterHandshake(
+                HandshakeAnswer(
                     max_offset=1_855,
-                    last_epoch=8,
-                    epochs=((1, 0), (4, 611), (7, 1_222), (8, 1_433)),
+                    epochs=history((1, 0), (4, 611), (7, 1_222), (8, 1_433)),
                 ),
                 (
                     "00000001 00000030 000000000000073f 00000008 00000001 0000000000000000"
@@ -139,11 +151,11 @@ SESSIONS = (
             ),
             (Report(max_offset=1_433), "00000002 0000000000000599"),
             (
-                Transfer(offset=1_433, size=0, epoch=8, start=1_433, confirm=1_855),
+                FrameHeader(0, 1_433, EpochEntry(8, 1_433), 1_855),
                 "00000002 00000000 0000000000000599 00000008 0000000000000599 000000000000073f",
             ),
             (
-                Transfer(offset=1_433, size=422, epoch=8, start=1_433, confirm=1_855),
+                FrameHeader(422, 1_433, EpochEntry(8, 1_433), 1_855),
                 "00000002 000001a6 0000000000000599 00000008 0000000000000599 000000000000073f",
             ),
             (Report(max_offset=1_855), "00000002 000000000000073f"),
@@ -154,9 +166,9 @@ SESSIONS = (
         "failover/stream_epoch2_1",
         "The old master is back as a slave: it cut its log to 47,859.",
         (
-            (SlaveHandshake(broker_id=1), "00000001 0000 0000 0000000000000001"),
+            (Handshake(node_id=1), "00000001 0000 0000 0000000000000001"),
             (
-                MasterHandshake(max_offset=71_173, last_epoch=2, epochs=((1, 0), (2, 47_859))),
+                HandshakeAnswer(max_offset=71_173, epochs=history((1, 0), (2, 47_859))),
                 (
                     "00000001 00000018 0000000000011605 00000002 00000001 0000000000000000"
                     " 00000002 000000000000baf3"
@@ -164,15 +176,15 @@ SESSIONS = (
             ),
             (Report(max_offset=47_859), "00000002 000000000000baf3"),
             (
-                Transfer(offset=47_859, size=0, epoch=2, start=47_859, confirm=71_173),
+                FrameHeader(0, 47_859, EpochEntry(2, 47_859), 71_173),
                 "00000002 00000000 000000000000baf3 00000002 000000000000baf3 0000000000011605",
             ),
             (
-                Transfer(offset=47_859, size=17_677, epoch=2, start=47_859, confirm=71_173),
+                FrameHeader(17_677, 47_859, EpochEntry(2, 47_859), 71_173),
                 "00000002 0000450d 000000000000baf3 00000002 000000000000baf3 0000000000011605",
             ),
             (
-                Transfer(offset=65_536, size=5_637, epoch=2, start=47_859, confirm=71_173),
+                FrameHeader(5_637, 65_536, EpochEntry(2, 47_859), 71_173),
                 "00000002 00001605 0000000000010000 00000002 000000000000baf3 0000000000011605",
             ),
             (Report(max_offset=65_536), "00000002 0000000000010000"),
@@ -183,10 +195,10 @@ SESSIONS = (
         "slave_ahead/stream_a_2",
         "The slave repeats its handshake, and is answered once.",
         (
-            (SlaveHandshake(broker_id=2), "00000001 0000 0000 0000000000000002"),
-            (SlaveHandshake(broker_id=2), "00000001 0000 0000 0000000000000002"),
+            (Handshake(node_id=2), "00000001 0000 0000 0000000000000002"),
+            (Handshake(node_id=2), "00000001 0000 0000 0000000000000002"),
             (
-                MasterHandshake(max_offset=3_005, last_epoch=3, epochs=((1, 0), (3, 2_444))),
+                HandshakeAnswer(max_offset=3_005, epochs=history((1, 0), (3, 2_444))),
                 (
                     "00000001 00000018 0000000000000bbd 00000003 00000001 0000000000000000"
                     " 00000003 000000000000098c"
@@ -194,11 +206,11 @@ SESSIONS = (
             ),
             (Report(max_offset=2_444), "00000002 000000000000098c"),
             (
-                Transfer(offset=2_444, size=0, epoch=3, start=2_444, confirm=3_005),
+                FrameHeader(0, 2_444, EpochEntry(3, 2_444), 3_005),
                 "00000002 00000000 000000000000098c 00000003 000000000000098c 0000000000000bbd",
             ),
             (
-                Transfer(offset=2_444, size=561, epoch=3, start=2_444, confirm=3_005),
+                FrameHeader(561, 2_444, EpochEntry(3, 2_444), 3_005),
                 "00000002 00000231 000000000000098c 00000003 000000000000098c 0000000000000bbd",
             ),
             (Report(max_offset=3_005), "00000002 0000000000000bbd"),
@@ -209,11 +221,11 @@ SESSIONS = (
         "From the last file on: the label is the epoch's start, before the first offset.",
         (
             (
-                SlaveHandshake(broker_id=2, sync_from_last_file=True),
+                Handshake(node_id=2, from_last_file=True),
                 "00000001 0001 0000 0000000000000002",
             ),
             (
-                MasterHandshake(max_offset=160_666, last_epoch=2, epochs=((1, 0), (2, 77_093))),
+                HandshakeAnswer(max_offset=160_666, epochs=history((1, 0), (2, 77_093))),
                 (
                     "00000001 00000018 000000000002739a 00000002 00000001 0000000000000000"
                     " 00000002 0000000000012d25"
@@ -221,11 +233,11 @@ SESSIONS = (
             ),
             (Report(max_offset=0), "00000002 0000000000000000"),
             (
-                Transfer(offset=131_072, size=0, epoch=2, start=77_093, confirm=160_666),
+                FrameHeader(0, 131_072, EpochEntry(2, 77_093), 160_666),
                 "00000002 00000000 0000000000020000 00000002 0000000000012d25 000000000002739a",
             ),
             (
-                Transfer(offset=131_072, size=29_594, epoch=2, start=77_093, confirm=160_666),
+                FrameHeader(29_594, 131_072, EpochEntry(2, 77_093), 160_666),
                 "00000002 0000739a 0000000000020000 00000002 0000000000012d25 000000000002739a",
             ),
             (Report(max_offset=160_666), "00000002 000000000002739a"),
@@ -236,25 +248,25 @@ SESSIONS = (
         "A learner: all else is the same.",
         (
             (
-                SlaveHandshake(broker_id=3, async_learner=True),
+                Handshake(node_id=3, is_learner=True),
                 "00000001 0000 0001 0000000000000003",
             ),
             (
-                MasterHandshake(max_offset=11_797, last_epoch=1, epochs=((1, 0),)),
+                HandshakeAnswer(max_offset=11_797, epochs=history((1, 0))),
                 "00000001 0000000c 0000000000002e15 00000001 00000001 0000000000000000",
             ),
             (Report(max_offset=0), "00000002 0000000000000000"),
             (
-                Transfer(offset=0, size=0, epoch=1, start=0, confirm=11_797),
+                FrameHeader(0, 0, EpochEntry(1, 0), 11_797),
                 "00000002 00000000 0000000000000000 00000001 0000000000000000 0000000000002e15",
             ),
             (
-                Transfer(offset=0, size=11_797, epoch=1, start=0, confirm=11_797),
+                FrameHeader(11_797, 0, EpochEntry(1, 0), 11_797),
                 "00000002 00002e15 0000000000000000 00000001 0000000000000000 0000000000002e15",
             ),
             (Report(max_offset=11_797), "00000002 0000000000002e15"),
             (
-                Transfer(offset=11_797, size=1_605, epoch=1, start=0, confirm=13_402),
+                FrameHeader(1_605, 11_797, EpochEntry(1, 0), 13_402),
                 "00000002 00000645 0000000000002e15 00000001 0000000000000000 000000000000345a",
             ),
             (Report(max_offset=13_402), "00000002 000000000000345a"),
@@ -264,8 +276,8 @@ SESSIONS = (
 
 # Epoch files: the entries, and the text.
 EPOCH_FILES = (
-    (((1, 0),), "1\n1725254278\n1-0\n"),
-    (((1, 0), (2, 47_859)), "2\n1485490322\n1-0\n2-47859\n"),
-    (((1, 0), (2, 192_204)), "2\n1573859342\n1-0\n2-192204\n"),
-    (((1, 0), (2, 1_222), (3, 1_733)), "3\n206610122\n1-0\n2-1222\n3-1733\n"),
+    (history((1, 0)), "1\n1725254278\n1-0\n"),
+    (history((1, 0), (2, 47_859)), "2\n1485490322\n1-0\n2-47859\n"),
+    (history((1, 0), (2, 192_204)), "2\n1573859342\n1-0\n2-192204\n"),
+    (history((1, 0), (2, 1_222), (3, 1_733)), "3\n206610122\n1-0\n2-1222\n3-1733\n"),
 )
