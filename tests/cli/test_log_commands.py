@@ -8,7 +8,9 @@ import subprocess
 
 import pytest
 
-from hastore_cli.app.terminal import escaped, time_text
+from hastore.epoch_history import EpochEntry, EpochHistory
+from hastore.store.epoch_file import EPOCH_FILE, encode_epochs
+from hastore_cli.app.terminal import escaped, number, time_text
 from tests.support.commands.running import (
     command,
     environment,
@@ -386,3 +388,156 @@ def test_text_escapes_and_time_format():
     assert time_text(FIRST_MS + 7) == "2023-11-14T22:13:20.007Z"
     assert time_text(-1) == "1969-12-31T23:59:59.999Z"
     assert time_text(2**62) == f"{2**62} ms"
+
+
+# -- epochs --------------------------------------------------------------------------------------
+
+
+def write_epochs(store, *entries):
+    """Write the epoch file of a store."""
+    history = EpochHistory(tuple(EpochEntry(*entry) for entry in entries))
+    (store / EPOCH_FILE).write_bytes(encode_epochs(history))
+
+
+def test_epochs_of_a_store_without_them(store, run):
+    """A classic master writes none: exit 0."""
+    code, out, err = run("log", "epochs", store)
+    assert (code, err) == (0, "")
+    assert out.startswith("epochs  none   0 … ")
+    code, out, _ = run("log", "epochs", store, "-o", "json")
+    found = json.loads(out)
+    assert (code, found["path"], found["epochs"], found["faults"]) == (0, None, [], [])
+    assert (
+        found["max_offset"] == json.loads(run("log", "info", store, "-o", "json")[1])["max_offset"]
+    )
+
+
+def test_epochs_show_what_each_master_wrote(store, run):
+    """Offsets, bytes, messages and times; the last epoch goes to the log's end."""
+    _, out, _ = run("log", "cat", store, "-o", "json")
+    messages = json.loads(out)["messages"]
+    _, out, _ = run("log", "info", store, "-o", "json")
+    end = json.loads(out)["max_offset"]
+    second = messages[10]["offset"]
+    write_epochs(store, (1, 0), (4, second), (5, end))
+    code, out, err = run("log", "epochs", store, "-o", "json")
+    found = json.loads(out)
+    assert (code, err, found["schema"]) == (0, "", "hastore.log-epochs/1")
+    assert found["faults"] == []
+    keys = ("epoch", "start_offset", "end_offset", "size", "messages")
+    assert [[epoch[key] for key in keys] for epoch in found["epochs"]] == [
+        [1, 0, second, second, 10],
+        [4, second, end, end - second, len(messages) - 10],
+        [5, end, end, 0, 0],
+    ]
+    times = [
+        (epoch["first_store_timestamp_ms"], epoch["last_store_timestamp_ms"])
+        for epoch in found["epochs"]
+    ]
+    assert times == [
+        (messages[0]["store_timestamp_ms"], messages[9]["store_timestamp_ms"]),
+        (messages[10]["store_timestamp_ms"], messages[-1]["store_timestamp_ms"]),
+        (None, None),
+    ]
+    code, out, err = run("log", "epochs", store)
+    assert (code, err) == (0, "")
+    assert "3 epochs" in out
+    assert time_text(messages[10]["store_timestamp_ms"]) in out
+
+
+@pytest.mark.parametrize(
+    ("entries", "fault"),
+    [
+        ([(1, 91)], "the log begins at 0, its first epoch at 91"),
+        ([(1, 0), (2, 1)], "epoch 2 begins at 1, where no record begins"),
+        ([(1, 0), (2, 10**6)], "epoch 2 begins at 1000000, after the log's end at"),
+    ],
+)
+def test_epochs_that_do_not_fit_the_log_are_named(entries, fault, store, run):
+    """Exit 4: they were copied from another log."""
+    write_epochs(store, *entries)
+    code, out, err = run("log", "epochs", store)
+    assert code == 4
+    assert fault in out
+    assert fault in err
+    assert is_one_line_with_a_next_step(err)
+
+
+def test_a_damaged_epoch_file_is_named(store, run):
+    """Exit 4, and nothing is guessed."""
+    (store / EPOCH_FILE).write_bytes(b"2\n1\n1-0\n")
+    code, out, err = run("log", "epochs", store)
+    assert (code, out) == (4, "")
+    assert f"{store / EPOCH_FILE}: it announces 2 epochs and has 1" in err
+    assert is_one_line_with_a_next_step(err)
+
+
+def unpacked(archive, to):
+    """Unpack a recorded store; return its directory."""
+    to.mkdir()
+    subprocess.run(["tar", "-xSJf", archive, "-C", to], check=True)
+    (root,) = to.iterdir()
+    return root
+
+
+def test_epochs_of_recorded_stores(recorded_golden, tmp_path, run):
+    """RocketMQ's epochs fit its logs; two logs have stale records behind a cut."""
+    found = {}
+    for archive in sorted((recorded_golden / "autoswitch").glob("*/*.tar.xz")):
+        root = unpacked(archive, tmp_path / f"{archive.parent.name}-{archive.name}")
+        code, out, _ = run("log", "epochs", root, "-o", "json")
+        found[f"{archive.parent.name}/{archive.name}"] = code, json.loads(out)
+    assert len(found) > 10
+    faulty = {name: page for name, (code, page) in found.items() if code}
+    assert [(name, page["damaged_at"]) for name, page in faulty.items()] == [
+        ("hazard_stale_tail/A_after.tar.xz", 6185),
+        ("slave_ahead/slave.tar.xz", 3005),
+    ]
+    assert all(page["faults"] == [] for _, page in found.values())
+    _, old_master = found["failover/oldmaster_before.tar.xz"]
+    assert [epoch["epoch"] for epoch in old_master["epochs"]] == [1]
+
+
+def test_diff_names_the_consistent_point(tmp_path, run):
+    """The logs of a former master and its successor."""
+    old = LogBuilder().fill(20, topic="orders")
+    start = old.end
+    left = old.fill(3, topic="old").write(tmp_path / "D1")
+    right = LogBuilder().fill(20, topic="orders").fill(5, topic="new").write(tmp_path / "D2")
+    write_epochs(left, (1, 0))
+    write_epochs(right, (1, 0), (2, start))
+    code, out, _ = run("log", "diff", left, right, "-o", "json")
+    found = json.loads(out)["epochs"]
+    assert (code, found) == (
+        4,
+        {
+            "consistent_epoch": 1,
+            "consistent_offset": start,
+            "contradicted": False,
+            "fault": None,
+        },
+    )
+    _, out, _ = run("log", "diff", left, right)
+    assert f"consistent up to {number(start)}, the last common epoch is 1" in out
+    assert "should be equal by their epochs" not in out
+    write_epochs(right, (3, 0))
+    _, out, _ = run("log", "diff", left, right)
+    assert "none in common" in out
+    (right / EPOCH_FILE).write_bytes(b"")
+    code, out, _ = run("log", "diff", left, right)
+    assert code == 4
+    assert f"not compared by epochs: {right / EPOCH_FILE}" in " ".join(out.split())
+
+
+def test_diff_of_recorded_logs(recorded_golden, tmp_path, run):
+    """RocketMQ's own truncation offset; and two nodes that differ where it saw nothing to cut."""
+    recorded = recorded_golden / "autoswitch"
+    old = unpacked(recorded / "failover" / "oldmaster_before.tar.xz", tmp_path / "old")
+    new = unpacked(recorded / "failover" / "newmaster_after.tar.xz", tmp_path / "new")
+    _, out, _ = run("log", "diff", old, new, "-o", "json")
+    found = json.loads(out)
+    assert found["epochs"]["consistent_offset"] == found["left_record"]["offset"] == 47_859
+    a = unpacked(recorded / "hazard_stale_tail" / "A_after.tar.xz", tmp_path / "a")
+    b = unpacked(recorded / "hazard_stale_tail" / "B.tar.xz", tmp_path / "b")
+    _, out, _ = run("log", "diff", a, b)
+    assert "the bytes differ where they should be equal by their epochs" in out

@@ -1,4 +1,4 @@
-"""``hastore log info|cat|verify|diff``: inspect commit logs, with or without a running node.
+"""``hastore log info|epochs|cat|verify|diff``: inspect commit logs, with or without a running node.
 
 The directories are only read: nothing is locked, created or changed.  A log in use is read up to
 its current end.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _DERIVED: Final = ("consumequeue", "index")
-_INSPECTING: Final = ["info", "cat", "find", "tail", "verify", "diff"]
+_INSPECTING: Final = ["info", "epochs", "cat", "find", "tail", "verify", "diff"]
 
 
 @click.group(
@@ -91,6 +91,49 @@ def info(dir: str, output: str) -> None:  # noqa: A002 - the argument's name in 
         return
     for line in info_lines(found):
         tell(line)
+
+
+@log_group.command(
+    cls=ExampleCommand,
+    examples=("hastore log epochs D1", "hastore log epochs D1 -o json | jq '.epochs[-1]'"),
+    epilog=f"{DIR_HELP}\n\nExit code: 4 when the epochs do not fit the log, or cannot be read.",
+)
+@click.argument("dir", type=DIR)
+@output_option()
+def epochs(dir: str, output: str) -> None:  # noqa: A002
+    """Show the epochs of a log: offsets, bytes, messages and times of each.
+
+    Every master of a RocketMQ 5 group with a controller begins one (epochFileCheckpoint).
+    """
+    from hastore.errors import EpochFileError, LogDamagedError
+    from hastore.store.tools.log_epochs import read_epochs
+    from hastore_cli.app.progress_bar import reading_bar
+    from hastore_cli.app.terminal import tell
+    from hastore_cli.log.json import epochs_json
+    from hastore_cli.log.text import epoch_lines
+
+    quiet_logging()
+    disk, log = open_log(dir)
+    with reading_bar("reading", log.size) as on_progress:
+        found = read_epochs(disk, log, on_progress=on_progress)
+    if output == "json":
+        echo_json(epochs_json(found))
+    else:
+        for line in epoch_lines(found):
+            tell(line)
+    sys.stdout.flush()
+    if found.damaged_at is not None:
+        raise LogDamagedError(
+            f"{log.path} is damaged at offset {found.damaged_at}",
+            path=log.path,
+            physic_offset=found.damaged_at,
+            hint=f"hastore log verify {dir}",
+        )
+    fault = next(found.faults, None)
+    if fault is not None:
+        assert found.path is not None
+        hint = "compare it with another node of the group: hastore log diff DIR DIR2"
+        raise EpochFileError(f"{found.path}: {fault}", path=found.path, hint=hint)
 
 
 @log_group.command(

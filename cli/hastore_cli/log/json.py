@@ -1,7 +1,8 @@
 """The JSON of the ``log`` commands: stable keys under a schema.
 
-``hastore.log-info/1``, ``-verify/1``, ``-diff/1``, ``-repair/1``, ``-rebuild/1``, and one
-``hastore.log-message/1`` a message of ``log cat`` (in a ``hastore.log-cat/1`` with ``-o json``).
+``hastore.log-info/1``, ``-epochs/1``, ``-verify/1``, ``-diff/1``, ``-repair/1``, ``-rebuild/1``,
+and one ``hastore.log-message/1`` a message of ``log cat`` (in a ``hastore.log-cat/1`` with
+``-o json``).
 Offsets, sizes and times (milliseconds since 1970) are numbers; an unknown value is null.
 """
 
@@ -13,7 +14,8 @@ from hastore.store.tools.log_finding import Severity
 
 if TYPE_CHECKING:
     from hastore.store.tools.derived_verify import DerivedReport
-    from hastore.store.tools.log_diff import DiffReport, LogSide
+    from hastore.store.tools.log_diff import DiffReport, EpochComparison, LogSide
+    from hastore.store.tools.log_epochs import LogEpochs
     from hastore.store.tools.log_finding import Finding
     from hastore.store.tools.log_info import LogInfo
     from hastore.store.tools.log_verify import VerifyReport
@@ -62,6 +64,30 @@ def info_json(info: LogInfo) -> dict[str, Any]:
     }
 
 
+def epochs_json(found: LogEpochs) -> dict[str, Any]:
+    """Return ``hastore.log-epochs/1``; an epoch after the log's end has no ``end_offset``."""
+    return {
+        "schema": "hastore.log-epochs/1",
+        "path": found.path,
+        "min_offset": found.min_offset,
+        "max_offset": found.max_offset,
+        "faults": list(found.faults),
+        "damaged_at": found.damaged_at,
+        "epochs": [
+            {
+                "epoch": epoch.epoch,
+                "start_offset": epoch.start_offset,
+                "end_offset": epoch.end_offset,
+                "size": epoch.size,
+                "messages": epoch.messages,
+                "first_store_timestamp_ms": epoch.first_store_timestamp_ms,
+                "last_store_timestamp_ms": epoch.last_store_timestamp_ms,
+            }
+            for epoch in found.epochs
+        ],
+    }
+
+
 def verify_json(report: VerifyReport, seconds: float) -> dict[str, Any]:
     """Return ``hastore.log-verify/1``; ``findings`` has the first thousand, ``counts`` all."""
     return {
@@ -105,7 +131,10 @@ def finding_json(finding: Finding, max_offset: int) -> dict[str, Any]:
 
 
 def diff_json(report: DiffReport) -> dict[str, Any]:
-    """Return ``hastore.log-diff/1``; ``behind`` is left, right or null."""
+    """Return ``hastore.log-diff/1``; ``behind`` is left, right or null.
+
+    ``epochs`` is null if a log has none; its offset is null if none is in common.
+    """
     behind = None
     if report.behind is not None:
         behind = "left" if report.behind is report.left else "right"
@@ -123,6 +152,19 @@ def diff_json(report: DiffReport) -> dict[str, Any]:
         "behind": behind,
         "bytes_behind": report.bytes_behind,
         "messages_behind": report.messages_behind,
+        "epochs": None
+        if report.epochs is None
+        else _epochs_json(report.epochs, report.first_difference),
+    }
+
+
+def _epochs_json(epochs: EpochComparison, difference: int | None) -> dict[str, Any]:
+    epoch, offset = epochs.point or (None, None)
+    return {
+        "consistent_epoch": epoch,
+        "consistent_offset": offset,
+        "contradicted": epochs.is_contradicted_by(difference),
+        "fault": epochs.fault,
     }
 
 

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hastore.store.tools.derived_verify import DerivedReport
-    from hastore.store.tools.log_diff import DiffReport, LogSide
+    from hastore.store.tools.log_diff import DiffReport, EpochComparison, LogSide
+    from hastore.store.tools.log_epochs import LogEpochs
     from hastore.store.tools.log_finding import Finding
     from hastore.store.tools.log_info import LogInfo
     from hastore.store.tools.log_verify import VerifyReport
@@ -102,6 +103,44 @@ def info_lines(info: LogInfo) -> Iterable[str]:
                 for t in info.topics
             ],
         )
+
+
+# -- epochs --------------------------------------------------------------------------------------
+
+
+def epoch_lines(found: LogEpochs) -> Iterable[str]:
+    """Yield the lines of ``hastore log epochs``."""
+    extent = f"{number(found.min_offset)} … {number(found.max_offset)}"
+    title = click.style("epochs", bold=True)
+    if not found.epochs:
+        yield f"{title}  none   {extent}"
+        return
+    yield f"{title}  {escaped(found.path or '')}   {counted(len(found.epochs), 'epoch')}   {extent}"
+    yield ""
+    yield from columns(
+        ("epoch", "from", "to", "bytes", "messages", "first stored"),
+        [
+            (
+                number(epoch.epoch),
+                number(epoch.start_offset),
+                "-" if epoch.end_offset is None else number(epoch.end_offset),
+                number(epoch.size),
+                number(epoch.messages),
+                ""
+                if epoch.first_store_timestamp_ms is None
+                else time_text(epoch.first_store_timestamp_ms),
+            )
+            for epoch in found.epochs
+        ],
+    )
+    faults = list(found.faults)
+    if found.damaged_at is not None:
+        at = number(found.damaged_at)
+        faults.append(f"the log itself is damaged, first at {at}; see: hastore log verify")
+    if faults:
+        yield ""
+    for fault in faults:
+        yield label_row("damage", fault)
 
 
 # -- verify --------------------------------------------------------------------------------------
@@ -203,8 +242,26 @@ def diff_lines(report: DiffReport) -> Iterable[str]:
             f"{counted(report.bytes_behind, 'byte')}, {counted(report.messages_behind, 'message')}"
         )
         yield label_row("behind", f"{name} ends {lacks} earlier")
+    if report.epochs is not None:
+        yield from _epoch_comparison_lines(report.epochs, report.first_difference)
     if left.mapped_file_size and right.mapped_file_size not in {None, left.mapped_file_size}:
         yield label_row("note", "the file sizes differ: the logs are not replicas of each other")
+
+
+def _epoch_comparison_lines(epochs: EpochComparison, difference: int | None) -> Iterable[str]:
+    if epochs.fault is not None:
+        yield label_row("note", f"not compared by epochs: {escaped(epochs.fault)}")
+    elif epochs.point is None:
+        yield label_row("epochs", "none in common")
+    elif epochs.is_too_far_behind:
+        at, start = number(epochs.point.offset), number(epochs.common_from)
+        yield label_row("epochs", f"in common up to {at}, but one log begins at {start} only")
+    else:
+        epoch, offset = epochs.point
+        text = f"consistent up to {number(offset)}, the last common epoch is {number(epoch)}"
+        yield label_row("epochs", text)
+    if epochs.is_contradicted_by(difference):
+        yield label_row("damage", "the bytes differ where they should be equal by their epochs")
 
 
 def _side_lines(name: str, side: LogSide) -> Iterable[str]:

@@ -6,6 +6,7 @@
              left              └ first difference, with the message there on each side
 
 Equal offsets mean equal bytes in a master and its slaves, so only the first difference matters.
+Logs with epochs also have a consistent point: up to there they should be equal, by their epochs.
 The logs may have files of different sizes, and may be written while they are read: bytes written
 after an end was found are ignored.
 """
@@ -17,6 +18,9 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
+from hastore.epoch_history import EpochHistory
+from hastore.errors import DiskError, EpochFileError
+from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.record.record_check import INTACT_KINDS, RecordKind
 from hastore.store.tools.log_directory import is_written
 from hastore.store.tools.log_finding import Finding, Severity, find_in_record
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hastore.env.interface import Disk, DiskFile
+    from hastore.epoch_history import ConsistentPoint
     from hastore.store.tools.log_directory import LogDirectory, LogFile
 
 COMPARE_SIZE: Final = 1024 * 1024
@@ -57,6 +62,29 @@ class LogSide:
 
 
 @attrs.frozen(kw_only=True)
+class EpochComparison:
+    """What the epochs of two logs say, whatever their bytes are.
+
+    ``point`` is None if the logs have no epoch in common, or if ``fault`` says why one of the two
+    epoch files cannot be read.  Both logs hold the byte before it only if it is above
+    ``common_from``.
+    """
+
+    point: ConsistentPoint | None
+    common_from: int
+    fault: str | None = None
+
+    @property
+    def is_too_far_behind(self) -> bool:
+        """Whether one log begins after the consistent point: it has no byte of the other."""
+        return self.point is not None and self.point.offset < self.common_from
+
+    def is_contradicted_by(self, difference: int | None) -> bool:
+        """Whether the bytes differ where they should be equal."""
+        return difference is not None and self.point is not None and difference < self.point.offset
+
+
+@attrs.frozen(kw_only=True)
 class DiffReport:
     """The comparison; both logs hold ``[common_from, common_to)``.
 
@@ -78,6 +106,7 @@ class DiffReport:
     behind: LogSide | None
     bytes_behind: int
     messages_behind: int
+    epochs: EpochComparison | None  # None if a side has no epochs
 
 
 def diff_logs(
@@ -115,7 +144,37 @@ def diff_logs(
         behind=behind,
         bytes_behind=ahead.max_offset - behind_from,
         messages_behind=_count_messages(disk, ahead_log, behind_from, ahead.max_offset),
+        epochs=_compare_epochs(
+            (_read_epochs(disk, left_log), left), (_read_epochs(disk, right_log), right)
+        ),
     )
+
+
+def _read_epochs(disk: Disk, log: LogDirectory) -> EpochHistory | str:
+    """Return a log's epochs, none without a store around it, or why they cannot be read."""
+    if log.root is None:
+        return EpochHistory()
+    try:
+        return EpochFile(disk, f"{log.root}/{EPOCH_FILE}").load()
+    except (EpochFileError, DiskError) as error:
+        return str(error)
+
+
+def _compare_epochs(
+    left: tuple[EpochHistory | str, LogSide], right: tuple[EpochHistory | str, LogSide]
+) -> EpochComparison | None:
+    """Compare the epochs of two logs; None if one of them has none."""
+    (own, own_side), (other, other_side) = left, right
+    common_from = max(own_side.min_offset, other_side.min_offset)
+    for found in (own, other):
+        if isinstance(found, str):
+            return EpochComparison(point=None, common_from=common_from, fault=found)
+    assert isinstance(own, EpochHistory)
+    assert isinstance(other, EpochHistory)
+    if not own.entries or not other.entries:
+        return None
+    point = own.consistent_point(own_side.max_offset, other, other_side.max_offset)
+    return EpochComparison(point=point, common_from=common_from)
 
 
 def verdict_of(left: LogSide, right: LogSide, difference: int | None) -> DiffVerdict:

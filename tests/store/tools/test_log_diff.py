@@ -2,14 +2,20 @@
 
 import pytest
 
+from hastore.env.real import RealDisk
+from hastore.epoch_history import EpochEntry, EpochHistory
+from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.tools.log_diff import COMPARE_SIZE, DiffVerdict, diff_logs
 from hastore.store.tools.log_directory import find_log
 from tests.support.store.log_builder import FILE_SIZE, LogBuilder, disk_with
 
 
-def diff(left, right):
-    """Compare two logs, each of which is given as its files."""
+def diff(left, right, /, **epochs):
+    """Compare two logs, each of which is given as its files, perhaps with epochs of a side."""
     disk = disk_with(left=left, right=right)
+    for side, entries in epochs.items():
+        history = EpochHistory(tuple(EpochEntry(*entry) for entry in entries))
+        EpochFile(disk, f"/{side}/{EPOCH_FILE}").store(history)
     return diff_logs(disk, find_log(disk, "/left"), find_log(disk, "/right"))
 
 
@@ -150,3 +156,70 @@ def test_logs_without_a_common_offset_are_disjoint():
     """One log ends before the other begins; they are not reported as equal."""
     report = diff(whole(5).files(), whole(5, min_offset=9 * FILE_SIZE).files())
     assert report.verdict is DiffVerdict.DISJOINT
+
+
+def test_diverged_logs_with_epochs_have_a_consistent_point():
+    """It is where the old master's successor began; without epochs on both sides there is none."""
+    common = whole(30)
+    old, new = (LogBuilder().fill(30).fill(n, topic=topic) for n, topic in ((5, "old"), (9, "new")))
+    assert diff(old.files(), new.files()).epochs is None
+    assert diff(old.files(), new.files(), left=[(1, 0)]).epochs is None
+    report = diff(old.files(), new.files(), left=[(1, 0)], right=[(1, 0), (2, common.end)])
+    assert report.verdict is DiffVerdict.DIFFERENT
+    assert report.epochs.point == (1, common.end)
+    assert report.first_difference >= common.end
+    assert not report.epochs.is_contradicted_by(report.first_difference)
+
+
+def test_logs_without_a_common_epoch_have_no_consistent_point():
+    """Even if their bytes are equal."""
+    files = whole().files()
+    epochs = diff(files, files, left=[(1, 0)], right=[(5, 0)]).epochs
+    assert (epochs.point, epochs.fault) == (None, None)
+    assert not epochs.is_contradicted_by(7)
+
+
+def test_a_difference_below_the_consistent_point_contradicts_it():
+    """Stale bytes that came back behind a cut: nothing else shows them."""
+    one, other = LogBuilder().fill(30, topic="a"), LogBuilder().fill(30, topic="b")
+    report = diff(one.files(), other.files(), left=[(1, 0)], right=[(1, 0)])
+    end = min(one.end, other.end)
+    assert report.epochs.point == (1, end)
+    assert report.epochs.is_contradicted_by(report.first_difference)
+    assert [report.epochs.is_contradicted_by(n) for n in (end - 1, end, None)] == [
+        True,
+        False,
+        False,
+    ]
+    assert not report.epochs.is_too_far_behind
+
+
+def test_a_log_that_begins_after_the_consistent_point_is_too_far_behind():
+    """Its bytes up to there have expired."""
+    old = LogBuilder().fill(30)
+    new = LogBuilder(min_offset=9 * FILE_SIZE).fill(3)
+    epochs = diff(old.files(), new.files(), left=[(1, 0)], right=[(1, 0), (2, old.end)]).epochs
+    assert epochs.point == (1, old.end)
+    assert epochs.is_too_far_behind
+
+
+def test_a_damaged_epoch_file_does_not_stop_the_comparison():
+    """The bytes are compared, and the file is named."""
+    files = whole().files()
+    disk = disk_with(left=files, right=files)
+    disk.write_file(f"/left/{EPOCH_FILE}", b"1\n1\n1-0\n")
+    report = diff_logs(disk, find_log(disk, "/left"), find_log(disk, "/right"))
+    assert report.verdict is DiffVerdict.EQUAL
+    assert f"/left/{EPOCH_FILE}: its checksum" in report.epochs.fault
+
+
+def test_an_epoch_file_that_the_disk_does_not_return_does_not_stop_the_comparison(tmp_path):
+    """Here it is a directory."""
+    for side in ("left", "right"):
+        whole().write(tmp_path / side)
+        (tmp_path / side / EPOCH_FILE).mkdir()
+    disk = RealDisk()
+    logs = (find_log(disk, str(tmp_path / side)) for side in ("left", "right"))
+    report = diff_logs(disk, *logs)
+    assert report.verdict is DiffVerdict.EQUAL
+    assert EPOCH_FILE in report.epochs.fault
