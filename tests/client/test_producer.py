@@ -630,7 +630,7 @@ async def test_tasks_get_room_in_the_order_in_which_they_wait():
 
 
 async def test_one_that_waits_for_more_room_does_not_keep_others_asleep():
-    """They follow it, also if it is cancelled or sends nothing; none is woken in vain."""
+    """The next task gets the room if the first is cancelled or sends nothing."""
     target = InMemoryTarget(answer=None)
     log = []
     async with (

@@ -133,7 +133,7 @@ def finding_json(finding: Finding, max_offset: int) -> dict[str, Any]:
 def diff_json(report: DiffReport) -> dict[str, Any]:
     """Return ``hastore.log-diff/1``; ``behind`` is left, right or null.
 
-    ``epochs`` is null if a log has none; its offset is null if none is in common.
+    ``epochs`` is null unless both logs have some; ``consistent_offset`` is null if they share none.
     """
     behind = None
     if report.behind is not None:

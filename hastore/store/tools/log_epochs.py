@@ -30,7 +30,7 @@ class EpochInfo:
     epoch: int
     start_offset: int
     end_offset: int | None
-    size: int = 0  # of the bytes that have not expired
+    size: int = 0  # in bytes, without those in deleted files
     messages: int = 0
     first_store_timestamp_ms: int | None = None
     last_store_timestamp_ms: int | None = None
