@@ -9,7 +9,8 @@ the defaults: RocketMQ 4.9.8 ``MessageStoreConfig`` and ``BrokerConfig``.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Final
+import re
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 
@@ -24,7 +25,7 @@ from hastore.setting import (
     size,
     switch,
 )
-from hastore.status import BrokerRole, FlushDiskType, SlaveStart
+from hastore.status import BrokerRole, FlushDiskType, HAProtocol, SlaveStart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +40,10 @@ MAPPED_FILE_SIZE_MAX: Final = 2 * GIB - 4 * KIB  # RocketMQ's positions in a fil
 READ_BUFFER_SIZE: Final = 4 * MIB  # HAClient's READ_MAX_BUFFER_SIZE
 HA_FRAME_BODY_SIZE_MAX: Final = READ_BUFFER_SIZE - 12
 HA_SPIN_US_MAX: Final = 100
+NO_MASTER: Final = ("", 0)  # of a slave in a replica group that waits for its role
+NODE_ID_MAX: Final = (1 << 63) - 1
+REPLICA_GROUP: Final = re.compile(r"[a-zA-Z0-9._-]{1,127}")
+InSyncReplicas = Literal["all"] | int  # every member, or so many nodes with the master
 DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
@@ -264,15 +269,63 @@ def _check_spin(_instance: object, attribute: attrs.Attribute[int], value: int) 
         raise ConfigError(msg)
 
 
+def _check_in_sync_replicas(_instance: object, _attribute: object, value: object) -> None:
+    if value != "all" and not (type(value) is int and value >= 1):
+        msg = f'in_sync_replicas must be "all" or a number above 0, not {value!r}'
+        raise ConfigError(msg)
+
+
+def _check_trust(_instance: object, _attribute: object, value: object) -> None:
+    pairs = value if isinstance(value, tuple) else (None,)
+    for pair in pairs:
+        match pair:
+            case (str(host), int(offset)) if host and type(offset) is int and offset >= 0:
+                continue
+        raise ConfigError(f"trust must be pairs of an address and an offset, not {value!r}")
+
+
 @attrs.frozen(kw_only=True)
 class HAConfig:
-    """The classic HA protocol, both sides (milliseconds and bytes)."""
+    """The HA protocol, both sides (milliseconds and bytes)."""
 
+    protocol: HAProtocol = setting(
+        HAProtocol.CLASSIC,
+        "ha.protocol",
+        "What masters and slaves speak; autoswitch (RocketMQ 5's controller mode) has epochs.",
+        kind=Kind.PROTOCOL,
+        flag="--ha-protocol",
+    )
     slave_timeout_ms: int = duration(
         3_000,
         "ha.slave_timeout",
         "How long a put waits for a slave before it is answered FLUSH_SLAVE_TIMEOUT.",
         flag="--slave-timeout",
+        node="master",
+    )
+    in_sync_replicas: InSyncReplicas = setting(
+        "all",
+        "ha.in_sync_replicas",
+        "How many nodes of a replica group, its master included, must have a message before it is"
+        " PUT_OK: all of the SyncStateSet, or a number (autoswitch).",
+        kind=Kind.ALL_OR_COUNT,
+        flag="--in-sync-replicas",
+        node="master",
+        validator=_check_in_sync_replicas,
+    )
+    min_in_sync_replicas: int = setting(
+        1,
+        "ha.min_in_sync_replicas",
+        "With fewer nodes in the SyncStateSet puts are refused before they are written"
+        " (autoswitch).",
+        kind=Kind.COUNT,
+        flag="--min-in-sync-replicas",
+        node="master",
+    )
+    sync_state_timeout_ms: int = duration(
+        5_000,
+        "ha.sync_state_timeout",
+        "A member that has not acknowledged what it was sent for this long leaves the SyncStateSet"
+        " (autoswitch).",
         node="master",
     )
     ha_slave_fallbehind_max: int = size(
@@ -295,6 +348,16 @@ class HAConfig:
         "Where a slave that reports 0 begins.",
         kind=Kind.START,
         node="master",
+    )
+    trust: tuple[tuple[str, int], ...] = setting(
+        (),
+        "ha.trust",
+        "Serve classic slaves that were refused because this master does not know their logs, each"
+        " once: address and offset as the refusal names them.",
+        kind=Kind.PEERS,
+        flag="--trust",
+        node="master",
+        validator=_check_trust,
     )
     ha_connections_max: int = count(64, "ha.connections_max", "Slave connections.", node="master")
     ha_connections_per_address_max: int = count(
@@ -404,6 +467,28 @@ class RemotingConfig:
     )
 
 
+def _check_node_id(_instance: object, _attribute: object, value: int | None) -> None:
+    if value is not None and not 1 <= value <= NODE_ID_MAX:
+        msg = f"node_id must be 1 to {NODE_ID_MAX}, not {value}"
+        raise ConfigError(msg)
+
+
+def _check_group_ids(_instance: object, _attribute: object, value: object) -> None:
+    if value is None:
+        return
+    ids = value if isinstance(value, tuple) else ()
+    if not ids or any(type(each) is not int or not 1 <= each <= NODE_ID_MAX for each in ids):
+        raise ConfigError(f"group_ids must be numbers from 1 to {NODE_ID_MAX}, not {value!r}")
+    if len(set(ids)) < len(ids):
+        raise ConfigError(f"group_ids names a node twice: {value!r}")
+
+
+def _check_replica_group(_instance: object, _attribute: object, value: str | None) -> None:
+    if value is not None and not REPLICA_GROUP.fullmatch(value):
+        msg = f"replica_group must be 1 to 127 of a-z A-Z 0-9 . _ -, not {value!r}"
+        raise ConfigError(msg)
+
+
 @attrs.frozen(kw_only=True)
 class NodeConfig:
     """The settings that masters and slaves share; ``metrics_listen`` None: no metrics port."""
@@ -423,6 +508,32 @@ class NodeConfig:
         kind=Kind.TEXT,
         flag="--cluster",
     )
+    node_id: int | None = setting(
+        None,
+        "node.id",
+        "This node's number in its replica group, 1 or more.",
+        kind=Kind.COUNT,
+        flag="--node-id",
+        validator=_check_node_id,
+    )
+    replica_group: str | None = setting(
+        None,
+        "node.group",
+        "The replica group: the nodes that hold one log.",
+        kind=Kind.TEXT,
+        flag="--node-group",
+        validator=_check_replica_group,
+    )
+    group_ids: tuple[int, ...] | None = setting(
+        None,
+        "node.group_ids",
+        "The ids of all nodes of the replica group. Others never count, and without a coordinator"
+        " only a majority of them may acknowledge.",
+        kind=Kind.COUNTS,
+        flag="--group-ids",
+        node="master",
+        validator=_check_group_ids,
+    )
     metrics_listen: tuple[str, int] | None = setting(
         None,
         "metrics.listen",
@@ -432,6 +543,18 @@ class NodeConfig:
     )
     ha: HAConfig = attrs.field(factory=HAConfig)
     remoting: RemotingConfig = attrs.field(factory=RemotingConfig)
+
+    def __attrs_post_init__(self) -> None:
+        """Check the bounds between fields."""
+        if (self.node_id is None) is not (self.replica_group is None):
+            msg = "node_id and replica_group need each other: a node has its id in a group"
+            raise ConfigError(msg, hint="set both [node] id and [node] group, or neither")
+        if self.ha.protocol is HAProtocol.AUTOSWITCH and self.node_id is None:
+            msg = "the autoswitch protocol is for nodes of a replica group: this node is in none"
+            raise ConfigError(msg, hint="set [node] id and [node] group, too")
+        if self.group_ids is not None and self.node_id not in self.group_ids:
+            msg = f"group_ids {', '.join(map(str, self.group_ids))} lacks this node: {self.node_id}"
+            raise ConfigError(msg, hint="[node] group_ids names all nodes of the group, each one")
 
 
 @attrs.frozen(kw_only=True)
@@ -462,12 +585,28 @@ class MasterConfig(NodeConfig):
         kind=Kind.ADDRESS,
         flag="--ha-listen",
     )
+    observer_listen: tuple[str, int] | None = setting(
+        None,
+        "listen.observer",
+        "Port for classic slaves that read a replica group's log and never count (autoswitch).",
+        kind=Kind.ADDRESS,
+        flag="--observer-listen",
+    )
 
     def __attrs_post_init__(self) -> None:
-        """Refuse the role of a slave."""
+        """Refuse what a master cannot be."""
+        super().__attrs_post_init__()
+        if self.observer_listen is not None and self.ha.protocol is not HAProtocol.AUTOSWITCH:
+            msg = "only a replica group has observers: this master's slaves are classic anyway"
+            hint = "leave observer_listen out, or set [ha] protocol to autoswitch"
+            raise ConfigError(msg, hint=hint)
         if self.role is BrokerRole.SLAVE:
             msg = "a master's role is ASYNC_MASTER or SYNC_MASTER, not SLAVE"
             raise ConfigError(msg, hint="to run a slave: hastore slave --master HOST:HA_PORT")
+        ids, least = self.group_ids, self.ha.min_in_sync_replicas
+        if ids is not None and least > len(ids):
+            msg = f"min_in_sync_replicas is {least}, and the replica group has {len(ids)} nodes"
+            raise ConfigError(msg, hint=f"lower it to {len(ids)} at most, or add group_ids")
 
 
 @attrs.frozen(kw_only=True)
@@ -482,6 +621,14 @@ class SlaveConfig(NodeConfig):
             "ha.master", "The master's HA port.", kind=Kind.HA_ADDRESS, flag="--master"
         )
     )
+    master_client: tuple[str, int] | None = setting(
+        None,
+        "ha.master_client",
+        "The master's client port, from which topics, groups and offsets are copied. Default: one"
+        " below its HA port.",
+        kind=Kind.ADDRESS,
+        flag="--master-client",
+    )
     slave_from: SlaveStart = setting(
         SlaveStart.EARLIEST,
         "ha.from",
@@ -489,15 +636,77 @@ class SlaveConfig(NodeConfig):
         kind=Kind.START,
         flag="--from",
     )
+    is_learner: bool = switch(
+        False,
+        "ha.learner",
+        "Follow a replica group without counting: no put waits for this slave (autoswitch).",
+        flag="--learner",
+    )
     listen: tuple[str, int] | None = attrs.field(
         default=("127.0.0.1", 0), metadata=attrs.fields(MasterConfig).listen.metadata
     )
 
     def __attrs_post_init__(self) -> None:
         """Refuse write buffers: a slave acknowledges what is in its files."""
+        super().__attrs_post_init__()
         if self.store.transient_store_pool_enable:
             msg = "transient_store_pool_enable is for masters: a slave reports what it has stored"
             raise ConfigError(msg, hint="leave it out of this slave's configuration")
+        if self.is_learner and self.ha.protocol is HAProtocol.CLASSIC:
+            msg = "only the autoswitch protocol has learners"
+            raise ConfigError(msg, hint="set [ha] protocol to autoswitch, or leave learner out")
+
+
+@attrs.frozen(kw_only=True)
+class GroupNodeConfig(MasterConfig):
+    """A node of a replica group, which is a master or a slave as its group decides.
+
+    ``master`` is whom it follows until it gets another role; None: nobody yet.
+    """
+
+    ha: HAConfig = attrs.field(factory=lambda: HAConfig(protocol=HAProtocol.AUTOSWITCH))
+    master: tuple[str, int] | None = attrs.field(
+        default=None, metadata=attrs.fields(SlaveConfig).master.metadata
+    )
+    slave_from: SlaveStart = attrs.field(
+        default=SlaveStart.EARLIEST, metadata=attrs.fields(SlaveConfig).slave_from.metadata
+    )
+    is_learner: bool = attrs.field(
+        default=False, metadata=attrs.fields(SlaveConfig).is_learner.metadata
+    )
+    remote_roles: bool = switch(
+        False,
+        "node.remote_roles",
+        "Take requests that change this node's role from other machines, too, not only from this"
+        " one. Anybody who reaches the client port can send them.",
+        flag="--remote-roles",
+        node="node",
+    )
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse what only one of the two roles could be."""
+        super().__attrs_post_init__()
+        if self.ha.protocol is not HAProtocol.AUTOSWITCH:
+            msg = "a node whose role its replica group decides speaks the autoswitch protocol"
+            hint = "for the classic pair: hastore master, and hastore slave"
+            raise ConfigError(msg, hint=hint)
+        if self.store.transient_store_pool_enable:
+            msg = "transient_store_pool_enable is for masters that never become slaves"
+            raise ConfigError(msg, hint="leave it out of this node's configuration")
+
+    def as_slave(
+        self, master: tuple[str, int], master_client: tuple[str, int] | None = None
+    ) -> SlaveConfig:
+        """Return the configuration of this node as a slave of ``master``.
+
+        ``master_client`` is that master's client port, if known.
+        """
+        values = {
+            field.name: getattr(self, field.name)
+            for field in attrs.fields(SlaveConfig)
+            if field.name not in {"master", "master_client"}
+        }
+        return SlaveConfig(**values, master=master, master_client=master_client)
 
 
 PARTS: Final = {"store": StoreConfig, "ha": HAConfig, "remoting": RemotingConfig}

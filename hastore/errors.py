@@ -131,6 +131,81 @@ class EpochFileError(StoreError):
     exit_code = 4
 
 
+class CutRefusedError(StoreError):
+    """A log cannot be cut at ``physic_offset``; nothing was changed."""
+
+    exit_code = 6
+
+    def __init__(
+        self, message: str, *, path: str, physic_offset: int, hint: str | None = None
+    ) -> None:
+        super().__init__(message, path=path, hint=hint)
+        self.physic_offset = physic_offset
+
+
+class BelowConfirmMarkError(CutRefusedError):
+    """A cut would take bytes that every member of the group had acknowledged: an alarm."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str,
+        physic_offset: int,
+        confirm_mark: int,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, path=path, physic_offset=physic_offset, hint=hint)
+        self.confirm_mark = confirm_mark
+
+
+class UnfinishedCutError(StoreError):
+    """A cut of the log is not finished; ``physic_offset`` is where it will end, None if unknown."""
+
+    exit_code = 6
+
+    def __init__(
+        self, message: str, *, path: str, physic_offset: int | None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, path=path, hint=hint)
+        self.physic_offset = physic_offset
+
+
+class IdentityFileError(StoreError):
+    """The file of a node's identity is damaged; nothing was changed."""
+
+    exit_code = 4
+
+
+class SyncStateFileError(StoreError):
+    """The file of a master's SyncStateSet is damaged; nothing was changed."""
+
+    exit_code = 4
+
+
+class StaleEpochError(StoreError):
+    """An ``epoch`` is not above all that the node has seen, so it cannot begin; nothing changed."""
+
+    exit_code = 6
+
+    def __init__(
+        self, message: str, *, path: str, epoch: int, seen_epoch: int, hint: str | None = None
+    ) -> None:
+        super().__init__(message, path=path, hint=hint)
+        self.epoch = epoch
+        self.seen_epoch = seen_epoch
+
+
+class RoleChangedError(HastoreError):
+    """A change of a node's role did not come about, because the node stops or has failed."""
+
+
+class WrongNodeError(StoreError):
+    """The directory belongs to another node of a replica group, or its log to none."""
+
+    exit_code = 6
+
+
 class DiskError(StoreError):
     """The operating system refused a read, write, allocation or directory operation."""
 
@@ -188,6 +263,44 @@ class DivergedError(ProtocolError):
         super().__init__(message, hint=hint)
         self.master_offset = master_offset
         self.slave_offset = slave_offset
+
+
+class ForeignGroupError(DivergedError):
+    """The logs of master and slave have no epoch in common, or the slave's has none at all."""
+
+
+class UnknownSlaveError(ProtocolError):
+    """A slave's log goes on where its master was promoted, and not with bytes that it was sent.
+
+    ``is_question``: the slave is asked whether it compares its bytes, and not refused yet.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        slave_offset: int,
+        promotion_start: int,
+        is_question: bool = False,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.slave_offset = slave_offset
+        self.promotion_start = promotion_start
+        self.is_question = is_question
+
+
+class DeposedMasterError(ProtocolError):
+    """The master's last ``epoch`` is below one that this node has seen: it is followed no more."""
+
+    exit_code = 6
+
+    def __init__(
+        self, message: str, *, epoch: int | None, seen_epoch: int, hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.epoch = epoch
+        self.seen_epoch = seen_epoch
 
 
 class ExpiredError(ProtocolError):

@@ -46,6 +46,9 @@ class Kind(enum.Enum):
     HOURS = "HOURS"
     COUNT = "N"
     COUNT_OR_ZERO = "N|0"
+    ALL_OR_COUNT = "all|N"
+    COUNTS = "N,N"
+    PEERS = "HOST@OFFSET"  # several: separated by commas
     PERCENT = "PERCENT"
     CLOCK_HOURS = "HH;HH"
     DELAY_LEVELS = "TIMES"
@@ -53,6 +56,7 @@ class Kind(enum.Enum):
     ROLE = "SYNC_MASTER|ASYNC_MASTER"
     FLUSH = "ASYNC_FLUSH|SYNC_FLUSH"
     START = "earliest|last-file"
+    PROTOCOL = "classic|autoswitch"
     LOG_FORMAT = "auto|console|json"
     LOG_LEVEL = "debug|info|warning|error"
 

@@ -22,6 +22,7 @@ class PutMessageStatus(enum.Enum):
     MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
     PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
     OS_PAGE_CACHE_BUSY = "OS_PAGE_CACHE_BUSY"
+    IN_SYNC_REPLICAS_NOT_ENOUGH = "IN_SYNC_REPLICAS_NOT_ENOUGH"
     UNKNOWN_ERROR = "UNKNOWN_ERROR"
 
     __hash__ = object.__hash__  # Enum's own is slow, and every put is counted by status
@@ -84,6 +85,13 @@ class FlushDiskType(enum.Enum):
     SYNC_FLUSH = "SYNC_FLUSH"
 
 
+class HAProtocol(enum.Enum):
+    """What a master and its slaves speak on the HA port."""
+
+    CLASSIC = "classic"  # RocketMQ's without a controller
+    AUTOSWITCH = "autoswitch"  # RocketMQ 5's in controller mode: with epochs
+
+
 class SlaveStart(enum.Enum):
     """Where a slave without a log begins (``hastore slave --from``)."""
 
@@ -111,4 +119,5 @@ class HAClientState(enum.Enum):
     # No further attempt: the file sizes differ, its log is damaged, or the master has deleted bytes
     # that it needs.
     FAILED = "failed"
+    UNASSIGNED = "unassigned"  # a node of a replica group to which nobody has named a master
     STOPPED = "stopped"

@@ -9,6 +9,7 @@ from hastore.config import (
     HA_FRAME_BODY_SIZE_MAX,
     MAPPED_FILE_SIZE_MAX,
     MAPPED_FILE_SIZE_MIN,
+    NODE_ID_MAX,
     HAConfig,
     MasterConfig,
     RemotingConfig,
@@ -16,7 +17,7 @@ from hastore.config import (
     StoreConfig,
 )
 from hastore.errors import ConfigError
-from hastore.status import BrokerRole, FlushDiskType
+from hastore.status import BrokerRole, FlushDiskType, HAProtocol
 
 RATIOS = (
     "disk_max_used_space_ratio",
@@ -134,3 +135,95 @@ def test_a_configuration_must_fit_its_node():
     with pytest.raises(ConfigError, match="is for masters"):
         SlaveConfig(store=StoreConfig(**pool), master=("127.0.0.1", 10_912))
     assert MasterConfig(store=StoreConfig(**pool)).store.transient_store_pool_enable
+
+
+def node(kind, **fields):
+    """Return the configuration of a node of either kind."""
+    master = {"master": ("127.0.0.1", 10912)} if kind is SlaveConfig else {}
+    return kind(store=StoreConfig(data_dir="/d"), **master, **fields)
+
+
+@pytest.mark.parametrize("kind", [MasterConfig, SlaveConfig])
+def test_a_node_has_its_id_in_a_replica_group(kind):
+    """Neither says anything without the other."""
+    assert node(kind).node_id is node(kind).replica_group is None
+    both = node(kind, node_id=NODE_ID_MAX, replica_group="g.1_-A")
+    assert (both.node_id, both.replica_group) == (NODE_ID_MAX, "g.1_-A")
+    for fields in ({"node_id": 1}, {"replica_group": "g1"}):
+        with pytest.raises(ConfigError, match="need each other") as caught:
+            node(kind, **fields)
+        assert caught.value.hint == "set both [node] id and [node] group, or neither"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"node_id": 0}, "node_id must be 1 to 9223372036854775807, not 0"),
+        ({"node_id": -1}, "node_id must be 1 to 9223372036854775807, not -1"),
+        ({"node_id": NODE_ID_MAX + 1}, "node_id must be 1 to .*, not 9223372036854775808"),
+        ({"replica_group": ""}, "replica_group must be 1 to 127 of .*, not ''"),
+        ({"replica_group": "a/b"}, "replica_group must be .*, not 'a/b'"),
+        ({"replica_group": "g" * 128}, "replica_group must be .*, not 'ggg"),
+        ({"replica_group": "g1\n"}, r"replica_group must be .*, not 'g1\\n'"),
+    ],
+)
+def test_an_illegal_id_or_replica_group_is_refused(fields, message):
+    """An id is a positive i64 on the wire; a group's name is a part of paths and keys."""
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        node(MasterConfig, **{"node_id": 1, "replica_group": "g1", **fields})
+
+
+def test_autoswitch_is_for_nodes_of_a_replica_group():
+    """Only they have the id that the handshake carries."""
+    ha = HAConfig(protocol=HAProtocol.AUTOSWITCH)
+    assert node(SlaveConfig, ha=ha, node_id=2, replica_group="g1").ha.protocol is ha.protocol
+    with pytest.raises(ConfigError, match="for nodes of a replica group") as caught:
+        node(SlaveConfig, ha=ha)
+    assert caught.value.hint == "set [node] id and [node] group, too"
+
+
+def test_only_autoswitch_has_learners():
+    """A classic slave always counts."""
+    ha = HAConfig(protocol=HAProtocol.AUTOSWITCH)
+    assert node(SlaveConfig, ha=ha, node_id=2, replica_group="g1", is_learner=True).is_learner
+    with pytest.raises(ConfigError, match="only the autoswitch protocol has learners"):
+        node(SlaveConfig, is_learner=True)
+
+
+def group_master(ha=None, **fields):
+    ha = HAConfig(protocol=HAProtocol.AUTOSWITCH, **(ha or {}))
+    return node(MasterConfig, ha=ha, node_id=1, replica_group="g1", **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"group_ids": (2, 3)}, "group_ids 2, 3 lacks this node: 1"),
+        ({"group_ids": ()}, "group_ids must be numbers from 1"),
+        ({"group_ids": (1, 0)}, "group_ids must be numbers from 1"),
+        ({"group_ids": (1, 1)}, "group_ids names a node twice"),
+        (
+            {"group_ids": (1, 2), "ha": {"min_in_sync_replicas": 3}},
+            "min_in_sync_replicas is 3, and the replica group has 2 nodes",
+        ),
+        ({"ha": {"in_sync_replicas": 0}}, 'in_sync_replicas must be "all" or a number above 0'),
+        ({"ha": {"in_sync_replicas": "most"}}, 'in_sync_replicas must be "all" or a number'),
+    ],
+)
+def test_a_group_that_cannot_work_is_refused(fields, message):
+    """The ids must name this node once, and be enough for what puts wait for."""
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        group_master(**fields)
+
+
+def test_a_master_of_a_replica_group():
+    """All members by default; a number as RocketMQ has it."""
+    assert group_master().ha.in_sync_replicas == "all"
+    assert group_master({"in_sync_replicas": 2}, group_ids=(1, 2, 3)).ha.in_sync_replicas == 2
+
+
+@pytest.mark.parametrize("trust", [None, ("10.0.0.7",), (("10.0.0.7", -1),), (("", 5),), ((7, 5),)])
+def test_trust_is_pairs_of_an_address_and_an_offset(trust):
+    """A program may set it, too."""
+    with pytest.raises(ConfigError, match="trust must be pairs of an address and an offset"):
+        HAConfig(trust=trust)

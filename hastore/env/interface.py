@@ -127,10 +127,11 @@ class Disk(Protocol):
         map is SIGBUS, not an error.
         """
 
-    def open_sparse_file(self, path: str, size: int) -> DiskFile:
+    def open_sparse_file(self, path: str, size: int, *, make_dirs: bool = True) -> DiskFile:
         """Open a file for ``pread`` and ``pwrite`` without a map; create it as a sparse file.
 
-        Creates its directory, too, and syncs nothing: for files that can be rebuilt from the log.
+        Creates its directory, too, unless told not to, and syncs nothing: for files that can be
+        rebuilt from the log.
         On a full disk ``pwrite`` to a hole raises DiskFullError; without a map there is no SIGBUS.
         """
 
@@ -300,3 +301,4 @@ class Env:
     receive: Receive
     poll: Poll
     process_id: int
+    boot_id: str | None  # names this boot of the machine: its page cache; None: unknown

@@ -41,6 +41,7 @@ _HINTS: Final = {
     errno.ENFILE: _TOO_MANY_FILES_HINT,
 }
 _SMALL_FILE_SIZE_MAX: Final = 64 * 1024 * 1024
+_BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
 _locked_in_process: dict[tuple[int, int], str] = {}  # fcntl locks do not exclude their own process
 
 
@@ -262,13 +263,15 @@ class RealDisk:
                 os.close(descriptor)
                 raise
 
-    def open_sparse_file(self, path: str, size: int) -> DiskFile:
+    def open_sparse_file(self, path: str, size: int, *, make_dirs: bool = True) -> DiskFile:
         """Open for pread and pwrite; create a sparse file if there is none."""
         with _disk_errors("open", path):
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             try:
                 descriptor = os.open(path, flags, 0o644)
             except FileNotFoundError:
+                if not make_dirs:
+                    raise
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 descriptor = os.open(path, flags, 0o644)
             try:
@@ -415,4 +418,14 @@ def real_env() -> Env:
         receive=real_receive,
         poll=real_poll,
         process_id=os.getpid(),
+        boot_id=_boot_id(),
     )
+
+
+def _boot_id() -> str | None:
+    """Return the kernel's random name of this boot; None where /proc does not have it."""
+    try:
+        with open(_BOOT_ID_PATH, encoding="ascii") as file:
+            return file.readline().strip() or None
+    except (OSError, ValueError):
+        return None

@@ -144,6 +144,7 @@ class SimDisk:
     syncs_failed: int = 0  # errors that a program got in this boot
     reads_failed: int = 0  # likewise
     times_full: int = 0  # likewise
+    power_cuts: int = 0  # so far
     # By kind of error (sync, read, full): called the first time that a program gets one.
     on_fault: dict[str, Callable[[], None]] = attrs.field(factory=dict)
 
@@ -216,6 +217,7 @@ class SimDisk:
                 stale=inode.stale if keeps is None else frozenset(),
             )
         disk = SimDisk(self.now_ms, inodes, dirs, capacity=self.capacity, is_full=self.is_full)
+        disk.power_cuts = self.power_cuts + (keeps is not None)
         if self.is_full and "full" in self.on_fault:
             disk.on_fault["full"] = self.on_fault["full"]
         return disk
@@ -292,12 +294,16 @@ class SimDisk:
         inode.mapped += 1
         return SimFile(path, size, inode.cache, self, inode, is_writable=True)
 
-    def open_sparse_file(self, path: str, size: int) -> DiskFile:
+    def open_sparse_file(self, path: str, size: int, *, make_dirs: bool = True) -> DiskFile:
         """Open a file without a map; its name is durable once its directory is synced."""
         inode = self.inodes.get(path)
         if inode is None:
             self._claim(f"create {path}", 0)
-            self._make_dirs(path.rpartition("/")[0], are_durable=False)
+            folder = path.rpartition("/")[0]
+            if make_dirs:
+                self._make_dirs(folder, are_durable=False)
+            elif folder not in self.dirs:
+                raise DiskError(f"cannot open {path}: no such directory", path=path)
             inode = Inode(
                 bytearray(size),
                 bytes(size),

@@ -165,4 +165,5 @@ def sim_env(disk: SimDisk, wall_clock: SimWallClock, offload: SimOffload, proces
         receive=sim_receive,
         poll=sim_poll,
         process_id=process_id,
+        boot_id=f"boot-{disk.power_cuts}",
     )

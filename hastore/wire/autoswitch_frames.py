@@ -67,7 +67,9 @@ _NO_EPOCH_ENTRY: Final = EpochEntry(_NO_EPOCH, -1)
 _NO_LOG: Final = -1
 _OFFSET_MAX: Final = (1 << 63) - 1
 _YES: Final = 1
-_HINT: Final = "is the other end a RocketMQ 5 node in controller mode (enableControllerMode)?"
+WRONG_PEER_HINT: Final = (
+    "is the other end a RocketMQ 5 node in controller mode (enableControllerMode)?"
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -88,10 +90,10 @@ class Handshake:
         state, from_last_file, is_learner, node_id = HANDSHAKE.unpack(data)
         if state != STATE_HANDSHAKE:
             msg = f"the slave began with state {state} instead of a handshake"
-            raise ProtocolError(msg, hint=_HINT)
+            raise ProtocolError(msg, hint=WRONG_PEER_HINT)
         if node_id < NODE_ID_MIN:
             msg = f"the slave's node id is {node_id}; the least is {NODE_ID_MIN}"
-            raise ProtocolError(msg, hint=_HINT)
+            raise ProtocolError(msg, hint=WRONG_PEER_HINT)
         return cls(
             node_id=node_id, from_last_file=from_last_file == _YES, is_learner=is_learner == _YES
         )
@@ -108,10 +110,10 @@ def decode_report(data: bytes) -> int:
     state, max_offset = REPORT.unpack(data)
     if state != STATE_TRANSFER:
         msg = f"the slave sent state {state} where a report was expected"
-        raise ProtocolError(msg, hint=_HINT)
+        raise ProtocolError(msg, hint=WRONG_PEER_HINT)
     if max_offset < 0:
         msg = f"the slave reported {max_offset}, where no log can end"
-        raise ProtocolError(msg, hint=_HINT)
+        raise ProtocolError(msg, hint=WRONG_PEER_HINT)
     return max_offset
 
 
@@ -145,16 +147,16 @@ class HandshakeAnswer:
         state, body_size, max_offset, last_epoch = ANSWER_HEADER.unpack_from(data)
         if state != STATE_HANDSHAKE:
             msg = f"the master answered the handshake with state {state}"
-            raise ProtocolError(msg, hint=_HINT)
+            raise ProtocolError(msg, hint=WRONG_PEER_HINT)
         if not 0 <= body_size <= ENTRIES_MAX * _ENTRY.size or body_size % _ENTRY.size:
             msg = (
                 f"the master announced {body_size} bytes of epochs;"
                 f" 0 to {ENTRIES_MAX} entries of {_ENTRY.size} bytes are allowed"
             )
-            raise ProtocolError(msg, hint=_HINT)
+            raise ProtocolError(msg, hint=WRONG_PEER_HINT)
         if max_offset < 0:
             msg = f"the master's log ends at {max_offset}"
-            raise ProtocolError(msg, hint=_HINT)
+            raise ProtocolError(msg, hint=WRONG_PEER_HINT)
         size = ANSWER_HEADER_SIZE + body_size
         if len(data) < size:
             return None
@@ -199,22 +201,22 @@ class FrameHeader(NamedTuple):
         )
         if state != STATE_TRANSFER:
             msg = f"the master sent state {state} where a frame was expected"
-            raise ProtocolError(msg, hint=_HINT)
+            raise ProtocolError(msg, hint=WRONG_PEER_HINT)
         if not 0 <= body_size <= FRAME_BODY_SIZE_MAX:
             msg = (
                 f"the master sent a frame of {body_size} bytes at offset {physic_offset};"
                 f" 0 to {FRAME_BODY_SIZE_MAX} fit the read buffer"
             )
-            raise ProtocolError(msg, hint=_HINT)
+            raise ProtocolError(msg, hint=WRONG_PEER_HINT)
         offset = None if physic_offset == _NO_LOG and not body_size else physic_offset
         if offset is not None and not 0 <= offset <= _OFFSET_MAX - FRAME_BODY_SIZE_MAX:
             msg = f"the master sent a frame at offset {physic_offset}, where no log can be"
-            raise ProtocolError(msg, hint=_HINT)
+            raise ProtocolError(msg, hint=WRONG_PEER_HINT)
         entry = None if epoch == _NO_EPOCH and not body_size else EpochEntry(epoch, epoch_start)
         if entry is not None and (epoch < 0 or epoch_start < 0):
             msg = f"the master sent a frame of epoch {entry} at offset {physic_offset}"
-            raise ProtocolError(msg, hint=_HINT)
+            raise ProtocolError(msg, hint=WRONG_PEER_HINT)
         if confirm_offset < _NO_LOG:
             msg = f"the master sent the confirm offset {confirm_offset} at offset {physic_offset}"
-            raise ProtocolError(msg, hint=_HINT)
+            raise ProtocolError(msg, hint=WRONG_PEER_HINT)
         return cls(body_size, offset, entry, None if confirm_offset == _NO_LOG else confirm_offset)

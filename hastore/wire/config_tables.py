@@ -2,7 +2,7 @@
 
 ::
 
-    topics.json               {"dataVersion": {"counter": 3, "timestamp": ms},
+    topics.json               {"dataVersion": {"counter": 3, "stateVersion": 0, "timestamp": ms},
                                "topicConfigTable": {"T": {"topicName": "T", "perm": 6, ...}}}
     subscriptionGroup.json    {"dataVersion": ..., "subscriptionGroupTable": {"g": {...}}}
 
@@ -36,24 +36,35 @@ PERM_READ_WRITE: Final = PERM_READ | PERM_WRITE
 QUEUE_NUMS_MAX: Final = 65_535
 RETRY_TIMES_MAX: Final = 16
 RETRY_QUEUE_NUMS: Final = 1
+# hastore's ext field in 21, 43 and 201 and their answers; valid on one connection only.
+TABLE_TAG: Final = "tableTag"
 _SINGLE_TAG: Final = "SINGLE_TAG"
 
 
 @final
 @attrs.frozen(kw_only=True)
 class DataVersion:
-    """How often a table has changed, and when it last did."""
+    """How often a table has changed, and when it last did.
+
+    ``state_version`` is RocketMQ 5's: the epoch of the master that changed it, 0 without epochs.
+    """
 
     counter: int = 0
     timestamp_ms: int = 0
+    state_version: int = 0
 
-    def next(self, now_ms: int) -> DataVersion:
-        """Return the version after a change."""
-        return DataVersion(counter=self.counter + 1, timestamp_ms=now_ms)
+    def next(self, now_ms: int, state_version: int | None = None) -> DataVersion:
+        """Return the version after a change; without ``state_version`` that stays."""
+        state = self.state_version if state_version is None else state_version
+        return DataVersion(counter=self.counter + 1, timestamp_ms=now_ms, state_version=state)
 
     def to_dict(self) -> dict[str, int]:
         """Return the JSON object."""
-        return {"counter": self.counter, "timestamp": self.timestamp_ms}
+        return {
+            "counter": self.counter,
+            "stateVersion": self.state_version,
+            "timestamp": self.timestamp_ms,
+        }
 
     @classmethod
     def from_dict(cls, value: object) -> Self:
@@ -63,6 +74,7 @@ class DataVersion:
         return cls(
             counter=integer_field(value, "counter", 0, bits=64),
             timestamp_ms=integer_field(value, "timestamp", 0, bits=64),
+            state_version=integer_field(value, "stateVersion", 0, bits=64),
         )
 
 

@@ -41,6 +41,7 @@ class RequestCode(enum.IntEnum):
     LOCK_BATCH_MQ = 41
     UNLOCK_BATCH_MQ = 42
     GET_ALL_CONSUMER_OFFSET = 43
+    GET_ALL_DELAY_OFFSET = 45
     GET_ROUTEINFO_BY_TOPIC = 105
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
     GET_ALL_SUBSCRIPTIONGROUP_CONFIG = 201
@@ -48,6 +49,7 @@ class RequestCode(enum.IntEnum):
     SEND_MESSAGE_V2 = 310
     SEND_BATCH_MESSAGE = 320
     GET_BROKER_HA_STATUS = 907
+    NOTIFY_BROKER_ROLE_CHANGED = 1008  # RocketMQ 5
     # hastore's own: above RocketMQ's numbers, and within a binary header's 16 bits.
     EXPLAIN_PUTS = 28_101
     LOG_DIGEST = 28_102

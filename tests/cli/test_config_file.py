@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hastore.config import HAConfig, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
 from hastore.errors import ConfigError
 from hastore.setting import Kind
-from hastore.status import BrokerRole, FlushDiskType, SlaveStart
+from hastore.status import BrokerRole, FlushDiskType, HAProtocol, SlaveStart
 from hastore_cli.app.logging_setup import LogConfig
 from hastore_cli.node.commands import node_settings, resolve
 from hastore_cli.settings.config_file import (
@@ -81,6 +81,11 @@ def test_check_config_prints_every_setting():
             ("store", "file_size"),
             ("store", "delete_only_archived"),
             ("metrics", "listen"),
+            ("node", "id"),
+            ("node", "group"),
+            ("node", "group_ids"),
+            ("ha", "master_client"),
+            ("listen", "observer"),
         }
         expected = {(s.section, s.key) for s in PLACES[node]} - unset
         assert printed == expected
@@ -118,6 +123,8 @@ def test_check_config_output_configures_an_equal_node(tmp_path):
         "store_delay_levels": "1s 2d",
         "store_flush_least_pages": 0,
         "remoting_long_polling": False,
+        "node_id": 3,
+        "node_group": "g1",
     }
     first = node_settings("master", flags, None)
     second = node_settings("master", {}, str(write(tmp_path / "again.toml", first.to_toml())))
@@ -323,10 +330,16 @@ def test_every_value_round_trips_through_toml(setting, data):
         Kind.ROLE: st.sampled_from(BrokerRole),
         Kind.FLUSH: st.sampled_from(FlushDiskType),
         Kind.START: st.sampled_from(SlaveStart),
+        Kind.PROTOCOL: st.sampled_from(HAProtocol),
         Kind.PERCENT: st.integers(1, 100),
         Kind.HOURS: st.integers(1, 10_000),
         Kind.COUNT_OR_ZERO: st.integers(0, 1 << 40),
         Kind.DURATION_OR_ZERO: st.integers(0, 1 << 40),
+        Kind.ALL_OR_COUNT: st.just("all") | st.integers(1, 100),
+        Kind.COUNTS: st.sets(st.integers(1, 100), min_size=1).map(lambda ids: tuple(sorted(ids))),
+        Kind.PEERS: st.lists(
+            st.tuples(st.sampled_from(["10.0.0.7", "2001:db8::7"]), st.integers(0, 1 << 62))
+        ).map(tuple),
         Kind.CLOCK_HOURS: st.sampled_from(["04", "04;16", "00;23"]),
         Kind.DELAY_LEVELS: st.sampled_from(["1s", "1s 5m 2h 1d"]),
         Kind.LOG_FORMAT: st.sampled_from(["auto", "console", "json"]),
@@ -376,9 +389,30 @@ def test_the_documentation_lists_every_setting_with_its_default():
 def documented(setting):
     """The row that docs/cli.md must have for the setting."""
     flag = f" (`{setting.flag}`)" if setting.flag else ""
-    default = default_text("master", setting) or default_text("slave", setting)
+    default = next(filter(None, (default_text(node, setting) for node in PLACES)), None)
     shown = f"`{default}`" if default else ""
-    heeding = [node for node, places in PLACES.items() if setting in places]
+    # A node of a replica group may be either of the two.
+    heeding = [node for node in ("master", "slave") if setting in PLACES[node]] or ["node"]
     only = f" {heeding[0].capitalize()} only." if len(heeding) == 1 else ""
     text = setting.help.replace("|", "\\|")
     return f"| `{setting.key}`{flag} | {shown} | {text}{only} |"
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("10.0.0.7", "is not an IP address and an offset"),
+        ("host@5", "is not an IP address and an offset"),
+        ("10.0.0.7@", "is not a whole number"),
+        ("10.0.0.7@5,", "is not an IP address and an offset"),
+        ("10.0.0.7@-5", "is not a whole number"),
+    ],
+)
+def test_trust_names_an_address_and_an_offset(text, what):
+    """As the refusal does: a name could be another host tomorrow."""
+    with pytest.raises(ValueError, match=what):
+        parse_value(Kind.PEERS, text)
+    assert parse_value(Kind.PEERS, " [2001:db8::7]@4096, 10.0.0.7@5") == (
+        ("2001:db8::7", 4096),
+        ("10.0.0.7", 5),
+    )

@@ -155,6 +155,7 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "stopping": ("stopping ({signal})",),
     "few_open_files": ("{limit} open files are allowed; all connections may need {wanted}",),
+    "node_file_written": ("node.json is there now: {data} names this node",),
     "node_file_not_written": ("node.json was not written, so name this node by address: {reason}",),
     "last_flush_failed": ("the flush at the stop failed: {reason}",),
     "flushed_with_retries": (
@@ -182,6 +183,17 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
             "the log's end was torn: {size} bytes from offset {physic_offset} on ({kind}) moved to"
             " {saved}"
         ),
+    ),
+    "log_cut": (
+        (
+            "cut the log at offset {physic_offset}, because {reason}: {size} bytes of epoch"
+            " {epochs} moved to {saved}; messages among them: {messages}"
+        ),
+        (
+            "cut the log at offset {physic_offset}, because {reason}: {size} bytes moved to"
+            " {saved}; messages among them: {messages}"
+        ),
+        "cut the log at offset {physic_offset}, because {reason}: {size} bytes moved to {saved}",
     ),
     "foreign_file_ignored": ("{path} holds {name}, which is not a log file: ignored",),
     "foreign_files_ignored": ("{path} holds {count} files that do not belong there: {names}",),
@@ -257,6 +269,15 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
             " {queue_offset}): {reason}"
         ),
     ),
+    "tables_copied": ("topics, groups and offsets are copied from the master at {master}",),
+    "tables_not_copied": (
+        "topics, groups and offsets are not copied from the master at {master}: {reason}",
+    ),
+    "table_refused": ("the {table} of the master at {master} are not taken over: {reason}",),
+    "table_rows_left_out": (
+        "{rows} of the master's {table} are left out: {reason}; for example {examples}",
+    ),
+    "consumer_offsets_corrected": ("{offsets} consumer offsets were lowered: {reason}",),
     "delay_offset_corrected": (
         "delay level {level} was at {stored}, outside its queue: going on at {to}",
     ),
@@ -292,8 +313,15 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     # -- replication: the master's side ----------------------------------------------------------
     "ha_slave_connected": ("slave {slave} connected, at offset {at}",),
     "ha_slave_gone": ("slave {slave} is gone: {reason}",),
+    "ha_slave_trusted": ("slave {slave} is served from offset {at} on, as --trust says",),
     "ha_slave_refused": ("refused slave {slave}: {reason}",),
     "ha_read_failed": ("the log cannot be read for slave {slave}: {reason}",),
+    "ha_peer_refused": ("refused {peer} at the HA port: {reason}",),
+    # -- replica groups --------------------------------------------------------------------------
+    "epoch_begins": ("epoch {epoch} begins at offset {at}; the SyncStateSet is {members}",),
+    "role_changes": ("the role changes: {reason}",),
+    "promotion_failed": ("this node did not become master: {reason}",),
+    "role_refused": ("a change of the role is refused: {reason}",),
     # -- replication: the slave's side -----------------------------------------------------------
     "ha_connected": ("connected to master {master}",),
     "ha_copying": (
@@ -330,12 +358,14 @@ _UNSAID: Final[Mapping[str, frozenset[str]]] = {
         {"records", "last_exit_ok", "redispatch_from", "written_again", "files"}
     ),
     "torn_tail_trimmed": frozenset({"sound_offset"}),
+    "log_cut": frozenset({"end_offset"}),
     "dispatch_jumps": frozenset({"start"}),
     "ha_connected": frozenset({"at"}),
     "ha_link_broken": frozenset({"master"}),
     "ha_copying": frozenset({"at", "end", "bytes_per_s"}),
     "masters_file_size_taken": frozenset({"master"}),
     "ha_slave_refused": frozenset({"kind"}),
+    "ha_peer_refused": frozenset({"kind"}),
     "client_refused": frozenset({"kind"}),
     "metrics_refused": frozenset({"kind"}),
 }
@@ -378,7 +408,7 @@ def fields_of(template: str) -> frozenset[str]:
 
 
 def _has_value(value: object) -> bool:
-    return value is not None and value not in ([], ())
+    return value is not None and value not in ([], (), {})
 
 
 def _left_out(pairs: Mapping[str, Any]) -> Iterator[str]:
@@ -410,4 +440,6 @@ class _Value:
     def __str__(self) -> str:
         if isinstance(self.value, list | tuple):
             return ", ".join(map(str, self.value))
+        if isinstance(self.value, dict):
+            return ", ".join(f"{name} {value}" for name, value in self.value.items())
         return str(self.value)

@@ -6,6 +6,7 @@ Pure; ``parse_value`` of the text from ``format_value`` returns the same value.
 from __future__ import annotations
 
 import enum
+import ipaddress
 from typing import TYPE_CHECKING, Final
 
 from hastore.errors import ConfigError
@@ -19,7 +20,7 @@ from hastore.quantities import (
     ungrouped,
 )
 from hastore.setting import Kind
-from hastore.status import BrokerRole, FlushDiskType, SlaveStart
+from hastore.status import BrokerRole, FlushDiskType, HAProtocol, SlaveStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,6 +36,7 @@ _CHOICES: Final[Mapping[Kind, Mapping[str, object]]] = {
         "sync": FlushDiskType.SYNC_FLUSH,
     },
     Kind.START: {start.value: start for start in SlaveStart},
+    Kind.PROTOCOL: {protocol.value: protocol for protocol in HAProtocol},
     Kind.LOG_FORMAT: {name: name for name in ("auto", "console", "json")},
     Kind.LOG_LEVEL: {name: name for name in ("debug", "info", "warning", "error")},
 }
@@ -68,7 +70,9 @@ def parse_value(kind: Kind, value: object) -> object:
             if parsed is None:
                 raise ValueError(f"{value!r} is neither true nor false")
             return parsed
-        case Kind.SIZE | Kind.COUNT | Kind.COUNT_OR_ZERO if isinstance(value, bool | float):
+        case Kind.SIZE | Kind.COUNT | Kind.COUNT_OR_ZERO | Kind.ALL_OR_COUNT if isinstance(
+            value, bool | float
+        ):
             raise ValueError(f"{value!r} is not a whole number")
         case _ if kind in _PARSERS:
             return _PARSERS[kind](str(value))
@@ -81,6 +85,38 @@ def _parse_count(text: str) -> int:
     if not digits.isascii() or not digits.isdigit():
         raise ValueError(f"{text!r} is not a whole number")
     return int(digits)
+
+
+def _parse_all_or_count(text: str) -> int | str:
+    return "all" if text.strip().lower() == "all" else _above_zero(_parse_count(text))
+
+
+def _parse_counts(text: str) -> tuple[int, ...]:
+    """Return the numbers of ``1,2,3``, sorted."""
+    numbers = [_above_zero(_parse_count(part.strip())) for part in text.split(",")]
+    if len(set(numbers)) < len(numbers):
+        raise ValueError(f"{text!r} names a number twice")
+    return tuple(sorted(numbers))
+
+
+def _parse_peers(text: str) -> tuple[tuple[str, int], ...]:
+    """Return the pairs of ``10.0.0.7@5242880,[2001:db8::7]@4096``; none for an empty text."""
+    pairs = []
+    for part in text.split(",") if text.strip() else ():
+        host, separator, offset = part.strip().rpartition("@")
+        host = host.removeprefix("[").removesuffix("]")
+        if not separator or not _is_address(host):
+            raise ValueError(f"{part!r} is not an IP address and an offset: write 10.0.0.7@5242880")
+        pairs.append((host, _parse_count(offset)))
+    return tuple(pairs)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _above_zero(number: int) -> int:
@@ -142,6 +178,9 @@ _PARSERS: Final[Mapping[Kind, Callable[[str], object]]] = {
     Kind.SIZE: lambda text: _above_zero(parse_size(text)),
     Kind.COUNT: lambda text: _above_zero(_parse_count(text)),
     Kind.COUNT_OR_ZERO: _parse_count,
+    Kind.ALL_OR_COUNT: _parse_all_or_count,
+    Kind.COUNTS: _parse_counts,
+    Kind.PEERS: _parse_peers,
     Kind.DURATION: lambda text: _above_zero(parse_duration_ms(text)),
     Kind.DURATION_OR_ZERO: parse_duration_ms,
     Kind.HOURS: _parse_hours,
@@ -165,22 +204,36 @@ def format_value(kind: Kind, value: object) -> str:
     match kind:
         case Kind.BOOL:
             return str(value).lower()
-        case Kind.COUNT | Kind.COUNT_OR_ZERO:
+        case Kind.COUNT | Kind.COUNT_OR_ZERO | Kind.ALL_OR_COUNT if isinstance(value, int):
             return str(value)
+        case _:
+            escaped = _text_of(kind, value).replace("\\", "\\\\").replace('"', '\\"')
+            return f'"{escaped}"'
+
+
+def _text_of(kind: Kind, value: object) -> str:
+    """Return the text of a value that TOML has no type for."""
+    match kind:
         case Kind.HOURS:
-            return f'"{value}h"'
+            return f"{value}h"
         case Kind.PERCENT:
-            return f'"{value}%"'
+            return f"{value}%"
         case Kind.SIZE:
             assert isinstance(value, int)
-            return f'"{format_exact_size(value)}"'
+            return format_exact_size(value)
         case Kind.DURATION | Kind.DURATION_OR_ZERO:
             assert isinstance(value, int)
-            return f'"{format_exact_duration(value)}"'
+            return format_exact_duration(value)
         case Kind.ADDRESS | Kind.HA_ADDRESS | Kind.LOCAL_ADDRESS:
             assert isinstance(value, tuple)
-            return f'"{format_address(value)}"'
+            return format_address(value)
+        case Kind.COUNTS:
+            assert isinstance(value, tuple)
+            return ",".join(map(str, value))
+        case Kind.PEERS:
+            assert isinstance(value, tuple)
+            return ",".join(
+                f"[{host}]@{at}" if ":" in host else f"{host}@{at}" for host, at in value
+            )
         case _:
-            text = str(value.value if isinstance(value, enum.Enum) else value)
-            escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-            return f'"{escaped}"'
+            return str(value.value if isinstance(value, enum.Enum) else value)

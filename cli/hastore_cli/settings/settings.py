@@ -15,13 +15,21 @@ from typing import Any, Final
 
 import attrs
 
-from hastore.config import HAConfig, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
+from hastore.config import (
+    GroupNodeConfig,
+    HAConfig,
+    MasterConfig,
+    RemotingConfig,
+    SlaveConfig,
+    StoreConfig,
+)
 from hastore.setting import Setting, settings_in
+from hastore.status import HAProtocol
 from hastore_cli.app.logging_setup import LogConfig
 from hastore_cli.settings.kinds import format_value
 
 SECTIONS: Final = ("node", "listen", "ha", "metrics", "store", "remoting", "log")
-NODE_CONFIGS: Final = {"master": MasterConfig, "slave": SlaveConfig}
+NODE_CONFIGS: Final = {"master": MasterConfig, "slave": SlaveConfig, "node": GroupNodeConfig}
 
 
 @attrs.frozen
@@ -49,18 +57,20 @@ def _places(*nodes: str) -> dict[Setting, Place]:
         setting: Place(part, field)
         for part, config in configs
         for setting, field in settings_in(config)
-        if setting.node in (None, *nodes)
+        if setting.node in (None, *nodes) or "node" in nodes  # it may be either of the others
     }
     return dict(sorted(places.items(), key=lambda item: SECTIONS.index(item[0].section)))
 
 
-SETTINGS: Final = tuple(_places("master", "slave"))
+SETTINGS: Final = tuple(_places("master", "slave", "node"))
 PLACES: Final = {node: _places(node) for node in NODE_CONFIGS}
 
 
 def default_text(node: str, setting: Setting) -> str | None:
     """Return the default as a person would write it; None where there is none."""
     place = PLACES[node].get(setting)
+    if (node, setting.name) == ("node", "[ha] protocol"):
+        return HAProtocol.AUTOSWITCH.value
     if place is None or place.field.default in (attrs.NOTHING, None):
         return None
     return format_value(setting.kind, place.field.default).strip('"')

@@ -205,6 +205,7 @@ def fake_env(
         receive=_receive,
         poll=_poll,
         process_id=4711,
+        boot_id="boot-0",
     )
 
 

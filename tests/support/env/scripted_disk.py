@@ -203,11 +203,11 @@ class ScriptedDisk:
             self.call(operation, lambda: self.disk.open_file(path, writable=writable))
         )
 
-    def open_sparse_file(self, path: str, size: int) -> DiskFile:
+    def open_sparse_file(self, path: str, size: int, *, make_dirs: bool = True) -> DiskFile:
         """Open a file without a map; create it if it does not exist."""
 
         def open_it() -> DiskFile:
-            return self.disk.open_sparse_file(path, size)
+            return self.disk.open_sparse_file(path, size, make_dirs=make_dirs)
 
         if self.exists(path):
             file = self.call(Operation("open_sparse_file", path), open_it)

@@ -1,0 +1,360 @@
+"""Which node of a replica group a directory belongs to, and what it must never forget.
+
+``DIR/identity.json``, here with a comment beside each field::
+
+    {
+     "schema": "hastore.identity/1",
+     "node_id": 2,                          unique in the replica group
+     "group": "g1",
+     "uuid": "5f0c…",                       of this directory, drawn when it got its identity
+     "starts": 7,                           of a node of this group on this directory
+     "kept_since": 5,                       no later start found bytes lost in a crash
+     "boot_id": "e0a1…",                    of the machine, at the last start; null: unknown
+     "last_exit_ok": false,                 the last start found a clean stop before it
+     "seen_epoch": 12,                      the highest heard of; 0: none
+     "vote": {"epoch": 12, "node_id": 1},   null: none yet
+     "confirm_mark": {"epoch": 11, "offset": 5242880, "master_uuid": "77ab…"},     null: none
+     "crc32": 1951004802                    of all bytes before this line
+    }
+
+There is no backup.  Out of date, it would let a node vote twice, or follow a master that it knows
+to be deposed; so a damaged file is an error, and all of it counts or nothing.
+
+Invariant: a crash leaves what was stored last, or the value before or after a change that has not
+returned.  ``starts``, the seen epoch and the vote's epoch never fall below what was returned.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import uuid
+import zlib
+from typing import TYPE_CHECKING, Any, Final, final
+
+import attrs
+
+from hastore.config import NODE_ID_MAX, REPLICA_GROUP
+from hastore.epoch_history import EPOCH_MAX
+from hastore.errors import ConfigError, IdentityFileError, ProtocolError, WrongNodeError
+from hastore.store.epoch_file import EPOCH_FILE
+from hastore.store.log.mapped_file_queue import is_file_name
+from hastore.store.log.store_directory import COMMIT_LOG_DIR
+from hastore.wire.liberal_json import loads_object
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hastore.env.interface import Disk, Randomness
+
+    _Validator = Callable[[object, attrs.Attribute[Any], object], None]
+
+IDENTITY_FILE: Final = "identity.json"
+SCHEMA: Final = "hastore.identity/1"
+_FILE_SIZE_MAX: Final = 4096
+_OFFSET_MAX: Final = (1 << 63) - 1
+_STARTS_MAX: Final = (1 << 63) - 1
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_BOOT_ID: Final = re.compile(r"[!-~]{1,64}")
+# What the checksum covers, and the checksum.
+_FILE: Final = re.compile(rb'(.*\n) "crc32": ([0-9]{1,10})\n}\n', re.DOTALL)
+
+
+def _number(low: int, high: int) -> _Validator:
+    """Return a validator for whole numbers from ``low`` to ``high``."""
+
+    def check(_instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if type(value) is not int or not low <= value <= high:
+            msg = f"{attribute.name} is {value!r}, not a number from {low} to {high}"
+            raise ValueError(msg)
+
+    return check
+
+
+def _text(pattern: re.Pattern[str]) -> _Validator:
+    """Return a validator for texts of a form."""
+
+    def check(_instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            msg = f"{attribute.name} is {value!r}, not of the form {pattern.pattern}"
+            raise ValueError(msg)
+
+    return check
+
+
+# -- values --------------------------------------------------------------------------------------
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Vote:
+    """A vote for the node that is to be the master of an epoch: each node has one an epoch."""
+
+    epoch: int = attrs.field(validator=_number(1, EPOCH_MAX))
+    node_id: int = attrs.field(validator=_number(1, NODE_ID_MAX))
+
+
+@final
+@attrs.frozen(kw_only=True)
+class ConfirmMark:
+    """All of this log below ``offset`` was on every member of the SyncStateSet, in ``epoch``.
+
+    The master that said so has the directory ``master_uuid``.
+    """
+
+    epoch: int = attrs.field(validator=_number(0, EPOCH_MAX))
+    offset: int = attrs.field(validator=_number(0, _OFFSET_MAX))
+    master_uuid: str = attrs.field(validator=_text(_UUID))
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Identity:
+    """The content of the file.  Raises ValueError for a value that is out of range.
+
+    ``kept_since`` is the earliest start from which on no stop can have lost appended bytes: each
+    later start found a clean stop, or a kill in the same boot of the machine, whose page cache
+    survived.  It is never above ``starts``.
+    """
+
+    node_id: int = attrs.field(validator=_number(1, NODE_ID_MAX))
+    group: str = attrs.field(validator=_text(REPLICA_GROUP))
+    uuid: str = attrs.field(validator=_text(_UUID))
+    starts: int = attrs.field(validator=_number(1, _STARTS_MAX))
+    kept_since: int = attrs.field(validator=_number(1, _STARTS_MAX))
+    boot_id: str | None = attrs.field(validator=attrs.validators.optional(_text(_BOOT_ID)))
+    last_exit_ok: bool = attrs.field(validator=attrs.validators.instance_of(bool))
+    seen_epoch: int = attrs.field(validator=_number(0, EPOCH_MAX))
+    vote: Vote | None
+    confirm_mark: ConfirmMark | None
+
+    def __attrs_post_init__(self) -> None:
+        """Check the bound between fields."""
+        if self.kept_since > self.starts:
+            raise ValueError(f"kept_since is {self.kept_since}, after start {self.starts}")
+
+    def __str__(self) -> str:
+        return f"node {self.node_id} of replica group {self.group}"
+
+    def started(self, *, last_exit_ok: bool, boot_id: str | None) -> Identity:
+        """Return the identity after another start."""
+        starts = self.starts + 1
+        is_same_boot = boot_id is not None and boot_id == self.boot_id
+        return attrs.evolve(
+            self,
+            starts=starts,
+            kept_since=self.kept_since if last_exit_ok or is_same_boot else starts,
+            boot_id=boot_id,
+            last_exit_ok=last_exit_ok,
+        )
+
+
+def encode_identity(identity: Identity) -> bytes:
+    """Return the file's bytes."""
+    content = {"schema": SCHEMA, **attrs.asdict(identity)}
+    covered = json.dumps(content, indent=1).removesuffix("\n}").encode() + b",\n"
+    return b'%s "crc32": %d\n}\n' % (covered, zlib.crc32(covered))
+
+
+def decode_identity(data: bytes) -> Identity | str:
+    """Return the identity in a file's bytes, or why it cannot be read."""
+    if len(data) > _FILE_SIZE_MAX:
+        return f"it has {len(data)} bytes, more than an identity takes"
+    found = _FILE.fullmatch(data)
+    if found is None:
+        return "it does not end with its checksum"
+    covered, crc = found[1], int(found[2])
+    if crc != zlib.crc32(covered):
+        return f"its checksum should be {zlib.crc32(covered)}, and is {crc}"
+    try:
+        content = loads_object(data, "it")
+    except ProtocolError as error:
+        return str(error)
+    del content["crc32"]
+    schema = content.pop("schema", None)
+    if schema != SCHEMA:
+        return f"its schema is {schema!r}, and this version of hastore reads {SCHEMA!r}"
+    try:
+        for name, kind in (("vote", Vote), ("confirm_mark", ConfirmMark)):
+            if content.get(name) is not None:
+                content[name] = kind(**content[name])
+        return Identity(**content)
+    except (TypeError, ValueError) as error:
+        return f"its fields are wrong: {error.args[0]}"
+
+
+def _path_in(data_dir: str) -> str:
+    return f"{data_dir.rstrip('/')}/{IDENTITY_FILE}"
+
+
+def read_identity(disk: Disk, data_dir: str) -> Identity | None:
+    """Return the identity of a directory, changing nothing; None if it has none.
+
+    Raises IdentityFileError for a damaged file, DiskError for one that the disk does not return.
+    """
+    path = _path_in(data_dir)
+    # An existence check would take a directory that cannot be searched for one without the file.
+    if all(entry.name != IDENTITY_FILE for entry in disk.list_dir(data_dir)):
+        return None
+    found = decode_identity(disk.read_file(path))
+    if isinstance(found, str):
+        msg = f"{path}: {found}; it says which node this is, and what it has voted for"
+        hint = (
+            "start the node on an empty directory, and keep this one until the log is copied there"
+        )
+        raise IdentityFileError(msg, path=path, hint=hint)
+    return found
+
+
+# -- the file ------------------------------------------------------------------------------------
+
+
+@final
+@attrs.define(eq=False)
+class NodeIdentity:
+    """The identity of a directory whose lock this process holds.
+
+    A change blocks, and is durable when it returns; one that changes nothing does not touch the
+    disk.  Changes may run side by side, in threads.  If one raises DiskError, ``current`` is
+    unchanged, and the file has either value.
+    """
+
+    disk: Disk
+    path: str
+    current: Identity  # the value stored last
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        data_dir: str,
+        *,
+        node_id: int,
+        group: str,
+        last_exit_ok: bool,
+        boot_id: str | None,
+        randomness: Randomness,
+        adopt: bool = False,
+    ) -> NodeIdentity:
+        """Count a start of this node on its directory, which gets an identity if it is empty.
+
+        ``last_exit_ok`` is the StoreLock's, before it wrote ``abort``; ``boot_id`` is the
+        environment's.  ``adopt`` gives a directory with a log an identity, too.  Raises
+        WrongNodeError for a directory of another node, or of none, IdentityFileError, DiskError,
+        and ConfigError if no node can have this id or group.
+        """
+        former = read_identity(disk, data_dir)
+        if former is None:
+            if not adopt:
+                _check_has_no_log(disk, data_dir, node_id, group)
+            try:
+                current = Identity(
+                    node_id=node_id,
+                    group=group,
+                    uuid=_draw_uuid(randomness),
+                    starts=1,
+                    kept_since=1,
+                    boot_id=boot_id,
+                    last_exit_ok=last_exit_ok,
+                    seen_epoch=0,
+                    vote=None,
+                    confirm_mark=None,
+                )
+            except ValueError as error:
+                raise ConfigError(str(error)) from error
+        else:
+            _check_is_of(former, data_dir, node_id, group)
+            current = former.started(last_exit_ok=last_exit_ok, boot_id=boot_id)
+        path = _path_in(data_dir)
+        disk.write_file(path, encode_identity(current))
+        return cls(disk, path, current)
+
+    def see(self, epoch: int) -> None:
+        """Record an epoch that a peer or the coordinator has named, unless a higher one is known.
+
+        To be called before this node reports, votes or stands in that epoch.
+        """
+        with self._lock:
+            if epoch > self.current.seen_epoch:
+                self._store(attrs.evolve(self.current, seen_epoch=epoch))
+
+    def cast(self, vote: Vote) -> bool:
+        """Vote, unless it is too late; return whether ``vote`` is this node's vote.
+
+        It is too late after another vote in that epoch or in a later one, and once this node has
+        seen a later epoch.  Voting again for the same node is no other vote.
+        """
+        with self._lock:
+            given = self.current.vote
+            if vote.epoch < self.current.seen_epoch:
+                return False
+            if given is not None and given.epoch >= vote.epoch:
+                return given == vote
+            self._store(attrs.evolve(self.current, vote=vote))
+            return True
+
+    def raise_confirm_mark(self, mark: ConfirmMark) -> None:
+        """Set the confirm mark, unless there is one at that offset or above."""
+        with self._lock:
+            present = self.current.confirm_mark
+            if present is None or mark.offset > present.offset:
+                self._store(attrs.evolve(self.current, confirm_mark=mark))
+
+    def lower_confirm_mark(self, mark: ConfirmMark) -> None:
+        """Replace a confirm mark above that offset: bytes below it are to be cut on command."""
+        with self._lock:
+            present = self.current.confirm_mark
+            if present is not None and mark.offset < present.offset:
+                self._store(attrs.evolve(self.current, confirm_mark=mark))
+
+    def clear_confirm_mark(self) -> None:
+        """Remove the confirm mark: what was confirmed is no longer known, or no longer counts."""
+        with self._lock:
+            if self.current.confirm_mark is not None:
+                self._store(attrs.evolve(self.current, confirm_mark=None))
+
+    def _store(self, changed: Identity) -> None:
+        self.disk.write_file(self.path, encode_identity(changed))
+        self.current = changed
+
+
+def _check_is_of(identity: Identity, data_dir: str, node_id: int, group: str) -> None:
+    if (identity.node_id, identity.group) == (node_id, group):
+        return
+    flags = []
+    if identity.node_id != node_id:
+        flags.append(f"--node-id {identity.node_id}")
+    if identity.group != group:
+        flags.append(f"--node-group {identity.group}")
+    raise WrongNodeError(
+        f"{data_dir} belongs to {identity}, not to node {node_id} of {group}",
+        path=data_dir,
+        hint=f"start it with {' '.join(flags)}, or give node {node_id} of {group} a directory of"
+        " its own",
+    )
+
+
+def _check_has_no_log(disk: Disk, data_dir: str, node_id: int, group: str) -> None:
+    """Raise WrongNodeError if a directory holds a log, or its epochs."""
+    has_log = any(
+        is_file_name(entry.name) for entry in disk.list_dir(f"{data_dir}/{COMMIT_LOG_DIR}")
+    )
+    has_epochs = any(entry.name.startswith(EPOCH_FILE) for entry in disk.list_dir(data_dir))
+    if has_log or has_epochs:
+        raise WrongNodeError(
+            f"{data_dir} holds a log but no {IDENTITY_FILE}: it belongs to no node of a replica"
+            " group",
+            path=data_dir,
+            hint=f"give node {node_id} of {group} an empty directory, or adopt this log:"
+            f" hastore cluster adopt {data_dir}",
+        )
+
+
+def _draw_uuid(randomness: Randomness) -> str:
+    """Return a random UUID (version 4); a float in [0, 1) has 53 random bits."""
+    number = 0
+    for _ in range(4):
+        number = number << 32 | int(randomness.random() * (1 << 32))
+    return str(uuid.UUID(int=number, version=4))
