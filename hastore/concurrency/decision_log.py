@@ -134,10 +134,13 @@ class DecisionLog:
         request: GroupCommitRequest,
         count: int,
         waited_s: tuple[float, float],
-        slave: tuple[str, int],
+        slave: tuple[str, int] | None,
         now: float,
     ) -> None:
-        """Record that a report of ``slave`` released ``count`` puts, ``request`` the oldest."""
+        """Record that a report of ``slave`` released ``count`` puts, ``request`` the oldest.
+
+        None: a change of the SyncStateSet released them.
+        """
         if now < self.next_ok_time:
             return
         self.next_ok_time = now + OK_PERIOD_S

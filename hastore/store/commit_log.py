@@ -33,6 +33,7 @@ from hastore.store.record.append_message_result import AppendMessageResult
 from hastore.store.record.layout import TRANSACTION_PREPARED_TYPE
 from hastore.store.record.message_encoder import MessageEncoder
 from hastore.store.record.topic_queue_table import TopicQueueTable
+from hastore.store.recovery.cut import complete_cut
 from hastore.store.recovery.log_loader import LoadedLog, LogLoader
 from hastore.store.store_lock import StoreLock
 
@@ -99,9 +100,10 @@ class CommitLog(LogTail):
         """Open a directory, making it if there is none, and recover it; blocks.
 
         ``needs_queue_offsets`` is true for a master.  A caller that already holds the directory's
-        ``lock`` passes it; it keeps it if this fails, else ``close`` releases it.  ``checkpoint``
-        and ``consume_queues`` (recovered) limit how much of the log is read; afterwards the
-        checkpoint's flushed offset is the log's end, and the queues are cut to the log.
+        ``lock`` passes it after ``complete_cut``; it keeps it if this fails, else ``close``
+        releases it.  ``checkpoint`` and ``consume_queues`` (recovered) limit how much of the log is
+        read; afterwards the checkpoint's flushed offset is the log's end, and the queues are cut to
+        the log.
 
         Raises StoreLockedError, NotAStoreError, FileSizeMismatchError, LogDamagedError, DiskError,
         and ConfigError if ``store_host`` is no IP address.
@@ -113,8 +115,10 @@ class CommitLog(LogTail):
         env.disk.make_dirs(path)
         is_held_by_caller = lock is not None
         lock = lock or StoreLock.take(env.disk, path)
-        last_exit_ok, write_abort = lock.last_exit_ok, lock.write_abort
         try:
+            if not is_held_by_caller:
+                complete_cut(env, lock)
+            last_exit_ok, write_abort = lock.last_exit_ok, lock.write_abort
             env.disk.make_dirs(f"{path}/{COMMIT_LOG_DIR}")
             loaded = LogLoader(
                 env=env,
@@ -163,6 +167,11 @@ class CommitLog(LogTail):
         self._store_host_bytes = b"" if encoder is None else encoder.store_host_bytes
 
     # -- a master's appends ----------------------------------------------------------------------
+
+    def next_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset of a queue's next message: its end; 0 without messages."""
+        queues = self._topics.get(topic)
+        return 0 if queues is None else queues.next_offsets.get(queue_id, 0)
 
     def append_message(self, message: Message) -> AppendMessageResult:
         """Append one message.

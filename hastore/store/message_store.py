@@ -2,7 +2,7 @@
 
 ::
 
-    open   lock -> checkpoint -> consume queues -> commit log (recovery) -> index
+    open   lock -> unfinished cut -> checkpoint -> consume queues -> commit log (recovery) -> index
     read   topic, queue, offset -> consume queue -> (physic offset, size) -> commit log
            topic, key, time     -> index         -> physic offset         -> commit log
 
@@ -32,6 +32,7 @@ from hastore.store.queue.queue_read import GetMessageResult, QueueRead
 from hastore.store.record.layout import MESSAGE_MAGICS, RECORD_SIZE_MIN, SIZE_AND_MAGIC
 from hastore.store.record.message_codec import decode_properties
 from hastore.store.record.record_check import RecordCheck, RecordKind, check_record
+from hastore.store.recovery.cut import complete_cut
 from hastore.store.recovery.rebuilt_dirs import restore_interrupted
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore.store.store_lock import StoreLock
@@ -42,11 +43,23 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
     from hastore.store.log.cold_read import ReadSteps
     from hastore.store.record.message_filter import TagFilter
+    from hastore.store.recovery.log_cut import LogCut
 
 _RECORD_SIZE_FIRST_READ: Final = 4_096
 _CANDIDATES_MAX: Final = 10_000  # records of one hash that a query reads
 
 _log = logger("store")
+
+
+def lock_store(env: Env, config: StoreConfig) -> StoreLock:
+    """Lock a store's directory, making it if there is none.
+
+    Raises StoreLockedError, NotAStoreError, DiskError.
+    """
+    path = config.data_dir.rstrip("/") or "/"
+    check_is_store(env.disk, path)
+    env.disk.make_dirs(path)
+    return StoreLock.take(env.disk, path)
 
 
 @final
@@ -61,6 +74,7 @@ class MessageStore:
     index_service: IndexService | None
     checkpoint: StoreCheckpoint
     redispatch_from: int  # the offset where the dispatch has to begin
+    completed_cut: LogCut | None = None  # the cut that this opening has finished
     redispatched_to: int = 0  # how far it has come; the dispatch sets it before ``close``
 
     @classmethod
@@ -71,21 +85,25 @@ class MessageStore:
         *,
         store_host: tuple[str, int],
         needs_queue_offsets: bool,
+        lock: StoreLock | None = None,
     ) -> MessageStore:
         """Open a directory, making it if there is none, and recover it; blocks.
 
-        ``needs_queue_offsets`` is true for a master.  Raises what ``CommitLog.open`` raises.
+        ``needs_queue_offsets`` is true for a master.  A cut that was not finished is finished
+        first.  A caller that already holds the directory's ``lock`` keeps it if this fails, else
+        ``close`` releases it.  Raises what ``CommitLog.open`` raises.
         """
-        path = config.data_dir.rstrip("/") or "/"
-        check_is_store(env.disk, path)
-        env.disk.make_dirs(path)
-        lock = StoreLock.take(env.disk, path)
-        last_exit_ok = lock.last_exit_ok
+        is_held_by_caller = lock is not None
+        lock = lock or lock_store(env, config)
+        path = lock.path
         with contextlib.ExitStack() as undo:
-            undo.callback(lock.release, clean=False)
-            if not last_exit_ok:
+            if not is_held_by_caller:
+                undo.callback(lock.release, clean=False)
+            if not lock.last_exit_ok:
                 lock.sync_names()
             restore_interrupted(env.disk, path)
+            completed_cut = complete_cut(env, lock)
+            last_exit_ok = lock.last_exit_ok
             checkpoint = StoreCheckpoint.open(env.disk, path)
             undo.callback(checkpoint.close)
             consume_queues = ConsumeQueueStore.load(
@@ -126,6 +144,7 @@ class MessageStore:
             index_service,
             checkpoint,
             max(redispatch_from, commit_log.min_offset),
+            completed_cut,
         )
 
     def close(self, *, clean: bool) -> None:

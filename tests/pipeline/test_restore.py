@@ -155,6 +155,14 @@ def test_existing_files_stay_if_equal_and_are_refused_if_not(archived, tmp_path)
     assert (out / "commitlog" / second).read_bytes() == b"mine"
 
 
+def test_late_task_of_a_failed_run_writes_nothing(archived, tmp_path):
+    """The run has removed the directory; the task must not make it again."""
+    out = tmp_path / "back"
+    with pytest.raises(DiskError, match="cannot open"):
+        restore_one(DISK, str(archived), f"{0:020d}", str(out), attempt="late")
+    assert not out.exists()
+
+
 def test_store_of_a_running_node_is_refused(archived, tmp_path):
     """The node holds the lock."""
     out = tmp_path / "back"

@@ -251,6 +251,8 @@ def _verify_derived(disk: Disk, log: LogDirectory, config_flag: str | None) -> D
 
     if log.root is None or not any(disk.list_dir(f"{log.root}/{name}") for name in _DERIVED):
         return None
+    if log.unfinished_cut is not None:
+        return None  # a finding of the log's verification says so
     quiet_logging()
     config = read_store_config(log.root, config_flag)
     with reading_bar("checking queues and index", log.size) as on_progress:

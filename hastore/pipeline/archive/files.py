@@ -281,11 +281,13 @@ def _runs(rows: pa.Table) -> Iterator[tuple[int, bytes]]:
 def restore_segment(disk: Disk, archive: str, segment: ArchivedSegment, path: str) -> None:
     """Write the segment's bytes to a new file at ``path``, durably, and check them.
 
+    The directory must be there: a run that failed may have removed it while this task still works.
     Raises LogDamagedError if a file of the archive is missing or has changed, DiskError.
     """
     for file in segment.files:
         _check_file(disk, archive, file)
-    with contextlib.closing(disk.open_sparse_file(path, segment.size)) as target:
+    opened = disk.open_sparse_file(path, segment.size, make_dirs=False)
+    with contextlib.closing(opened) as target:
         for file in segment.files:
             for offset, data in file_runs(f"{archive}/{file.path}"):
                 position = offset - segment.physic_offset

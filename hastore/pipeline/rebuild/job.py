@@ -100,6 +100,7 @@ def rebuild(
     env = real_env()
     store = str(Path(store).absolute())  # for tasks elsewhere
     log = find_log(env.disk, store)
+    log.refuse_unfinished_cut()
     target = store if out is None else str(Path(out).absolute())
     if out is None and log.root != target:
         raise NotAStoreError(

@@ -150,9 +150,7 @@ def cut_back(disk: Disk, files: list[IndexFile], cut: IndexCut) -> IndexCut:
         _cut_file(disk, files, cut)
     except DiskFullError as error:
         while len(files) > cut.file:
-            later = files.pop()
-            later.close()
-            disk.remove(later.path)
+            _remove_last(disk, files)
         _log.warning("index_file_removed", reason=str(error), next="indexed again")
         if not files:
             return IndexCut(0, 1, 0)
@@ -166,9 +164,7 @@ def _cut_file(disk: Disk, files: list[IndexFile], cut: IndexCut) -> None:
     if file.mark != mark:
         file.write_mark(mark)
     while len(files) > cut.file + 1:
-        later = files.pop()
-        later.close()
-        disk.remove(later.path)
+        _remove_last(disk, files)
     header, cut_count = file.header, file.index_count - cut.index_count
     slots = file.start_filling()
     if cut.index_count == 1:
@@ -187,6 +183,12 @@ def _cut_file(disk: Disk, files: list[IndexFile], cut: IndexCut) -> None:
         file.cut(header)
     else:
         file.clear_after(cut.index_count)
+
+
+def _remove_last(disk: Disk, files: list[IndexFile]) -> None:
+    files[-1].close()
+    disk.remove(files[-1].path)
+    files.pop()
 
 
 def _header_at(file: IndexFile, index_count: int) -> IndexHeader:

@@ -72,6 +72,11 @@ class MappedFileQueue:
         return self.first_file_offset or 0
 
     @property
+    def is_closed(self) -> bool:
+        """Whether its files are closed, or about to be."""
+        return self._closed
+
+    @property
     def max_offset(self) -> int:
         """End of the written bytes."""
         if self.files:

@@ -2,7 +2,8 @@
 
     DIR/commitlog/%020d  files of one size, named by their start offset, without a gap
     DIR/lock, DIR/abort  see store_lock
-    DIR/trimmed/         bytes cut off a torn tail
+    DIR/trimmed/         bytes cut off the log
+    DIR/cut.json         see recovery/log_cut
     DIR/…                the rest of a RocketMQ store
 
 Read-only.
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from hastore.env.interface import Disk, FileStat
 
 COMMIT_LOG_DIR: Final = "commitlog"
+CUT_FILE: Final = "cut.json"  # exists while a cut of the log is not finished
 TRIMMED_DIR: Final = "trimmed"
 # Entries of a store without a commitlog/: hastore's, RocketMQ's, and lost+found.
 _STORE_ENTRIES: Final = frozenset(
@@ -38,7 +40,9 @@ _STORE_ENTRIES: Final = frozenset(
         "config",
         "consumequeue",
         "consumequeue_ext",
+        CUT_FILE,
         "epochFileCheckpoint",
+        "identity.json",
         "index",
         "lock",
         "lost+found",

@@ -1,1 +1,4 @@
-"""Opening a store after a clean or an unclean stop.  Begin with ``log_loader``."""
+"""Opening a store after a clean or an unclean stop; cutting its end off.
+
+Begin with ``log_loader``.
+"""

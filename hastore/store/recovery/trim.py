@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 TRIMMED_PIECE_SIZE_MAX: Final = 8 * 1024 * 1024
 _CHUNK_SIZE: Final = 1024 * 1024
-_FORGET_SIZE: Final = 8 * 1024 * 1024  # the largest piece in which ext4 caches a file
+FORGET_SIZE: Final = 8 * 1024 * 1024  # the largest piece in which ext4 caches a file
 
 
 @attrs.frozen
@@ -117,14 +117,14 @@ def write_again(
     start -= start % PAGE_SIZE
     stop = min(stop + -stop % PAGE_SIZE, disk_file.size)
     while start < disk_file.size:
-        piece = start - start % _FORGET_SIZE
+        piece = start - start % FORGET_SIZE
         if start >= stop:
             disk_file.forget(piece)
             return
-        data = disk_file.pread(min(piece + _FORGET_SIZE, stop) - start, start)
+        data = disk_file.pread(min(piece + FORGET_SIZE, stop) - start, start)
         assert data, "a log file has its size"
-        disk_file.forget(piece, _FORGET_SIZE)
+        disk_file.forget(piece, FORGET_SIZE)
         disk_file.pwrite(data, start)
         if on_written is not None:
             on_written(len(data))
-        start = piece + _FORGET_SIZE
+        start = piece + FORGET_SIZE

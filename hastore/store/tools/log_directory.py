@@ -6,6 +6,9 @@
 
 Unlike opening a store, this refuses nothing: the walk over the files reports other sizes and gaps.
 Nothing is created, locked or changed, so the log may be in use.
+
+If a cut of the log is not finished (``DIR/cut.json``), the log ends where the cut will end it: what
+follows is half zeroed, no damage.
 """
 
 from __future__ import annotations
@@ -16,15 +19,17 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hastore.errors import DiskError, NotAStoreError
+from hastore.errors import DiskError, NotAStoreError, UnfinishedCutError
 from hastore.store.log.mapped_file_queue import is_file_name
 from hastore.store.log.store_directory import COMMIT_LOG_DIR
 from hastore.store.record.layout import BLANK_SIZE_MIN
+from hastore.store.recovery.log_cut import CutIntent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hastore.env.interface import Disk, FileStat
+    from hastore.store.recovery.log_cut import LogCut
 
 
 @attrs.frozen(kw_only=True)
@@ -47,6 +52,7 @@ class LogDirectory:
     """The files of a log; ``mapped_file_size`` is the most frequent size, None for an empty log.
 
     ``root`` is the store around the log (with ``abort`` and ``lock``), None without one.
+    ``unfinished_cut`` is the cut that is under way; files after its offset are left out.
     """
 
     root: str | None
@@ -54,6 +60,22 @@ class LogDirectory:
     files: tuple[LogFile, ...]
     strays: tuple[str, ...]
     mapped_file_size: int | None
+    unfinished_cut: LogCut | None = None
+
+    @property
+    def cut_at(self) -> int | None:
+        """The offset where an unfinished cut will end the log; None without one."""
+        return None if self.unfinished_cut is None else self.unfinished_cut.physic_offset
+
+    def refuse_unfinished_cut(self) -> None:
+        """Raise UnfinishedCutError if a cut is not finished: a command would meet half of it."""
+        if self.unfinished_cut is not None:
+            raise UnfinishedCutError(
+                f"a cut of {self.path} at offset {self.cut_at} is not finished",
+                path=self.path,
+                physic_offset=self.cut_at,
+                hint="start the node on it once: a start finishes the cut",
+            )
 
     @property
     def min_offset(self) -> int:
@@ -99,7 +121,8 @@ def read_file(disk: Disk, file: LogFile, position: int, size: int) -> bytes:
 def find_log(disk: Disk, path: str) -> LogDirectory:
     """List the log in ``path``: a store's root or a commitlog directory.
 
-    Raises NotAStoreError if there is none, DiskError if it cannot be read.
+    Raises NotAStoreError if there is none, DiskError if it cannot be read, UnfinishedCutError if
+    nobody can say where the log ends.
     """
     path = path.rstrip("/") or "/"
     if not disk.exists(path):
@@ -121,11 +144,11 @@ def find_log(disk: Disk, path: str) -> LogDirectory:
     for entry in entries:
         if entry.name == COMMIT_LOG_DIR and entry.is_dir:
             log_path = f"{path.rstrip('/')}/{COMMIT_LOG_DIR}"
-            return _from_entries(path, log_path, disk.list_dir(log_path))
+            return _from_entries(disk, path, log_path, disk.list_dir(log_path))
     if path.rpartition("/")[2] == COMMIT_LOG_DIR:
-        return _from_entries(f"{path}/..", path, entries)
+        return _from_entries(disk, _parent(path), path, entries)
     if any(_is_log_file(entry) for entry in entries):
-        return _from_entries(None, path, entries)
+        return _from_entries(disk, None, path, entries)
     raise NotAStoreError(
         f"{path} holds no commitlog/ and no file named by a 20-digit offset",
         path=path,
@@ -133,11 +156,19 @@ def find_log(disk: Disk, path: str) -> LogDirectory:
     )
 
 
+def _parent(path: str) -> str:
+    directory, slash, _ = path.rpartition("/")
+    return directory or slash or "."
+
+
 def _is_log_file(entry: FileStat) -> bool:
     return is_file_name(entry.name) and not entry.is_dir
 
 
-def _from_entries(root: str | None, path: str, entries: Iterable[FileStat]) -> LogDirectory:
+def _from_entries(
+    disk: Disk, root: str | None, path: str, entries: Iterable[FileStat]
+) -> LogDirectory:
+    intent = None if root is None else CutIntent.load(disk, root)
     files, strays = [], []
     for entry in sorted(entries, key=lambda entry: entry.name):
         if _is_log_file(entry):
@@ -149,10 +180,15 @@ def _from_entries(root: str | None, path: str, entries: Iterable[FileStat]) -> L
         else:
             strays.append(f"{entry.name}/" if entry.is_dir else entry.name)
     sizes = collections.Counter(file.size for file in files if file.size)
-    return LogDirectory(
+    log = LogDirectory(
         root=root,
         path=path,
         files=tuple(files),
         strays=tuple(strays),
         mapped_file_size=sizes.most_common(1)[0][0] if sizes else None,
+        unfinished_cut=None if intent is None else intent.cut,
     )
+    if log.cut_at is None:
+        return log
+    kept = [file for file in files if file.physic_offset < log.cut_at]
+    return attrs.evolve(log, files=tuple(kept or files[:1]))

@@ -31,8 +31,8 @@ class Finding:
     """One place, which spans ``[physic_offset, next_offset)``.
 
     ``kind`` is a RecordKind's value, or ``queue-offset``, ``store-time``, ``properties``,
-    ``topic``, ``sys-flag``, ``filler``, ``file-size``, ``file-order``.  Topic, queue and key are
-    the record's, None if they cannot be read.
+    ``topic``, ``sys-flag``, ``filler``, ``file-size``, ``file-order``, ``unfinished-cut``.  Topic,
+    queue and key are the record's, None if they cannot be read.
     """
 
     severity: Severity

@@ -110,6 +110,7 @@ class _Verification:
             last_store_ms = store_ms
         self._add_all(self._queues.end())
         self._add_all(check_files(self._log, walker.end_offset))
+        self._see_unfinished_cut()
         return VerifyReport(
             path=self._log.path,
             file_count=len(self._log.files),
@@ -132,6 +133,24 @@ class _Verification:
         self, severity: Severity, kind: str, offset: int, check: RecordCheck, detail: str
     ) -> None:
         self._findings.add(find_in_record(severity, kind, offset, check, detail))
+
+    def _see_unfinished_cut(self) -> None:
+        cut = self._log.unfinished_cut
+        if cut is None:
+            return
+        detail = (
+            f"a cut at {cut.physic_offset} is not finished: bytes from there on, consume queues"
+            " and index were not checked; a start of the node finishes it"
+        )
+        self._findings.add(
+            Finding(
+                severity=Severity.WARNING,
+                kind="unfinished-cut",
+                physic_offset=cut.physic_offset,
+                next_offset=cut.end_offset,
+                detail=detail,
+            )
+        )
 
     # -- one record ------------------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ searches for the next position with a magic, its own stored offset and lengths t
 BLANK that reaches exactly to the file's end.  Zeros end the log only if nothing but zeros follows,
 in this file and in later ones (for example the prepared file).
 
+An unfinished cut ends the log, too.
+
 A log may be walked while it is written, so apparent damage is read a second time.
 """
 
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 CHUNK_SIZE: Final = 1024 * 1024
 _ZEROS: Final = bytes(CHUNK_SIZE)
+_OFFSET_MAX: Final = 2**63 - 1
 
 # A search stops at these: a magic, its own offset and lengths that agree cannot be chance.
 _FOUND: Final = frozenset(
@@ -77,6 +80,7 @@ class LogWalker:
         self._begin_offset = from_offset if at_record else 0
         self._files = [file for file in log.files if file.next_offset > from_offset]
         self._check_crc = check_crc
+        self._end_offset_max = _OFFSET_MAX if log.cut_at is None else log.cut_at
         self._scan_max = None if scan_zeros else CHUNK_SIZE
         self._on_progress = on_progress
         # The end of the last good record or filler: the next record would be written here.
@@ -109,7 +113,8 @@ class LogWalker:
         position = max(self._begin_offset - base, 0)
         reread_at = None  # the position that was read again before it is reported as damaged
         data, start = b"", 0
-        while position < file_size:
+        limit = min(file_size, self._end_offset_max - base)
+        while position < limit:
             offset = base + position
             check = check_record(
                 data, position - start, file_size - position, offset, check_crc=check_crc
@@ -149,7 +154,7 @@ class LogWalker:
             self._walked_to = base + position
             if is_last:
                 return True
-        return False
+        return limit < file_size
 
     # -- after damage ----------------------------------------------------------------------------
 

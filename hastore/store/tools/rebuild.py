@@ -77,11 +77,12 @@ def rebuild(
     """Rebuild one or both in one pass over the log; ``on_progress`` is called with the bytes read.
 
     Blocks.  ``config`` sets the index files' size; consume queues keep the size of their files.
-    Raises StoreLockedError if a node runs, NotAStoreError if there is no log, DiskError (then only
-    DIR/rebuild.tmp is changed).
+    Raises StoreLockedError if a node runs, NotAStoreError if there is no log, UnfinishedCutError,
+    DiskError (then only DIR/rebuild.tmp is changed).
     """
     disk = env.disk
     log = find_log(disk, data_dir)
+    log.refuse_unfinished_cut()
     if log.root != (data_dir.rstrip("/") or "/"):
         raise NotAStoreError(
             f"{data_dir} is a log without the store around it",

@@ -3,14 +3,13 @@
 import contextlib
 import random
 
-import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hastore.errors import DiskError, DiskFullError
 from hastore.message import Message
-from tests.support.env.crash_points import DyingDisk, Killed
+from tests.support.env.crash_points import DyingDisk, Killed, RefusingDisk
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.fake_env import FakeClock
 from tests.support.store.open_log import append
@@ -117,18 +116,6 @@ def test_recovery_completes_after_repeated_kills(master):
             recover(dying, master=master)
         disk = dying.cut_power(lambda: rng.random() < 0.5) if dies_at % 3 else dying.kill()
     assert_recovered(disk, end, image, master=master)
-
-
-@attrs.define(eq=False)
-class RefusingDisk(DyingDisk):
-    """Fails one operation with an error, and continues."""
-
-    error: type = DiskFullError
-
-    def stop_at(self, operation, name):
-        self.operations.append(name)
-        operation.reach(self.bytes_written)
-        raise self.error(f"cannot {name}: refused", path=operation.path)
 
 
 @scenes

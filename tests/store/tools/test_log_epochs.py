@@ -2,6 +2,7 @@
 
 import pytest
 
+from hastore.env.real import RealDisk
 from hastore.epoch_history import EpochEntry, EpochHistory
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile, encode_epochs
 from hastore.store.tools.log_directory import find_log
@@ -100,6 +101,25 @@ def test_the_backup_is_named_if_it_was_read():
     disk.put(f"/log/{EPOCH_FILE}", b"")
     disk.put(f"/log/{EPOCH_FILE}.bak", encode_epochs(EpochHistory((EpochEntry(1, 0),))))
     assert read_epochs(disk, find_log(disk, "/log")).path == f"/log/{EPOCH_FILE}.bak"
+
+
+@pytest.mark.parametrize(
+    ("path", "root"),
+    [("/d/log/commitlog", "/d/log"), ("/commitlog", "/")],
+)
+def test_the_store_around_a_commitlog_directory_is_named_plainly(path, root):
+    """Not as ``/d/log/commitlog/..``."""
+    disk = disk_with(log=LogBuilder().fill(3).files())
+    for name in disk.list_dir("/log/commitlog"):
+        disk.put(f"{path}/{name.name}", disk.read_file(f"/log/commitlog/{name.name}"))
+    assert find_log(disk, path).root == root
+
+
+def test_the_store_around_a_commitlog_directory_may_be_the_working_directory(tmp_path, monkeypatch):
+    """``cd DIR; hastore log epochs commitlog``."""
+    (tmp_path / "commitlog").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert find_log(RealDisk(), "commitlog").root == "."
 
 
 def test_a_log_without_epochs_is_not_walked():

@@ -6,6 +6,7 @@ from typing import Self
 
 import attrs
 
+from hastore.errors import DiskError, DiskFullError
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.scripted_disk import Operation
 
@@ -45,3 +46,16 @@ class DyingDisk(FakeDisk):
         self.dead = True
         operation.reach(self.bytes_written)
         raise Killed(name)
+
+
+@attrs.define(eq=False)
+class RefusingDisk(DyingDisk):
+    """Fails one operation with an error, and continues."""
+
+    error: type[DiskError] = DiskFullError
+
+    def stop_at(self, operation: Operation, name: str) -> None:
+        """Fail in the middle of this operation."""
+        self.operations.append(name)
+        operation.reach(self.bytes_written)
+        raise self.error(f"cannot {name}: refused", path=operation.path)

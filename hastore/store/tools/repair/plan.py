@@ -119,10 +119,11 @@ def plan_repair(
 ) -> RepairPlan:
     """Read a whole log and plan its repair; blocks.
 
-    ``on_progress`` is called with the bytes of each read.  Raises NotAStoreError, DiskError, and
-    LogDamagedError if this replica cannot repair a range.
+    ``on_progress`` is called with the bytes of each read.  Raises NotAStoreError, DiskError,
+    UnfinishedCutError, and LogDamagedError if this replica cannot repair a range.
     """
     log = find_log(disk, path)
+    log.refuse_unfinished_cut()
     if log.root is None or log.mapped_file_size is None:
         raise LogDamagedError(
             f"{path} holds no log file that could be repaired",

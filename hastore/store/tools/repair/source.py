@@ -42,6 +42,7 @@ class DirectorySource:
         self.name = path
         self._disk = disk
         self._log = find_log(disk, path)
+        self._log.refuse_unfinished_cut()
 
     @property
     def mapped_file_size(self) -> int | None:
