@@ -27,6 +27,22 @@ HOSTS_MAX: Final = 1_024
 _PREFIX_SIZE: Final = 64
 
 
+def one_spelling(address: str) -> str:
+    """Return the normalized address: IPv4 through an IPv6 socket is the same host."""
+    if ":" not in address:
+        return address
+    try:
+        parsed = ipaddress.IPv6Address(address)
+    except ValueError:
+        return address
+    return str(parsed.ipv4_mapped or parsed)
+
+
+def peer_at(host: str, offset: int) -> str:
+    """Return ``10.0.0.7@4096`` or ``[2001:db8::7]@4096``, as ``--trust`` takes it."""
+    return f"[{host}]@{offset}" if ":" in host else f"{host}@{offset}"
+
+
 def peer_key(host: str) -> str:
     """Return the key of a host's peer: an IPv4 address, or the /64 of an IPv6 address."""
     if ":" not in host:
