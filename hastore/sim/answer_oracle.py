@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.sim.cluster import HA_PORT
 from hastore.sim.violation import ViolationError
 from hastore.status import HAConnectionState, PutMessageStatus
 
@@ -150,7 +151,7 @@ class AnswerOracle:
             node is not None
             and node.ha_client.is_in_step
             and node.max_offset >= physic_offset
-            and self.cluster.network.are_connected(slave.host, self.cluster.master.host)
+            and self.cluster.network.are_connected(slave.host, self.cluster.master.host, HA_PORT)
         )
 
     def _is_unwell(self) -> bool:

@@ -1,5 +1,7 @@
 """A master and its slaves: real nodes on simulated hosts, which boot, crash and restart.
 
+What a host runs is the cluster's choice (``NodeCluster.main_of``).
+
 A crash takes effect before the node's code sees it: its sockets die, the disk of the next boot is
 copied, and only then are its tasks cancelled.  So ``finally`` blocks run without effect.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import attrs
 import trio
@@ -24,7 +26,7 @@ from hastore.sim.sockets import HOST
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from hastore.broker.node.master import Master
     from hastore.broker.node.slave import Slave
@@ -91,12 +93,31 @@ class Boot:
     is_asked_to_stop: bool = False
 
 
+class NodeCluster(Protocol):
+    """What a host needs of the cluster of which it is one."""
+
+    @property
+    def network(self) -> Network:
+        """The network of all hosts."""
+
+    @property
+    def choices(self) -> random.Random:
+        """The seed's generator for the hosts."""
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of the run."""
+
+    def main_of(self, node: SimNode) -> Callable[..., Awaitable[object]]:
+        """Return what a boot of ``node`` runs: called with its Env, it announces what serves."""
+
+
 @final
 @attrs.define(eq=False)
 class SimNode:
     """A host with one node on it."""
 
-    cluster: SimCluster
+    cluster: NodeCluster
     name: str
     host: str
     is_master: bool
@@ -158,7 +179,7 @@ class SimNode:
         try:
             with boot.scope:
                 async with trio.open_nursery() as nursery:
-                    boot.node = await nursery.start(self._main(), self._config(), env)
+                    boot.node = await nursery.start(self.cluster.main_of(self), env)
                     if not boot.is_over:
                         self.cluster.trace.add(self.name, f"serves at {boot.node.max_offset}")
         except BaseException as error:
@@ -175,28 +196,6 @@ class SimNode:
             self.cluster.trace.add(self.name, f"ended: {reason}")
             if self.on_ended is not None:
                 self.on_ended(self, boot.error)
-
-    def _main(self) -> Any:
-        if not self.is_master:
-            return run_slave
-        return functools.partial(run_master, on_built=self.on_built)
-
-    def _config(self) -> MasterConfig | SlaveConfig:
-        config = self.cluster.config
-        if self.is_master:
-            return MasterConfig(
-                store=config.store(config.master_flush, is_master=True),
-                role=config.role,
-                listen=(self.host, CLIENT_PORT) if config.listens else None,
-                ha_listen=(self.host, HA_PORT),
-                ha=config.ha(),
-            )
-        return SlaveConfig(
-            store=config.store(config.slave_flush, is_master=False),
-            master=(MASTER, HA_PORT),
-            listen=None,
-            ha=config.ha(),
-        )
 
     def freeze(self) -> None:
         """Stop its process (SIGSTOP): no task runs; kernel and disk keep what they have."""
@@ -290,6 +289,27 @@ class SimCluster:
             host = f"10.0.0.{index + 1}"
             disk = SimDisk(clock.now_ms)
             self.nodes.append(SimNode(self, name, host, not index, disk, clock))
+
+    def main_of(self, node: SimNode) -> Callable[..., Awaitable[object]]:
+        """Return ``run_master`` or ``run_slave`` with the node's configuration."""
+        config = self.config
+        if node.is_master:
+            master = MasterConfig(
+                store=config.store(config.master_flush, is_master=True),
+                role=config.role,
+                listen=(node.host, CLIENT_PORT) if config.listens else None,
+                ha_listen=(node.host, HA_PORT),
+                ha=config.ha(),
+            )
+            return functools.partial(run_master, master, on_built=node.on_built)
+        slave = SlaveConfig(
+            store=config.store(config.slave_flush, is_master=False),
+            master=(MASTER, HA_PORT),
+            master_client=(MASTER, CLIENT_PORT) if config.listens else None,
+            listen=None,
+            ha=config.ha(),
+        )
+        return functools.partial(run_slave, slave)
 
     @property
     def master(self) -> SimNode:

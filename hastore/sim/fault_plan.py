@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _WEIGHTS: Final = (0.0, 0.3, 1.0, 1.0, 3.0)
 _MEANS_S: Final = (0.5, 2.0, 5.0)  # between two faults
@@ -47,11 +47,20 @@ class FaultPlan:
     faults: tuple[PlannedFault, ...]
 
 
-def make_fault_plan(choices: random.Random, kinds: Sequence[str], nodes: int) -> FaultPlan:
-    """Choose the faults of a run for a cluster of ``nodes`` nodes."""
+def make_fault_plan(
+    choices: random.Random,
+    kinds: Sequence[str],
+    nodes: int,
+    weights_of: Mapping[str, Sequence[float]] | None = None,
+) -> FaultPlan:
+    """Choose the faults of a run for a cluster of ``nodes`` nodes.
+
+    ``weights_of`` are the weights to choose from for kinds that are to be more or less frequent.
+    """
+    weights_of = weights_of or {}
     safety_s = choices.uniform(*_SAFETY_S)
     mean_s = choices.choice(_MEANS_S)
-    weights = {kind: choices.choice(_WEIGHTS) for kind in kinds}
+    weights = {kind: choices.choice(weights_of.get(kind, _WEIGHTS)) for kind in kinds}
     if not any(weights.values()):
         weights["kill"] = 1.0
     faults: list[PlannedFault] = []

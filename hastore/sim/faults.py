@@ -1,13 +1,13 @@
 """Carries out the plan of faults on a cluster.
 
 Each fault begins, and ends some time later; nodes that were taken down are started again.  Limits
-keep recovery possible: the master's disk is never wiped or damaged, and a fault on a process that
-is already stopped or down has no effect.
+keep recovery possible: a ``FaultTarget`` refuses what would lose its last copy, and a fault on a
+process that is already stopped or down has no effect.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 import attrs
 import trio
@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
     from hastore.sim.cluster import SimCluster, SimNode
     from hastore.sim.fault_plan import FaultPlan, PlannedFault
+    from hastore.sim.network import Network
     from hastore.sim.oracle import Oracle
+    from hastore.sim.trace import Trace
+
+    FaultAction = Callable[[PlannedFault, SimNode, Random], Awaitable[None]]
 
 KINDS: Final = (
     "kill",
@@ -63,23 +67,112 @@ class ClientEnd:
 _CLIENTS: Final = (ClientEnd("consumer", CONSUMER), ClientEnd("producer", PRODUCER))
 
 
+class FaultTarget(Protocol):
+    """What faults do their work on: a cluster, and what its oracles record about them."""
+
+    @property
+    def nodes(self) -> list[SimNode]:
+        """All nodes; a planned fault names one by its index."""
+
+    @property
+    def network(self) -> Network:
+        """The network between them."""
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of the run."""
+
+    def peer_of(self, node: SimNode, choices: Random) -> SimNode | ClientEnd:
+        """Return one of those with which a node has links."""
+
+    def crashing(self, node: SimNode, *, lost_power: bool) -> None:
+        """Record that a node that is up crashes now."""
+
+    def may_lose_power(self, node: SimNode) -> bool:
+        """Whether a power cut of a node is survivable."""
+
+    def may_lose_disk(self, node: SimNode) -> bool:
+        """Whether the loss of a node's disk is survivable."""
+
+    def lost_disk(self, node: SimNode) -> None:
+        """Record that a node that is down has an empty disk now."""
+
+    def bit_flipped(self, node: SimNode, physic_offset: int) -> None:
+        """Record that a bit of a node that is down has flipped, at an offset of its log."""
+
+
+@final
+@attrs.frozen
+class ClassicTarget:
+    """A master and its slaves: the master's disk is never wiped or damaged."""
+
+    cluster: SimCluster
+    oracle: Oracle
+
+    @property
+    def nodes(self) -> list[SimNode]:
+        """The master first."""
+        return self.cluster.nodes
+
+    @property
+    def network(self) -> Network:
+        """The cluster's."""
+        return self.cluster.network
+
+    @property
+    def trace(self) -> Trace:
+        """The cluster's."""
+        return self.cluster.trace
+
+    def peer_of(self, node: SimNode, choices: Random) -> SimNode | ClientEnd:
+        """Return a slave's master, or one of the master's slaves and clients."""
+        if not node.is_master:
+            return self.cluster.master
+        others: list[SimNode | ClientEnd] = [*self.cluster.slaves]
+        if self.cluster.config.listens:
+            others += _CLIENTS
+        return choices.choice(others)
+
+    def crashing(self, node: SimNode, *, lost_power: bool) -> None:
+        """Record what a master may lose."""
+        if node.is_master:
+            self.oracle.master_crashed(lost_power=lost_power)
+
+    def may_lose_power(self, node: SimNode) -> bool:  # noqa: ARG002 - the same for all
+        """Return True."""
+        return True
+
+    def may_lose_disk(self, node: SimNode) -> bool:
+        """Whether it is a slave."""
+        return not node.is_master
+
+    def lost_disk(self, node: SimNode) -> None:
+        """Forget its flipped bit."""
+        self.oracle.rotten.pop(node.name, None)
+
+    def bit_flipped(self, node: SimNode, physic_offset: int) -> None:
+        """Record where."""
+        self.oracle.rotten[node.name] = physic_offset
+
+
 @final
 @attrs.define(eq=False)
 class Faults:
     """The faults of one run; those with a number in ``left_out`` do not happen."""
 
-    cluster: SimCluster
-    oracle: Oracle
+    target: FaultTarget
     nursery: trio.Nursery
     plan: FaultPlan
     choices: Random  # for how long a node that ended by itself stays down
     left_out: Collection[int] = ()
+    # Kinds that only this run has, by name.
+    more: dict[str, FaultAction] = attrs.field(factory=dict)
     fired: list[int] = attrs.field(factory=list)  # the numbers of those that had an effect
     _over: trio.Event = attrs.field(factory=trio.Event)  # all faults end, nodes that are down start
 
     async def run(self) -> None:
         """Start each fault of the plan at its time."""
-        carry_out: dict[str, Callable[[PlannedFault, SimNode, Random], Awaitable[None]]] = {
+        carry_out: dict[str, FaultAction] = {
             "kill": self._kill,
             "power": self._cut_power,
             "stop": self._stop,
@@ -98,26 +191,27 @@ class Faults:
             "wipe": self._wipe,
         }
         assert tuple(carry_out) == KINDS
+        carry_out |= self.more
         for fault in self.plan.faults:
             if fault.number in self.left_out:
                 continue
             await trio.sleep_until(fault.at)
-            node = self.cluster.nodes[fault.node]
+            node = self.target.nodes[fault.node]
             self.nursery.start_soon(carry_out[fault.kind], fault, node, fault.choices())
 
-    def _begins(self, fault: PlannedFault, who: str, what: str) -> None:
+    def begins(self, fault: PlannedFault, who: str, what: str) -> None:
         """Record that a fault has an effect."""
         self.fired.append(fault.number)
-        self.cluster.trace.add(who, f"fault {fault.number}: {what}")
+        self.target.trace.add(who, f"fault {fault.number}: {what}")
 
     def end(self) -> None:
         """End all faults."""
         self._over.set()
-        cluster = self.cluster
-        cluster.trace.add("world", "heals")
-        cluster.network.heal()
-        cluster.network.one_byte = False
-        for node in cluster.nodes:
+        target = self.target
+        target.trace.add("world", "heals")
+        target.network.heal()
+        target.network.one_byte = False
+        for node in target.nodes:
             node.thaw()
             node.set_slow_disk(0.0)
             for disk in (node.disk, node.live_disk):
@@ -129,17 +223,15 @@ class Faults:
 
     async def _kill(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         if node.is_up:
-            self._begins(fault, node.name, "kill -9")
-            if node.is_master:
-                self.oracle.master_crashed(lost_power=False)
+            self.begins(fault, node.name, "kill -9")
+            self.target.crashing(node, lost_power=False)
             node.kill()
             await self._come_back(node, choices)
 
     async def _cut_power(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
-        if node.is_up:
-            self._begins(fault, node.name, "power cut")
-            if node.is_master:
-                self.oracle.master_crashed(lost_power=True)
+        if node.is_up and self.target.may_lose_power(node):
+            self.begins(fault, node.name, "power cut")
+            self.target.crashing(node, lost_power=True)
             node.cut_power(choices)
             await self._come_back(node, choices)
 
@@ -147,14 +239,14 @@ class Faults:
         """Ask for a clean stop; ``on_ended`` starts it again."""
         await trio.lowlevel.checkpoint()
         if node.node is not None:
-            self._begins(fault, node.name, "asked to stop")
+            self.begins(fault, node.name, "asked to stop")
             assert node.boot is not None
             node.boot.is_asked_to_stop = True
             node.node.stop()
 
     async def _freeze(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         if node.is_up and node.frozen is None:
-            self._begins(fault, node.name, "SIGSTOP")
+            self.begins(fault, node.name, "SIGSTOP")
             node.freeze()
             frozen = node.frozen
             await self._wait(choices, choices.choice(_FREEZES_MAX_S))
@@ -170,73 +262,64 @@ class Faults:
         self.nursery.start_soon(self._come_back, node, self.choices)
 
     async def _wipe(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
-        """Lose a slave's disk."""
-        if node.is_up and not node.is_master:
-            self._begins(fault, node.name, "its disk is lost")
+        """Lose a node's disk."""
+        if node.is_up and self.target.may_lose_disk(node):
+            self.begins(fault, node.name, "its disk is lost")
             node.kill()
             node.wipe()
-            self.oracle.rotten.pop(node.name, None)
+            self.target.lost_disk(node)
             await self._come_back(node, choices)
 
     # -- the network -------------------------------------------------------------------------------
 
     async def _partition(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
-        other = self._other(node, choices)
-        self._begins(fault, "network", f"cut {node.name} <> {other.name}")
+        other = self.target.peer_of(node, choices)
+        self.begins(fault, "network", f"cut {node.name} <> {other.name}")
         await self._cut([(node, other), (other, node)], choices)
 
     async def _cut_one_way(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
-        other = self._other(node, choices)
+        other = self.target.peer_of(node, choices)
         source, target = (node, other) if choices.random() < _HALF else (other, node)
-        self._begins(fault, "network", f"cut {source.name} > {target.name}")
+        self.begins(fault, "network", f"cut {source.name} > {target.name}")
         await self._cut([(source, target)], choices)
 
     async def _cut(
         self, ways: list[tuple[SimNode | ClientEnd, SimNode | ClientEnd]], choices: Random
     ) -> None:
-        network = self.cluster.network
+        network = self.target.network
         for source, target in ways:
             network.cut(source.host, target.host)
         await self._wait(choices, choices.choice(_CUTS_MAX_S))
         for source, target in ways:
-            self.cluster.trace.add("network", f"repair {source.name} > {target.name}")
+            self.target.trace.add("network", f"repair {source.name} > {target.name}")
             network.repair(source.host, target.host)
-
-    def _other(self, node: SimNode, choices: Random) -> SimNode | ClientEnd:
-        """Return one of its peers."""
-        if not node.is_master:
-            return self.cluster.master
-        others: list[SimNode | ClientEnd] = [*self.cluster.slaves]
-        if self.cluster.config.listens:
-            others += _CLIENTS
-        return choices.choice(others)
 
     async def _reset(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         await trio.lowlevel.checkpoint()
-        other = self._other(node, choices)
-        if self.cluster.network.reset_between(node.host, other.host):
-            self._begins(fault, "network", f"reset {node.name} - {other.name}")
+        other = self.target.peer_of(node, choices)
+        if self.target.network.reset_between(node.host, other.host):
+            self.begins(fault, "network", f"reset {node.name} - {other.name}")
 
     async def _slow_link(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
-        other = self._other(node, choices)
+        other = self.target.peer_of(node, choices)
         extra_s = choices.uniform(0.01, 1.0)
-        self._begins(fault, "network", f"slow {node.name} > {other.name} {extra_s:.3f} s")
-        self.cluster.network.slow(node.host, other.host, extra_s)
+        self.begins(fault, "network", f"slow {node.name} > {other.name} {extra_s:.3f} s")
+        self.target.network.slow(node.host, other.host, extra_s)
         await self._wait(choices, _CUT_MAX_S)
-        self.cluster.network.slow(node.host, other.host, 0.0)
+        self.target.network.slow(node.host, other.host, 0.0)
 
     async def _one_byte(self, fault: PlannedFault, _node: SimNode, _choices: Random) -> None:
         """Let each receive return one byte, for a moment only: each costs a pass of the loop."""
-        self._begins(fault, "network", "single bytes")
-        self.cluster.network.one_byte = True
+        self.begins(fault, "network", "single bytes")
+        self.target.network.one_byte = True
         await trio.sleep(0.02)
-        self.cluster.network.one_byte = False
+        self.target.network.one_byte = False
 
     # -- the disk ----------------------------------------------------------------------------------
 
     async def _slow_disk(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         extra_s = choices.uniform(0.01, _SLOW_DISK_S)
-        self._begins(fault, node.name, f"slow disk {extra_s:.3f} s")
+        self.begins(fault, node.name, f"slow disk {extra_s:.3f} s")
         node.set_slow_disk(extra_s)
         await self._wait(choices, _CUT_MAX_S)
         node.set_slow_disk(0.0)
@@ -247,36 +330,35 @@ class Faults:
         if node.is_up:
             what = "/commitlog/" if choices.random() < 0.8 else ""  # noqa: PLR2004
             text = f"an fsync{' of the log' if what else ''} fails"
-            node.live_disk.on_fault["sync"] = lambda: self._begins(fault, node.name, text)
+            node.live_disk.on_fault["sync"] = lambda: self.begins(fault, node.name, text)
             node.live_disk.sync_failures = 1
             node.live_disk.sync_failures_in = what
 
     async def _fail_read(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         """Let a read fail: in half of the cases one of the next start."""
         if node.is_up and choices.random() < _HALF:
-            self._begins(fault, node.name, "kill -9, and its next read fails")
-            if node.is_master:
-                self.oracle.master_crashed(lost_power=False)
+            self.begins(fault, node.name, "kill -9, and its next read fails")
+            self.target.crashing(node, lost_power=False)
             node.kill()
             node.disk.read_failures = 1
             await self._come_back(node, choices)
         elif node.is_up:
-            node.live_disk.on_fault["read"] = lambda: self._begins(fault, node.name, "a read fails")
+            node.live_disk.on_fault["read"] = lambda: self.begins(fault, node.name, "a read fails")
             node.live_disk.read_failures = 1
 
     async def _flip_bit(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
-        """Flip a bit of what a slave has acknowledged, while the slave is down."""
-        if node.is_up and not node.is_master:
+        """Flip a bit of what a node has acknowledged, while it is down."""
+        if node.is_up and self.target.may_lose_disk(node):
             node.lost_disks.append(node.live_disk.after_kill())
             node.kill()
             flipped = flip_durable_bit(node.disk, choices)
-            self._begins(fault, node.name, f"kill -9, and a bit flips: {flipped}")
+            self.begins(fault, node.name, f"kill -9, and a bit flips: {flipped}")
             if flipped is not None:
-                self.oracle.rotten[node.name] = flipped
+                self.target.bit_flipped(node, flipped)
             await self._come_back(node, choices)
 
     async def _fill_disk(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
-        node.live_disk.on_fault["full"] = lambda: self._begins(fault, node.name, "disk full")
+        node.live_disk.on_fault["full"] = lambda: self.begins(fault, node.name, "disk full")
         node.live_disk.is_full = True
         await self._wait(choices, _CUT_MAX_S)
         for disk in (node.disk, node.live_disk):
@@ -286,7 +368,7 @@ class Faults:
     async def _jump_clock(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         await trio.lowlevel.checkpoint()
         node.wall_clock.jump_ms = choices.randint(-_JUMP_MAX_MS, _JUMP_MAX_MS)
-        self._begins(fault, node.name, f"clock {node.wall_clock.jump_ms:+d} ms")
+        self.begins(fault, node.name, f"clock {node.wall_clock.jump_ms:+d} ms")
 
     async def _wait(self, choices: Random, max_s: float) -> None:
         """Wait up to ``max_s``, but not beyond the end of the faults."""

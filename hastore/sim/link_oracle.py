@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.sim.cluster import HA_PORT
 from hastore.sim.violation import ViolationError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class LinkOracle:
         """Check all links; those of slaves even if no master serves.  Raises ViolationError."""
         master = self.cluster.serving_master
         for slave in self.cluster.slaves:
-            links = self.cluster.network.open_links(slave.host, self.cluster.master.host)
+            links = self.cluster.network.open_links(slave.host, self.cluster.master.host, HA_PORT)
             self._check_number(slave, links)
             self._check_slave(slave, links)
             if master is not None:

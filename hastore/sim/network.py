@@ -58,6 +58,7 @@ class Pipe:
     way: Way
     size: int = 0  # sent, not yet received
     is_deaf: bool = False  # the host at its end lost power, or the process its socket
+    is_lost: bool = False  # nothing that is sent from now on arrives
     taken_at: float = attrs.field(factory=trio.current_time)  # when something was last received
     end_at: float = _NEVER  # FIN
     reset_at: float = _NEVER
@@ -99,7 +100,7 @@ class Pipe:
             self.notify()
 
     def _arrival(self) -> float:
-        if self.network.is_cut(self.way):
+        if self.is_lost or self.network.is_cut(self.way):
             return _NEVER
         self._last = max(self._last, trio.current_time() + self.network.latency(self.way))
         return self._last
@@ -196,6 +197,7 @@ class Connection:
     server: Socket
     forth: Pipe
     back: Pipe
+    port: int  # the listener's
 
     def pipes(self) -> tuple[Pipe, Pipe]:
         """Return both directions."""
@@ -297,6 +299,17 @@ class Network:
             self.last_reset_at = trio.current_time()
         return count
 
+    def reset_one_end(self, client: str, server: str, port: int) -> int:
+        """Reset the clients' ends of links, unknown to the servers; return how many."""
+        links = self.open_links(client, server, port)
+        for connection in links:
+            connection.forth.is_lost = True
+            connection.back.reset_at = trio.current_time()
+            connection.back.notify()
+        if links:
+            self.last_reset_at = trio.current_time()
+        return len(links)
+
     # -- hosts -------------------------------------------------------------------------------------
 
     def boot(self, host: str, boots: int) -> None:
@@ -348,20 +361,22 @@ class Network:
         repaired, self._repaired = self._repaired, trio.Event()
         repaired.set()
 
-    def open_links(self, client: str, server: str) -> list[Connection]:
+    def open_links(self, client: str, server: str, port: int) -> list[Connection]:
         """Return the connections whose client end is open, whatever the state of the other."""
         return [
             connection
             for connection in self.connections.values()
             if connection.client.is_open
+            and connection.port == port
             and (connection.client.host, connection.server.host) == (client, server)
         ]
 
-    def are_connected(self, client: str, server: str) -> bool:
+    def are_connected(self, client: str, server: str, port: int) -> bool:
         """Whether there is a connection that is open at both ends."""
         return any(
             connection.client.host == client
             and connection.server.host == server
+            and connection.port == port
             and connection.client.is_open
             and connection.server.is_open
             for connection in self.connections.values()

@@ -20,7 +20,7 @@ import trio
 
 from hastore.errors import LogDamagedError
 from hastore.sim.answer_oracle import NEXT_FILE_TIMEOUT_S, SYNC_FLUSH_TIMEOUT_S, AnswerOracle
-from hastore.sim.cluster import DATA_DIR
+from hastore.sim.cluster import DATA_DIR, HA_PORT
 from hastore.sim.excuses import Losses, may_end
 from hastore.sim.link_oracle import LinkOracle
 from hastore.sim.log_bytes import INTACT, first_damage, log_range
@@ -228,7 +228,7 @@ class Oracle:
             return
         if not node.ha_client.is_in_step:
             return  # its log is not compared yet, and may turn out to have diverged
-        if not self.cluster.network.are_connected(slave.host, self.cluster.master.host):
+        if not self.cluster.network.are_connected(slave.host, self.cluster.master.host, HA_PORT):
             return  # it holds a half-open connection to an earlier boot, which may have lost a tail
         boots = (self.cluster.master.boots, slave.boots)
         before = self._compared.get(slave.name)

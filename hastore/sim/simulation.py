@@ -25,7 +25,7 @@ from hastore.sim.client_producer import PRODUCER, ClientProducer
 from hastore.sim.cluster import ClusterConfig, SimCluster
 from hastore.sim.consumer import CONSUMER, SimConsumer
 from hastore.sim.fault_plan import FaultPlan, make_fault_plan
-from hastore.sim.faults import KINDS, Faults
+from hastore.sim.faults import KINDS, ClassicTarget, Faults
 from hastore.sim.guards import leak_guards
 from hastore.sim.network import Network
 from hastore.sim.oracle import Oracle
@@ -62,7 +62,7 @@ class SimResult:
     plan: FaultPlan
     violation: ViolationError | None
     entries: tuple[TraceEntry, ...]
-    config: ClusterConfig
+    config: str  # the cluster's settings in a line
 
     @property
     def ok(self) -> bool:
@@ -154,7 +154,7 @@ class Simulation:
             plan=self.plan,
             violation=self.violation,
             entries=tuple(self.trace.entries),
-            config=self.config,
+            config=describe(self.config),
         )
 
     def logged(self, level: int, text: str) -> None:
@@ -169,9 +169,8 @@ class Simulation:
         trio.socket.set_custom_hostname_resolver(SimResolver())
         self.trace.add("world", f"seed {self.seed}: {describe(self.config)}")
         async with trio.open_nursery() as nursery:
-            self.faults = Faults(
-                self.cluster, self.oracle, nursery, self.plan, self.choices, self.left_out
-            )
+            target = ClassicTarget(self.cluster, self.oracle)
+            self.faults = Faults(target, nursery, self.plan, self.choices, self.left_out)
             for node in self.cluster.nodes:
                 node.on_built = self.oracle.reads.watch
                 node.on_ended = self._node_ended

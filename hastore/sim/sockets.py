@@ -118,7 +118,7 @@ class SimSocket(trio.socket.SocketType):
         self._outbound = other._inbound = forth
         self._inbound = other._outbound = backward
         number = self._number = other._number = self.network.next_connection()
-        self.network.connections[number] = Connection(self, other, forth, backward)
+        self.network.connections[number] = Connection(self, other, forth, backward, target[1])
         listener.knock(other)
 
     # -- receiving ---------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class SimSocket(trio.socket.SocketType):
                 await trio.lowlevel.checkpoint()
             else:
                 size_max = min(size, self.network.piece_max.get(pipe.way, size))
-                taken = pipe.pull(self._some(size_max))
+                taken = pipe.pull(self._some(min(size_max, pipe.size)))
                 assert taken is not None, "something has arrived"
                 return taken
             has_yielded = True

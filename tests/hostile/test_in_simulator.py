@@ -52,7 +52,7 @@ def add_hostile_peer(monkeypatch, seed):
             await trio.sleep(choices.uniform(0.1, 2.0))
 
     async def run_with_peer(self):
-        self.nursery.start_soon(keep_visiting, self.cluster.network)
+        self.nursery.start_soon(keep_visiting, self.target.network)
         await run(self)
 
     monkeypatch.setattr(Faults, "run", run_with_peer)

@@ -1,12 +1,14 @@
 """The simulated disk loses what a real one may lose, and nothing else."""
 
 import itertools
+import random
 
 import pytest
 
 from hastore.env.interface import SECTOR_SIZE
 from hastore.errors import DiskError, DiskFullError, FlushFailedError
 from hastore.sim.disk import SimDisk
+from hastore.sim.host import SimOffload, SimWallClock, sim_env
 
 PATH = "/d/commitlog/0"
 
@@ -29,6 +31,23 @@ def test_synced_bytes_survive_a_kill_and_a_power_cut(disk):
     synced_file(disk)
     for after in (disk.after_kill(), disk.after_power_cut(lambda: False)):
         assert after.read_file(PATH)[:2048] == b"a" * 2048
+
+
+def test_a_power_cut_ends_a_boot_and_a_kill_does_not(disk):
+    """As the kernel's boot_id on a real machine."""
+
+    def boot_id(disk):
+        clock = SimWallClock()
+        return sim_env(disk, clock, SimOffload(random.Random(0)), process_id=1).boot_id
+
+    cut = disk.after_power_cut(lambda: True)
+    assert boot_id(disk.after_kill()) == boot_id(disk)
+    assert boot_id(cut) != boot_id(disk)
+    assert boot_id(cut.after_kill()) == boot_id(cut)
+    assert boot_id(cut.after_kill().after_power_cut(lambda: True)) not in {
+        boot_id(disk),
+        boot_id(cut),
+    }
 
 
 def test_unsynced_bytes_survive_a_kill_but_not_a_power_cut(disk):
@@ -123,6 +142,16 @@ def test_sync_dir_covers_the_directorys_entries_only(disk):
         after = disk.after_power_cut(lambda: False)
         assert after.exists("/d/q/t/0/file") is is_there
     assert disk.after_power_cut(lambda: False).exists("/d/q/t/0")
+
+
+def test_sparse_file_needs_its_directory_if_told_so(disk):
+    """As the real disk: neither the file nor the directory is made."""
+    with pytest.raises(DiskError, match="no such directory"):
+        disk.open_sparse_file("/d/q/0/file", 100, make_dirs=False)
+    assert not disk.exists("/d/q")
+    disk.make_dirs("/d/q/0")
+    disk.open_sparse_file("/d/q/0/file", 100, make_dirs=False).pwrite(b"x", 0)
+    assert disk.exists("/d/q/0/file")
 
 
 def test_a_full_disk_refuses_new_blocks(disk):

@@ -71,16 +71,16 @@ async def test_a_link_records_its_last_delivery_and_its_open_ends(network, autoj
     client, server = await pair(network)
     await send(server, b"x")
     await client.recv(1)
-    (link,) = network.open_links(A, B)
+    (link,) = network.open_links(A, B, PORT)
     taken_at = trio.current_time()
     network.cut(B, A)
     await send(server, b"y")
     await trio.sleep(30)
     server.close()
-    assert network.open_links(A, B) == [link]
+    assert network.open_links(A, B, PORT) == [link]
     assert link.back.taken_at == taken_at
     client.close()
-    assert network.open_links(A, B) == []
+    assert network.open_links(A, B, PORT) == []
 
 
 async def test_a_network_is_disturbed_while_a_fault_lasts(network, autojump_clock):

@@ -84,7 +84,7 @@ def let_it_follow(monkeypatch):
             slave.master_boots.add(cluster.master.boots)
 
     async def run_with_slave(self):
-        self.nursery.start_soon(connect_repeatedly, self.cluster)
+        self.nursery.start_soon(connect_repeatedly, self.target.cluster)
         await run(self)
 
     monkeypatch.setattr(Faults, "run", run_with_slave)
