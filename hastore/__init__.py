@@ -5,7 +5,7 @@
     async with hastore.open_master(config) as master:
         result = await master.put(hastore.Message("orders", b"hello"))
 
-``open_master`` and ``open_slave`` run a node in this process.  Over the network:
+``open_master``, ``open_slave`` and ``open_node`` run a node in this process.  Over the network:
 ``hastore.client.producer.Producer``, ``hastore.client.consumer.Consumer``.
 
 To read the code, begin with ``broker.node.master``.
@@ -29,16 +29,25 @@ These invariants hold while a node runs, whatever its disk, its peers and its cl
 
 from __future__ import annotations
 
-from hastore.config import HAConfig, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
+from hastore.config import (
+    GroupNodeConfig,
+    HAConfig,
+    MasterConfig,
+    RemotingConfig,
+    SlaveConfig,
+    StoreConfig,
+)
 from hastore.errors import HastoreError
 from hastore.message import Message, PutMessageResult, StoredMessage
-from hastore.opening import open_master, open_slave
-from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus, SlaveStart
+from hastore.opening import open_master, open_node, open_slave
+from hastore.status import BrokerRole, FlushDiskType, HAProtocol, PutMessageStatus, SlaveStart
 
 __all__ = [
     "BrokerRole",
     "FlushDiskType",
+    "GroupNodeConfig",
     "HAConfig",
+    "HAProtocol",
     "HastoreError",
     "MasterConfig",
     "Message",
@@ -50,5 +59,6 @@ __all__ = [
     "StoreConfig",
     "StoredMessage",
     "open_master",
+    "open_node",
     "open_slave",
 ]

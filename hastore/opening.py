@@ -1,4 +1,4 @@
-"""Embedding: a master or a slave as an ``async with`` block in the caller's own trio program.
+"""Embedding: a node as an ``async with`` block in the caller's own trio program.
 
 A composition root: it uses the real environment unless the caller passes another.  What runs a
 node (trio among it) is imported when one is opened, so that ``import hastore`` stays light.
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
     import trio
 
+    from hastore.broker.node.group_node import GroupNode
     from hastore.broker.node.master import Master
     from hastore.broker.node.slave import Slave
-    from hastore.config import MasterConfig, SlaveConfig
+    from hastore.config import GroupNodeConfig, MasterConfig, SlaveConfig
     from hastore.env.interface import Env
 
-T = TypeVar("T", "Master", "Slave")
+T = TypeVar("T", "GroupNode", "Master", "Slave")
 
 
 @contextlib.asynccontextmanager
@@ -42,17 +43,39 @@ async def open_slave(config: SlaveConfig, *, env: Env | None = None) -> AsyncIte
     """Run a slave while the block runs, then stop it cleanly.
 
     In the real environment a slave without log files and without ``mapped_file_size`` asks its
-    master for the file size.
+    master for the file size; and it copies its master's topics, groups and offsets.
     """
     from hastore.broker.node.slave import run_slave  # noqa: PLC0415
     from hastore.env.real import real_env  # noqa: PLC0415
     from hastore.ha.client_port import ask_client_port  # noqa: PLC0415
 
     asks = env is None and config.store.mapped_file_size is None
-    run = partial(run_slave, ask_client_port=ask_client_port if asks else None)
+    run = partial(
+        run_slave,
+        ask_client_port=ask_client_port if asks else None,
+        copies_tables=env is None,
+    )
     world = env or real_env()
     async with _running(lambda nursery: nursery.start(run, config, world)) as slave:
         yield slave
+
+
+@contextlib.asynccontextmanager
+async def open_node(config: GroupNodeConfig, *, env: Env | None = None) -> AsyncIterator[GroupNode]:
+    """Run a node of a replica group while the block runs, then stop it cleanly.
+
+    It begins as a slave; ``become_master`` and ``follow`` change its role.  See ``open_slave`` for
+    the file size.
+    """
+    from hastore.broker.node.group_node import run_group_node  # noqa: PLC0415
+    from hastore.env.real import real_env  # noqa: PLC0415
+    from hastore.ha.client_port import ask_client_port  # noqa: PLC0415
+
+    asks = env is None
+    run = partial(run_group_node, ask_client_port=ask_client_port if asks else None)
+    world = env or real_env()
+    async with _running(lambda nursery: nursery.start(run, config, world)) as node:
+        yield node
 
 
 @contextlib.asynccontextmanager

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _COMMANDS: Final = {
     "master": ("node.commands:master", "Run a master: takes messages, streams to slaves."),
     "slave": ("node.commands:slave", "Run a slave: copies a master's log and acknowledges."),
+    "node": ("node.commands:node", "Run a node of a replica group, whose role may change."),
     "produce": (
         "produce.command:produce",
         "Send lines as messages, and print each outcome.",
@@ -57,7 +58,7 @@ _COMMANDS: Final = {
 }
 
 _PANELS: Final = (
-    ("Run nodes", ["master", "slave"]),
+    ("Run nodes", ["master", "slave", "node"]),
     ("Messages", ["produce", "consume", "get", "topic", "group"]),
     ("Observe", ["status", "explain", "doctor", "check", "wait"]),
     ("Files", ["log"]),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+import attrs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,6 +14,31 @@ if TYPE_CHECKING:
     from hastore.message import Message
     from hastore.status import BrokerRole
     from hastore.store.message_store import MessageStore
+
+
+@final
+@attrs.frozen(kw_only=True)
+class RoleWish:
+    """Who is to be the master of an epoch; without an id and an address: nobody is."""
+
+    epoch: int
+    master_id: int | None = None
+    master_address: tuple[str, int] | None = None  # its client port
+    members: frozenset[int] | None = None  # of its SyncStateSet
+
+
+class RoleControl(Protocol):
+    """A node whose role may change."""
+
+    @property
+    def takes_remote_roles(self) -> bool:
+        """Whether other machines may change its role."""
+
+    async def change_role(self, wish: RoleWish, /) -> None:
+        """Begin a change of its role; return before it is done.
+
+        Raises HastoreError if it is refused.
+        """
 
 
 class RequestTarget(Protocol):
@@ -34,6 +61,10 @@ class RequestTarget(Protocol):
         """Its client port, as bound; None if it has none."""
 
     @property
+    def role_control(self) -> RoleControl | None:
+        """What may change its role; None: its role is fixed."""
+
+    @property
     def message_store(self) -> MessageStore:
         """The store that consumers read from."""
 
@@ -45,6 +76,9 @@ class RequestTarget(Protocol):
 
     def status(self) -> NodeStatus:
         """Return a snapshot of the node."""
+
+    def delay_offsets(self) -> dict[int, int]:
+        """Return the next delayed message to deliver of each level, as far as it is confirmed."""
 
     def explain(self, last: int) -> dict[str, Any]:
         """Explain the last puts that were not PUT_OK.  Raises RequestFailedError on a slave."""

@@ -15,6 +15,7 @@ from hastore.client.remoting_client import (
     request_failed,
 )
 from hastore.errors import ProtocolError
+from hastore.quantities import format_address
 from hastore.topic import DEFAULT_TOPIC
 from hastore.wire import liberal_json
 from hastore.wire.config_tables import PERM_READ_WRITE, SubscriptionGroupConfig, TopicConfig
@@ -22,7 +23,7 @@ from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from hastore.wire.remoting_command import integer_field
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Collection, Mapping
 
     from hastore.message import StoredMessage
 
@@ -76,6 +77,31 @@ class AdminClient:
         return integer_field(
             liberal_json.loads_object(response.body, "the digest"), "crc32", bits=64
         )
+
+    async def change_role(
+        self,
+        *,
+        epoch: int,
+        master_id: int | None = None,
+        master_address: tuple[str, int] | None = None,
+        members: Collection[int] | None = None,
+    ) -> None:
+        """Tell a node of a replica group who is the master of an epoch (1008).
+
+        ``master_id`` and ``master_address``, its client port: None if the group has no master.
+        ``members``: of the SyncStateSet that a new master begins with.  Returns when the change has
+        begun.
+        """
+        fields = {"masterEpoch": str(epoch)}
+        body = b""
+        if master_id is not None and master_address is not None:
+            fields |= {
+                "masterBrokerId": str(master_id),
+                "masterAddress": format_address(master_address),
+            }
+        if members is not None:
+            body = json.dumps({"syncStateSet": sorted(members)}).encode()
+        await self._client.invoke(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, fields, body)
 
     async def runtime_info(self) -> dict[str, str]:
         """Return RocketMQ's table of runtime values (28), all text."""

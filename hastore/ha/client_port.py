@@ -27,7 +27,7 @@ import trio
 from hastore.concurrency.tcp import connect, describe, send_all, tune
 from hastore.config import MAPPED_FILE_SIZE_MAX, MAPPED_FILE_SIZE_MIN
 from hastore.errors import FileSizeMismatchError, ProtocolError, UnreachableError, WrongPortError
-from hastore.status import BrokerRole
+from hastore.status import BrokerRole, HAProtocol
 from hastore.topic import DEFAULT_TOPIC
 from hastore.trace import logger
 from hastore.wire import liberal_json
@@ -49,7 +49,7 @@ _RECEIVE_SIZE: Final = 64 * 1024
 _PORT_MAX: Final = 65_535
 _DIGITS_MAX: Final = 19  # of a Java long
 _PADDING: Final = b"\xff" * 16  # at least one whole report of -1, however the frame is aligned
-_QUESTIONS: Final = (
+QUESTIONS: Final = (
     RequestCode.GET_BROKER_HA_STATUS,
     RequestCode.GET_BROKER_RUNTIME_INFO,
     RequestCode.GET_BROKER_CONFIG,
@@ -65,6 +65,7 @@ _CHECKS_MAX: Final = 3
 # a hastore master closes a link without a report after 10 s.
 _ASK_AGAIN_S: Final = 1.0
 _SIZE_LINKS_MAX: Final = 2  # another master may close earlier; then its file size stays unknown
+_PROTOCOLS: Final = {protocol.value: protocol for protocol in HAProtocol}
 _HTTP: Final = b"HTTP/"
 _HINT: Final = "use a master's HA port, by default 10912: hastore slave --master HOST:10912"
 
@@ -88,6 +89,9 @@ class ClientPort:
     master: str | None = None  # HOST:PORT of a slave's master; None for a master
     mapped_file_size: int | None = None  # bytes, within the limits of the configuration
     max_offset: int | None = None  # the end of its log (exclusive), in bytes
+    ha_protocol: HAProtocol | None = None  # of its HA port
+    # Why it has refused peers of its HA port lately, and what to do, by their address HOST:PORT.
+    refusals: Mapping[str, tuple[str, str | None]] = attrs.field(factory=dict)
 
 
 async def ask_client_port(address: tuple[str, int]) -> ClientPort | None:
@@ -101,10 +105,10 @@ async def ask_client_port(address: tuple[str, int]) -> ClientPort | None:
         tune(sock)
         await send_all(sock, questions())
         reader = FrameReader(_ANSWER_SIZE_MAX)
-        while len(answers) < len(_QUESTIONS) and (data := await sock.recv(_RECEIVE_SIZE)):
+        while len(answers) < len(QUESTIONS) and (data := await sock.recv(_RECEIVE_SIZE)):
             reader.feed(data)
             while (command := reader.next_command()) is not None:
-                if command.is_response and command.opaque in _QUESTIONS:
+                if command.is_response and command.opaque in QUESTIONS:
                     answers[command.opaque] = command
     return read_answers(answers)
 
@@ -114,7 +118,7 @@ def questions() -> bytes:
     fields = {"topic": DEFAULT_TOPIC}  # every broker has it; a name server answers either way
     return b"".join(
         encode_command(RemotingCommand(code=code, opaque=code, ext_fields=fields, body=_PADDING))
-        for code in _QUESTIONS
+        for code in QUESTIONS
     )
 
 
@@ -135,6 +139,7 @@ def read_answers(answers: Mapping[int, RemotingCommand]) -> ClientPort | None:
             ha_port=_port(config.get("haListenPort")),
             mapped_file_size=_file_size(sizes[0]) if sizes else None,
             max_offset=_number(info.get("commitLogMaxOffset")) if isinstance(info, dict) else None,
+            ha_protocol=_protocol(config),
         )
     route = answers.get(RequestCode.GET_ROUTEINFO_BY_TOPIC)
     is_name_server = route is not None and route.code in {
@@ -153,7 +158,26 @@ def _of_status(status: Mapping[str, Any]) -> ClientPort:
         master=str(link.get("address")) if is_slave and isinstance(link, dict) else None,
         mapped_file_size=_file_size(status.get("mapped_file_size")),
         max_offset=_number(status.get("max_offset")),
+        ha_protocol=_PROTOCOLS.get(str(status.get("ha_protocol"))),
+        refusals=_refusals(status.get("refused")),
     )
+
+
+def _refusals(rows: object) -> dict[str, tuple[str, str | None]]:
+    found = {}
+    for row in rows if isinstance(rows, list) else []:
+        if isinstance(row, dict) and isinstance(row.get("reason"), str):
+            hint = row.get("hint")
+            found[str(row.get("address"))] = row["reason"], hint if isinstance(hint, str) else None
+    return found
+
+
+def _protocol(config: Mapping[str, str]) -> HAProtocol | None:
+    """Return what a RocketMQ broker speaks; 4.x has no such setting."""
+    mode = config.get("enableControllerMode")
+    if mode is None:
+        return None
+    return HAProtocol.AUTOSWITCH if mode == "true" else HAProtocol.CLASSIC
 
 
 def _object(answer: RemotingCommand | None) -> dict[str, Any]:
@@ -201,6 +225,8 @@ class MasterPort:
     commit_log: CommitLog
     ask_client_port: AskClientPort | None  # None: nothing is checked or asked
     _checks: int = attrs.field(default=0, init=False)
+    _protocol_checks: int = attrs.field(default=0, init=False)
+    _refusal_checks: int = attrs.field(default=0, init=False)  # without an answer
     _size_links: int = attrs.field(default=0, init=False)  # on which the file size was asked for
 
     async def learn_file_size(self) -> None:
@@ -239,6 +265,24 @@ class MasterPort:
         found = await self._ask_master()
         return None if found is None else found.max_offset
 
+    async def why_refused(self, own_address: tuple[str, int] | None) -> ProtocolError | None:
+        """Return why the master refused the link from ``own_address``; None if it does not say so.
+
+        No HA protocol has an error frame; the master's client port names refused peers.  A port
+        that gives no answer is asked a few times at most.
+        """
+        if own_address is None or self._refusal_checks >= _CHECKS_MAX:
+            return None
+        found = await self._ask_master()
+        if found is None:
+            self._refusal_checks += 1
+            return None
+        refusal = found.refusals.get(describe(own_address))
+        if refusal is None:
+            return None
+        reason, hint = refusal
+        return ProtocolError(f"the master has refused this slave: {reason}", hint=hint)
+
     async def _ask_master(self) -> ClientPort | None:
         host, ha_port = self.config.master
         if self.ask_client_port is None or ha_port <= 1:
@@ -267,6 +311,25 @@ class MasterPort:
         found = await self.ask_client_port(self.config.master)
         if found is not None:
             raise wrong_port(self.config.master, found)
+
+    async def check_protocol(self) -> None:
+        """Ask whether a master that did not answer speaks the other protocol.
+
+        Raises WrongPortError if it does.  Asks a few times at most.
+        """
+        if self.ask_client_port is None or self._protocol_checks >= _CHECKS_MAX:
+            return
+        self._protocol_checks += 1
+        found, own = await self._ask_master(), self.config.ha.protocol
+        if found is None or found.ha_protocol in {None, own}:
+            return
+        assert found.ha_protocol is not None
+        spoken = found.ha_protocol.value
+        raise WrongPortError(
+            f"the HA port {describe(self.config.master)} speaks {spoken}, and this slave"
+            f" {own.value}; nothing was changed",
+            hint=f"start both with the same [ha] protocol, here with --ha-protocol {spoken}",
+        )
 
 
 def wrong_port(address: tuple[str, int], found: ClientPort) -> WrongPortError:

@@ -59,6 +59,11 @@ class DamagedRecords:
         if self._waiting:
             raise self._waiting[0]
 
+    def forget(self, damage: LogDamagedError) -> None:
+        """Forget the first waiting record: it is not damaged after all."""
+        assert self._waiting[0] is damage, "the first is handled first"
+        self._waiting.popleft()
+
     async def watch(self) -> None:
         """Raise LogDamagedError as soon as a record waits."""
         while True:

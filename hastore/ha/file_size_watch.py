@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LAST_OF_BLANK: Final = (0, BLANK_MAGIC_BYTES[-1])  # a BLANK and its zeros end with one of these
-_TAIL_SIZE: Final = 256
+TAIL_SIZE: Final = 256  # where a BLANK at a file's end is looked for
 _WALK_CHUNK_SIZE: Final = 1024 * 1024
 
 
@@ -84,11 +84,11 @@ def ends_with_blank(data: memoryview) -> bool:
     """Return whether bytes end like a BLANK and its zeros: a hint, not a proof."""
     if not data or data[-1] not in LAST_OF_BLANK:
         return False
-    stripped = bytes(data[-_TAIL_SIZE:]).rstrip(b"\0")
+    stripped = bytes(data[-TAIL_SIZE:]).rstrip(b"\0")
     if len(stripped) < BLANK_SIZE_MIN:  # a long filler, or few bytes
         stripped = bytes(data).rstrip(b"\0")
     else:
-        data = data[-_TAIL_SIZE:]
+        data = data[-TAIL_SIZE:]
     if not stripped.endswith(BLANK_MAGIC_BYTES) or len(stripped) < BLANK_SIZE_MIN:
         return False
     (size,) = SIZE.unpack_from(stripped, len(stripped) - BLANK_SIZE_MIN)

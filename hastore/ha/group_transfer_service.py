@@ -85,6 +85,7 @@ class GroupTransferService:
     slave_timeout_ms: int
     on_timed_out: Callable[[], None] = lambda: None  # called after requests have timed out
     decisions: DecisionLog | None = None
+    awaited: str = "no slave"  # who has not acknowledged a request that times out
     # Seconds from a put's append to the ack that released it.
     waits: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)
     _queue: OffsetOrderedQueue = attrs.field(init=False)
@@ -97,7 +98,9 @@ class GroupTransferService:
         self._queue = OffsetOrderedQueue(Part.HA, PutMessageStatus.FLUSH_SLAVE_TIMEOUT)
         self._timeout_s = self.slave_timeout_ms / 1000
         self._now = trio.lowlevel.current_clock().current_time
-        reason = f"no slave acknowledged it within {self.slave_timeout_ms} ms; it is stored here"
+        reason = (
+            f"{self.awaited} acknowledged it within {self.slave_timeout_ms} ms; it is stored here"
+        )
         self._watcher = DeadlineWatcher(self._queue, reason, self.on_timed_out)
 
     def __len__(self) -> int:
@@ -120,9 +123,16 @@ class GroupTransferService:
             return
         self._watcher.put(next_offset, self._now() + self._timeout_s, request)
 
+    def wait(self, next_offset: int, request: GroupCommitRequest) -> None:
+        """Complete ``request`` once ``release`` reaches ``next_offset``."""
+        self._watcher.put(next_offset, self._now() + self._timeout_s, request)
+
     def notify_transfer_some(self, slave: tuple[str, int]) -> None:
         """Release every request that the acks now satisfy; ``slave`` sent the newest ack."""
-        reached = self.ack_table.push2_slave_max_offset
+        self.release(self.ack_table.push2_slave_max_offset, slave)
+
+    def release(self, reached: int, slave: tuple[str, int] | None) -> None:
+        """Release every request up to ``reached``; ``slave`` sent the newest ack, if one did."""
         queue = self._queue
         if not queue.waiting or queue.waiting[0][0] > reached:
             return

@@ -9,6 +9,10 @@ After a link's end the slave reconnects with back-off and jitter, or gives up un
 restarts it: ``hastore.ha.link_step`` decides, ``state`` and ``reason`` show it.  A record that is
 damaged in the same way on the master (``DamagedRecords``) is named, and replication continues.
 
+What depends on the protocol is in ``framing``.  Under autoswitch a link begins with a handshake,
+and our log may have to be cut: then ``run`` ends with CutNeededError, because the store must be
+closed for that.
+
 Invariant: a reported offset is never above our max offset (the flushed offset under SYNC_FLUSH),
 and a frame whose append failed is never reported.
 """
@@ -16,15 +20,16 @@ and a frame whose append failed is never reported.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Final, assert_never, final
+from typing import TYPE_CHECKING, Final, TypeVar, assert_never, final
 
 import attrs
 import trio
 
-from hastore.concurrency.tcp import bound_address, connect, describe, tune
+from hastore.concurrency.tcp import bound_address, connect, describe, send_all, tune
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
-from hastore.config import READ_BUFFER_SIZE
+from hastore.config import NO_MASTER, READ_BUFFER_SIZE
 from hastore.errors import (
+    BelowConfirmMarkError,
     DiskError,
     DivergedError,
     FileSizeMismatchError,
@@ -39,13 +44,14 @@ from hastore.ha.copy_progress import CopyEvent, CopyProgress, FrameSizes
 from hastore.ha.damaged_records import DamagedRecords
 from hastore.ha.ha_link import HALink, Received
 from hastore.ha.link_step import LinkAction, LinkEvent, LinkStep, event_of
-from hastore.ha.slave_appender import FRAMES_PER_TURN_MAX, SlaveAppender
+from hastore.ha.slave_appender import FRAMES_PER_TURN_MAX, CutNeededError, SlaveAppender
 from hastore.ha.slave_cursor import Frame, FrameVerdict, SlaveCursor
+from hastore.ha.slave_framing import ClassicFraming
 from hastore.ha.spin import Spin
 from hastore.status import FlushDiskType, HAClientState
 from hastore.trace import logger
+from hastore.wire.autoswitch_frames import WRONG_PEER_HINT
 from hastore.wire.double_read_buffer import DoubleReadBuffer
-from hastore.wire.ha_frames import HEADER_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -55,7 +61,10 @@ if TYPE_CHECKING:
     from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
     from hastore.flush.flush_manager import FlushManager
     from hastore.ha.client_port import AskClientPort
+    from hastore.ha.slave_framing import SlaveFraming
     from hastore.store.commit_log import CommitLog
+
+T = TypeVar("T")
 
 # Only a whole frame, or this many bytes of one, is a sign of life: if a size was corrupted on the
 # way, heartbeats of 12 bytes each would keep us waiting for a frame that never ends.
@@ -70,6 +79,7 @@ class LinkEndedError(Exception):
 
 _LINK_ENDS: Final = (
     OSError,
+    BelowConfirmMarkError,
     DiskError,
     FileSizeMismatchError,
     LogDamagedError,
@@ -92,6 +102,8 @@ class HAClient:
     notify_dispatch: Callable[[], None] = lambda: None  # called after every append
     last_message_offset: Callable[[], int | None] = lambda: None  # see SlaveAppender
     ask_client_port: AskClientPort | None = None  # see MasterPort
+    framing: SlaveFraming = attrs.field(factory=ClassicFraming)
+    cut_refused: HastoreError | None = None  # why a cut that is needed was not made
     # Why there is no healthy link, or what is wrong with the master's log; None if all is well.
     reason: str | None = attrs.field(default=None, init=False)
     error: HastoreError | None = attrs.field(default=None, init=False)  # has ``reason``'s hint
@@ -104,13 +116,14 @@ class HAClient:
     _master_port: MasterPort = attrs.field(init=False)
     _spin: Spin = attrs.field(init=False)
     _report_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _own_address: tuple[str, int] | None = attrs.field(default=None, init=False)  # of that link
     _copy_progress: CopyProgress = attrs.field(init=False)  # of the newest link
     _copying_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Make the parts; all links use the same buffer."""
         self.buffer = DoubleReadBuffer(READ_BUFFER_SIZE)
-        self._cursor = SlaveCursor(self.config.slave_from)
+        self._cursor = SlaveCursor(self.config.slave_from, self.framing)
         self._spin = Spin(self.env.poll, self.config.ha.ha_spin_us)
         self.link = HALink(None, self._new_frame_sizes(), None, 0.0, self.env.send_now)
         self._copy_progress = CopyProgress(0.0)
@@ -124,17 +137,28 @@ class HAClient:
             master=self.config.master,
             notify_dispatch=self.notify_dispatch,
             last_message_offset=self.last_message_offset,
+            framing=self.framing,
         )
 
     @property
     def state(self) -> HAClientState:
         """What ``status`` shows of the newest link."""
-        return self._cursor.state
+        return HAClientState.UNASSIGNED if self._is_unassigned else self._cursor.state
+
+    @property
+    def _is_unassigned(self) -> bool:
+        return self.config.master == NO_MASTER
 
     @property
     def is_in_step(self) -> bool:
         """Whether the end of our log has matched the master's on the newest link."""
         return self._cursor.step is LinkStep.IN_STEP
+
+    @property
+    def live_link(self) -> HALink | None:
+        """The link, while it is up and the end of our log has matched the master's on it."""
+        is_up = self.is_in_step and self.link.local_address is not None
+        return self.link if is_up else None
 
     def _new_frame_sizes(self) -> FrameSizes:
         return FrameSizes(self.config.ha.ha_transfer_batch_size, self.commit_log.file_size)
@@ -142,8 +166,15 @@ class HAClient:
     async def run(self) -> None:
         """Replicate until cancelled.
 
-        Raises WrongPortError if ``master`` is no HA port, FlushFailedError if our disk failed.
+        Raises WrongPortError if ``master`` is no HA port of our protocol, FlushFailedError if our
+        disk failed, CutNeededError if our log must be cut first.
         """
+        if self._is_unassigned:
+            self.reason = "nobody has named a master to this node"
+            await trio.sleep_forever()
+        if self.cut_refused is not None:
+            self._cursor.on(LinkEvent.CUT_REFUSED)
+            await self._give_up(self.cut_refused)
         config = self.config.ha
         backoff_ms = config.ha_reconnect_backoff_min_ms
         try:
@@ -171,8 +202,10 @@ class HAClient:
         event = event_of(error)
         is_broken = event is LinkEvent.BROKEN and not isinstance(error, UnreachableError)
         if is_broken and not self.received.has_read_any:
-            lasted_s = trio.current_time() - self.link.first_report_time
-            await self._master_port.check_closed_link(lasted_s)
+            began = self.link.first_report_time or self.link.connected_time
+            await self._master_port.check_closed_link(trio.current_time() - began)
+        if is_broken and (not self.received.has_read_any or self.link.reported_offset is None):
+            await self._master_port.check_protocol()
         match self._cursor.on(event):
             case LinkAction.GIVE_UP | LinkAction.GIVE_UP_DIVERGED:
                 assert isinstance(error, HastoreError)
@@ -183,7 +216,10 @@ class HAClient:
             case LinkAction.CALL_BROKEN:
                 self._record_broken(LinkEndedError(f"the stream no longer fits this log: {error}"))
             case _:
-                self._record_broken(error)
+                refused = None
+                if is_broken:
+                    refused = await self._master_port.why_refused(self._own_address)
+                self._record_broken(refused or error)
 
     def _record_broken(self, error: Exception) -> None:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -213,13 +249,24 @@ class HAClient:
         sock = await connect(self.config.master, self.config.ha.ha_connect_timeout_ms / 1000)
         try:
             tune(sock)
+            self._own_address = bound_address(sock)
             now = trio.current_time()
             sizes = self._new_frame_sizes()
-            link = HALink(sock, sizes, bound_address(sock), now, self.env.send_now)
+            link = HALink(
+                sock,
+                sizes,
+                self._own_address,
+                now,
+                self.env.send_now,
+                self.framing.encode_report,
+            )
             self.link = link
             self.received.connections += 1
             await self._master_port.learn_file_size()
             link.frame_sizes = self._new_frame_sizes()
+            start = await self.framing.shake_hands(self._exchange, self.commit_log)
+            if start is not None:
+                self._appender.reset(start)
             first_report = self._cursor.first_report(self._appender.position)
             link.queue_report(first_report)
             link.first_report_time = trio.current_time()
@@ -236,13 +283,36 @@ class HAClient:
             self.link.local_address = None
             sock.close()
 
+    async def _exchange(
+        self, request: bytes, decode: Callable[[memoryview], tuple[T, int] | None]
+    ) -> T:
+        """Send the handshake and return the answer.  Raises ProtocolError if none comes in time."""
+        sock, buffer, timeout_ms = self.link.sock, self.buffer, self.config.ha.ha_connect_timeout_ms
+        assert sock is not None
+        why = f"has not answered the handshake within {timeout_ms} ms"
+        with trio.move_on_after(timeout_ms / 1000):
+            await send_all(sock, request)
+            try:
+                while True:
+                    await self._receive(sock, spin=False)
+                    with buffer.view[buffer.dispatch_position : buffer.write_position] as data:
+                        found = decode(data)
+                    if found is not None:
+                        answer, size = found
+                        buffer.consume(size)
+                        return answer
+            except LinkEndedError:
+                why = "closed the link at the handshake"
+        msg = f"the master {why}: it may speak the classic protocol, or refuse this node"
+        raise ProtocolError(msg, hint=WRONG_PEER_HINT)
+
     async def _serve(self, sock: trio.socket.SocketType) -> None:
         failures: list[Exception] = []
 
         async def guard(service: Awaitable[None]) -> None:
             try:
                 await service
-            except (HastoreError, OSError, LinkEndedError) as error:
+            except (HastoreError, OSError, LinkEndedError, CutNeededError) as error:
                 failures.append(error)
                 nursery.cancel_scope.cancel()
 
@@ -259,6 +329,7 @@ class HAClient:
     async def _read(self, sock: trio.socket.SocketType) -> None:
         buffer, link, received, appender = self.buffer, self.link, self.received, self._appender
         current_time, spins = trio.current_time, self._spin.is_on
+        header_size = self.framing.header_size
         trickled, counted, expects_more = 0, link.frame_bytes, False
         while True:
             count = await self._receive(sock, spin=expects_more)
@@ -269,21 +340,21 @@ class HAClient:
                 took_s = self._append_and_report(now)
             else:
                 was_comparing = appender.is_comparing
-            if buffer.unparsed >= HEADER_SIZE:
+            if buffer.unparsed >= header_size:
                 frames_before = link.frames
                 await self._dispatch()
                 if took_s is None or link.frames != frames_before:
                     took_s = current_time() - now
             if took_s is not None:
                 received.append_times.observe(took_s)
-            if link.frames != frames or buffer.unparsed >= HEADER_SIZE:
+            if link.frames != frames or buffer.unparsed >= header_size:
                 link.heard.set()  # part of a header carries no information
             if link.frames != frames or trickled >= _TRICKLE_SIZE:
                 # It may be later than ``now``: silence does not count while we wait for our disk.
                 link.last_read_time, trickled = max(link.last_read_time, now), 0
             # A header that is left in the buffer begins an incomplete frame with log bytes: a
             # heartbeat would have been parsed.
-            news = link.frame_bytes + (buffer.unparsed if buffer.unparsed >= HEADER_SIZE else 0)
+            news = link.frame_bytes + (buffer.unparsed if buffer.unparsed >= header_size else 0)
             if link.frames != frames:
                 self._report_progress(now, brought_bytes=news != counted)
             expects_more = news != counted and spins
@@ -365,12 +436,13 @@ class HAClient:
         took_s = trio.current_time() - now
         frames, size, size_before = appended
         end = received.master_offset = appender.position
+        self.framing.appended(end)
         if not self._reports_flushed:
             link.queue_report(end)
             link.send_at_once(now)
         appender.notify()
         link.frames += frames
-        link.frame_bytes += frames * HEADER_SIZE + end - start
+        link.frame_bytes += frames * self.framing.header_size + end - start
         if size_before:
             link.frame_sizes.record(end - size, size_before)
         link.frame_sizes.record(end, size)
@@ -379,6 +451,7 @@ class HAClient:
     async def _dispatch(self) -> None:
         """Append every whole frame in the buffer."""
         buffer, link, cursor, appender = self.buffer, self.link, self._cursor, self._appender
+        framing, header_size = self.framing, self.framing.header_size
         for count in itertools.count(1):
             if count % FRAMES_PER_TURN_MAX == 0:
                 await trio.lowlevel.checkpoint()
@@ -391,13 +464,17 @@ class HAClient:
             is_first = cursor.state is HAClientState.CONNECTING
             if is_first or not frame.size or verdict is not FrameVerdict.APPEND:
                 await self._begin(verdict, frame)
+            if framing.needs_epochs(frame.physic_offset, frame.size):
+                await framing.store_epochs()
             if frame.size:
-                link.frame_bytes += HEADER_SIZE + frame.size
+                link.frame_bytes += header_size + frame.size
                 link.frame_sizes.record(end, frame.size)
                 with buffer.view[frame.start : frame.start + frame.size] as body:
                     await appender.append(frame.physic_offset, body)
-            buffer.consume(HEADER_SIZE + frame.size)
+            buffer.consume(header_size + frame.size)
             link.frames += 1
+            if framing.appended(appender.position):
+                self.notify_dispatch()
             if cursor.step is not LinkStep.IN_STEP and not appender.is_comparing:
                 cursor.on(LinkEvent.MATCHED)
             if frame.size and not self._reports_flushed and not appender.is_measuring:
@@ -420,7 +497,10 @@ class HAClient:
                 raise LinkEndedError(msg)
             case FrameVerdict.ASK_LATER:
                 self._appender.begin_later(frame.physic_offset)
-                msg = "the master deleted bytes that were to be compared: comparing fewer"
+                msg = (
+                    f"the master asks to compare from {frame.physic_offset} on: it deleted what is"
+                    " before, or does not know this slave"
+                )
                 raise LinkEndedError(msg)
             case _:
                 assert_never(verdict)
@@ -434,6 +514,9 @@ class HAClient:
         if self.error is not first:
             self.reason, self.error = f"{first}; comparing it with the master's record", first
         try:
+            if await self._appender.ends_inside(first.physic_offset):
+                self._damages.forget(first)
+                return
             damage: HastoreError | None = await self._appender.file_end_at(first.physic_offset)
             if damage is None or not await self._damages.is_same_on_master(first.physic_offset):
                 damage = await self._damages.compare()

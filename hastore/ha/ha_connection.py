@@ -21,9 +21,11 @@ from hastore.errors import (
     IllegalReportError,
     LimitReachedError,
     ProtocolError,
+    UnknownSlaveError,
 )
 from hastore.ha.flow_monitor import FlowMonitor
-from hastore.ha.slave_progress import LogBounds, SlaveProgress
+from hastore.ha.master_framing import CLASSIC, AutoSwitchFraming
+from hastore.ha.slave_progress import LogBounds
 from hastore.ha.spin import Spin
 from hastore.ha.write_socket_service import WriteSocketService
 from hastore.status import HAConnectionState
@@ -36,6 +38,7 @@ from hastore.store.record.layout import (
     SIZE_AND_OFFSET,
 )
 from hastore.trace import logger
+from hastore.wire.autoswitch_frames import HANDSHAKE_SIZE, STATE_HANDSHAKE, Handshake
 from hastore.wire.ha_frames import (
     FIRST_OFFSET_MIN,
     OVERLAP_SIZE,
@@ -43,16 +46,19 @@ from hastore.wire.ha_frames import (
     REPORT_DIVERGED,
     REPORT_FROM_LAST_FILE,
     REPORT_SIZE,
-    encode_header,
     encode_report,
 )
 
 if TYPE_CHECKING:
+    import struct
     from collections.abc import Awaitable, Callable
 
     from hastore.concurrency.latency_histogram import LatencyHistogram
     from hastore.config import HAConfig
     from hastore.env.interface import Env
+    from hastore.ha.master_framing import MasterFraming
+    from hastore.ha.send_rounds import SendRounds
+    from hastore.ha.slave_progress import SlaveProgress
     from hastore.store.commit_log import CommitLog
 
 _RECEIVE_SIZE_MAX: Final = 16 * 1024  # bytes of reports
@@ -62,6 +68,9 @@ _log = logger("ha")
 
 class SlaveRegister(Protocol):
     """Records a master's slaves, their acks and their refusals: its HAService."""
+
+    async def admit(self, connection: HAConnection, offset: int) -> None:
+        """Raise UnknownSlaveError for a slave that begins where only our own bytes may be."""
 
     def check_first_report(self, connection: HAConnection, offset: int, log: LogBounds) -> None:
         """Raise DivergedError for a slave that was ahead of this log before."""
@@ -91,14 +100,16 @@ class HAConnection:
     commit_log: CommitLog
     config: HAConfig
     register: SlaveRegister
-    idle_writers: dict[WriteSocketService, None]  # of all links, as are ``send_times``
+    rounds: SendRounds  # of all links, as are ``send_times``
     send_times: LatencyHistogram
     connection_id: int  # unique since this master's start
     sock: trio.socket.SocketType
     address: tuple[str, int]  # the slave's end of the link
+    framing: MasterFraming = CLASSIC
     # Where our log ended when the slave connected.  A slave got its bytes on earlier links, so a
     # first report above this, even 5 s later as RocketMQ's, means that its log has diverged.
     end_at_connect: int = attrs.field(init=False)
+    compares: bool = attrs.field(default=False, init=False)  # it said so: it is a hastore slave
     progress: SlaveProgress = attrs.field(init=False)
     read_socket_service: ReadSocketService = attrs.field(init=False)
     write_socket_service: WriteSocketService = attrs.field(init=False)
@@ -113,12 +124,15 @@ class HAConnection:
     def __attrs_post_init__(self) -> None:
         """Make the two services."""
         self.end_at_connect = self.commit_log.readable_offset
-        self.progress = SlaveProgress(self.config)
+        self.progress = self.framing.progress(self.config)
         self.read_socket_service = ReadSocketService(
             self.env,
             self.sock,
             self.commit_log,
             self.progress,
+            framing=self.framing,
+            on_answer=self._answer,
+            admit=partial(self.register.admit, self),
             check_first_report=partial(self.register.check_first_report, self),
             on_reports=self._count_reports,
             spinner=Spin(self.env.poll, self.config.ha_spin_us),
@@ -129,9 +143,10 @@ class HAConnection:
             sock=self.sock,
             commit_log=self.commit_log,
             progress=self.progress,
+            framing=self.framing,
             flow_monitor=self.flow_monitor,
             send_times=self.send_times,
-            idle_writers=self.idle_writers,
+            rounds=self.rounds,
             on_sent=self.read_socket_service.expect_report if self.config.ha_spin_us else None,
         )
 
@@ -144,6 +159,9 @@ class HAConnection:
         """End the connection; the first reason stays."""
         self.progress.end(reason)
         self._scope.cancel()
+
+    def _answer(self, data: bytes) -> None:
+        self.write_socket_service.answer(data)
 
     def _count_reports(self, ack_offset: int) -> None:
         self.register.acknowledge(self, ack_offset)
@@ -199,10 +217,15 @@ class HAConnection:
     async def _refuse(self, error: ProtocolError) -> None:
         """Record the reason, notify a slave that was sent nothing yet, and close."""
         nothing_sent = self.progress.next_transfer_from_where is None
+        framing = self.framing
+        if isinstance(framing, AutoSwitchFraming) and framing.handshake is None:
+            nothing_sent = False  # the peer is no slave, and reads no heartbeat
         self.progress.refuse()
-        self.register.record_refusal(self, error)
+        is_question = isinstance(error, UnknownSlaveError) and error.is_question
+        if not is_question:
+            self.register.record_refusal(self, error)
         if nothing_sent:
-            # The classic protocol has no error frame.  From a heartbeat with our end the slave
+            # Neither protocol has an error frame.  From a heartbeat with our end the slave
             # learns both offsets, and reports the divergence on its side; one with our start means
             # that the bytes it needs are gone.  A slave that was refused as ahead earlier gets our
             # end at that time.
@@ -211,10 +234,12 @@ class HAConnection:
                 offset = self.commit_log.min_offset
             elif isinstance(error, DivergedError):
                 offset = error.master_offset
-            last_word = await self._send_last(encode_header(offset, 0))
+            elif isinstance(error, UnknownSlaveError):
+                offset = error.slave_offset + 1  # one that compares begins there next
+            last_word = await self._send_last(framing.header(offset, 0))
             if isinstance(error, DivergedError) and last_word == encode_report(REPORT_DIVERGED):
                 self.register.slave_knows(self, error)
-        self.finish(f"refused: {error}")
+        self.finish(str(error) if is_question else f"refused: {error}")
 
     async def _send_last(self, header: bytes) -> bytes:
         """Send a last header, wait up to 1 s for the slave to close, return its last 8 bytes."""
@@ -232,7 +257,7 @@ class HAConnection:
     async def _check_beginning(self) -> None:
         """Set ``note`` if the first report lies inside one of our records."""
         first_report = self.progress.first_report
-        if first_report is not None and first_report >= FIRST_OFFSET_MIN:
+        if first_report is not None and first_report >= FIRST_OFFSET_MIN and not self.compares:
             try:
                 self.note = await check_beginning(self.env, self.commit_log, first_report)
             except DiskError as error:
@@ -268,10 +293,14 @@ class HAConnection:
                 writer.request_heartbeat()
 
 
+async def _admit_all(_offset: int) -> None:
+    """Admit any slave."""
+
+
 @final
 @attrs.define(eq=False)
 class ReadSocketService:
-    """The reading half of an HAConnection: a stream of 8-byte reports.
+    """The reading half of an HAConnection: a stream of reports, with autoswitch after a handshake.
 
     All reports of one recv are validated in one pass and counted once, by the last.  An illegal one
     ends the connection before any of that pass counts.  Only whole reports are a sign of life: a
@@ -282,14 +311,24 @@ class ReadSocketService:
     sock: trio.socket.SocketType
     commit_log: CommitLog
     progress: SlaveProgress
-    check_first_report: Callable[[int, LogBounds], None]  # raises DivergedError
+    check_first_report: Callable[[int, LogBounds], None]  # of classic slaves; raises DivergedError
     on_reports: Callable[[int], None]  # called with the ack offset, once a read
     spinner: Spin
     is_awaited: Callable[[], bool]  # whether a put waits for a report
+    framing: MasterFraming = CLASSIC
+    # Called with a classic slave's first report; raises UnknownSlaveError.
+    admit: Callable[[int], Awaitable[None]] = _admit_all
+    on_answer: Callable[[bytes], None] = lambda _data: None  # sends the answer to a handshake
     # When whole reports were last read, or the connection was made; trio's time.
     last_read_time: float = attrs.field(factory=trio.current_time, init=False)
     _partial: bytes = attrs.field(default=b"", init=False)
+    _reports: struct.Struct = attrs.field(init=False)  # ``framing``'s
+    _report_size: int = attrs.field(init=False)
     _sent: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Look up the values that do not change."""
+        self._reports, self._report_size = self.framing.reports, self.framing.reports.size
 
     def expect_report(self) -> None:
         """Let ``spin`` poll: a frame was sent."""
@@ -309,21 +348,50 @@ class ReadSocketService:
     async def run(self) -> None:
         """Read until the slave closes.
 
-        Raises IllegalReportError, DivergedError and ExpiredError for reports, OSError for the link.
+        Raises IllegalReportError, DivergedError, ExpiredError and UnknownSlaveError for reports,
+        ProtocolError for other bytes, OSError for the link.
         """
         receive, sock = self.env.receive, self.sock
         with memoryview(bytearray(_RECEIVE_SIZE_MAX)) as buffer:
+            if isinstance(self.framing, AutoSwitchFraming):
+                await self._greet(self.framing, buffer)
+            else:
+                await self._begin(buffer)
             while True:
                 count = await receive(sock, buffer)
                 if not count:
                     return
                 self._take(bytes(buffer[:count]))
 
+    async def _greet(self, framing: AutoSwitchFraming, buffer: memoryview) -> None:
+        """Answer the handshake, and handle the first report, or return as the slave closes."""
+        data = b""
+        while not framing.is_report(data):
+            count = await self.env.receive(self.sock, buffer)
+            if not count:
+                return
+            answer, data = framing.take_handshakes(data + bytes(buffer[:count]))
+            if answer is not None:
+                self.last_read_time = trio.current_time()
+                self.on_answer(answer)
+        self._take(data)
+
+    async def _begin(self, buffer: memoryview) -> None:
+        """Handle a classic slave's first report, or return as the slave closes."""
+        data = b""
+        while len(data) < REPORT_SIZE:
+            count = await self.env.receive(self.sock, buffer)
+            if not count:
+                return
+            data += bytes(buffer[:count])
+        await self.admit(REPORT.unpack_from(data)[0])
+        self._take(data)
+
     def _take(self, data: bytes) -> None:
         """Handle the whole reports in what was received, and keep the rest."""
-        if self._partial or len(data) % REPORT_SIZE:
+        if self._partial or len(data) % self._report_size:
             data = self._partial + data
-            whole = len(data) - len(data) % REPORT_SIZE
+            whole = len(data) - len(data) % self._report_size
             data, self._partial = data[:whole], data[whole:]
         if data:
             self.last_read_time = trio.current_time()
@@ -333,12 +401,14 @@ class ReadSocketService:
         progress = self.progress
         if progress.ended_because is not None:
             return  # ended in the same pass of trio's loop in which these bytes came
-        if progress.next_transfer_from_where is None:
+        if self.framing.greets:
+            self.framing.check_reports(data)
+        elif progress.next_transfer_from_where is None:
             log = LogBounds.of(self.commit_log)
             self._check_is_slave(data, log)
             self.check_first_report(REPORT.unpack_from(data)[0], log)
         end = self.commit_log.readable_offset
-        for (offset,) in REPORT.iter_unpack(data):
+        for (offset,) in self._reports.iter_unpack(data):
             if not progress.advance(offset, end):
                 progress.on_report(offset, LogBounds.of(self.commit_log))
         assert progress.ack_offset is not None, "there was a report"
@@ -352,6 +422,15 @@ class ReadSocketService:
         (offset,) = REPORT.unpack_from(data)
         has_more = self._partial or data != data[:REPORT_SIZE] * (len(data) // REPORT_SIZE)
         if has_more and offset > max(log.max_offset, REPORT_FROM_LAST_FILE):
+            whole = data + self._partial
+            if len(whole) == HANDSHAKE_SIZE and offset >> 32 == STATE_HANDSHAKE:
+                raise IllegalReportError(
+                    f"node {Handshake.decode(whole).node_id} of a replica group sent a handshake of"
+                    " the autoswitch protocol, and this master speaks classic",
+                    reported_offset=offset,
+                    max_offset=log.max_offset,
+                    hint="start both with the same [ha] protocol",
+                )
             msg = (
                 f"{len(data) + len(self._partial)} bytes that are no slave's first report (they"
                 f" begin like one of {offset}, which is beyond this master's end {log.max_offset})"

@@ -1,7 +1,7 @@
 """One link of a slave to its master: its socket, its times, and the reports to be sent.
 
-A report is 8 bytes, so many leave in one send.  While a master does not read, newer reports replace
-older ones: the last one implies the others.
+A report is 8 bytes (autoswitch: 12), so many leave in one send.  While a master does not read,
+newer reports replace older ones: the last one implies the others.
 
 Invariants: ``reported_offset`` is the last report queued; one task at a time sends.
 """
@@ -20,6 +20,8 @@ from hastore.ha.flow_monitor import FlowMonitor
 from hastore.wire.ha_frames import REPORT_DIVERGED, encode_report
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hastore.env.interface import SendNow
     from hastore.ha.copy_progress import FrameSizes
 
@@ -53,6 +55,7 @@ class HALink:
     local_address: tuple[str, int] | None
     connected_time: float
     send_now: SendNow
+    encode_report: Callable[[int], bytes] = encode_report  # the protocol's
     # When a whole frame, or enough bytes of one, last arrived: >= connected_time.
     last_read_time: float = attrs.field(init=False)
     # When reports were last sent, or due while earlier ones were stuck; 0 before the first.
@@ -79,7 +82,7 @@ class HALink:
         """Queue a report; if too many wait, it replaces them."""
         if len(self._outgoing) >= _OUTGOING_SIZE_MAX:
             self._outgoing.clear()
-        self._outgoing += encode_report(offset)
+        self._outgoing += self.encode_report(offset)
         self.reported_offset = offset
 
     def has_reports(self) -> bool:
@@ -125,4 +128,4 @@ class HALink:
         """Send -1, the last report on this link: the master shows the refusal in its status."""
         assert self.sock is not None
         with contextlib.suppress(OSError), trio.move_on_after(1):
-            await send_all(self.sock, encode_report(REPORT_DIVERGED))
+            await send_all(self.sock, self.encode_report(REPORT_DIVERGED))

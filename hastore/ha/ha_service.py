@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, assert_never
 
 import attrs
 import trio
 
 from hastore.concurrency.group_commit_request import GroupCommitRequest, Part
 from hastore.concurrency.latency_histogram import LatencyHistogram
-from hastore.concurrency.peers import PeerCount, PeerLog
+from hastore.concurrency.peers import PeerCount, PeerLog, peer_at
 from hastore.concurrency.port_limits import Occupant, PortLimits
 from hastore.concurrency.tcp import accept, describe, tune
 from hastore.errors import (
@@ -25,11 +25,15 @@ from hastore.errors import (
     IllegalReportError,
     LimitReachedError,
     ProtocolError,
+    UnknownSlaveError,
 )
 from hastore.ha.group_transfer_service import GroupTransferService, SlaveAckTable
 from hastore.ha.ha_connection import HAConnection
 from hastore.ha.log_end_history import LogEndHistory
-from hastore.ha.refused_slaves import RefusalOutcome, RefusedSlave
+from hastore.ha.master_framing import CLASSIC
+from hastore.ha.refused_slaves import RefusalOutcome, RefusedBecause, RefusedSlave
+from hastore.ha.send_rounds import SendRounds
+from hastore.ha.served_slaves import Admission
 from hastore.ha.slave_progress import expired
 from hastore.status import HAConnectionState, PutMessageStatus
 from hastore.store.log.cleaning import Hold
@@ -40,21 +44,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hastore.concurrency.decision_log import DecisionLog
-    from hastore.config import HAConfig
+    from hastore.config import HAConfig, InSyncReplicas
     from hastore.env.interface import Env
+    from hastore.ha.master_framing import MasterFraming
+    from hastore.ha.node_standing import NodeStanding
     from hastore.ha.refused_slaves import RefusedSlavesFile
     from hastore.ha.slave_progress import LogBounds
-    from hastore.ha.write_socket_service import WriteSocketService
     from hastore.store.commit_log import CommitLog
 
 REFUSALS_KEPT_MAX: Final = 16
 SLAVES_MAX: Final = 4  # slaves in a Standing
+NODES_MAX: Final = 64  # nodes in a GroupStanding
 ARRIVALS_LOGGED_MAX: Final = 10  # of one address in a minute; also departures
 _NONE_SINCE_START: Final = "no slave is connected, and none has been since the start"
 _KINDS: Final[dict[type[ProtocolError], str]] = {
     DivergedError: "diverged",
     ExpiredError: "expired",
     IllegalReportError: "report",
+    UnknownSlaveError: "unknown",
 }
 
 _log = logger("ha")
@@ -81,12 +88,34 @@ class SlaveStanding:
 
 
 @attrs.frozen(kw_only=True)
+class AwaitedNode:
+    """A node of a replica group at one instant; offsets are None without a link or a report."""
+
+    node: NodeStanding
+    address: tuple[str, int] | None  # of its link
+    sent_offset: int | None
+    last_report_age_s: float | None
+
+
+@attrs.frozen(kw_only=True)
+class GroupStanding:
+    """What puts needed of a replica group at one instant."""
+
+    in_sync_replicas: InSyncReplicas
+    min_in_sync_replicas: int
+    members: frozenset[int]  # accepted
+    needed: frozenset[int]  # accepted and proposed
+    nodes: tuple[AwaitedNode, ...]  # all but observers; needed ones first, NODES_MAX at most
+
+
+@attrs.frozen(kw_only=True)
 class Standing:
     """The slaves at one instant; recorded with a decision that was not PUT_OK."""
 
     behind_max: int  # bytes: a slave this far behind is not available
     slaves: tuple[SlaveStanding, ...]  # the SLAVES_MAX nearest, by falling ack_offset
     departure: Departure | None  # the last; None since the start
+    group: GroupStanding | None = None  # of a replica group
 
 
 @attrs.frozen(kw_only=True)
@@ -100,10 +129,9 @@ class Refusal:
     time: float  # trio's
 
 
-@final
 @attrs.define(eq=False)
 class HAService:
-    """Replicates a master's commit log to its slaves."""
+    """Replicates a master's commit log to its slaves; ``GroupHAService`` to its replica group."""
 
     env: Env
     commit_log: CommitLog
@@ -126,8 +154,8 @@ class HAService:
     end_history: LogEndHistory = attrs.field(init=False)
     # Seconds that the frames of all links took to send.
     send_times: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)
-    # A dict as an ordered set: iterating a set of objects would not be deterministic.
-    idle_writers: dict[WriteSocketService, None] = attrs.field(factory=dict, init=False)
+    rounds: SendRounds = attrs.field(init=False)
+    notify_appended: Callable[[], None] = attrs.field(init=False)  # see SendRounds
     _next_connection_id: int = attrs.field(default=1, init=False)
     _peers: PeerCount = attrs.field(factory=PeerCount, init=False)
     _refusal_log: PeerLog = attrs.field(init=False)
@@ -136,7 +164,10 @@ class HAService:
 
     def __attrs_post_init__(self) -> None:
         """Make the parts."""
+        self.rounds = self._make_rounds()
+        self.notify_appended = self.rounds.notify_appended
         self.refusals = deque(maxlen=REFUSALS_KEPT_MAX)
+        self.refused_slaves.trust(self.config.trust)
         self.end_history = LogEndHistory(trio.current_time(), self.commit_log.max_offset)
         self._refusal_log = PeerLog(_log, "ha_slave_refused", "slave")
         often = partial(PeerLog, lines_max=ARRIVALS_LOGGED_MAX, level=logging.INFO)
@@ -146,17 +177,11 @@ class HAService:
             self.ack_table, self.config.slave_timeout_ms, self.on_acknowledged, self.decisions
         )
 
-    # -- sending: appended bytes to slaves -------------------------------------------------------
+    def _make_rounds(self) -> SendRounds:
+        return SendRounds(self.commit_log, self.gathers)
 
-    def notify_appended(self) -> None:
-        """Let idle write services send; costs one check when there are none.
-
-        Called after each append, and with a transient store pool after each commit.
-        """
-        if self.idle_writers:
-            readable_offset = self.commit_log.readable_offset
-            for writer in self.idle_writers:
-                writer.on_appended(readable_offset, at_once=not self.gathers)
+    def _make_framing(self, _connection_id: int) -> MasterFraming:
+        return CLASSIC
 
     # -- expiry: what slaves still need ----------------------------------------------------------
 
@@ -187,6 +212,7 @@ class HAService:
         if not connection.progress.counts_as_ack:
             self.ack_table.set_position(connection.connection_id, ack_offset)
         elif self.ack_table.acknowledge(connection.connection_id, ack_offset):
+            self.rounds.nearest = connection.write_socket_service
             self.group_transfer_service.notify_transfer_some(connection.address)
             self.on_acknowledged()
 
@@ -198,6 +224,9 @@ class HAService:
         else:
             reason = self.unavailable_because(next_offset)
             request.complete(Part.HA, PutMessageStatus.SLAVE_NOT_AVAILABLE, reason)
+
+    def notify_flushed(self) -> None:
+        """Do nothing: an ack counts, whether or not this master has flushed."""
 
     def has_waiting_puts(self) -> bool:
         """Return whether a put waits for a slave."""
@@ -252,6 +281,36 @@ class HAService:
         """Log a slave's first report."""
         self._arrival_log.log_line(connection.address, at=ack_offset)
 
+    async def admit(self, connection: HAConnection, offset: int) -> None:
+        """Let a classic slave begin at ``offset``, or leave it to the checks that follow.
+
+        Returns once it is durably known that the slave may have our bytes.  Raises
+        UnknownSlaveError for one whose log may be another master's: see ``ServedSlaves``.
+        """
+        log, refused_slaves = self.commit_log, self.refused_slaves
+        if offset < 0 or offset > connection.end_at_connect:
+            return
+        if FIRST_OFFSET_MIN <= offset < log.min_offset:
+            return
+        host = connection.address[0]
+        refused = refused_slaves.find(host, offset)
+        if refused is not None and refused.because is RefusedBecause.AHEAD:
+            return
+        match refused_slaves.admit(host, offset):
+            case Admission.SERVE:
+                await refused_slaves.hold(host, offset, connection.progress)
+            case Admission.SERVE_TRUSTED:
+                _log.info("ha_slave_trusted", slave=describe(connection.address), at=offset)
+                await refused_slaves.hold(host, offset, connection.progress)
+            case Admission.COMPARES:
+                connection.compares = True
+            case Admission.ASK | Admission.REFUSE as admission:
+                start = self.refused_slaves.served.start if refused is None else refused.master_end
+                assert start is not None
+                raise _unknown(host, offset, start, is_question=admission is Admission.ASK)
+            case _ as unreachable:
+                assert_never(unreachable)
+
     def check_first_report(self, connection: HAConnection, offset: int, log: LogBounds) -> None:
         """Raise DivergedError for a slave that was ahead of this log earlier.
 
@@ -264,8 +323,8 @@ class HAService:
             when = f"when it connected this master's log ended at {end}"
         else:
             refused = self.refused_slaves.find(connection.address[0], offset)
-            if refused is None:
-                return
+            if refused is None or refused.because is RefusedBecause.PROMOTION:
+                return  # ``admit`` refuses it
             end = refused.master_end
             when = f"one of its address did so when this master's log ended at {end}"
         msg = (
@@ -281,7 +340,7 @@ class HAService:
 
     def record_refusal(self, connection: HAConnection, error: ProtocolError) -> None:
         """Record a refusal for ``status`` and drop the slave's acks from the table."""
-        self.ack_table.remove(connection.connection_id)
+        self._forget_acks(connection.connection_id)
         reason, hint = str(error), error.hint
         if isinstance(error, DivergedError):
             match self._remember(connection.address[0], error):
@@ -293,15 +352,26 @@ class HAService:
                     hint = f"{hint}; then remove {self.refused_slaves.path}"
                 case RefusalOutcome.ABSURD:
                     pass
+        elif isinstance(error, UnknownSlaveError) and not self._knows(connection.address[0]):
+            self._remember(connection.address[0], error)
         self._refusal(connection.address, error, reason, hint)
 
-    def _remember(self, host: str, error: DivergedError) -> RefusalOutcome:
+    def _knows(self, host: str) -> bool:
+        """Return whether a slave of ``host`` is known: it may leave soon, or be the refused one."""
+        return self.refused_slaves.served.knows(host)
+
+    def _remember(self, host: str, error: DivergedError | UnknownSlaveError) -> RefusalOutcome:
         """Refuse this address and offset from now on, however our log grows."""
+        if isinstance(error, DivergedError):
+            because, end = RefusedBecause.AHEAD, error.master_offset
+        else:
+            because, end = RefusedBecause.PROMOTION, error.promotion_start
         refused = RefusedSlave(
             address=host,
             offset=error.slave_offset,
-            master_end=error.master_offset,
+            master_end=end,
             time_ms=self.env.wall_clock.now_ms(),
+            because=because,
         )
         return self.refused_slaves.remember(refused, self.commit_log.min_offset)
 
@@ -318,7 +388,7 @@ class HAService:
         reported = None
         if isinstance(error, IllegalReportError):
             reported = error.reported_offset
-        elif isinstance(error, DivergedError | ExpiredError):
+        elif isinstance(error, DivergedError | ExpiredError | UnknownSlaveError):
             reported = error.slave_offset
         self.refusals.append(
             Refusal(
@@ -341,11 +411,12 @@ class HAService:
             commit_log=self.commit_log,
             config=self.config,
             register=self,
-            idle_writers=self.idle_writers,
+            rounds=self.rounds,
             send_times=self.send_times,
             connection_id=connection_id,
             sock=sock,
             address=peer,
+            framing=self._make_framing(connection_id),
         )
         self.connections[connection_id] = connection
         self._peers.add(peer)
@@ -356,8 +427,9 @@ class HAService:
             del self.connections[connection_id]
             self._peers.remove(peer)
             reported = connection.progress.ack_offset is not None
-            self.ack_table.remove(connection_id)
-            self.idle_writers.pop(connection.write_socket_service, None)
+            self.rounds.forget(connection.write_socket_service)
+            self._forget_acks(connection_id)
+            self.refused_slaves.release(connection.progress)
             reason = connection.progress.ended_because or "this master is stopping"
             if reported:
                 self.departure = Departure(address=peer, reason=reason, time=trio.current_time())
@@ -368,6 +440,9 @@ class HAService:
                 _log.debug("ha_gone", peer=describe(peer), reason=reason)
             self.on_acknowledged()
 
+    def _forget_acks(self, connection_id: int) -> None:
+        self.ack_table.remove(connection_id)
+
     def disconnect_all(self, reason: str) -> None:
         """End every connection: this master sends and acknowledges nothing more."""
         for connection in self.connections.values():
@@ -375,24 +450,25 @@ class HAService:
 
     async def run(self, listener: trio.socket.SocketType) -> None:
         """Serve slaves and deadlines until cancelled."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._accept, listener)
-            nursery.start_soon(self.group_transfer_service.run)
-            nursery.start_soon(self.refused_slaves.run)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._accept, listener)
+                nursery.start_soon(self.group_transfer_service.run)
+                nursery.start_soon(self.rounds.run)
+                nursery.start_soon(self.refused_slaves.run)
+        finally:
+            await self.refused_slaves.flush()
 
     async def _accept(self, listener: trio.socket.SocketType) -> None:
         """Accept slaves until cancelled; that also ends the connections."""
-        try:
-            async with trio.open_nursery() as nursery:
-                while True:
-                    sock, peer = await accept(listener)
-                    if not self._make_room(peer):
-                        sock.close()
-                        continue
-                    tune(sock)
-                    nursery.start_soon(self.serve, sock, peer)
-        finally:
-            listener.close()
+        async with trio.open_nursery() as nursery:
+            while True:
+                sock, peer = await accept(listener)
+                if not self._make_room(peer):
+                    sock.close()
+                    continue
+                tune(sock)
+                nursery.start_soon(self.serve, sock, peer)
 
     def _make_room(self, peer: tuple[str, int]) -> bool:
         """Return whether one more connection is allowed; may evict the oldest without a report.
@@ -423,3 +499,22 @@ class HAService:
         self._refusal(evicted.address, LimitReachedError(reason, limit=limit), reason)
         evicted.finish(reason)
         return True
+
+
+def _unknown(host: str, offset: int, start: int, *, is_question: bool) -> UnknownSlaveError:
+    if is_question:
+        msg = f"asked whether it compares: it begins at {offset}, after this master's {start}"
+    else:
+        msg = (
+            f"slave's log ends at {offset}, this master's is its own from {start} on, where it was"
+            f" promoted, and it has not sent {host} what lies between: that may be another master's"
+        )
+    return UnknownSlaveError(
+        msg,
+        slave_offset=offset,
+        promotion_start=start,
+        is_question=is_question,
+        hint="copy it again: start that slave on an empty directory; or, if its log is the same"
+        f" (hastore log diff MASTER_DIR SLAVE_DIR), start this master once with --trust"
+        f" {peer_at(host, offset)}",
+    )

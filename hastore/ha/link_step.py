@@ -10,7 +10,7 @@
         IN_DOUBT ─────────────────────┘
             │ other log, expired
             ▼
-        GIVEN_UP ◄─── file size differs, own damage: from every step
+        GIVEN_UP ◄─── file size differs, own damage, cut refused: from every step
 
 Any other event keeps the step; after a broken link another one follows with back-off.  Bytes that
 do not match our log may have been changed on the way, so the first such link only raises a doubt;
@@ -24,9 +24,11 @@ import enum
 from typing import Final
 
 from hastore.errors import (
+    BelowConfirmMarkError,
     DivergedError,
     ExpiredError,
     FileSizeMismatchError,
+    ForeignGroupError,
     LogDamagedError,
 )
 from hastore.status import HAClientState
@@ -53,6 +55,7 @@ class LinkEvent(enum.Enum):
     FILE_SIZE_DIFFERS = "file-size-differs"
     DAMAGED = "damaged"  # a record of our log is damaged, perhaps the master's, too
     OWN_DAMAGE = "own-damage"  # the master's record is intact
+    CUT_REFUSED = "cut-refused"  # what our log has beyond the master's must not be cut
     STOPPED = "stopped"
 
 
@@ -82,6 +85,7 @@ TRANSITIONS: Final[dict[tuple[LinkStep, LinkEvent], tuple[LinkStep, LinkAction]]
     (_S.COMPARING, _E.FILE_SIZE_DIFFERS): (_S.GIVEN_UP, _A.GIVE_UP),
     (_S.COMPARING, _E.DAMAGED): (_S.COMPARING, _A.COMPARE_DAMAGE),
     (_S.COMPARING, _E.OWN_DAMAGE): (_S.GIVEN_UP, _A.GIVE_UP),
+    (_S.COMPARING, _E.CUT_REFUSED): (_S.GIVEN_UP, _A.GIVE_UP),
     (_S.COMPARING, _E.STOPPED): (_S.COMPARING, _A.STOP),
     (_S.IN_DOUBT, _E.NEW_LINK): (_S.IN_DOUBT, _A.CONNECT),
     (_S.IN_DOUBT, _E.FRAME): (_S.IN_DOUBT, _A.APPEND),
@@ -92,6 +96,7 @@ TRANSITIONS: Final[dict[tuple[LinkStep, LinkEvent], tuple[LinkStep, LinkAction]]
     (_S.IN_DOUBT, _E.FILE_SIZE_DIFFERS): (_S.GIVEN_UP, _A.GIVE_UP),
     (_S.IN_DOUBT, _E.DAMAGED): (_S.IN_DOUBT, _A.COMPARE_DAMAGE),
     (_S.IN_DOUBT, _E.OWN_DAMAGE): (_S.GIVEN_UP, _A.GIVE_UP),
+    (_S.IN_DOUBT, _E.CUT_REFUSED): (_S.GIVEN_UP, _A.GIVE_UP),
     (_S.IN_DOUBT, _E.STOPPED): (_S.IN_DOUBT, _A.STOP),
     (_S.IN_STEP, _E.NEW_LINK): (_S.COMPARING, _A.CONNECT),
     (_S.IN_STEP, _E.FRAME): (_S.IN_STEP, _A.APPEND),
@@ -101,6 +106,7 @@ TRANSITIONS: Final[dict[tuple[LinkStep, LinkEvent], tuple[LinkStep, LinkAction]]
     (_S.IN_STEP, _E.FILE_SIZE_DIFFERS): (_S.GIVEN_UP, _A.GIVE_UP),
     (_S.IN_STEP, _E.DAMAGED): (_S.IN_STEP, _A.COMPARE_DAMAGE),
     (_S.IN_STEP, _E.OWN_DAMAGE): (_S.GIVEN_UP, _A.GIVE_UP),
+    (_S.IN_STEP, _E.CUT_REFUSED): (_S.GIVEN_UP, _A.GIVE_UP),
     (_S.IN_STEP, _E.STOPPED): (_S.IN_STEP, _A.STOP),
     (_S.GIVEN_UP, _E.STOPPED): (_S.GIVEN_UP, _A.STOP),
 }
@@ -118,7 +124,9 @@ SHOWN: Final[dict[LinkAction, HAClientState]] = {
 }
 
 _EVENTS: Final[dict[type[Exception], LinkEvent]] = {
+    BelowConfirmMarkError: _E.CUT_REFUSED,
     DivergedError: _E.OTHER_LOG,
+    ForeignGroupError: _E.OTHER_LOG,
     ExpiredError: _E.EXPIRED,
     FileSizeMismatchError: _E.FILE_SIZE_DIFFERS,
     LogDamagedError: _E.DAMAGED,

@@ -19,17 +19,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 import attrs
 
 from hastore.concurrency.tcp import describe
-from hastore.errors import DiskError, DivergedError, FileSizeMismatchError
+from hastore.errors import DiskError, DivergedError, ExpiredError, FileSizeMismatchError
 from hastore.ha.file_size_watch import (
     LAST_OF_BLANK,
+    TAIL_SIZE,
     FirstBlankFinder,
     blank_size,
     ends_with_blank,
     find_first_blank,
 )
+from hastore.ha.slave_framing import ClassicFraming
 from hastore.store.record.layout import BLANK_SIZE_MIN
 from hastore.trace import logger
-from hastore.wire.ha_frames import FIRST_OFFSET_MIN, HEADER, HEADER_SIZE, OVERLAP_SIZE
+from hastore.wire.ha_frames import FIRST_OFFSET_MIN, OVERLAP_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,13 +39,22 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
     from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
     from hastore.flush.flush_manager import FlushManager
+    from hastore.ha.slave_framing import LinkStart, SlaveFraming
     from hastore.store.commit_log import CommitLog
     from hastore.wire.double_read_buffer import DoubleReadBuffer
 
 FRAMES_PER_TURN_MAX: Final = 1000  # small frames take 2 us each; then other tasks run
-_unpack_header: Final = HEADER.unpack_from
 
 _log = logger("ha")
+
+
+class CutNeededError(Exception):
+    """By its epochs our log must end at ``physic_offset``: the bytes below equal the master's."""
+
+    def __init__(self, physic_offset: int, end_offset: int) -> None:
+        super().__init__(f"the log must be cut at {physic_offset}; it ends at {end_offset}")
+        self.physic_offset = physic_offset
+        self.end_offset = end_offset
 
 
 class AppendedFrames(NamedTuple):
@@ -67,6 +78,7 @@ class SlaveAppender:
     notify_dispatch: Callable[[], None]
     # Returns where a whole message of the log begins, if possible the last; None if unknown.
     last_message_offset: Callable[[], int | None]
+    framing: SlaveFraming = attrs.field(factory=ClassicFraming)
     # The next byte of the stream: below the log's max offset while comparing, equal to it while
     # storing, and above it while measuring.
     position: int = attrs.field(init=False)
@@ -76,6 +88,10 @@ class SlaveAppender:
     _finder: FirstBlankFinder | None = attrs.field(default=None, init=False)
     # The last scan of a file of ours, so that the next one continues it.
     _own_finder: FirstBlankFinder | None = attrs.field(default=None, init=False)
+    # Whether our log began this link at a file's end, which may be inside a record of the master.
+    _must_check_end: bool = attrs.field(default=False, init=False)
+    # Where our log is to be cut, once the bytes below have been compared; None: nowhere.
+    _cut_at: int | None = attrs.field(default=None, init=False)
     # Whether received bytes wait for our disk: then the master's silence does not count.
     is_waiting: bool = attrs.field(default=False, init=False)
 
@@ -93,18 +109,37 @@ class SlaveAppender:
         """Whether some of the overlap has not been compared yet."""
         return self.position < self.commit_log.max_offset
 
-    def reset(self) -> None:
-        """Set ``position`` for a new link: an overlap below the log's end."""
+    def reset(self, start: LinkStart | None = None) -> None:
+        """Set ``position`` for a new link: an overlap below the log's end, or below ``start``'s.
+
+        Raises ExpiredError if the master has deleted all that could be compared before a cut.
+        """
         log = self.commit_log
-        end = log.max_offset
+        end = log.max_offset if start is None else start.point
+        masters_min_offset = self._masters_min_offset
+        if start is not None:
+            masters_min_offset = max(masters_min_offset, start.asked_min)
         self.position = end
         if end > FIRST_OFFSET_MIN:
             head = self.last_message_offset()
             if head is None or not log.min_offset <= head < end:
                 head = end - 1 - (end - 1) % log.file_size  # a file begins with a message
-            start = max(min(end - OVERLAP_SIZE, head), log.min_offset, FIRST_OFFSET_MIN)
-            self.position = min(max(start, self._masters_min_offset), end)
+            first = max(min(end - OVERLAP_SIZE, head), log.min_offset, FIRST_OFFSET_MIN)
+            self.position = min(max(first, masters_min_offset), end)
         self._finder = self._own_finder = None
+        self._must_check_end = end > log.min_offset and end % log.file_size == 0
+        self._cut_at = end if end < log.max_offset else None
+        if self._cut_at is not None and self.position == end:
+            msg = (
+                f"too far behind: this slave's log agrees with the master's up to {end}, and the"
+                f" master's begins at {masters_min_offset} now: nothing is left to compare"
+            )
+            raise ExpiredError(
+                msg,
+                min_offset=masters_min_offset,
+                slave_offset=log.max_offset,
+                hint="re-seed: start this slave with an empty --data directory",
+            )
 
     def begin_later(self, masters_min_offset: int) -> None:
         """Compare fewer bytes from the next link on, because the master's log begins there."""
@@ -124,10 +159,11 @@ class SlaveAppender:
         start, end = buffer.dispatch_position, buffer.write_position
         count = size = size_before = 0
         append_data, file_size = log.append_data, log.file_size
+        header_size, plain_header = self.framing.header_size, self.framing.plain_header
         try:
-            while end - start >= HEADER_SIZE and count < FRAMES_PER_TURN_MAX:
-                physic_offset, body_size = _unpack_header(view, start)
-                body_start = start + HEADER_SIZE
+            while end - start >= header_size and count < FRAMES_PER_TURN_MAX:
+                physic_offset, body_size = plain_header(view, start)
+                body_start = start + header_size
                 body_end = body_start + body_size
                 if physic_offset != position or body_size <= 0 or body_end > end:
                     break
@@ -160,7 +196,8 @@ class SlaveAppender:
     def compare(self, physic_offset: int, body: memoryview) -> int:
         """Compare ``body`` with our log; return how many bytes of it our log has.
 
-        Raises DivergedError if they differ, DiskError if ours have expired since the link began.
+        Raises DivergedError if they differ, DiskError if ours have expired since the link began,
+        CutNeededError once all is compared that is to be kept.
         """
         log = self.commit_log
         if self.position < log.min_offset:
@@ -168,7 +205,8 @@ class SlaveAppender:
                 f"{log.path}: the bytes from {self.position} on have expired: comparing later ones"
             )
             raise DiskError(msg, path=log.path)
-        size = min(log.max_offset - physic_offset, len(body))
+        until = log.max_offset if self._cut_at is None else self._cut_at
+        size = min(until - physic_offset, len(body))
         while size > 0:
             own = log.read(self.position, size)  # up to a file's end
             start = self.position - physic_offset
@@ -187,12 +225,14 @@ class SlaveAppender:
                     )
             self.position += len(own)
             size -= len(own)
+        if self.position == self._cut_at:
+            raise CutNeededError(self.position, log.max_offset)
         return self.position - physic_offset
 
     async def append(self, physic_offset: int, body: memoryview) -> None:
         """Compare, store or scan one frame's body.
 
-        Raises DivergedError, DiskError if the next file cannot be created, and
+        Raises DivergedError, CutNeededError, DiskError if the next file cannot be created, and
         FileSizeMismatchError once the master's files are known to have another size.
         """
         commit_log = self.commit_log
@@ -202,6 +242,11 @@ class SlaveAppender:
                 with body[known:] as news:
                     await self.append(physic_offset + known, news)
             return
+        if self._must_check_end:
+            self._must_check_end = False
+            tail = commit_log.read(physic_offset - TAIL_SIZE, TAIL_SIZE)
+            if not ends_with_blank(memoryview(tail)):
+                await self._check_layout()
         if self._finder is None:
             try:
                 while not commit_log.append_data(physic_offset, body):
@@ -269,6 +314,19 @@ class SlaveAppender:
             return None
         size = blank_size(log.read(physic_offset, BLANK_SIZE_MIN))
         return self._mismatch(found - start) if physic_offset + size == found else None
+
+    async def ends_inside(self, physic_offset: int) -> bool:
+        """Return whether our log ends, with a file, inside the record at ``physic_offset``.
+
+        Then the master's files may be larger, and the record whole: ``append`` finds out.
+        """
+        log = self.commit_log
+        end = log.max_offset
+        start = max(physic_offset - physic_offset % log.file_size, log.min_offset)
+        if end % log.file_size or not start < end <= start + log.file_size:
+            return False
+        finder = await self._find_first_blank(start)
+        return not finder.is_done and finder.next_record > end
 
     async def _find_first_blank(self, start: int) -> FirstBlankFinder:
         """Scan our log from ``start`` on, continuing the last scan from there.

@@ -11,6 +11,9 @@ No socket, no clock, no disk: the HAClient acts on the verdicts.  What a header 
     2                       DivergedError                    ASK_AGAIN
     any other               DivergedError                    APPEND
 
+Under autoswitch 1 and 2 are offsets as any other, and a heartbeat below our end means nothing: a
+RocketMQ master sends one before the first bytes.
+
 Which link follows is decided by the table in ``hastore.ha.link_step``.
 
 Invariant: bytes are only appended at the slave's own max offset, so its log stays a prefix of its
@@ -26,17 +29,12 @@ import attrs
 
 from hastore.errors import DivergedError, ExpiredError, ProtocolError
 from hastore.ha.link_step import SHOWN, LinkAction, LinkEvent, LinkStep, transition
+from hastore.ha.slave_framing import ClassicFraming
 from hastore.status import HAClientState, SlaveStart
-from hastore.wire.ha_frames import (
-    HEADER,
-    HEADER_SIZE,
-    REPORT_FROM_EARLIEST,
-    REPORT_FROM_LAST_FILE,
-    REPORT_NEW_SLAVE,
-    check_header,
-)
+from hastore.wire.ha_frames import REPORT_FROM_EARLIEST, REPORT_FROM_LAST_FILE, REPORT_NEW_SLAVE
 
 if TYPE_CHECKING:
+    from hastore.ha.slave_framing import SlaveFraming
     from hastore.wire.double_read_buffer import DoubleReadBuffer
 
 _NOTHING_SENT: Final = (
@@ -46,6 +44,7 @@ _NOTHING_SENT: Final = (
 _NOTHING_SENT_HINT: Final = (
     "if it has messages, begin the copy at its last file: hastore slave --from last-file"
 )
+_DELETED_HINT: Final = "re-seed: start this slave with an empty --data directory"
 
 
 class FrameVerdict(enum.Enum):
@@ -54,7 +53,9 @@ class FrameVerdict(enum.Enum):
     APPEND = "append"  # a heartbeat has nothing to append
     APPEND_AFTER_ZERO = "append-after-zero"  # a stock master streams from 1: byte 0 is always 0x00
     ASK_AGAIN = "ask-again"  # reconnect: a stock master took "last file" for an offset
-    ASK_LATER = "ask-later"  # reconnect: the master's log begins in the overlap or right after it
+    # Reconnect: the master's log begins in the overlap or right after it, or a promoted master asks
+    # whether this slave compares (``ServedSlaves``).
+    ASK_LATER = "ask-later"
 
 
 @attrs.frozen(slots=True)
@@ -72,6 +73,7 @@ class SlaveCursor:
     """The decisions of a slave about its newest link."""
 
     slave_from: SlaveStart  # where a slave without a log begins
+    framing: SlaveFraming = attrs.field(factory=ClassicFraming)
     step: LinkStep = attrs.field(default=LinkStep.COMPARING, init=False)
     # What ``status`` shows: STREAMING from a link's first frame on.
     state: HAClientState = attrs.field(default=HAClientState.CONNECTING, init=False)
@@ -79,7 +81,8 @@ class SlaveCursor:
     stock_master: bool = attrs.field(default=False, init=False)
     # Why a healthy link may bring nothing; None while there is no such reason.
     warning: ProtocolError | None = attrs.field(default=None, init=False)
-    _empty_answers: int = attrs.field(default=0, init=False)  # heartbeats at 1, on this link
+    # Heartbeats where log bytes should follow, on this link.
+    _empty_answers: int = attrs.field(default=0, init=False)
 
     def on(self, event: LinkEvent) -> LinkAction:
         """Move to the step after ``event`` and return what to do."""
@@ -94,7 +97,7 @@ class SlaveCursor:
     def first_report(self, position: int) -> int:
         """Return a new link's first report: ``position``, or without a log what ``--from`` says."""
         self.warning, self._empty_answers = None, 0
-        if position > 0:
+        if position > 0 or not self.framing.has_start_reports:
             return position
         if self.slave_from is SlaveStart.EARLIEST:
             return REPORT_FROM_EARLIEST
@@ -106,30 +109,44 @@ class SlaveCursor:
         """Return the next frame in ``buffer`` and what to do with it; None while it is not whole.
 
         ``position`` is the stream's next byte, ``own_end`` where our log ends: after ``position``
-        while the overlap is compared.  A header is validated as soon as its 12 bytes are there.
+        while the overlap is compared.  A header is validated as soon as its bytes are there.
         Raises DivergedError or ExpiredError as the table above says, ProtocolError for a frame that
         no master sends.
         """
         start = buffer.dispatch_position
         available = buffer.write_position - start
-        if available < HEADER_SIZE:
+        header_size = self.framing.header_size
+        if available < header_size:
             return None
-        physic_offset, size = HEADER.unpack_from(buffer.view, start)
+        physic_offset, size = self.framing.header(buffer.view, start)
         verdict = FrameVerdict.APPEND
-        if physic_offset != position or (not size and position < own_end):
+        if physic_offset != position:
             verdict = self._check_other(physic_offset, size, position, own_end)
-        elif size:
-            check_header(physic_offset, size)
-        if available - HEADER_SIZE < size:
+        elif not size and position < own_end:
+            if self.framing.heartbeats_name_end:
+                raise _diverged(physic_offset, own_end)
+            self._count_empty_answer(physic_offset)
+        elif position < own_end:
+            self.warning, self._empty_answers = None, 0
+        if available - header_size < size:
             return None
-        return verdict, Frame(physic_offset, start + HEADER_SIZE, size)
+        return verdict, Frame(physic_offset, start + header_size, size)
+
+    def _count_empty_answer(self, physic_offset: int) -> None:
+        self._empty_answers += 1
+        if self._empty_answers > 1:  # the first may precede the first bytes
+            msg = (
+                f"the master sends nothing from {physic_offset} on, though its log is longer: it"
+                " may have deleted these bytes"
+            )
+            self.warning = ProtocolError(msg, hint=_DELETED_HINT)
 
     def _check_other(
         self, physic_offset: int, size: int, position: int, own_end: int
     ) -> FrameVerdict:
-        check_header(physic_offset, size)
         if own_end > 0 and not size and physic_offset > position:
-            # Only a refusal has this form: the master's log begins at this offset now.
+            # Only a refusal has this form: the master's log begins at this offset now; or one byte
+            # after ``position``, a question.
             if physic_offset <= own_end:
                 return FrameVerdict.ASK_LATER
             msg = (
@@ -140,22 +157,12 @@ class SlaveCursor:
                 msg,
                 min_offset=physic_offset,
                 slave_offset=own_end,
-                hint="re-seed: start this slave with an empty --data directory",
+                hint=_DELETED_HINT,
             )
         if own_end > 0:
-            difference = physic_offset - own_end
-            msg = (
-                f"master is at {physic_offset}, this slave's log ends at {own_end}"
-                f" ({abs(difference)} bytes {'behind' if difference > 0 else 'ahead'}):"
-                " not the same log"
-            )
-            raise DivergedError(
-                msg,
-                master_offset=physic_offset,
-                slave_offset=own_end,
-                hint="compare the two: hastore log diff MASTER_DIR SLAVE_DIR;"
-                " or give this slave an empty --data directory",
-            )
+            raise _diverged(physic_offset, own_end)
+        if not self.framing.has_start_reports:
+            return FrameVerdict.APPEND
         if physic_offset == REPORT_FROM_EARLIEST and size:
             self.warning = None
             return FrameVerdict.APPEND_AFTER_ZERO
@@ -168,3 +175,19 @@ class SlaveCursor:
             self.stock_master = True
             return FrameVerdict.ASK_AGAIN
         return FrameVerdict.APPEND
+
+
+def _diverged(physic_offset: int, own_end: int) -> DivergedError:
+    difference = physic_offset - own_end
+    msg = (
+        f"master is at {physic_offset}, this slave's log ends at {own_end}"
+        f" ({abs(difference)} bytes {'behind' if difference > 0 else 'ahead'}):"
+        " not the same log"
+    )
+    return DivergedError(
+        msg,
+        master_offset=physic_offset,
+        slave_offset=own_end,
+        hint="compare the two: hastore log diff MASTER_DIR SLAVE_DIR;"
+        " or give this slave an empty --data directory",
+    )

@@ -22,7 +22,8 @@ an illegal report changes nothing but the state.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Final, final
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 import attrs
 
@@ -37,10 +38,12 @@ from hastore.wire.ha_frames import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hastore.config import HAConfig
     from hastore.store.commit_log import CommitLog
 
-_EXPIRED_HINT: Final = "give the slave an empty directory: it copies the log again"
+EXPIRED_HINT: Final = "give the slave an empty directory: it copies the log again"
 
 
 class HAConnectionEvent(enum.Enum):
@@ -105,8 +108,53 @@ def expired(slave_offset: int, min_offset: int) -> ExpiredError:
         f" before {min_offset}: [store] delete_held_after limits how long it keeps them for slaves",
         min_offset=min_offset,
         slave_offset=slave_offset,
-        hint=_EXPIRED_HINT,
+        hint=EXPIRED_HINT,
     )
+
+
+class StreamStart(NamedTuple):
+    """What a first report asks for."""
+
+    offset: int  # of the first byte to send
+    # Whether the report was no offset of the slave's: it repeats it until it has received bytes.
+    is_request: bool = False
+    is_ack: bool = False  # whether it counts at once
+
+
+def classic_start(config: HAConfig, offset: int, log: LogBounds) -> StreamStart:
+    """Return where a classic slave's stream begins; raises as ``SlaveProgress.on_report``."""
+    if offset < 0:
+        msg = f"first report {offset} is negative"
+        raise IllegalReportError(msg, reported_offset=offset, max_offset=log.max_offset)
+    if offset > log.max_offset and offset >= FIRST_OFFSET_MIN:
+        msg = (
+            f"slave asks for bytes from {offset} on, {offset - log.max_offset} bytes beyond"
+            f" this master's end {log.max_offset}: not the same log"
+        )
+        raise DivergedError(
+            msg,
+            master_offset=log.max_offset,
+            slave_offset=offset,
+            hint="compare the two: hastore log diff MASTER_DIR SLAVE_DIR",
+        )
+    last_file_only = offset == REPORT_FROM_LAST_FILE or (
+        offset == REPORT_NEW_SLAVE and config.ha_new_slave_from is SlaveStart.LAST_FILE
+    )
+    if last_file_only:
+        return StreamStart(log.last_file_offset, is_request=True)
+    if offset in (REPORT_NEW_SLAVE, REPORT_FROM_EARLIEST):
+        return StreamStart(log.min_offset, is_request=True)
+    if offset < log.min_offset:
+        msg = (
+            f"slave is at {offset}, before this master's oldest byte {log.min_offset}:"
+            " the bytes between have expired"
+        )
+        raise ExpiredError(msg, min_offset=log.min_offset, slave_offset=offset, hint=EXPIRED_HINT)
+    return StreamStart(offset)
+
+
+def _classic_rule(progress: SlaveProgress) -> Callable[[int, LogBounds], StreamStart]:
+    return partial(classic_start, progress.config)
 
 
 @final
@@ -115,12 +163,16 @@ class SlaveProgress:
     """One slave's offsets in our log on one link, in bytes; None before its first report."""
 
     config: HAConfig
+    # The protocol's rule for a first report; it raises for an illegal one.
+    start_rule: Callable[[int, LogBounds], StreamStart] = attrs.field(
+        default=attrs.Factory(_classic_rule, takes_self=True)
+    )
     state: HAConnectionState = attrs.field(default=HAConnectionState.CONNECTED, init=False)
     # The next byte to send; never falls, and ack_offset <= it <= our max offset.
     next_transfer_from_where: int | None = attrs.field(default=None, init=False)
     # The highest report: the end (exclusive) of what the slave has.  Never falls.
     ack_offset: int | None = attrs.field(default=None, init=False)
-    # The first report as received: where the stream is to begin, or a new slave's 0, 1 or 2.
+    # The first report as received: where the stream is to begin, or a new slave's request.
     first_report: int | None = attrs.field(default=None, init=False)
     # Whether ack_offset counts as an acknowledgement; until then it is where the slave resumes.
     counts_as_ack: bool = attrs.field(default=False, init=False)
@@ -128,7 +180,7 @@ class SlaveProgress:
     ended_because: str | None = attrs.field(default=None, init=False)
     # The largest body of the next frame, in bytes: from ha_transfer_batch_size to its maximum.
     batch_size: int = attrs.field(init=False)
-    # A new slave's 0, 1 or 2, until it reports something else; None for any other slave.
+    # A new slave's request (classic: 0, 1 or 2), until it reports something else; None for others.
     _start_request: int | None = attrs.field(default=None, init=False)
     # The first byte sent on this link: <= next_transfer_from_where.
     _start_offset: int = attrs.field(default=0, init=False)
@@ -170,10 +222,12 @@ class SlaveProgress:
                 hint="hastore status SLAVE names both offsets; hastore log diff compares the logs",
             )
         if self.next_transfer_from_where is None:
-            self.next_transfer_from_where = self._first_transfer_offset(offset, log)
+            start = self.start_rule(offset, log)
+            self.next_transfer_from_where = self._start_offset = start.offset
             self.first_report = offset
-            self.ack_offset = min(offset, self.next_transfer_from_where)
-            self._start_offset = self.next_transfer_from_where
+            self.ack_offset = min(offset, start.offset)
+            self._start_request = offset if start.is_request else None
+            self.counts_as_ack = start.is_ack
             self.state = next_state(self.state, HAConnectionEvent.FIRST_REPORT)
         elif offset == self._start_request:
             return  # a new slave repeats its request until it has received something
@@ -186,6 +240,11 @@ class SlaveProgress:
         if caught_up != (self.state is HAConnectionState.STREAMING):
             event = HAConnectionEvent.CAUGHT_UP if caught_up else HAConnectionEvent.FELL_BEHIND
             self.state = next_state(self.state, event)
+
+    @property
+    def log_begin_offset(self) -> int | None:
+        """Where a slave's log begins that began on this link; None: it had one, or not known."""
+        return self._start_offset if self.first_report == REPORT_NEW_SLAVE else None
 
     @property
     def needed_from(self) -> int | None:
@@ -224,40 +283,6 @@ class SlaveProgress:
         """Move ``next_transfer_from_where`` by a frame that is being sent."""
         assert self.next_transfer_from_where is not None
         self.next_transfer_from_where += size
-
-    def _first_transfer_offset(self, offset: int, log: LogBounds) -> int:
-        if offset < 0:
-            msg = f"first report {offset} is negative"
-            raise IllegalReportError(msg, reported_offset=offset, max_offset=log.max_offset)
-        if offset > log.max_offset and offset >= FIRST_OFFSET_MIN:
-            msg = (
-                f"slave asks for bytes from {offset} on, {offset - log.max_offset} bytes beyond"
-                f" this master's end {log.max_offset}: not the same log"
-            )
-            raise DivergedError(
-                msg,
-                master_offset=log.max_offset,
-                slave_offset=offset,
-                hint="compare the two: hastore log diff MASTER_DIR SLAVE_DIR",
-            )
-        last_file_only = offset == REPORT_FROM_LAST_FILE or (
-            offset == REPORT_NEW_SLAVE and self.config.ha_new_slave_from is SlaveStart.LAST_FILE
-        )
-        if last_file_only:
-            self._start_request = offset
-            return log.last_file_offset
-        if offset in (REPORT_NEW_SLAVE, REPORT_FROM_EARLIEST):
-            self._start_request = offset
-            return log.min_offset
-        if offset < log.min_offset:
-            msg = (
-                f"slave is at {offset}, before this master's oldest byte {log.min_offset}:"
-                " the bytes between have expired"
-            )
-            raise ExpiredError(
-                msg, min_offset=log.min_offset, slave_offset=offset, hint=_EXPIRED_HINT
-            )
-        return offset
 
     def _check_later_report(self, offset: int, log: LogBounds) -> None:
         assert self.next_transfer_from_where is not None

@@ -76,6 +76,8 @@ class DeliveryRun:
     disk: FakeDisk = attrs.field(factory=FakeDisk)
     clock: TrioClock = attrs.field(factory=TrioClock)
     flushes: bool = True
+    confirmed: int | None = None  # the confirm offset; None: the log's end
+    stores_confirmed_only: bool = False
     refusal: PutMessageStatus | None = None
     attempts: list[float] = attrs.field(factory=list)
     config: StoreConfig = attrs.field(
@@ -93,7 +95,13 @@ class DeliveryRun:
             self.env, self.log, dispatcher, lambda: self.log.max_offset, self.log.min_offset
         )
         self.service = ScheduleMessageService(
-            self.env, self.store, self.config, self.submit, lambda: self.reput.behind
+            self.env,
+            self.store,
+            self.config,
+            self.submit,
+            lambda: self.reput.behind,
+            lambda: self.log.max_offset if self.confirmed is None else self.confirmed,
+            stores_confirmed_only=self.stores_confirmed_only,
         )
         self.reput.subscribe(self.service.on_dispatched)
 

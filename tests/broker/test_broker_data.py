@@ -15,7 +15,7 @@ from hastore.broker.groups.broker_data import BrokerData
 from hastore.broker.groups.topic_config_manager import new_topic_config
 from hastore.config import RemotingConfig
 from hastore.errors import DiskFullError, RequestFailedError
-from hastore.wire.config_tables import SubscriptionGroupConfig
+from hastore.wire.config_tables import DataVersion, SubscriptionGroupConfig
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.fake_env import fake_env
 from tests.support.env.scripted_disk import disk_full
@@ -253,3 +253,117 @@ async def test_without_a_directory_everything_lives_in_memory(autojump_clock, nu
     await trio.sleep(100)
     await data.persist_all()
     assert disk.changes == []
+
+
+# -- a slave's copies ----------------------------------------------------------------------------
+
+
+def topic(name, queue_nums=1):
+    return new_topic_config(name, read_queue_nums=queue_nums, write_queue_nums=queue_nums)
+
+
+def test_a_copy_replaces_topics_and_keeps_their_numbers_of_queues():
+    """The version is the master's; the queues of the log add no read queues any more."""
+    data = make()
+    data.adopt([queue("T", 5), queue("gone", 0)])
+    version = DataVersion(counter=9, timestamp_ms=3, state_version=2)
+    assert data.topics.copy({"T": topic("T", 4)}, version) == 0
+    assert (list(data.topics.topics), data.topics.version) == (["T"], version)
+    changes = data.topics.changes
+    data.adopt([queue("T", 5)])
+    assert data.topics.copy({"T": topic("T", 4)}, version) == 0
+    assert data.topics.copy({"T": topic("T", 4)}, None) == 0
+    assert data.topics.topics["T"].read_queue_nums == 4
+    assert data.topics.changes == changes
+    data.adopt([queue("new", 0)])
+    assert list(data.topics.topics) == ["T", "new"]
+
+
+def test_a_copy_keeps_the_groups_of_the_slaves_own_consumers():
+    """A group that the master has had and has no more goes."""
+    data = make()
+    one, two = SubscriptionGroupConfig(group="one"), SubscriptionGroupConfig(group="two")
+    data.groups.copy({"one": one, "two": two}, DataVersion(counter=1))
+    data.groups.register("own")
+    data.groups.copy({"one": one}, DataVersion(counter=2))
+    assert list(data.groups.groups) == ["one", "own"]
+    data.groups.copy({"one": one, "own": two}, None)
+    data.groups.copy({"one": one}, None)
+    assert list(data.groups.groups) == ["one"]
+
+
+def test_copies_stop_at_the_limits(monkeypatch):
+    """What found no room is counted."""
+    monkeypatch.setattr(topic_config_manager, "TOPICS_MAX", 1)
+    monkeypatch.setattr(subscription_group_manager, "GROUPS_MAX", 1)
+    monkeypatch.setattr(consumer_offset_manager, "OFFSETS_MAX", 2)
+    data = make()
+    groups = {name: SubscriptionGroupConfig(group=name) for name in "gh"}
+    assert data.topics.copy({"T": topic("T"), "U": topic("U")}, None) == 1
+    data.groups.register("own")
+    assert data.groups.copy(groups, None) == 1
+    assert list(data.groups.groups) == ["g"]
+    data.offsets.follow()
+    assert data.offsets.copy({"T@g": {0: 1, 1: 1, 2: 1}}, None) == 1
+    assert data.offsets.offsets == {"T@g": {0: 1, 1: 1}}
+
+
+def test_an_offset_follows_its_masters_when_that_moves():
+    """Until then a commit of the slave's consumers stays, also over restarts; a reset is copied."""
+    disk = FakeDisk()
+    disk.put(f"{CONFIG}/consumerOffset.json", b'{"offsetTable":{"T@g":{"0":5},"U@g":{"0":1}}}')
+    offsets = make(disk).offsets
+    offsets.follow()
+    offsets.copy({"T@g": {0: 5, 1: 2}}, None)
+    offsets.commit("g", "T", 0, 8)
+    offsets.commit("g", "T", 1, 2)
+    offsets.copy({"T@g": {0: 5, 1: 2}}, None)
+    assert offsets.offsets == {"T@g": {0: 8, 1: 2}, "U@g": {0: 1}}
+    assert offsets.to_dict()["masterOffsetTable"] == {"T@g": {"0": 5}}
+    disk.put(f"{CONFIG}/consumerOffset.json", json.dumps(offsets.to_dict()).encode())
+    offsets = make(disk).offsets
+    offsets.follow()
+    offsets.copy({"T@g": {0: 5}}, None)
+    assert offsets.query("g", "T", 0) == 8
+    offsets.copy({"T@g": {0: 3}}, None)
+    assert offsets.query("g", "T", 0) == 3
+    assert "masterOffsetTable" not in offsets.to_dict()
+
+
+def test_becoming_master_limits_offsets_to_the_ends_of_their_queues():
+    """An offset in the queue stays; from then on the table is this node's own."""
+    disk = FakeDisk()
+    text = (
+        b'{"offsetTable":{"T@g":{"0":5,"1":5},"%RETRY%g@g":{"0":1}},'
+        b'"masterOffsetTable":{"T@g":{"0":9},"x":{"0":1}}}'
+    )
+    disk.put(f"{CONFIG}/consumerOffset.json", text)
+    data = make(disk)
+    data.offsets.follow()
+    assert "masterOffsetTable" in data.offsets.to_dict()
+    ends = {("T", 0): 4, ("T", 1): 5}
+    data.limit_offsets(lambda topic, queue_id: ends.get((topic, queue_id), 0))
+    assert data.offsets.offsets == {"T@g": {0: 4, 1: 5}, "%RETRY%g@g": {0: 0}}
+    assert data.offsets_file.is_dirty
+    assert "masterOffsetTable" not in data.offsets.to_dict()
+
+
+async def test_a_followers_file_has_its_masters_version(autojump_clock, nursery):
+    """The slave's own writes do not count; a master's do."""
+    disk = FakeDisk()
+    data = make(disk)
+    data.offsets.follow()
+    data.offsets.copy({"T@g": {0: 1}}, DataVersion(counter=7))
+    nursery.start_soon(data.run)
+    await trio.sleep(60)
+    assert stored(disk, "consumerOffset.json")["dataVersion"]["counter"] == 7
+    data.limit_offsets(lambda _topic, _queue_id: 0)
+    await trio.sleep(60)
+    assert stored(disk, "consumerOffset.json")["dataVersion"]["counter"] == 8
+
+
+def test_a_version_keeps_its_state_until_a_new_one_is_given():
+    """RocketMQ 5 counts epochs in it."""
+    version = DataVersion(counter=1, timestamp_ms=2, state_version=3)
+    assert version.next(5) == DataVersion(counter=2, timestamp_ms=5, state_version=3)
+    assert version.next(5, 4).state_version == 4

@@ -17,6 +17,7 @@ from hastore.broker.observe import metrics_server
 from hastore.broker.observe.health import health
 from hastore.broker.observe.metrics_server import LIMITS, open_metrics
 from hastore.broker.observe.metrics_text import metrics_text
+from hastore.broker.observe.sync_state_status import ProposalRow
 from hastore.config import MasterConfig, SlaveConfig
 from hastore.env.real import real_env
 from hastore.errors import ListenError, StoreLockedError
@@ -24,7 +25,7 @@ from hastore.message import Message
 from tests.patience import WITHIN_S
 from tests.support.commands.in_process import master_on, put, store
 from tests.support.nodes.configs import ANY_PORT, IMPATIENT
-from tests.support.nodes.statuses import MASTER, SLAVE
+from tests.support.nodes.statuses import GROUP_MASTER, MASTER, MEMBER, SLAVE
 from tests.support.waiting import eventually
 
 MIB = 1 << 20
@@ -76,6 +77,50 @@ def test_a_page_has_the_samples_of_the_first_version(page, status):
 
     written = (Path(__file__).parent / "metrics_pages" / page).read_text()
     assert read(metrics_text(status).decode()) == read(written)
+
+
+def test_a_slave_of_a_replica_group_has_its_epochs_and_cuts():
+    """No other node has those samples."""
+    link = attrs.evolve(MEMBER.master_link, masters_epoch=6)
+    found = samples(attrs.evolve(MEMBER, cuts=2, cut_bytes=300, seen_epoch=7, master_link=link))
+    assert found["hastore_epoch",] == 5
+    assert found["hastore_seen_epoch",] == 7
+    assert found["hastore_ha_link_masters_epoch",] == 6
+    assert (found["hastore_cuts_total",], found["hastore_cut_bytes_total",]) == (2, 300)
+    for status in (MASTER, SLAVE):
+        assert not [name for name, *_ in samples(status) if "epoch" in name or "cut" in name]
+
+
+def test_the_master_of_a_replica_group_has_its_set_and_nodes():
+    """Nodes by id; those of the set are in sync, and an observer is no node of the group."""
+    nodes = GROUP_MASTER.sync_state.nodes
+    observer = attrs.evolve(nodes[2], node_id=2, role="observer", ack_offset=7)
+    group = attrs.evolve(
+        GROUP_MASTER.sync_state, nodes=(*nodes, observer), confirm_lag_bytes=5, confirm_lag_s=0.5
+    )
+    found = samples(attrs.evolve(GROUP_MASTER, sync_state=group))
+    two, three = ("node", "2"), ("node", "3")
+    assert (found["hastore_epoch",], found["hastore_epoch_start_offset",]) == (7, 1_000_000)
+    assert found["hastore_epoch_age_seconds",] == 720
+    assert found["hastore_sync_state_set_members",] == 2
+    assert found["hastore_sync_state_set_members_min",] == 2
+    assert found["hastore_sync_state_set_proposal_age_seconds",] == 0
+    assert found["hastore_confirm_lag_bytes",] == 5
+    assert found["hastore_confirm_lag_seconds",] == 0.5
+    assert [found["hastore_ha_node_in_sync", node] for node in (two, three)] == [1, 0]
+    assert [found["hastore_ha_node_connected", node] for node in (two, three)] == [1, 0]
+    assert found["hastore_ha_node_ack_offset", two] == 1_073_921
+    assert found["hastore_ha_node_lag_bytes", two] == 0
+    assert found["hastore_ha_node_lag_seconds", two] == 0
+    assert ("hastore_ha_node_lag_bytes", three) not in found
+    assert ("hastore_ha_node_in_sync", ("node", "1")) not in found
+    proposal = ProposalRow(number=1, members=(1,), joined=(), left=(2,), why="", age_s=2.5)
+    joins = attrs.evolve(nodes[2], role="pending")
+    pending = attrs.evolve(group, proposal=proposal, nodes=(*nodes[:2], joins))
+    found = samples(attrs.evolve(GROUP_MASTER, sync_state=pending))
+    assert found["hastore_sync_state_set_proposal_age_seconds",] == 2.5
+    assert found["hastore_ha_node_in_sync", three] == 0
+    assert not [name for name, *_ in samples(MASTER) if "node" in name or "sync" in name]
 
 
 def test_only_a_node_with_a_metrics_port_imports_prometheus_client():

@@ -384,3 +384,54 @@ async def test_a_batch_on_a_full_disk_is_unknown_and_a_later_one_stored(
         assert master.max_offset == end
         world.disk.heal()
         assert (await master.put_batch(batch)).queue_offset == 1
+
+
+async def test_too_few_in_sync_replicas_refuse_puts_before_they_are_written(
+    tmp_path, autojump_clock, world
+):
+    """With RocketMQ's remark, and the reason behind it; whether the put waits or not."""
+    async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
+        puts = master.put_message
+        puts.set_not_in_sync("the SyncStateSet is node 1 only")
+        for request in (
+            master.submit(Message("orders", b"x")),
+            master.submit(Message("orders", b"x", properties={"WAIT": "false"})),
+            master.submit_batch([Message("orders", b"x")] * 2),
+        ):
+            assert request.status is Status.IN_SYNC_REPLICAS_NOT_ENOUGH
+            assert request.reason.startswith("in-sync replicas not enough: the SyncStateSet is")
+            assert not request.status.stored
+        assert master.max_offset == 0
+        puts.set_not_in_sync(None)
+        assert (await master.put(messages(1)[0])).ok
+
+
+async def test_a_put_that_waits_for_a_file_is_refused_when_its_turn_comes(
+    tmp_path, autojump_clock, world
+):
+    """The set may have shrunk while it waited: it is not written either."""
+    async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
+        world.offload.hang()
+        waiting = [first_waiting_put(master), *[master.submit(m) for m in messages(2)]]
+        end = master.max_offset
+        master.put_message.set_not_in_sync("the SyncStateSet is node 1 only")
+        world.offload.go_on()
+        for request in waiting:
+            assert await request.wait() is Status.IN_SYNC_REPLICAS_NOT_ENOUGH
+        assert master.max_offset == end
+
+
+async def test_a_master_that_stops_or_is_full_says_so_first(tmp_path, autojump_clock, world):
+    """Of several reasons to refuse a put, the set is the last."""
+    async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
+        puts = master.put_message
+        puts.set_disk_full("the disk is full")
+        puts.set_not_in_sync("the SyncStateSet is node 1 only")
+        assert master.submit(messages(1)[0]).status is Status.SERVICE_NOT_AVAILABLE
+        puts.set_disk_full(None)
+        assert master.submit(messages(1)[0]).status is Status.IN_SYNC_REPLICAS_NOT_ENOUGH
+        puts.set_disk_full("the disk is full")
+        puts.set_not_in_sync(None)
+        assert master.submit(messages(1)[0]).status is Status.SERVICE_NOT_AVAILABLE
+        puts.set_disk_full(None)
+        assert (await master.put(messages(1)[0])).ok

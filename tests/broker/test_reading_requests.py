@@ -124,15 +124,15 @@ async def test_created_topics_and_groups_are_listed_and_persisted(tmp_path):
         assert on_disk["topicConfigTable"]["T"]["writeQueueNums"] == 2
         queue = (await admin.route("T"))["queueDatas"][0]
         assert (queue["readQueueNums"], queue["writeQueueNums"], queue["perm"]) == (4, 2, 4)
-        await admin.update_offset("g", "T", 1, 17)
+        await admin.update_offset("g", "T", 1, 0)
         await put(master, "embedded")
     async with open_master(tmp_path) as master, AdminClient.connect(master.address) as admin:
         topics = await admin.topics()
         assert sorted(topics) == ["T", "embedded"]
         assert (topics["T"].read_queue_nums, topics["T"].perm) == (4, 4)
         assert (await admin.groups())["g"].retry_max_times == 3
-        assert await admin.consumer_offsets() == {("T", "g"): {1: 17}}
-        assert await admin.query_offset("g", "T", 1) == 17
+        assert await admin.consumer_offsets() == {("T", "g"): {1: 0}}
+        assert await admin.query_offset("g", "T", 1) == 0
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from hastore.status import BrokerRole, PutMessageStatus
 from hastore.wire.remoting_codes import SerializeType
 from hastore.wire.remoting_command import RemotingCommand
 from tests.support.nodes.in_memory_target import InMemoryTarget
+from tests.support.nodes.statuses import GROUP_MASTER
 
 LOCAL = ("10.0.0.7", 10911)
 
@@ -191,6 +192,17 @@ def test_the_ha_status_lists_slaves_in_rocketmqs_fields():
     }
     assert [row["inSync"] for row in info["haConnectionInfo"]] == [True, False, False]
     assert info["haConnectionInfo"][1]["diff"] == -1
+
+
+def test_in_a_replica_group_the_set_says_which_slaves_are_in_sync():
+    """Not their lag: as RocketMQ answers in controller mode."""
+    near = GROUP_MASTER.slaves[0]
+    learner = attrs.evolve(near, node_id=3, node_role="learner")
+    far = attrs.evolve(near, lag_bytes=1 << 30)
+    status = attrs.evolve(GROUP_MASTER, slaves=(near, learner, far))
+    info = ha_runtime_info(status, now_ms=5)
+    assert [row["inSync"] for row in info["haConnectionInfo"]] == [True, False, True]
+    assert info["inSyncSlaveNums"] == 2
 
 
 def test_the_ha_status_describes_a_slaves_link_in_rocketmqs_fields():

@@ -73,6 +73,7 @@ async def test_a_message_is_stored_and_answered_in_its_serialize_type(serialize_
         (PutMessageStatus.SERVICE_NOT_AVAILABLE, 14),
         (PutMessageStatus.OS_PAGE_CACHE_BUSY, 2),
         (PutMessageStatus.CREATE_MAPPED_FILE_FAILED, 1),
+        (PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, 1),
         (PutMessageStatus.UNKNOWN_ERROR, 1),
     ],
 )

@@ -218,6 +218,45 @@ async def test_offsets_are_stored_only_after_their_deliveries_are_flushed(autoju
         assert stored_offsets(run.disk) == {"1": 1}
 
 
+async def test_offsets_are_handed_out_only_after_their_deliveries_are_confirmed(autojump_clock):
+    """A slave copies them: it must have the deliveries that they pass, now and after a restart."""
+    run = DeliveryRun(confirmed=0)
+    async with run.running():
+        run.send(1, "one")
+        await trio.sleep(60)
+        assert run.delivered() == ["one"]
+        assert run.service.confirmed_offsets() == {}
+        run.confirmed = run.log.max_offset - 1
+        assert run.service.confirmed_offsets() == {}
+        run.confirmed += 1
+        assert run.service.confirmed_offsets() == {1: 1}
+    assert stored_offsets(run.disk) == {"1": 1}
+    run = run.again(run.disk)
+    run.confirmed = 0
+    async with run.running():
+        await trio.sleep(1)
+        assert run.service.confirmed_offsets() == {}
+        run.confirmed = run.log.max_offset
+        assert run.service.confirmed_offsets() == {1: 1}
+
+
+@pytest.mark.parametrize("in_group", [False, True])
+async def test_a_group_stores_only_offsets_of_confirmed_deliveries(autojump_clock, in_group):
+    """What is not confirmed may be cut from the log; a classic log is never cut."""
+    run = DeliveryRun(confirmed=0, stores_confirmed_only=in_group)
+    async with run.running():
+        run.send(1, "one")
+        await trio.sleep(60)
+        assert run.delivered() == ["one"]
+        if in_group:
+            assert not run.disk.exists(FILE)
+        else:
+            assert stored_offsets(run.disk) == {"1": 1}
+        run.confirmed = run.log.max_offset
+        await trio.sleep(11)
+        assert stored_offsets(run.disk) == {"1": 1}
+
+
 async def test_a_refused_delivery_is_retried_until_it_succeeds(autojump_clock):
     """The pauses grow; later messages of the level wait, so the order stays."""
     run = DeliveryRun()

@@ -33,7 +33,7 @@ from tests.cli.cluster_states import (
     least,
 )
 from tests.support.commands.in_process import at, call, call_json, master_on, put, slave_of, store
-from tests.support.nodes.statuses import SLAVE
+from tests.support.nodes.statuses import MEMBER, SLAVE
 from tests.support.waiting import eventually
 
 HERE = ("127.0.0.1", 10911)
@@ -41,6 +41,7 @@ MIB = 1 << 20
 WITH_NOTE = attrs.evolve(
     FINE, slaves=(attrs.evolve(FINE.slaves[0], note="it began at 7, inside a record"),)
 )
+UNCUT = attrs.evolve(MEMBER, last_cut=None)
 ROOMY = {"disk_used_ratio": 0.4, "disk_free_bytes": 100 << 30, "disk_full_ratio": 0.9}
 
 
@@ -100,6 +101,13 @@ def linked(**changes):
         ("gap", facts(STREAMING), Result.OK, "1.0 MiB behind, as far as it knows"),
         ("gap", facts(linked(lag_bytes=None)), Result.UNKNOWN, "not known"),
         ("disk", facts(FINE), Result.OK, "40 % full"),
+        ("replica group", facts(UNCUT), Result.OK, "node 2 of g1, epoch 5"),
+        (
+            "replica group",
+            facts(attrs.evolve(UNCUT, epoch=None)),
+            Result.OK,
+            "no epoch yet, has heard of epoch 5",
+        ),
         ("consumers", facts(FINE), Result.OK, "see all"),
         ("consumers", facts(attrs.evolve(FINE, dispatch_fault="torn")), Result.BAD, "torn"),
         ("clock", facts(FINE, clock_lead_s=0.01), Result.OK, "this machine's"),
@@ -113,6 +121,15 @@ def test_checks_of_one_node(check, node, result, what):
     (finding,) = found(check, node)
     assert (finding.result, what in finding.what) == (result, True), finding
     assert (finding.next_step is not None) or result is Result.OK
+
+
+def test_cut_is_a_warning_that_names_the_messages():
+    """They were acknowledged by nobody but this node, or the put did not wait."""
+    (cut,) = found("cut", facts(MEMBER))
+    assert cut.result is Result.WARN
+    assert "cut at 47859: 27.2 KiB with orders 12, audit 3: the log of master" in cut.what
+    assert cut.next_step == "the bytes are in D1/trimmed"
+    assert found("cut", facts(SLAVE)) == found("replica group", facts(SLAVE)) == []
 
 
 def test_late_slave_is_a_warning_while_another_is_in_time():

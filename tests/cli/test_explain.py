@@ -240,3 +240,120 @@ async def test_no_listener_exits_3():
     code, _, err = await call("explain", "127.0.0.1:1")
     assert code == 3
     assert is_one_line_with_a_next_step(err)
+
+
+# -- a replica group ------------------------------------------------------------------------------
+
+
+def node(node_id, **changes):
+    """A node as it was at the time of a decision: connected, and without the put."""
+    return {
+        "node_id": node_id,
+        "address": f"10.0.0.{node_id}:5",
+        "since_ms": 0,
+        "ack_offset": END - 100,
+        "sent_offset": END,
+        "last_report_age_s": 3.1,
+        "why_not": None,
+        **changes,
+    }
+
+
+GONE = {"address": None, "ack_offset": None, "sent_offset": None, "last_report_age_s": None}
+
+
+def acks(missed, *, got=(), not_needed=(), in_sync_replicas="all"):
+    """What a put needed of a group of which node 1 is the master."""
+    ids = sorted([1, *got, *(each["node_id"] for each in missed)])
+    return {
+        "in_sync_replicas": in_sync_replicas,
+        "min_in_sync_replicas": 1,
+        "members": ids,
+        "needed": ids,
+        "got": list(got),
+        "missed": list(missed),
+        "not_needed": list(not_needed),
+    }
+
+
+LATE = "not all nodes that it needs have acknowledged it within 3000 ms; it is stored here"
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "needed", "why"),
+    [
+        (
+            "FLUSH_SLAVE_TIMEOUT",
+            LATE,
+            acks([node(3)], got=[2]),
+            (
+                "it needed nodes 1, 2, 3, and the master and node 2 had it: node 3 (10.0.0.3:5) was"
+                " sent it and had not acknowledged it, 100 B missing, last report 3.1 s before"
+            ),
+        ),
+        (
+            "FLUSH_SLAVE_TIMEOUT",
+            LATE,
+            acks([node(2, sent_offset=END - MIB), node(3, ack_offset=None)], in_sync_replicas=2),
+            (
+                "it needed 2 nodes, and the master alone had it: node 2 (10.0.0.2:5) had not been"
+                " sent it, 1.0 MiB were still to send; node 3 (10.0.0.3:5) had acknowledged nothing"
+                " on its link"
+            ),
+        ),
+        (
+            "FLUSH_SLAVE_TIMEOUT",
+            LATE,
+            {**acks([], got=[2]), "min_in_sync_replicas": 3},
+            "it needed nodes 1, 2, and the master and node 2 had it: the set has fewer members",
+        ),
+        # Another reason than the time is named.
+        (
+            "FLUSH_SLAVE_TIMEOUT",
+            "the master is stopping",
+            acks([node(4, **GONE, since_ms=None)], got=[2, 3]),
+            (
+                "the master is stopping; it needed nodes 1, 2, 3, 4, and the master and nodes 2, 3"
+                " had it: node 4 not connected in this epoch"
+            ),
+        ),
+        (
+            "SLAVE_NOT_AVAILABLE",
+            "node 2 not connected, and the set may not shrink: why",
+            acks([node(2, **GONE)]),
+            (
+                r"it needed nodes 1, 2, and the master alone had it: node 2 not connected since"
+                r" [\d:]{8} \(node 2 not connected, and the set may not shrink: why\)"
+            ),
+        ),
+        (
+            "IN_SYNC_REPLICAS_NOT_ENOUGH",
+            "fewer than min_in_sync_replicas = 2",
+            acks([], not_needed=[node(2, why_not="it closed its link"), node(3)]),
+            "fewer than min_in_sync_replicas = 2; node 2 is not in the set: it closed its link",
+        ),
+        ("SERVICE_NOT_AVAILABLE", "as it was", acks([]), "as it was"),
+    ],
+)
+def test_each_cause_in_a_replica_group_names_the_nodes(status, reason, needed, why):
+    """Those that a put needed and that had it, and why each other one had not."""
+    if "[" not in why:
+        why = re.escape(why)
+    found, next_step = cause_of(row(status, reason=reason, acks=needed), MASTER)
+    assert re.match(why, found), found
+    assert "hastore doctor" in next_step
+
+
+def test_a_node_with_a_known_status_is_named():
+    """Its acks are what it has flushed."""
+    known = {"10.0.0.3:5": {"name": "n3", "ack_level": "flushed"}}
+    late = row("FLUSH_SLAVE_TIMEOUT", reason=LATE, acks=acks([node(3)]))
+    why, _ = cause_of(late, {**MASTER, "known_slaves": known})
+    assert "node 3, n3 (10.0.0.3:5), was sent it and had not flushed it, 100 B missing" in why
+
+
+def test_a_change_of_the_set_can_release_a_put():
+    """No slave's report did."""
+    one = row("PUT_OK", slave=None, waited_max_s=5.0, waited_min_s=5.0)
+    text = "\n".join(explanation_lines({**MASTER, "acknowledged": [one]}))
+    assert "PUT_OK  orders/2, by a change of the SyncStateSet after 5.0 s" in text

@@ -109,6 +109,30 @@ def test_verify_with_only_warnings_exits_0(tmp_path, run):
     assert "store-time" in out
 
 
+def test_verify_names_an_unfinished_cut(store, run):
+    """What follows it is half zeroed; that is no damage, and a repair refuses the directory."""
+    cut = {
+        "offset": 0, "end": 9_000, "reason": "x", "time_ms": 1, "epochs": [], "messages": {},
+        "files": [],
+    }  # fmt: skip
+    intent = {"schema": "hastore.unfinished-cut/1", "cut": cut, "queue_ends": {}}
+    intent |= {"kept_store_ms": 0, "index_slots": 5, "index_entries": 25}
+    (store / "cut.json").write_text(json.dumps(intent))
+    (store / "consumequeue" / "orders" / "0").mkdir(parents=True)
+    log_file = store / "commitlog" / f"{0:020d}"
+    log_file.write_bytes(log_file.read_bytes()[:100].ljust(FILE_SIZE, b"\0"))
+    code, out, err = run("log", "verify", store)
+    assert (code, err) == (0, "")
+    assert "unfinished-cut" in out
+    assert "unfinished-cut" in run("log", "verify", store / "commitlog")[1]
+    report = json.loads(run("log", "verify", store, "-o", "json")[1])
+    assert (report["whole"], report["derived"]) == (True, None)
+    assert [finding["kind"] for finding in report["findings"]] == ["unfinished-cut"]
+    code, out, err = run("log", "repair", store, "--dry-run")
+    assert (code, out) == (6, "")
+    assert is_one_line_with_a_next_step(err), err
+
+
 def test_empty_log_is_valid(tmp_path, run):
     """A store without log files, or with only a preallocated one."""
     (tmp_path / "D" / "commitlog").mkdir(parents=True)

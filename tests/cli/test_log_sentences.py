@@ -28,6 +28,7 @@ PEER_PAIRS = {
     "ha_slave_connected": {"slave", "at"},
     "ha_slave_gone": {"slave", "reason"},
     "ha_slave_refused": {"slave", "kind", "reason"},
+    "ha_peer_refused": {"peer", "kind", "reason"},
     "client_refused": {"peer", "kind", "reason"},
     "metrics_refused": {"peer", "kind", "reason"},
 }
@@ -100,6 +101,26 @@ def test_every_template_fits_a_logged_event():
         )
     ]
     assert unused == []
+
+
+def test_cut_of_a_log_is_one_sentence():
+    """With the number of messages of each topic, where there are any."""
+    pairs = {
+        "physic_offset": 2060,
+        "end_offset": 6185,
+        "size": 4125,
+        "epochs": [1, 2],
+        "messages": {"orders": 12, "audit": 3},
+        "reason": "the master's log goes on differently",
+        "saved": ["trimmed/00000000000000002060-7"],
+    }
+    assert sentence_of("log_cut", pairs) == (
+        "cut the log at offset 2060, because the master's log goes on differently: 4125 bytes of"
+        " epoch 1, 2 moved to trimmed/00000000000000002060-7; messages among them: orders 12,"
+        " audit 3"
+    )
+    text = sentence_of("log_cut", {**pairs, "messages": {}})
+    assert text.endswith("moved to trimmed/00000000000000002060-7 (epochs 1, 2)")
 
 
 def test_event_without_a_template_shows_its_name_and_pairs():

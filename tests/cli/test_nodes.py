@@ -11,7 +11,11 @@ import subprocess
 import tomllib
 
 import pytest
+import trio
 
+from hastore.client.admin import AdminClient
+from hastore.quantities import parse_address
+from hastore_cli.node.file import NODE_FILE
 from tests.support.commands.running import (
     ANY_PORT,
     WITHIN_S,
@@ -23,6 +27,7 @@ from tests.support.commands.running import (
     status_of,
     wait_for_status,
 )
+from tests.support.waiting import wait_until
 
 MASTER = ("master", "--listen", ANY_PORT, "--ha-listen", ANY_PORT)
 
@@ -118,6 +123,64 @@ def test_slave_role_for_a_master_is_refused(tmp_path):
     """The next step is the command that starts a slave."""
     done = hastore(*MASTER, "--data", tmp_path / "D", "--broker-role", "slave")
     refused(done, 2, "wrong role", "hastore slave --master")
+    assert not (tmp_path / "D").exists()
+
+
+def test_a_switch_of_a_node_takes_no_value(tmp_path):
+    """``--learner`` turns it on; left out, the file and the variable count."""
+    slave = ["slave", "--master", "127.0.0.1:1", "--data", tmp_path / "D", "--check-config"]
+    group = ["--ha-protocol", "autoswitch", "--node-id", "2", "--node-group", "g1"]
+    done = hastore(*slave, *group, "--learner")
+    assert re.search(r"^learner = true +# --learner$", done.stdout, re.MULTILINE), done
+    done = hastore(*slave, *group, HASTORE_HA_LEARNER="yes")
+    assert re.search(r"^learner = true +# HASTORE_HA_LEARNER$", done.stdout, re.MULTILINE), done
+    assert re.search("^learner = false +# default$", hastore(*slave).stdout, re.MULTILINE)
+    done = hastore(*slave, "--learner")
+    assert done.returncode == 2
+    assert "only the autoswitch protocol has learners" in done.stderr
+
+
+def test_node_of_a_group_changes_its_role(tmp_path):
+    """node.json, `status` and the ready line follow; its process stays the same."""
+    ids = ["--node-id", 1, "--node-group", "g1", "--group-ids", "1"]
+    with node("node", tmp_path / "D", *ids, "--log-format", "console") as one:
+        text = one.wait_for_text("  next  ")
+        assert f"ready: SLAVE hastore-a, log {one.data} ends at 0\n" in text
+        assert "node 1 of g1, waits for a role" in text
+        assert status_of(one.data)["state"] == "unassigned"
+        address = parse_address(one.address)
+        wish = {"epoch": 1, "master_id": 1, "master_address": address}
+        trio.run(tell, address, wish)
+        status = wait_for_status(one.data, lambda status: status["role"] == "SYNC_MASTER")
+        assert status["process_id"] == one.process.pid
+        assert status["address"] == one.address
+        wait_until(lambda: json.loads((one.data / NODE_FILE).read_bytes())["role"] != "SLAVE")
+        done = hastore("produce", "orders", "--addr", one.data, input="hello\n")
+        assert done.returncode == 0, done.stderr
+        assert one.stop() == 0
+    with node("node", tmp_path / "D", *ids) as one:  # a start is never a promotion
+        assert status_of(one.data)["state"] == "unassigned"
+
+
+async def tell(address, wish):
+    async with AdminClient.connect(address) as admin:
+        await admin.change_role(**wish)
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ([], "nodes of a replica group"),
+        (["--node-id", 1, "--node-group", "g1", "--ha-protocol", "classic"], "autoswitch"),
+        (["--node-id", 1, "--node-group", "g1", "--group-ids", "2,3"], "lacks this node"),
+        (["--node-id", 1, "--node-group", "g1", "--group-ids", "1,1"], "names a number twice"),
+        (["--node-id", 1, "--node-group", "g1", "--in-sync-replicas", "most"], "most"),
+    ],
+)
+def test_node_of_no_group_is_refused(tmp_path, flags, text):
+    """One line with a next step, and no directory."""
+    done = hastore("node", "--data", tmp_path / "D", *flags)
+    refused(done, 2, text)
     assert not (tmp_path / "D").exists()
 
 

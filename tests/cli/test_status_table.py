@@ -8,6 +8,7 @@ import trio
 from rich.console import Console
 
 from hastore.broker.observe.node_status import NodeStatus, RefusalRow
+from hastore.broker.observe.sync_state_status import ProposalRow
 from hastore.message import Message
 from hastore_cli.status.table import (
     REFUSALS_SHOWN_MAX,
@@ -21,7 +22,7 @@ from tests.cli.on_a_terminal import on_a_terminal, plain
 from tests.cli.status_text import text_of
 from tests.support.commands.in_process import at, call, call_json, master_on, put, slave_of
 from tests.support.nodes.harness import raw_slave
-from tests.support.nodes.statuses import MASTER, SLAVE
+from tests.support.nodes.statuses import GROUP_MASTER, MASTER, MEMBER, SLAVE, group_master
 from tests.support.waiting import eventually
 
 NAMES = [
@@ -55,6 +56,20 @@ def test_master_has_a_row_for_each_slave():
     assert "1 file of 1GiB" in lines[5]
     assert "PUT_OK 12345  SLAVE_NOT_AVAILABLE 2  3 wait for a slave" in lines[6]
     assert "FLUSH_SLAVE_TIMEOUT" not in lines[6]
+
+
+def test_observers_have_rows_and_are_not_counted_as_slaves():
+    """They are classic slaves of a group's master, at a port of their own."""
+    status = attrs.evolve(
+        MASTER,
+        slaves=MASTER.slaves[:1],
+        observers=MASTER.slaves[1:],
+        observer_address="127.0.0.1:10914",
+    )
+    lines = text_of(status).splitlines()
+    assert lines[0].endswith("serving · 1 of 1 slave caught up")
+    assert cells(lines[4])[1:4] == ["observer", "127.0.0.1:50213", "connected"]
+    assert "observers at 127.0.0.1:10914" in " ".join(lines[5:7])
 
 
 def test_next_step_without_an_available_slave():
@@ -182,6 +197,100 @@ def test_slave_shows_its_link_with_reason_and_next_step():
     assert cells(lines[3])[1:5] == ["master", "127.0.0.1:10912", "diverged", "1173921"]
     assert "   why   master at 7, slave at 9" in lines
     assert "   next  hastore log diff" in lines
+
+
+def test_node_of_a_replica_group_shows_its_epoch_and_what_was_cut():
+    """The bytes that it had to give up, and the messages among them by topic."""
+    text = text_of(MEMBER)
+    assert "node 2 of group g1  epoch 5  confirmed 1073000  cut at 47859: 27.2 KiB in tr" in text
+    assert "orders 12  audit 3" in text
+    new = attrs.evolve(MEMBER, epoch=None, last_cut=None)
+    assert "node 2 of group g1  epoch -  has heard of epoch 5  confirmed 1073000\n" in text_of(new)
+    assert "group" not in text_of(SLAVE)
+
+
+def test_slave_of_a_replica_group_shows_what_it_has_not_followed_yet():
+    """A later epoch that it has heard of, its master's, and a cut that was refused."""
+    link = attrs.evolve(MEMBER.master_link, masters_epoch=6, hint="hastore log epochs")
+    behind = attrs.evolve(
+        MEMBER,
+        epoch_start_offset=47_859,
+        seen_epoch=7,
+        cut_refused_because="alarm",
+        master_link=link,
+    )
+    text = text_of(behind)
+    assert "epoch 5 from 47859  has heard of epoch 7  master's epoch 6  confirmed" in text
+    assert " its log must be cut, and was not\n   next  hastore log epochs" in text
+
+
+def test_master_of_a_replica_group_shows_its_set_and_nodes():
+    """Each with its place, and why it is not in the set."""
+    lines = text_of(GROUP_MASTER).splitlines()
+    at = next(number for number, line in enumerate(lines) if "node 1 of group" in line)
+    assert lines[at : at + 6] == [
+        " node 1 of group g1  epoch 7 from 1000000, master for 12 min  confirmed 1073921",
+        " SyncStateSet 1, 2 of 1, 2, 3  in_sync_replicas all  min_in_sync_replicas 2 (strict)",
+        "   node  role     link             acknowledged  lag  lag time",
+        "   2     member   127.0.0.1:50212       1073921  0 B       0 s",
+        "   3     learner  none for 61.0 s             -    -         -",
+        "      it closed its link",
+    ]
+    assert "confirm offset" not in text_of(GROUP_MASTER)
+    never = {"since_s": None, "why_not": "it has not connected in this epoch"}
+    assert "3     learner  never connected" in text_of(group_master({}, {}, never))
+    assert "SyncStateSet 1, 2  in_sync" in text_of(group_master(configured_ids=None))
+    assert "SyncStateSet" not in text_of(MASTER)
+
+
+def test_master_of_a_replica_group_shows_what_puts_and_consumers_wait_for():
+    """A proposal, the confirm offset, and which failures may lose messages."""
+    proposal = ProposalRow(
+        number=4,
+        members=(1, 2),
+        joined=(),
+        left=(3,),
+        why="the set {1, 2}: node 3 closed its link",
+        age_s=6.0,
+    )
+    status = group_master(
+        {},
+        {"lag_s": 4.0, "lag_s_is_least": True, "lag_bytes": 300},
+        proposal=proposal,
+        may_lose_because="in_sync_replicas = 2: the failure of the master",
+        confirm_lag_bytes=300,
+        confirm_lag_s=4.0,
+        confirm_lag_s_is_least=True,
+        confirm_offset=700,
+        in_sync_replicas=2,
+    )
+    text = text_of(status)
+    assert "\n   in_sync_replicas = 2: the failure of the master\n" in text
+    assert "\n   proposed 6.0 s ago: the set {1, 2}: node 3 closed its link\n" in text
+    assert "confirmed 1073921, 300 B and > 4.0 s behind\n" in text
+    assert "300 B   > 4.0 s" in text
+    assert " the confirm offset 700 is 300 B behind the end, at least 4.0 s\n" in text
+    assert "   why   it waits for node 2\n" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_nodes_of_a_replica_group_fit_a_terminal(width):
+    """Whole columns only; the reasons are folded."""
+    wide = {
+        "node_id": 1 << 40,
+        "address": "[2001:db8:85a3:8d3:1319:8a2e:370:7348]:50212",
+        "is_connected": True,
+        "ack_offset": 1 << 50,
+        "why_not": "it lacks 1073921 bytes below the start of epoch 7, and " * 3,
+    }
+    proposal = ProposalRow(number=1, members=(), joined=(), left=(), why="the set " * 30, age_s=1)
+    status = group_master({}, {}, wide, proposal=proposal, may_lose_because="the failure " * 20)
+    lines = text_of(status, grouped=True, width=width).splitlines()
+    assert max(map(len, lines)) <= width
+    (head,) = (line.split() for line in lines if line.startswith("   node "))
+    assert head[:2] == ["node", "role"]
+    assert ("link" in head) is (width >= 80)
+    assert ("acknowledged" in head) is (width != 80)
 
 
 def test_refusals_are_shown_with_reason_and_next_step():

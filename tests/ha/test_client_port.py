@@ -23,7 +23,7 @@ from hastore.ha.client_port import (
     read_answers,
     wrong_port,
 )
-from hastore.status import BrokerRole, FlushDiskType
+from hastore.status import BrokerRole, FlushDiskType, HAProtocol
 from hastore.store.commit_log import CommitLog
 from hastore.wire.frame_reader import FrameReader, encode_command
 from hastore.wire.ha_frames import REPORT, REPORT_DIVERGED
@@ -86,6 +86,20 @@ def test_broker_configuration_yields_ha_port_and_file_size(name):
     assert read_answers(broker(config)) == ClientPort(
         kind=PortKind.NODE, ha_port=10912, mapped_file_size=1 << 30, max_offset=4096
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "protocol"),
+    [
+        (b"", None),
+        (b"enableControllerMode=true\n", HAProtocol.AUTOSWITCH),
+        (b"enableControllerMode=false\n", HAProtocol.CLASSIC),
+    ],
+)
+def test_broker_configuration_yields_the_protocol_of_its_ha_port(line, protocol):
+    """RocketMQ 4 has no controller."""
+    found = read_answers(broker(b"haListenPort=10912\n" + line))
+    assert (found.ha_port, found.ha_protocol) == (10912, protocol)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +192,7 @@ async def test_hastore_master_and_slave_answer_the_questions(tmp_path):
             ha_port=master.ha_address[1],
             mapped_file_size=FILE_SIZE,
             max_offset=master.max_offset,
+            ha_protocol=HAProtocol.CLASSIC,
         )
         settings = slave_config(tmp_path / "s", master.ha_address, listen=any_port)
         async with hastore.open_slave(settings) as slave:
@@ -305,7 +320,8 @@ async def test_unknown_port_that_closes_is_retried_and_asked_three_times(tmp_pat
                 sock.close()
         assert ask.addresses.count(master.address) == 3
         below = (master.address[0], master.address[1] - 1)
-        assert ask.addresses.count(below) == 2  # for the file size, and no more
+        # Two for the file size, three each for the protocol and for the reason, and no more.
+        assert ask.addresses.count(below) == 8
 
 
 async def test_master_that_has_sent_a_frame_is_never_asked_for_its_port(tmp_path):

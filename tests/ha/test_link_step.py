@@ -3,10 +3,13 @@
 import pytest
 
 from hastore.errors import (
+    BelowConfirmMarkError,
+    DeposedMasterError,
     DiskError,
     DivergedError,
     ExpiredError,
     FileSizeMismatchError,
+    ForeignGroupError,
     LogDamagedError,
     ProtocolError,
 )
@@ -34,6 +37,7 @@ expired             D back-off           G give-up            S call-broken     
 file-size-differs   G give-up            G give-up            G give-up            -
 damaged             C compare-damage     D compare-damage     S compare-damage     -
 own-damage          G give-up            G give-up            G give-up            -
+cut-refused         G give-up            G give-up            G give-up            -
 stopped             C stop               D stop               S stop               G stop
 """
 LETTERS = dict(zip("CDSG", LinkStep, strict=True))
@@ -67,16 +71,22 @@ def test_rows_list_every_pair():
 
 
 def test_every_action_except_go_on_has_a_state():
-    """``status`` shows a state for each action, and each state comes from an action."""
+    """``status`` shows a state for each action, and each state of a link comes from an action."""
     assert set(SHOWN) == set(LinkAction) - {LinkAction.GO_ON}
-    assert set(SHOWN.values()) == set(HAClientState)
+    assert set(SHOWN.values()) == set(HAClientState) - {HAClientState.UNASSIGNED}  # without a link
 
 
 @pytest.mark.parametrize(
     ("error", "event"),
     [
         (DivergedError("", master_offset=1, slave_offset=2), LinkEvent.OTHER_LOG),
+        (ForeignGroupError("", master_offset=1, slave_offset=2), LinkEvent.OTHER_LOG),
         (ExpiredError("", min_offset=2, slave_offset=1), LinkEvent.EXPIRED),
+        (
+            BelowConfirmMarkError("", path="", physic_offset=1, confirm_mark=2),
+            LinkEvent.CUT_REFUSED,
+        ),
+        (DeposedMasterError("", epoch=1, seen_epoch=2), LinkEvent.BROKEN),
         (
             FileSizeMismatchError("", path="", size_found=1, size_wanted=2),
             LinkEvent.FILE_SIZE_DIFFERS,

@@ -9,6 +9,7 @@ import trio
 import hastore
 from hastore.errors import ExpiredError, ProtocolError
 from hastore.status import BrokerRole
+from hastore.wire.autoswitch_frames import Handshake
 from hastore.wire.ha_frames import REPORT, check_header
 from tests.support.env.fake_env import RealFiles
 from tests.support.nodes.configs import QUICK
@@ -58,3 +59,16 @@ def test_frame_that_ends_beyond_int64_is_refused():
     """No slave could report its end."""
     with pytest.raises(ProtocolError, match="where no log can be"):
         check_header((1 << 63) - 65_536, 65_536)
+
+
+async def test_a_node_of_a_group_at_a_classic_master_is_named(tmp_path):
+    """Its handshake is no report."""
+    async with (
+        hastore.open_master(master_config(tmp_path / "m")) as master,
+        raw_slave(master) as peer,
+    ):
+        await peer.sock.send(Handshake(node_id=7, is_learner=True).encode())
+        await eventually(lambda: master.ha_service.refusals)
+        refusal = master.ha_service.refusals[-1]
+        assert "node 7 of a replica group sent a handshake" in refusal.reason
+        assert refusal.hint == "start both with the same [ha] protocol"

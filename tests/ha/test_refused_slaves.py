@@ -457,7 +457,7 @@ def test_decode_returns_the_encoded_rows_in_order():
     table = RefusedSlaves()
     for number in range(5):
         table.add(refusal(f"10.0.0.{9 - number}", AHEAD + number))
-    again, wrong = RefusedSlaves.decode(table.encode(), "x")
+    again, wrong = RefusedSlaves.from_json(table.to_json(), "x")
     assert wrong is None
     assert list(again) == list(table)
 
@@ -468,8 +468,8 @@ def test_file_with_too_many_rows_is_read_up_to_the_limit():
         {"address": f"10.{n >> 8}.{n & 255}.1", "offset": 9, "master_end": 1, "time_ms": 1}
         for n in range(REFUSALS_MAX + 5)
     ]
-    data = json.dumps({"schema": "hastore.refused-slaves/1", "refused": rows}).encode()
-    table, wrong = RefusedSlaves.decode(data, "x")
+    value = {"schema": "hastore.refused-slaves/1", "refused": rows}
+    table, wrong = RefusedSlaves.from_json(value, "x")
     assert len(table) == REFUSALS_MAX
     assert "5 of" in wrong
 
@@ -484,13 +484,14 @@ def test_file_with_too_many_rows_is_read_up_to_the_limit():
         {"address": "x", "offset": 9.5, "master_end": 1, "time_ms": 1},
         {"address": 7, "offset": 9, "master_end": 1, "time_ms": 1},
         {"address": "x", "offset": 9, "master_end": 1},
+        {"address": "x", "offset": 9, "master_end": 1, "time_ms": 1, "because": "nothing"},
         [],
     ],
 )
 def test_invalid_row_is_skipped(row):
     """It refuses no slave, and the file is reported as damaged."""
-    data = json.dumps({"schema": "hastore.refused-slaves/1", "refused": [row]}).encode()
-    table, wrong = RefusedSlaves.decode(data, "x")
+    value = {"schema": "hastore.refused-slaves/1", "refused": [row]}
+    table, wrong = RefusedSlaves.from_json(value, "x")
     assert not len(table)
     assert "1 of 1" in wrong
 

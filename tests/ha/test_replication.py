@@ -358,6 +358,31 @@ async def test_another_file_size_is_reported_if_dispatch_meets_it_first(
     assert warning_events(caplog) == ["ha_gave_up"]
 
 
+async def test_another_file_size_is_reported_if_dispatch_meets_a_records_half_first(
+    tmp_path, monkeypatch, caplog
+):
+    """A full file that ends inside a record is no damage; the next link measures."""
+    check_layout, calls = SlaveAppender._check_layout, []
+
+    async def first_late(self):
+        calls.append(self)
+        if len(calls) == 1:
+            await trio.sleep_forever()
+        await check_layout(self)
+
+    monkeypatch.setattr(SlaveAppender, "_check_layout", first_late)
+    config = master_config(tmp_path / "m", role=BrokerRole.ASYNC_MASTER)
+    async with hastore.open_master(config) as master:
+        for message in messages(300):
+            await master.put(message)
+        settings = slave_config(tmp_path / "s", master.ha_address, file_size=FILE_SIZE // 2)
+        async with hastore.open_slave(settings) as slave:
+            await eventually(lambda: slave.status().state == "failed")
+            assert f"are {FILE_SIZE} bytes" in slave.status().master_link.reason
+    assert len(calls) > 1
+    assert warning_events(caplog) == ["ha_gave_up"]
+
+
 async def test_a_sync_flush_slave_reports_only_what_it_has_flushed(tmp_path):
     """With SYNC_FLUSH on the slave, every acknowledged byte is on its disk."""
     async with hastore.open_master(master_config(tmp_path / "m")) as master:
@@ -593,9 +618,7 @@ async def test_puts_of_one_turn_share_a_frame_with_sync_flush(tmp_path, flush, f
     config = master_config(tmp_path / "m", store={"flush_disk_type": flush})
     async with hastore.open_master(config) as master, raw_slave(master) as peer:
         await peer.report(0)
-        await eventually(
-            lambda: master.ha_service.is_slave_ok(0) and master.ha_service.idle_writers
-        )
+        await eventually(lambda: master.ha_service.is_slave_ok(0) and master.ha_service.rounds.idle)
         requests = [master.submit(message) for message in messages(5)]
         ends = []
         while not ends or ends[-1] < requests[-1].append_result.next_offset:

@@ -9,9 +9,10 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hastore.errors import DiskError, FileSizeMismatchError
+from hastore.errors import DiskError, ExpiredError, FileSizeMismatchError
 from hastore.ha.file_size_watch import ends_with_blank
-from hastore.ha.slave_appender import FRAMES_PER_TURN_MAX, SlaveAppender
+from hastore.ha.slave_appender import FRAMES_PER_TURN_MAX, CutNeededError, SlaveAppender
+from hastore.ha.slave_framing import LinkStart
 from hastore.store.commit_log import CommitLog
 from hastore.store.record.message_codec import encode_blank
 from hastore.wire.double_read_buffer import DoubleReadBuffer
@@ -306,3 +307,29 @@ def test_append_frames_stops_after_a_turns_frames(slave):
     buffer = buffer_of(b"".join(encode_header(at, 1) + b"x" for at in range(1, count + 1)))
     assert slave.appender.append_frames(buffer).frames == FRAMES_PER_TURN_MAX
     assert slave.appender.append_frames(buffer).frames == 1
+
+
+async def test_bytes_after_the_point_are_not_compared(slave):
+    """The master's log has grown since the handshake: a frame may pass the point."""
+    data = bytes(range(1, 201)) * 50
+    make_file(slave.log)
+    append_data(slave.log, 0, data)
+    slave.appender.reset(LinkStart(point=6_000, asked_min=100))
+    start = slave.appender.position
+    assert 100 <= start <= 6_000 - 4_096
+    masters = data[start:6_000] + b"other"
+    with pytest.raises(CutNeededError) as caught:
+        await slave.appender.append(start, memoryview(masters))
+    assert (caught.value.physic_offset, caught.value.end_offset) == (6_000, 10_000)
+    assert slave.log.max_offset == 10_000
+
+
+def test_nothing_is_cut_if_the_master_has_deleted_what_was_to_be_compared(slave):
+    """Its log begins at the point, or after it."""
+    make_file(slave.log)
+    append_data(slave.log, 0, bytes(range(1, 201)) * 50)
+    slave.appender.begin_later(6_000)
+    with pytest.raises(ExpiredError, match="nothing is left to compare"):
+        slave.appender.reset(LinkStart(point=6_000, asked_min=0))
+    slave.appender.reset(LinkStart(point=10_000, asked_min=0))
+    assert slave.appender.position == 6_000

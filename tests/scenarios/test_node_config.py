@@ -16,8 +16,8 @@ from hastore_scenarios.worlds.node_config import to_toml, with_defaults
 def test_a_node_reads_every_setting_a_story_may_pass():
     """The TOML for a process has the values of the fields in their units."""
     fields = [field for part in PARTS.values() for field in attrs.fields(part)]
-    # Directories and an argument:
-    set_by_world = {"data_dir", "flush_disk_type", "delete_only_archived"}
+    # Directories, an argument, and what no story knows:
+    set_by_world = {"data_dir", "flush_disk_type", "delete_only_archived", "trust"}
     given = {field.name: field.default for field in fields if field.name not in set_by_world}
     given |= {"mapped_file_size": 8192, "ha_new_slave_from": SlaveStart.LAST_FILE}
     found = parse_table(tomllib.loads(to_toml(with_defaults(given))), "story.toml")

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 from hastore.status import PutMessageStatus
+from hastore.store import node_identity
 from hastore.store.record import message_codec, record_check
+from hastore.store.sync_state_file import StoredSet
 from hastore_cli import main
 from hastore_cli.lab import sim_commands
 from tests.patience import PROCESS_WITHIN_S
@@ -74,6 +76,22 @@ def test_the_formats_page_shows_a_record_that_the_codec_accepts() -> None:
     assert check.has_prop_crc
     message_id = message_codec.message_id(message.store_host, message.physic_offset)
     assert message_id in (REPO_ROOT / "docs/formats.md").read_text()
+
+
+def test_the_formats_page_shows_an_identity_that_the_codec_accepts() -> None:
+    """And that it would write so."""
+    block, _ = blocks("docs/formats.md", "json")
+    identity = node_identity.decode_identity(block.encode())
+    assert isinstance(identity, node_identity.Identity), identity
+    assert node_identity.encode_identity(identity) == block.encode()
+
+
+def test_the_formats_page_shows_a_sync_state_set_that_the_codec_accepts() -> None:
+    """And that it would write so."""
+    _, block = blocks("docs/formats.md", "json")
+    stored = StoredSet.decode(block.encode())
+    assert isinstance(stored, StoredSet), stored
+    assert stored.encode() == block.encode()
 
 
 def test_the_readme_lists_every_status_and_whether_it_is_stored() -> None:

@@ -64,12 +64,15 @@ def doctor(addrs: tuple[str, ...], output: str, *, full: bool) -> int:
 
 
 async def _examine(asked: Sequence[str], *, is_full: bool) -> tuple[list[Facts], list[Diagnosis]]:
+    from hastore.env.real import RealDisk
     from hastore_cli.doctor.facts import gather_facts
+    from hastore_cli.doctor.group_files import check_group_files
     from hastore_cli.doctor.logs import compare_logs
     from hastore_cli.doctor.rules import diagnose
 
     nodes = await gather_facts(asked)
-    return nodes, [*diagnose(nodes), *await compare_logs(nodes, is_full=is_full)]
+    findings = [*diagnose(nodes), *check_group_files(nodes, RealDisk())]
+    return nodes, [*findings, *await compare_logs(nodes, is_full=is_full)]
 
 
 def _exit_code(nodes: Sequence[Facts], findings: Sequence[Diagnosis]) -> int:

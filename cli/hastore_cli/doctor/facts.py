@@ -22,12 +22,13 @@ from hastore_cli.app.error_report import collapsed
 from hastore_cli.log.options import wall_clock_ms
 from hastore_cli.node.address import fetch_status, next_steps_of, resolve_address, running_pid
 from hastore_cli.node.client import gather
-from hastore_cli.node.file import read_node_file
+from hastore_cli.node.file import identity_in, read_node_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hastore.broker.observe.node_status import NodeStatus
+    from hastore.store.node_identity import Identity
 
 CONNECT_TIMEOUT_S: Final = 3.0
 WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
@@ -54,6 +55,7 @@ class Facts:
     is_store: bool = True  # whether its directory holds a log at all
     role_was: str | None = None  # of the node that was killed there
     running_pid: int | None = None  # of the live process that its node.json names
+    identity: Identity | None = None  # of a node of a replica group
 
     @property
     def has_store_directory(self) -> bool:
@@ -109,6 +111,7 @@ def _silent(given: str, directory: str | None, error: HastoreError) -> Facts:
         role_was=None if left is None else left.role,
         has_abort_file=RealDisk().exists(str(Path(directory, ABORT_FILE))),
         running_pid=None if left is None else running_pid(left.pid),
+        identity=identity_in(directory),
     )
 
 

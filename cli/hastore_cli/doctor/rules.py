@@ -92,7 +92,7 @@ def _silent(facts: Facts, master: str | None) -> Iterator[Diagnosis]:
     assert error is not None
     hint = error.hint or "check whether the node runs, and read its log"
     if facts.directory is not None and facts.running_pid is None:
-        hint = how_to_start(facts.directory, facts.role_was, master)
+        hint = how_to_start(facts.directory, facts.role_was, master, facts.identity)
         if not facts.is_store:
             hint = "there is no store either: name the --data directory of a node"
     yield Diagnosis(facts.name, "client port", Result.BAD, str(error), hint)
@@ -159,11 +159,15 @@ def _pairs(nodes: Sequence[Facts]) -> Iterator[Diagnosis]:
                 next_step = "name each node once; two nodes need two --data directories"
                 yield Diagnosis(facts.name, "twice", Result.WARN, what, next_step)
             seen.setdefault(who, facts.name)
+    yield from _same_ids(nodes)
     masters = [facts for facts in nodes if facts.is_master]
     for facts in masters[1:]:
+        if _group_of(facts) is not None or _group_of(masters[0]) is not None:
+            continue
         what = f"{facts.name} and {masters[0].name} are both masters: their logs diverge"
         next_step = "if one should follow the other, stop it and start it again as a slave"
         yield Diagnosis(facts.name, "roles", Result.WARN, what, next_step)
+    yield from _masters_of_a_group(masters)
     for facts in nodes:
         status = facts.status
         if status is None or status.master_link is None:
@@ -172,13 +176,81 @@ def _pairs(nodes: Sequence[Facts]) -> Iterator[Diagnosis]:
             yield from _pair(master, facts, status)
 
 
+def _group_of(facts: Facts) -> str | None:
+    return None if facts.status is None else facts.status.replica_group
+
+
+def _same_ids(nodes: Sequence[Facts]) -> Iterator[Diagnosis]:
+    """Find two processes that are the same node of a replica group."""
+    seen: dict[tuple[str, int], Facts] = {}
+    for facts in nodes:
+        status = facts.status
+        if status is None or status.node_id is None or status.replica_group is None:
+            continue
+        other = seen.setdefault((status.replica_group, status.node_id), facts)
+        if other.status is not None and other.status.data_dir != status.data_dir:
+            what = f"it is node {status.node_id} of {status.replica_group}, and so is {other.name}"
+            next_step = "their acks count once: give one of them another --node-id, and an empty"
+            yield Diagnosis(facts.name, "node id", Result.BAD, what, f"{next_step} directory")
+
+
+def _masters_of_a_group(masters: Sequence[Facts]) -> Iterator[Diagnosis]:
+    """Find masters of one replica group; that of the newest epoch is right."""
+    newest: dict[str, Facts] = {}
+    for facts in masters:
+        group = _group_of(facts)
+        if group is not None and _epoch(facts) > _epoch(newest.get(group)):
+            newest[group] = facts
+    for facts in masters:
+        right = newest.get(_group_of(facts) or "")
+        if right is None or right is facts:
+            continue
+        what = f"it is master of epoch {_epoch(facts)}, and {right.name} of epoch {_epoch(right)}"
+        next_step = f"stop {facts.name}, and start it as a slave of {right.name}: what it alone has"
+        next_step += " is cut, and kept in trimmed/"
+        if _epoch(facts) == _epoch(right):
+            next_step = "no epoch may have two masters: stop one; hastore log diff DIR1 DIR2"
+        yield Diagnosis(facts.name, "roles", Result.BAD, what, next_step)
+
+
+def _epoch(facts: Facts | None) -> int:
+    status = None if facts is None else facts.status
+    return -1 if status is None or status.epoch is None else status.epoch
+
+
+def _pair_of_groups(
+    master: Facts, own: NodeStatus, slave: Facts, status: NodeStatus, *, is_linked: bool
+) -> Iterator[Diagnosis]:
+    """Compare the groups and epochs of a slave and a master: a handshake names no group."""
+    if own.replica_group is None or status.replica_group is None:
+        return
+    if own.replica_group == status.replica_group:
+        if (status.seen_epoch or 0) > _epoch(master):
+            what = f"it has heard of epoch {status.seen_epoch}, and {master.name} is the master of"
+            next_step = (
+                f"look for the newer master: hastore status of the nodes of {own.replica_group}"
+            )
+            what += f" epoch {_epoch(master)}"
+            yield Diagnosis(slave.name, "roles", Result.BAD, what, next_step)
+    elif is_linked:
+        what = f"it is of group {status.replica_group}, and follows {master.name} of group"
+        next_step = (
+            f"start it with the --master of {status.replica_group}, or on an empty directory"
+        )
+        yield Diagnosis(
+            slave.name, "replica group", Result.BAD, f"{what} {own.replica_group}", next_step
+        )
+
+
 def _pair(master: Facts, slave: Facts, status: NodeStatus) -> Iterator[Diagnosis]:
     own = master.status
     assert own is not None
     link = status.master_link
     assert link is not None
+    is_linked = any(row.address == link.local_address for row in own.slaves)
+    yield from _pair_of_groups(master, own, slave, status, is_linked=is_linked)
     if link.state == "streaming":
-        if all(row.address != link.local_address for row in own.slaves):
+        if not is_linked:
             what = f"it follows {link.address}, but {master.name} does not know it"
             next_step = f"to follow {master.name}: hastore slave --master {own.ha_address}"
             yield Diagnosis(slave.name, "both ways", Result.WARN, what, next_step)

@@ -12,7 +12,12 @@ from hastore.broker.observe.node_status import NodeStatus
 from hastore.client.admin import AdminClient
 from hastore.errors import ConfigError, HastoreError, ProtocolError, UnreachableError
 from hastore.quantities import format_address, parse_address
-from hastore_cli.node.file import address_in_directory, how_to_start, read_node_file
+from hastore_cli.node.file import (
+    address_in_directory,
+    how_to_start,
+    identity_in,
+    read_node_file,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +98,8 @@ def _next_step(text: str, said: str) -> str | None:
         left = read_node_file(text)
         pid = None if left is None else running_pid(left.pid)
         if pid is None:
-            return how_to_start(text, None if left is None else left.role)
+            role = None if left is None else left.role
+            return how_to_start(text, role, identity=identity_in(text))
         return f"process {pid} runs: is it stopped (SIGCONT), or waiting for a disk?"
     if "did not answer" in said or ":10912" in said:
         return "is that its client port (--listen), not its HA port? if so, is the process stopped?"

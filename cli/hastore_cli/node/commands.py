@@ -1,8 +1,8 @@
-"""``hastore master`` and ``hastore slave``: their flags, the configuration, the run.
+"""``hastore master``, ``slave`` and ``node``: their flags, the configuration, the run.
 
 ::
 
-    flags, environment, file ── resolve ── NodeSettings: MasterConfig or SlaveConfig, LogConfig
+    flags, environment, file ── resolve ── NodeSettings: a node's configuration, LogConfig
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import rich_click as click
 
 from hastore.config import HAConfig, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
 from hastore.errors import ConfigError
+from hastore.setting import Kind
+from hastore.status import HAProtocol
 from hastore_cli.app.command import ExampleCommand
 from hastore_cli.app.logging_setup import LogConfig
 from hastore_cli.app.terminal import say, tell
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from hastore.setting import Kind, Setting
+    from hastore.setting import Setting
 
 _PRECEDENCE = (
     "A flag overrides its environment variable HASTORE_<SECTION>_<KEY>, which overrides the file,"
@@ -73,12 +75,15 @@ def _setting_options(node: str) -> Callable[[Callable[..., Any]], Callable[..., 
             if setting.flag is None:
                 continue
             default = default_text(node, setting)
+            # A switch takes no value: it is off by default, and its flag turns it on.
+            kind: dict[str, Any] = {"is_flag": True, "flag_value": True, "default": None}
+            if setting.kind is not Kind.BOOL:
+                kind = {"type": _parameter_type(setting.kind), "metavar": setting.kind.value}
             command = click.option(
                 setting.flag,
                 setting.parameter,
                 cls=SettingOption,
-                type=_parameter_type(setting.kind),
-                metavar=setting.kind.value,
+                **kind,
                 envvar=setting.environment_name,
                 show_envvar=True,
                 help=setting.help + (f" [default: {default}]" if default else ""),
@@ -144,6 +149,26 @@ def slave(config_flag: str | None, *, check_config: bool, **flags: object) -> in
     return _run("slave", flags, config_flag, check_config=check_config)
 
 
+@click.command(
+    cls=ExampleCommand,
+    examples=(
+        "hastore node --data D1 --node-id 1 --node-group g1 --group-ids 1,2,3",
+        "hastore node --data D2 --node-id 2 --node-group g1 --master 127.0.0.1:10912 \\",
+        "    --listen 127.0.0.1:10921 --ha-listen 127.0.0.1:10922",
+    ),
+    epilog=_PRECEDENCE,
+)
+@_setting_options("node")
+@_config_options
+def node(config_flag: str | None, *, check_config: bool, **flags: object) -> int:
+    """Run a node of a replica group: a slave, or the master, as its group decides.
+
+    It begins as a slave of --master, or waits for its role. RocketMQ's request 1008 on its client
+    port changes the role; until there is access control only from its own machine.
+    """
+    return _run("node", flags, config_flag, check_config=check_config)
+
+
 def _run(
     kind: str, flags: dict[str, object], config_flag: str | None, *, check_config: bool
 ) -> int:
@@ -201,9 +226,10 @@ def node_settings(kind: str, flags: Mapping[str, object], config_flag: str | Non
     _require_all(kind, found)
     # Each value was checked by its kind; the classes check values against each other.
     places = PLACES[kind]
+    protocol = {"protocol": HAProtocol.AUTOSWITCH} if kind == "node" else {}
     node = NODE_CONFIGS[kind](
         store=StoreConfig(**values_of("store", places, found)),
-        ha=HAConfig(**values_of("ha", places, found)),
+        ha=HAConfig(**{**protocol, **values_of("ha", places, found)}),
         remoting=RemotingConfig(**values_of("remoting", places, found)),
         **values_of("", places, found),
     )
@@ -218,7 +244,7 @@ def resolve(
     environ: Mapping[str, str],
     file: Path | None,
 ) -> dict[Setting, Resolved]:
-    """Return the settings given for a ``master`` or ``slave``, by precedence.
+    """Return the settings given for a ``master``, ``slave`` or ``node``, by precedence.
 
     ``flags`` maps ``Setting.parameter`` to a parsed value or None.  Settings of the other kind of
     node are left out, so that one file can serve both and a slave can be promoted with it.

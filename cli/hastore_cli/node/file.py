@@ -24,6 +24,7 @@ from hastore.status import BrokerRole
 
 if TYPE_CHECKING:
     from hastore.env.interface import Env
+    from hastore.store.node_identity import Identity
 
 NODE_FILE: Final = "node.json"
 SCHEMA: Final = "hastore.node/1"
@@ -98,11 +99,33 @@ def read_node_file(directory: str | Path) -> NodeFile | None:
         return None
 
 
-def how_to_start(directory: str | Path, role: str | None, master: str | None = None) -> str:
+def identity_in(directory: str | Path) -> Identity | None:
+    """Return which node of a replica group a directory belongs to; None if it cannot be read."""
+    from hastore.env.real import RealDisk
+    from hastore.store.node_identity import read_identity
+
+    try:
+        return read_identity(RealDisk(), str(directory))
+    except (HastoreError, OSError):
+        return None
+
+
+def how_to_start(
+    directory: str | Path,
+    role: str | None,
+    master: str | None = None,
+    identity: Identity | None = None,
+) -> str:
     """Return the next step for a directory on which no node runs; never starts a second master.
 
-    ``role``: the node's last role, if known; ``master``: the HA address of a running master.
+    ``role``: the node's last role, if known; ``master``: the HA address of a running master;
+    ``identity``: the directory's.
     """
+    if identity is not None:
+        return (
+            f"start it: hastore node --data {directory} --node-id {identity.node_id}"
+            f" --node-group {identity.group} --master {master or 'HOST:PORT'}"
+        )
     as_master = f"hastore master --data {directory}"
     as_slave = f"hastore slave --master {master or 'HOST:PORT'} --data {directory}"
     if master is not None:
@@ -116,7 +139,7 @@ def how_to_start(directory: str | Path, role: str | None, master: str | None = N
 
 def address_in_directory(directory: Path) -> tuple[str, int]:
     """Return the client address of the node on ``directory``.  Raises UnreachableError."""
-    hint = how_to_start(directory, None)
+    hint = how_to_start(directory, None, identity=identity_in(directory))
     path = directory / NODE_FILE
     try:
         node_file = NodeFile.from_json(path.read_bytes())

@@ -16,19 +16,22 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import resource
 import signal
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, cast, final
 
 import attrs
 import trio
 
+from hastore.broker.node.group_node import GroupNode, run_group_node
 from hastore.broker.node.master import Master, run_master
 from hastore.broker.node.slave import Slave, run_slave
-from hastore.config import MasterConfig
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.config import GroupNodeConfig, MasterConfig
 from hastore.env.real import real_env
 from hastore.errors import HastoreError, ListenError, StoreLockedError
 from hastore.ha.client_port import ask_client_port
@@ -41,7 +44,7 @@ from hastore_cli.node.address import running_pid
 from hastore_cli.node.file import NodeFile, read_node_file, remove_node_file, write_node_file
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from typing import NoReturn
 
     from hastore.config import SlaveConfig
@@ -50,10 +53,13 @@ if TYPE_CHECKING:
 
 
 STOP_TIME_MAX_S: Final = 4.8  # a stop takes at most 5 s, however slow the disk is
+NODE_FILE_RETRY_S: Final = 1.0
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # Flags, by the purpose that a ListenError names.
 _PURPOSES: Final = {"--listen": "clients", "--ha-listen": "HA port", "--metrics": "metrics"}
+
+AnyNode = Master | Slave | GroupNode
 
 _log = logger("cli")
 
@@ -96,7 +102,7 @@ class _Running:
     """What a signal stops: the start, or the started node."""
 
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    node: Master | Slave | None = None
+    node: AnyNode | None = None
 
     def stop(self) -> None:
         """Ask the node to stop: it first answers all waiting producers."""
@@ -114,8 +120,15 @@ async def _run_until_signal(config: MasterConfig | SlaveConfig, log: LogConfig, 
             watchers.start_soon(_stop_on_signal, signals, running, stopped_by)
             with running.scope:
                 async with trio.open_nursery() as nursery:
-                    running.node = await _start(nursery, config, env)
-                    await _announce(running.node, config, log, env)
+                    keeper = NodeFileKeeper(
+                        env,
+                        config.store.data_dir,
+                        lambda: _node_file_of(cast("AnyNode", running.node), env),
+                    )
+                    running.node = await _start(nursery, config, env, keeper.role_changed)
+                    await keeper.write()
+                    watchers.start_soon(keeper.run)
+                    _announce(running.node, config, log)
             watchers.cancel_scope.cancel()
     return _exit_code_of(stopped_by[0])
 
@@ -126,8 +139,15 @@ def _exit_code_of(signum: int) -> int:
 
 
 async def _start(
-    nursery: trio.Nursery, config: MasterConfig | SlaveConfig, env: Env
-) -> Master | Slave:
+    nursery: trio.Nursery,
+    config: MasterConfig | SlaveConfig,
+    env: Env,
+    on_role: Callable[[Master | Slave], None],
+) -> AnyNode:
+    if isinstance(config, GroupNodeConfig):
+        run_group = partial(run_group_node, ask_client_port=ask_client_port, on_role=on_role)
+        node: GroupNode = await nursery.start(run_group, config, env)
+        return node
     if isinstance(config, MasterConfig):
         master: Master = await nursery.start(run_master, config, env)
         return master
@@ -155,29 +175,74 @@ def _end_at_once(exit_code: int, message: str) -> NoReturn:
     os._exit(exit_code)
 
 
-async def _announce(
-    node: Master | Slave, config: MasterConfig | SlaveConfig, log: LogConfig, env: Env
-) -> None:
-    """Publish the node's addresses: for programs in node.json, for people on stderr."""
-    ha_address = node.ha_address if isinstance(node, Master) else None
-    data_dir = config.store.data_dir
-    node_file = NodeFile(
+def _node_file_of(node: AnyNode, env: Env) -> NodeFile:
+    return NodeFile(
         pid=env.process_id,
         role=node.role.value,
         address=node.address,
-        ha_address=ha_address,
+        ha_address=None if isinstance(node, Slave) else node.ha_address,
         metrics_address=node.metrics_address,
     )
-    try:
-        await env.offload.run(lambda: write_node_file(env, data_dir, node_file))
-    except HastoreError as error:
-        # The file is a convenience: a node on a full disk still serves its slaves.
-        _log.warning("node_file_not_written", reason=str(error), next=error.hint)
+
+
+@final
+@attrs.define(eq=False)
+class NodeFileKeeper:
+    """Keeps ``node.json`` up to date: for programs, the node's role and its addresses.
+
+    The file is a convenience: a node on a full disk still serves its slaves.
+    """
+
+    env: Env
+    data_dir: str
+    current: Callable[[], NodeFile]
+    _has_failed: bool = attrs.field(default=False, init=False)
+    _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+
+    def role_changed(self, _node: Master | Slave) -> None:
+        """Have ``run`` write the file again."""
+        self._wake.wakeup()
+
+    async def write(self) -> None:
+        """Write the file; if the disk refuses it, ``run`` tries again."""
+        node_file = self.current()
+        try:
+            await self.env.offload.run(lambda: write_node_file(self.env, self.data_dir, node_file))
+        except HastoreError as error:
+            if not self._has_failed:
+                _log.warning("node_file_not_written", reason=str(error), next=error.hint)
+            self._has_failed = True
+        else:
+            if self._has_failed:
+                _log.info("node_file_written", data=self.data_dir)
+            self._has_failed = False
+
+    async def run(self) -> None:
+        """Write it at each change, and every NODE_FILE_RETRY_S until the disk has taken it.
+
+        A node may free room on its disk itself.
+        """
+        while True:
+            with trio.move_on_after(NODE_FILE_RETRY_S if self._has_failed else math.inf):
+                await self._wake.wait_for_running()
+            await self.write()
+
+
+def _announce(node: AnyNode, config: MasterConfig | SlaveConfig, log: LogConfig) -> None:
+    """Publish the node's addresses for people, on stderr."""
+    ha_address = None if isinstance(node, Slave) else node.ha_address
+    data_dir = config.store.data_dir
     address = None if node.address is None else format_address(node.address)
     if isinstance(node, Master):
         ha_text = format_address(node.ha_address)
         where = f"clients {address}, slaves {ha_text}"
         follow_up = f"hastore slave --master {ha_text} --data DIR"
+    elif isinstance(node, GroupNode):
+        master = node.config.master
+        does = "waits for a role" if master is None else f"copies {format_address(master)}"
+        where = f"node {node.config.node_id} of {node.config.replica_group}, {does},"
+        where += f" clients {address}, slaves {format_address(node.ha_address)}"
+        follow_up = f"hastore status {address or data_dir}"
     else:
         where = f"copies {format_address(node.config.master)}, clients {address}"
         follow_up = f"hastore status {address or data_dir}"

@@ -169,8 +169,9 @@ class ProduceReport:
                     return f"wait for it: hastore status {address} -w"
                 ha_address = self.ha_address or "HOST:HA_PORT"
                 return f"start one: hastore slave --master {ha_address} --data DIR"
-            case "FLUSH_SLAVE_TIMEOUT":
-                return f"find the slow slave: hastore status {address}"
+            case "FLUSH_SLAVE_TIMEOUT" | "IN_SYNC_REPLICAS_NOT_ENOUGH":
+                which = "slow" if label == "FLUSH_SLAVE_TIMEOUT" else "missing"
+                return f"find the {which} slave: hastore status {address}"
             case "FLUSH_DISK_TIMEOUT":
                 return f"watch the flushed offset: hastore status {address} -w"
             case "MESSAGE_ILLEGAL" | "PROPERTIES_SIZE_EXCEEDED":

@@ -36,6 +36,7 @@ EXIT_CODES: Final[dict[str, int]] = {
     PutMessageStatus.SERVICE_NOT_AVAILABLE.value: EXIT_REJECTED,
     PutMessageStatus.CREATE_MAPPED_FILE_FAILED.value: EXIT_REJECTED,
     PutMessageStatus.OS_PAGE_CACHE_BUSY.value: EXIT_REJECTED,
+    PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH.value: EXIT_REJECTED,
     PutMessageStatus.UNKNOWN_ERROR.value: 1,
     PutMessageStatus.SLAVE_NOT_AVAILABLE.value: 20,
     PutMessageStatus.FLUSH_SLAVE_TIMEOUT.value: 21,

@@ -87,9 +87,12 @@ def _all_well(status: NodeStatus) -> str:
     worst = max((slave.lag_bytes or 0 for slave in status.current_followers), default=None)
     number = len(status.current_followers)
     slaves = f"{number} slave{'s' * (number != 1)}"
-    return f"{status.role}, {slaves}" + (
-        "" if worst is None else f", worst lag {format_size(worst)}"
-    )
+    group = status.sync_state
+    text = f"{status.role}, {slaves}"
+    if group is not None:
+        members = ", ".join(map(str, group.members))
+        text = f"{status.role} of epoch {group.epoch}, SyncStateSet {members}, {slaves}"
+    return text + ("" if worst is None else f", worst lag {format_size(worst)}")
 
 
 def _figures(status: NodeStatus, limits: Limits) -> Iterator[str]:
@@ -112,6 +115,15 @@ def _figures(status: NodeStatus, limits: Limits) -> Iterator[str]:
     if status.master_link is None:
         yield f"slaves={len(status.current_followers)};;{slaves_wanted(status, limits)}:;0"
         yield f"waiting={status.waiting_for_slave};;;0"
+    group = status.sync_state
+    if group is not None:
+        expected = len(group.members if group.configured_ids is None else group.configured_ids)
+        bounds = f"{expected}:;{group.min_in_sync_replicas}:"
+        yield f"members={len(group.members)};{bounds};0"
+        yield f"confirm_lag={group.confirm_lag_bytes}B;;;0"
+        yield f"confirm_lag_time={group.confirm_lag_s:.3f}s;;;0"
+    if status.epoch is not None:
+        yield f"epoch={status.epoch}"
     if status.disk_used_ratio is not None:
         used = status.disk_used_ratio * 100
         yield f"disk={used:.1f}%;{limits.warn_disk};{limits.crit_disk};0;100"

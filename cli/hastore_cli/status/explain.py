@@ -7,6 +7,10 @@
        why   no slave connected since 08:14:02 (last: 127.0.0.1:50212, closed by the slave)
        next  hastore slave --master 127.0.0.1:10912 --data DIR
 
+In a replica group a put needs nodes, and ``why`` names those that had it, and the others::
+
+    it needed nodes 1, 2, 3, and the master and node 2 had it: node 3 not connected since 08:14:02
+
 ``hastore.explain/1`` in, lines out.  Facts that the master did not know are left out.
 """
 
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
 ACKNOWLEDGED_SHOWN_MAX: Final = 5
 _MAYBE_SILENT: Final = 0.9  # share of a put's timeout without a report: the slave may be silent
 _EXIT_UNREACHABLE: Final = 3
+_TIMED_OUT: Final = "acknowledged it within"  # in the reason of a put whose time was over
 
 
 @click.command(
@@ -194,7 +199,9 @@ def _acknowledged(row: dict[str, Any], explanation: dict[str, Any]) -> str:
     what = f"{one_line(row['topic'])}/{row['queue_id']}"
     if count > 1:
         what = f"{format_count(count)} puts, the oldest {what}"
-    who, _ = _who(row["slave"], explanation)
+    who = "a change of the SyncStateSet"
+    if row["slave"] is not None:
+        who, _ = _who(row["slave"], explanation)
     when = clock_time(row["last_ms"], explanation.get("now_ms"))
     line = f"{when}  {row['status']}  {what}, by {who}"
     line += f" after {format_duration(row['waited_max_s'])}"
@@ -206,6 +213,10 @@ def cause_of(row: dict[str, Any], explanation: dict[str, Any]) -> tuple[str, str
     address = explanation["address"] or "ADDR"
     reason = row["reason"] or "no reason kept"
     match row["status"]:
+        case "IN_SYNC_REPLICAS_NOT_ENOUGH":
+            return _too_few_members(row, address)
+        case "SLAVE_NOT_AVAILABLE" | "FLUSH_SLAVE_TIMEOUT" if row.get("acks") is not None:
+            return _missed_by_nodes(row, explanation, address)
         case "SLAVE_NOT_AVAILABLE":
             return _not_available(row, explanation)
         case "FLUSH_SLAVE_TIMEOUT":
@@ -216,6 +227,70 @@ def cause_of(row: dict[str, Any], explanation: dict[str, Any]) -> tuple[str, str
             return reason, f"hastore doctor {address}"
         case _:
             return reason, None
+
+
+def _too_few_members(row: dict[str, Any], address: str) -> tuple[str, str | None]:
+    reasons = [row["reason"] or "no reason kept"]
+    if row.get("acks") is not None:
+        reasons += [
+            f"node {node['node_id']} is not in the set: {node['why_not']}"
+            for node in row["acks"]["not_needed"]
+            if node["why_not"] is not None
+        ]
+    return "; ".join(reasons), f"bring back a node that is not in the set: hastore doctor {address}"
+
+
+def _missed_by_nodes(
+    row: dict[str, Any], explanation: dict[str, Any], address: str
+) -> tuple[str, str | None]:
+    """Return which nodes of a replica group a put needed, and why some did not have it."""
+    acks, reason = row["acks"], row["reason"] or "no reason kept"
+    wanted = acks["in_sync_replicas"]
+    needed = f"nodes {_ids(acks['needed'])}" if wanted == "all" else f"{wanted} nodes"
+    had = f"the master and node{'s' * (len(acks['got']) > 1)} {_ids(acks['got'])}"
+    why = f"it needed {needed}, and {had if acks['got'] else 'the master alone'} had it"
+    missed = [_missed(node, row["first_offset"], explanation) for node in acks["missed"]]
+    if missed:
+        why += f": {'; '.join(missed)}"
+    elif len(acks["members"]) < acks["min_in_sync_replicas"]:
+        least = acks["min_in_sync_replicas"]
+        why += f": the set has fewer members than min_in_sync_replicas = {least}"
+    if row["status"] == "SLAVE_NOT_AVAILABLE":
+        return (
+            f"{why} ({reason})",
+            f"start that node again; what else is wrong: hastore doctor {address}",
+        )
+    if _TIMED_OUT not in reason:
+        why = f"{reason}; {why}"
+    return why, f"hastore status {address} -w: does each node follow? hastore doctor NODE, if not"
+
+
+def _missed(node: dict[str, Any], end: int, explanation: dict[str, Any]) -> str:
+    """Return why a node did not have a put that ends at ``end``."""
+    who = f"node {node['node_id']}"
+    if node["address"] is None:
+        when = "in this epoch"
+        if node["since_ms"] is not None:
+            now_ms = explanation.get("now_ms")
+            when = f"since {clock_time(node['since_ms'], now_ms, with_ms=False)}"
+        return f"{who} not connected {when}"
+    name, level = _who(node["address"], explanation)
+    who += f" ({name})" if level is None else f", {name},"
+    ack, sent = node["ack_offset"], node["sent_offset"]
+    if ack is None:
+        return f"{who} had acknowledged nothing on its link"
+    if sent is not None and sent < end:
+        return f"{who} had not been sent it, {format_size(end - sent)} were still to send"
+    done = {"flushed": "flushed", "received": "stored"}.get(level or "", "acknowledged")
+    silent = format_duration(node["last_report_age_s"])
+    return (
+        f"{who} was sent it and had not {done} it, {format_size(end - ack)} missing, last report"
+        f" {silent} before"
+    )
+
+
+def _ids(ids: list[int]) -> str:
+    return ", ".join(map(str, ids))
 
 
 def _not_available(row: dict[str, Any], explanation: dict[str, Any]) -> tuple[str, str | None]:

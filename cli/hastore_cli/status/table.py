@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from hastore.broker.observe.node_status import MasterLink, NodeStatus, RefusalRow, SlaveRow
+    from hastore.broker.observe.sync_state_status import GroupNodeRow
 
     Row = tuple[str, ...]
 
@@ -50,10 +51,16 @@ _TROUBLES: Final = {
     "link": Level.FAULT,
     "consumers": Level.CRITICAL,
     "start": Level.NOTICE,
+    "replica group": Level.CRITICAL,
+    "confirm offset": Level.WARNING,
+    "cut": Level.CRITICAL,
 }
 _GAP: Final = 2
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 _LABELLED: Final = 9  # where the text after "why" and "next" begins
+_NODE_INDENT: Final = "   "
+_NODE_COLUMNS: Final = ("node", "role", "link", "acknowledged", "lag", "lag time")
+_NODE_RANKS: Final = ("node", "role", "lag", "link", "acknowledged", "lag time")
 _STYLES: Final = {
     "serving": "green",
     "streaming": "green",
@@ -163,13 +170,17 @@ class StatusTable:
             NOTHING if rate is None else _rate(rate),
             NOTHING,
         )
-        return [own, *(self._slave(slave) for slave in status.slaves)]
+        return [
+            own,
+            *(self._slave(slave, "slave") for slave in status.slaves),
+            *(self._slave(observer, "observer") for observer in status.observers),
+        ]
 
-    def _slave(self, slave: SlaveRow) -> Row:
+    def _slave(self, slave: SlaveRow, role: str) -> Row:
         lag_time = _lag_time(slave.lag_s, "> " if slave.lag_s_is_least else "")
         return (
             NOTHING if slave.name is None else one_line(slave.name),
-            "slave",
+            role,
             slave.address,
             slave.state,
             self._offset(slave.sent_offset),
@@ -236,7 +247,12 @@ class StatusTable:
             facts.append(f"to dispatch {format_size(status.dispatch_behind_bytes)}")
         if status.ha_address is not None:
             facts.append(f"slaves at {status.ha_address}")
+        if status.observer_address is not None:
+            facts.append(f"observers at {status.observer_address}")
         lines = self._packed([Text(fact) for fact in facts], " ")
+        if status.node_id is not None:
+            lines += self._packed([Text(fact) for fact in self._group_facts(status)], " ")
+            lines += self._group_lines(status)
         puts = [
             f"{name} {self._number(count)}" for name, count in status.put_counts.items() if count
         ]
@@ -247,6 +263,80 @@ class StatusTable:
                 parts.append(f"{self._number(waiting)} wait for a slave")
             lines += self._packed([Text(part) for part in parts], " ")
         return lines
+
+    def _group_facts(self, status: NodeStatus) -> list[str]:
+        epoch = NOTHING if status.epoch is None else str(status.epoch)
+        facts = [
+            f"node {status.node_id} of group {one_line(str(status.replica_group))}",
+            f"epoch {epoch}",
+        ]
+        if status.epoch_start_offset is not None:
+            facts[-1] += f" from {self._number(status.epoch_start_offset)}"
+        group, link = status.sync_state, status.master_link
+        if group is not None:
+            facts[-1] += f", master for {format_duration(group.epoch_age_s)}"
+        if (status.seen_epoch or 0) > (status.epoch or 0):
+            facts.append(f"has heard of epoch {status.seen_epoch}")
+        if link is not None and link.masters_epoch not in {None, status.epoch}:
+            facts.append(f"master's epoch {link.masters_epoch}")
+        confirmed = f"confirmed {self._offset(status.confirm_offset)}"
+        if group is not None and group.confirm_lag_bytes:
+            lag = _lag_time(group.confirm_lag_s, "> " if group.confirm_lag_s_is_least else "")
+            confirmed += f", {format_size(group.confirm_lag_bytes)} and {lag} behind"
+        facts.append(confirmed)
+        cut = status.last_cut
+        if cut is not None:
+            at, size = self._number(cut["offset"]), format_size(cut["end"] - cut["offset"])
+            facts.append(f"cut at {at}: {size} in trimmed/")
+            facts += [
+                f"{one_line(topic)} {self._number(count)}"
+                for topic, count in cut["messages"].items()
+            ]
+        return facts
+
+    def _group_lines(self, status: NodeStatus) -> list[Text]:
+        """Return the SyncStateSet and the nodes of a replica group, as its master knows them."""
+        group = status.sync_state
+        if group is None:
+            return []
+        ids = group.configured_ids
+        facts = [f"SyncStateSet {_ids(group.members)}" + (f" of {_ids(ids)}" if ids else "")]
+        facts += [
+            f"in_sync_replicas {group.in_sync_replicas}",
+            f"min_in_sync_replicas {group.min_in_sync_replicas} ({group.mode})",
+        ]
+        lines = self._packed([Text(fact) for fact in facts], " ")
+        if group.may_lose_because is not None:
+            lines += self._wrapped(group.may_lose_because, "   ")
+        if group.proposal is not None:
+            age = format_duration(group.proposal.age_s)
+            lines += self._wrapped(f"proposed {age} ago: {group.proposal.why}", "   ")
+        others = [node for node in group.nodes if node.role != "master"]
+        if others:
+            rows = [_NODE_COLUMNS, *(self._node(node) for node in others)]
+            widths = _node_widths(rows, self._width - len(_NODE_INDENT))
+            lines.append(_node_line(rows[0], widths, "dim"))
+            for node, row in zip(others, rows[1:], strict=True):
+                lines.append(_node_line(row, widths, "" if node.is_member else "yellow"))
+                if node.why_not is not None:
+                    lines += self._wrapped(node.why_not, " " * 6)
+        return lines
+
+    def _node(self, node: GroupNodeRow) -> Row:
+        link = node.address or "never connected"
+        if not node.is_connected and node.since_s is not None:
+            link = f"none for {format_duration(node.since_s)}"
+        return (
+            str(node.node_id),
+            node.role,
+            link,
+            self._offset(node.ack_offset),
+            NOTHING if node.lag_bytes is None else format_size(node.lag_bytes),
+            _lag_time(node.lag_s, "> " if node.lag_s_is_least else ""),
+        )
+
+    def _wrapped(self, text: str, indent: str) -> list[Text]:
+        return [Text(indent + line) for line in wrap(one_line(text), self._width - len(indent))]
 
     def _troubles(self, status: NodeStatus) -> list[Text]:
         """Return what is wrong, each with its cause and the next step."""
@@ -276,6 +366,34 @@ def _lag_time(lag_s: float | None, prefix: str) -> str:
     if lag_s is None:
         return NOTHING
     return prefix + format_duration(lag_s) if lag_s else "0 s"
+
+
+def _ids(ids: Sequence[int]) -> str:
+    return ", ".join(map(str, ids))
+
+
+def _node_widths(rows: Sequence[Row], room: int) -> dict[str, int]:
+    """Return the widths of those columns that fit."""
+    widths: dict[str, int] = {}
+    left = room + _GAP
+    for name in _NODE_RANKS:
+        at = _NODE_COLUMNS.index(name)
+        width = max(cell_len(row[at]) for row in rows)
+        if width + _GAP <= left:
+            left -= width + _GAP
+            widths[name] = width
+    return widths
+
+
+def _node_line(cells: Sequence[str], widths: dict[str, int], style: str) -> Text:
+    padded = []
+    for name, cell in zip(_NODE_COLUMNS, cells, strict=True):
+        if name in widths:
+            space = " " * (widths[name] - cell_len(cell))
+            padded.append(space + cell if name in _RIGHT else cell + space)
+    line = Text(_NODE_INDENT + (" " * _GAP).join(padded), style=style)
+    line.rstrip()
+    return line
 
 
 def _role(status: NodeStatus) -> str:

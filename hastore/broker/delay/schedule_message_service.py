@@ -12,13 +12,15 @@ head is due (and checks the clock at least once a minute), puts the message into
 advances once that is stored.  A level without messages waits until the dispatch wakes it.
 
 Delivery is at least once: ``delayOffset.json`` is written every ten seconds and at a stop, and only
-with offsets whose deliveries are on the disk, so a crash can only repeat deliveries.  Messages that
-were in the queues at the start are first looked up in the index, in a thread, and not delivered
-again if it has their delivery.  So a slave's directory, which has no ``delayOffset.json``, delivers
-what is still due when it is promoted.
+with offsets whose deliveries are on the disk, so a crash can only repeat deliveries.  In a replica
+group they must be confirmed, too: what is not may be cut from this log.  Messages that were in the
+queues at the start are first looked up in the index, in a thread, and not delivered again if it has
+their delivery.  So a slave's directory, whose ``delayOffset.json`` may be behind, delivers what is
+still due when it is promoted.
 
 Invariants: an offset passes only a message that was stored (or can never be, which is logged); the
-messages of a level are delivered in order.
+messages of a level are delivered in order; ``confirmed_offsets``, which slaves copy, passes only
+deliveries below the confirm offset.
 """
 
 from __future__ import annotations
@@ -82,33 +84,50 @@ _log = logger("broker")
 
 @final
 @attrs.define(eq=False)
+class SafeOffset:
+    """How far a cursor's deliveries are safe: on the disk, or confirmed."""
+
+    offset: int  # queue offset; deliveries below it are safe
+    # (end of the delivery in the log, the cursor's offset after it), oldest first
+    _waiting: deque[tuple[int, int]] = attrs.field(factory=deque, init=False)
+
+    def add(self, next_physic_offset: int, offset: int) -> None:
+        """Raise the offset to ``offset`` once the log is safe up to ``next_physic_offset``."""
+        self._waiting.append((next_physic_offset, offset))
+
+    def settle(self, safe_end: int) -> bool:
+        """Raise ``offset``, the log being safe below ``safe_end``; return whether some wait."""
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= safe_end:
+            self.offset = waiting.popleft()[1]
+        return bool(waiting)
+
+
+@final
+@attrs.define(eq=False)
 class LevelCursor:
     """The next message of one level to deliver, and up to where deliveries are on the disk."""
 
     level: int
     offset: int  # queue offset of the next message to deliver
     inherited_end: int  # queue offset; the messages below it were there at the start
-    settled_offset: int = attrs.field(init=False)  # ≤ offset; deliveries below it are on the disk
     seen: FirstSeen
+    log_end: int  # of the log at the start; the deliveries of the last run are below it
+    settled: SafeOffset = attrs.field(init=False)  # ≤ offset; may be stored
+    confirmed: SafeOffset = attrs.field(init=False)  # ≤ offset; slaves may copy it
     wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
-    # (end of the delivery in the log, the cursor's offset after it), oldest first
-    _unsettled: deque[tuple[int, int]] = attrs.field(factory=deque, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Treat the deliveries of the last run as settled."""
-        self.settled_offset = self.offset
+        """Treat the deliveries of the last run as settled, but not as confirmed."""
+        self.settled = SafeOffset(self.offset)
+        self.confirmed = SafeOffset(0)
+        self.confirmed.add(self.log_end, self.offset)
 
     def advance(self, next_physic_offset: int) -> None:
         """Pass a message whose delivery ends there in the log; 0 if it was not delivered."""
         self.offset += 1
-        self._unsettled.append((next_physic_offset, self.offset))
-
-    def settle(self, flushed_offset: int) -> bool:
-        """Raise ``settled_offset``; return whether deliveries are left that are not flushed."""
-        unsettled = self._unsettled
-        while unsettled and unsettled[0][0] <= flushed_offset:
-            self.settled_offset = unsettled.popleft()[1]
-        return bool(unsettled)
+        self.settled.add(next_physic_offset, self.offset)
+        self.confirmed.add(next_physic_offset, self.offset)
 
 
 @final
@@ -122,6 +141,8 @@ class ScheduleMessageService:
     submit: Callable[[Message], GroupCommitRequest]
     # Bytes that are confirmed and not dispatched yet; the queues are complete when it is 0.
     dispatch_behind: Callable[[], int]
+    confirm_offset: Callable[[], int]
+    stores_confirmed_only: bool = False  # in a replica group
     levels: DelayLevels = attrs.field(init=False)
     cursors: dict[int, LevelCursor] = attrs.field(factory=dict, init=False)
     delivered: int = attrs.field(default=0, init=False)
@@ -193,7 +214,8 @@ class ScheduleMessageService:
                 _log.warning("delay_offset_corrected", level=level, stored=stored[level], to=high)
             seen = FirstSeen.of(self._delay_ms(level))
             seen.record(high, now_ms)
-            self.cursors[level] = LevelCursor(level, offset, high, seen)
+            log_end = self.message_store.commit_log.max_offset
+            self.cursors[level] = LevelCursor(level, offset, high, seen, log_end)
         longest_h = max(self.levels.delays_ms) // _HOUR_MS
         if longest_h >= self.config.file_reserved_time_h:
             _log.warning(
@@ -294,7 +316,8 @@ class ScheduleMessageService:
                 self._drop(cursor, unit.physic_offset, "its record is gone or damaged")
             cursor.advance(end)
             self._changed.wakeup()
-        cursor.settle(store.commit_log.flushed_offset)
+        cursor.settled.settle(self._storable_end())
+        cursor.confirmed.settle(self.confirm_offset())
 
     async def _deliver_one(self, cursor: LevelCursor, scheduled: StoredMessage) -> int:
         """Deliver a scheduled message; return the end of the record, 0 if none was stored."""
@@ -356,6 +379,27 @@ class ScheduleMessageService:
             for level, cursor in self.cursors.items()
         }
 
+    def confirmed_offsets(self) -> dict[int, int]:
+        """Return each level's next offset as far as the deliveries below it are confirmed.
+
+        Without levels for which that is 0.
+        """
+        confirm_offset = self.confirm_offset()
+        for cursor in self.cursors.values():
+            cursor.confirmed.settle(confirm_offset)
+        return {
+            level: cursor.confirmed.offset
+            for level, cursor in self.cursors.items()
+            if cursor.confirmed.offset
+        }
+
+    def _storable_end(self) -> int:
+        """Return the end of the deliveries that a stored offset may pass."""
+        flushed_offset = self.message_store.commit_log.flushed_offset
+        if self.stores_confirmed_only:
+            return min(flushed_offset, self.confirm_offset())
+        return flushed_offset
+
     async def _persist_in_time(self) -> None:
         while True:
             await self._changed.wait_for_running()
@@ -364,17 +408,17 @@ class ScheduleMessageService:
                 self._changed.wakeup()
 
     async def persist(self) -> bool:
-        """Store the offsets whose deliveries are on the disk; return whether some are left.
+        """Store the offsets whose deliveries are safe; return whether some are left.
 
         A failed write is logged and repeated at the next call.
         """
-        flushed_offset = self.message_store.commit_log.flushed_offset
+        storable_end = self._storable_end()
         async with self._one_write:
-            left = [cursor.settle(flushed_offset) for cursor in self.cursors.values()]
+            left = [cursor.settled.settle(storable_end) for cursor in self.cursors.values()]
             table = {
-                str(level): cursor.settled_offset
+                str(level): cursor.settled.offset
                 for level, cursor in self.cursors.items()
-                if cursor.settled_offset or str(level) in self._stored[_OFFSET_TABLE]
+                if cursor.settled.offset or str(level) in self._stored[_OFFSET_TABLE]
             }
             value = {**self._stored, _OFFSET_TABLE: table}
             if table == self._stored[_OFFSET_TABLE]:

@@ -29,7 +29,7 @@ from hastore.store.json_file import JsonFile
 from hastore.trace import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from hastore.config import RemotingConfig
     from hastore.env.interface import Env
@@ -165,6 +165,35 @@ class BrokerData:
         """Add the topics of consume queues."""
         for queue in queues:
             self.topics.adopt(queue.topic, queue.queue_id)
+
+    def limit_offsets(self, queue_end: Callable[[str, int], int]) -> None:
+        """Lower consumer offsets to the ends of their queues, when this node becomes a master.
+
+        ``queue_end`` is ``CommitLog.next_queue_offset``.  An offset may be ahead because the node
+        was a slave that copied offsets faster than the log, or because the log lost its tail.
+        """
+        lowered = self.offsets.limit(queue_end)
+        if lowered:
+            _log.warning(
+                "consumer_offsets_corrected",
+                offsets=lowered,
+                reason="they were above the ends of their queues in this log",
+            )
+
+    async def serve(
+        self,
+        queues: Iterable[ConsumeQueue],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Load the tables, report that, and keep the files up to date until cancelled."""
+        await self.env.offload.run(self.load)
+        self.adopt(queues)
+        task_status.started()
+        try:
+            await self.run()
+        finally:
+            await self.persist_all()
 
     async def run(self) -> None:
         """Keep the files up to date until cancelled."""

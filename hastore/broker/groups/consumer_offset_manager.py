@@ -2,9 +2,14 @@
 
 ::
 
-    {"dataVersion": {...}, "offsetTable": {"topic@group": {"0": 17, "1": 4}}}
+    {"dataVersion": {...}, "offsetTable": {"topic@group": {"0": 17, "1": 4}},
+     "masterOffsetTable": {"topic@group": {"1": 3}}}
 
 An offset is that of the next message to consume, at most the queue's end.  A group may lower it.
+
+A slave follows its master queue by queue: an offset that has changed there replaces the slave's,
+and what a consumer has committed to the slave stays until then.  ``masterOffsetTable``, on slaves
+only, has the master's offsets that consumers of the slave have replaced.
 
 Invariant: at most KEYS_MAX pairs of topic and group, and OFFSETS_MAX offsets.
 """
@@ -24,7 +29,7 @@ from hastore.wire.remoting_codes import ResponseCode
 from hastore.wire.remoting_command import integer_field
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 KEYS_MAX: Final = 16_384  # the table fits a frame of 16 MiB
 OFFSETS_MAX: Final = 262_144
@@ -43,7 +48,11 @@ class ConsumerOffsetManager:
     on_changed: Callable[[], None] | None = None
     offsets: dict[str, dict[int, int]] = attrs.field(factory=dict, init=False)
     version: DataVersion = attrs.field(factory=DataVersion, init=False)
+    changes: int = attrs.field(default=0, init=False)  # since this object was made
     _count: int = attrs.field(default=0, init=False)
+    _replaced: dict[str, dict[int, int]] = attrs.field(factory=dict, init=False)  # by the file
+    # What the master's table had when it was last copied; None on a master.
+    _copied: dict[str, dict[int, int]] | None = attrs.field(default=None, init=False)
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the offset that a group has committed, or None."""
@@ -71,29 +80,96 @@ class ConsumerOffsetManager:
                 raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
             self._count += 1
         queues[queue_id] = offset
+        self._changed()
+
+    def _changed(self) -> None:
+        self.changes += 1
         if self.on_changed is not None:
             self.on_changed()
+
+    # -- a slave's copy --------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Begin to copy a master's offsets; what was loaded counts as copied."""
+        self._copied = {
+            key: queues | self._replaced.get(key, {}) for key, queues in self.offsets.items()
+        }
+
+    def copy(self, table: Mapping[str, Mapping[int, int]], version: DataVersion | None) -> int:
+        """Take over what has changed in the master's table; return how many offsets found no room.
+
+        What the master no longer has stays.
+        """
+        assert self._copied is not None, "follow first"
+        before, without_room = self.changes, 0
+        for key, queues in table.items():
+            topic, _, group = key.rpartition(TOPIC_GROUP_SEPARATOR)
+            copied = self._copied.setdefault(key, {})
+            for queue_id, offset in queues.items():
+                if copied.get(queue_id) == offset:
+                    continue
+                try:
+                    self.commit(group, topic, queue_id, offset)
+                except RequestFailedError:
+                    without_room += 1
+                else:
+                    copied[queue_id] = offset
+        if self.changes != before and version is not None:
+            self.version = version
+        return without_room
+
+    def limit(self, queue_end: Callable[[str, int], int]) -> int:
+        """Lower each offset to the end of its queue, at the start as a master.
+
+        ``queue_end`` returns the queue offset of the next message of a topic's queue.  Returns how
+        many offsets were above it: their messages are not in this log, and new ones would be
+        skipped in their place.
+        """
+        self._copied = None
+        lowered = 0
+        for key, queues in self.offsets.items():
+            topic = key.rpartition(TOPIC_GROUP_SEPARATOR)[0]
+            for queue_id, offset in queues.items():
+                end = queue_end(topic, queue_id)
+                if offset > end:
+                    queues[queue_id] = end
+                    lowered += 1
+        if lowered:
+            self._changed()
+        return lowered
 
     # -- JSON ------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole table: consumerOffset.json, and the body of 43."""
-        return {
+        value = {
             "dataVersion": self.version.to_dict(),
-            "offsetTable": {
-                key: {str(queue_id): offset for queue_id, offset in queues.items()}
-                for key, queues in self.offsets.items()
-            },
+            "offsetTable": _to_json(self.offsets),
         }
+        replaced = {
+            key: differing
+            for key, copied in (self._copied or {}).items()
+            if (differing := _differing(copied, self.offsets.get(key, {})))
+        }
+        return {**value, "masterOffsetTable": _to_json(replaced)} if replaced else value
 
     def next_version(self) -> None:
-        """Raise the version, once for each write of the file."""
-        self.version = self.version.next(self.now_ms())
+        """Raise the version, once for each write of the file; a slave has its master's."""
+        if self._copied is None:
+            self.version = self.version.next(self.now_ms())
 
     def load(self, value: dict[str, Any]) -> None:
         """Load the content of the file; invalid offsets are logged and left out."""
         self.version, rows = read_table(value, "offsetTable")
         on_changed, self.on_changed = self.on_changed, None
+        self._load_rows(rows)
+        # The same checks for the second table, in a table of its own.
+        replaced = ConsumerOffsetManager(self.now_ms)
+        replaced._load_rows(read_table(value, "masterOffsetTable")[1])
+        self._replaced = replaced.offsets
+        self.on_changed = on_changed
+
+    def _load_rows(self, rows: dict[str, dict[str, Any]]) -> None:
         for key, row in rows.items():
             topic, separator, group = key.rpartition(TOPIC_GROUP_SEPARATOR)
             for queue_id in row:
@@ -107,4 +183,14 @@ class ConsumerOffsetManager:
                     _log.warning(
                         "consumer_offset_unreadable", key=key, queue=queue_id, reason=str(error)
                     )
-        self.on_changed = on_changed
+
+
+def _differing(copied: dict[int, int], own: dict[int, int]) -> dict[int, int]:
+    return {queue_id: offset for queue_id, offset in copied.items() if own.get(queue_id) != offset}
+
+
+def _to_json(table: dict[str, dict[int, int]]) -> dict[str, dict[str, int]]:
+    return {
+        key: {str(queue_id): offset for queue_id, offset in queues.items()}
+        for key, queues in table.items()
+    }

@@ -3,11 +3,15 @@
 A group that no administrator has made has RocketMQ's defaults; it enters the table with its first
 heartbeat, committed offset or returned message, and stays.
 
+On a slave the table is a copy of its master's, and the groups that were added here: by consumers of
+the slave that its master does not know.
+
 Invariant: at most GROUPS_MAX groups; the name of each one's retry topic is legal too.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
@@ -20,7 +24,7 @@ from hastore.wire.config_tables import DataVersion, SubscriptionGroupConfig
 from hastore.wire.remoting_codes import ResponseCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 GROUPS_MAX: Final = 8_192
 
@@ -44,6 +48,8 @@ class SubscriptionGroupManager:
     on_changed: Callable[[], None] | None = None
     groups: dict[str, SubscriptionGroupConfig] = attrs.field(factory=dict, init=False)
     version: DataVersion = attrs.field(factory=DataVersion, init=False)
+    changes: int = attrs.field(default=0, init=False)  # since this object was made
+    _added: set[str] = attrs.field(factory=set, init=False)  # here, not by a file or a copy
 
     def find(self, group: str) -> SubscriptionGroupConfig:
         """Return a group's configuration; the defaults if it is not in the table."""
@@ -61,10 +67,34 @@ class SubscriptionGroupManager:
         if fault is not None:
             raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
         self.groups[config.group] = config
-        self.version = self.version.next(self.now_ms())
+        self._added.add(config.group)
+        self._changed()
+        return config
+
+    def copy(
+        self, groups: Mapping[str, SubscriptionGroupConfig], version: DataVersion | None
+    ) -> int:
+        """Replace the table by a master's; return how many of its groups it has no room for.
+
+        The groups that were added here stay.  Without a ``version`` the table gets the next one of
+        its own if it has changed.
+        """
+        self._added -= groups.keys()
+        kept = dict(itertools.islice(groups.items(), GROUPS_MAX))
+        for name in sorted(self._added):
+            if len(kept) < GROUPS_MAX:
+                kept[name] = self.groups[name]
+        if kept != self.groups or version not in {None, self.version}:
+            self.groups = kept
+            self._added &= kept.keys()
+            self._changed(version)
+        return len(groups) - len(kept.keys() & groups.keys())
+
+    def _changed(self, version: DataVersion | None = None) -> None:
+        self.version = version or self.version.next(self.now_ms())
+        self.changes += 1
         if self.on_changed is not None:
             self.on_changed()
-        return config
 
     # -- JSON ------------------------------------------------------------------------------------
 

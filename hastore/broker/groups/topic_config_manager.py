@@ -3,11 +3,15 @@
 With ``auto_create_topic_enable``, a topic that does not exist has the configuration with which its
 first message would make it; until then no list shows it.
 
+On a slave the table is a copy of its master's from the first ``copy`` on; a topic that the log has
+and the master's table lacks is added until the next one.
+
 Invariant: at most TOPICS_MAX topics; every name in the table is legal for messages.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
@@ -25,7 +29,7 @@ from hastore.wire.config_tables import (
 from hastore.wire.remoting_codes import ResponseCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 TOPICS_MAX: Final = 16_384  # with names of any size, the list of all fits a frame of 16 MiB
 
@@ -43,6 +47,8 @@ class TopicConfigManager:
     on_changed: Callable[[], None] | None = None
     topics: dict[str, TopicConfig] = attrs.field(factory=dict, init=False)
     version: DataVersion = attrs.field(factory=DataVersion, init=False)
+    changes: int = attrs.field(default=0, init=False)  # since this object was made
+    is_copy: bool = attrs.field(default=False, init=False)  # of a master's table
 
     def find(self, topic: str) -> TopicConfig | None:
         """Return the configuration of a topic that exists, or that a message would make."""
@@ -99,7 +105,7 @@ class TopicConfigManager:
     def adopt(self, topic: str, queue_id: int) -> None:
         """Add a queue that the store has, made by an embedded producer or a master."""
         config = self.topics.get(topic)
-        if config is not None and queue_id < config.read_queue_nums:
+        if config is not None and (self.is_copy or queue_id < config.read_queue_nums):
             return
         if topic_fault(topic) is not None or not 0 <= queue_id < QUEUE_NUMS_MAX:
             return
@@ -112,8 +118,21 @@ class TopicConfigManager:
         )
         self._changed()
 
-    def _changed(self) -> None:
-        self.version = self.version.next(self.now_ms())
+    def copy(self, topics: Mapping[str, TopicConfig], version: DataVersion | None) -> int:
+        """Replace the table by a master's; return how many of its topics it has no room for.
+
+        Without a ``version`` the table gets the next one of its own if it has changed.
+        """
+        self.is_copy = True
+        kept = dict(itertools.islice(topics.items(), TOPICS_MAX))
+        if kept != self.topics or version not in {None, self.version}:
+            self.topics = kept
+            self._changed(version)
+        return len(topics) - len(kept)
+
+    def _changed(self, version: DataVersion | None = None) -> None:
+        self.version = version or self.version.next(self.now_ms())
+        self.changes += 1
         if self.on_changed is not None:
             self.on_changed()
 

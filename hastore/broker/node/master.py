@@ -13,6 +13,7 @@ that wait are answered UNKNOWN_ERROR, nothing more is acknowledged, ``abort`` st
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, final
 
 import attrs
@@ -22,9 +23,10 @@ from hastore.broker.delay.schedule_message_service import ScheduleMessageService
 from hastore.broker.expiry.expiry import make_expiry
 from hastore.broker.node.dispatching import make_dispatching
 from hastore.broker.node.master_status import master_status
-from hastore.broker.node.node import STOP_TIMEOUT_S, RunningNode
+from hastore.broker.node.master_store import open_master_store
+from hastore.broker.node.node import ANSWER_TIMEOUT_S, STOP_TIMEOUT_S, RunningNode
 from hastore.broker.observe.explanation import explain
-from hastore.broker.observe.metrics_server import MetricsServer, open_metrics
+from hastore.broker.observe.metrics_server import open_metrics
 from hastore.broker.port.remoting_server import RemotingServer
 from hastore.broker.puts.append_sampler import AppendSampler
 from hastore.broker.puts.confirm_offset import ConfirmOffset
@@ -36,23 +38,27 @@ from hastore.concurrency.tcp import bound_address, describe, open_listener
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.flush_manager import FlushManager
+from hastore.ha.group_ha_service import GroupHAService
 from hastore.ha.ha_service import HAService
-from hastore.ha.refused_slaves import RefusedSlavesFile
+from hastore.ha.set_proposal import NoCoordinator
+from hastore.ha.set_rules import SetRules
+from hastore.ha.sync_state_set import SyncStateSet
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
-from hastore.store.message_store import MessageStore
 from hastore.trace import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
+    from hastore.broker.node.master_store import MasterStore, Promotion, Term
+    from hastore.broker.observe.metrics_server import MetricsServer
     from hastore.broker.observe.node_status import NodeStatus
     from hastore.concurrency.group_commit_request import GroupCommitRequest
     from hastore.config import MasterConfig
     from hastore.env.interface import Env
+    from hastore.ha.set_proposal import Coordinator
     from hastore.message import Message, PutMessageResult
     from hastore.store.commit_log import CommitLog
-
-ANSWER_TIMEOUT_S = 1.0
+    from hastore.store.node_identity import NodeIdentity
 
 _log = logger("broker")
 
@@ -66,8 +72,11 @@ class Master(RunningNode):
     ha_service: HAService
     put_message: PutMessage
     ha_address: tuple[str, int]
+    observer_address: tuple[str, int] | None  # None: it has no such port
+    identity: NodeIdentity | None = None  # None: it is in no replica group
     schedule_message_service: ScheduleMessageService = attrs.field(init=False)
     _state: str = attrs.field(default="serving", init=False)
+    _stepped_down_because: str | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Make the services that need only the other parts."""
@@ -82,9 +91,23 @@ class Master(RunningNode):
             flush_queues=self.dispatching.flush_service.flush,
         )
         self.schedule_message_service = ScheduleMessageService(
-            env, store, store.config, puts.submit, lambda: reput.behind
+            env,
+            store,
+            store.config,
+            puts.submit,
+            lambda: reput.behind,
+            reput.confirm_offset,
+            stores_confirmed_only=isinstance(self.ha_service, GroupHAService),
         )
         reput.subscribe(self.schedule_message_service.on_dispatched)
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of a replica group that it is the master of; None: it is in no group."""
+        service = self.ha_service
+        if isinstance(service, GroupHAService):
+            return service.sync_state_set.entry.epoch
+        return None
 
     @property
     def role(self) -> BrokerRole:
@@ -124,14 +147,22 @@ class Master(RunningNode):
 
     def status(self) -> NodeStatus:
         """Return a snapshot of this master and its slaves."""
-        return master_status(
+        status = master_status(
             self,
             self.ha_service,
             self.put_message,
             role=self.role,
             ha_address=self.ha_address,
+            observer_address=self.observer_address,
             state=self._state,
         )
+        if self.identity is None:
+            return status
+        return attrs.evolve(status, seen_epoch=self.identity.current.seen_epoch)
+
+    def delay_offsets(self) -> dict[int, int]:
+        """Return the delay offsets that slaves may copy."""
+        return self.schedule_message_service.confirmed_offsets()
 
     def explain(self, last: int) -> dict[str, Any]:
         """Explain the last puts that were not PUT_OK."""
@@ -141,6 +172,24 @@ class Master(RunningNode):
             last,
             slave_timeout_ms=self.config.ha.slave_timeout_ms,
         )
+
+    @property
+    def has_stepped_down(self) -> bool:
+        """Whether it has given up its role."""
+        return self._stepped_down_because is not None
+
+    def step_down(self, reason: str) -> None:
+        """Cease to be master: refuse puts, and answer those that wait; ``stop`` follows.
+
+        None of them is PUT_OK any more: the node's role, and with it the right to decide, is gone.
+        """
+        if self._stepped_down_because is not None:
+            return
+        self._stepped_down_because = reason
+        self._state = "stopping"
+        self.put_message.stop(reason)
+        self.ha_service.disconnect_all(reason)
+        self._answer(reason, failed=False)
 
     def fail(self, error: BaseException) -> None:
         """Stop at once: refuse and acknowledge nothing more, decide all puts UNKNOWN_ERROR."""
@@ -156,7 +205,7 @@ class Master(RunningNode):
         If the disk hangs, they are answered after STOP_TIMEOUT_S.  Raises the error of the last
         flush.
         """
-        reason = "the master is stopping"
+        reason = self._stepped_down_because or "the master is stopping"
         self._state = "stopping"
         self.put_message.stop(reason)
 
@@ -191,72 +240,110 @@ async def run_master(
 ) -> None:
     """Run a master until cancelled; ``nursery.start`` returns it once it serves.
 
-    ``on_built`` gets it before any of its services runs; it must not block or raise.  Raises
-    HastoreError if it cannot start or must not continue.
+    In a replica group its start begins a new epoch.  ``on_built`` gets the master before any of its
+    services runs; it must not block or raise.  Raises HastoreError if it cannot start or must not
+    continue.
     """
-    async with open_metrics(config.metrics_listen) as metrics:
-        await _run(config, env, metrics, on_built, task_status)
+    async with open_metrics(config.metrics_listen) as metrics, open_ports(config) as ports:
+        await serve_master(
+            config, env, metrics, ports, on_built=on_built, announce=task_status.started
+        )
 
 
-async def _run(
+@final
+@attrs.frozen(kw_only=True)
+class Ports:
+    """The listening sockets of a node, without that of its metrics."""
+
+    ha: trio.socket.SocketType
+    client: trio.socket.SocketType | None
+    observer: trio.socket.SocketType | None
+
+    @property
+    def ha_address(self) -> tuple[str, int]:
+        """As bound."""
+        return bound_address(self.ha)
+
+    @property
+    def client_address(self) -> tuple[str, int] | None:
+        """As bound."""
+        return None if self.client is None else bound_address(self.client)
+
+    @property
+    def observer_address(self) -> tuple[str, int] | None:
+        """As bound."""
+        return None if self.observer is None else bound_address(self.observer)
+
+
+@contextlib.asynccontextmanager
+async def open_ports(config: MasterConfig) -> AsyncIterator[Ports]:
+    """Listen while the block runs."""
+    with contextlib.ExitStack() as listeners:
+        ha = await open_listener(config.ha_listen, "slaves (the HA port)")
+        listeners.callback(ha.close)
+        client = None
+        if config.listen is not None:
+            client = await open_listener(config.listen, "clients")
+            listeners.callback(client.close)
+        observer = None
+        if config.observer_listen is not None:
+            observer = await open_listener(config.observer_listen, "observers")
+            listeners.callback(observer.close)
+        yield Ports(ha=ha, client=client, observer=observer)
+
+
+async def serve_master(
     config: MasterConfig,
     env: Env,
     metrics: MetricsServer,
-    on_built: Callable[[Master], None],
-    task_status: trio.TaskStatus[Master],
+    ports: Ports,
+    *,
+    identity: NodeIdentity | None = None,
+    promotion: Promotion | None = None,
+    coordinator: Callable[[Term], Coordinator] | None = None,
+    on_built: Callable[[Master], None] = lambda _master: None,
+    announce: Callable[[Master], None],
 ) -> None:
-    listeners: list[trio.socket.SocketType] = []
-    message_store: MessageStore | None = None
+    """Open the store and serve until a stop is requested, or cancelled; then close the store.
+
+    ``announce`` gets the master once it serves; ``identity`` is that of an earlier opening by this
+    process.  Raises HastoreError if it cannot start or must not continue.
+    """
+    opened: MasterStore | None = None
     flush_manager: FlushManager | None = None
     clean = False
     try:
-        ha_listener = await open_listener(config.ha_listen, "slaves (the HA port)")
-        listeners.append(ha_listener)
-        client_listener = None
-        if config.listen is not None:
-            client_listener = await open_listener(config.listen, "clients")
-            listeners.append(client_listener)
-        store_host = bound_address(client_listener or ha_listener)
-        opened = await env.offload.run(lambda: _open(config, env, store_host))
-        message_store, refused_slaves = opened
-        await _make_first_file(env, message_store.commit_log)
+        store_host = ports.client_address or ports.ha_address
+        opened = await env.offload.run(
+            lambda: open_master_store(env, config, store_host, identity, promotion)
+        )
+        await _make_first_file(env, opened.message_store.commit_log)
         master = _build(
             config,
             env,
-            message_store,
-            refused_slaves,
-            ha_address=bound_address(ha_listener),
-            address=None if client_listener is None else bound_address(client_listener),
+            opened,
+            ports,
             metrics_address=metrics.address,
+            coordinator=(
+                None if coordinator is None or opened.term is None else coordinator(opened.term)
+            ),
         )
         flush_manager = master.flush_manager
         metrics.serve(master)
         on_built(master)
         with as_itself():
-            await _serve(master, ha_listener, client_listener, task_status)
+            await _serve(master, ports, announce)
         clean = True
     except BaseException as error:
         clean = is_only_cancelled(error)
         raise
     finally:
-        for listener in listeners:
-            listener.close()
         if flush_manager is not None:
             flush_manager.close()
-        if message_store is not None:
-            commit_log = message_store.commit_log
+        if opened is not None:
+            commit_log = opened.message_store.commit_log
             clean = clean and commit_log.flushed_offset == commit_log.max_offset
-            message_store.close(clean=clean)
-
-
-def _open(
-    config: MasterConfig, env: Env, store_host: tuple[str, int]
-) -> tuple[MessageStore, RefusedSlavesFile]:
-    """Open the store and the table of refused slaves; blocks."""
-    message_store = MessageStore.open(
-        env, config.store, store_host=store_host, needs_queue_offsets=True
-    )
-    return message_store, RefusedSlavesFile.load(env, config.store.data_dir)
+            opened.message_store.close(clean=clean)
 
 
 async def _make_first_file(env: Env, commit_log: CommitLog) -> None:
@@ -268,38 +355,98 @@ async def _make_first_file(env: Env, commit_log: CommitLog) -> None:
     queue.offer(await env.offload.run(lambda: queue.create_file(file_from_offset)))
 
 
-def _build(
+def _make_ha_service(
     config: MasterConfig,
     env: Env,
-    message_store: MessageStore,
-    refused_slaves: RefusedSlavesFile,
+    opened: MasterStore,
+    decisions: DecisionLog,
     *,
-    ha_address: tuple[str, int],
-    address: tuple[str, int] | None,
-    metrics_address: tuple[str, int] | None,
-) -> Master:
-    commit_log = message_store.commit_log
-    is_sync_master = config.role is BrokerRole.SYNC_MASTER
-    dispatch = WaitNotifyObject()
-    decisions = DecisionLog(describe=lambda _status, _offset: ha_service.standing())
-    ha_service = HAService(
+    on_acknowledged: Callable[[], None],
+    coordinator: Coordinator | None,
+) -> HAService:
+    """Return the service of a classic master, or of a replica group's."""
+    commit_log, term = opened.message_store.commit_log, opened.term
+    gathers = config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
+    if term is None:
+        return HAService(
+            env,
+            commit_log,
+            config.ha,
+            opened.refused_slaves,
+            decisions,
+            on_acknowledged,
+            gathers=gathers,
+        )
+    return GroupHAService(
         env,
         commit_log,
         config.ha,
-        refused_slaves,
+        opened.refused_slaves,
+        decisions,
+        on_acknowledged,
+        gathers=gathers,
+        sync_state_set=_make_sync_state_set(config, commit_log, term, coordinator),
+        epochs=term.epochs,
+        state_file=term.state_file,
+        coordinator=coordinator or NoCoordinator(),
+    )
+
+
+def _make_sync_state_set(
+    config: MasterConfig, commit_log: CommitLog, term: Term, coordinator: Coordinator | None
+) -> SyncStateSet:
+    assert config.node_id is not None
+    return SyncStateSet(
+        rules=SetRules(
+            min_in_sync_replicas=config.ha.min_in_sync_replicas,
+            has_coordinator=coordinator is not None,
+            configured_ids=None if config.group_ids is None else frozenset(config.group_ids),
+            sync_state_timeout_s=config.ha.sync_state_timeout_ms / 1000,
+        ),
+        own_id=config.node_id,
+        entry=term.entry,
+        began=trio.current_time(),
+        accepted=term.members,
+        min_offset=commit_log.min_offset,
+        confirm_offset=term.confirm_offset,
+        in_sync_replicas=config.ha.in_sync_replicas,
+    )
+
+
+def _build(
+    config: MasterConfig,
+    env: Env,
+    opened: MasterStore,
+    ports: Ports,
+    *,
+    metrics_address: tuple[str, int] | None,
+    coordinator: Coordinator | None,
+) -> Master:
+    message_store = opened.message_store
+    commit_log = message_store.commit_log
+    is_sync_master = config.role is BrokerRole.SYNC_MASTER
+    is_of_group = opened.term is not None
+    dispatch = WaitNotifyObject()
+    decisions = DecisionLog(describe=lambda _status, _offset: ha_service.standing())
+    ha_service = _make_ha_service(
+        config,
+        env,
+        opened,
         decisions,
         on_acknowledged=dispatch.wakeup,
-        gathers=config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH,
+        coordinator=coordinator,
     )
+    confirms = ha_service if is_sync_master or is_of_group else None
     dispatching = make_dispatching(
-        env,
-        message_store,
-        ConfirmOffset(commit_log, config.store, ha_service if is_sync_master else None),
-        dispatch,
+        env, message_store, ConfirmOffset(commit_log, config.store, confirms), dispatch
     )
 
     def committed() -> None:
         ha_service.notify_appended()
+        dispatch.wakeup()
+
+    def flushed(_offset: int) -> None:
+        ha_service.notify_flushed()
         dispatch.wakeup()
 
     flush_manager = FlushManager(
@@ -307,7 +454,7 @@ def _build(
         commit_log,
         config.store,
         dispatching.checkpoint_flusher,
-        on_flushed=lambda _offset: dispatch.wakeup(),
+        on_flushed=flushed,
         on_committed=committed,
         on_failed=lambda error: master.fail(error),  # noqa: PLW0108 - made below
     )
@@ -323,6 +470,8 @@ def _build(
         decisions,
         dispatch.wakeup,
     )
+    if is_sync_master and isinstance(ha_service, GroupHAService):
+        ha_service.subscribe(put_message.set_not_in_sync)
     master = Master(
         config=config,
         env=env,
@@ -332,22 +481,18 @@ def _build(
         ha_service=ha_service,
         put_message=put_message,
         dispatching=dispatching,
-        ha_address=ha_address,
-        address=address,
+        ha_address=ports.ha_address,
+        observer_address=ports.observer_address,
+        identity=None if opened.term is None else opened.term.identity,
+        address=ports.client_address,
         metrics_address=metrics_address,
     )
     return master
 
 
-async def _serve(
-    master: Master,
-    ha_listener: trio.socket.SocketType,
-    client_listener: trio.socket.SocketType | None,
-    task_status: trio.TaskStatus[Master],
-) -> None:
+async def _serve(master: Master, ports: Ports, announce: Callable[[Master], None]) -> None:
     """Run the services until a stop is requested or they are cancelled; answer waiting puts."""
     server = None
-    server_ended = trio.Event()
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(master.flush_manager.run)
@@ -357,29 +502,32 @@ async def _serve(
             nursery.start_soon(master.expiry.run)
             nursery.start_soon(master.schedule_message_service.run)
             nursery.start_soon(_confirm_alone, master)
-            nursery.start_soon(master.ha_service.run, ha_listener)
-            if client_listener is not None:
+            nursery.start_soon(master.ha_service.run, ports.ha)
+            if ports.observer is not None:
+                assert isinstance(master.ha_service, GroupHAService), "the configuration says so"
+                nursery.start_soon(master.ha_service.observers.run, ports.observer)
+            if ports.client is not None:
                 server = RemotingServer(
                     master.env,
                     master.config.remoting,
                     master,
-                    [client_listener],
+                    [ports.client],
                     data_dir=master.config.store.data_dir,
                 )
                 master.reput_message_service.subscribe(server.on_dispatched, server.has_held_pulls)
-                await nursery.start(_run_server, server, server_ended)
+                await nursery.start(server.run)
             _log.info(
                 "master_serving",
                 ha_address=describe(master.ha_address),
                 address=describe(master.address),
                 max_offset=master.max_offset,
             )
-            task_status.started(master)
+            announce(master)
             await master.stop_requested()
             await master.finish()
             if server is not None:  # the answers are sent before connections close
                 server.shut_down(ANSWER_TIMEOUT_S)
-                await server_ended.wait()
+                await server.ended()
             nursery.cancel_scope.cancel()
     except BaseException as error:
         if is_only_cancelled(error):
@@ -393,15 +541,3 @@ async def _confirm_alone(master: Master) -> None:
     """Wake the dispatch once a master without slaves may confirm alone."""
     await trio.sleep(master.config.ha.slave_timeout_ms / 1000)
     master.reput_message_service.wakeup()
-
-
-async def _run_server(
-    server: RemotingServer,
-    ended: trio.Event,
-    *,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    try:
-        await server.run(task_status=task_status)
-    finally:
-        ended.set()

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Final
 import attrs
 import trio
 
+from hastore.broker.node.group_status import with_group
 from hastore.broker.observe.node_status import RefusalRow, SlaveRow
+from hastore.concurrency.peers import one_spelling, peer_at
 from hastore.concurrency.tcp import describe
+from hastore.ha.group_ha_service import GroupHAService
 from hastore.ha.ha_service import REFUSALS_KEPT_MAX
-from hastore.ha.refused_slaves import one_spelling
+from hastore.ha.refused_slaves import RefusedBecause
 from hastore.status import BrokerRole, HAConnectionState
 
 if TYPE_CHECKING:
@@ -32,25 +35,23 @@ def master_status(
     *,
     role: BrokerRole,
     ha_address: tuple[str, int],
+    observer_address: tuple[str, int] | None,
     state: str,
 ) -> NodeStatus:
     """Return a snapshot of a master."""
     now = trio.current_time()
     log = node.commit_log
-    slaves = tuple(
-        _slave_row(ha_service, connection, now, log.max_offset)
-        for connection in ha_service.connections.values()
-        # Refused slaves are listed in ``refused``; their links are being closed.
-        if connection.progress.state is not HAConnectionState.REFUSED
-    )
+    observers = ha_service.observers if isinstance(ha_service, GroupHAService) else None
     status = node.common_status(role, state)
     assert status.wall_time_ms is not None
-    return attrs.evolve(
+    status = attrs.evolve(
         status,
         ha_address=describe(ha_address),
         push2_slave_max_offset=ha_service.ack_table.push2_slave_max_offset,
-        slaves=slaves,
-        refused=tuple(_refusal_rows(ha_service, now, status.wall_time_ms)),
+        observer_address=None if observer_address is None else describe(observer_address),
+        slaves=_slave_rows(ha_service, now, log.max_offset),
+        observers=() if observers is None else _slave_rows(observers, now, log.max_offset),
+        refused=tuple(_refusal_rows(ha_service, observers, now, status.wall_time_ms)),
         slave_unavailable_because=ha_service.unavailable_because(log.max_offset),
         put_counts={each.value: count for each, count in puts.decisions.counts.items()},
         waiting_for_slave=len(ha_service.group_transfer_service),
@@ -66,6 +67,18 @@ def master_status(
             "sent": ha_service.send_times.to_dict(),
             "acknowledged": ha_service.group_transfer_service.waits.to_dict(),
         },
+    )
+    if isinstance(ha_service, GroupHAService):
+        return with_group(status, ha_service, now)
+    return status
+
+
+def _slave_rows(ha_service: HAService, now: float, end: int) -> tuple[SlaveRow, ...]:
+    return tuple(
+        _slave_row(ha_service, connection, now, end)
+        for connection in ha_service.connections.values()
+        # Refused slaves are listed in ``refused``; their links are being closed.
+        if connection.progress.state is not HAConnectionState.REFUSED
     )
 
 
@@ -96,13 +109,14 @@ def _slave_row(ha_service: HAService, connection: HAConnection, now: float, end:
     )
 
 
-def _refusal_rows(ha_service: HAService, now: float, wall_time_ms: int) -> Iterator[RefusalRow]:
+def _refusal_rows(
+    ha_service: HAService, observers: HAService | None, now: float, wall_time_ms: int
+) -> Iterator[RefusalRow]:
     """Yield the peers refused since the start, after those refused earlier that stay so."""
     refused_slaves = ha_service.refused_slaves
-    came = {
-        (one_spelling(refusal.address[0]), refusal.reported_offset)
-        for refusal in ha_service.refusals
-    }
+    refusals = [*ha_service.refusals, *(() if observers is None else observers.refusals)]
+    refusals.sort(key=lambda refusal: refusal.time)
+    came = {(one_spelling(refusal.address[0]), refusal.reported_offset) for refusal in refusals}
     waiting = [row for row in refused_slaves.table if (row.address, row.offset) not in came]
     for row in waiting[-REFUSALS_KEPT_MAX:]:
         yield RefusalRow(
@@ -110,15 +124,20 @@ def _refusal_rows(ha_service: HAService, now: float, wall_time_ms: int) -> Itera
             reason=(
                 f"a slave there reported {row.offset} when this master's log ended at"
                 f" {row.master_end}: not the same log"
+            )
+            if row.because is RefusedBecause.AHEAD
+            else (
+                f"a slave there reported {row.offset}, and this master's log is its own from"
+                f" {row.master_end} on: perhaps not the same log"
             ),
             hint=(
-                "start that slave on an empty directory; if the logs are the same after all, remove"
-                f" {refused_slaves.path}"
+                "start that slave on an empty directory; if the logs are the same after all, start"
+                f" this master once with --trust {peer_at(row.address, row.offset)}"
             ),
             reported_offset=row.offset,
             age_s=max(wall_time_ms - row.time_ms, 0) / 1000,
         )
-    for refusal in ha_service.refusals:
+    for refusal in refusals:
         yield RefusalRow(
             address=describe(refusal.address),
             reason=refusal.reason,

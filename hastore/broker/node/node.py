@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from hastore.broker.expiry.expiry import Expiry
     from hastore.broker.node.dispatching import Dispatching
+    from hastore.broker.request_target import RoleControl
     from hastore.config import MasterConfig, SlaveConfig
     from hastore.dispatch.reput_message_service import ReputMessageService
     from hastore.env.interface import Env
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from hastore.store.commit_log import CommitLog
     from hastore.store.message_store import MessageStore
 
+ANSWER_TIMEOUT_S: Final = 1.0  # for answers that clients have not read
 STOP_TIMEOUT_S: Final = 3.0  # for the last flush; a stop takes at most 5 s in all
 
 T = TypeVar("T")
@@ -45,6 +47,7 @@ class RunningNode:
     dispatching: Dispatching
     address: tuple[str, int] | None
     metrics_address: tuple[str, int] | None
+    role_control: RoleControl | None = None  # what may change its role
     expiry: Expiry = attrs.field(init=False)
     _started: float = attrs.field(factory=trio.current_time, init=False)
     _stop_requested: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -108,6 +111,9 @@ class RunningNode:
             metrics_address=None if metrics_address is None else describe(metrics_address),
             disk_used_ratio=_or_none(env.disk.used_ratio, store.data_dir),
             disk_full_ratio=store.disk_space_warning_level_ratio / 100,
+            ha_protocol=self.config.ha.protocol.value,
+            node_id=self.config.node_id,
+            replica_group=self.config.replica_group,
         )
 
     def stop(self) -> None:

@@ -11,9 +11,12 @@ import attrs
 import trio
 
 from hastore.broker.expiry.expiry import make_expiry
+from hastore.broker.groups.broker_data import BrokerData
+from hastore.broker.groups.slave_synchronize import SlaveSynchronize
 from hastore.broker.node.dispatching import make_dispatching
-from hastore.broker.node.node import RunningNode
+from hastore.broker.node.node import ANSWER_TIMEOUT_S, RunningNode
 from hastore.broker.node.slave_status import slave_status
+from hastore.broker.node.slave_store import cut_slave_store, open_slave_store
 from hastore.broker.observe.metrics_server import MetricsServer, open_metrics
 from hastore.broker.port.remoting_server import RemotingServer
 from hastore.broker.puts.confirm_offset import ConfirmOffset
@@ -22,26 +25,45 @@ from hastore.concurrency.recent_least import RecentLeast
 from hastore.concurrency.service import as_itself, is_only_cancelled
 from hastore.concurrency.tcp import bound_address, describe, open_listener
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
-from hastore.errors import RequestFailedError, WrongPortError
+from hastore.config import NO_MASTER
+from hastore.errors import CutRefusedError, DiskFullError, RequestFailedError, WrongPortError
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.flush_manager import FlushManager
+from hastore.ha.autoswitch_framing import AutoswitchFraming
 from hastore.ha.ha_client import HAClient
+from hastore.ha.slave_appender import CutNeededError
 from hastore.status import BrokerRole, PutMessageStatus
-from hastore.store.message_store import MessageStore
+from hastore.store.recovery.log_cut import Cuts
 from hastore.trace import logger
 from hastore.wire.remoting_codes import ResponseCode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from hastore.broker.node.dispatching import Dispatching
+    from hastore.broker.node.slave_store import SlaveStore
     from hastore.broker.observe.node_status import NodeStatus
     from hastore.config import SlaveConfig
     from hastore.env.interface import Env
     from hastore.ha.client_port import AskClientPort
     from hastore.message import Message
+    from hastore.store.message_store import MessageStore
+    from hastore.store.node_identity import NodeIdentity
     from hastore.store.queue.consume_queue import ConsumeQueue
+    from hastore.store.recovery.log_cut import LogCut
 
 _log = logger("broker")
+
+
+@attrs.frozen(kw_only=True)
+class SlaveParts:
+    """What a slave makes again whenever it opens its store."""
+
+    message_store: MessageStore
+    flush_manager: FlushManager
+    allocate_service: AllocateMappedFileService
+    ha_client: HAClient
+    dispatching: Dispatching
 
 
 @final
@@ -51,11 +73,26 @@ class Slave(RunningNode):
 
     config: SlaveConfig
     ha_client: HAClient
+    cuts: Cuts = attrs.field(factory=Cuts)
+    ha_address: tuple[str, int] | None = None  # where it would serve slaves; None: nowhere
+    slave_synchronize: SlaveSynchronize | None = attrs.field(default=None, init=False)
     # The least age of the records dispatched lately, in seconds.
     record_ages: RecentLeast = attrs.field(factory=RecentLeast, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Make the expiry, which needs only the other parts."""
+        """Connect the parts."""
+        self._wire()
+
+    def take(self, parts: SlaveParts) -> None:
+        """Go on with the store as it was opened after a cut."""
+        self.message_store = parts.message_store
+        self.flush_manager = parts.flush_manager
+        self.allocate_service = parts.allocate_service
+        self.ha_client = parts.ha_client
+        self.dispatching = parts.dispatching
+        self._wire()
+
+    def _wire(self) -> None:
         self.reput_message_service.subscribe(self._record_age)
         self.expiry = make_expiry(
             self.env,
@@ -75,6 +112,11 @@ class Slave(RunningNode):
         return BrokerRole.SLAVE
 
     @property
+    def last_cut(self) -> LogCut | None:
+        """The newest cut of the log that is kept in ``trimmed/``; None: none."""
+        return self.cuts.last
+
+    @property
     def flushed_offset(self) -> int:
         """The end of what has been forced to disk (exclusive)."""
         return self.commit_log.flushed_offset
@@ -90,12 +132,23 @@ class Slave(RunningNode):
     def _refused(self, topic: str, queue_id: int) -> GroupCommitRequest:
         request = GroupCommitRequest(topic, queue_id)
         reason = f"this node is a slave of {describe(self.config.master)}; send to its master"
+        if self.config.master == NO_MASTER:
+            reason = "this node has no role in its replica group yet; send to the group's master"
         request.decide(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
         return request
 
     def status(self) -> NodeStatus:
         """Return a snapshot of this slave."""
-        return slave_status(self, self.ha_client, self.record_ages)
+        copying = self.slave_synchronize
+        return attrs.evolve(
+            slave_status(self, self.ha_client, self.record_ages, self.cuts),
+            ha_address=None if self.ha_address is None else describe(self.ha_address),
+            table_copies=None if copying is None else copying.status(),
+        )
+
+    def delay_offsets(self) -> dict[int, int]:
+        """Return the copies of the master's delay offsets."""
+        return {} if self.slave_synchronize is None else self.slave_synchronize.delay_offsets
 
     def explain(self, last: int) -> dict[str, Any]:  # noqa: ARG002 - a master's signature
         """Raise RequestFailedError: a slave decides no puts."""
@@ -111,116 +164,213 @@ async def run_slave(
     env: Env,
     *,
     ask_client_port: AskClientPort | None = None,
+    copies_tables: bool | None = None,
     task_status: trio.TaskStatus[Slave] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a slave until cancelled; ``nursery.start`` returns it once it serves.
 
-    It serves while its master is away, and tries to connect again.  ``ask_client_port`` asks for
-    the master's file size, and whether ``master`` is an HA port; None: do not ask.  Raises
+    It serves while its master is away, and tries to connect again.  If its epochs demand a cut of
+    its log, it closes its clients' connections, cuts, and serves again on the same ports: the
+    ``Slave`` stays the same.  ``ask_client_port`` asks for the master's file size, and whether
+    ``master`` is an HA port; None: do not ask.  ``copies_tables``: see ``SlaveRun``.  Raises
     HastoreError if it cannot start, WrongPortError, and FlushFailedError when the disk fails.
     """
     async with open_metrics(config.metrics_listen) as metrics:
-        await _run(config, env, metrics, ask_client_port, task_status)
+        listener: trio.socket.SocketType | None = None
+        try:
+            if config.listen is not None:
+                listener = await open_listener(config.listen, "clients")
+            announce = task_status.started
+            await SlaveRun(
+                config,
+                env,
+                metrics,
+                ask_client_port,
+                listener,
+                announce,
+                copies_tables=copies_tables,
+            ).run()
+        finally:
+            if listener is not None:
+                listener.close()
 
 
-async def _run(
-    config: SlaveConfig,
-    env: Env,
-    metrics: MetricsServer,
-    ask_client_port: AskClientPort | None,
-    task_status: trio.TaskStatus[Slave],
-) -> None:
-    listener: trio.socket.SocketType | None = None
-    message_store: MessageStore | None = None
-    flush_manager: FlushManager | None = None
-    clean = False
-    try:
-        if config.listen is not None:
-            listener = await open_listener(config.listen, "clients")
-        store_host = config.master if listener is None else bound_address(listener)
-        message_store = await env.offload.run(
-            lambda: MessageStore.open(
-                env, config.store, store_host=store_host, needs_queue_offsets=False
-            )
+@final
+@attrs.define(eq=False)
+class SlaveRun:
+    """The run of a slave: its store is opened once, and again after each cut of its log.
+
+    ``announce`` gets the slave once it serves for the first time.  ``identity`` is that of an
+    earlier opening by this process; None: this is a start of the node.  ``copies_tables``: whether
+    topics, groups and offsets are copied from the port below the master's HA port, if
+    ``config.master_client`` names no other; None: if ``ask_client_port`` is given.
+    """
+
+    config: SlaveConfig
+    env: Env
+    metrics: MetricsServer
+    ask_client_port: AskClientPort | None
+    listener: trio.socket.SocketType | None
+    announce: Callable[[Slave], None]
+    identity: NodeIdentity | None = None
+    on_identity: Callable[[NodeIdentity | None], None] = lambda _identity: None
+    on_built: Callable[[Slave], None] = lambda _slave: None  # called before it serves
+    copies_tables: bool | None = None
+    slave: Slave | None = None
+    cuts: Cuts = attrs.field(factory=Cuts)
+    is_announced: bool = False
+
+    async def run(self) -> None:
+        """Serve until the slave is asked to stop, or cancelled."""
+        while (needed := await self.serve()) is not None:
+            await self.cut(needed)
+
+    async def serve(self) -> CutNeededError | None:
+        """Open the store and serve until the slave stops, or return the cut that it needs.
+
+        The store is closed then.
+        """
+        address = None if self.listener is None else bound_address(self.listener)
+        store_host = address or self.config.master
+        opened = await self.env.offload.run(
+            lambda: open_slave_store(self.env, self.config, store_host, self.identity)
         )
-        slave = _build(
-            config,
-            env,
-            message_store,
-            ask_client_port,
-            address=None if listener is None else bound_address(listener),
-            metrics_address=metrics.address,
-        )
-        flush_manager = slave.flush_manager
-        metrics.serve(slave)
-        with as_itself():
-            await _serve(slave, listener, task_status)
-        clean = True
-    except BaseException as error:
-        clean = is_only_cancelled(error) or isinstance(error, WrongPortError)
-        raise
-    finally:
-        if listener is not None:
-            listener.close()
-        if flush_manager is not None:
-            flush_manager.close()
-        if message_store is not None:
+        message_store, self.identity = opened.message_store, opened.identity
+        self.on_identity(opened.identity)
+        if self.cuts.last is None:
+            self.cuts.last = opened.newest_cut
+        if message_store.completed_cut is not None:
+            self.cuts.made(message_store.completed_cut)
+        parts: SlaveParts | None = None
+        needed: CutNeededError | None = None
+        clean = False
+        try:
+            parts = self._build(opened)
+            if self.slave is None:
+                self.slave = _make_slave(
+                    self.config, self.env, parts, address, self.metrics.address, cuts=self.cuts
+                )
+                self.on_built(self.slave)
+            else:
+                self.slave.take(parts)
+            self.metrics.serve(self.slave)
+            with as_itself():
+                copies = self.copies_tables
+                if copies is None:
+                    copies = self.ask_client_port is not None
+                await _serve(self.slave, self.listener, self._announce, copies_tables=copies)
+            clean = True
+        except CutNeededError as error:
+            clean, needed = True, error
+        except BaseException as error:
+            clean = is_only_cancelled(error) or isinstance(error, WrongPortError)
+            raise
+        finally:
+            if parts is not None:
+                parts.flush_manager.close()
             commit_log = message_store.commit_log
             clean = clean and commit_log.flushed_offset == commit_log.max_offset
             message_store.close(clean=clean)
+        return needed
+
+    def _announce(self) -> None:
+        """Say once that the slave serves."""
+        if not self.is_announced:
+            assert self.slave is not None
+            self.is_announced = True
+            self.announce(self.slave)
+
+    def _build(self, opened: SlaveStore) -> SlaveParts:
+        message_store, framing = opened.message_store, opened.framing
+        commit_log = message_store.commit_log
+        dispatch = WaitNotifyObject()
+        received_offset = None
+        if isinstance(framing, AutoswitchFraming):
+            received_offset = lambda: framing.confirm_offset  # noqa: E731 - one expression
+        dispatching = make_dispatching(
+            self.env,
+            message_store,
+            ConfirmOffset(commit_log, self.config.store, received_offset=received_offset),
+            dispatch,
+            on_bad_record=lambda offset, what: ha_client.damaged(offset, what),  # noqa: PLW0108 - made below
+        )
+        reput = dispatching.reput_message_service
+
+        def flushed(_offset: int) -> None:
+            ha_client.notify_flushed()
+            dispatch.wakeup()
+
+        flush_manager = FlushManager(
+            self.env,
+            commit_log,
+            self.config.store,
+            dispatching.checkpoint_flusher,
+            store_timestamp_ms=lambda: reput.dispatched_timestamp_ms,
+            on_flushed=flushed,
+        )
+        allocate_service = AllocateMappedFileService(
+            self.env, commit_log.mapped_file_queue, self.config.store
+        )
+        ha_client = HAClient(
+            self.env,
+            self.config,
+            commit_log,
+            flush_manager,
+            allocate_service,
+            dispatch.wakeup,
+            lambda: reput.last_message_offset,
+            self.ask_client_port,
+            framing,
+            self.cuts.refused,
+        )
+        return SlaveParts(
+            message_store=message_store,
+            flush_manager=flush_manager,
+            allocate_service=allocate_service,
+            ha_client=ha_client,
+            dispatching=dispatching,
+        )
+
+    async def cut(self, needed: CutNeededError) -> None:
+        """Cut the closed log as its epochs demand; a refusal is shown by the next opening.
+
+        Raises HastoreError if the disk fails, or if another process has the directory now.
+        """
+        assert self.identity is not None, "only a node of a replica group compares epochs"
+        self.metrics.serve(None)
+        identity, master = self.identity, describe(self.config.master)
+        reason = (
+            f"the log of master {master} agrees with this one up to {needed.physic_offset} only"
+        )
+        try:
+            cut = await self.env.offload.run(
+                lambda: cut_slave_store(self.env, self.config, identity, needed, reason)
+            )
+        except (CutRefusedError, DiskFullError) as error:
+            self.cuts.refused = error
+        else:
+            if cut is not None:
+                self.cuts.made(cut)
 
 
-def _build(
+def _make_slave(
     config: SlaveConfig,
     env: Env,
-    message_store: MessageStore,
-    ask_client_port: AskClientPort | None,
-    *,
+    parts: SlaveParts,
     address: tuple[str, int] | None,
     metrics_address: tuple[str, int] | None,
+    *,
+    cuts: Cuts,
 ) -> Slave:
-    commit_log = message_store.commit_log
-    dispatch = WaitNotifyObject()
-    dispatching = make_dispatching(
-        env,
-        message_store,
-        ConfirmOffset(commit_log, config.store),
-        dispatch,
-        on_bad_record=lambda offset, what: ha_client.damaged(offset, what),  # noqa: PLW0108 - made below
-    )
-    reput = dispatching.reput_message_service
-
-    def flushed(_offset: int) -> None:
-        ha_client.notify_flushed()
-        dispatch.wakeup()
-
-    flush_manager = FlushManager(
-        env,
-        commit_log,
-        config.store,
-        dispatching.checkpoint_flusher,
-        store_timestamp_ms=lambda: reput.dispatched_timestamp_ms,
-        on_flushed=flushed,
-    )
-    allocate_service = AllocateMappedFileService(env, commit_log.mapped_file_queue, config.store)
-    ha_client = HAClient(
-        env,
-        config,
-        commit_log,
-        flush_manager,
-        allocate_service,
-        dispatch.wakeup,
-        lambda: reput.last_message_offset,
-        ask_client_port,
-    )
     return Slave(
         config=config,
         env=env,
-        message_store=message_store,
-        flush_manager=flush_manager,
-        allocate_service=allocate_service,
-        ha_client=ha_client,
-        dispatching=dispatching,
+        message_store=parts.message_store,
+        flush_manager=parts.flush_manager,
+        allocate_service=parts.allocate_service,
+        ha_client=parts.ha_client,
+        dispatching=parts.dispatching,
+        cuts=cuts,
         address=address,
         metrics_address=metrics_address,
     )
@@ -229,7 +379,9 @@ def _build(
 async def _serve(
     slave: Slave,
     listener: trio.socket.SocketType | None,
-    task_status: trio.TaskStatus[Slave],
+    announce: Callable[[], None],
+    *,
+    copies_tables: bool,
 ) -> None:
     try:
         async with trio.open_nursery() as nursery:
@@ -238,22 +390,33 @@ async def _serve(
             nursery.start_soon(slave.ha_client.run)
             nursery.start_soon(slave.dispatching.run)
             nursery.start_soon(slave.expiry.run)
+            synchronize = _make_synchronize(slave, copies_tables=copies_tables)
+            if listener is not None or synchronize.address is not None:
+                slave.reput_message_service.subscribe(synchronize.data.adopt)
+                await nursery.start(synchronize.data.serve, slave.message_store.consume_queues)
+                nursery.start_soon(synchronize.run)
+            slave.slave_synchronize = synchronize
+            server = None
             if listener is not None:
                 server = RemotingServer(
-                    slave.env,
-                    slave.config.remoting,
-                    slave,
-                    [listener],
-                    data_dir=slave.config.store.data_dir,
+                    slave.env, slave.config.remoting, slave, [listener], data=synchronize.data
                 )
                 slave.reput_message_service.subscribe(server.on_dispatched, server.has_held_pulls)
                 await nursery.start(server.run)
-            _log.info("slave_serving", master=describe(slave.config.master), at=slave.max_offset)
-            task_status.started(slave)
+            master = slave.config.master
+            _log.info(
+                "slave_serving",
+                master="nobody" if master == NO_MASTER else describe(master),
+                at=slave.max_offset,
+            )
+            announce()
             await slave.stop_requested()
+            if server is not None:  # the answers are sent before connections close
+                server.shut_down(ANSWER_TIMEOUT_S)
+                await server.ended()
             nursery.cancel_scope.cancel()
     except BaseException as error:
-        if is_only_cancelled(error):
+        if is_only_cancelled(error) or _needs_cut(error):
             failure = await slave.last_flush()
             if failure is not None:
                 raise failure from None
@@ -261,3 +424,23 @@ async def _serve(
     failure = await slave.last_flush()
     if failure is not None:
         raise failure
+
+
+def _make_synchronize(slave: Slave, *, copies_tables: bool) -> SlaveSynchronize:
+    config = slave.config
+    return SlaveSynchronize(
+        env=slave.env,
+        config=config,
+        message_store=slave.message_store,
+        data=BrokerData.make(slave.env, config.remoting, config.store.data_dir),
+        live_link=lambda: slave.ha_client.live_link,
+        confirm_offset=slave.reput_message_service.confirm_offset,
+        uses_default_port=copies_tables,
+    )
+
+
+def _needs_cut(error: BaseException) -> bool:
+    """Return whether ``error`` is nothing but a cut that is needed."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_needs_cut(inner) for inner in error.exceptions)
+    return isinstance(error, CutNeededError)

@@ -19,6 +19,9 @@ import trio
 
 from hastore.broker.observe.node_status import MasterLink
 from hastore.concurrency.tcp import describe
+from hastore.config import NO_MASTER
+from hastore.errors import CutRefusedError
+from hastore.ha.autoswitch_framing import AutoswitchFraming
 from hastore.status import BrokerRole, FlushDiskType
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from hastore.broker.observe.node_status import NodeStatus
     from hastore.concurrency.recent_least import RecentLeast
     from hastore.ha.ha_client import HAClient
+    from hastore.store.recovery.log_cut import Cuts
 
 ACK_LEVELS: Final = {
     FlushDiskType.ASYNC_FLUSH: "received",
@@ -35,7 +39,9 @@ CLOCK_LEAD_MAX_S: Final = 2.0  # a constantly greater age is a lag, or a wrong c
 _NOISE_S: Final = 0.02  # clocks tick in milliseconds, and the dispatch takes some of them
 
 
-def slave_status(node: RunningNode, client: HAClient, record_ages: RecentLeast) -> NodeStatus:
+def slave_status(
+    node: RunningNode, client: HAClient, record_ages: RecentLeast, cuts: Cuts
+) -> NodeStatus:
     """Return a snapshot of a slave.
 
     ``record_ages`` are the ages of records when they were dispatched.
@@ -43,7 +49,7 @@ def slave_status(node: RunningNode, client: HAClient, record_ages: RecentLeast) 
     now, received = trio.current_time(), client.received
     status = node.common_status(BrokerRole.SLAVE, client.state.value)
     assert status.wall_time_ms is not None
-    return attrs.evolve(
+    status = attrs.evolve(
         status,
         master_link=_link(node, client, record_ages, status.wall_time_ms),
         ack_level=ACK_LEVELS[node.config.store.flush_disk_type],
@@ -53,6 +59,31 @@ def slave_status(node: RunningNode, client: HAClient, record_ages: RecentLeast) 
             "append": received.append_times.to_dict(),
             "flush": node.flush_manager.pass_times.to_dict(),
         },
+    )
+    return _with_epochs(status, client, cuts)
+
+
+def _with_epochs(status: NodeStatus, client: HAClient, cuts: Cuts) -> NodeStatus:
+    """Return the status with what only a node of a replica group has."""
+    framing = client.framing
+    if not isinstance(framing, AutoswitchFraming):
+        return status
+    assert status.master_link is not None
+    refused = cuts.refused
+    if refused is None and isinstance(client.error, CutRefusedError):
+        refused = client.error
+    entries = framing.history.entries
+    newest = entries[-1] if entries else None
+    return attrs.evolve(
+        status,
+        epoch=None if newest is None else newest.epoch,
+        epoch_start_offset=None if newest is None else newest.start_offset,
+        seen_epoch=framing.identity.current.seen_epoch,
+        last_cut=None if cuts.last is None else cuts.last.to_json(),
+        cuts=cuts.count,
+        cut_bytes=cuts.size,
+        cut_refused_because=None if refused is None else str(refused),
+        master_link=attrs.evolve(status.master_link, masters_epoch=framing.masters_epoch),
     )
 
 
@@ -83,7 +114,7 @@ def _link(
         if lag_s > _NOISE_S:
             lag_bytes = max(announced, round(rate * lag_s))
     return MasterLink(
-        address=describe(client.config.master),
+        address="-" if client.config.master == NO_MASTER else describe(client.config.master),
         state=client.state.value,
         reason=client.reason,
         hint=client.error.hint if client.error is not None else None,

@@ -3,6 +3,9 @@
 Times are milliseconds of this node's present wall clock, computed from trio's.  ``slaves`` is what
 the master knew of its slaves when the first put of an entry was decided; it cannot know what a
 slave had received but not reported.
+
+In a replica group ``acks`` counts nodes: those ``needed`` are the members and the proposed ones; of
+them, without the master, some ``got`` the message and the others ``missed`` it.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
     from hastore.broker.observe.node_status import NodeStatus
     from hastore.concurrency.decision_log import Decision, DecisionLog
-    from hastore.ha.ha_service import Standing
+    from hastore.ha.ha_service import GroupStanding, Standing
 
 _TEXT_MAX: Final = 300
 SCHEMA: Final = "hastore.explain/1"
@@ -80,6 +83,8 @@ def _row(decision: Decision, wall_ms: Callable[[float], int]) -> dict[str, Any]:
     if standing is not None:
         departure = standing.departure
         row["slave_lag_max"] = standing.behind_max
+        if standing.group is not None:
+            row["acks"] = _acks(standing.group, decision, wall_ms)
         row["slaves"] = [
             {
                 "address": describe(slave.address),
@@ -99,3 +104,42 @@ def _row(decision: Decision, wall_ms: Callable[[float], int]) -> dict[str, Any]:
             }
         )
     return row
+
+
+def _acks(
+    group: GroupStanding, decision: Decision, wall_ms: Callable[[float], int]
+) -> dict[str, Any]:
+    """Return the acks that the first put of an entry needed, and those that it had.
+
+    ``got`` and ``missed`` are of the needed nodes but the master, which always has the message.
+    """
+    end = decision.first_offset
+    got: list[int] = []
+    missed: list[dict[str, Any]] = []
+    absent: list[dict[str, Any]] = []
+    for awaited in group.nodes:
+        node = awaited.node
+        row = {
+            "node_id": node.node_id,
+            "address": None if awaited.address is None else describe(awaited.address),
+            "since_ms": None if node.since is None else wall_ms(node.since),
+            "ack_offset": node.ack_offset,
+            "sent_offset": awaited.sent_offset,
+            "last_report_age_s": awaited.last_report_age_s,
+            "why_not": None if node.why_not is None else node.why_not[:_TEXT_MAX],
+        }
+        if node.node_id not in group.needed:
+            absent.append(row)
+        elif end is not None and node.ack_offset is not None and node.ack_offset >= end:
+            got.append(node.node_id)
+        else:
+            missed.append(row)
+    return {
+        "in_sync_replicas": group.in_sync_replicas,
+        "min_in_sync_replicas": group.min_in_sync_replicas,
+        "members": sorted(group.members),
+        "needed": sorted(group.needed),
+        "got": got,
+        "missed": missed,
+        "not_needed": absent,
+    }

@@ -25,11 +25,15 @@ from hastore.status import HAClientState
 
 if TYPE_CHECKING:
     from hastore.broker.observe.node_status import NodeStatus, SlaveRow
+    from hastore.broker.observe.sync_state_status import GroupNodeRow, SyncStateStatus
 
 _BEHIND_WARN: Final = 16 << 20  # bytes
 _DISK_MARGIN: Final = 10  # percent below the point from which puts are refused
 _REFUSED_FOR_S: Final = 600.0
 _REFUSED_MAX: Final = 3
+_CUT_WARNED_S: Final = 3_600.0  # for so long a cut is a warning
+_PROPOSAL_MAX_S: Final = 5.0  # a change of the SyncStateSet is usually answered within milliseconds
+_CONFIRMED_WITHIN_S: Final = 3.0  # where no put waits
 
 
 class Level(enum.IntEnum):
@@ -113,8 +117,10 @@ def slaves_wanted(status: NodeStatus, limits: Limits) -> int:
 
 
 def name_of(slave: SlaveRow) -> str:
-    """Return a slave's name if its own status is known, else its address."""
-    return slave.address if slave.name is None else slave.name
+    """Return a slave's name if its own status is known, else its node's id or its address."""
+    if slave.name is not None:
+        return slave.name
+    return slave.address if slave.node_id is None else f"node {slave.node_id}"
 
 
 # -- a master ------------------------------------------------------------------------------------
@@ -123,7 +129,10 @@ def name_of(slave: SlaveRow) -> str:
 def _puts(status: NodeStatus, _: Limits) -> Found:
     if status.puts_refused_because is not None:
         hint = "check its log, and start it again"
-        if status.state == "serving":
+        group = status.sync_state
+        if group is not None and not group.is_enough:
+            hint = "bring back the nodes that are not in the set: hastore status says why they left"
+        elif status.state == "serving":
             hint = "make room on its disk, or lower [store] keep; then it takes puts again"
         yield Level.CRITICAL, "puts are refused", status.puts_refused_because, hint
     elif status.state != "serving":
@@ -133,12 +142,20 @@ def _puts(status: NodeStatus, _: Limits) -> Found:
 
 
 def _slaves(status: NodeStatus, limits: Limits) -> Found:
+    group = status.sync_state
+    if group is not None:
+        yield _acks(status, group)
+        if limits.min_slaves is None:
+            return
     wanted, number = slaves_wanted(status, limits), len(status.current_followers)
     why = status.slave_unavailable_because
     next_step = f"hastore slave --master {status.ha_address} --data DIR"
     if status.followers:
         next_step = "it catches up: hastore status -w; a gap that stays: hastore doctor"
-    if status.acks_needed and why is not None:
+    if group is not None:
+        if number < wanted:
+            yield Level.CRITICAL, f"{number} of {wanted} slaves connected", None, next_step
+    elif status.acks_needed and why is not None:
         yield Level.CRITICAL, "puts are SLAVE_NOT_AVAILABLE", why, next_step
     elif number < wanted:
         yield Level.CRITICAL, f"{number} of {wanted} slaves connected", why, next_step
@@ -150,6 +167,90 @@ def _slaves(status: NodeStatus, limits: Limits) -> Found:
         yield Level.NOTICE, "nothing is replicated", why, next_step
     elif number:
         yield Level.OK, f"{number} connected"
+
+
+def _acks(status: NodeStatus, group: SyncStateStatus) -> tuple[Level, str, *tuple[str | None, ...]]:
+    """Return whether the nodes of a replica group acknowledge while a put waits."""
+    hint = "who has a put, and who has not: hastore explain"
+    if status.acks_needed and status.slave_unavailable_because is not None:
+        what = "puts are SLAVE_NOT_AVAILABLE"
+        return Level.CRITICAL, what, status.slave_unavailable_because, hint
+    awaited = [node for node in group.nodes if node.is_awaited]
+    timeout_s = _put_timeout_s(status)
+    late = [] if timeout_s is None else [node for node in awaited if _is_late_node(node, timeout_s)]
+    if len(awaited) - len(late) < status.acks_needed:
+        ids = ", ".join(str(node.node_id) for node in late)
+        why = f"node{'s' * (len(late) > 1)} {ids} did not acknowledge within"
+        why += f" {format_duration(timeout_s or 0.0)}"
+        return Level.CRITICAL, "puts are FLUSH_SLAVE_TIMEOUT", why, hint
+    up = sum(node.is_connected for node in awaited)
+    return Level.OK, f"{up} of {len(awaited)} other nodes of the SyncStateSet connected"
+
+
+def _is_late_node(node: GroupNodeRow, timeout_s: float) -> bool:
+    waits_s = node.since_s if node.lag_s is None else node.lag_s  # None: no ack on its link
+    return (waits_s or 0.0) > timeout_s
+
+
+def _members(status: NodeStatus, _: Limits) -> Found:
+    group = status.sync_state
+    if group is None:
+        return
+    ids = ", ".join(map(str, group.members))
+    yield Level.OK, f"SyncStateSet {ids} ({group.mode}), in_sync_replicas {group.in_sync_replicas}"
+    for node in group.nodes:
+        where = f"node {node.node_id}"
+        start = (
+            f"hastore node --data DIR --node-id {node.node_id} --node-group {status.replica_group}"
+            f" --master {status.ha_address}"
+        )
+        hint = "hastore status -w: does it catch up?" if node.is_connected else start
+        since = "" if node.since_s is None else f" for {format_duration(node.since_s)}"
+        if node.is_member:
+            if not node.is_connected:
+                what = f"{where} is in the SyncStateSet, and not connected{since}"
+                yield Level.WARNING, what, node.why_not, hint
+        elif node.role != "observer":
+            # One that nobody expects is a learner, or has left.
+            is_expected = group.configured_ids is None or node.node_id in group.configured_ids
+            is_missed = is_expected and (group.configured_ids is not None or not node.is_connected)
+            what = f"{where} is not in the SyncStateSet"
+            yield (Level.WARNING if is_missed else Level.NOTICE), what, node.why_not, hint
+
+
+def _proposal(status: NodeStatus, _: Limits) -> Found:
+    proposal = None if status.sync_state is None else status.sync_state.proposal
+    if proposal is None:
+        return
+    what = f"proposal {proposal.number} is not answered for {format_duration(proposal.age_s)}"
+    level = Level.WARNING if proposal.age_s > _PROPOSAL_MAX_S else Level.OK
+    hint = "until then puts wait for both sets; without a coordinator it waits for this node's disk"
+    yield level, what, proposal.why, hint
+
+
+def _confirmed(status: NodeStatus, _: Limits) -> Found:
+    group = status.sync_state
+    if group is None:
+        return
+    limit_s = _put_timeout_s(status) or _CONFIRMED_WITHIN_S
+    if group.confirm_lag_s <= limit_s:
+        yield Level.OK, f"{format_size(group.confirm_lag_bytes)} behind the end"
+        return
+    least = "at least " * group.confirm_lag_s_is_least
+    behind = format_size(group.confirm_lag_bytes)
+    what = f"the confirm offset {group.confirm_offset} is {behind} behind the end,"
+    what += f" {least}{format_duration(group.confirm_lag_s)}"
+    waits = [node for node in group.nodes if node.is_awaited and _is_late_node(node, limit_s)]
+    ids = ", ".join(str(node.node_id) for node in waits)
+    why = f"it waits for node{'s' * (len(waits) > 1)} {ids}" if waits else None
+    yield Level.WARNING, what, why, "consumers see nothing above it: hastore status -w"
+
+
+def _losses(status: NodeStatus, _: Limits) -> Found:
+    group = status.sync_state
+    if group is not None and group.may_lose_because is not None:
+        hint = "[ha] in_sync_replicas = all and min_in_sync_replicas = 2 keep them on two nodes"
+        yield Level.NOTICE, group.may_lose_because, None, hint
 
 
 def _waiting(status: NodeStatus, _: Limits) -> Found:
@@ -192,7 +293,8 @@ def _beyond_bytes(lag_bytes: int, limits: Limits) -> tuple[Level, str]:
 
 def _beyond_s(slave: SlaveRow, status: NodeStatus, limits: Limits) -> tuple[Level, str]:
     """Compare the lag in time with its limits; 'at least' may be above any limit."""
-    warn_s, crit_s, lag_s = warn_lag_s(status, limits), limits.crit_lag_s, slave.lag_s
+    warn_s = warn_lag_s(status, limits) if slave.is_awaited else limits.warn_lag_s
+    crit_s, lag_s = limits.crit_lag_s, slave.lag_s
     if lag_s is not None and crit_s is not None and lag_s > crit_s:
         return Level.CRITICAL, f"; more than {format_duration(crit_s)}"
     if lag_s is not None and warn_s is not None and lag_s > warn_s:
@@ -209,7 +311,7 @@ def _put_timeout_s(status: NodeStatus) -> float | None:
 
 
 def _is_late(slave: SlaveRow, status: NodeStatus) -> bool:
-    timeout_s = _put_timeout_s(status)
+    timeout_s = _put_timeout_s(status) if slave.is_awaited else None
     if timeout_s is None or not slave.lag_bytes or slave.lag_s is None:
         return False
     return slave.lag_s > timeout_s
@@ -227,6 +329,8 @@ def _is_catching_up(slave: SlaveRow, status: NodeStatus) -> bool:
 def _nobody_in_time(status: NodeStatus, limits: Limits) -> bool:
     """Return whether there are slaves and all are late, so that puts are FLUSH_SLAVE_TIMEOUT."""
     slaves, soon = status.current_followers, limits.catching_up_counts
+    if status.sync_state is not None:
+        return False  # ``_acks`` counts nodes
     return bool(slaves) and all(
         _is_late(slave, status) and not (soon and _is_catching_up(slave, status))
         for slave in slaves
@@ -246,7 +350,10 @@ def _starts(status: NodeStatus, _: Limits) -> Found:
 def _link(status: NodeStatus, _: Limits) -> Found:
     link = status.master_link
     assert link is not None
-    if link.state == HAClientState.CONNECTING.value and link.local_address is not None:
+    if link.state == HAClientState.UNASSIGNED.value:
+        what = "it follows nobody: no node of its replica group is named as master"
+        yield Level.CRITICAL, what, link.reason, link.hint or "name one to it, or make it master"
+    elif link.state == HAClientState.CONNECTING.value and link.local_address is not None:
         what = f"{link.address} is connected, and has sent nothing yet"
         hint = "check again: a RocketMQ master sends its first bytes after a little more than 5 s"
         yield Level.CRITICAL, what, None, hint
@@ -324,6 +431,56 @@ def _refused(status: NodeStatus, _: Limits) -> Found:
             yield Level.NOTICE, what, refusal.reason, refusal.hint
 
 
+def _replica_group(status: NodeStatus, _: Limits) -> Found:
+    if status.node_id is None:
+        return
+    epoch = "no epoch yet" if status.epoch is None else f"epoch {status.epoch}"
+    seen, is_master = status.seen_epoch or 0, status.master_link is None
+    who = f"node {status.node_id} of {status.replica_group}"
+    if is_master and seen > (status.epoch or 0):
+        what = f"{who} is the master of {epoch}, and has heard of epoch {seen}"
+        hint = "another node is master: stop this one, and start it again as its slave"
+        yield Level.CRITICAL, what, None, hint
+        return
+    if seen > (status.epoch or 0):
+        epoch += f", has heard of epoch {seen}"
+    if status.sync_state is not None:
+        epoch += f", its master for {format_duration(status.sync_state.epoch_age_s)}"
+    yield Level.OK, f"{who}, {epoch}"
+
+
+def _cut(status: NodeStatus, _: Limits) -> Found:
+    if status.cut_refused_because is not None:
+        link = status.master_link  # whose rule has the reason
+        hint = None if link is None else link.hint
+        yield Level.CRITICAL, "its log must be cut, and was not", None, hint
+    cut = status.last_cut
+    if cut is not None:
+        size = format_size(cut["end"] - cut["offset"])
+        topics = ", ".join(f"{topic} {count}" for topic, count in cut["messages"].items())
+        what = f"its log was cut at {cut['offset']}: {size} with {topics or 'no whole message'}"
+        age_s = None if status.wall_time_ms is None else status.wall_time_ms / 1000
+        age_s = None if age_s is None else age_s - cut["time_ms"] / 1000
+        level = Level.NOTICE
+        if age_s is not None:
+            what = f"{format_duration(max(age_s, 0.0))} ago {what}"
+            level = Level.WARNING if age_s <= _CUT_WARNED_S else Level.NOTICE
+        yield level, what, cut["reason"], f"the bytes are in {status.data_dir}/trimmed"
+
+
+def _tables(status: NodeStatus, _: Limits) -> Found:
+    copies = status.table_copies
+    if copies is None:
+        return
+    if copies.reason is not None:
+        what = "topics, groups and offsets are not copied"
+        yield Level.NOTICE, what, copies.reason, copies.hint
+    for table, reason in copies.refused.items():
+        yield Level.NOTICE, f"its master's {table} are not taken over", reason
+    if copies.reason is None and not copies.refused and copies.age_s is not None:
+        yield Level.OK, "topics, groups and offsets are copied"
+
+
 # -- the tables, by subject ----------------------------------------------------------------------
 
 # Level and what; then, if known, why and the next step.
@@ -336,12 +493,19 @@ _MASTER_RULES: Final[dict[str, Rule]] = {
     "waiting": _waiting,  # puts, for a slave
     "gap": _gaps,  # of each slave, in bytes and in time
     "start": _starts,  # of a slave inside a record: its log may have diverged
+    "members": _members,  # of the SyncStateSet: all configured nodes, connected
+    "proposal": _proposal,  # a change of the set that is not answered
+    "confirm offset": _confirmed,  # follows the log's end
+    "acks": _losses,  # which failures may lose acknowledged messages
 }
 _SLAVE_RULES: Final[dict[str, Rule]] = {
     "link": _link,  # to the master: heard, and its bytes are stored
     "gap": _own_gap,  # as far as a slave knows its own
+    "cut": _cut,  # of its log: what it had to give up, or must
+    "tables": _tables,  # of the master are copied, beside its log
 }
 _NODE_RULES: Final[dict[str, Rule]] = {
+    "replica group": _replica_group,  # which node it is, and in which epoch
     "disk": _disk,  # has room for the log
     "consumers": _consumers,  # see what is confirmed
     "refused": _refused,  # peers at the HA port, in the last ten minutes

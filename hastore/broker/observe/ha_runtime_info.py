@@ -44,10 +44,17 @@ def _connection_info(row: SlaveRow) -> dict[str, Any]:
         "addr": row.address,
         "slaveAckOffset": -1 if row.ack_offset is None else row.ack_offset,
         "diff": -1 if lag_bytes is None else lag_bytes,
-        "inSync": lag_bytes is not None and lag_bytes < _IN_SYNC_LAG_MAX,
+        "inSync": _is_in_sync(row),
         "transferredByteInSecond": round(row.rate_bytes_per_s),
         "transferFromWhere": -1 if row.sent_offset is None else row.sent_offset,
     }
+
+
+def _is_in_sync(row: SlaveRow) -> bool:
+    """Return RocketMQ's answer; in a replica group the SyncStateSet has it."""
+    if row.node_role is not None:
+        return row.node_role == "member"
+    return row.lag_bytes is not None and row.lag_bytes < _IN_SYNC_LAG_MAX
 
 
 def _client_info(status: NodeStatus, link: MasterLink, now_ms: int) -> dict[str, Any]:

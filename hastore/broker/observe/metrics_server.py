@@ -88,8 +88,8 @@ class MetricsServer:
         """The number of connections."""
         return len(self._connections)
 
-    def serve(self, node: _Node) -> None:
-        """Serve the status of ``node`` from now on."""
+    def serve(self, node: _Node | None) -> None:
+        """Serve the status of ``node`` from now on; None: its store is closed."""
         self.node = node
 
     def answer(self, target: str) -> Answer:

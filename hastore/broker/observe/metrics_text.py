@@ -8,6 +8,7 @@
 
 Pure.  An unknown value has no sample: it is not a lag of 0.  The ``slave`` label is the slave's
 address on the master, so one that connects again is a new series; alerts should use ``max()``.
+In a replica group the ``node`` label is the node's id, which stays.
 
 prometheus_client takes 25 ms to import, so only nodes with a metrics port import it.
 """
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from enum import Enum
 
     from hastore.broker.observe.node_status import MasterLink, NodeStatus, SlaveRow
+    from hastore.broker.observe.sync_state_status import GroupNodeRow, SyncStateStatus
 
 # Buckets 2^i µs; every other one up to 67 s is enough for a graph, and half the series.
 _SHOWN_BUCKETS: Final = range(2, 27, 2)
@@ -36,6 +38,9 @@ _SLAVE_STATES: Final = (
     HAConnectionState.CONNECTED,
     HAConnectionState.CATCHING_UP,
     HAConnectionState.STREAMING,
+)
+_LINK_STATES: Final = tuple(
+    state for state in HAClientState if state is not HAClientState.UNASSIGNED
 )
 
 Labels = dict[str, str]
@@ -70,6 +75,8 @@ def _metrics(status: NodeStatus) -> Iterator[Metric]:
         ("commitlog_max_offset", "End of the log.", status.max_offset),
         ("commitlog_flushed_offset", "End of what is on the disk.", status.flushed_offset),
         ("commitlog_confirm_offset", "End of what consumers may read.", status.confirm_offset),
+        ("epoch", "Newest epoch of the log, in a replica group.", status.epoch),
+        ("seen_epoch", "Newest epoch that the node has heard of.", status.seen_epoch),
         ("disk_free_bytes", "Free bytes on the store's file system.", status.disk_free_bytes),
         ("disk_used_ratio", "Used part of that file system, 0 to 1.", status.disk_used_ratio),
         (
@@ -83,6 +90,11 @@ def _metrics(status: NodeStatus) -> Iterator[Metric]:
         yield from _master(status)
     else:
         yield from _link(status.master_link)
+        for name, text, value in (
+            ("cuts_total", "Cuts of the log since the start.", status.cuts),
+            ("cut_bytes_total", "Bytes cut off the log since the start.", status.cut_bytes),
+        ):
+            yield _metric(f"hastore_{name}", text, [({}, value)])
     yield _stages(status)
 
 
@@ -105,6 +117,8 @@ def _master(status: NodeStatus) -> Iterator[Metric]:
     ):
         yield _metric(f"hastore_{name}", text, [({}, value)])
     yield from _slaves(status.slaves)
+    if status.sync_state is not None:
+        yield from _group(status.sync_state)
 
 
 _OF_SLAVE: Final[Sequence[tuple[str, str, Callable[[SlaveRow], Number]]]] = (
@@ -142,8 +156,52 @@ def _slaves(slaves: Sequence[SlaveRow]) -> Iterator[Metric]:
     yield _metric("hastore_ha_slave_state", "1 for its state.", states)
 
 
+_OF_NODE: Final[Sequence[tuple[str, str, Callable[[GroupNodeRow], Number]]]] = (
+    ("in_sync", "1 for a member of the SyncStateSet.", lambda row: int(row.is_member)),
+    ("connected", "1 while its link is up.", lambda row: int(row.is_connected)),
+    ("ack_offset", "End of what it has acknowledged.", lambda row: row.ack_offset),
+    ("lag_bytes", "Bytes behind.", lambda row: row.lag_bytes),
+    (
+        "lag_seconds",
+        "How long ago the log's end passed what it has acknowledged.",
+        lambda row: row.lag_s,
+    ),
+)
+
+
+def _group(group: SyncStateStatus) -> Iterator[Metric]:
+    proposal = group.proposal
+    for name, text, value in (
+        ("epoch_start_offset", "First byte of the master's epoch.", group.epoch_start_offset),
+        ("epoch_age_seconds", "Time since the master's epoch began.", group.epoch_age_s),
+        ("sync_state_set_members", "Nodes of the SyncStateSet.", len(group.members)),
+        (
+            "sync_state_set_members_min",
+            "With fewer puts are refused: min_in_sync_replicas.",
+            group.min_in_sync_replicas,
+        ),
+        (
+            "sync_state_set_proposal_age_seconds",
+            "How long a change of the set has not been answered.",
+            0.0 if proposal is None else proposal.age_s,
+        ),
+        ("confirm_lag_bytes", "From the confirm offset to the end.", group.confirm_lag_bytes),
+        (
+            "confirm_lag_seconds",
+            "How long ago the log's end passed the confirm offset.",
+            group.confirm_lag_s,
+        ),
+    ):
+        yield _metric(f"hastore_{name}", text, [({}, value)])
+    # An observer may have the id of a node, and never counts.
+    nodes = [row for row in group.nodes if row.role not in {"master", "observer"}]
+    for name, text, of_node in _OF_NODE:
+        samples = [({"node": str(row.node_id)}, of_node(row)) for row in nodes]
+        yield _metric(f"hastore_ha_node_{name}", text, samples)
+
+
 def _link(link: MasterLink) -> Iterator[Metric]:
-    states = _one_of("state", HAClientState, link.state)
+    states = _one_of("state", _LINK_STATES, link.state)
     yield _metric("hastore_ha_link_state", "1 for the state of the link.", states)
     for name, text, value in (
         ("lag_bytes", "Bytes behind, as known here.", link.lag_bytes),
@@ -155,6 +213,7 @@ def _link(link: MasterLink) -> Iterator[Metric]:
         ),
         ("received_bytes_total", "Bytes received since the start.", link.received_bytes),
         ("connections_total", "Connections made since the start.", link.connections),
+        ("masters_epoch", "The epoch that the master named last.", link.masters_epoch),
     ):
         yield _metric(f"hastore_ha_link_{name}", text, [({}, value)])
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from hastore.broker.observe.sync_state_status import SyncStateStatus, pick
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -43,6 +45,13 @@ class SlaveRow:
     ack_level: str | None = None
     messages_per_s: float | None = None
     note: str | None = None  # why the offset where it began is suspicious
+    node_id: int | None = None  # of the node of a replica group whose acks count on this link
+    node_role: str | None = None  # that node's ``GroupNodeRow.role``
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a put may wait for it: not for a learner, nor for an observer."""
+        return self.node_role not in {"learner", "observer"}
 
 
 @attrs.frozen(kw_only=True)
@@ -79,12 +88,25 @@ class MasterLink:
     newest_record_age_s: float | None = None  # by two machines' wall clocks
     # The longest silence of the master before the slave closes the link (housekeeping).
     silent_max_s: float | None = None
+    masters_epoch: int | None = None  # named by the newest handshake; None: none, or classic
 
     @property
     def is_silent(self) -> bool:
         """Whether the master has been silent for too long."""
         limit_s = SILENT_MAX_S if self.silent_max_s is None else self.silent_max_s
         return self.last_read_age_s is not None and self.last_read_age_s > limit_s
+
+
+@attrs.frozen(kw_only=True)
+class TableCopies:
+    """What a slave copies beside the log: topics, groups, consumer and delay offsets."""
+
+    address: str  # of the client port that is asked
+    reason: str | None  # why the last attempt to ask failed; None: it did not, or there was none
+    hint: str | None
+    age_s: float | None  # since all tables were asked for; None: never
+    refused: dict[str, str] = attrs.field(factory=dict)  # table → why it was not taken
+    delay_offsets_wait: bool = False  # until this log has the deliveries that they pass
 
 
 @attrs.frozen(kw_only=True)
@@ -109,6 +131,8 @@ class NodeStatus:
     disk_free_bytes: int | None
     push2_slave_max_offset: int | None = None
     slaves: tuple[SlaveRow, ...] = ()
+    observer_address: str | None = None  # a group's port for classic slaves that never count
+    observers: tuple[SlaveRow, ...] = ()  # those; they get what is below ``confirm_offset``
     refused: tuple[RefusalRow, ...] = ()
     slave_unavailable_because: str | None = None
     master_link: MasterLink | None = None
@@ -128,6 +152,18 @@ class NodeStatus:
     disk_used_ratio: float | None = None
     disk_full_ratio: float | None = None  # above it puts are refused
     metrics_address: str | None = None
+    ha_protocol: str | None = None  # "classic" or "autoswitch"
+    node_id: int | None = None  # in its replica group
+    replica_group: str | None = None
+    epoch: int | None = None  # the newest of its log; None: none, or not autoswitch
+    epoch_start_offset: int | None = None  # the first byte of ``epoch``
+    seen_epoch: int | None = None  # the newest that it has heard of
+    last_cut: dict[str, Any] | None = None  # LogCut's JSON form: the newest that is kept
+    cuts: int | None = None  # of a slave's log by this process; None: not in a replica group
+    cut_bytes: int | None = None  # by all of these
+    cut_refused_because: str | None = None  # a cut that is needed, and was not made
+    sync_state: SyncStateStatus | None = None  # the master of a replica group
+    table_copies: TableCopies | None = None  # a slave's; None: it asks nobody
     # "append", "flush", "sent", "acknowledged" → LatencyHistogram's JSON form, since the start
     stages: dict[str, dict[str, Any]] = attrs.field(factory=dict)
 
@@ -153,11 +189,17 @@ class NodeStatus:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> NodeStatus:
         """Read the JSON form back."""
-        known = _pick(cls, data)
-        known["slaves"] = tuple(SlaveRow(**_pick(SlaveRow, row)) for row in data["slaves"])
-        known["refused"] = tuple(RefusalRow(**_pick(RefusalRow, row)) for row in data["refused"])
+        known = pick(cls, data)
+        known["slaves"] = tuple(SlaveRow(**pick(SlaveRow, row)) for row in data["slaves"])
+        observers = data.get("observers", ())
+        known["observers"] = tuple(SlaveRow(**pick(SlaveRow, row)) for row in observers)
+        known["refused"] = tuple(RefusalRow(**pick(RefusalRow, row)) for row in data["refused"])
         link = data.get("master_link")
-        known["master_link"] = MasterLink(**_pick(MasterLink, link)) if link else None
+        known["master_link"] = MasterLink(**pick(MasterLink, link)) if link else None
+        group = data.get("sync_state")
+        known["sync_state"] = SyncStateStatus.from_dict(group) if group else None
+        copies = data.get("table_copies")
+        known["table_copies"] = TableCopies(**pick(TableCopies, copies)) if copies else None
         return cls(**known)
 
 
@@ -188,8 +230,3 @@ def _host(address: str) -> str:
     """Return the host of ``host:port`` or ``[host]:port``; one spelling for IPv4."""
     host = address.rpartition(":")[0].strip("[]").lower()
     return host.removeprefix("::ffff:") if "." in host else host
-
-
-def _pick(kind: type[attrs.AttrsInstance], data: dict[str, Any]) -> dict[str, Any]:
-    names = {field.name for field in attrs.fields(kind)}
-    return {key: value for key, value in data.items() if key in names}

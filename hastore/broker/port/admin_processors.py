@@ -4,6 +4,7 @@
 UPDATE_AND_CREATE_TOPIC (17)                   topic readQueueNums writeQueueNums perm …
 GET_ALL_TOPIC_CONFIG (21)                      → topics.json
 GET_ALL_CONSUMER_OFFSET (43)                   → consumerOffset.json
+GET_ALL_DELAY_OFFSET (45)                      → delayOffset.json, over confirmed deliveries only
 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)      body: one group's configuration
 GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)         → subscriptionGroup.json
 EXPLAIN_PUTS (28101, hastore's own)            last → hastore.explain/1 (``explanation``)
@@ -12,13 +13,16 @@ LOG_DIGEST (28102, hastore's own)              from to → crc32 of the log's by
 
 Source: RocketMQ 4.9.8 ``AdminBrokerProcessor``.
 
+The answers to 21, 43 and 201 have the ext field ``tableTag``.  A client that sends it back on the
+same connection gets no body while the table is unchanged: a slave asks every second.
+
 Invariant: a topic or group whose request has succeeded is on the disk.
 """
 
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import attrs
 import trio
@@ -28,7 +32,7 @@ from hastore.errors import RequestFailedError
 from hastore.status import BrokerRole
 from hastore.topic import DEFAULT_TOPIC, topic_fault
 from hastore.wire import liberal_json
-from hastore.wire.config_tables import PERM_READ_WRITE, SubscriptionGroupConfig
+from hastore.wire.config_tables import PERM_READ_WRITE, TABLE_TAG, SubscriptionGroupConfig
 from hastore.wire.remoting_codes import ResponseCode
 from hastore.wire.remoting_command import (
     check_text,
@@ -45,6 +49,23 @@ if TYPE_CHECKING:
 
 DIGEST_SIZE_MAX: Final = 4 * 1024 * 1024  # of one request: a read of some milliseconds
 _EXPLAINED_MAX: Final = 1_000
+
+
+class _Table(Protocol):
+    changes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content as JSON."""
+
+
+def _table(request: RemotingCommand, table: _Table) -> RemotingCommand:
+    """Return a table, or no body if the client has it already."""
+    tag = str(table.changes)
+    if request.ext_fields.get(TABLE_TAG) == tag:
+        return request.response(ResponseCode.SUCCESS, ext_fields={TABLE_TAG: tag})
+    answer = json_response(request, table.to_dict())
+    answer.ext_fields = {TABLE_TAG: tag}
+    return answer
 
 
 @final
@@ -88,15 +109,20 @@ class AdminProcessors:
 
     def all_topics(self, request: RemotingCommand) -> RemotingCommand:
         """Return all topics."""
-        return json_response(request, self.data.topics.to_dict())
+        return _table(request, self.data.topics)
 
     def all_groups(self, request: RemotingCommand) -> RemotingCommand:
         """Return all groups."""
-        return json_response(request, self.data.groups.to_dict())
+        return _table(request, self.data.groups)
 
     def all_offsets(self, request: RemotingCommand) -> RemotingCommand:
         """Return all consumer offsets."""
-        return json_response(request, self.data.offsets.to_dict())
+        return _table(request, self.data.offsets)
+
+    def all_delay_offsets(self, request: RemotingCommand) -> RemotingCommand:
+        """Return the delay offsets; those of a slave are copies."""
+        table = {str(level): offset for level, offset in self.target.delay_offsets().items()}
+        return json_response(request, {"offsetTable": table})
 
     def explain(self, request: RemotingCommand) -> RemotingCommand:
         """Explain the last puts that were not PUT_OK."""

@@ -7,7 +7,8 @@ logged once a minute for each kind and peer; other clients do not notice.  A cli
 request yet is evicted for a newcomer, so that silent peers cannot keep clients out.
 
 Topics, groups and offsets are read before the first request and written when they change
-(``BrokerData``); without ``data_dir`` they live in memory only.
+(``BrokerData``); without ``data_dir`` they live in memory only.  A slave passes its own ``data``,
+which it fills from its master even without a client port.
 
 Invariant: at most ``connections_max`` connections, each within the limits of RemotingConnection,
 and together within ``buffered_size_max`` and ``output_size_total_max``.
@@ -31,6 +32,7 @@ from hastore.concurrency.peers import PeerCount, PeerLog
 from hastore.concurrency.port_limits import Occupant, PortLimits
 from hastore.concurrency.tcp import accept, describe, tune
 from hastore.errors import FrameTooLargeError, LimitReachedError, ProtocolError
+from hastore.status import BrokerRole
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -69,10 +71,12 @@ class RemotingServer:
         listeners: Sequence[trio.socket.SocketType],
         *,
         data_dir: str | None = None,
+        data: BrokerData | None = None,
     ) -> None:
         self.config = config
         self.listeners = listeners
-        self.data = BrokerData.make(env, config, data_dir)
+        self._owns_data = data is None
+        self.data = data or BrokerData.make(env, config, data_dir)
         self._env = env
         self._target = target
         self._sends = SendMessageProcessor(target, self.data.topics)
@@ -89,25 +93,39 @@ class RemotingServer:
         self._refused: deque[tuple[str, str]] = deque(maxlen=_RECENT_REFUSALS_MAX)
         self._accept_scope = trio.CancelScope()
         self._scope = trio.CancelScope()
+        self._ended = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled, or until the last connection has ended after ``shut_down``.
 
         ``task_status`` reports that the tables are read.  They are written before it returns.
+        Somebody else does both if the server was given ``data``.
         """
-        with self._scope:
-            await self._env.offload.run(self.data.load)
-            self.data.adopt(self._target.message_store.consume_queues)
-            task_status.started()
-            try:
-                async with trio.open_nursery() as services:
-                    services.start_soon(self.data.run)
-                    services.start_soon(self._processors.consumers.run)
-                    services.start_soon(self._processors.pulls.holds.run)
-                    await self._serve_all()
-                    services.cancel_scope.cancel()
-            finally:
-                await self.data.persist_all()
+        try:
+            with self._scope:
+                if self._owns_data:
+                    await self._load()
+                task_status.started()
+                try:
+                    async with trio.open_nursery() as services:
+                        if self._owns_data:
+                            services.start_soon(self.data.run)
+                        services.start_soon(self._processors.consumers.run)
+                        services.start_soon(self._processors.pulls.holds.run)
+                        await self._serve_all()
+                        services.cancel_scope.cancel()
+                finally:
+                    if self._owns_data:
+                        await self.data.persist_all()
+        finally:
+            self._ended.set()
+
+    async def _load(self) -> None:
+        await self._env.offload.run(self.data.load)
+        store = self._target.message_store
+        self.data.adopt(store.consume_queues)
+        if self._target.role is not BrokerRole.SLAVE and self.data.offsets.offsets:
+            self.data.limit_offsets(store.commit_log.next_queue_offset)
 
     async def _serve_all(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -118,7 +136,8 @@ class RemotingServer:
 
     def on_dispatched(self, queues: Sequence[ConsumeQueue]) -> None:
         """Add the topics of queues that grew, and wake the pulls that wait for them."""
-        self.data.adopt(queues)
+        if self._owns_data:
+            self.data.adopt(queues)
         self._processors.pulls.on_dispatched(queues)
 
     def has_held_pulls(self) -> bool:
@@ -131,6 +150,10 @@ class RemotingServer:
         self._accept_scope.cancel()
         for connection in self._connections:
             connection.stop_reading()
+
+    async def ended(self) -> None:
+        """Wait until ``run`` has ended."""
+        await self._ended.wait()
 
     def statistics(self) -> RemotingStatistics:
         """Return a snapshot."""

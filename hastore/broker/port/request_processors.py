@@ -19,6 +19,7 @@ from hastore.broker.groups.consumer_manager import ConsumerManager
 from hastore.broker.groups.consumer_processors import ConsumerProcessors
 from hastore.broker.observe.ha_runtime_info import ha_runtime_info, runtime_info
 from hastore.broker.port.admin_processors import AdminProcessors
+from hastore.broker.port.role_processor import RoleProcessor
 from hastore.broker.port.send_back_processor import SendBackProcessor
 from hastore.broker.pulls.cold_reader import ColdReader
 from hastore.broker.pulls.pull_message_processor import PullMessageProcessor
@@ -47,6 +48,7 @@ _SMALL: Final = frozenset(
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
         RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
     }
 )
 _MASTER_ID: Final = "0"
@@ -109,11 +111,13 @@ class RequestProcessors:
             RequestCode.GET_ALL_TOPIC_CONFIG: _made_in_turn(admin.all_topics),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _made_in_turn(admin.all_groups),
             RequestCode.GET_ALL_CONSUMER_OFFSET: _made_in_turn(admin.all_offsets),
+            RequestCode.GET_ALL_DELAY_OFFSET: _made_in_turn(admin.all_delay_offsets),
             RequestCode.EXPLAIN_PUTS: _made_in_turn(admin.explain),
             RequestCode.LOG_DIGEST: _awaited(admin.log_digest),
             RequestCode.UPDATE_AND_CREATE_TOPIC: _awaited(admin.create_topic),
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _awaited(admin.create_group),
             RequestCode.CONSUMER_SEND_MSG_BACK: _awaited(back.send_back),
+            RequestCode.NOTIFY_BROKER_ROLE_CHANGED: RoleProcessor(target).role_changed,
         }
 
     def process(

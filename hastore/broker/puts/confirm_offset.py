@@ -5,6 +5,7 @@
     SYNC_MASTER                 that, but at most what a slave has acknowledged, while one is
                                 available
     a slave                     as an ASYNC_MASTER
+    a replica group's master    as an ASYNC_MASTER, but at most what its SyncStateSet confirms
 
 While no slave is available, a SYNC_MASTER's puts are answered SLAVE_NOT_AVAILABLE, and the master
 confirms alone, with two exceptions: a put that still waits for a slave is not confirmed before its
@@ -22,9 +23,12 @@ from typing import TYPE_CHECKING, final
 import attrs
 import trio
 
+from hastore.ha.group_ha_service import GroupHAService
 from hastore.status import FlushDiskType
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hastore.config import StoreConfig
     from hastore.ha.ha_service import HAService
     from hastore.store.commit_log import CommitLog
@@ -33,11 +37,15 @@ if TYPE_CHECKING:
 @final
 @attrs.define(eq=False)
 class ConfirmOffset:
-    """Called by the dispatch; ``ha_service`` is a SYNC_MASTER's, None on every other node."""
+    """Called by the dispatch; ``ha_service`` is a SYNC_MASTER's, None on every other node.
+
+    ``received_offset`` returns what the master of a replica group has confirmed; None elsewhere.
+    """
 
     commit_log: CommitLog
     config: StoreConfig
     ha_service: HAService | None = None
+    received_offset: Callable[[], int] | None = None
     _alone_from: float = attrs.field(init=False)
     _flushed_only: bool = attrs.field(init=False)
 
@@ -55,8 +63,14 @@ class ConfirmOffset:
         log = self.commit_log
         offset = log.flushed_offset if self._flushed_only else log.readable_offset
         ha_service = self.ha_service
-        if ha_service is None or self.config.read_uncommitted:
+        if self.config.read_uncommitted:
             return offset
+        if self.received_offset is not None:
+            return min(offset, self.received_offset())
+        if ha_service is None:
+            return offset
+        if isinstance(ha_service, GroupHAService):
+            return min(offset, ha_service.confirm_offset())
         acknowledged = ha_service.ack_table.push2_slave_max_offset
         if acknowledged >= offset:
             return offset

@@ -13,6 +13,7 @@ FLUSH_SLAVE_TIMEOUT         stored; SYNC_MASTER, and not acknowledged in slave_t
 SLAVE_NOT_AVAILABLE         stored; SYNC_MASTER, and no slave is available
 SERVICE_NOT_AVAILABLE       not stored: the node is a slave, stopping, stopped by a disk fault, or
                             its disk is too full
+IN_SYNC_REPLICAS_NOT_ENOUGH not stored: the SyncStateSet has fewer than min_in_sync_replicas nodes
 CREATE_MAPPED_FILE_FAILED   not stored: no next file in create_mapped_file_timeout_ms
 OS_PAGE_CACHE_BUSY          not stored: too many puts wait for the next file, or for too long
 MESSAGE_ILLEGAL             not stored: bad topic, or larger than max_message_size or a file
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from hastore.store.record.append_message_result import AppendMessageResult
 
 _TOPICS_KNOWN_MAX: Final = 10_000
+NOT_IN_SYNC_REMARK: Final = "in-sync replicas not enough"  # RocketMQ's
 _INNER_BATCH_FAULT: Final = "inner batches need BatchCQ topics, which this broker does not have"
 
 _PUT_OK = AppendMessageStatus.PUT_OK
@@ -97,6 +99,9 @@ class PutMessage:
     notify_dispatch: Callable[[], None]
     # Why puts are refused now; None while they are taken.
     unavailable_because: str | None = attrs.field(default=None, init=False)
+    # Likewise, because of the SyncStateSet alone.
+    _not_in_sync_because: str | None = attrs.field(default=None, init=False)
+    _disk_full_because: str | None = attrs.field(default=None, init=False)
     _disk_failure: DiskError | None = attrs.field(default=None, init=False)
     _stopped_because: str | None = attrs.field(default=None, init=False)
     _delay_levels: DelayLevels = attrs.field(init=False)
@@ -166,8 +171,8 @@ class PutMessage:
         since: float | None,
     ) -> None:
         """Append a put that may have waited since ``since``."""
-        if self._disk_failure is not None:
-            request.decide(PutMessageStatus.SERVICE_NOT_AVAILABLE, self.unavailable_because)
+        if self._disk_failure is not None or self._not_in_sync_because is not None:
+            self._refuse(request)
             return
         if isinstance(messages, Message):
             first, result = messages, self._append_message(messages)
@@ -254,7 +259,7 @@ class PutMessage:
     def _postpone(self, request: GroupCommitRequest, messages: Message | Sequence[Message]) -> None:
         """Queue a put for the next file, unless too much waits for it already."""
         if self.unavailable_because is not None:
-            request.decide(PutMessageStatus.SERVICE_NOT_AVAILABLE, self.unavailable_because)
+            self._refuse(request)
             return
         reason = self.pending.busy_because()
         if reason is not None:
@@ -271,9 +276,30 @@ class PutMessage:
 
     # -- refusal ---------------------------------------------------------------------------------
 
+    def _refuse(self, request: GroupCommitRequest) -> None:
+        reason = self.unavailable_because
+        if reason is self._not_in_sync_because:
+            request.decide(PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH, reason)
+        else:
+            request.decide(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
+
     def set_disk_full(self, reason: str | None) -> None:
         """Refuse puts for ``reason``; None: there is room again."""
-        self.unavailable_because = self._stopped_because or reason
+        self._disk_full_because = reason
+        self._find_reason()
+
+    def set_not_in_sync(self, reason: str | None) -> None:
+        """Refuse puts because the SyncStateSet is too small; None: it is large enough again.
+
+        Puts that wait for a file are refused, too, when their turn comes.
+        """
+        self._not_in_sync_because = None if reason is None else f"{NOT_IN_SYNC_REMARK}: {reason}"
+        self._find_reason()
+
+    def _find_reason(self) -> None:
+        self.unavailable_because = (
+            self._stopped_because or self._disk_full_because or self._not_in_sync_because
+        )
 
     def stop(self, reason: str) -> None:
         """Refuse new puts, and those that are not appended yet."""

@@ -71,6 +71,7 @@ NEVER_STORED: Final = frozenset(
         PutMessageStatus.MESSAGE_ILLEGAL,
         PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
         PutMessageStatus.OS_PAGE_CACHE_BUSY,
+        PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH,
     }
 )
 

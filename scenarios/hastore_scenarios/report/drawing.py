@@ -49,6 +49,7 @@ _STATUS_CLASSES: Final = {
     "SERVICE_NOT_AVAILABLE": "never",
     "OS_PAGE_CACHE_BUSY": "never",
     "CREATE_MAPPED_FILE_FAILED": "never",
+    "IN_SYNC_REPLICAS_NOT_ENOUGH": "never",
 }
 
 STYLE: Final = """

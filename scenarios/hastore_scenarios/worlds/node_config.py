@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _UNITS: Final = {Kind.DURATION: "ms", Kind.DURATION_OR_ZERO: "ms", Kind.HOURS: "h"}
-# A world sets directories and the flush type itself.
+# A world sets directories and the flush type itself; a story has no addresses to trust.
 _SETTINGS: Final = {
     field.name: (setting, field.default)
     for config in PARTS.values()
     for setting, field in settings_in(config)
-    if setting.kind not in (Kind.PATH, Kind.FLUSH)
+    if setting.kind not in (Kind.PATH, Kind.FLUSH, Kind.PEERS)
 }
 
 # A scenario takes seconds: small files, so that it reaches their ends, and short timeouts, though

@@ -55,6 +55,7 @@ async def slave_of(master: Master, directory: str | Path, **changes: Any) -> Asy
     config = SlaveConfig(
         store=changes.pop("store", None) or store(directory),
         master=master.ha_address,
+        master_client=changes.pop("master_client", master.address),
         listen=ANY_PORT,
         ha=IMPATIENT,
         **changes,

@@ -95,9 +95,9 @@ class Node:
 def node(
     kind: str, data: Path, *arguments: object, file_size: str | None = "4MiB", **extra: str
 ) -> Iterator[Node]:
-    """Run a master or slave on free ports during the block."""
+    """Run a master, slave or node on free ports during the block."""
     given = ["--listen", ANY_PORT]
-    if kind == "master":
+    if kind != "slave":
         given += ["--ha-listen", ANY_PORT]
     if file_size is not None:
         given += ["--mapped-file-size", file_size]

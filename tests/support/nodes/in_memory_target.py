@@ -11,6 +11,7 @@ import trio
 
 from hastore.broker.observe.node_status import NodeStatus
 from hastore.broker.port.remoting_server import RemotingServer
+from hastore.broker.request_target import RoleControl
 from hastore.concurrency.decision_log import DecisionLog
 from hastore.concurrency.group_commit_request import GroupCommitRequest
 from hastore.concurrency.tcp import bound_address, open_listener
@@ -45,6 +46,7 @@ class InMemoryTarget:
     held: list[GroupCommitRequest] = attrs.field(factory=list)
     decisions: DecisionLog = attrs.field(factory=DecisionLog)
     keep: bool = True
+    role_control: RoleControl | None = None
     message_store: MessageStore = NO_STORE
     _next_offset: int = 0
 
@@ -112,6 +114,10 @@ class InMemoryTarget:
             disk_free_bytes=1,
             put_counts={status.value: count for status, count in self.counts.items()},
         )
+
+    def delay_offsets(self) -> dict[int, int]:
+        """Return the same offsets always."""
+        return {1: 5}
 
     def explain(self, last: int) -> dict[str, Any]:
         """Refuse, as it explains no puts."""

@@ -18,6 +18,7 @@ from hastore.client import pull_client
 from hastore.client.send_result import PendingSend, SendResult
 from hastore.concurrency.group_commit_request import GroupCommitRequest, OffsetOrderedQueue
 from hastore.concurrency.tcp import connect
+from hastore.config import HAConfig
 from hastore.env.interface import DiskFile
 from hastore.errors import (
     ConfigError,
@@ -28,7 +29,7 @@ from hastore.errors import (
 )
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.log_flusher import LogFlusher
-from hastore.ha import ha_client
+from hastore.ha import ha_client, slave_progress
 from hastore.ha.group_transfer_service import GroupTransferService, SlaveAckTable
 from hastore.ha.ha_client import HAClient
 from hastore.ha.ha_connection import HAConnection, ReadSocketService
@@ -36,8 +37,8 @@ from hastore.ha.ha_link import HALink
 from hastore.ha.link_step import LinkEvent
 from hastore.ha.slave_appender import SlaveAppender
 from hastore.ha.slave_cursor import SlaveCursor
-from hastore.ha.slave_progress import LogBounds, SlaveProgress
-from hastore.sim.cluster import SimNode
+from hastore.ha.slave_progress import LogBounds, StreamStart
+from hastore.sim.cluster import SimCluster, SimNode
 from hastore.sim.disk import SimDisk, SimFile
 from hastore.status import FlushDiskType, PutMessageStatus
 from hastore.store.commit_log import CommitLog
@@ -209,12 +210,12 @@ def claims_what_came_during_the_sync(patch: pytest.MonkeyPatch) -> None:
 
 def accepts_slave_ahead(patch: pytest.MonkeyPatch) -> None:
     """A first report beyond the master's own end counts as an acknowledgement."""
-    first = SlaveProgress._first_transfer_offset
+    first = slave_progress.classic_start
 
-    def accept(self: SlaveProgress, offset: int, log: LogBounds) -> int:
-        return offset if offset > log.max_offset else first(self, offset, log)
+    def accept(config: HAConfig, offset: int, log: LogBounds) -> StreamStart:
+        return StreamStart(offset) if offset > log.max_offset else first(config, offset, log)
 
-    patch.setattr(SlaveProgress, "_first_transfer_offset", accept)
+    patch.setattr(slave_progress, "classic_start", accept)
 
 
 def trusts_the_cache_at_a_start(patch: pytest.MonkeyPatch) -> None:
@@ -254,14 +255,23 @@ def one_recv_is_a_report(patch: pytest.MonkeyPatch) -> None:
 
 def one_recv_is_a_header(patch: pytest.MonkeyPatch) -> None:
     """A slave drops an incomplete header, as if the next recv began with a header."""
-    dispatch = HAClient._dispatch
+    append_and_report, dispatch = HAClient._append_and_report, HAClient._dispatch
 
-    async def dispatch_and_forget(self: HAClient) -> None:
-        await dispatch(self)
+    def forget(self: HAClient) -> None:
         left = self.buffer.write_position - self.buffer.dispatch_position
         if left < HEADER_SIZE:
             self.buffer.consume(left)
 
+    def append_and_forget(self: HAClient, now: float) -> float | None:
+        took_s = append_and_report(self, now)
+        forget(self)
+        return took_s
+
+    async def dispatch_and_forget(self: HAClient) -> None:
+        await dispatch(self)
+        forget(self)
+
+    patch.setattr(HAClient, "_append_and_report", append_and_forget)
     patch.setattr(HAClient, "_dispatch", dispatch_and_forget)
 
 
@@ -360,6 +370,7 @@ def loses_what_was_flushed(patch: pytest.MonkeyPatch) -> None:
     end = SimNode._end
 
     def end_empty(self: SimNode, disk: SimDisk, what: str, *, silently: bool) -> None:
+        assert isinstance(self.cluster, SimCluster)
         is_sync = self.cluster.config.master_flush is FlushDiskType.SYNC_FLUSH
         if what == "power cut" and self.is_master and not is_sync:
             disk = SimDisk(self.wall_clock.now_ms)

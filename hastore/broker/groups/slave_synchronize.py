@@ -1,0 +1,365 @@
+"""What a slave copies beside the log: topics, groups, consumer offsets, delay offsets.
+
+::
+
+    the HA link is up --> connect to the master's client port --> is it that master's?
+                                                  each second --> 21, 201, 43: tables, if changed
+                                                              --> 45, 28: delay offsets
+
+    topics, groups     replace the slave's tables (RocketMQ's SlaveSynchronize)
+    consumer offsets   replace the slave's where the master's have changed
+    delay offsets      kept back until the log up to 28's end is confirmed here and on the disk
+
+A delay offset says that what is below it was delivered.  The delivery is another record, so this
+slave must have that record before it may pass the delayed message; the master's end of the log,
+asked for after its delay offsets, is behind all of those deliveries.
+
+Without an answer, replication goes on; one line in the log and ``status`` show the reason.  A table
+that is malformed or refused is named, and this node's own one stays.
+
+Invariants: nothing is taken from a node but the master of the HA link that is up when the answer
+arrives; ``delay_offsets`` never exceeds what this log has delivered.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, final
+
+import attrs
+import trio
+
+from hastore.broker.groups.copied_tables import (
+    read_consumer_offsets,
+    read_delay_offsets,
+    read_groups,
+    read_topics,
+)
+from hastore.broker.observe.node_status import TableCopies
+from hastore.concurrency.tcp import describe
+from hastore.errors import DiskError, HastoreError, ProtocolError
+from hastore.ha.client_port import PortKind
+from hastore.ha.client_port_link import open_client_port_link
+from hastore.store.json_file import JsonFile
+from hastore.topic import SCHEDULE_TOPIC
+from hastore.trace import logger
+from hastore.wire.config_tables import TABLE_TAG
+from hastore.wire.liberal_json import loads_object
+from hastore.wire.remoting_codes import RequestCode, ResponseCode
+from hastore.wire.remoting_command import integer_field
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hastore.broker.groups.broker_data import BrokerData
+    from hastore.broker.groups.copied_tables import CopiedTable
+    from hastore.config import SlaveConfig
+    from hastore.env.interface import Env
+    from hastore.ha.client_port_link import ClientPortLink
+    from hastore.store.message_store import MessageStore
+    from hastore.wire.config_tables import DataVersion
+    from hastore.wire.remoting_command import RemotingCommand
+
+INTERVAL_S: Final = 1.0
+RETRY_MAX_S: Final = 10.0  # RocketMQ's interval
+DELAY_OFFSET_FILE: Final = "config/delayOffset.json"
+_READ_HERE_SIZE_MAX: Final = 64 * 1024  # a larger answer is read in a thread
+_OFFSET_TABLE: Final = "offsetTable"
+_DELAY: Final = "delay offsets"
+_HINT: Final = "name the master's client port with --master-client HOST:PORT ([ha] master_client)"
+
+_log = logger("broker")
+
+
+class LinkChangedError(Exception):
+    """The HA link has ended: what was asked on it no longer counts."""
+
+
+@final
+@attrs.define(eq=False)
+class _Copy:
+    """One table, what the master sent last, and what was wrong with it."""
+
+    name: str
+    code: RequestCode
+    read: Callable[[bytes], CopiedTable[Any]]
+    take: Callable[[Mapping[str, Any], DataVersion | None], int]
+    has_unversioned_changes: bool = False  # a stock master's version may stay as rows change
+    version: DataVersion | None = None
+    tag: str | None = None  # of the connection's last answer
+    left_out: int = 0
+
+    def take_over(self, table: CopiedTable[Any]) -> None:
+        """Take the master's table unless it is the version taken last."""
+        is_same = table.version is not None and table.version == self.version
+        if is_same and not self.has_unversioned_changes:
+            return
+        left_out = len(table.left_out) + self.take(table.rows, table.version)
+        if left_out and left_out != self.left_out:
+            _log.warning(
+                "table_rows_left_out",
+                table=self.name,
+                rows=left_out,
+                examples=table.left_out[:3],
+                reason="hastore does not allow their names, or the table is full",
+            )
+        self.left_out, self.version = left_out, table.version
+
+
+@final
+@attrs.define(eq=False, kw_only=True)
+class SlaveSynchronize:
+    """Copies the tables of one slave's master; ``data`` is loaded before ``run``."""
+
+    env: Env
+    config: SlaveConfig
+    message_store: MessageStore
+    data: BrokerData
+    # The HA link while it is up and in step, the same object as long as it lasts; else None.
+    live_link: Callable[[], object | None]
+    confirm_offset: Callable[[], int]
+    uses_default_port: bool = True  # False: without ``config.master_client`` nobody is asked
+    delay_offsets: dict[int, int] = attrs.field(factory=dict, init=False)  # as in the file
+    _file: JsonFile = attrs.field(init=False)
+    _stored: dict[str, Any] = attrs.field(factory=dict, init=False)  # what the file holds
+    _copies: tuple[_Copy, ...] = attrs.field(init=False)
+    # The master's delay offsets, and the end that this log must have before they count.
+    _waiting: tuple[dict[int, int], int] | None = attrs.field(default=None, init=False)
+    _refused: dict[str, str] = attrs.field(factory=dict, init=False)  # by table
+    _reason: str | None = attrs.field(default=None, init=False)
+    _hint: str | None = attrs.field(default=None, init=False)
+    _last_round: float | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """List the tables."""
+        data = self.data
+        self._file = JsonFile(
+            self.env.disk, f"{self.config.store.data_dir.rstrip('/')}/{DELAY_OFFSET_FILE}"
+        )
+        self._copies = (
+            _Copy("topics", RequestCode.GET_ALL_TOPIC_CONFIG, read_topics, data.topics.copy),
+            _Copy(
+                "groups",
+                RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+                read_groups,
+                data.groups.copy,
+            ),
+            _Copy(
+                "consumer offsets",
+                RequestCode.GET_ALL_CONSUMER_OFFSET,
+                read_consumer_offsets,
+                data.offsets.copy,
+                has_unversioned_changes=True,
+            ),
+        )
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Where the master is asked; None: nowhere."""
+        if self.config.master_client is not None:
+            return self.config.master_client
+        host, ha_port = self.config.master
+        return (host, ha_port - 1) if self.uses_default_port and ha_port > 1 else None
+
+    def status(self) -> TableCopies | None:
+        """Return a snapshot; None if nobody is asked."""
+        if self.address is None:
+            return None
+        last = self._last_round
+        return TableCopies(
+            address=describe(self.address),
+            reason=self._reason,
+            hint=self._hint,
+            age_s=None if last is None else trio.current_time() - last,
+            refused=dict(self._refused),
+            delay_offsets_wait=self._waiting is not None,
+        )
+
+    async def run(self) -> None:
+        """Copy while there is a link, until cancelled."""
+        address = self.address
+        if address is None:
+            return
+        self.data.offsets.follow()
+        self._stored = await self.env.offload.run(self._file.load)
+        self.delay_offsets = _stored_offsets(self._stored)
+        pause_s, last_link = INTERVAL_S, None
+        while True:
+            link = self.live_link()
+            if link is None:
+                await trio.sleep(INTERVAL_S)
+                continue
+            if link is not last_link:
+                pause_s, last_link, self._waiting = INTERVAL_S, link, None
+            try:
+                await self._follow(address, link)
+            except LinkChangedError:
+                continue
+            except (HastoreError, OSError) as error:
+                self._record(error)
+            await trio.sleep(pause_s)
+            pause_s = min(pause_s * 2, RETRY_MAX_S)
+
+    def _record(self, error: HastoreError | OSError) -> None:
+        """Show why nothing is copied; log each reason once."""
+        reason = str(error)
+        hint = (error.hint if isinstance(error, HastoreError) else None) or _HINT
+        if reason != self._reason:
+            _log.info("tables_not_copied", master=describe(self.address), reason=reason, next=hint)
+        self._reason, self._hint = reason, hint
+
+    # -- one connection --------------------------------------------------------------------------
+
+    async def _follow(self, address: tuple[str, int], link: object) -> None:
+        """Ask on one connection until it or the HA link ends; always raises."""
+        async with open_client_port_link(address) as port:
+            await self._check_master(port)
+            for copy in self._copies:
+                copy.tag = copy.version = None
+            while True:
+                for copy in self._copies:
+                    await self._copy(port, copy, link)
+                await self._copy_delay_offsets(port, link)
+                if self._last_round is None or self._reason is not None:
+                    _log.info("tables_copied", master=describe(address))
+                self._reason = self._hint = None
+                self._last_round = trio.current_time()
+                await trio.sleep(INTERVAL_S)
+                self._check_link(link)
+
+    async def _check_master(self, port: ClientPortLink) -> None:
+        """Raise ProtocolError if the port is not that of the HA link's master."""
+        found, named = await port.identify(), describe(port.address)
+        if found is None:
+            msg = f"{named} does not answer as a client port"
+            raise ProtocolError(msg, hint=_HINT)
+        if found.kind is not PortKind.NODE or found.master is not None:
+            msg = f"{named} is not a master's client port"
+            raise ProtocolError(msg, hint=_HINT)
+        # A port that the user has named may be mapped: then the master knows another HA port.
+        if self.config.master_client is None and found.ha_port != self.config.master[1]:
+            msg = f"{named} belongs to another node: its HA port is {found.ha_port or 'not known'}"
+            raise ProtocolError(msg, hint=_HINT)
+
+    def _check_link(self, link: object) -> None:
+        if self.live_link() is not link:
+            raise LinkChangedError
+
+    async def _ask(
+        self, port: ClientPortLink, code: RequestCode, link: object, tag: str | None = None
+    ) -> RemotingCommand:
+        """Return an answer that came while the link was still the same."""
+        answer = await port.ask(code, None if tag is None else {TABLE_TAG: tag})
+        self._check_link(link)
+        return answer
+
+    # -- topics, groups, consumer offsets --------------------------------------------------------
+
+    async def _copy(self, port: ClientPortLink, copy: _Copy, link: object) -> None:
+        answer = await self._ask(port, copy.code, link, copy.tag)
+        tag = answer.ext_fields.get(TABLE_TAG)
+        if answer.code == ResponseCode.SUCCESS and copy.tag is not None and tag == copy.tag:
+            return
+        copy.tag = None
+        try:
+            _check_answer(answer)
+            table = await self._read(copy.read, answer.body)
+        except ProtocolError as error:
+            self._refuse(copy.name, error)
+            return
+        self._check_link(link)
+        copy.take_over(table)
+        copy.tag = tag if isinstance(tag, str) else None
+        self._accept(copy.name)
+
+    async def _read(self, read: Callable[[bytes], Any], body: bytes) -> Any:
+        if len(body) <= _READ_HERE_SIZE_MAX:
+            return read(body)
+        return await self.env.offload.run(partial(read, body))
+
+    def _refuse(self, table: str, error: ProtocolError) -> None:
+        """Show why a table is not taken; log each reason once."""
+        reason = str(error)
+        if self._refused.get(table) != reason:
+            _log.warning("table_refused", table=table, master=describe(self.address), reason=reason)
+        self._refused[table] = reason
+
+    def _accept(self, table: str) -> None:
+        self._refused.pop(table, None)
+
+    # -- delay offsets ---------------------------------------------------------------------------
+
+    async def _copy_delay_offsets(self, port: ClientPortLink, link: object) -> None:
+        if self._waiting is None:
+            try:
+                self._waiting = await self._ask_delay_offsets(port, link)
+            except ProtocolError as error:
+                self._refuse(_DELAY, error)
+                return
+            self._accept(_DELAY)
+        if self._waiting is None:
+            return
+        offsets, end = self._waiting
+        if min(self.confirm_offset(), self.message_store.commit_log.flushed_offset) < end:
+            return
+        self._waiting = None
+        await self._store(self._limited(offsets))
+
+    async def _ask_delay_offsets(
+        self, port: ClientPortLink, link: object
+    ) -> tuple[dict[int, int], int] | None:
+        """Return news of the master, and the end of the log below which its deliveries are."""
+        answer = await self._ask(port, RequestCode.GET_ALL_DELAY_OFFSET, link)
+        _check_answer(answer)
+        offsets = read_delay_offsets(answer.body)
+        if self._limited(offsets) == self.delay_offsets:
+            return None
+        answer = await self._ask(port, RequestCode.GET_BROKER_RUNTIME_INFO, link)
+        _check_answer(answer)
+        table = loads_object(answer.body, "the runtime info").get("table")
+        if not isinstance(table, dict):
+            msg = "the runtime info has no table"
+            raise ProtocolError(msg)
+        return offsets, integer_field(table, "commitLogMaxOffset", bits=64)
+
+    def _limited(self, offsets: Mapping[int, int]) -> dict[int, int]:
+        """Return our offsets with the master's, each at most the end of our queue."""
+        end_of = self.message_store.max_offset_in_queue
+        both = {**self.delay_offsets, **offsets}
+        limited = {
+            level: min(offset, end_of(SCHEDULE_TOPIC, level - 1)) for level, offset in both.items()
+        }
+        return {level: offset for level, offset in limited.items() if offset}
+
+    async def _store(self, offsets: dict[int, int]) -> None:
+        """Write the file; a failed write is repeated in the next round."""
+        if offsets == self.delay_offsets:
+            return
+        table = {str(level): offsets[level] for level in sorted(offsets)}
+        value = {**self._stored, _OFFSET_TABLE: table}
+        try:
+            await self.env.offload.run(lambda: self._file.store(value))
+        except DiskError as error:
+            self._refuse(_DELAY, ProtocolError(f"not stored: {error}"))
+            return
+        self._stored, self.delay_offsets = value, offsets
+
+
+def _check_answer(answer: RemotingCommand) -> None:
+    """Raise ProtocolError for an answer that is not a success: an old master's, perhaps."""
+    if answer.code != ResponseCode.SUCCESS:
+        remark = answer.remark or "no reason given"
+        msg = f"the master answered with {answer.code}: {remark:.200}"
+        raise ProtocolError(msg)
+
+
+def _stored_offsets(stored: dict[str, Any]) -> dict[int, int]:
+    """Return the table of the file, without values that are not offsets."""
+    table = stored.get(_OFFSET_TABLE)
+    if not isinstance(table, dict):
+        return {}
+    return {
+        int(level): offset
+        for level, offset in table.items()
+        if level.isascii() and level.isdecimal() and type(offset) is int and offset > 0
+    }

@@ -1,0 +1,575 @@
+"""A node of a replica group: slave, then master, then slave again, in one process.
+
+::
+
+    become_master ──▶ close the store ──▶ open it as the log of a new epoch ──▶ serve puts
+    follow        ──▶ close the store ──▶ open it as a slave's ──▶ compare epochs with the master
+
+Each role has its own parts on the same directory and the same ports: a ``Master`` or a ``Slave``
+(``role_node``).  A change stops the one cleanly and starts the other, so neither knows that roles
+change.  While the node is no master, its HA port closes each connection at once.
+
+Changes run one after the other, in the order in which they were asked for.  A master that is to
+give up its role refuses and decides its puts before it waits for anything.
+
+Invariant: at most one of the two has the store open, and a node follows, or becomes, only the
+master of an epoch that is not below one that it has seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.broker.node.master import Master, open_ports, serve_master
+from hastore.broker.node.master_store import Promotion, check_epoch, check_jump
+from hastore.broker.node.slave import Slave, SlaveRun
+from hastore.broker.observe.metrics_server import MetricsServer, open_metrics
+from hastore.concurrency.peers import PeerLog
+from hastore.concurrency.service import as_itself
+from hastore.concurrency.tcp import accept, describe
+from hastore.config import NO_MASTER, GroupNodeConfig
+from hastore.errors import (
+    ConfigError,
+    DiskError,
+    EpochFileError,
+    RoleChangedError,
+    StaleEpochError,
+    SyncStateFileError,
+    UnreachableError,
+    WrongPortError,
+)
+from hastore.ha.set_rules import nodes_text
+from hastore.store.recovery.log_cut import Cuts
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hastore.broker.node.master import Ports
+    from hastore.broker.node.master_store import Term
+    from hastore.broker.observe.node_status import NodeStatus
+    from hastore.broker.request_target import RoleWish
+    from hastore.env.interface import Env
+    from hastore.ha.client_port import AskClientPort
+    from hastore.ha.set_proposal import Coordinator
+    from hastore.status import BrokerRole
+    from hastore.store.node_identity import NodeIdentity
+
+# A promotion that failed by one of these has changed nothing: the node goes on without a role.
+_NOTHING_CHANGED: Final = (StaleEpochError, EpochFileError, SyncStateFileError)
+
+_START: Final = "start"
+
+_log = logger("broker")
+
+
+@attrs.frozen
+class MasterRole:
+    """To be the master of an epoch."""
+
+    promotion: Promotion
+
+
+@attrs.frozen
+class SlaveRole:
+    """To follow the master at an HA port, or nobody (``NO_MASTER``); ``epoch`` None: unknown."""
+
+    master: tuple[str, int]
+    epoch: int | None = None
+
+
+@attrs.define(eq=False)
+class Change:
+    """A change to ``role``; ``outcome`` is the node that serves in it, or why there is none."""
+
+    role: MasterRole | SlaveRole
+    reason: str
+    done: trio.Event = attrs.field(factory=trio.Event, init=False)
+    outcome: Master | Slave | BaseException | None = attrs.field(default=None, init=False)
+
+    def end(self, outcome: Master | Slave | BaseException) -> None:
+        """Set the outcome, unless there is one."""
+        if self.outcome is None:
+            self.outcome = outcome
+            self.done.set()
+
+
+@attrs.frozen(eq=False)
+class Wish:
+    """A role that was asked for, and has its ``turn`` once the wishes before it have ended."""
+
+    role: MasterRole | SlaveRole
+    turn: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+
+@final
+@attrs.define(eq=False)
+class GroupNode:
+    """A running node of a replica group, made by ``hastore.open_node`` or ``run_group_node``."""
+
+    config: GroupNodeConfig
+    env: Env
+    ports: Ports
+    metrics: MetricsServer
+    ask_client_port: AskClientPort | None
+    on_master: Callable[[Master], None]
+    coordinator: Callable[[Term], Coordinator] | None
+    on_role: Callable[[Master | Slave], None] = lambda _node: None  # called once one serves
+    identity: NodeIdentity | None = attrs.field(default=None, init=False)
+    cuts: Cuts = attrs.field(factory=Cuts, init=False)  # as a slave
+    _serving: Master | Slave | None = attrs.field(default=None, init=False)
+    _change: Change = attrs.field(init=False)  # the one under way, or made last
+    _next: Change | None = attrs.field(default=None, init=False)
+    _wishes: list[Wish] = attrs.field(factory=list, init=False)  # in the order of their turns
+    _is_stopping: bool = attrs.field(default=False, init=False)
+    _refusal_log: PeerLog = attrs.field(init=False)
+    _failure: DiskError | None = attrs.field(default=None, init=False)
+    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+    # The client port of the master at an HA port, if it was named.
+    _client_ports: dict[tuple[str, int], tuple[str, int]] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Begin as a slave."""
+        self._change = Change(SlaveRole(self.config.master or NO_MASTER), _START)
+        self._refusal_log = PeerLog(_log, "ha_peer_refused", "peer")
+
+    # -- what it is ------------------------------------------------------------------------------
+
+    @property
+    def role_node(self) -> Master | Slave:
+        """The master or slave that serves, or that served last."""
+        assert self._serving is not None, "run_group_node announces it once one serves"
+        return self._serving
+
+    @property
+    def role(self) -> BrokerRole:
+        """The role."""
+        return self.role_node.role
+
+    @property
+    def name(self) -> str:
+        """The broker's name."""
+        return self.config.name
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """The client port; None if it has none."""
+        return self.ports.client_address
+
+    @property
+    def ha_address(self) -> tuple[str, int]:
+        """The HA port, which serves slaves while this node is master."""
+        return self.ports.ha_address
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """The port of metrics and health; None if it has none."""
+        return self.metrics.address
+
+    @property
+    def max_offset(self) -> int:
+        """The end of the log (exclusive)."""
+        return self.role_node.max_offset
+
+    def status(self) -> NodeStatus:
+        """Return a snapshot."""
+        return self.role_node.status()
+
+    # -- what it is to be ------------------------------------------------------------------------
+
+    async def become_master(self, promotion: Promotion | None = None) -> Master:
+        """Become the master of an epoch; return once it serves.
+
+        Raises StaleEpochError, EpochFileError or SyncStateFileError if it cannot begin: the node
+        has no role then; and RoleChangedError if the node stops.
+        """
+        promotion = promotion or Promotion()
+        role = MasterRole(promotion)
+        self._check(role)
+        master = await self._make(role, _reason_for(role))
+        assert isinstance(master, Master)
+        return master
+
+    async def follow(
+        self, master: tuple[str, int], epoch: int | None = None, reason: str | None = None
+    ) -> Slave:
+        """Become a slave of the master at an HA port; return once it serves.
+
+        ``epoch`` is that master's, if known: once it is durable here, no older one is followed.
+        ``reason`` is told to producers whose puts wait.  Raises StaleEpochError if this node has
+        seen a later epoch, and RoleChangedError if the node stops.
+        """
+        role = SlaveRole(master, epoch)
+        self._check(role)
+        slave = await self._make(role, reason or _reason_for(role))
+        assert isinstance(slave, Slave)
+        return slave
+
+    async def step_down(self, reason: str) -> Slave:
+        """Give up the role: refuse puts, follow nobody; return once consumers are served."""
+        return await self.follow(NO_MASTER, reason=reason)
+
+    # -- what a request wishes it to be ----------------------------------------------------------
+
+    @property
+    def takes_remote_roles(self) -> bool:
+        """Whether other machines may change its role."""
+        return self.config.remote_roles
+
+    async def change_role(self, wish: RoleWish) -> None:
+        """Begin a change of its role; return before it is done, but with the old role given up.
+
+        Raises StaleEpochError, RoleChangedError, and UnreachableError if nothing at the master's
+        client port names an HA port.
+        """
+        identity = self.identity
+        assert identity is not None, "a node that serves has an identity"
+        if wish.master_id == identity.current.node_id:
+            if self._is_or_becomes_master_of(wish.epoch):
+                return  # told again
+            promised = MasterRole(Promotion(epoch=wish.epoch, members=wish.members))
+            self._check(promised)
+            self._begin(promised, _reason_for(promised))
+            return
+        role = SlaveRole(NO_MASTER, wish.epoch)
+        self._check(role)
+        reason = f"the group has no master in epoch {wish.epoch}"
+        if wish.master_address is not None:
+            # Another node is master: nothing is acknowledged any more while this one looks for it.
+            where = describe(wish.master_address)
+            self._give_up(f"the master of epoch {wish.epoch} is node {wish.master_id} at {where}")
+            try:
+                await self._see(wish.epoch)
+                master = await self._ha_port_of(wish.master_address)
+            except BaseException as error:
+                self._leave_given_up(str(error) or "the change of its role was cancelled")
+                raise
+            role = SlaveRole(master, wish.epoch)
+            reason = _reason_for(role)
+        latest = self._wishes[-1].role if self._wishes else self._change.role
+        if isinstance(latest, SlaveRole) and latest.master == role.master and not self._next:
+            await self._see(wish.epoch)
+            return  # it follows that master already, or will
+        self._begin(role, reason)
+
+    def _is_or_becomes_master_of(self, epoch: int) -> bool:
+        if self._wishes:
+            latest = self._wishes[-1].role
+            return isinstance(latest, MasterRole) and latest.promotion.epoch == epoch
+        master = self._serving
+        return isinstance(master, Master) and master.epoch == epoch and not master.has_stepped_down
+
+    async def _ha_port_of(self, address: tuple[str, int]) -> tuple[str, int]:
+        """Return the HA port of the node at a client port."""
+        found = None if self.ask_client_port is None else await self.ask_client_port(address)
+        if found is None or found.ha_port is None:
+            raise UnreachableError(
+                f"no client port of a node with an HA port answers at {describe(address)}",
+                hint="masterAddress is the client port of the group's master",
+            )
+        ha_address = address[0], found.ha_port
+        self._client_ports = {ha_address: address}  # of the last master only
+        return ha_address
+
+    def _begin(self, role: MasterRole | SlaveRole, reason: str) -> None:
+        """Make a change without waiting for it; its puts are decided now."""
+
+        async def run() -> None:
+            # Each one is logged: by _serve, or as refused by _make.
+            with contextlib.suppress(
+                RoleChangedError, ConfigError, WrongPortError, *_NOTHING_CHANGED
+            ):
+                await self._fulfil(wish, reason)
+
+        assert self._nursery is not None, "a node that serves has one"
+        self._give_up(reason)
+        wish = self._queue(role)
+        self._nursery.start_soon(run)
+
+    # -- its end ---------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Request a clean stop."""
+        self._is_stopping = True
+        self._end_changes("this node is stopping")
+        if self._serving is not None:
+            self._serving.stop()
+
+    def _give_up(self, reason: str) -> None:
+        """Decide the puts of a master that is to be none, and take no more."""
+        if isinstance(self._serving, Master):
+            self._serving.step_down(reason)
+
+    async def _make(self, role: MasterRole | SlaveRole, reason: str) -> Master | Slave:
+        """Change to a role, after the changes asked for earlier; return who serves in it."""
+        self._give_up(reason)
+        return await self._fulfil(self._queue(role), reason)
+
+    def _queue(self, role: MasterRole | SlaveRole) -> Wish:
+        wish = Wish(role)
+        self._wishes.append(wish)
+        self._wishes[0].turn.set()
+        return wish
+
+    async def _fulfil(self, wish: Wish, reason: str) -> Master | Slave:
+        """Make the change to a role, at its turn.
+
+        A master that has given up its role for a change that then does not come about, because it
+        is cancelled or its epoch is not new any more, becomes a slave of nobody.
+        """
+        try:
+            await wish.turn.wait()
+            change = await self._ask(wish.role, reason)
+            await change.done.wait()
+        except BaseException as error:
+            self._leave_given_up(str(error) or "the change of its role was cancelled")
+            raise
+        finally:
+            self._wishes.remove(wish)
+            if self._wishes:
+                self._wishes[0].turn.set()
+        if isinstance(change.outcome, BaseException):
+            raise change.outcome
+        assert change.outcome is not None
+        return change.outcome
+
+    async def _ask(self, role: MasterRole | SlaveRole, reason: str) -> Change:
+        """Wait for the change under way, then ask ``_serve`` for this one."""
+        if not self._is_stopping and self._change.outcome is None:
+            await self._change.done.wait()
+        if self._is_stopping:
+            raise RoleChangedError("this node is stopping")
+        try:
+            self._check(role)  # an earlier change may have seen a later epoch
+        except (ConfigError, StaleEpochError) as error:
+            _log.error("role_refused", reason=str(error), next=error.hint)
+            raise
+        self._give_up(reason)
+        if isinstance(role, SlaveRole):
+            await self._see(role.epoch)
+            if self._is_stopping:
+                raise RoleChangedError("this node is stopping")
+        self._next = Change(role, reason)
+        assert self._serving is not None
+        self._serving.stop()
+        return self._next
+
+    def _leave_given_up(self, reason: str) -> None:
+        """Make a master that has given up its role a slave of nobody, unless a change follows."""
+        master = self._serving
+        if not isinstance(master, Master) or not master.has_stepped_down:
+            return
+        if not self._is_stopping and self._next is None and self._change.outcome is master:
+            self._next = Change(SlaveRole(NO_MASTER), reason)
+            master.stop()
+
+    def _check(self, role: MasterRole | SlaveRole) -> None:
+        """Raise StaleEpochError if this node has seen a later epoch than the role's.
+
+        Raises ConfigError for a SyncStateSet without this node, or with one of no group, and for an
+        epoch that is far above all that it has seen.
+        """
+        if isinstance(role, MasterRole):
+            self._check_members(role.promotion.members)
+        identity = self.identity
+        if identity is None:
+            return  # the opening checks it
+        if isinstance(role, MasterRole):
+            if role.promotion.epoch is not None:
+                check_epoch(identity, role.promotion.epoch)
+            return
+        if role.epoch is None:
+            return
+        check_jump(identity, role.epoch)
+        seen = identity.current.seen_epoch
+        if role.epoch < seen:
+            raise StaleEpochError(
+                f"{identity.current} has seen epoch {seen}: it does not follow the master of epoch"
+                f" {role.epoch}",
+                path=identity.path,
+                epoch=role.epoch,
+                seen_epoch=seen,
+                hint=f"name the master of epoch {seen} or of a later one",
+            )
+
+    def _check_members(self, members: frozenset[int] | None) -> None:
+        own_id, ids = self.config.node_id, self.config.group_ids
+        if members is None:
+            return
+        if own_id not in members:
+            msg = f"the SyncStateSet is {nodes_text(members)}, without its master, node {own_id}"
+            raise ConfigError(msg, hint="a master is in the set of its epoch")
+        if ids is not None and not members <= set(ids):
+            strange = nodes_text(members - set(ids))
+            msg = f"the SyncStateSet has {strange}, not of the group: {nodes_text(frozenset(ids))}"
+            raise ConfigError(msg, hint="[node] group_ids names all nodes of the group")
+
+    async def _see(self, epoch: int | None) -> None:
+        """Make an epoch durable; a disk that fails ends the node."""
+        identity = self.identity
+        if epoch is None or identity is None:
+            return
+        try:
+            await self.env.offload.run(lambda: identity.see(epoch))
+        except DiskError as error:
+            self._failure = error
+            self.stop()
+            raise
+
+    # -- the run ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve in one role after the other until a stop is requested, or cancelled."""
+        with as_itself():
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                try:
+                    await self._serve()
+                finally:
+                    self._is_stopping = True
+                    self._end_changes("this node has ended")
+                nursery.cancel_scope.cancel()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _serve(self) -> None:
+        while True:
+            change = self._change
+            try:
+                if isinstance(change.role, MasterRole):
+                    await self._serve_as_master(change, change.role.promotion)
+                else:
+                    await self._serve_as_slave(change, change.role.master)
+            except _NOTHING_CHANGED as error:
+                if change.outcome is not None or isinstance(change.role, SlaveRole):
+                    raise
+                _log.error("promotion_failed", reason=str(error), next=error.hint)
+                change.end(error)
+                self._next = Change(SlaveRole(NO_MASTER), str(error))
+            except WrongPortError as error:
+                if change.reason == _START:
+                    raise
+                _log.error("ha_gave_up", state="unassigned", reason=str(error), next=error.hint)
+                change.end(error)
+                self._next = self._next or Change(SlaveRole(NO_MASTER), str(error))
+            except BaseException as error:
+                self._end_changes(f"this node has failed: {error}")
+                raise
+            if self._is_stopping or self._next is None:
+                return
+            self._change, self._next = self._next, None
+            _log.info("role_changes", reason=self._change.reason)
+
+    def _end_changes(self, reason: str) -> None:
+        for change in (self._change, self._next):
+            if change is not None:
+                change.end(RoleChangedError(reason))
+
+    def _announce(self, change: Change, node: Master | Slave) -> None:
+        self._serving = node
+        if self._is_stopping:
+            node.stop()
+        self.on_role(node)
+        change.end(node)
+
+    async def _serve_as_master(self, change: Change, promotion: Promotion) -> None:
+        await serve_master(
+            self.config,
+            self.env,
+            self.metrics,
+            self.ports,
+            identity=self.identity,
+            promotion=promotion,
+            coordinator=self.coordinator,
+            on_built=self._built_master,
+            announce=lambda master: self._announce(change, master),
+        )
+
+    async def _serve_as_slave(self, change: Change, master: tuple[str, int]) -> None:
+        self.cuts.refused = None  # of the former master's log
+        run = SlaveRun(
+            self.config.as_slave(master, self._client_ports.get(master)),
+            self.env,
+            self.metrics,
+            self.ask_client_port,
+            self.ports.client,
+            lambda slave: self._announce(change, slave),
+            on_identity=self._identified,
+            identity=self.identity,
+            on_built=self._built_slave,
+            cuts=self.cuts,
+        )
+        with as_itself():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._refuse_peers, self.ports.ha)
+                if self.ports.observer is not None:
+                    nursery.start_soon(self._refuse_peers, self.ports.observer)
+                await run.run()
+                nursery.cancel_scope.cancel()
+
+    def _built_master(self, master: Master) -> None:
+        self._control(master)
+        self.on_master(master)
+
+    def _built_slave(self, slave: Slave) -> None:
+        self._control(slave)
+        slave.ha_address = self.ha_address
+
+    def _control(self, node: Master | Slave) -> None:
+        node.role_control = self
+
+    def _identified(self, identity: NodeIdentity | None) -> None:
+        self.identity = identity
+
+    async def _refuse_peers(self, listener: trio.socket.SocketType) -> None:
+        """Close each connection to a port of slaves: this node is no master."""
+        while True:
+            sock, peer = await accept(listener)
+            sock.close()
+            self._refusal_log.log_line(peer, kind="role", reason="this node is no master")
+
+
+def _reason_for(role: MasterRole | SlaveRole) -> str:
+    """Return what the producers whose puts wait are told."""
+    if isinstance(role, MasterRole):
+        epoch = role.promotion.epoch
+        which = "the next epoch" if epoch is None else f"epoch {epoch}"
+        return f"this node becomes master of {which}"
+    whose = "the master" if role.epoch is None else f"the master of epoch {role.epoch}"
+    return f"{whose} is at {describe(role.master)}"
+
+
+async def run_group_node(
+    config: GroupNodeConfig,
+    env: Env,
+    *,
+    ask_client_port: AskClientPort | None = None,
+    on_master: Callable[[Master], None] = lambda _master: None,
+    on_role: Callable[[Master | Slave], None] = lambda _node: None,
+    coordinator: Callable[[Term], Coordinator] | None = None,
+    task_status: trio.TaskStatus[GroupNode] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a node of a replica group until cancelled; ``nursery.start`` returns it once it serves.
+
+    ``coordinator`` returns where a master's set is decided; None: the master decides alone.
+    ``on_master`` gets each master before its services run, ``on_role`` each master and slave once
+    it serves.  Raises HastoreError if the node cannot start or must not continue.
+    """
+    async with open_metrics(config.metrics_listen) as metrics, open_ports(config) as ports:
+        is_announced = False
+
+        def announce(serving: Master | Slave) -> None:
+            nonlocal is_announced
+            if not is_announced:
+                is_announced = True
+                task_status.started(node)
+            on_role(serving)
+
+        node = GroupNode(
+            config, env, ports, metrics, ask_client_port, on_master, coordinator, announce
+        )
+        await node.run()

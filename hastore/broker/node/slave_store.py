@@ -1,0 +1,129 @@
+"""The directory of a slave: opened, and cut where its epochs demand it.
+
+::
+
+    open   lock -> identity -> store (recovery) -> epochs
+    cut    lock -> is it still ours? -> cut_store
+
+Only a node of a replica group has an identity and epochs.  Everything here blocks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from hastore.broker.node.own_directory import identify
+from hastore.errors import DiskError
+from hastore.ha.autoswitch_framing import AutoswitchFraming
+from hastore.ha.refused_slaves import RefusedSlavesFile
+from hastore.ha.slave_framing import ClassicFraming
+from hastore.status import SlaveStart
+from hastore.store.epoch_file import EPOCH_FILE, EpochFile
+from hastore.store.message_store import MessageStore, lock_store
+from hastore.store.recovery.cut import cut_store
+from hastore.store.recovery.log_cut import kept_cuts
+from hastore.wire.autoswitch_frames import Handshake
+
+if TYPE_CHECKING:
+    from hastore.config import SlaveConfig
+    from hastore.env.interface import Env
+    from hastore.ha.slave_appender import CutNeededError
+    from hastore.store.node_identity import NodeIdentity
+    from hastore.store.recovery.log_cut import LogCut
+
+
+@attrs.frozen(kw_only=True)
+class SlaveStore:
+    """An open store, and what its links need of it."""
+
+    message_store: MessageStore
+    framing: ClassicFraming | AutoswitchFraming
+    identity: NodeIdentity | None  # None: of no replica group
+    newest_cut: LogCut | None = None  # that ``trimmed/`` has
+
+
+def open_slave_store(
+    env: Env, config: SlaveConfig, store_host: tuple[str, int], identity: NodeIdentity | None
+) -> SlaveStore:
+    """Open a slave's directory; ``identity`` is that of an earlier opening by this process.
+
+    Raises what ``MessageStore.open`` and ``NodeIdentity.open`` raise, and EpochFileError.
+    """
+    lock = lock_store(env, config.store)
+    try:
+        identity = identify(env, config, lock, identity)
+        message_store = MessageStore.open(
+            env, config.store, store_host=store_host, needs_queue_offsets=False, lock=lock
+        )
+    except BaseException:
+        lock.release(clean=False)
+        raise
+    if identity is None:
+        RefusedSlavesFile.load(env, config.store.data_dir).begin_slave()
+        return SlaveStore(message_store=message_store, framing=ClassicFraming(), identity=None)
+    try:
+        framing = _make_framing(env, config, message_store, identity)
+    except BaseException:
+        message_store.close(clean=False)
+        raise
+    return SlaveStore(
+        message_store=message_store,
+        framing=framing,
+        identity=identity,
+        newest_cut=_newest_cut(env, config.store.data_dir),
+    )
+
+
+def _newest_cut(env: Env, data_dir: str) -> LogCut | None:
+    """Return the cut to show; a disk that does not return it is no reason not to start."""
+    try:
+        cuts = kept_cuts(env.disk, data_dir)
+    except DiskError:
+        return None
+    return cuts[-1] if cuts else None
+
+
+def _make_framing(
+    env: Env, config: SlaveConfig, message_store: MessageStore, identity: NodeIdentity
+) -> AutoswitchFraming:
+    log, checkpoint = message_store.commit_log, message_store.checkpoint
+    assert config.node_id is not None
+    epoch_file = EpochFile(env.disk, f"{log.path}/{EPOCH_FILE}")
+    return AutoswitchFraming(
+        env=env,
+        identity=identity,
+        epoch_file=epoch_file,
+        history=epoch_file.load(),
+        handshake=Handshake(
+            node_id=config.node_id,
+            from_last_file=config.slave_from is SlaveStart.LAST_FILE,
+            is_learner=config.is_learner,
+        ),
+        confirm_offset=min(checkpoint.confirm_offset, log.max_offset),
+    )
+
+
+def cut_slave_store(
+    env: Env, config: SlaveConfig, identity: NodeIdentity, needed: CutNeededError, reason: str
+) -> LogCut | None:
+    """Cut a slave's closed store where ``needed`` says.
+
+    Raises what ``cut_store`` raises, and StoreLockedError or WrongNodeError if another process was
+    faster.
+    """
+    lock = lock_store(env, config.store)
+    try:
+        identify(env, config, lock, identity)
+        mark = identity.current.confirm_mark
+        return cut_store(
+            env,
+            config.store,
+            lock,
+            needed.physic_offset,
+            reason=reason,
+            confirm_mark=None if mark is None else mark.offset,
+        )
+    finally:
+        lock.release(clean=False)

@@ -1,0 +1,94 @@
+"""One connection of a slave to its master's client port: one request after the other.
+
+::
+
+    identify    the four requests of ``client_port``, in one send  -->  what the port is
+    ask         a request  -->  its answer, matched by ``opaque``
+
+Invariant: a request is sent only after the answer to the one before it, so a late answer never
+passes for another's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final, final
+
+import attrs
+import trio
+
+from hastore.concurrency.tcp import connect, describe, send_all, tune
+from hastore.config import MIB
+from hastore.errors import UnreachableError
+from hastore.ha.client_port import ASK_TIMEOUT_S, QUESTIONS, questions, read_answers
+from hastore.wire.frame_reader import FrameReader, encode_command
+from hastore.wire.remoting_command import RemotingCommand
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from hastore.ha.client_port import ClientPort
+
+ANSWER_SIZE_MAX: Final = 16 * MIB  # RocketMQ's largest frame
+_RECEIVE_SIZE: Final = 64 * 1024
+_FIRST_OPAQUE: Final = 100_000  # above the questions', which are request codes
+
+
+@final
+@attrs.define(eq=False)
+class ClientPortLink:
+    """A connection, from ``open_client_port_link``."""
+
+    address: tuple[str, int]
+    sock: trio.socket.SocketType
+    _reader: FrameReader = attrs.field(factory=lambda: FrameReader(ANSWER_SIZE_MAX), init=False)
+    _opaque: int = attrs.field(default=_FIRST_OPAQUE, init=False)
+
+    async def identify(self) -> ClientPort | None:
+        """Return what the port is; None if it does not answer in time.
+
+        Raises OSError, and ProtocolError if it does not speak remoting.
+        """
+        answers: dict[int, RemotingCommand] = {}
+        with trio.move_on_after(ASK_TIMEOUT_S), contextlib.suppress(UnreachableError):
+            await send_all(self.sock, questions())
+            while len(answers) < len(QUESTIONS):
+                command = await self._next()
+                if command.is_response and command.opaque in QUESTIONS:
+                    answers[command.opaque] = command
+        return read_answers(answers)
+
+    async def ask(self, code: int, ext_fields: Mapping[str, Any] | None = None) -> RemotingCommand:
+        """Return the answer to a request, whatever its code.
+
+        Raises UnreachableError if none comes within ``ASK_TIMEOUT_S``, OSError, ProtocolError; the
+        connection is of no use then.
+        """
+        self._opaque += 1
+        request = RemotingCommand(code=code, opaque=self._opaque, ext_fields=ext_fields or {})
+        with trio.move_on_after(ASK_TIMEOUT_S):
+            await send_all(self.sock, encode_command(request))
+            while True:
+                command = await self._next()
+                if command.is_response and command.opaque == self._opaque:
+                    return command
+        msg = f"{describe(self.address)} did not answer request {int(code)} in {ASK_TIMEOUT_S:g} s"
+        raise UnreachableError(msg)
+
+    async def _next(self) -> RemotingCommand:
+        while (command := self._reader.next_command()) is None:
+            data = await self.sock.recv(_RECEIVE_SIZE)
+            if not data:
+                msg = f"{describe(self.address)} closed the connection"
+                raise UnreachableError(msg)
+            self._reader.feed(data)
+        return command
+
+
+@contextlib.asynccontextmanager
+async def open_client_port_link(address: tuple[str, int]) -> AsyncIterator[ClientPortLink]:
+    """Connect while the block runs.  Raises UnreachableError."""
+    sock = await connect(address, ASK_TIMEOUT_S)
+    with sock:
+        tune(sock)
+        yield ClientPortLink(address, sock)

@@ -1,0 +1,205 @@
+"""A node of a replica group changes its role within its process, over real sockets."""
+
+from types import SimpleNamespace
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+import hastore
+from hastore.broker.node import group_node
+from hastore.broker.node.master import Master
+from hastore.broker.node.master_store import Promotion
+from hastore.broker.node.slave import Slave
+from hastore.broker.request_target import RoleWish
+from hastore.env.real import real_env
+from hastore.errors import ConfigError, RoleChangedError, StaleEpochError, SyncStateFileError
+from hastore.ha.group_ha_service import GroupHAService
+from hastore.status import PutMessageStatus as Status
+from hastore.store.epoch_file import EPOCH_FILE, EpochFile
+from hastore.store.node_identity import read_identity
+from hastore.store.sync_state_file import SYNC_STATE_FILE
+from tests.patience import WITHIN_S
+from tests.support.nodes.autoswitch_master import epochs_in, history
+from tests.support.nodes.group_nodes import HA, group, node_config, promote, put
+from tests.support.nodes.harness import log_bytes, messages
+from tests.support.waiting import eventually
+
+
+async def test_a_node_without_a_role_serves_consumers_only(tmp_path):
+    """It waits, and says so; its HA port closes each connection."""
+    async with hastore.open_node(node_config(tmp_path, 1)) as node:
+        assert isinstance(node.role_node, Slave)
+        assert node.status().state == "unassigned"
+        request = node.role_node.submit(messages(1)[0])
+        assert request.status is Status.SERVICE_NOT_AVAILABLE
+        assert "no role" in request.result.reason
+        async with await trio.open_tcp_stream(*node.ha_address) as peer:
+            with trio.fail_after(WITHIN_S):
+                assert await peer.receive_some(1) == b""
+    assert epochs_in(tmp_path) == history()
+
+
+async def test_slave_master_slave_in_one_process(tmp_path):
+    """Each change keeps ports and directory; the logs end byte-identical."""
+    async with group(tmp_path) as (one, two, three):
+        ports = [(node.address, node.ha_address) for node in (one, two, three)]
+        master = await promote(one, two, three)
+        assert [await put(master, b"a%d" % n) for n in range(5)] == [Status.PUT_OK] * 5
+        end_1 = one.max_offset
+        master = await promote(two, one, three)
+        assert [await put(master, b"b%d" % n) for n in range(5)] == [Status.PUT_OK] * 5
+        end_2 = two.max_offset
+        master = await promote(one, three, two)
+        assert isinstance(one.role_node, Master)
+        assert isinstance(two.role_node, Slave)
+        assert [await put(master, b"c%d" % n) for n in range(5)] == [Status.PUT_OK] * 5
+        assert ports == [(node.address, node.ha_address) for node in (one, two, three)]
+        end = one.max_offset
+        starts = read_identity(real_env().disk, str(tmp_path / "1")).starts
+    assert starts == 1
+    logs = {log_bytes(tmp_path / name, end) for name in "123"}
+    assert len(logs) == 1
+    for name in "123":
+        assert epochs_in(tmp_path / name) == history((1, 0), (2, end_1), (3, end_2))
+
+
+async def test_waiting_puts_are_never_ok_after_a_step_down(tmp_path, monkeypatch):
+    """They are stored, so FLUSH_SLAVE_TIMEOUT, at once; new ones are SERVICE_NOT_AVAILABLE."""
+    slow = attrs.evolve(HA, sync_state_timeout_ms=3_600_000, slave_timeout_ms=3_600_000)
+    async with group(tmp_path, 2, ha=slow) as (one, two):
+        master = await promote(one, two)
+        assert await put(master) is Status.PUT_OK
+        monkeypatch.setattr(GroupHAService, "acknowledge", lambda *_report: None)
+        request = master.submit(messages(1)[0])
+        end = request.append_result.next_offset
+        await eventually(lambda: two.max_offset == end)
+        assert request.status is None
+        await one.follow(two.ha_address, 2)
+        reason = f"the master of epoch 2 is at 127.0.0.1:{two.ha_address[1]}"
+        refused = master.submit(messages(1)[0])
+        assert (request.status, request.result.reason) == (Status.FLUSH_SLAVE_TIMEOUT, reason)
+        assert (refused.status, refused.result.reason) == (Status.SERVICE_NOT_AVAILABLE, reason)
+        assert isinstance(one.role_node, Slave)
+
+
+async def test_an_older_epoch_is_never_begun_nor_followed(tmp_path):
+    """The node goes on in the role that it has."""
+    async with group(tmp_path, 2) as (one, two):
+        master = await promote(one, two, epoch=7)
+        with pytest.raises(StaleEpochError, match="cannot become master of epoch 7"):
+            await two.become_master(Promotion(epoch=7))
+        with pytest.raises(StaleEpochError, match="does not follow the master of epoch 6"):
+            await one.follow(two.ha_address, 6)
+        assert one.role_node is master
+        assert await put(master) is Status.PUT_OK
+
+
+async def test_an_epoch_far_above_all_others_is_refused(tmp_path):
+    """It would be durable, and leave the group no later epoch."""
+    last = 2**31 - 1
+    async with hastore.open_node(node_config(tmp_path, 1)) as node:
+        for asked in (
+            lambda: node.become_master(Promotion(epoch=last)),
+            lambda: node.follow(("127.0.0.1", 1), last),
+            lambda: node.change_role(RoleWish(epoch=1_000_001, master_id=1)),
+        ):
+            with pytest.raises(ConfigError, match="more than 1,000,000 above the last that node 1"):
+                await asked()
+        assert node.identity.current.seen_epoch == 0
+        alone = frozenset({1})
+        master = await node.become_master(Promotion(epoch=1_000_000, members=alone))
+        assert await put(master) is Status.PUT_OK
+
+
+async def test_a_promotion_that_cannot_begin_leaves_no_role(tmp_path):
+    """The caller gets the reason; consumers are served on."""
+    async with hastore.open_node(node_config(tmp_path, 1)) as node:
+        EpochFile(real_env().disk, f"{tmp_path}/{EPOCH_FILE}").store(history((3, 0)))
+        (tmp_path / SYNC_STATE_FILE).write_bytes(b"torn")  # only a master reads it
+        before = node.role_node
+        with pytest.raises(SyncStateFileError):
+            await node.become_master()
+        await eventually(lambda: node.role_node is not before)
+        assert isinstance(node.role_node, Slave)
+        (tmp_path / SYNC_STATE_FILE).unlink()
+        master = await node.become_master()
+        assert master.ha_service.sync_state_set.entry.epoch == 4
+
+
+async def test_master_whose_next_role_is_cancelled_is_a_slave_of_nobody(tmp_path):
+    """It has given up its role, so it must not stay between two."""
+    async with group(tmp_path, 2) as (one, two):
+        await promote(one, two)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await one.follow(two.ha_address)
+        assert scope.cancelled_caught
+        with trio.fail_after(WITHIN_S):
+            await eventually(lambda: isinstance(one.role_node, Slave))
+        assert one.status().state == "unassigned"
+        await promote(one, two, epoch=2)
+
+
+async def test_change_that_an_earlier_one_overtakes_is_refused(tmp_path, monkeypatch):
+    """A request made it: nobody waits for it, so the log says why nothing came of it."""
+    refused = []
+    log = SimpleNamespace(
+        error=lambda event, **_values: refused.append(event), info=lambda *_event, **_values: None
+    )
+    async with hastore.open_node(node_config(tmp_path, 1)) as node:
+        monkeypatch.setattr(group_node, "_log", log)
+        await node.change_role(RoleWish(epoch=3, master_id=1, members=frozenset({1})))
+        await node.change_role(RoleWish(epoch=2))
+        with trio.fail_after(WITHIN_S):
+            await eventually(lambda: refused == ["role_refused"])
+        assert isinstance(node.role_node, Master)
+        assert node.role_node.epoch == 3
+        assert await put(node.role_node) is Status.PUT_OK
+
+
+async def test_request_that_is_told_again_changes_nothing(tmp_path):
+    """Neither while the change is made, nor after it."""
+    wish = RoleWish(epoch=3, master_id=1, members=frozenset({1}))
+    async with hastore.open_node(node_config(tmp_path, 1)) as node:
+        await node.change_role(wish)
+        await node.change_role(wish)
+        with trio.fail_after(WITHIN_S):
+            await eventually(lambda: isinstance(node.role_node, Master))
+        master = node.role_node
+        await node.change_role(wish)
+        await trio.testing.wait_all_tasks_blocked()
+        assert node.role_node is master
+        assert await put(master) is Status.PUT_OK
+
+
+async def test_a_stop_ends_a_change_that_waits(tmp_path):
+    """Whoever asked for it is told."""
+    async with hastore.open_node(node_config(tmp_path, 1)) as node:
+        outcomes = []
+
+        async def ask():
+            try:
+                await node.become_master()
+            except RoleChangedError as error:
+                outcomes.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            node.stop()
+        assert len(outcomes) == 1
+
+
+async def test_a_quiet_slave_learns_what_is_confirmed(tmp_path):
+    """Its consumers need not wait for the next heartbeat, nor for the next message."""
+    silent = attrs.evolve(
+        HA, ha_send_heartbeat_interval_ms=3_600_000, ha_housekeeping_interval_ms=7_200_000
+    )
+    async with group(tmp_path, 2, ha=silent) as (one, two):
+        master = await promote(one, two)
+        for _ in range(2):
+            assert await put(master) is Status.PUT_OK
+            end = one.max_offset
+            await eventually(lambda end=end: two.status().confirm_offset == end)
