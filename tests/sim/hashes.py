@@ -5,10 +5,11 @@ import subprocess
 import sys
 
 
-def hashes_elsewhere(seeds):
+def hashes_elsewhere(seeds, *, groups=False):
     """Return the trace hashes of seeds in another process with another hash seed."""
+    imported = "group.group_simulation import simulate_group as" if groups else "simulation import"
     code = (
-        "from hastore.sim.simulation import simulate\n"
+        f"from hastore.sim.{imported} simulate\n"
         f"for seed in {list(seeds)}: print(simulate(seed).trace_hash)"
     )
     env = os.environ | {"PYTHONHASHSEED": "4711"}

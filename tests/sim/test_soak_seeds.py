@@ -2,6 +2,7 @@
 
 import pytest
 
+from hastore.sim.group.group_simulation import simulate_group
 from hastore.sim.simulation import simulate
 from tests.sim.hashes import hashes_elsewhere
 
@@ -18,3 +19,14 @@ def test_two_thousand_seeds_hold_and_replay(first):
     results = [simulate(seed) for seed in seeds]
     assert [(each.seed, str(each.violation)) for each in results if not each.ok] == []
     assert hashes_elsewhere(seeds) == [each.trace_hash for each in results]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_two_thousand_seeds_of_groups_hold_and_replay(first):
+    """Likewise replica groups, with promotions at any instant."""
+    seeds = range(first, first + CHUNK)
+    results = [simulate_group(seed) for seed in seeds]
+    assert [(each.seed, str(each.violation)) for each in results if not each.ok] == []
+    assert hashes_elsewhere(seeds, groups=True) == [each.trace_hash for each in results]

@@ -42,7 +42,14 @@ _RANGE: Final = re.compile(r"(\d+)(?:\.\.(\d+))?")
     ),
 )
 def sim() -> None:
-    """Run a master, its slaves and their clients in virtual time, each seed with other faults."""
+    """Run whole clusters in virtual time, each seed with other faults."""
+
+
+_groups_option: Final = click.option(
+    "--groups",
+    is_flag=True,
+    help="Replica groups, whose nodes change their roles, instead of a master and its slaves.",
+)
 
 
 def _parse_seeds(
@@ -68,6 +75,7 @@ def _parse_seeds(
         "hastore sim run",
         "hastore sim run --seeds 1000..2000",
         "hastore sim run --seeds 5000 --minutes 30 -o json",
+        "hastore sim run --groups --seeds 0..100",
     ),
     epilog="Exit code: 0 all promises held, 4 a seed broke one, 130 after Ctrl-C.",
 )
@@ -83,9 +91,15 @@ def _parse_seeds(
     help="Run seeds from A until the time is over or B is reached; at least one seed.",
 )
 @click.option("--jobs", type=WholeNumber(1, 256), help="Processes. [default: one per processor]")
+@_groups_option
 @output_option()
 def run(
-    *, seeds: tuple[int, int | None] | None, minutes: float | None, jobs: int | None, output: str
+    *,
+    seeds: tuple[int, int | None] | None,
+    minutes: float | None,
+    jobs: int | None,
+    groups: bool,
+    output: str,
 ) -> int:
     """Run seeds: faults for a while, then none; every promise is checked all the time."""
     from hastore_cli.lab.sim_run import (
@@ -101,6 +115,7 @@ def run(
         _seeds(seeds, endless=minutes is not None),
         jobs=jobs or default_jobs(),
         seconds=None if minutes is None else minutes * 60,
+        groups=groups,
         on_progress=progress.show,
     )
     progress.end()
@@ -131,21 +146,23 @@ def _print_failed(tally: SeedTotals) -> None:
         print_failed(outcome)
         has_story = outcome.violation is not None and not tally.was_interrupted
         if has_story and number < _SHRUNK_MAX:
-            failed = _simulate(outcome.seed)
+            failed = _simulate(outcome.seed, groups=outcome.groups)
             if failed.violation is not None:
-                print_shrunk(_shrink(failed))
+                print_shrunk(_shrink(failed, groups=outcome.groups))
         if outcome.error is not None:
             tell(outcome.error)
         tell()
 
 
 def _failed_json(tally: SeedTotals) -> list[dict[str, Any]]:
+    from hastore_cli.lab.sim_run import replay_command
+
     return [
         {
             "seed": each.seed,
             "violation": each.violation,
             "error": each.error,
-            "replay": f"hastore sim replay {each.seed}",
+            "replay": replay_command(each.seed, groups=each.groups),
         }
         for each in tally.failed
     ]
@@ -157,13 +174,15 @@ def _failed_json(tally: SeedTotals) -> list[dict[str, Any]]:
         "hastore sim replay 17",
         "hastore sim replay 17 --trace > trace.txt",
         "hastore sim replay 17 -o json",
+        "hastore sim replay --groups 17",
     ),
     epilog="Exit code: 0 all promises held, 4 one was broken, 130 after Ctrl-C.",
 )
 @click.argument("seed", type=WholeNumber(0, _SEED_MAX))
 @click.option("--trace", is_flag=True, help="Every line, including the nodes' logs.")
+@_groups_option
 @output_option()
-def replay(*, seed: int, trace: bool, output: str) -> int:
+def replay(*, seed: int, trace: bool, groups: bool, output: str) -> int:
     """Repeat the run of a seed; a failing one is shrunk to the faults it needs."""
     from hastore_cli.lab.sim_run import (
         entries_dict,
@@ -173,9 +192,9 @@ def replay(*, seed: int, trace: bool, output: str) -> int:
         result_dict,
     )
 
-    result = _simulate(seed)
+    result = _simulate(seed, groups=groups)
     if output == "json":
-        shrunk = None if result.ok else _shrink(result)
+        shrunk = None if result.ok else _shrink(result, groups=groups)
         content = {
             **result_dict(result),
             "timeline": entries_dict(result.timeline(everything=trace)),
@@ -192,24 +211,26 @@ def replay(*, seed: int, trace: bool, output: str) -> int:
         if trace or result.ok:
             print_timeline(result.timeline(everything=trace))
         if not result.ok:
-            print_shrunk(_shrink(result))
+            print_shrunk(_shrink(result, groups=groups))
         if result.traceback is not None:
             tell(result.traceback)
     return 0 if result.ok else EXIT_VIOLATION
 
 
-def _simulate(seed: int) -> SimResult:
-    from hastore.sim.simulation import simulate
+def _simulate(seed: int, *, groups: bool) -> SimResult:
+    from hastore_cli.lab.sim_run import simulation_of
 
-    return simulate(seed, keeps_trace=True)
+    return simulation_of(groups=groups)(seed, keeps_trace=True)
 
 
-def _shrink(failed: SimResult) -> Shrunk:
+def _shrink(failed: SimResult, *, groups: bool) -> Shrunk:
     """Find the faults that the failure needs, within ``_SHRINK_MAX_S``."""
     from hastore.sim.shrink import shrink
+    from hastore_cli.lab.sim_run import simulation_of
 
     until = time.monotonic() + _SHRINK_MAX_S
-    return shrink(failed, is_over=lambda: time.monotonic() > until)
+    run = simulation_of(groups=groups)
+    return shrink(failed, is_over=lambda: time.monotonic() > until, run=run)
 
 
 def _print_json(content: dict[str, Any]) -> None:

@@ -42,6 +42,7 @@ class SeedOutcome:
     """The outcome of one seed; ``error`` is the traceback of the exception that ended it."""
 
     seed: int
+    groups: bool = False
     virtual_s: float = 0.0
     faults: int = 0
     boots: int = 0
@@ -89,16 +90,28 @@ class SeedTotals:
         return self.virtual_s / self.cpu_s if self.cpu_s else 0.0
 
 
-def run_seed(seed: int) -> SeedOutcome:
-    """Run one seed, in a process of the pool."""
+def simulation_of(*, groups: bool) -> Callable[..., SimResult]:
+    """Return what runs a seed: of a classic cluster, or of a replica group."""
+    from hastore.sim.group.group_simulation import simulate_group
     from hastore.sim.simulation import simulate
 
+    return simulate_group if groups else simulate
+
+
+def replay_command(seed: int, *, groups: bool) -> str:
+    """Return the command that repeats a seed."""
+    return f"hastore sim replay {'--groups ' if groups else ''}{seed}"
+
+
+def run_seed(seed: int, *, groups: bool = False) -> SeedOutcome:
+    """Run one seed, in a process of the pool."""
     try:
-        result = simulate(seed)
+        result = simulation_of(groups=groups)(seed)
     except Exception:  # noqa: BLE001 - any error must name its seed
-        return SeedOutcome(seed=seed, error=traceback.format_exc())
+        return SeedOutcome(seed=seed, groups=groups, error=traceback.format_exc())
     return SeedOutcome(
         seed=seed,
+        groups=groups,
         virtual_s=result.virtual_s,
         faults=result.faults,
         boots=result.boots,
@@ -115,13 +128,14 @@ def run_seeds(
     *,
     jobs: int,
     seconds: float | None,
+    groups: bool = False,
     on_progress: Callable[[SeedTotals], None],
 ) -> SeedTotals:
     """Run seeds until there are no more, the time is over, or Ctrl-C.
 
     At least one seed runs: a run without seeds would look as if all promises had held.
     """
-    import hastore.sim.simulation  # noqa: F401 - once, before the processes are forked
+    simulation_of(groups=groups)  # imported once, before the processes are forked
 
     tally = SeedTotals()
     begun, cpu = time.monotonic(), _cpu_s()
@@ -137,7 +151,7 @@ def run_seeds(
             if seed is None:
                 break
             has_begun = True
-            waiting.add(pool.submit(run_seed, seed))
+            waiting.add(pool.submit(run_seed, seed, groups=groups))
 
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited by the processes
     try:
@@ -264,12 +278,10 @@ def print_tally(tally: SeedTotals) -> None:
 
 def result_dict(result: SimResult) -> dict[str, Any]:
     """Return the result of a seed, with stable keys."""
-    from hastore.sim.simulation import describe
-
     violation = result.violation
     return {
         "seed": result.seed,
-        "config": describe(result.config),
+        "config": result.config,
         "trace_hash": result.trace_hash,
         "virtual_s": round(result.virtual_s, 3),
         "faults": result.faults,
@@ -291,9 +303,7 @@ def entries_dict(entries: Sequence[TraceEntry]) -> list[dict[str, Any]]:
 
 def print_result(result: SimResult) -> None:
     """Print the result of a seed."""
-    from hastore.sim.simulation import describe
-
-    tell(folded(f"seed {result.seed}: ", describe(result.config), sys.stdout))
+    tell(folded(f"seed {result.seed}: ", result.config, sys.stdout))
     counts = (
         f"{result.virtual_s:.1f} virtual s, {result.faults} faults, {result.boots} boots,"
         f" {result.puts} puts, {result.acknowledged} acknowledged, {result.served} served"
@@ -330,4 +340,4 @@ def print_failed(outcome: SeedOutcome) -> None:
     what = outcome.violation or (outcome.error or "").strip().splitlines()[-1]
     failed = click.style("FAILED", fg="red", bold=True)
     tell(folded(f"seed {outcome.seed} {failed}: ", one_line(what), sys.stdout))
-    tell(f"  hastore sim replay {outcome.seed}")
+    tell(f"  {replay_command(outcome.seed, groups=outcome.groups)}")

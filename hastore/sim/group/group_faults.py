@@ -1,0 +1,183 @@
+"""What faults do to a replica group, and the kinds that only a group has.
+
+Limits keep recovery possible: another member of the set, and of every set that may come into force,
+keeps all that it acknowledged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.sim.cluster import HA_PORT
+from hastore.sim.faults import KINDS
+from hastore.sim.group.group_cluster import set_of
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from hastore.sim.cluster import SimNode
+    from hastore.sim.fault_plan import PlannedFault
+    from hastore.sim.faults import ClientEnd, FaultAction, Faults, FaultTarget
+    from hastore.sim.group.controller import Controller
+    from hastore.sim.group.group_cluster import GroupCluster
+    from hastore.sim.group.group_oracle import GroupOracle
+    from hastore.sim.network import Network
+    from hastore.sim.trace import Trace
+
+_SICK_FOR_S: Final = 2.0
+_REMOVED_BEFORE_S: Final = 3.0
+PROMOTE: Final = "promote"
+HALF_RESET: Final = "half-reset"
+# What leads to other roles and sets is frequent; what takes much time, and changes none, is rare.
+GROUP_WEIGHTS: Final = {
+    PROMOTE: (1.0, 3.0, 8.0),
+    "kill": (0.3, 1.0, 3.0),
+    "power": (0.0, 1.0, 3.0),
+    HALF_RESET: (0.3, 2.0, 5.0),
+    "wipe": (0.0, 0.5, 2.0),
+    "bytes": (0.0, 0.0, 0.1),
+    "clock": (0.0, 0.0, 0.3),
+}
+# A flipped bit is left to the classic cluster: only a person decides about a damaged member.
+GROUP_KINDS: Final = (*(kind for kind in KINDS if kind != "flip"), PROMOTE, HALF_RESET)
+
+
+@final
+@attrs.frozen
+class GroupTarget:
+    """A replica group."""
+
+    cluster: GroupCluster
+    oracle: GroupOracle
+    controller: Controller
+
+    @property
+    def nodes(self) -> list[SimNode]:
+        """Node 1 first."""
+        return self.cluster.nodes
+
+    @property
+    def network(self) -> Network:
+        """The cluster's."""
+        return self.cluster.network
+
+    @property
+    def trace(self) -> Trace:
+        """The cluster's."""
+        return self.cluster.trace
+
+    def peer_of(self, node: SimNode, choices: Random) -> SimNode | ClientEnd:
+        """Return another node."""
+        return choices.choice([other for other in self.nodes if other is not node])
+
+    def crashing(self, node: SimNode, *, lost_power: bool) -> None:
+        """Record what the node may lose."""
+        node_id = self.cluster.id_of(node)
+        if lost_power and not self.cluster.config.is_sync(node_id):
+            self.oracle.lost_bytes(node_id)
+
+    def may_lose_power(self, node: SimNode) -> bool:
+        """Whether the node loses nothing, or others have it."""
+        node_id = self.cluster.id_of(node)
+        return self.cluster.config.is_sync(node_id) or self._others_keep(node_id)
+
+    def may_lose_disk(self, node: SimNode) -> bool:
+        """Whether others have what is on it, and it is not the master."""
+        node_id = self.cluster.id_of(node)
+        return node_id != self.controller.state.master and self._others_keep(node_id)
+
+    def _others_keep(self, node_id: int) -> bool:
+        """Whether every set that may come into force has another member that kept all."""
+        controller = self.controller
+        if controller.state.is_electing or not controller.state.epoch:
+            return False
+        sets = [frozenset(controller.state.members), *controller.flying]
+        for _, master in self.cluster.masters():
+            proposal = set_of(master).proposal
+            if proposal is not None:
+                sets.append(proposal.members)
+        return all(
+            any(other != node_id and not self.oracle.has_lost(other) for other in members)
+            for members in sets
+        )
+
+    def lost_disk(self, node: SimNode) -> None:
+        """Take the node out of the set, as a person does before it is copied again."""
+        node_id = self.cluster.id_of(node)
+        self.controller.remove(node_id)
+        self.oracle.lost_disk(node_id)
+
+    def bit_flipped(self, node: SimNode, physic_offset: int) -> None:
+        """Do nothing: no bit of a group flips."""
+
+
+def _sick(target: FaultTarget) -> list[SimNode]:
+    """Return the nodes that are up, and stopped or slow."""
+    nodes = [node for node in target.nodes if node.is_up]
+    return [node for node in nodes if node.frozen is not None or node.slow_disk_s]
+
+
+@final
+@attrs.frozen
+class GroupFaults:
+    """The kinds of faults that only a group has, or that are different there."""
+
+    faults: Faults
+    controller: Controller
+
+    def actions(self) -> dict[str, FaultAction]:
+        """Return what carries them out, by kind."""
+        return {PROMOTE: self._promote, HALF_RESET: self._reset_one_end, "wipe": self._copy_again}
+
+    async def _copy_again(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
+        """Copy a node again, because it does not follow: it leaves the set first, then its disk."""
+        target = self.faults.target
+        sick = _sick(target)
+        node = choices.choice(sick) if sick else node
+        if not node.is_up or not target.may_lose_disk(node):
+            await trio.lowlevel.checkpoint()
+            return
+        self.faults.begins(fault, node.name, "is to be copied again")
+        others = [each for each in target.nodes if each is not node]
+        for other in others:
+            target.network.cut(other.host, node.host)
+        await trio.sleep(choices.uniform(0.1, _SICK_FOR_S))
+        if target.may_lose_disk(node):
+            self.controller.remove(self.controller.cluster.id_of(node))
+        await trio.sleep(choices.uniform(0.0, _REMOVED_BEFORE_S))
+        if node.boot is not None and target.may_lose_disk(node):
+            node.kill()
+            node.wipe()
+            target.lost_disk(node)
+            self.faults.restart(node, None)
+        for other in others:
+            target.network.repair(other.host, node.host)
+
+    async def _promote(self, fault: PlannedFault, _node: SimNode, _choices: Random) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.controller.want_election():
+            self.faults.begins(fault, "world", "somebody wants another master")
+
+    async def _reset_one_end(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
+        """Let a slave lose its link, unknown to the master, while another's bytes are held up."""
+        await trio.lowlevel.checkpoint()
+        target, master_id = self.faults.target, self.controller.state.master
+        if master_id is None:
+            return
+        master = self.controller.cluster.node(master_id)
+        slaves = [each for each in target.nodes if each not in (master, *_sick(target))]
+        slave = choices.choice(slaves) if slaves else node
+        network = target.network
+        others = [each for each in target.nodes if each not in (master, slave)]
+        held_up = choices.choice(others) if others else slave
+        if others:
+            network.cut(master.host, held_up.host)
+            await trio.sleep(choices.uniform(0.1, 1.0))
+        if network.reset_one_end(slave.host, master.host, HA_PORT):
+            self.faults.begins(fault, "network", f"reset {slave.name}, unknown to {master.name}")
+        if others:
+            await trio.sleep(choices.uniform(0.5, 5.0))
+            network.repair(master.host, held_up.host)

@@ -1,0 +1,523 @@
+"""Checks a replica group's promises: at each answer, each promotion, each cut and each step.
+
+::
+
+    P13   at PUT_OK, every member of the set would keep the record (its disk, by its flush type);
+          each master's log has all that was PUT_OK in earlier epochs, from its first moment on
+    P14   one node, one start of its process, decides PUT_OK in an epoch; none that was relieved
+    P15   what is cut off was neither PUT_OK nor shown to consumers, and is kept in trimmed/
+    epochs          lists are legal; an epoch has one start offset, durable before its first byte
+    log matching    two logs are equal below the point that their epochs name
+    confirm, shown  what a master confirms, and any node dispatches, is on every member, and one log
+    queue order     its messages have consecutive queue offsets
+
+With ``in_sync_replicas`` as a number a PUT_OK needs that many nodes, and may be lost at a
+promotion: everything else holds.  After a person has elected a node that may lack something, what
+it lacks is forgotten here, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.broker.node.master import Master
+from hastore.epoch_history import EpochHistory
+from hastore.ha.autoswitch_framing import AutoswitchFraming
+from hastore.sim.cluster import DATA_DIR
+from hastore.sim.group.group_cluster import epoch_of, service_of, set_of
+from hastore.sim.group.node_log import NodeLog
+from hastore.sim.put import PutOutcome, outcome_of
+from hastore.sim.violation import ViolationError
+from hastore.store.record.layout import BLANK_MAGIC_CODE, head_struct
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hastore.broker.node.slave import Slave
+    from hastore.message import PutMessageResult
+    from hastore.sim.group.controller import Controller, GroupState
+    from hastore.sim.group.group_cluster import Agent, GroupCluster
+    from hastore.sim.put import Put
+    from hastore.store.recovery.log_cut import LogCut
+
+consistent_point: Final = EpochHistory.consistent_point  # whatever a test makes of it
+_HEAD: Final = head_struct("size", "magic", "queue_id", "queue_offset")
+_ANSWER_S: Final = 12.0  # with the flush's and the slaves' time, and a stop between
+_SLOW_S: Final = 40.0
+_WAITING_EVERY_S: Final = 0.5
+_KEY: Final = re.compile(rb"KEYS\x01(put-\d+-)\x02")
+
+
+@final
+@attrs.define(eq=False)
+class GroupPut:
+    """A put, and what was decided about it."""
+
+    put: Put
+    agent: Agent
+    master: Master
+    epoch: int
+    record: bytes = b""
+
+
+@final
+@attrs.frozen
+class TermRecord:
+    """Who is master of an epoch."""
+
+    agent: Agent
+    master: Master
+    start_offset: int
+
+
+@final
+@attrs.define(eq=False)
+class GroupOracle:
+    """Records what was promised, and checks that it holds.  Broken rules raise ViolationError."""
+
+    cluster: GroupCluster
+    puts: list[Put] = attrs.field(factory=list)
+    waiting: dict[int, GroupPut] = attrs.field(factory=dict)
+    acknowledged: int = 0
+    served: int = 0
+    logs: dict[int, NodeLog] = attrs.field(init=False)  # by node id
+    controller: Controller = attrs.field(init=False)
+    terms: dict[int, TermRecord] = attrs.field(factory=dict)  # by epoch
+    _ok: list[GroupPut] = attrs.field(factory=list)  # PUT_OK, and to be kept
+    _deciders: dict[int, tuple[int, int]] = attrs.field(factory=dict)  # epoch: node id, boot
+    _relieved: dict[Master, None] = attrs.field(factory=dict)
+    _last_members: dict[int, GroupState] = attrs.field(factory=dict)  # of epochs that are over
+    _lost_boot: dict[int, int] = attrs.field(factory=dict)  # node id: whose bytes may be lost
+    _starts: dict[int, int] = attrs.field(factory=dict)  # epoch: its start offset
+    _compared: dict[tuple[int, int], tuple[object, ...]] = attrs.field(factory=dict)
+    _matched: dict[tuple[int, int], tuple[object, int]] = attrs.field(factory=dict)
+    _marks: list[tuple[object, ...] | None] = attrs.field(factory=list)
+    _waiting_checked_at: float = 0.0
+    _confirmed: bytearray = attrs.field(factory=bytearray)  # what consumers may have seen
+    _walked: int = 0  # whole records below
+    _messages_end: int = 0  # of the last message among them
+    _next_in_queue: dict[int, int] = attrs.field(factory=dict)
+    _held: dict[tuple[int, int], int] = attrs.field(factory=dict)  # epoch, member: checked up to
+
+    def __attrs_post_init__(self) -> None:
+        """Make the logs."""
+        config = self.cluster.config
+        self.logs = {
+            node_id: NodeLog(self.cluster.node(node_id), config.is_sync(node_id))
+            for node_id in config.ids
+        }
+
+    # -- faults ----------------------------------------------------------------------------------
+
+    def lost_bytes(self, node_id: int) -> None:
+        """Record that what a node's newest process acknowledged may be gone."""
+        self._lost_boot[node_id] = self.cluster.node(node_id).boots
+
+    def lost_disk(self, node_id: int) -> None:
+        """Record that all of it is gone."""
+        self.lost_bytes(node_id)
+        self.logs[node_id].wiped()
+
+    def has_lost(self, node_id: int) -> bool:
+        """Whether a member may lack what it acknowledged as the member that the state names."""
+        member = self.controller.state.members.get(node_id)
+        return member is None or self._lost_boot.get(node_id, 0) >= member.boot
+
+    def accepted_loss(self, node_id: int) -> None:
+        """Forget what the node that a person has elected lacks."""
+        log = self.logs[node_id]
+        self._ok = [
+            each
+            for each in self._ok
+            if log.data[each.put.physic_offset : each.put.next_offset] == each.record
+        ]
+        kept = _common(log.data, self._confirmed)
+        self.served = 0
+        del self._confirmed[kept:]
+        self._walked = self._messages_end = 0
+        self._next_in_queue = {}
+        self._held.clear()
+        self._walk()
+        self.cluster.trace.add("world", f"node-{node_id} is elected with loss")
+
+    def deposed(self, epoch: int, state: GroupState) -> None:
+        """Record the members that an epoch ends with."""
+        self._last_members[epoch] = state
+
+    def relieved(self, _agent: Agent, master: Master) -> Callable[[], None]:
+        """Record that a master is told now to be none; the result takes that back."""
+        self._relieved[master] = None
+        return lambda: self._relieved.pop(master, None)
+
+    # -- a master begins -------------------------------------------------------------------------
+
+    def term_began(self, agent: Agent, master: Master) -> None:
+        """Check the log of a new master before it serves."""
+        log, entry = self.logs[agent.node_id], set_of(master).entry
+        self._update(agent, master)
+        text = f"master of epoch {entry} with {sorted(set_of(master).accepted)}"
+        self.cluster.trace.add(log.name, text)
+        if entry.epoch in self.terms:
+            raise ViolationError("epoch twice", f"{log.name} begins epoch {entry.epoch} again")
+        self.terms[entry.epoch] = TermRecord(agent, master, entry.start_offset)
+        for each in self._ok:
+            if each.epoch < entry.epoch:
+                self._check_kept(each, entry.epoch)
+        at = _common(log.data, self._confirmed)
+        if at < self._messages_end:
+            detail = f"{log.name}, master of epoch {entry.epoch}, lacks what consumers saw at {at}"
+            raise ViolationError("confirmed loss", detail)
+
+    def role_began(self, agent: Agent, role_node: Master | Slave) -> None:
+        """Trace a role."""
+        role = "a master" if isinstance(role_node, Master) else "a slave"
+        self.cluster.trace.add(
+            agent.sim_node.name, f"serves as {role} at {role_node.max_offset}", is_detail=True
+        )
+
+    def _check_kept(self, each: GroupPut, epoch: int) -> None:
+        put, term = each.put, self.terms[epoch]
+        data = self.logs[term.agent.node_id].data
+        if data[put.physic_offset : put.next_offset] != each.record:
+            detail = (
+                f"put {put.number}, PUT_OK in epoch {each.epoch}, is not in the log of"
+                f" {term.agent.sim_node.name}, master of epoch {epoch}"
+            )
+            raise ViolationError("loss", detail, put.number)
+
+    # -- a put is answered -----------------------------------------------------------------------
+
+    def answered(self, each: GroupPut, result: PutMessageResult) -> None:
+        """Check an answer at its instant."""
+        put = each.put
+        put.status, put.at = result.status, trio.current_time()
+        if result.physic_offset is not None and result.next_offset is not None:
+            put.physic_offset, put.next_offset = result.physic_offset, result.next_offset
+        put.outcome = outcome_of(result.status)
+        if put.outcome is PutOutcome.OK:
+            self.acknowledged += 1
+            self._check_ok(each)
+
+    def _check_ok(self, each: GroupPut) -> None:
+        put, agent, epoch, config = each.put, each.agent, each.epoch, self.cluster.config
+        log, group = self.logs[agent.node_id], set_of(each.master)
+        self._update(agent, each.master)
+        each.record = bytes(log.data[put.physic_offset : put.next_offset])
+        if put.key not in each.record:
+            detail = f"put {put.number} is not in the log of {log.name} at {put.physic_offset}"
+            raise ViolationError("ack", detail, put.number)
+        decider = (agent.node_id, agent.boot.number)
+        if self._deciders.setdefault(epoch, decider) != decider:
+            detail = f"{log.name} decides put {put.number} in epoch {epoch}, as another one did"
+            raise ViolationError("fencing", detail, put.number)
+        if each.master in self._relieved:
+            detail = f"put {put.number} is PUT_OK, but {log.name} was told to step down before"
+            raise ViolationError("stepped down", detail, put.number)
+        if len(group.accepted) < config.min_in_sync_replicas:
+            detail = f"put {put.number} is PUT_OK with {sorted(group.accepted)} only"
+            raise ViolationError("min in sync", detail, put.number)
+        if config.in_sync_replicas != "all":
+            self._check_number(each, config.in_sync_replicas)
+            return
+        for node_id in self._members(epoch):
+            if not self.has_lost(node_id) and not self.logs[node_id].holds(
+                put.physic_offset, each.record
+            ):
+                detail = f"put {put.number} is PUT_OK, but node-{node_id} does not have it"
+                raise ViolationError("ack", detail, put.number)
+        self._ok.append(each)
+        for later, term in self.terms.items():
+            if later > epoch and term.agent.open_master is term.master:
+                self._check_kept(each, later)
+
+    def _members(self, epoch: int) -> list[int]:
+        """Return the members in force in an epoch, or at its end."""
+        state = self._last_members.get(epoch, self.controller.state)
+        return sorted(state.members)
+
+    def _check_number(self, each: GroupPut, wanted: int) -> None:
+        put = each.put
+        having = [
+            node_id
+            for node_id, log in self.logs.items()
+            if log.holds(put.physic_offset, each.record) or node_id in self._lost_boot
+        ]
+        if len(having) < wanted:
+            detail = f"put {put.number} is PUT_OK on {len(having)} of {wanted} nodes"
+            raise ViolationError("ack", detail, put.number)
+
+    # -- after each step -------------------------------------------------------------------------
+
+    def check_step(self) -> None:
+        """Check what holds at any time; most steps change nothing of what is compared."""
+        marks = [self._mark(node_id) for node_id in self.logs]
+        if marks != self._marks:
+            self._marks = marks
+            self._check_logs()
+        now = trio.current_time()
+        if now >= self._waiting_checked_at + _WAITING_EVERY_S:
+            self._waiting_checked_at = now
+            self._check_waiting()
+
+    def _mark(self, node_id: int) -> tuple[object, ...] | None:
+        """Return what tells whether a node's log, or what it shows of it, has changed."""
+        agent = self.cluster.agents.get(node_id)
+        if agent is None or agent.boot.is_over:
+            return None
+        role_node = agent.node.role_node
+        log, confirmed = role_node.commit_log, 0
+        if isinstance(role_node, Master):
+            confirmed = set_of(role_node).confirm_offset
+        return (
+            role_node,
+            log,
+            log.mapped_file_queue.is_closed,
+            log.max_offset,
+            log.flushed_offset,
+            role_node.reput_message_service.reput_offset,
+            confirmed,
+            self.logs[node_id].epoch_inode(),
+            self.controller.state,
+        )
+
+    def _check_logs(self) -> None:
+        open_ids = []
+        for node_id in self.logs:
+            agent = self.cluster.agent(node_id)
+            if agent is None:
+                continue
+            role_node = agent.node.role_node
+            if self.logs[node_id].is_open_in(role_node):
+                self._update(agent, role_node)
+                self._check_epochs(agent, role_node)
+                open_ids.append(node_id)
+        for number, one in enumerate(open_ids):
+            for other in open_ids[number + 1 :]:
+                self._check_matching(one, other)
+        for agent, master in self.cluster.masters():
+            self._check_confirmed(agent, master)
+
+    def _update(self, agent: Agent, role_node: Master | Slave) -> None:
+        log = self.logs[agent.node_id]
+        cut = log.new_cut(role_node)
+        before = bytes(log.data) if cut is not None else b""
+        missing = log.update(role_node)
+        if cut is not None:
+            self._check_cut(log, cut, before)
+        elif missing is not None:
+            self._check_missing(agent, log, missing)
+        if log.dispatched > len(self._confirmed):
+            # A BLANK is no message: an opening may drop one that ends the log.
+            del self._confirmed[self._messages_end :]
+            start = self._walked = self._messages_end
+            self._confirmed += log.data[start : log.dispatched]
+            self._walk()
+            self._check_shown(log, start)
+
+    def _check_shown(self, log: NodeLog, start: int) -> None:
+        """Check that what consumers can see from now on is on every member."""
+        shown = self._confirmed[start : self._messages_end]
+        for node_id in self.controller.state.members:
+            if not self.has_lost(node_id) and not self.logs[node_id].holds(start, shown):
+                detail = (
+                    f"{log.name} shows consumers {start}..{log.dispatched}, which node-{node_id} of"
+                    " the set does not have"
+                )
+                raise ViolationError("shown", detail)
+
+    def _check_missing(self, agent: Agent, log: NodeLog, missing: bytes) -> None:
+        """Check that an opening has all but an incomplete record, unless a crash took more."""
+        if self._lost_boot.get(agent.node_id, 0) >= log.former_boot:
+            return
+        whole = False
+        if len(missing) >= _HEAD.size:
+            size, magic, _, _ = _HEAD.unpack_from(missing)
+            whole = magic != BLANK_MAGIC_CODE and 0 < size <= len(missing)
+        is_new = log.boot != log.former_boot and log.is_sync  # appended, and not synced
+        if whole and not is_new:
+            detail = f"{log.name} opened its log without {len(missing)} bytes from {log.end} on"
+            raise ViolationError("opening", detail)
+
+    def _check_cut(self, log: NodeLog, cut: LogCut, before: bytes) -> None:
+        start, end = cut.physic_offset, cut.end_offset
+        text = f"cut from {start} to {end}"
+        self.cluster.trace.add(log.name, text)
+        gone = before[start:end]
+        size = self._saved(log, cut)
+        if size != end - start:
+            detail = f"{log.name}: {text}, and {size} bytes kept in trimmed/"
+            raise ViolationError("cut", detail)
+        for each in self._ok:
+            put = each.put
+            if before[put.physic_offset : put.next_offset] == each.record and (
+                start < put.next_offset <= len(before)
+            ):
+                detail = f"{log.name}: {text}, which was PUT_OK"
+                raise ViolationError("cut", detail, put.number)
+        first = start
+        if len(gone) >= _HEAD.size:
+            size, magic, _, _ = _HEAD.unpack_from(gone)
+            first += size if magic == BLANK_MAGIC_CODE else 0  # it may be written again
+        shown = bytes(self._confirmed[first : min(first + _HEAD.size, self._messages_end)])
+        if len(shown) == _HEAD.size and before[first : first + _HEAD.size] == shown:
+            same = _common(before[first:end], self._confirmed[first:])
+            raise ViolationError("cut", f"{log.name}: {text}: consumers saw {same} bytes of it")
+
+    def _saved(self, log: NodeLog, cut: LogCut) -> int:
+        disk = log.sim_node.live_disk
+        paths = [f"{DATA_DIR}/{path}" for path in cut.saved_paths]
+        return sum(len(disk.inodes[path].durable) for path in paths if path in disk.inodes)
+
+    def _check_epochs(self, agent: Agent, role_node: Master | Slave) -> None:
+        log = self.logs[agent.node_id]
+        epochs = log.epochs()
+        key = (agent.node_id, 0)
+        state = (epochs, log.end, log.opened)
+        if self._compared.get(key) == state:
+            return
+        self._compared[key] = state
+        for entry in epochs.entries:
+            start = self._starts.setdefault(entry.epoch, entry.start_offset)
+            if entry.start_offset != start:
+                detail = f"{log.name} says that epoch {entry} began there, others {start}"
+                raise ViolationError("epochs", detail)
+        if not log.end:
+            return
+        writer = epochs.at(log.end - 1)
+        if writer is None:
+            raise ViolationError("epochs", f"{log.name}: no epoch has the byte at {log.end - 1}")
+        if isinstance(role_node, Master):
+            entry = set_of(role_node).entry
+            if log.end > entry.start_offset and writer != entry:
+                detail = f"{log.name} has bytes of epoch {entry}, and {epochs} on its disk"
+                raise ViolationError("epochs", detail)
+            return
+        framing = role_node.ha_client.framing
+        assert isinstance(framing, AutoswitchFraming), "a slave of a group"
+        if framing.epochs is not None and role_node.ha_client.is_in_step:
+            wanted = framing.epochs.masters.at(log.end - 1)
+            if wanted is not None and writer != wanted:
+                detail = f"{log.name} has bytes of epoch {wanted}, and {epochs} on its disk"
+                raise ViolationError("epochs", detail)
+
+    def _check_matching(self, one_id: int, other_id: int) -> None:
+        """Compare two logs below the point that their epochs name, if anything has changed."""
+        one, other = self.logs[one_id], self.logs[other_id]
+        ours, theirs = one.epochs(), other.epochs()
+        lineage = (ours, theirs, one.opened, other.opened)
+        before = self._matched.get((one_id, other_id))
+        start = 0
+        if before is not None and before[0] == lineage:
+            start = before[1]
+            if start >= min(one.end, other.end):
+                return
+        point = consistent_point(ours, one.end, theirs, other.end)
+        end = 0 if point is None else point.offset
+        if end > start and one.data[start:end] != other.data[start:end]:
+            at = start + _common(one.data[start:end], other.data[start:end])
+            detail = f"{one.name} ({ours}) and {other.name} ({theirs}) differ at {at}"
+            raise ViolationError("log matching", detail)
+        self._matched[one_id, other_id] = (lineage, max(start, end))
+
+    def _check_confirmed(self, agent: Agent, master: Master) -> None:
+        """Check that what a master has confirmed newly is on every member."""
+        epoch, state = epoch_of(master), self.controller.state
+        confirm_offset = service_of(master).confirm_offset()
+        is_current = (state.epoch, state.master) == (epoch, agent.node_id)
+        if not is_current or state.is_electing:
+            return
+        data = self.logs[agent.node_id].data
+        if confirm_offset > len(data):
+            raise ViolationError("confirm", f"{confirm_offset} is beyond the log's end {len(data)}")
+        for node_id in state.members:
+            start = self._held.get((epoch, node_id), 0)
+            if confirm_offset <= start:
+                continue
+            if self.has_lost(node_id):
+                continue
+            if not self.logs[node_id].holds(start, data[start:confirm_offset]):
+                detail = (
+                    f"{agent.sim_node.name} confirms {confirm_offset}, which node-{node_id} of the"
+                    " set does not have"
+                )
+                raise ViolationError("confirm", detail)
+            self._held[epoch, node_id] = confirm_offset
+
+    def _walk(self) -> None:
+        """Check the queue offsets of the messages that consumers may see now."""
+        data = self._confirmed
+        while self._walked + _HEAD.size <= len(data):
+            size, magic, queue_id, queue_offset = _HEAD.unpack_from(data, self._walked)
+            if magic != BLANK_MAGIC_CODE:
+                wanted = self._next_in_queue.get(queue_id, 0)
+                if queue_offset != wanted:
+                    detail = f"queue {queue_id} has {queue_offset} at {self._walked}, not {wanted}"
+                    raise ViolationError("queue order", detail)
+                self._next_in_queue[queue_id] = wanted + 1
+                self.served += 1
+                self._messages_end = self._walked + size
+            if size <= 0:
+                break
+            self._walked += size
+
+    def _check_waiting(self) -> None:
+        """Check that every put is answered, whatever happens to the master's role."""
+        now = trio.current_time()
+        for number, each in list(self.waiting.items()):
+            node, boot = each.agent.sim_node, each.agent.boot
+            if boot.is_over:
+                del self.waiting[number]  # it died with the process
+                continue
+            if node.frozen is not None:
+                continue
+            since = max(each.put.submitted_at, node.went_on_at)
+            is_slow = node.slow_disk_s or node.slow_until >= since
+            if now - since > (_SLOW_S if is_slow else _ANSWER_S):
+                detail = f"put {number} has no answer after {now - since:.0f} s"
+                raise ViolationError("answer", detail, number)
+
+    # -- at the end ------------------------------------------------------------------------------
+
+    def check_end(self) -> None:
+        """Compare all logs; each acknowledged message is there once."""
+        first = self.logs[1]
+        for log in self.logs.values():
+            if log.data != first.data:
+                at = _common(log.data, first.data)
+                raise ViolationError("equal", f"{first.name} and {log.name} differ at {at}")
+        for each in self._ok:
+            put = each.put
+            if first.data[put.physic_offset : put.next_offset] != each.record:
+                raise ViolationError("loss", f"put {put.number} is lost", put.number)
+        found = Counter(match[1] for match in _KEY.finditer(first.data))
+        for put in self.puts:
+            count = found[put.key]
+            if count > 1:
+                detail = f"put {put.number} is {count} times in the log"
+                raise ViolationError("once", detail, put.number)
+            if put.outcome is PutOutcome.FAILED and count:
+                detail = f"put {put.number} failed, but is in the log"
+                raise ViolationError("false failure", detail, put.number)
+        if len(self._confirmed) < first.end:
+            detail = f"consumers see {len(self._confirmed)} of {first.end} bytes"
+            raise ViolationError("unserved", detail)
+
+
+def _common(one: bytes | bytearray, other: bytes | bytearray) -> int:
+    """Return how many first bytes are equal."""
+    size = min(len(one), len(other))
+    if one[:size] == other[:size]:
+        return size
+    low, high = 0, size
+    while high - low > 1:
+        middle = (low + high) // 2
+        if one[:middle] == other[:middle]:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,106 @@
+"""Producers of a group: they put to whatever takes itself for a master, at times to two of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.message import PROPERTY_KEYS, PROPERTY_UNIQ_KEY, Message
+from hastore.sim.group.group_cluster import epoch_of
+from hastore.sim.group.group_oracle import GroupPut
+from hastore.sim.producers import QUEUES, TOPIC
+from hastore.sim.put import Put
+from hastore.sim.violation import ViolationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from hastore.concurrency.group_commit_request import GroupCommitRequest
+    from hastore.sim.group.group_cluster import GroupCluster
+    from hastore.sim.group.group_oracle import GroupOracle
+
+_PUT_WAIT_S: Final = 60.0
+_HALF: Final = 0.5
+
+
+@final
+@attrs.define(eq=False)
+class GroupProducers:
+    """All producers of a run; ``on_violation`` is called at the instant of a wrong answer."""
+
+    cluster: GroupCluster
+    oracle: GroupOracle
+    choices: Random
+    on_violation: Callable[[ViolationError], None]
+
+    async def produce(self, choices: Random) -> None:
+        """Put bursts of messages, and rest between them."""
+        rest_s = choices.choice((0.3, 1.0, 3.0))
+        burst_max = choices.choice((1, 4, 12))
+        size_max = choices.choice((10, 300, 2_000))
+        is_parallel = choices.random() < _HALF
+        while True:
+            await trio.sleep(choices.expovariate(1 / rest_s))
+            sizes = [choices.randint(1, size_max) for _ in range(choices.randint(1, burst_max))]
+            if is_parallel:
+                async with trio.open_nursery() as nursery:
+                    for size in sizes:
+                        nursery.start_soon(self.put, size, choices)
+            else:
+                for size in sizes:
+                    await self.put(size, choices)
+
+    async def put(self, size: int, choices: Random) -> Put | None:
+        """Put a message to one of the masters, and wait for its answer; None without a master."""
+        masters = [
+            (agent, master)
+            for agent, master in self.cluster.masters()
+            if agent.sim_node.frozen is None
+        ]
+        if not masters:
+            await trio.sleep(0.1)
+            return None
+        agent, master = choices.choice(masters)
+        number = len(self.oracle.puts)
+        put = Put(number, b"put-%d-" % number)
+        self.oracle.puts.append(put)
+        each = GroupPut(put, agent, master, epoch_of(master))
+        message = Message(
+            TOPIC,
+            bytes([65 + number % 26]) * size,
+            queue_id=number % QUEUES,
+            properties={PROPERTY_KEYS: put.key.decode(), PROPERTY_UNIQ_KEY: f"{number:032X}"},
+        )
+        put.submitted_at = trio.current_time()
+        self.oracle.waiting[number] = each
+        done = trio.Event()
+
+        def answered(request: GroupCommitRequest) -> None:
+            self.oracle.waiting.pop(number, None)
+            if not agent.is_over:
+                self._answered(each, request)
+            done.set()
+
+        text = f"put {number}, {size} bytes, to {agent.sim_node.name} in epoch {each.epoch}"
+        self.cluster.trace.add("producer", text, is_detail=True)
+        request = master.submit(message)
+        if request.status is not None:
+            answered(request)
+        else:
+            request.on_done = answered
+            with trio.move_on_after(_PUT_WAIT_S):
+                await done.wait()
+        return put
+
+    def _answered(self, each: GroupPut, request: GroupCommitRequest) -> None:
+        result = request.result
+        assert result is not None
+        text = f"put {each.put.number} {result.status.value} {result.physic_offset}"
+        self.cluster.trace.add("producer", text, is_detail=True)
+        try:
+            self.oracle.answered(each, result)
+        except ViolationError as error:
+            self.on_violation(error)

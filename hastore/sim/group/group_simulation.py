@@ -1,0 +1,336 @@
+"""One run of one seed with a replica group: faults and promotions, then none.
+
+::
+
+    boot ── safety: producers, faults, promotions ──┬── liveness: one master, equal logs ──┬── end
+                                                    └ within LIVENESS_S, without a restart ┘
+
+The phases, the trace and the result are those of a classic run (``simulation``).
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import TYPE_CHECKING, Final, final
+
+import trio
+
+from hastore.broker.node.master import Master
+from hastore.errors import DiskFullError
+from hastore.sim.excuses import may_end
+from hastore.sim.fault_plan import make_fault_plan
+from hastore.sim.faults import Faults
+from hastore.sim.group.controller import Controller
+from hastore.sim.group.group_cluster import GroupCluster, GroupConfig, set_of
+from hastore.sim.group.group_faults import GROUP_KINDS, GROUP_WEIGHTS, GroupFaults, GroupTarget
+from hastore.sim.group.group_oracle import GroupOracle, consistent_point
+from hastore.sim.group.group_producers import GroupProducers
+from hastore.sim.guards import leak_guards
+from hastore.sim.network import Network
+from hastore.sim.seams import run_by_seed
+from hastore.sim.simulation import SimResult
+from hastore.sim.sockets import HOST, SimResolver, SimSocketFactory
+from hastore.sim.steps import Steps, broken_off
+from hastore.sim.trace import Trace, node_log
+from hastore.sim.violation import ViolationError
+from hastore.status import FlushDiskType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from hastore.broker.node.slave import Slave
+    from hastore.config import InSyncReplicas
+    from hastore.sim.cluster import SimNode
+    from hastore.sim.group.group_cluster import Agent
+
+LIVENESS_S: Final = 180.0
+_HEARTBEAT_S: Final = 6.0  # slaves have the last message's confirmation by then
+_GAVE_UP: Final = ("diverged", "failed")
+
+
+def simulate_group(
+    seed: int, *, keeps_trace: bool = False, left_out: Collection[int] = ()
+) -> SimResult:
+    """Run one seed without the faults whose numbers are ``left_out``; blocks.
+
+    An error that ends the run, of the product or of the simulator, is a violation ``crash``.
+    """
+    simulation = GroupSimulation(seed, keeps_trace=keeps_trace, left_out=left_out)
+    try:
+        with leak_guards(), node_log(simulation.logged):
+            run_by_seed(seed, simulation.run)
+    except Exception as error:  # noqa: BLE001 - any error: the seed reproduces it
+        simulation.broke_off(error)
+    return simulation.result()
+
+
+@final
+class GroupSimulation:
+    """One run: its parts and its phases."""
+
+    def __init__(
+        self, seed: int, *, keeps_trace: bool = False, left_out: Collection[int] = ()
+    ) -> None:
+        self.seed = seed
+        self.left_out = left_out
+        choices = random.Random(f"group {seed}")
+        self.config = choose_group_config(choices)
+        self.plan = make_fault_plan(choices, GROUP_KINDS, len(self.config.ids), GROUP_WEIGHTS)
+        self.choices = random.Random(choices.getrandbits(64))  # producers and restarts
+        self.decisions = random.Random(choices.getrandbits(64))  # the controller's
+        world = random.Random(choices.getrandbits(64))
+        self.trace = Trace(keeps=keeps_trace)
+        self.network = Network(world)
+        self.cluster = GroupCluster(self.config, self.network, world, self.trace)
+        self.oracle = GroupOracle(self.cluster)
+        self.producers = GroupProducers(self.cluster, self.oracle, self.choices, self._violated)
+        self.violation: ViolationError | None = None
+        self.virtual_s = 0.0
+        self._steps = Steps(lambda: self._check(self.oracle.check_step), self._violated)
+        self.faults: Faults | None = None
+        self._names = {node.host: node.name for node in self.cluster.nodes}
+        self._broken = trio.Event()
+
+    def result(self) -> SimResult:
+        """Return the outcome."""
+        return SimResult(
+            seed=self.seed,
+            trace_hash=self.trace.hash,
+            virtual_s=self.virtual_s,
+            puts=len(self.oracle.puts),
+            acknowledged=self.oracle.acknowledged,
+            served=self.oracle.served,
+            boots=sum(node.boots for node in self.cluster.nodes),
+            fired=() if self.faults is None else tuple(self.faults.fired),
+            plan=self.plan,
+            violation=self.violation,
+            entries=tuple(self.trace.entries),
+            config=describe_group(self.config),
+        )
+
+    def logged(self, level: int, text: str) -> None:
+        """Add what a node logs to the trace."""
+        who = self._names.get(HOST.get(""), "world")
+        self.trace.add(who, f"logs {text}", is_detail=level < logging.ERROR)
+
+    async def run(self) -> None:
+        """Run the seed, as the main task of a trio run in virtual time."""
+        trio.socket.set_custom_socket_factory(SimSocketFactory(self.network))
+        trio.socket.set_custom_hostname_resolver(SimResolver())
+        self.trace.add("world", f"seed {self.seed}: {describe_group(self.config)}")
+        async with trio.open_nursery() as nursery:
+            controller = self._make_controller(nursery)
+            target = GroupTarget(self.cluster, self.oracle, controller)
+            self.faults = Faults(target, nursery, self.plan, self.choices, self.left_out)
+            self.faults.more = GroupFaults(self.faults, controller).actions()
+            for node in self.cluster.nodes:
+                node.on_ended = self._node_ended
+                node.start(nursery)
+            with trio.CancelScope() as scope:
+                try:
+                    async with trio.open_nursery() as phases:
+                        phases.start_soon(self._watch, scope)
+                        phases.start_soon(controller.run)
+                        trio.lowlevel.add_instrument(self._steps)
+                        await self._safety()
+                        controller.calm_down()
+                        await self._liveness(controller)
+                        if self.violation is None:
+                            self._check(self.oracle.check_end)
+                        scope.cancel()
+                except Exception as error:  # noqa: BLE001 - recorded before nodes end with it
+                    self._violated(broken_off(error))
+            self._steps.end()
+            for node in self.cluster.nodes:
+                if node.is_up:
+                    node.kill()
+            nursery.cancel_scope.cancel()
+        self.virtual_s = trio.current_time()
+
+    def _make_controller(self, nursery: trio.Nursery) -> Controller:
+        oracle = self.oracle
+        controller = Controller(
+            self.cluster,
+            self.decisions,
+            nursery,
+            on_deposed=oracle.deposed,
+            on_relieved=oracle.relieved,
+            on_loss=oracle.accepted_loss,
+            has_lost=oracle.has_lost,
+        )
+        oracle.controller = controller
+        self.cluster.coordinators = controller
+        self.cluster.watcher = self
+        return controller
+
+    def term_began(self, agent: Agent, master: Master) -> None:
+        """Check a new master, and let its coordinator work."""
+        self._check(lambda: self.oracle.term_began(agent, master))
+        self.oracle.controller.term_began(agent, master)
+
+    def role_began(self, agent: Agent, role_node: Master | Slave) -> None:
+        """Trace a role."""
+        self.oracle.role_began(agent, role_node)
+
+    async def _watch(self, scope: trio.CancelScope) -> None:
+        await self._broken.wait()
+        scope.cancel()
+
+    def broke_off(self, error: Exception) -> None:
+        """Record the error that ended the run."""
+        self.virtual_s = self._steps.now
+        if self.violation is None:
+            self.violation = broken_off(error)
+            self.trace.add("oracle", f"VIOLATION {self.violation}", at=self.virtual_s)
+
+    def _violated(self, error: ViolationError) -> None:
+        if self.violation is None:
+            self.violation = error
+            self.trace.add("oracle", f"VIOLATION {error}")
+        self._broken.set()
+
+    def _check(self, rule: Callable[[], None]) -> None:
+        try:
+            rule()
+        except ViolationError as error:
+            self._violated(error)
+
+    def _node_ended(self, node: SimNode, error: BaseException | None) -> None:
+        """Check that a fault explains why a node ended by itself, and start it again."""
+        assert self.faults is not None
+        assert node.last_boot is not None
+        disk = node.last_boot.disk
+        if disk.syncs_failed and not self.config.is_sync(self.cluster.id_of(node)):
+            self.oracle.lost_bytes(self.cluster.id_of(node))
+        is_full = isinstance(error, DiskFullError) and disk.times_full > 0  # as it changed its role
+        if isinstance(error, ViolationError):
+            self._violated(error)
+        elif not is_full and not may_end(node, error):
+            reason = "ended without error" if error is None else f"{type(error).__name__}: {error}"
+            ended = ViolationError("ended", f"{node.name}: {reason}")
+            ended.__cause__ = error
+            self._violated(ended)
+        self.faults.restart(node, error)
+
+    # -- phases ------------------------------------------------------------------------------------
+
+    async def _safety(self) -> None:
+        assert self.faults is not None
+        with trio.move_on_after(self.plan.safety_s):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.faults.run)
+                for _ in range(self.choices.randint(1, 3)):
+                    own = random.Random(self.choices.getrandbits(64))
+                    nursery.start_soon(self.producers.produce, own)
+        self.faults.end()
+
+    async def _liveness(self, controller: Controller) -> None:
+        """Wait until there is one master, all logs are equal, and a put is PUT_OK."""
+        with trio.move_on_after(LIVENESS_S):
+            while True:
+                await trio.sleep(1.0)
+                self._check(self._check_refusals)
+                if not self._is_settled(controller, dispatched=False):
+                    continue
+                put = await self.producers.put(10, self.choices)
+                if put is not None and put.status is not None and put.status.value == "PUT_OK":
+                    await trio.sleep(_HEARTBEAT_S)
+                    if self._is_settled(controller, dispatched=True):
+                        self.trace.add("world", "all nodes have the same log")
+                        return
+        self._violated(ViolationError("liveness", self._why_not(controller)))
+
+    def _is_settled(self, controller: Controller, *, dispatched: bool) -> bool:
+        masters, logs = self.cluster.masters(), self.oracle.logs
+        state = controller.state
+        if len(masters) != 1 or masters[0][0].node_id != state.master:
+            return False
+        master = masters[0][1]
+        if set(state.members) != set(self.config.ids):
+            return False
+        return all(
+            self.cluster.agent(node_id) is not None
+            and log.end == master.max_offset
+            and (log.dispatched == log.end or not dispatched)
+            for node_id, log in logs.items()
+        )
+
+    def _check_refusals(self) -> None:
+        """Check that no slave has given up, but where nothing of two logs is common.
+
+        Then a person copies it again.  Raises ViolationError.
+        """
+        for node_id in self.config.ids:
+            agent = self.cluster.agent(node_id)
+            if agent is None or isinstance(agent.node.role_node, Master):
+                continue
+            client = agent.node.role_node.ha_client
+            if client.state.value not in _GAVE_UP:
+                continue
+            detail = f"node-{node_id} is {client.state.value}: {client.reason}"
+            if client.state.value != "diverged" or self._has_common_epoch(node_id):
+                raise ViolationError("refusal", detail)
+            self.trace.add("world", detail)
+            self._copy_again(node_id)
+
+    def _has_common_epoch(self, node_id: int) -> bool:
+        own = self.oracle.logs[node_id]
+        for agent, _ in self.cluster.masters():
+            masters = self.oracle.logs[agent.node_id]
+            if consistent_point(own.epochs(), own.end, masters.epochs(), masters.end) is not None:
+                return True
+        return False
+
+    def _copy_again(self, node_id: int) -> None:
+        assert self.faults is not None
+        node = self.cluster.node(node_id)
+        self.oracle.controller.remove(node_id)
+        node.kill()
+        node.wipe()
+        self.oracle.lost_disk(node_id)
+        self.faults.restart(node, None)
+
+    def _why_not(self, controller: Controller) -> str:
+        parts = [f"epoch {controller.state.epoch}, set {sorted(controller.state.members)}"]
+        for node_id in self.config.ids:
+            agent = self.cluster.agent(node_id)
+            if agent is None:
+                parts.append(f"node-{node_id} does not serve")
+                continue
+            role_node, log = agent.node.role_node, self.oracle.logs[node_id]
+            if isinstance(role_node, Master):
+                group = set_of(role_node)
+                why_not = {each: group.why_not(each) for each in group.known_ids()}
+                what = f"master, not in its set {why_not}"
+            else:
+                client = role_node.ha_client
+                what = f"slave, {client.state.value}: {client.reason}"
+            parts.append(f"node-{node_id} {what} at {log.end}, dispatched {log.dispatched}")
+        return f"{LIVENESS_S:.0f} s after the last fault: {', '.join(parts)}"
+
+
+def choose_group_config(choices: random.Random) -> GroupConfig:
+    """Choose the settings of a group."""
+    sync, later = FlushDiskType.SYNC_FLUSH, FlushDiskType.ASYNC_FLUSH
+    count = choices.choice((2, 3, 3, 3, 3, 5))
+    flushes = choices.choice(((sync,), (later,), (later,), (sync, later)))
+    levels: tuple[InSyncReplicas, ...] = ("all", "all", "all", "all", 2, count)
+    wanted = choices.choice(levels)
+    return GroupConfig(
+        flushes=tuple(choices.choice(flushes) for _ in range(count)),
+        in_sync_replicas=wanted,
+        min_in_sync_replicas=choices.choice((1, 1, 2)),
+        mapped_file_size=choices.choice((8, 16, 64)) * 1024,
+        ha_transfer_batch_size=choices.choice((512, 4_096, 32_768)),
+        listens=choices.choice((False, False, False, True)),
+    )
+
+
+def describe_group(config: GroupConfig) -> str:
+    """Return the settings in a line."""
+    flushes = ", ".join(flush.value.removesuffix("_FLUSH") for flush in config.flushes)
+    return (
+        f"{len(config.flushes)} nodes ({flushes}), in_sync_replicas {config.in_sync_replicas}, at"
+        f" least {config.min_in_sync_replicas}, files of {config.mapped_file_size}"
+    )
