@@ -9,6 +9,9 @@
         new = cluster.slaves[0].promote()
         assert [message.body for message in new.consume("orders")] == [b"hello"]
 
+The nodes of a replica group (the fixture ``hastore_group``) have epochs: each may become master,
+and a former master that comes back cuts off what was never acknowledged.
+
 pytest finds the plugin (``pytest_hastore.plugin``) as soon as hastore is installed; without pytest,
 use ``hastore.testing.cluster``.  To read the code, begin with ``node``.
 """

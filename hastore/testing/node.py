@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 import attrs
 import trio
 
-from hastore.errors import HastoreError
+from hastore.concurrency.tcp import describe
+from hastore.env.real import real_env
+from hastore.errors import ConfigError, HastoreError, RequestFailedError, UnreachableError
 from hastore.message import Message
 from hastore.status import BrokerRole, FlushDiskType
+from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.testing.free_port import FreePort
 from hastore.testing.node_settings import HOST, NodeStart, one_of
 from hastore.testing.questions import (
     ASK_AGAIN_S,
     ask_status,
+    change_role,
     check_body,
     read_all,
     read_into,
@@ -33,18 +37,23 @@ if TYPE_CHECKING:
     from hastore.broker.observe.node_status import NodeStatus
     from hastore.client.send_result import SendResult
     from hastore.message import StoredMessage
+    from hastore.testing.group import ReplicaGroup
     from hastore.testing.loop_thread import LoopThread
     from hastore.testing.runner import NodeRunner
 
 T = TypeVar("T")
 _GIVEN_UP = frozenset({"diverged", "failed"})
 _PROMOTIONS = itertools.count(1)
+_TRIES_MAX = 5  # of a request that is answered with an error
+ROLE_WITHIN_S = 120.0  # usually less than a second
 
 
 @final
 @attrs.define(eq=False, kw_only=True)
 class ClusterNode:
-    """A master or a slave of a cluster, on a directory (``data``) and ports of its own.
+    """A node of a cluster, on a directory (``data``) and ports of its own.
+
+    ``group`` None: a master or a slave that speaks the classic protocol.
 
     Actions raise NodeDiedError if the node does not run or ends meanwhile, LoopClosedError after
     the end of the cluster, and TimeoutError if what they wait for does not happen in time.
@@ -56,10 +65,13 @@ class ClusterNode:
     flush: FlushDiskType
     config: dict[str, Any]
     master: ClusterNode | None
+    group: ReplicaGroup[ClusterNode] | None = None
+    node_id: int = 0  # in its group, from 1 on
     promotion: int = attrs.field(default=0, init=False)  # a later one has a higher number
     _loop: LoopThread
     _make_runner: Callable[[], NodeRunner]
     _runner: NodeRunner | None = attrs.field(default=None, init=False)
+    _is_paused: bool = attrs.field(default=False, init=False)
     _port: FreePort = attrs.field(factory=FreePort, init=False)
     _ha_port: FreePort = attrs.field(factory=FreePort, init=False)
 
@@ -82,13 +94,18 @@ class ClusterNode:
 
     @property
     def is_master(self) -> bool:
-        """Whether it was last started as a master."""
+        """Whether it was last made a master; a frozen one does not know what it was made."""
         return self.role is not BrokerRole.SLAVE
 
     @property
     def is_running(self) -> bool:
         """Whether it runs; a frozen node does."""
         return self._runner is not None and self._runner.is_running
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether it runs and is not frozen."""
+        return self.is_running and not self._is_paused
 
     @property
     def death(self) -> str | None:
@@ -141,19 +158,53 @@ class ClusterNode:
         self._loop.call(self.killed)
 
     def restart(self) -> None:
-        """Start the node again in the same role, on its log and ports; stop it first if it runs."""
+        """Start the node again in the same role, on its log and ports; stop it first if it runs.
+
+        In a replica group: as a slave of the group's master; as a master of the next epoch if
+        nobody has been promoted since.
+        """
 
         async def act() -> None:
             await self.stopped()
-            await self.started()
+            if self.group is not None and self.is_master:
+                await self.group.promote(self, within_s=ROLE_WITHIN_S)
+            else:
+                await self.started()
 
         self._loop.call(act)
 
-    def promote(self, role: BrokerRole | str | None = None) -> ClusterNode:
-        """Make the node a master on its log, and return it; stop it first if it runs.
+    def promote(
+        self,
+        role: BrokerRole | str | None = None,
+        *,
+        members: Iterable[ClusterNode] | None = None,
+        force: bool = False,
+        within_s: float = ROLE_WITHIN_S,
+    ) -> ClusterNode:
+        """Make the node a master on its log, and return it.
 
-        ``role`` None: that of the master that it followed.
+        A classic node is stopped first; ``role`` None: that of the master that it followed.  In a
+        replica group the node begins the next epoch, the others follow it, and its SyncStateSet
+        has acknowledged its log when this returns.  ``members`` None: the set begins with the
+        nodes of the former one that run.  ``force``: with any, also with a node outside the set,
+        which may lose acknowledged messages; without it that raises NotInSetError.
         """
+        group = self.group
+        if group is not None:
+            if role is not None:
+                raise ConfigError(
+                    "the nodes of a replica group have one role as masters",
+                    hint="start_group(role=...) names it",
+                )
+            chosen = None if members is None else list(members)
+            self._loop.call(
+                lambda: group.promote(self, members=chosen, force=force, within_s=within_s)
+            )
+            return self
+        if force or members is not None:
+            raise ConfigError(
+                "members and force are for the nodes of a replica group", hint="use start_group()"
+            )
         wanted = BrokerRole.SYNC_MASTER if self.master is None else self.master.role
         if role is not None:
             wanted = one_of(BrokerRole, role, "role")
@@ -169,7 +220,18 @@ class ClusterNode:
         return self
 
     def follow(self, master: ClusterNode) -> ClusterNode:
-        """Make the node a slave of ``master``, and return it; stop it first if it runs."""
+        """Make the node a slave of ``master``, and return it; a classic node is stopped first.
+
+        In a replica group ``master`` is the group's master.
+        """
+        group = self.group
+        if group is not None:
+            if group.master is not master or master is self:
+                raise ConfigError(
+                    f"{master.name} is not another node that is the group's master",
+                    hint=f"{master.name}.promote() makes it the master",
+                )
+            return self.demote()
 
         async def act() -> None:
             await self.stopped()
@@ -179,13 +241,40 @@ class ClusterNode:
         self._loop.call(act)
         return self
 
-    def pause(self) -> None:
-        """Freeze the node (SIGSTOP); its connections stay open.  ``hastore_processes`` only."""
-        self._loop.call(self._running().pause)
+    def demote(self) -> ClusterNode:
+        """Let a node of a replica group follow the group's master, and return it.
 
-    def resume(self) -> None:
-        """Let the node run on (SIGCONT)."""
-        self._loop.call(self._running().resume)
+        If it is the master itself, the group has none until a node is promoted.
+        """
+        group = self.group
+        if group is None:
+            raise ConfigError(f"{self.name} is in no replica group", hint="follow(master)")
+        self._loop.call(lambda: group.demote(self))
+        return self
+
+    def pause(self) -> None:
+        """Freeze the node (SIGSTOP); its connections stay open.  Only a node that is a process."""
+
+        async def act() -> None:
+            await self._running().pause()
+            self._is_paused = True
+
+        self._loop.call(act)
+
+    def resume(self, *, rejoin: bool = True) -> None:
+        """Let the node run on (SIGCONT); in a replica group it follows the master of today.
+
+        ``rejoin`` False: nobody tells it.  A former master takes itself for the master then.
+        """
+        group = self.group
+
+        async def act() -> None:
+            await self._running().resume()
+            self._is_paused = False
+            if group is not None and rejoin:
+                await group.resumed(self)
+
+        self._loop.call(act)
 
     # -- status
 
@@ -212,17 +301,20 @@ class ClusterNode:
         """Start the node."""
         assert not self.is_running, f"{self.name} runs already"
         runner = self._make_runner()
+        group = self.group
         settings = NodeStart(
             name=self.name,
             data_dir=str(self.data),
-            role=self.role,
+            role=self.role if group is None else group.role,
             flush=self.flush,
             port=self._port.number,
             ha_port=self._ha_port.number,
             master_ha_port=None if self.master is None else self.master.ha_address[1],
             config=self.config,
+            node_id=None if group is None else self.node_id,
+            client_ports=() if group is None else tuple(n.address[1] for n in group.nodes),
         )
-        self._runner = runner
+        self._runner, self._is_paused = runner, False
         await runner.start(settings)
 
     async def stopped(self) -> None:
@@ -268,17 +360,93 @@ class ClusterNode:
         wanted = f"{self.name}: not within {within_s:g} s" + (f": {what}" if what else "")
         raise TimeoutError(f"{wanted}; {seen}")
 
+    async def lead(self, epoch: int, members: frozenset[int]) -> None:
+        """Become the master of an epoch, with this SyncStateSet; return once it serves."""
+        group = self.group
+        assert group is not None, "only a group has epochs"
+        await self._told(epoch, self, members)
+        self.role, self.master = group.role, None
+        self.promotion = next(_PROMOTIONS)
+        file = EpochFile(real_env().disk, f"{self.data}/{EPOCH_FILE}")
+        await self.waited(
+            lambda _status: file.load().last_epoch == epoch,
+            f"epoch {epoch} begins",
+            within_s=ROLE_WITHIN_S,
+        )
+        # Who answers now has opened the store in that epoch.
+        await self.waited(
+            lambda status: status.role == self.role.value and status.state == "serving",
+            f"it is master of epoch {epoch}",
+            within_s=ROLE_WITHIN_S,
+        )
+
+    async def trail(self, master: ClusterNode | None, epoch: int) -> None:
+        """Follow the master of an epoch (None: nobody) now, if it runs, and after each start."""
+        self.role, self.master = BrokerRole.SLAVE, master
+        if not self.is_reachable:
+            return
+
+        def follows(status: NodeStatus, whom: ClusterNode | None) -> bool:
+            link, address = status.master_link, "-" if whom is None else describe(whom.ha_address)
+            has_seen = status.seen_epoch is not None and status.seen_epoch >= epoch
+            return has_seen and link is not None and link.address == address
+
+        # It may be opening its store, and answer later.
+        now = await self.waited(lambda _status: True, "it answers", within_s=ROLE_WITHIN_S)
+        if follows(now, master):
+            return
+        # A master that does not answer cannot say where its HA port is.
+        whom = master if master is not None and master.is_reachable else None
+        await self._told(epoch, whom, None)
+        await self.waited(
+            lambda status: follows(status, whom),
+            f"it follows {'nobody' if whom is None else whom.name} in epoch {epoch}",
+            within_s=ROLE_WITHIN_S,
+        )
+
+    async def _told(
+        self, epoch: int, master: ClusterNode | None, members: frozenset[int] | None
+    ) -> None:
+        """Tell the node who is master; again if it, or the master, was just opening its store."""
+        with trio.move_on_after(ROLE_WITHIN_S):
+            for tries, pause_s in enumerate(_pauses(), 1):
+                self._running()
+                try:
+                    await change_role(
+                        self.address,
+                        epoch=epoch,
+                        master_id=None if master is None else master.node_id,
+                        master_address=None if master is None else master.address,
+                        members=members,
+                    )
+                except (RequestFailedError, UnreachableError) as error:
+                    if isinstance(error, RequestFailedError) and tries >= _TRIES_MAX:
+                        raise
+                    await trio.sleep(pause_s)
+                else:
+                    return
+        raise TimeoutError(f"{self.name} did not answer within {ROLE_WITHIN_S:g} s")
+
     async def _caught_up(self, within_s: float) -> None:
+        if self.group is not None and self.is_master:
+            await self.group.caught_up(within_s)
+            return
         if self.master is None:
             await self.acknowledged(within_s)
             return
         end = (await self.master.asked()).max_offset
+        await self.caught_up_with(end, is_readable=True, within_s=within_s)
+
+    async def caught_up_with(self, end: int, *, is_readable: bool, within_s: float) -> None:
+        """Wait until it has its master's log up to ``end``; ``is_readable``: and can serve it."""
 
         def is_there(status: NodeStatus) -> bool:
             link = status.master_link
             if link is not None and link.state in _GIVEN_UP:
                 msg = f"{self.name} will not follow: {link.state}, {link.reason}"
                 raise NodeDiedError(msg, hint=link.hint)
+            if is_readable and self.group is not None and (status.confirm_offset or 0) < end:
+                return False
             return has_caught_up(status, end)
 
         await self.waited(is_there, f"it has caught up with offset {end}", within_s=within_s)

@@ -13,13 +13,15 @@ import logging
 import os
 import signal
 import sys
+from functools import partial
 from typing import Final
 
 import trio
 
+from hastore.broker.node.group_node import GroupNode, run_group_node
 from hastore.broker.node.master import Master, run_master
 from hastore.broker.node.slave import Slave, run_slave
-from hastore.config import MasterConfig
+from hastore.config import GroupNodeConfig, MasterConfig
 from hastore.env.real import real_env
 from hastore.errors import HastoreError
 from hastore.testing.loop_thread import lone
@@ -52,8 +54,11 @@ async def _run(settings: NodeStart) -> None:
     config, env = settings.node_config(), real_env()
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
-            node: Master | Slave
-            if isinstance(config, MasterConfig):
+            node: GroupNode | Master | Slave
+            if isinstance(config, GroupNodeConfig):
+                run = partial(run_group_node, ask_client_port=settings.ask_client_port)
+                node = await nursery.start(run, config, env)
+            elif isinstance(config, MasterConfig):
                 node = await nursery.start(run_master, config, env)
             else:
                 node = await nursery.start(run_slave, config, env)

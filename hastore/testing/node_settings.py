@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
-from hastore.config import PARTS, MasterConfig, SlaveConfig, parts_of
+from hastore.config import PARTS, GroupNodeConfig, MasterConfig, SlaveConfig, parts_of
 from hastore.errors import ConfigError
-from hastore.status import BrokerRole, FlushDiskType
+from hastore.ha.client_port import ask_client_port
+from hastore.status import BrokerRole, FlushDiskType, HAProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from hastore.ha.client_port import ClientPort
+
 HOST: Final = "127.0.0.1"
+REPLICA_GROUP: Final = "group"
 DEFAULTS: Final[Mapping[str, Any]] = {
     "mapped_file_size": 4 * 1024 * 1024,
     "max_hash_slot_num": 10_000,
@@ -30,6 +34,12 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "ha_reconnect_backoff_min_ms": 20,
     "ha_reconnect_backoff_max_ms": 250,
 }
+# In addition, for a replica group: its nodes find a new master at once.
+GROUP_DEFAULTS: Final[Mapping[str, Any]] = {
+    "protocol": HAProtocol.AUTOSWITCH,
+    "sync_state_timeout_ms": 3_000,
+    "ha_reconnect_backoff_max_ms": 50,
+}
 _E = TypeVar("_E", bound=enum.Enum)
 _SET_BY_CLUSTER: Final = frozenset({"data_dir", "flush_disk_type"})
 _FIELD_DEFAULTS: Final = {
@@ -39,7 +49,11 @@ _FIELD_DEFAULTS: Final = {
 
 @attrs.frozen(kw_only=True)
 class NodeStart:
-    """One start of a node; ``master_ha_port`` is None for a master."""
+    """One start of a node; ``master_ha_port`` is None for a master.
+
+    With a ``node_id`` it is a node of a replica group: ``role`` is its role as a master, and
+    without ``master_ha_port`` it follows nobody yet.
+    """
 
     name: str
     data_dir: str
@@ -49,12 +63,27 @@ class NodeStart:
     ha_port: int
     master_ha_port: int | None = None
     config: Mapping[str, Any] = attrs.field(factory=dict)
+    node_id: int | None = None
+    client_ports: tuple[int, ...] = ()  # of the group's nodes, in the order of their ids: 1, 2, …
 
-    def node_config(self) -> MasterConfig | SlaveConfig:
+    def node_config(self) -> GroupNodeConfig | MasterConfig | SlaveConfig:
         """Return the node's configuration.  Raises ConfigError."""
         store = {"data_dir": self.data_dir, "flush_disk_type": self.flush}
-        parts = parts_of({**DEFAULTS, **self.config, **store})
+        defaults = DEFAULTS if self.node_id is None else {**DEFAULTS, **GROUP_DEFAULTS}
+        parts = parts_of({**defaults, **self.config, **store})
         listen = (HOST, self.port)
+        if self.node_id is not None:
+            return GroupNodeConfig(
+                name=self.name,
+                role=self.role,
+                listen=listen,
+                ha_listen=(HOST, self.ha_port),
+                master=None if self.master_ha_port is None else (HOST, self.master_ha_port),
+                node_id=self.node_id,
+                replica_group=REPLICA_GROUP,
+                group_ids=tuple(range(1, len(self.client_ports) + 1)),
+                **parts,
+            )
         if self.role is BrokerRole.SLAVE:
             assert self.master_ha_port is not None, "a slave has a master"
             master = (HOST, self.master_ha_port)
@@ -63,6 +92,10 @@ class NodeStart:
         return MasterConfig(
             name=self.name, role=self.role, listen=listen, ha_listen=ha_listen, **parts
         )
+
+    async def ask_client_port(self, address: tuple[str, int]) -> ClientPort | None:
+        """Ask a node of the group; None for any other port, which may be another program's."""
+        return await ask_client_port(address) if address[1] in self.client_ports else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -73,7 +106,9 @@ class NodeStart:
         """Return the settings of a JSON form."""
         config = {name: _from_plain(name, value) for name, value in data["config"].items()}
         role, flush = BrokerRole(data["role"]), FlushDiskType(data["flush"])
-        return cls(**{**data, "role": role, "flush": flush, "config": config})
+        ports = tuple(data["client_ports"])
+        changed = {"role": role, "flush": flush, "config": config, "client_ports": ports}
+        return cls(**{**data, **changed})
 
 
 def one_of(kind: type[_E], value: _E | str, what: str) -> _E:

@@ -29,6 +29,21 @@ async def ask_status(address: tuple[str, int]) -> NodeStatus:
         return NodeStatus.from_dict((await admin.ha_status())["hastore"])
 
 
+async def change_role(
+    address: tuple[str, int],
+    *,
+    epoch: int,
+    master_id: int | None = None,
+    master_address: tuple[str, int] | None = None,
+    members: frozenset[int] | None = None,
+) -> None:
+    """Tell a node of a replica group who is the master of an epoch; None: nobody."""
+    async with AdminClient.connect(address) as admin:
+        await admin.change_role(
+            epoch=epoch, master_id=master_id, master_address=master_address, members=members
+        )
+
+
 def check_body(body: object) -> None:
     """Raise TypeError for a body that is not bytes, before the encoder fails on it."""
     if not isinstance(body, (bytes, bytearray, memoryview)):

@@ -7,14 +7,16 @@ processes.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar, final
 
 import attrs
 import trio
 
+from hastore.broker.node.group_node import GroupNode, run_group_node
 from hastore.broker.node.master import Master, run_master
 from hastore.broker.node.slave import Slave, run_slave
-from hastore.config import MasterConfig
+from hastore.config import GroupNodeConfig, MasterConfig
 from hastore.env.real import real_env
 from hastore.errors import DiskError
 from hastore.testing.loop_thread import lone
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from hastore.config import SlaveConfig
     from hastore.env.interface import DiskFile, Env, Offload, SyncThread
+    from hastore.ha.client_port import AskClientPort
     from hastore.testing.node_settings import NodeStart
 
 T = TypeVar("T")
@@ -84,7 +87,7 @@ class TaskRunner:
     """A `NodeRunner` in the loop of ``nursery``."""
 
     nursery: trio.Nursery
-    _node: Master | Slave | None = attrs.field(default=None, init=False)
+    _node: GroupNode | Master | Slave | None = attrs.field(default=None, init=False)
     _offload: _MortalOffload | None = attrs.field(default=None, init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _ended: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -96,19 +99,23 @@ class TaskRunner:
         env = real_env()
         self._offload = _MortalOffload(env.offload, settings.data_dir)
         env = attrs.evolve(env, offload=self._offload)
-        await self.nursery.start(self._run, settings.node_config(), env)
+        await self.nursery.start(self._run, settings.node_config(), env, settings.ask_client_port)
 
     async def _run(
         self,
-        config: MasterConfig | SlaveConfig,
+        config: GroupNodeConfig | MasterConfig | SlaveConfig,
         env: Env,
+        ask: AskClientPort,
         *,
         task_status: trio.TaskStatus[None],
     ) -> None:
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    if isinstance(config, MasterConfig):
+                    if isinstance(config, GroupNodeConfig):
+                        run = partial(run_group_node, ask_client_port=ask)
+                        self._node = await nursery.start(run, config, env)
+                    elif isinstance(config, MasterConfig):
                         self._node = await nursery.start(run_master, config, env)
                     else:
                         self._node = await nursery.start(run_slave, config, env)
@@ -158,7 +165,10 @@ class TaskRunner:
 
     async def pause(self) -> None:
         """Raise NotImplementedError: tasks cannot be frozen."""
-        raise NotImplementedError("only a node that is a process can be frozen: hastore_processes")
+        raise NotImplementedError(
+            "only a node that is a process can be frozen: hastore_processes,"
+            " hastore_group_processes"
+        )
 
     async def resume(self) -> None:
         """Raise NotImplementedError, as ``pause`` does."""

@@ -343,6 +343,10 @@ def test_node_settings_survive_json():
     again = NodeStart.from_dict(json.loads(json.dumps(settings.to_dict())))
     assert again == settings
     assert again.node_config().ha.ha_new_slave_from is hastore.SlaveStart.LAST_FILE
+    in_group = attrs.evolve(settings, role=BrokerRole.SYNC_MASTER, node_id=2, client_ports=(7, 1))
+    again = NodeStart.from_dict(json.loads(json.dumps(in_group.to_dict())))
+    assert again == in_group
+    assert again.node_config().group_ids == (1, 2)
 
 
 def examples() -> dict[str, object]:
