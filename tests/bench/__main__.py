@@ -16,6 +16,7 @@ shows both medians and the median ratio.
     dispatch     appends with the dispatch beside them : without; also with keys, and the lag
     sync_flush   fdatasync calls : messages, 64 tasks, SYNC_FLUSH (a counting disk around the real)
     catch_up     a slave process copying 768 MiB from a master process : sendfile → recv_into → map
+    autoswitch_* puts and catch-up of a replica group of two : those of a classic pair
     memory       RssAnon of that master and slave : 120 MiB
     recovery     MessageStore.open after a crash, 3 files of 1 GiB : reading and checking one file
 
@@ -54,6 +55,7 @@ import attrs
 import trio
 
 from tests.bench.append_bench import bench_append
+from tests.bench.autoswitch_bench import bench_autoswitch
 from tests.bench.axes.axis import Axis, Measure
 from tests.bench.axes.growth import growth
 from tests.bench.axes.idle_axis import idle_axis
@@ -80,6 +82,9 @@ BENCHES: dict[str, Bench] = {
     "latency": lambda directory: trio.run(bench_latencies, directory),
     "dispatch dispatch_keys dispatch_lag": lambda directory: trio.run(bench_dispatch, directory),
     "sync_flush": lambda directory: [trio.run(bench_sync_flush, directory)],
+    "autoswitch_submit autoswitch_await autoswitch_catch_up": lambda directory: trio.run(
+        bench_autoswitch, directory
+    ),
     "catch_up memory": lambda directory: trio.run(bench_catch_up, directory),
     "recovery": lambda directory: [bench_recovery(directory)],
 }

@@ -1,4 +1,4 @@
-"""A slave that copies a log and measures the time: DIR HOST:PORT BYTES.
+"""A slave that copies a log and measures the time: DIR HOST:PORT BYTES [GROUP].
 
 Prints {"bytes", "seconds", "readable_s", "rss_anon_mib"}.  The clock starts when the log is first
 seen to have bytes; those are not counted.  ``readable_s`` ends when consumers can read all of it.
@@ -13,18 +13,22 @@ import sys
 import trio
 
 import hastore
-from hastore.config import SlaveConfig, StoreConfig
+from hastore.config import HAConfig, SlaveConfig, StoreConfig
+from hastore.status import HAProtocol
 from tests.bench.catch_up_bench import FILE_SIZE
 from tests.bench.nodes import TOPIC, anonymous_mib
 
 
-async def copy(path: str, master: str, size: int) -> dict[str, float]:
-    """Run a slave until its log has ``size`` bytes."""
+async def copy(path: str, master: str, size: int, group: str | None = None) -> dict[str, float]:
+    """Run a slave, or node 2 of a replica group, until its log has ``size`` bytes."""
     host, _, port = master.rpartition(":")
     config = SlaveConfig(
         store=StoreConfig(data_dir=path, mapped_file_size=FILE_SIZE),
         master=(host, int(port)),
         listen=None,
+        ha=HAConfig(protocol=HAProtocol.CLASSIC if group is None else HAProtocol.AUTOSWITCH),
+        node_id=None if group is None else 2,
+        replica_group=group,
     )
     async with hastore.open_slave(config) as slave:
         while not slave.max_offset:
@@ -46,4 +50,4 @@ async def copy(path: str, master: str, size: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(trio.run(copy, sys.argv[1], sys.argv[2], int(sys.argv[3]))))
+    print(json.dumps(trio.run(copy, sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:])))
