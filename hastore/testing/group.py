@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar, final
 
 import attrs
 
-from hastore.env.real import real_env
 from hastore.errors import ConfigError, HastoreError
 from hastore.store.log.store_directory import find_log_files
 from hastore.store.node_identity import read_identity
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hastore.broker.observe.node_status import NodeStatus
+    from hastore.env.interface import Disk
     from hastore.status import BrokerRole
 
 
@@ -42,7 +42,7 @@ class NotInSetError(HastoreError):
 
 
 class Member(Protocol):
-    """What a group needs of a node; ``hastore.testing.node`` has the meanings."""
+    """What a group needs of a node; ``hastore.testing.group_member`` is how."""
 
     @property
     def name(self) -> str:
@@ -53,8 +53,12 @@ class Member(Protocol):
         """Its place in the group, from 1 on."""
 
     @property
-    def data(self) -> Path:
-        """Its directory."""
+    def disk(self) -> Disk:
+        """The disk of its directory."""
+
+    @property
+    def data_path(self) -> Path:
+        """Its directory on that disk."""
 
     @property
     def is_running(self) -> bool:
@@ -123,14 +127,18 @@ class ReplicaGroup(Generic[M]):
     @property
     def seen_epoch(self) -> int:
         """The newest epoch that any node has heard of; 0: none."""
-        disk = real_env().disk
-        found = [read_identity(disk, str(node.data)) for node in self.nodes if node.data.is_dir()]
+        found = [
+            read_identity(node.disk, str(node.data_path))
+            for node in self.nodes
+            if node.disk.exists(str(node.data_path))
+        ]
         return max((identity.seen_epoch for identity in found if identity is not None), default=0)
 
     def sync_state_set(self) -> StoredSet | None:
         """Return the set that the newest master has written; None if there was no master."""
-        disk = real_env().disk
-        files = [SyncStateFile(disk, f"{node.data}/{SYNC_STATE_FILE}") for node in self.nodes]
+        files = [
+            SyncStateFile(node.disk, f"{node.data_path}/{SYNC_STATE_FILE}") for node in self.nodes
+        ]
         found = [stored for file in files if (stored := file.load()) is not None]
         return max(found, key=lambda stored: stored.epoch, default=None)
 
@@ -250,7 +258,7 @@ class ReplicaGroup(Generic[M]):
         surveys = [
             (survey.end_offset, node.name, survey.messages)
             for node in self.nodes
-            if node.node_id in members and (survey := _survey(node.data, end)) is not None
+            if node.node_id in members and (survey := _survey(node, end)) is not None
         ]
         last = max(surveys, key=lambda found: found[0], default=None)
         if last is None or last[0] <= end:
@@ -265,12 +273,12 @@ class ReplicaGroup(Generic[M]):
         return last.join(node.name for node in self.nodes if node.node_id in ids)
 
 
-def _survey(data: Path, end: int) -> CutSurvey | None:
+def _survey(node: Member, end: int) -> CutSurvey | None:
     """Return a survey of a log from ``end`` on; None if no record begins there."""
-    disk = real_env().disk
+    disk, data = node.disk, str(node.data_path)
     try:
-        found = find_log_files(disk, str(data), None)
-        survey = CutSurvey(disk=disk, data_dir=str(data), found=found, physic_offset=end)
+        found = find_log_files(disk, data, None)
+        survey = CutSurvey(disk=disk, data_dir=data, found=found, physic_offset=end)
         survey.run()
     except HastoreError:
         return None

@@ -11,18 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 import attrs
 import trio
 
-from hastore.concurrency.tcp import describe
 from hastore.env.real import real_env
-from hastore.errors import ConfigError, HastoreError, RequestFailedError, UnreachableError
+from hastore.errors import ConfigError
 from hastore.message import Message
 from hastore.status import BrokerRole, FlushDiskType
-from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.testing.free_port import FreePort
+from hastore.testing.group_member import ROLE_WITHIN_S, GroupMember
 from hastore.testing.node_settings import HOST, NodeStart, one_of
 from hastore.testing.questions import (
-    ASK_AGAIN_S,
-    ask_status,
-    change_role,
     check_body,
     read_all,
     read_into,
@@ -36,21 +32,19 @@ if TYPE_CHECKING:
 
     from hastore.broker.observe.node_status import NodeStatus
     from hastore.client.send_result import SendResult
+    from hastore.env.interface import Disk
     from hastore.message import StoredMessage
     from hastore.testing.group import ReplicaGroup
     from hastore.testing.loop_thread import LoopThread
     from hastore.testing.runner import NodeRunner
 
 T = TypeVar("T")
-_GIVEN_UP = frozenset({"diverged", "failed"})
 _PROMOTIONS = itertools.count(1)
-_TRIES_MAX = 5  # of a request that is answered with an error
-ROLE_WITHIN_S = 120.0  # usually less than a second
 
 
 @final
 @attrs.define(eq=False, kw_only=True)
-class ClusterNode:
+class ClusterNode(GroupMember):
     """A node of a cluster, on a directory (``data``) and ports of its own.
 
     ``group`` None: a master or a slave that speaks the classic protocol.
@@ -334,98 +328,31 @@ class ClusterNode:
         self._port.release()
         self._ha_port.release()
 
-    async def asked(self) -> NodeStatus:
-        """Return its status.  Raises NodeDiedError if it does not run."""
-        self._running()
-        return await ask_status(self.address)
+    # -- as a member of its group
 
-    async def waited(
-        self, condition: Callable[[NodeStatus], bool], what: str, *, within_s: float
-    ) -> NodeStatus:
-        """Ask for the status until ``condition`` holds; return it.  Raises TimeoutError."""
-        seen = "it did not answer"
-        with trio.move_on_after(within_s):
-            for pause_s in _pauses():
-                try:
-                    status = await self.asked()
-                except NodeDiedError:
-                    raise
-                except HastoreError as error:
-                    seen = str(error)
-                else:
-                    if condition(status):
-                        return status
-                    seen = _in_short(status)
-                await trio.sleep(pause_s)
-        wanted = f"{self.name}: not within {within_s:g} s" + (f": {what}" if what else "")
-        raise TimeoutError(f"{wanted}; {seen}")
+    @property
+    def disk(self) -> Disk:
+        """The disk of its directory."""
+        return real_env().disk
+
+    @property
+    def data_path(self) -> Path:
+        """``data``."""
+        return self.data
+
+    def clients_at(self) -> tuple[str, int]:
+        """Return the client address.  Raises NodeDiedError if it does not run."""
+        self._running()
+        return self.address
+
+    def slaves_at(self) -> tuple[str, int]:
+        """Return the HA address."""
+        return self.ha_address
 
     async def lead(self, epoch: int, members: frozenset[int]) -> None:
         """Become the master of an epoch, with this SyncStateSet; return once it serves."""
-        group = self.group
-        assert group is not None, "only a group has epochs"
-        await self._told(epoch, self, members)
-        self.role, self.master = group.role, None
         self.promotion = next(_PROMOTIONS)
-        file = EpochFile(real_env().disk, f"{self.data}/{EPOCH_FILE}")
-        await self.waited(
-            lambda _status: file.load().last_epoch == epoch,
-            f"epoch {epoch} begins",
-            within_s=ROLE_WITHIN_S,
-        )
-        # Who answers now has opened the store in that epoch.
-        await self.waited(
-            lambda status: status.role == self.role.value and status.state == "serving",
-            f"it is master of epoch {epoch}",
-            within_s=ROLE_WITHIN_S,
-        )
-
-    async def trail(self, master: ClusterNode | None, epoch: int) -> None:
-        """Follow the master of an epoch (None: nobody) now, if it runs, and after each start."""
-        self.role, self.master = BrokerRole.SLAVE, master
-        if not self.is_reachable:
-            return
-
-        def follows(status: NodeStatus, whom: ClusterNode | None) -> bool:
-            link, address = status.master_link, "-" if whom is None else describe(whom.ha_address)
-            has_seen = status.seen_epoch is not None and status.seen_epoch >= epoch
-            return has_seen and link is not None and link.address == address
-
-        # It may be opening its store, and answer later.
-        now = await self.waited(lambda _status: True, "it answers", within_s=ROLE_WITHIN_S)
-        if follows(now, master):
-            return
-        # A master that does not answer cannot say where its HA port is.
-        whom = master if master is not None and master.is_reachable else None
-        await self._told(epoch, whom, None)
-        await self.waited(
-            lambda status: follows(status, whom),
-            f"it follows {'nobody' if whom is None else whom.name} in epoch {epoch}",
-            within_s=ROLE_WITHIN_S,
-        )
-
-    async def _told(
-        self, epoch: int, master: ClusterNode | None, members: frozenset[int] | None
-    ) -> None:
-        """Tell the node who is master; again if it, or the master, was just opening its store."""
-        with trio.move_on_after(ROLE_WITHIN_S):
-            for tries, pause_s in enumerate(_pauses(), 1):
-                self._running()
-                try:
-                    await change_role(
-                        self.address,
-                        epoch=epoch,
-                        master_id=None if master is None else master.node_id,
-                        master_address=None if master is None else master.address,
-                        members=members,
-                    )
-                except (RequestFailedError, UnreachableError) as error:
-                    if isinstance(error, RequestFailedError) and tries >= _TRIES_MAX:
-                        raise
-                    await trio.sleep(pause_s)
-                else:
-                    return
-        raise TimeoutError(f"{self.name} did not answer within {ROLE_WITHIN_S:g} s")
+        await super().lead(epoch, members)
 
     async def _caught_up(self, within_s: float) -> None:
         if self.group is not None and self.is_master:
@@ -436,20 +363,6 @@ class ClusterNode:
             return
         end = (await self.master.asked()).max_offset
         await self.caught_up_with(end, is_readable=True, within_s=within_s)
-
-    async def caught_up_with(self, end: int, *, is_readable: bool, within_s: float) -> None:
-        """Wait until it has its master's log up to ``end``; ``is_readable``: and can serve it."""
-
-        def is_there(status: NodeStatus) -> bool:
-            link = status.master_link
-            if link is not None and link.state in _GIVEN_UP:
-                msg = f"{self.name} will not follow: {link.state}, {link.reason}"
-                raise NodeDiedError(msg, hint=link.hint)
-            if is_readable and self.group is not None and (status.confirm_offset or 0) < end:
-                return False
-            return has_caught_up(status, end)
-
-        await self.waited(is_there, f"it has caught up with offset {end}", within_s=within_s)
 
     async def acknowledged(self, within_s: float, count: int | None = None) -> None:
         """Wait until ``count`` slaves (None: all that are connected) have acknowledged the log."""
@@ -486,30 +399,3 @@ class ClusterNode:
             because = f": {self.death}" if self.death else ""
             raise NodeDiedError(f"{self.name} does not run{because}", hint="restart() starts it")
         return self._runner
-
-
-def has_caught_up(status: NodeStatus, end: int) -> bool:
-    """Return whether a slave has its master's log up to ``end``, compared and dispatched.
-
-    Its own end is no proof: it may be that of another log, of which nothing was compared yet.
-    What it reports on a link is.
-    """
-    link = status.master_link
-    if link is None or link.state != "streaming" or link.reported_offset is None:
-        return False
-    return min(link.reported_offset, status.max_offset) >= end and not status.dispatch_behind_bytes
-
-
-def _pauses() -> Iterable[float]:
-    """Yield the seconds to wait between two questions, for ever."""
-    pause_s = ASK_AGAIN_S[0]
-    while True:
-        yield pause_s
-        pause_s = min(2 * pause_s, ASK_AGAIN_S[1])
-
-
-def _in_short(status: NodeStatus) -> str:
-    text = f"last seen: {status.role} {status.state} at {status.max_offset}"
-    if status.master_link is not None:
-        text += f", link {status.master_link.state} ({status.master_link.reason})"
-    return text + "".join(f", slave {row.state} at {row.ack_offset}" for row in status.slaves)

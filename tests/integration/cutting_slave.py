@@ -27,8 +27,9 @@ from hastore.status import BrokerRole, FlushDiskType
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore.testing.cluster import Cluster
 from hastore.testing.free_port import FreePort
+from hastore.testing.group_member import has_caught_up
 from hastore.testing.import_path import import_path
-from hastore.testing.node import ClusterNode, has_caught_up
+from hastore.testing.node import ClusterNode
 from hastore.testing.node_main import READY
 from hastore.testing.node_settings import NodeStart
 from hastore.testing.questions import ask_status

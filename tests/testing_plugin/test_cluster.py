@@ -21,8 +21,8 @@ from hastore.status import PutMessageStatus as S
 from hastore.testing import process_runner
 from hastore.testing.cluster import Cluster
 from hastore.testing.free_port import FreePort
+from hastore.testing.group_member import has_caught_up
 from hastore.testing.loop_thread import LoopClosedError
-from hastore.testing.node import has_caught_up
 from hastore.testing.node_settings import NodeStart
 from hastore.testing.runner import NodeDiedError
 from tests.support.repository import REPO_ROOT
