@@ -9,6 +9,8 @@ effect), the second an inner one, so a status that contradicts either is false, 
 
 A *lineage* is a list of (term, start offset): a promoted directory keeps its log up to the
 promotion and writes its own from there.  Two logs must agree up to where their lineages diverge.
+In a replica group epochs are the terms (`EpochLines`), and several masters may run at once: one
+that was replaced while it was frozen, and that nobody has told.
 """
 
 from __future__ import annotations
@@ -18,17 +20,25 @@ from typing import TYPE_CHECKING, final
 import attrs
 
 from hastore.status import BrokerRole, FlushDiskType
+from hastore_scenarios.judge.epoch_lines import EpochLines, agreement
 from hastore_scenarios.judge.history import Event, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from hastore_scenarios.judge.history import Operation
 
 FOREVER = float("inf")
 
 
 @attrs.define(eq=False, kw_only=True)
 class MasterTerm:
-    """One run of one master, from its start to its end (``end_s`` is infinite while it runs)."""
+    """One run of one master, from its start to its end (``end_s`` is infinite while it runs).
+
+    In a replica group: from its promotion to when it was told of another.  ``epoch`` None: it is
+    in none.  ``epoch_start`` is where its log ended when it began; ``copies_min`` nodes at least
+    have a message that it answers PUT_OK, itself included.
+    """
 
     node: str
     role: BrokerRole
@@ -40,6 +50,10 @@ class MasterTerm:
     end_begun_s: float = FOREVER  # when its stop or kill began
     end_s: float = FOREVER
     paused: list[tuple[float, float]] = attrs.field(factory=list)
+    epoch: int | None = None
+    epoch_start: int = 0
+    copies_min: int = 0
+    min_in_sync_replicas: int = 1
 
     def was_disturbed(self, begin_s: float, end_s: float) -> bool:
         """Whether it was stopping, gone or frozen at some time in [begin_s, end_s]."""
@@ -64,6 +78,7 @@ class _SlaveState:
     running: bool = True
     paused: bool = False
     flows: bool = True
+    counts: bool = True  # False: it observes a replica group
     could_since: float | None = None
     healthy_since: float | None = None
 
@@ -90,6 +105,8 @@ class Account:
     expired: dict[str, int] = attrs.field(factory=dict, init=False)
     # When a node's disk was last wiped: it need not hold what it stored earlier.
     wiped: dict[str, float] = attrs.field(factory=dict, init=False)
+    groups: set[str] = attrs.field(factory=set, init=False)  # the nodes of replica groups
+    lines: EpochLines = attrs.field(factory=EpochLines, init=False)  # of these and of observers
     _slaves: dict[str, _SlaveState] = attrs.field(factory=dict, init=False)
     _empty: set[str] = attrs.field(factory=set, init=False)  # wiped, and not started since
     _term_count: int = attrs.field(default=0, init=False)
@@ -119,7 +136,14 @@ class Account:
         for term in reversed(self.terms):
             if term.node == master:
                 return None
-            if self.lineages[term.node][0] == self.lineages[master][0]:
+            if master in self.groups:
+                if term.node in self.groups:
+                    return term.node
+                continue
+            if (
+                term.node not in self.groups
+                and self.lineages[term.node][0] == self.lineages[master][0]
+            ):
                 return term.node
         return None
 
@@ -149,6 +173,49 @@ class Account:
                 return interval.slave
         return None
 
+    def how_many_could_acknowledge(self, master: str, begin_s: float, end_s: float) -> int:
+        """Return how many slaves could acknowledge at some time in [begin_s, end_s]."""
+        return len(
+            {
+                interval.slave
+                for interval in self.could
+                if interval.master == master
+                and interval.begin_s <= end_s
+                and interval.end_s >= begin_s
+            }
+        )
+
+    def group_term_of(self, operation: Operation) -> MasterTerm | None:
+        """Return the term of a group in which a put was answered, the last that may be meant."""
+        end_s = FOREVER if operation.completed_s is None else operation.completed_s
+        offset = operation.physic_offset or 0
+        for term in reversed(self.terms):
+            if (
+                term.node == operation.node
+                and term.epoch is not None
+                and term.begin_s <= end_s
+                and term.end_s >= operation.invoked_s
+                and (term.epoch_start <= offset or operation.physic_offset is None)
+            ):
+                return term
+        return None
+
+    def later_terms(self, term: MasterTerm) -> list[MasterTerm]:
+        """Return the terms of a group's later epochs."""
+        assert term.epoch is not None
+        return [each for each in self.terms if each.epoch is not None and each.epoch > term.epoch]
+
+    @property
+    def in_step_at_end(self) -> set[str]:
+        """The nodes of groups that had the log of a running master at the end, the master, too."""
+        found = set()
+        for node, event in self.caught_up.items():
+            master = self.up_at_end.get(node)
+            is_even = event.details["max_offset"] == event.details["master_max_offset"]
+            if node in self.groups and master is not None and is_even:
+                found |= {node, master}
+        return found
+
     def who_was_healthy(self, master: str, begin_s: float, end_s: float) -> str | None:
         """Return a slave that was healthy throughout [begin_s, end_s], or None."""
         for interval in self.healthy:
@@ -158,16 +225,9 @@ class Account:
 
     def must_agree_up_to(self, left: str, right: str) -> float:
         """Return the offset below which two logs must be equal (infinite: everywhere)."""
-        left_line, right_line = self.lineages.get(left, ()), self.lineages.get(right, ())
-        for (left_term, left_start), (right_term, right_start) in zip(
-            left_line, right_line, strict=False
-        ):
-            if left_term != right_term:
-                return min(left_start, right_start)
-        if len(left_line) == len(right_line):
-            return FOREVER
-        longer = max(left_line, right_line, key=len)
-        return longer[min(len(left_line), len(right_line))][1]
+        if self.groups and not self.lineages.keys() & {left, right}:
+            return self.lines.agree_up_to(left, right)
+        return agreement(self.lineages.get(left, ()), self.lineages.get(right, ()))
 
     # -- the sweep over the events
 
@@ -186,13 +246,9 @@ class Account:
             case EventKind.DISK:
                 self._disk(event)
             case EventKind.HEALTHY:
-                assert event.node is not None
-                state = self._slaves[event.node]
-                if state.could and state.healthy_since is None:
-                    state.healthy_since = event.done_s
+                self._healthy(event)
             case EventKind.CAUGHT_UP:
-                assert event.node is not None
-                self.caught_up[event.node] = event
+                self._caught_up(event)
             case EventKind.END:
                 self._end_of_story()
             case EventKind.SAY | EventKind.EXPECT:
@@ -201,6 +257,7 @@ class Account:
     def _start_master(self, event: Event) -> None:
         assert event.node is not None
         details = event.details
+        self._end_term(event)
         self.terms.append(
             MasterTerm(
                 node=event.node,
@@ -210,8 +267,15 @@ class Account:
                 sync_flush_timeout_s=details["sync_flush_timeout_ms"] / 1000,
                 fallbehind_max=details["ha_slave_fallbehind_max"],
                 begin_s=event.time_s,
+                epoch=details.get("epoch"),
+                epoch_start=details.get("epoch_start", 0),
+                copies_min=details.get("copies_min", 0),
+                min_in_sync_replicas=details.get("min_in_sync_replicas", 1),
             )
         )
+        if details.get("group"):
+            self._lead(event)
+            return
         line = self.lineages.get(event.node, ())
         was_slave = self._slaves.pop(event.node, None) is not None
         if was_slave or not line:
@@ -220,8 +284,73 @@ class Account:
             start = details["log_end"] if line else 0
             self.lineages[event.node] = (*line, (self._term_count, start))
 
+    def _lead(self, event: Event) -> None:
+        """Begin an epoch: the nodes that follow its master copy it from now on."""
+        assert event.node is not None
+        self.groups.add(event.node)
+        self._close(event)
+        followers = [node for node, state in self._slaves.items() if state.master == event.node]
+        epoch, start = event.details["epoch"], event.details["epoch_start"]
+        self.lines.led(event.node, epoch, start, followers)
+
+    def _trail(self, event: Event) -> None:
+        """Let a node of a group follow another, or nobody; or let a slave observe the group."""
+        assert event.node is not None
+        counts = not event.details.get("observes", False)
+        if counts:
+            self.groups.add(event.node)
+        self._end_term(event)
+        self._close(event)
+        master = event.details["master"]
+        flows = event.details["flows"]
+        if event.node in self._empty:
+            self.lines.wiped(event.node)
+            self._empty.discard(event.node)
+        if master is not None:
+            self._slaves[event.node] = _SlaveState(
+                master=master,
+                flows=flows,
+                counts=counts,
+                could_since=event.time_s if flows else None,
+            )
+            self.lines.trailed(event.node, master)
+
+    def _close(self, event: Event) -> None:
+        """End what a node was as a slave: it changes its role, or its master, while it runs."""
+        assert event.node is not None
+        state = self._slaves.pop(event.node, None)
+        if state is not None:
+            self._close_healthy(event.node, state, event.time_s)
+            self._close_could(event.node, state, event.done_s)
+
+    def _end_term(self, event: Event) -> None:
+        """End what a node was as a master: it has another role."""
+        assert event.node is not None
+        earlier = [term for term in self.terms if term.node == event.node]
+        if earlier and earlier[-1].end_s == FOREVER:
+            earlier[-1].end_begun_s, earlier[-1].end_s = event.time_s, event.done_s
+
+    def _healthy(self, event: Event) -> None:
+        assert event.node is not None
+        state = self._slaves[event.node]
+        if state.could and state.healthy_since is None:
+            state.healthy_since = event.done_s
+        if state.master in self.groups:
+            self.lines.in_step(event.node, state.master)
+
+    def _caught_up(self, event: Event) -> None:
+        assert event.node is not None
+        self.caught_up[event.node] = event
+        state = self._slaves.get(event.node)
+        is_even = event.details["max_offset"] == event.details["master_max_offset"]
+        if state is not None and state.master in self.groups and is_even:
+            self.lines.in_step(event.node, state.master)
+
     def _start_slave(self, event: Event) -> None:
         assert event.node is not None
+        if event.details.get("group") or event.details.get("observes"):
+            self._trail(event)
+            return
         master = event.details["master"]
         log_end = event.details["log_end"]
         own, masters = self.lineages.get(event.node, ()), self.lineages[master]
@@ -312,9 +441,12 @@ class Account:
 
     def _close_could(self, node: str, state: _SlaveState, end_s: float) -> None:
         if state.could_since is not None:
-            self.could.append(
-                Interval(master=state.master, slave=node, begin_s=state.could_since, end_s=end_s)
-            )
+            if state.counts:
+                self.could.append(
+                    Interval(
+                        master=state.master, slave=node, begin_s=state.could_since, end_s=end_s
+                    )
+                )
             state.could_since = None
 
     def _close_healthy(self, node: str, state: _SlaveState, end_s: float) -> None:
@@ -333,4 +465,7 @@ class Account:
         return term is not None and (not term.paused or term.paused[-1][1] != FOREVER)
 
     def _attached(self, node: str) -> bool:
+        master = self._slaves[node].master
+        if master in self.groups:
+            return True  # a node of a group cuts what its master does not have
         return self.lineages[node] == self.lineages[self._slaves[node].master]

@@ -20,6 +20,13 @@ It finds (each a ``Rule``):
     impossible status     a status that this role, flush type or WAIT=false excludes
     answered too early    a timeout status before the timeout
     not caught up         a connected slave that did not reach its master's end
+    acknowledged cut      a message that was PUT_OK, among those that a node of a group has cut
+
+In a replica group there are several masters, one after the other and at times side by side, each
+with an epoch.  There a PUT_OK message must be below the start of every later epoch, whenever it was
+answered: a master that was replaced, and does not know it, acknowledges nothing that its successor
+lacks.  It must be in the log of every node that is in step at the end, and on as many nodes as the
+answering master needed.  A message that is only stored may be cut with a later epoch.
 """
 
 from __future__ import annotations
@@ -65,6 +72,7 @@ class Rule(enum.Enum):
     IMPOSSIBLE_STATUS = "impossible status"
     ANSWERED_TOO_EARLY = "answered too early"
     NOT_CAUGHT_UP = "not caught up"
+    ACKNOWLEDGED_CUT = "acknowledged cut"
 
 
 class LogRecord(NamedTuple):
@@ -173,6 +181,13 @@ class Checker:
             if present[operation.op] == 1 and own_terms:
                 self._check_place(node, record, operation)
 
+    def read_cut(self, node: str, keys: Iterable[str]) -> None:
+        """Check the messages that a node has cut off its log, by their UNIQ_KEYs."""
+        for key in keys:
+            operation = self._by_key.get(key)
+            if operation is not None and operation.wait and operation.outcome is Outcome.OK:
+                self._broken(Rule.ACKNOWLEDGED_CUT, f"{node} has cut off {_name(operation)}")
+
     def damaged(self, node: str, damage: str) -> None:
         """Record the damage that `log verify` found in a log."""
         self._broken(Rule.DAMAGED, f"{node}: {damage}")
@@ -204,7 +219,9 @@ class Checker:
                 _, node, next_offset = answers[answer]
                 acknowledged_up_to[node] = max(acknowledged_up_to.get(node, 0), next_offset)
                 answer += 1
-            term = self.account.term_at(operation.node, operation.invoked_s)
+            term = self.account.group_term_of(operation) or self.account.term_at(
+                operation.node, operation.invoked_s
+            )
             assert term is not None, f"{_name(operation)} was sent to a node that is not a master"
             self._check_presence(operation, term)
             if operation.status is not None and operation.completed_s is not None:
@@ -244,6 +261,9 @@ class Checker:
             return
         if operation.status is None or not operation.status.stored or self._has_expired(operation):
             return
+        if term.epoch is not None:
+            self._check_presence_in_group(operation, term, in_own=in_own)
+            return
         node = operation.node
         if not in_own and not self.account.was_wiped(operation.invoked_s, node, node):
             rule = (
@@ -267,6 +287,44 @@ class Checker:
         if not any(self._present[slave][operation.op] for slave in slaves):
             self._broken(
                 Rule.NOT_REPLICATED, f"{_name(operation)} is in no slave's log ({sorted(slaves)})"
+            )
+
+    def _check_presence_in_group(
+        self, operation: Operation, term: MasterTerm, *, in_own: bool
+    ) -> None:
+        """Check a stored message against the epochs, and the logs at the end."""
+        offset = operation.physic_offset
+        cut_by = [
+            later
+            for later in self.account.later_terms(term)
+            if offset is not None and later.epoch_start <= offset
+        ]
+        is_ok = operation.outcome is Outcome.OK
+        if not in_own and not cut_by:
+            rule = Rule.ACKNOWLEDGED_LOST if is_ok else Rule.STORED_NOT_THERE
+            self._broken(rule, f"{_name(operation)} is not in {operation.node}'s log")
+        if not is_ok or not _replicated(operation, term):
+            return
+        if cut_by:
+            self._broken(
+                Rule.ACKNOWLEDGED_LOST,
+                f"{_name(operation)} at {offset}, answered by {operation.node} in epoch"
+                f" {term.epoch}: {cut_by[0].node} became master of epoch {cut_by[0].epoch} at"
+                f" {cut_by[0].epoch_start}, without it",
+            )
+        for node in sorted(self.account.in_step_at_end - {operation.node}):
+            if not self._present[node][operation.op]:
+                self._broken(
+                    Rule.ACKNOWLEDGED_LOST,
+                    f"{_name(operation)}, answered by {operation.node}, is not in {node}'s log",
+                )
+        group = self.account.groups & self._present.keys()
+        copies = sum(self._present[node][operation.op] > 0 for node in group)
+        if copies < term.copies_min:
+            self._broken(
+                Rule.NOT_REPLICATED,
+                f"{_name(operation)} is in {copies} logs, and {operation.node} needed"
+                f" {term.copies_min}",
             )
 
     def _has_expired(self, operation: Operation) -> bool:
@@ -304,7 +362,10 @@ class Checker:
                 Rule.ANSWERED_TOO_EARLY,
                 f"{_name(operation)} after {end_s - begin_s:.3f} s of {timeout_s:g} s",
             )
-        if status is PutMessageStatus.PUT_OK and _replicated(operation, term):
+        if term.epoch is not None:
+            if status is PutMessageStatus.PUT_OK and _replicated(operation, term):
+                self._check_acks_in_group(operation, term, begin_s, end_s)
+        elif status is PutMessageStatus.PUT_OK and _replicated(operation, term):
             if self.account.who_could_acknowledge(operation.node, begin_s, end_s) is None:
                 self._broken(
                     Rule.FALSE_OK,
@@ -320,6 +381,18 @@ class Checker:
                     f"{_name(operation)} at {begin_s:.3f}…{end_s:.3f} s: {slave} was healthy and"
                     f" at most {unacknowledged} bytes behind",
                 )
+
+    def _check_acks_in_group(
+        self, operation: Operation, term: MasterTerm, begin_s: float, end_s: float
+    ) -> None:
+        """Check that as many nodes as PUT_OK needed could acknowledge."""
+        could = self.account.how_many_could_acknowledge(operation.node, begin_s, end_s)
+        if could < term.copies_min - 1:
+            self._broken(
+                Rule.FALSE_OK,
+                f"{_name(operation)} at {end_s:.3f} s: {could} nodes that follow"
+                f" {operation.node} ran unfrozen, of the {term.copies_min - 1} that it needed",
+            )
 
     def _check_end(self) -> None:
         """Check that every slave that was connected at the end had reached its master's end."""
@@ -368,5 +441,7 @@ def _possible(operation: Operation, term: MasterTerm) -> bool:
             return _replicated(operation, term)
         case PutMessageStatus.FLUSH_DISK_TIMEOUT:
             return operation.wait and term.flush is FlushDiskType.SYNC_FLUSH
+        case PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH:
+            return term.epoch is not None and term.min_in_sync_replicas > 1
         case _:
             return True

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Final
 from hastore.env.real import real_env
 from hastore_scenarios.judge.checker import Checker, Verdict
 from hastore_scenarios.judge.history import History, load_history
-from hastore_scenarios.judge.log_image import find_damage, first_difference, read_records
+from hastore_scenarios.judge.log_image import (
+    find_damage,
+    first_difference,
+    read_cut_keys,
+    read_records,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +34,7 @@ def judge(history: History, directories: Mapping[str, Path]) -> Verdict:
     whole_up_to: dict[str, float] = {}
     for node, directory in directories.items():
         checker.read_log(node, read_records(disk, str(directory)))
+        checker.read_cut(node, read_cut_keys(disk, str(directory)))
         damage = find_damage(disk, str(directory))
         whole_up_to[node] = math.inf if damage is None else damage.physic_offset
         # A node that crashed or lost its master may end in half a record; the next start trims it.

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hastore.message import PROPERTY_UNIQ_KEY
+from hastore.store.log.store_directory import find_log_files
 from hastore.store.record.layout import BODY_CRC_POSITION
 from hastore.store.record.message_codec import decode_properties
-from hastore.store.record.record_check import RecordKind
+from hastore.store.record.record_check import RecordKind, check_record
+from hastore.store.recovery.log_cut import kept_cuts
 from hastore.store.tools.log_diff import diff_logs
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_finding import Severity
@@ -61,6 +63,25 @@ def read_records(disk: Disk, path: str) -> Iterator[LogRecord]:
                 )
     finally:
         crcs.close()
+
+
+def read_cut_keys(disk: Disk, path: str) -> Iterator[str]:
+    """Yield the UNIQ_KEYs of the whole messages that all cuts of a log have kept."""
+    cuts = kept_cuts(disk, path)
+    file_size = find_log_files(disk, path, None).file_size if cuts else 1
+    for cut in cuts:
+        kept = b"".join(disk.read_file(f"{path}/{saved}") for saved in cut.saved_paths)
+        position = 0
+        while position < len(kept):
+            offset = cut.physic_offset + position
+            check = check_record(kept, position, file_size - offset % file_size, offset)
+            if check.kind is RecordKind.MESSAGE:
+                key = decode_properties(check.properties).get(PROPERTY_UNIQ_KEY)
+                if key is not None:
+                    yield key
+            elif check.kind is not RecordKind.BLANK:
+                break  # half a message at the log's end
+            position += check.size
 
 
 def find_damage(disk: Disk, path: str) -> Damage | None:

@@ -188,6 +188,21 @@ class World(Protocol):
     ) -> Node:
         """Start a new node as a slave of ``master``."""
 
+    async def start_group(
+        self,
+        count: int = 3,
+        *,
+        role: BrokerRole = BrokerRole.SYNC_MASTER,
+        flush: FlushDiskType = FlushDiskType.ASYNC_FLUSH,
+        faulty_disk: bool = False,
+        **config: Any,
+    ) -> Sequence[Node]:
+        """Start a replica group; return its nodes (a, b, c, …), of which the first is master.
+
+        All of them are in the SyncStateSet.  ``role`` is that of each master.  A slave that is
+        started with one of them as its master observes the group, and never counts.
+        """
+
     async def stop(self, node: Node) -> None:
         """Stop a node as an operator does (SIGTERM).  Raises NodeFailed if it fails or hangs."""
 
@@ -198,18 +213,40 @@ class World(Protocol):
         """Freeze a node (SIGSTOP): its connections stay open, requests get no answer."""
 
     async def resume(self, node: Node) -> None:
-        """Let a node run on (SIGCONT)."""
+        """Let a node run on (SIGCONT).
+
+        Nobody tells a node of a replica group what it has missed: a master that was replaced
+        takes itself for the master until ``follow``.
+        """
 
     async def restart(self, node: Node) -> None:
         """Start a node that has ended again, in the same role and on its log."""
 
     async def promote(
-        self, slave: Node, *, role: BrokerRole = BrokerRole.SYNC_MASTER, **config: Any
+        self,
+        slave: Node,
+        *,
+        role: BrokerRole | None = None,
+        members: Sequence[Node] | None = None,
+        force: bool = False,
+        **config: Any,
     ) -> None:
-        """Start a slave's log as a master; the slave is stopped first if it runs."""
+        """Start a slave's log as a master; the slave is stopped first if it runs.
+
+        ``role`` None: SYNC_MASTER.  A node of a replica group becomes the master of the next epoch
+        without a restart, and all others that run and are not frozen follow it.  ``members`` None:
+        its set begins with the nodes of the former one that can be reached.  Raises NotInSetError
+        for a node outside that set, unless with ``force``.
+        """
 
     async def follow(self, node: Node, *, master: Node, **config: Any) -> None:
-        """Start a node's log as a slave of ``master``; the node is stopped first if it runs."""
+        """Start a node's log as a slave of ``master``; the node is stopped first if it runs.
+
+        A node of a replica group is told that ``master`` is its master, and is not restarted.
+        """
+
+    async def demote(self, node: Node) -> None:
+        """Let the master of a replica group step down: the group has none until ``promote``."""
 
     async def wait_exit(self, node: Node, *, within_s: float = 60.0) -> int:
         """Wait until a node has ended by itself; return its exit code.  Raises ScenarioFailed."""
@@ -265,6 +302,14 @@ class World(Protocol):
 
     async def dial_ha(self, master: Node) -> Stranger:
         """Connect to the master's HA port as an unidentified peer."""
+
+    # -- what nodes have
+
+    async def log_bytes(self, node: Node, begin: int, end: int) -> bytes:
+        """Return the bytes [begin, end) of a node's log, fewer if it ends before."""
+
+    async def cut_bytes(self, node: Node) -> bytes:
+        """Return the bytes that a node kept of its newest cut; none without a cut."""
 
     # -- the timeline
 

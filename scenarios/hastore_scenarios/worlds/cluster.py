@@ -13,7 +13,7 @@ import trio
 
 from hastore.broker.observe.node_status import NodeStatus
 from hastore.client.admin import AdminClient
-from hastore.errors import HastoreError
+from hastore.errors import ConfigError, HastoreError
 from hastore.status import BrokerRole, FlushDiskType, SlaveStart
 from hastore_scenarios.judge.history import DISK_HEALED, LASTING_DISK_FAULTS, EventKind, History
 from hastore_scenarios.story.world import LinkMode, NodeFailed, ScenarioFailed
@@ -21,6 +21,7 @@ from hastore_scenarios.worlds.node_config import expect_kind, with_defaults
 from hastore_scenarios.worlds.staged_node import StagedNode
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from hastore.broker.observe.node_status import MasterLink
@@ -30,7 +31,7 @@ N = TypeVar("N", bound=StagedNode)
 
 
 class StagedCluster(abc.ABC, Generic[N]):
-    """The nodes; the base of `StagedWorld`."""
+    """The nodes; the base of `StagedGroups`."""
 
     def __init__(self, directory: Path, nursery: trio.Nursery, history: History) -> None:
         self.directory = directory
@@ -134,9 +135,17 @@ class StagedCluster(abc.ABC, Generic[N]):
         await self._start(self._node(node), log_end_matters=False)
 
     async def promote(
-        self, slave: Node, *, role: BrokerRole = BrokerRole.SYNC_MASTER, **config: Any
+        self,
+        slave: Node,
+        *,
+        role: BrokerRole = BrokerRole.SYNC_MASTER,
+        members: Sequence[Node] | None = None,
+        force: bool = False,
+        **config: Any,
     ) -> None:
         """Start a slave's directory as a master."""
+        if members is not None or force:
+            raise ConfigError("members and force are for the nodes of a replica group")
         own = self._node(slave)
         expect_kind("role", role, BrokerRole)
         with_defaults(config)
@@ -325,7 +334,8 @@ class StagedCluster(abc.ABC, Generic[N]):
 
 def in_step(status: NodeStatus) -> set[str]:
     """Return the addresses of the slaves that have acknowledged all that their master has."""
-    return {row.address for row in status.slaves if row.state == "streaming" and row.lag_bytes == 0}
+    rows = (*status.slaves, *status.observers)
+    return {row.address for row in rows if row.state == "streaming" and row.lag_bytes == 0}
 
 
 async def _ask(node: StagedNode) -> NodeStatus:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hastore.config import PARTS
 from hastore.errors import ConfigError
 from hastore.setting import Kind, settings_in
+from hastore.status import HAProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +40,14 @@ SCENARIO_DEFAULTS: Final[Mapping[str, object]] = {
     "ha_reconnect_backoff_max_ms": 250,
 }
 
+GROUP_NAME: Final = "group"
+# In addition, for the nodes of a replica group, which find a new master at once.
+GROUP_DEFAULTS: Final[Mapping[str, object]] = {
+    "protocol": HAProtocol.AUTOSWITCH,
+    "sync_state_timeout_ms": 3_000,
+    "ha_reconnect_backoff_max_ms": 50,
+}
+
 
 def with_defaults(config: Mapping[str, object]) -> dict[str, object]:
     """Return the scenario defaults with ``config`` over them.  Raises ConfigError."""
@@ -48,6 +57,8 @@ def with_defaults(config: Mapping[str, object]) -> dict[str, object]:
             known = f"did you mean {near[0]}?" if near else "see hastore.config for all settings"
             raise ConfigError(f"{name} is not a setting of a node; {known}")
         default = default_of(name)
+        if _SETTINGS[name][0].kind is Kind.ALL_OR_COUNT and type(value) is int:
+            continue
         expect_kind(name, value, int if default is None else type(default))
     return {**SCENARIO_DEFAULTS, **config}
 

@@ -1,29 +1,35 @@
 """The base of the nodes of every world: settings, link and disturbances.
 
 The node of a world, a process or a simulated host, adds how it is started, ended and frozen.
+A node of a replica group is told its role once it runs (`GroupMember`); each time it is told, the
+world records it.
 """
 
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from hastore.status import BrokerRole, FlushDiskType, SlaveStart
+from hastore.testing.group_member import GroupMember
+from hastore.testing.runner import NodeDiedError
 from hastore_scenarios.story.world import LinkMode
 from hastore_scenarios.worlds.node_config import default_of, with_defaults
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Self
 
+    from hastore.testing.group import ReplicaGroup
     from hastore_scenarios.worlds.put_stream import PutStream
 
 STOP_WITHIN_S: Final = 60.0  # for a very busy machine; usually a stop takes less than 0.3 s
 
 
 @attrs.define(eq=False, kw_only=True)
-class StagedNode(abc.ABC):
+class StagedNode(GroupMember):
     """One log, and the node that runs on it, if one does.
 
     ``disturbances`` counts the actions that disturbed it; ``healthy_at`` is that count when it was
@@ -41,6 +47,12 @@ class StagedNode(abc.ABC):
     disturbances: int = 0
     healthy_at: int | None = None
     disk_fault: str | None = None  # the lasting fault of its disk
+    group: ReplicaGroup[Any] | None = None  # None: a classic node
+    node_id: int = 0  # its place in the group, from 1 on
+    # Whom it was told to follow since its start, and in which epoch; None: nothing yet.
+    told: tuple[Self | None, int] | None = None
+    # The world's: called before a change of its role, it returns what to call after it.
+    on_role: Callable[[Any], Callable[..., None]] = lambda _node: _ignore
 
     # -- state
 
@@ -71,6 +83,14 @@ class StagedNode(abc.ABC):
     @abc.abstractmethod
     def ha_address(self) -> tuple[str, int]:
         """Return its HA address; it must run."""
+
+    @abc.abstractmethod
+    def observer_address(self) -> tuple[str, int]:
+        """Return the address for classic slaves of a node of a group."""
+
+    def port_for_slaves(self) -> tuple[str, int]:
+        """Return where classic slaves connect to it; they observe a group."""
+        return self.ha_address() if self.group is None else self.observer_address()
 
     @abc.abstractmethod
     def output(self) -> str:
@@ -106,6 +126,46 @@ class StagedNode(abc.ABC):
     async def log_end(self) -> int:
         """Return the end of the last intact record of its log; it must not run."""
 
+    # -- as a member of its group
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether it runs and is not frozen."""
+        return self.is_running and not self.is_paused
+
+    async def started(self) -> None:
+        """Start it."""
+        await self.boot()
+
+    def clients_at(self) -> tuple[str, int]:
+        """Return its client address.  Raises NodeDiedError if it does not run."""
+        address = self.address()
+        if address is None:
+            raise NodeDiedError(f"{self.name} does not run (exit {self.exit_code})")
+        return address
+
+    def slaves_at(self) -> tuple[str, int]:
+        """Return its HA address."""
+        return self.ha_address()
+
+    async def lead(self, epoch: int, members: frozenset[int]) -> None:
+        """Become the master of an epoch, with this SyncStateSet; return once it serves."""
+        record = self.on_role(self)
+        await super().lead(epoch, members)
+        status = await self.asked()
+        self.told = None
+        record(epoch=epoch, epoch_start=status.epoch_start_offset, members=members)
+
+    async def trail(self, master: Self | None, epoch: int) -> None:
+        """Follow the master of an epoch (None: nobody) now, if it runs, and after each start."""
+        record = self.on_role(self)
+        await super().trail(master, epoch)
+        if self.is_reachable and self.told != (master, epoch):
+            self.told = master, epoch
+            record(epoch=epoch)
+
+    # -- what the checker must know
+
     def disturbed(self) -> None:
         """Record that something was done to it."""
         self.disturbances += 1
@@ -119,4 +179,9 @@ class StagedNode(abc.ABC):
         if self.master is not None:
             facts["master"] = self.master.name
             facts["flows"] = self.link_mode is LinkMode.OPEN
+            facts["observes"] = self.group is None and self.master.group is not None
         return facts
+
+
+def _ignore(**_details: object) -> None:
+    """Record nothing."""

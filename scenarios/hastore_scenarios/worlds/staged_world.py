@@ -27,7 +27,8 @@ from hastore_scenarios.story.world import (
     Tally,
     describe_seen,
 )
-from hastore_scenarios.worlds.cluster import N, StagedCluster, in_step
+from hastore_scenarios.worlds.cluster import N, in_step
+from hastore_scenarios.worlds.groups import StagedGroups
 from hastore_scenarios.worlds.put_stream import PutStream
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ _SMALL_BODY_SIZE: Final = 100
 _READ_SIZE: Final = 64 * 1024
 
 
-class StagedWorld(StagedCluster[N]):
+class StagedWorld(StagedGroups[N]):
     """A `World` without the way its nodes run.
 
     ``key_prefix`` distinguishes the messages of this world from those of others; ``env`` is the
@@ -156,6 +157,9 @@ class StagedWorld(StagedCluster[N]):
 
         async def healthy(status: NodeStatus) -> bool:
             assert own.master is not None
+            group = status.sync_state
+            if own.group is not None and (group is None or own.node_id not in group.members):
+                return False
             shown = self._healthy_slaves(own.master, status)
             return own in shown and await self._is_linked(own, status)
 
@@ -193,6 +197,7 @@ class StagedWorld(StagedCluster[N]):
             if node.disk_fault is not None:
                 self.disk(node).heal()
             self._heal_link(node)
+        await self._rejoin_all()
         for node in self.nodes.values():
             master = node.master
             if master is None or not node.is_running or not master.is_running:
@@ -231,6 +236,10 @@ class StagedWorld(StagedCluster[N]):
             return ends[0] == ends[1] or _gave_up(status)
 
         ends = (-1, (await self.status(master)).max_offset)
+        if slave.group is not None:
+            with contextlib.suppress(TimeoutError, HastoreError):
+                await slave.caught_up_with(ends[1], is_readable=False, within_s=CATCH_UP_WITHIN_S)
+            return (await self.status(slave)).max_offset, ends[1]
         with contextlib.suppress(ScenarioFailed):
             await self.wait_until(slave, "caught up", even, within_s=CATCH_UP_WITHIN_S)
         return ends

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import trio
 
 from hastore.env.real import real_env
+from hastore.quantities import format_address
 from hastore.testing.free_port import FreePort
 from hastore_scenarios.judge.log_image import log_end
 from hastore_scenarios.story.world import LinkMode
-from hastore_scenarios.worlds.node_config import to_toml, with_defaults
+from hastore_scenarios.worlds.node_config import GROUP_NAME, to_toml, with_defaults
 from hastore_scenarios.worlds.process.node_process import NodeProcess, tail
 from hastore_scenarios.worlds.staged_node import StagedNode
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from hastore.env.interface import Disk
+    from hastore.testing.group import ReplicaGroup
     from hastore_scenarios.worlds.process.faulty_node import NodeFaults
     from hastore_scenarios.worlds.process.proxy import Proxy
+
+# A cut reads the whole index, 400 MB by default.
+_SMALL_INDEX: Final[Mapping[str, object]] = {"max_hash_slot_num": 10_000, "max_index_num": 40_000}
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -35,7 +42,7 @@ class ProcessNode(StagedNode):
     proxy: Proxy | None = None
     proxy_scope: trio.CancelScope | None = None
     ha_port: int = 0  # a master that direct slaves know keeps its port
-    held_port: FreePort | None = None  # keeps the port between two starts
+    held_ports: list[FreePort] = attrs.field(factory=list)  # keep ports between two starts
     host: str = "127.0.0.1"
     prefix: tuple[str, ...] = ()  # the beginning of its command line
     faults: NodeFaults | None = None
@@ -65,10 +72,32 @@ class ProcessNode(StagedNode):
         return self.process.address if self.process is not None and self.is_running else None
 
     def ha_address(self) -> tuple[str, int]:
-        """Return its HA address; it must run."""
+        """Return its HA address; a classic one must run."""
+        if self.group is not None:
+            return self.host, self._held(1)
         assert self.process is not None
         assert self.process.ha_address is not None, f"{self.name} is a slave"
         return self.process.ha_address
+
+    def observer_address(self) -> tuple[str, int]:
+        """Return the address for observers of its group."""
+        return self.host, self._held(2)
+
+    def _held(self, number: int) -> int:
+        """Return a port of its own that it keeps: 0 for clients, 1 for slaves, 2 for observers."""
+        while len(self.held_ports) <= number:
+            self.held_ports.append(FreePort())
+        return self.held_ports[number].number
+
+    @property
+    def disk(self) -> Disk:
+        """This machine's."""
+        return real_env().disk
+
+    @property
+    def data_path(self) -> Path:
+        """Its directory."""
+        return self.directory
 
     def output(self) -> str:
         """Return the end of its processes' output."""
@@ -78,9 +107,8 @@ class ProcessNode(StagedNode):
 
     async def boot(self) -> None:
         """Start a process."""
-        if self.is_master and not self.ha_port and not self.prefix:  # no host of its own
-            self.held_port = FreePort()
-            self.ha_port = self.held_port.number
+        if self.group is None and self.is_master and not self.ha_port and not self.prefix:
+            self.ha_port = self._held(0)  # it has no host of its own
         self.process = await NodeProcess.start(
             self.name,
             self.arguments(),
@@ -89,15 +117,15 @@ class ProcessNode(StagedNode):
             prefix=self.prefix,
             faults=self.faults,
         )
-        if self.is_master:
+        if self.group is None and self.is_master:
             self.ha_port = self.ha_address()[1]
 
     async def end(self) -> None:
         """End its process, if it runs, and release its port."""
         if self.process is not None:
             await self.process.process.end()
-        if self.held_port is not None:
-            self.held_port.release()
+        for port in self.held_ports:
+            port.release()
 
     async def terminate(self) -> int:
         """Stop the process with SIGTERM; return its exit code."""
@@ -132,22 +160,45 @@ class ProcessNode(StagedNode):
     def arguments(self) -> list[str]:
         """Write its TOML file; return the command line after ``hastore``."""
         toml_path = self.directory.with_name(self.directory.name + ".toml")
-        toml_path.write_text(to_toml(with_defaults(self.config)), encoding="utf-8")
+        files = {} if self.group is None else _SMALL_INDEX
+        toml = to_toml({**files, **with_defaults(self.config)})
+        toml_path.write_text(toml, encoding="utf-8")
+        client_port = 0 if self.group is None else self._held(0)
         common = [
             "--data",
             str(self.directory),
             "--flush",
             self.flush.value,
             "--listen",
-            f"{self.host}:0",
+            f"{self.host}:{client_port}",
             "--log-format",
             "json",
             "-c",
             str(toml_path),
         ]
+        if self.group is not None:
+            return ["node", *common, *self._group_arguments(self.group)]
         if self.is_master:
             ha_listen = f"{self.host}:{self.ha_port}"
             return ["master", *common, "--broker-role", self.role.value, "--ha-listen", ha_listen]
         assert self.master is not None
-        host, port = self.master.ha_address() if self.proxy is None else self.proxy.address
+        host, port = self.master.port_for_slaves() if self.proxy is None else self.proxy.address
         return ["slave", *common, "--master", f"{host}:{port}", "--from", self.slave_from.value]
+
+    def _group_arguments(self, group: ReplicaGroup[Any]) -> list[str]:
+        """Return what a node of a replica group is told at its start: not its role."""
+        return [
+            "--node-id",
+            str(self.node_id),
+            "--node-group",
+            GROUP_NAME,
+            "--group-ids",
+            ",".join(map(str, group.ids)),
+            "--broker-role",
+            group.role.value,
+            "--ha-listen",
+            format_address(self.ha_address()),
+            "--observer-listen",
+            format_address(self.observer_address()),
+            "--remote-roles",
+        ]

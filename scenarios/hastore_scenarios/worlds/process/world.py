@@ -107,7 +107,7 @@ class ProcessWorld(StagedWorld[ProcessNode]):
         if direct:
             return
         node.proxy = Proxy(
-            master.ha_address() if master.is_running else None,
+            master.port_for_slaves() if master.is_running else None,
             lambda mode, detail: self._link_changed(node, mode, detail),
         )
         node.proxy.listen()
@@ -122,7 +122,7 @@ class ProcessWorld(StagedWorld[ProcessNode]):
         """Direct its slaves' proxies to its current address."""
         for node in self.nodes.values():
             if node.master is master and node.proxy is not None:
-                node.proxy.target = master.ha_address() if master.is_running else None
+                node.proxy.target = master.port_for_slaves() if master.is_running else None
 
     def _heal_link(self, node: ProcessNode) -> None:
         if node.proxy is not None and not node.proxy.is_untouched:

@@ -6,15 +6,19 @@ copied, and only then are its tasks cancelled.
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
 import trio
 
+from hastore.broker.node.group_node import run_group_node
 from hastore.broker.node.master import run_master
 from hastore.broker.node.slave import run_slave
-from hastore.config import MasterConfig, SlaveConfig, parts_of
+from hastore.config import GroupNodeConfig, MasterConfig, SlaveConfig, parts_of
 from hastore.errors import HastoreError
+from hastore.ha.client_port import ask_client_port
 from hastore.sim.cluster import CLIENT_PORT, DATA_DIR, HA_PORT, PROCESS_ID
 from hastore.sim.disk import SimDisk
 from hastore.sim.host import SimOffload, SimWallClock, sim_env
@@ -23,7 +27,7 @@ from hastore.sim.seams import Freeze
 from hastore.sim.sockets import HOST
 from hastore_scenarios.judge.log_image import log_end
 from hastore_scenarios.story.world import LinkMode, NodeFailed
-from hastore_scenarios.worlds.node_config import with_defaults
+from hastore_scenarios.worlds.node_config import GROUP_NAME, with_defaults
 from hastore_scenarios.worlds.staged_node import STOP_WITHIN_S, StagedNode
 
 if TYPE_CHECKING:
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
 
     from hastore.sim.network import Network
 
+OBSERVER_PORT: Final = HA_PORT + 1
 _KILLED: Final = -9
 # Small, because whole files are copied at each sync, and memory is not sparse.
 _SMALL_FILES: Final = {
@@ -173,6 +178,15 @@ class SimWorldNode(StagedNode):
         """Return its HA address."""
         return self.host, HA_PORT
 
+    def observer_address(self) -> tuple[str, int]:
+        """Return the address for observers of its group."""
+        return self.host, OBSERVER_PORT
+
+    @property
+    def data_path(self) -> Path:
+        """Its directory."""
+        return Path(DATA_DIR)
+
     def output(self) -> str:
         """Return the error that ended the last run."""
         return self.failure
@@ -196,6 +210,8 @@ class SimWorldNode(StagedNode):
         HOST.set(self.host)
         env = sim_env(run.disk, self.wall_clock, run.offload, PROCESS_ID + self.runs)
         main: Any = run_master if self.is_master else run_slave
+        if self.group is not None:
+            main = partial(run_group_node, ask_client_port=ask_client_port)
         code = 0
         try:
             with run.scope:
@@ -213,15 +229,27 @@ class SimWorldNode(StagedNode):
         if run.serving is None:
             task_status.started()
 
-    def _config(self) -> MasterConfig | SlaveConfig:
+    def _config(self) -> GroupNodeConfig | MasterConfig | SlaveConfig:
         store = {"data_dir": DATA_DIR, "flush_disk_type": self.flush}
         parts = parts_of({**_SMALL_FILES, **with_defaults(self.config), **store})
         listen = (self.host, CLIENT_PORT)
+        if self.group is not None:
+            return GroupNodeConfig(
+                role=self.group.role,
+                listen=listen,
+                ha_listen=self.ha_address(),
+                observer_listen=self.observer_address(),
+                node_id=self.node_id,
+                replica_group=GROUP_NAME,
+                group_ids=self.group.ids,
+                remote_roles=True,
+                **parts,
+            )
         if self.is_master:
             ha_listen = self.ha_address()
             return MasterConfig(role=self.role, listen=listen, ha_listen=ha_listen, **parts)
         assert self.master is not None
-        master = self.master.ha_address()
+        master = self.master.port_for_slaves()
         return SlaveConfig(master=master, slave_from=self.slave_from, listen=listen, **parts)
 
     def _over(self, run: SimRun, code: int) -> None:
