@@ -10,6 +10,7 @@ To read the code, begin with ``runner``.
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus, SlaveStart
 from hastore_scenarios.story.scenario import scenario
 from hastore_scenarios.story.world import (
+    CutStep,
     DiskFaults,
     Link,
     LinkMode,
@@ -22,6 +23,7 @@ from hastore_scenarios.story.world import (
 
 __all__ = [
     "BrokerRole",
+    "CutStep",
     "DiskFaults",
     "FlushDiskType",
     "Link",

@@ -26,6 +26,7 @@ from hastore_scenarios.judge.history import Event, EventKind
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from hastore_scenarios.judge.epoch_lines import Line
     from hastore_scenarios.judge.history import Operation
 
 FOREVER = float("inf")
@@ -54,6 +55,7 @@ class MasterTerm:
     epoch_start: int = 0
     copies_min: int = 0
     min_in_sync_replicas: int = 1
+    lines: frozenset[Line] = frozenset()  # what its log may be (``epoch_lines``)
 
     def was_disturbed(self, begin_s: float, end_s: float) -> bool:
         """Whether it was stopping, gone or frozen at some time in [begin_s, end_s]."""
@@ -291,7 +293,7 @@ class Account:
         self._close(event)
         followers = [node for node, state in self._slaves.items() if state.master == event.node]
         epoch, start = event.details["epoch"], event.details["epoch_start"]
-        self.lines.led(event.node, epoch, start, followers)
+        self.terms[-1].lines = self.lines.led(event.node, epoch, start, followers)
 
     def _trail(self, event: Event) -> None:
         """Let a node of a group follow another, or nobody; or let a slave observe the group."""

@@ -23,10 +23,10 @@ It finds (each a ``Rule``):
     acknowledged cut      a message that was PUT_OK, among those that a node of a group has cut
 
 In a replica group there are several masters, one after the other and at times side by side, each
-with an epoch.  There a PUT_OK message must be below the start of every later epoch, whenever it was
-answered: a master that was replaced, and does not know it, acknowledges nothing that its successor
-lacks.  It must be in the log of every node that is in step at the end, and on as many nodes as the
-answering master needed.  A message that is only stored may be cut with a later epoch.
+with an epoch.  There a PUT_OK message must be in the log with which each later epoch begins, also
+if it was answered after that: a master that was replaced, and does not know it, acknowledges
+nothing that its successor lacks.  It must be in the log of every node that is in step at the end,
+and on as many nodes as the answering master needed.  A message that is only stored may be cut.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ import attrs
 
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
 from hastore_scenarios.judge.account import Account, MasterTerm
+from hastore_scenarios.judge.epoch_lines import holds
 from hastore_scenarios.judge.history import History, Operation, Outcome
 from hastore_scenarios.judge.loss import Loss, measure_loss
 
@@ -293,24 +294,25 @@ class Checker:
         self, operation: Operation, term: MasterTerm, *, in_own: bool
     ) -> None:
         """Check a stored message against the epochs, and the logs at the end."""
-        offset = operation.physic_offset
-        cut_by = [
-            later
-            for later in self.account.later_terms(term)
-            if offset is not None and later.epoch_start <= offset
-        ]
+        offset, epoch = operation.physic_offset, term.epoch
+        assert epoch is not None
+        lacking, may_lack = None, False
+        for later in self.account.later_terms(term):
+            has = [offset is None or holds(line, epoch, offset) for line in later.lines]
+            lacking = lacking or (None if any(has) else later)
+            may_lack = may_lack or not all(has)
         is_ok = operation.outcome is Outcome.OK
-        if not in_own and not cut_by:
+        if not in_own and not may_lack:
             rule = Rule.ACKNOWLEDGED_LOST if is_ok else Rule.STORED_NOT_THERE
             self._broken(rule, f"{_name(operation)} is not in {operation.node}'s log")
         if not is_ok or not _replicated(operation, term):
             return
-        if cut_by:
+        if lacking is not None:
             self._broken(
                 Rule.ACKNOWLEDGED_LOST,
-                f"{_name(operation)} at {offset}, answered by {operation.node} in epoch"
-                f" {term.epoch}: {cut_by[0].node} became master of epoch {cut_by[0].epoch} at"
-                f" {cut_by[0].epoch_start}, without it",
+                f"{_name(operation)} at {offset}, answered by {operation.node} in epoch {epoch}:"
+                f" {lacking.node} became master of epoch {lacking.epoch} at {lacking.epoch_start},"
+                " without it",
             )
         for node in sorted(self.account.in_step_at_end - {operation.node}):
             if not self._present[node][operation.op]:

@@ -40,8 +40,11 @@ class EpochLines:
 
     _of: dict[str, _Lines] = attrs.field(factory=dict)
 
-    def led(self, node: str, epoch: int, start: int, followers: Sequence[str]) -> None:
-        """Take a new master, from whose log's end on it writes; its followers may copy it."""
+    def led(self, node: str, epoch: int, start: int, followers: Sequence[str]) -> frozenset[Line]:
+        """Take a new master, from whose log's end on it writes; return the lines it may have.
+
+        Its followers may copy it from now on.
+        """
         known = self._of.get(node, _Lines()).lines
         # An empty log ends at 0.
         possible = {line for line in known if line or not start} or known
@@ -53,6 +56,7 @@ class EpochLines:
         )
         for follower in followers:
             self.trailed(follower, node)
+        return self._of[node].lines
 
     def trailed(self, node: str, master: str) -> None:
         """Take a node that may cut its log, and copy its master's, from now on."""
@@ -78,6 +82,12 @@ class EpochLines:
             for left_line in of_left.lines
             for right_line in of_right.lines
         )
+
+
+def holds(line: Line, epoch: int, offset: int) -> bool:
+    """Return whether a log of this line has what a master of ``epoch`` wrote at ``offset``."""
+    ends = [*(start for _, start in line[1:]), FOREVER]
+    return any(entry == epoch and offset < end for (entry, _), end in zip(line, ends, strict=True))
 
 
 def agreement(left_line: Line, right_line: Line) -> float:

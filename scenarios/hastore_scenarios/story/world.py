@@ -56,6 +56,20 @@ class LinkMode(enum.Enum):
     REFUSE = "refuse"  # connections are reset and new ones refused
 
 
+class CutStep(enum.Enum):
+    """A step of a cut, in the order in which they are made (``hastore.store.recovery.cut``)."""
+
+    COPY = "copy"  # the bytes go to trimmed/
+    DESCRIPTION = "description"  # of the cut, beside them
+    INTENT = "intent"  # cut.json: from here on the cut will be finished
+    CHECKPOINT = "checkpoint"
+    LOG = "log"
+    QUEUES = "queues"
+    INDEX = "index"
+    EPOCHS = "epochs"
+    FINISH = "finish"  # cut.json is removed
+
+
 class Node(Protocol):
     """One node of the world; its log stays with its name."""
 
@@ -302,6 +316,13 @@ class World(Protocol):
 
     async def dial_ha(self, master: Node) -> Stranger:
         """Connect to the master's HA port as an unidentified peer."""
+
+    async def die_in_cut(self, node: Node, step: CutStep) -> None:
+        """Start a node of a replica group again, and kill it just before a step of its cut.
+
+        The cut may have been begun earlier.  The group was started with ``faulty_disk=True``.
+        Raises ScenarioFailed if the step is not made within a minute.
+        """
 
     # -- what nodes have
 

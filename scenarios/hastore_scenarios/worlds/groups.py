@@ -10,12 +10,14 @@ frozen node is told nothing, so it wakes up in its former role until the story s
 
 from __future__ import annotations
 
+import abc
 import contextlib
-from typing import TYPE_CHECKING, Any
+import signal
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from hastore.errors import ConfigError
+from hastore.errors import ConfigError, HastoreError
 from hastore.status import BrokerRole, FlushDiskType
 from hastore.store.log.mapped_file_queue import file_name
 from hastore.store.log.store_directory import COMMIT_LOG_DIR, find_log_files
@@ -23,7 +25,7 @@ from hastore.store.recovery.log_cut import kept_cuts
 from hastore.testing.group import ReplicaGroup
 from hastore.testing.group_member import ROLE_WITHIN_S
 from hastore_scenarios.judge.history import EventKind
-from hastore_scenarios.story.world import ScenarioFailed
+from hastore_scenarios.story.world import NodeFailed, ScenarioFailed
 from hastore_scenarios.worlds.cluster import N, StagedCluster
 from hastore_scenarios.worlds.node_config import (
     GROUP_DEFAULTS,
@@ -35,7 +37,9 @@ from hastore_scenarios.worlds.node_config import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from hastore_scenarios.story.world import Node
+    from hastore_scenarios.story.world import CutStep, Node
+
+_DIES_WITHIN_S: Final = 60.0
 
 
 class StagedGroups(StagedCluster[N]):
@@ -125,6 +129,29 @@ class StagedGroups(StagedCluster[N]):
         else:
             await self._rejoin(own)
 
+    async def die_in_cut(self, node: Node, step: CutStep) -> None:
+        """Start a node again, and kill it just before a step of its cut."""
+        own = self._node(node)
+        begun_s = self._disturb(own)
+        code = None
+        self._kill_before(own, step)
+        try:
+            with contextlib.suppress(NodeFailed):  # it may die before it listens
+                await self._boot(own)
+            if own.is_running:
+                with contextlib.suppress(HastoreError):
+                    await self._rejoin(own)
+            with trio.move_on_after(_DIES_WITHIN_S):
+                code = await own.wait_gone()
+        finally:
+            self._kill_before(own, None)
+        if code is None:
+            raise ScenarioFailed(f"{own.name} runs on: its cut has no step {step.value}")
+        text = f"{own.name}: killed (SIGKILL) before the step {step.value} of its cut"
+        self._ended(own, EventKind.KILL, text, begun_s, code)
+        if code != -signal.SIGKILL:
+            raise NodeFailed(f"{own.name} ended with {code}", output=own.output())
+
     async def log_bytes(self, node: Node, begin: int, end: int) -> bytes:
         """Return the bytes [begin, end) of a node's log."""
         own = self._node(node)
@@ -147,6 +174,10 @@ class StagedGroups(StagedCluster[N]):
         return b"".join(own.disk.read_file(f"{own.data_path}/{path}") for path in paths)
 
     # -- inside
+
+    @abc.abstractmethod
+    def _kill_before(self, node: N, step: CutStep | None) -> None:
+        """Kill a node that is started from now on before a step of a cut; None: do not."""
 
     async def _boot(self, node: N) -> None:
         """Start a node of a group, without a role yet."""

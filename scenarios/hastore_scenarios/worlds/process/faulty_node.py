@@ -9,6 +9,8 @@ until the control file says otherwise::
 
 ``full``: no file is created or grows, allocated bytes can be written, as on a real full disk.
 ``slow_s``: each sync takes longer.  ``fail_sync``: the next sync of the log fails with EIO, once.
+``dies_before``, if it is there at the start: SIGKILL before that step of a cut of the log in
+``data_dir``.
 This works on every machine, without root.
 """
 
@@ -18,6 +20,7 @@ import errno
 import json
 import os
 import runpy
+import signal
 import sys
 import time
 from pathlib import Path
@@ -25,7 +28,10 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
 
+from hastore.env import real
 from hastore.env.real import RealDiskFile
+from hastore_scenarios.story.world import CutStep
+from hastore_scenarios.worlds.cut_watch import WatchedDisk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -101,9 +107,23 @@ def _sync(control: Path, faults: dict[str, Any], descriptor: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
+def _watch_cuts(step: CutStep, data_dir: str) -> None:
+    """Let this process die before a step of a cut."""
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    make = real.RealDisk
+    watched: Any = lambda: WatchedDisk(make(), data_dir, step, die)  # noqa: E731
+    real.RealDisk = watched  # type: ignore[misc] # real_env() makes one
+
+
 def main() -> None:
     """Run the node of the command line."""
     control = Path(sys.argv[1])
+    faults = _read(control)
+    if "dies_before" in faults:
+        _watch_cuts(CutStep(faults["dies_before"]), faults["data_dir"])
     for call in ("fdatasync", "fsync", "posix_fallocate", "pwrite"):
         setattr(os, call, _failing(control, call))
     RealDiskFile.sync_descriptor = lambda _: None  # type: ignore[method-assign,assignment] # not in C

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hastore.status import BrokerRole, FlushDiskType
     from hastore_scenarios.judge.checker import Verdict
     from hastore_scenarios.judge.history import Event
-    from hastore_scenarios.story.world import DiskFaults, Link, Node
+    from hastore_scenarios.story.world import CutStep, DiskFaults, Link, Node
 
 
 class ProcessWorld(StagedWorld[ProcessNode]):
@@ -102,6 +102,12 @@ class ProcessWorld(StagedWorld[ProcessNode]):
 
     def _expect_faults(self, node: ProcessNode) -> None:
         node.faults = NodeFaults(self.directory / f"{node.name}.faults")
+
+    def _kill_before(self, node: ProcessNode, step: CutStep | None) -> None:
+        assert node.faults is not None, f"{node.name} was not started with faulty_disk=True"
+        node.faults.heal()
+        if step is not None:
+            node.faults.set(dies_before=step.value, data_dir=str(node.directory))
 
     async def _connect(self, node: ProcessNode, master: ProcessNode, *, direct: bool) -> None:
         if direct:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, cast, final
 
 import attrs
 import trio
@@ -27,6 +27,7 @@ from hastore.sim.seams import Freeze
 from hastore.sim.sockets import HOST
 from hastore_scenarios.judge.log_image import log_end
 from hastore_scenarios.story.world import LinkMode, NodeFailed
+from hastore_scenarios.worlds.cut_watch import WatchedDisk
 from hastore_scenarios.worlds.node_config import GROUP_NAME, with_defaults
 from hastore_scenarios.worlds.staged_node import STOP_WITHIN_S, StagedNode
 
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
+    from hastore.env.interface import Disk
     from hastore.sim.network import Network
+    from hastore_scenarios.story.world import CutStep
 
 OBSERVER_PORT: Final = HA_PORT + 1
 _KILLED: Final = -9
@@ -143,6 +146,7 @@ class SimWorldNode(StagedNode):
     runs: int = 0
     slow_s: float = 0.0
     failure: str = ""  # the error that ended the last run
+    dies_before: CutStep | None = None  # the step of a cut that kills it
 
     def __attrs_post_init__(self) -> None:
         """Start with an empty disk."""
@@ -209,6 +213,9 @@ class SimWorldNode(StagedNode):
     async def _run(self, run: SimRun, *, task_status: trio.TaskStatus[None]) -> None:
         HOST.set(self.host)
         env = sim_env(run.disk, self.wall_clock, run.offload, PROCESS_ID + self.runs)
+        if self.dies_before is not None:
+            disk = WatchedDisk(run.disk, DATA_DIR, self.dies_before, lambda: self._crash(run))
+            env = attrs.evolve(env, disk=cast("Disk", disk))
         main: Any = run_master if self.is_master else run_slave
         if self.group is not None:
             main = partial(run_group_node, ask_client_port=ask_client_port)
@@ -251,6 +258,12 @@ class SimWorldNode(StagedNode):
         assert self.master is not None
         master = self.master.port_for_slaves()
         return SlaveConfig(master=master, slave_from=self.slave_from, listen=listen, **parts)
+
+    def _crash(self, run: SimRun) -> None:
+        """Let a run be killed by what it does: its disk is as it was before that."""
+        if not run.is_over:
+            self._over(run, _KILLED)
+            run.scope.cancel()
 
     def _over(self, run: SimRun, code: int) -> None:
         run.is_over = True

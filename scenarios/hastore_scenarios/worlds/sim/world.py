@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hastore.status import BrokerRole, FlushDiskType
     from hastore_scenarios.judge.checker import Verdict
     from hastore_scenarios.judge.history import Event
-    from hastore_scenarios.story.world import DiskFaults, Link, Node
+    from hastore_scenarios.story.world import CutStep, DiskFaults, Link, Node
 
 _CLIENT_HOST = "10.0.9.9"
 
@@ -119,6 +119,9 @@ class SimWorld(StagedWorld[SimWorldNode]):
             choices=self.choices,
             nursery=self._nursery,
         )
+
+    def _kill_before(self, node: SimWorldNode, step: CutStep | None) -> None:
+        node.dies_before = step
 
     async def _connect(self, node: SimWorldNode, master: SimWorldNode, *, direct: bool) -> None:  # noqa: ARG002
         await trio.lowlevel.checkpoint()
