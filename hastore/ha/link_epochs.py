@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 _OTHER_LIST_HINT: Final = "look at its epochs: hastore log epochs DIR, on the master"
 _REINIT_HINT: Final = "re-seed: start this slave with an empty --data directory"
-_NO_EPOCHS_HINT: Final = (
-    "give this node an empty --data directory, or adopt its log: hastore cluster adopt DATA"
-)
+_NO_EPOCHS_HINT: Final = "give this node an empty --data directory: it copies its master's log"
 _FOREIGN_HINT: Final = (
     "is --master of this node's group?  Compare: hastore log epochs DIR, on both; or give this"
     " slave an empty --data directory"
@@ -43,7 +41,7 @@ def check_is_not_deposed(answer: HandshakeAnswer, seen_epoch: int) -> None:
     if (epoch or 0) < seen_epoch:
         raise DeposedMasterError(
             f"the master is in {_named(epoch)}, and this node has seen epoch {seen_epoch}: it is"
-            " the master no more",
+            " no longer the master",
             epoch=epoch,
             seen_epoch=seen_epoch,
             hint="follow the master of the newest epoch: hastore slave --master HOST:HA_PORT",

@@ -38,7 +38,7 @@ import attrs
 from hastore.config import NODE_ID_MAX, REPLICA_GROUP
 from hastore.epoch_history import EPOCH_MAX
 from hastore.errors import ConfigError, IdentityFileError, ProtocolError, WrongNodeError
-from hastore.store.epoch_file import EPOCH_FILE
+from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.log.mapped_file_queue import is_file_name
 from hastore.store.log.store_directory import COMMIT_LOG_DIR
 from hastore.wire.liberal_json import loads_object
@@ -241,13 +241,17 @@ class NodeIdentity:
         """Count a start of this node on its directory, which gets an identity if it is empty.
 
         ``last_exit_ok`` is the StoreLock's, before it wrote ``abort``; ``boot_id`` is the
-        environment's.  ``adopt`` gives a directory with a log an identity, too.  Raises
-        WrongNodeError for a directory of another node, or of none, IdentityFileError, DiskError,
-        and ConfigError if no node can have this id or group.
+        environment's.  ``adopt`` gives a directory with a log an identity, too, which has seen the
+        log's epochs.  Raises WrongNodeError for a directory of another node, or of none,
+        IdentityFileError, DiskError, EpochFileError from ``adopt``, and ConfigError if no node
+        can have this id or group.
         """
         former = read_identity(disk, data_dir)
         if former is None:
-            if not adopt:
+            seen_epoch = 0
+            if adopt:
+                seen_epoch = EpochFile(disk, f"{data_dir}/{EPOCH_FILE}").load().last_epoch or 0
+            else:
                 _check_has_no_log(disk, data_dir, node_id, group)
             try:
                 current = Identity(
@@ -258,7 +262,7 @@ class NodeIdentity:
                     kept_since=1,
                     boot_id=boot_id,
                     last_exit_ok=last_exit_ok,
-                    seen_epoch=0,
+                    seen_epoch=seen_epoch,
                     vote=None,
                     confirm_mark=None,
                 )
@@ -347,8 +351,8 @@ def _check_has_no_log(disk: Disk, data_dir: str, node_id: int, group: str) -> No
             f"{data_dir} holds a log but no {IDENTITY_FILE}: it belongs to no node of a replica"
             " group",
             path=data_dir,
-            hint=f"give node {node_id} of {group} an empty directory, or adopt this log:"
-            f" hastore cluster adopt {data_dir}",
+            hint=f"give node {node_id} of {group} an empty directory, which it fills from"
+            " its master; a log from before cannot be taken over yet",
         )
 
 

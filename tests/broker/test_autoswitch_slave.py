@@ -20,7 +20,7 @@ from hastore.errors import (
 from hastore.ha.client_port import ClientPort, PortKind
 from hastore.ha.slave_appender import CutNeededError
 from hastore.status import FlushDiskType, HAProtocol, SlaveStart
-from hastore.store.epoch_file import EPOCH_FILE
+from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.node_identity import IDENTITY_FILE, ConfirmMark, read_identity
 from hastore.store.recovery import cut as recovery_cut
 from tests.ha.asking import slave_that_asks
@@ -391,7 +391,7 @@ class FullDisk:
 # -- refusals --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("masters", [[(5, 0)], [(1, 500)], []])
+@pytest.mark.parametrize("masters", [[(5, 0)], [(1, 500)]])
 async def test_a_foreign_group_is_given_up(tmp_path, masters):
     """The recorded no_common_epoch: nothing changed, not even the seen epoch."""
     fork = await forked(tmp_path)
@@ -403,7 +403,7 @@ async def test_a_foreign_group_is_given_up(tmp_path, masters):
             await eventually(lambda: master.connections[-1].refusal)  # told by a last report
             assert not any(connection.reports for connection in master.connections)
             assert slave.max_offset == fork.former_end
-    assert read_identity(real_env().disk, str(fork.former)).seen_epoch == 0
+    assert read_identity(real_env().disk, str(fork.former)).seen_epoch == 1
 
 
 async def test_a_log_without_epochs_is_refused(tmp_path):
@@ -507,12 +507,12 @@ def make_dir(path):
 
 
 async def test_a_log_of_no_node_is_not_taken(tmp_path):
-    """It may be anyone's; a person adopts it."""
+    """It may be anyone's."""
     await write_log(tmp_path / "s", 5)
     with pytest.raises(WrongNodeError, match="belongs to no node of a replica group") as caught:
         async with hastore.open_slave(member_config(tmp_path / "s", ("h", 1))):
             pass
-    assert "hastore cluster adopt" in caught.value.hint
+    assert caught.value.hint.startswith("give node 2 of g1 an empty directory")
 
 
 async def test_a_classic_slave_does_not_write_into_a_groups_log(tmp_path):
@@ -544,3 +544,21 @@ async def test_a_damaged_file_of_the_node_is_refused(tmp_path, file, error):
         path.write_bytes(good)
         async with hastore.open_slave(config) as slave:
             assert slave.max_offset == len(log)
+
+
+@pytest.mark.parametrize("later", [(9, 7), (9, 5_000)])
+async def test_an_epoch_from_the_future_cuts_nothing(tmp_path, later):
+    """The file is another node's, or the identity was restored; exit code 4."""
+    log = await log_of(tmp_path)
+    make_member(tmp_path / "source", history((1, 0)))
+    path, epochs = tmp_path / "source", history((1, 0), later)
+    EpochFile(real_env().disk, f"{path}/{EPOCH_FILE}").store(epochs)
+    async with autoswitch_master(log, (1, 0)) as master:
+        with pytest.raises(EpochFileError, match="ends with epoch 9, and identity") as caught:
+            async with hastore.open_slave(member_config(path, master.address)):
+                pass
+    assert "has seen none after 1" in str(caught.value)
+    assert caught.value.exit_code == 4
+    assert log_bytes(path, len(log)) == log
+    assert epochs_in(path) == epochs
+    assert not (path / "abort").exists()

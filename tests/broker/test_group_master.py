@@ -17,7 +17,7 @@ from hastore.errors import EpochFileError, StaleEpochError, WrongNodeError
 from hastore.status import BrokerRole, HAProtocol
 from hastore.status import PutMessageStatus as Status
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
-from hastore.store.node_identity import read_identity
+from hastore.store.node_identity import IDENTITY_FILE, NodeIdentity, read_identity
 from hastore.store.sync_state_file import SYNC_STATE_FILE, StoredSet, SyncStateFile
 from tests.patience import WITHIN_S
 from tests.support.nodes.autoswitch_master import epochs_in, history, make_member
@@ -213,6 +213,13 @@ def open_as(data_dir, promotion, **changes):
     return opened.term
 
 
+def see(data_dir, epoch):
+    """Let a directory's node have seen an epoch."""
+    disk = real_env().disk
+    current = read_identity(disk, str(data_dir))
+    NodeIdentity(disk, f"{data_dir}/{IDENTITY_FILE}", current).see(epoch)
+
+
 @pytest.mark.parametrize("epoch", [0, 6, 7, 2**31])
 def test_an_epoch_that_was_seen_never_begins_again(tmp_path, epoch):
     """It might have had another master, or another start of this one."""
@@ -226,10 +233,20 @@ def test_an_epoch_that_was_seen_never_begins_again(tmp_path, epoch):
     assert open_as(tmp_path, Promotion(epoch=8)).entry == EpochEntry(8, 0)
 
 
-def test_the_file_of_epochs_may_know_more_than_the_identity(tmp_path):
+def test_a_new_identity_has_seen_the_epochs_of_its_log(tmp_path):
     """A directory that RocketMQ wrote has epochs before it has an identity."""
     make_member(tmp_path, history((4, 0)), node_id=1)
     assert open_as(tmp_path, None).entry == EpochEntry(5, 0)
+
+
+def test_an_epoch_from_the_future_begins_no_term(tmp_path):
+    """Its slaves would cut what they have of the epochs before."""
+    open_as(tmp_path, None)
+    file = EpochFile(real_env().disk, f"{tmp_path}/{EPOCH_FILE}")
+    file.store(history((9, 0)))
+    with pytest.raises(EpochFileError, match="ends with epoch 9, and identity"):
+        open_as(tmp_path, None)
+    assert file.load() == history((9, 0))
 
 
 def test_the_members_that_a_term_begins_with(tmp_path):
@@ -238,6 +255,7 @@ def test_the_members_that_a_term_begins_with(tmp_path):
     assert open_as(tmp_path, Promotion(members=frozenset({1, 3}))).members == {1, 3}
     assert open_as(tmp_path, None).members == {1, 3}
     disk = real_env().disk
+    see(tmp_path, 9)
     EpochFile(disk, f"{tmp_path}/{EPOCH_FILE}").store(EpochHistory((EpochEntry(9, 0),)))
     assert open_as(tmp_path, None).members == {1, 2, 3}  # node 1 was not the master of epoch 9
     assert open_as(tmp_path, None, ids=None).members == {1, 2, 3}
@@ -263,6 +281,7 @@ async def test_a_history_without_room_is_refused(tmp_path):
     async with hastore.open_master(group_master(tmp_path)) as master:
         master.submit(messages(1, size=2_000)[0])
     full = history(*((epoch, epoch) for epoch in range(1, 1_001)))
+    see(tmp_path, 1_000)
     file = EpochFile(real_env().disk, f"{tmp_path}/{EPOCH_FILE}")
     file.store(full)
     with pytest.raises(EpochFileError, match="has 1000 epochs, and a handshake has room for 1000"):

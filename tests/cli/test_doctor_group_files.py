@@ -5,7 +5,7 @@ import pytest
 
 from hastore.env.real import RealDisk
 from hastore.epoch_history import EpochSpan
-from hastore.store.epoch_file import EPOCH_FILE
+from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.log.store_directory import CUT_FILE, TRIMMED_DIR
 from hastore.store.node_identity import IDENTITY_FILE
 from hastore.store.recovery.log_cut import CutIntent, LogCut
@@ -98,7 +98,8 @@ def test_a_damaged_file_is_bad(data_dir, file, check):
 def test_an_identity_older_than_the_epochs_is_bad(data_dir):
     """The epoch is seen durably before its entry is stored."""
     (data_dir / IDENTITY_FILE).unlink()
-    make_member(data_dir, history((1, 0), (7, 2_000))).see(6)
+    make_member(data_dir, history((1, 0))).see(6)
+    EpochFile(RealDisk(), f"{data_dir}/{EPOCH_FILE}").store(history((1, 0), (7, 2_000)))
     result, what = found(data_dir)["epochs"]
     assert (result, "has epoch 7, and identity.json knows none after 6" in what) == (
         Result.BAD,

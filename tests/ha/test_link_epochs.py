@@ -77,7 +77,7 @@ def test_a_log_without_epochs_is_nobodys():
     """RocketMQ would check nothing (slave_without_epoch_file), and append to any log."""
     with pytest.raises(ForeignGroupError, match="no epoch says who wrote it") as caught:
         agree([], 2_444, answer_of(2_955, (1, 0)))
-    assert "hastore cluster adopt" in caught.value.hint
+    assert "empty --data directory" in caught.value.hint
 
 
 @pytest.mark.parametrize(

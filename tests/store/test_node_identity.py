@@ -348,14 +348,15 @@ def test_a_directory_of_another_node_is_refused(node_id, group, message, hint):
 def test_a_log_without_an_identity_is_refused_until_it_is_adopted(path):
     """It may be a classic log, or one whose identity, with its vote, was removed."""
     disk = FakeDisk()
-    disk.put(path, b"x")
+    disk.put(path, b"1\n0\n4-0\n")
     before = disk.files("/d/")
     with pytest.raises(WrongNodeError, match=f"^/d holds a log but no {IDENTITY_FILE}") as caught:
         start(disk)
-    assert caught.value.hint.endswith("or adopt this log: hastore cluster adopt /d")
+    assert caught.value.hint.startswith("give node 2 of g1 an empty directory")
     assert disk.files("/d/") == before
     adopted = start(disk, adopt=True, last_exit_ok=False)
     assert (adopted.current.starts, adopted.current.kept_since) == (1, 1)
+    assert adopted.current.seen_epoch == (4 if EPOCH_FILE in path else 0)
     assert start(disk).current == attrs.evolve(adopted.current, starts=2, last_exit_ok=True)
 
 

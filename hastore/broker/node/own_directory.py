@@ -2,7 +2,7 @@
 
 ::
 
-    open        lock -> identity -> store
+    open        lock -> identity -> do the epochs fit it? -> store
     open again  lock -> is it still ours? -> store
 
 Only a node of a replica group has an identity.  Everything here blocks.
@@ -14,13 +14,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hastore.errors import WrongNodeError
+from hastore.errors import EpochFileError, WrongNodeError
 from hastore.status import HAProtocol
+from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.node_identity import IDENTITY_FILE, NodeIdentity, read_identity
 
 if TYPE_CHECKING:
     from hastore.config import NodeConfig
-    from hastore.env.interface import Env
+    from hastore.env.interface import Disk, Env
+    from hastore.store.node_identity import Identity
     from hastore.store.store_lock import StoreLock
 
 
@@ -30,7 +32,7 @@ def identify(
     """Return the identity of a locked directory; None for a node of no replica group.
 
     ``identity`` is that of an earlier opening by this process; without one, this is a start.
-    Raises WrongNodeError, and what ``NodeIdentity.open`` raises.
+    Raises WrongNodeError, EpochFileError, and what ``NodeIdentity.open`` raises.
     """
     present = read_identity(env.disk, lock.path)
     if config.ha.protocol is HAProtocol.CLASSIC:
@@ -46,7 +48,7 @@ def identify(
     assert config.node_id is not None
     assert config.replica_group is not None
     if identity is None:
-        return NodeIdentity.open(
+        opened = NodeIdentity.open(
             env.disk,
             lock.path,
             node_id=config.node_id,
@@ -55,6 +57,8 @@ def identify(
             boot_id=env.boot_id,
             randomness=env.randomness,
         )
+        _check_epochs(env.disk, lock.path, opened.current)
+        return opened
     if present != identity.current:
         raise WrongNodeError(
             f"{lock.path}: {IDENTITY_FILE} has changed while this process had the store closed",
@@ -62,3 +66,20 @@ def identify(
             hint="start this node again",
         )
     return identity
+
+
+def _check_epochs(disk: Disk, data_dir: str, identity: Identity) -> None:
+    """Raise EpochFileError if the log's epochs are damaged, or later than all that was seen.
+
+    An epoch is seen, durably, before the log has it.  Another node's file, or a restored one,
+    would let a link cut what this log has, or let a master have its slaves cut theirs.
+    """
+    file = EpochFile(disk, f"{data_dir}/{EPOCH_FILE}")
+    last = file.load().last_epoch
+    if last is not None and last > identity.seen_epoch:
+        raise EpochFileError(
+            f"{file.path} ends with epoch {last}, and {IDENTITY_FILE} has seen none after"
+            f" {identity.seen_epoch}: one of the two is older, or another node's",
+            path=file.path,
+            hint="keep this directory, and give the node an empty one: it copies its master's log",
+        )
