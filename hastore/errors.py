@@ -31,7 +31,7 @@ class ConfigError(HastoreError):
 
 
 class WrongPortError(ConfigError):
-    """A slave's ``master`` is an open port, but not a master's HA port."""
+    """A slave's ``master`` is an open port, but not the HA port of a master that it can follow."""
 
 
 class ListenError(HastoreError):

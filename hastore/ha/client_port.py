@@ -90,6 +90,7 @@ class ClientPort:
     mapped_file_size: int | None = None  # bytes, within the limits of the configuration
     max_offset: int | None = None  # the end of its log (exclusive), in bytes
     ha_protocol: HAProtocol | None = None  # of its HA port
+    replica_group: str | None = None  # hastore's; of other brokers not known
     # Why it has refused peers of its HA port lately, and what to do, by their address HOST:PORT.
     refusals: Mapping[str, tuple[str, str | None]] = attrs.field(factory=dict)
 
@@ -159,6 +160,7 @@ def _of_status(status: Mapping[str, Any]) -> ClientPort:
         mapped_file_size=_file_size(status.get("mapped_file_size")),
         max_offset=_number(status.get("max_offset")),
         ha_protocol=_PROTOCOLS.get(str(status.get("ha_protocol"))),
+        replica_group=group if isinstance(group := status.get("replica_group"), str) else None,
         refusals=_refusals(status.get("refused")),
     )
 
@@ -232,7 +234,8 @@ class MasterPort:
     async def learn_file_size(self) -> None:
         """Set the file size of a log without files to the master's.
 
-        Raises FileSizeMismatchError if another size is configured.
+        Raises FileSizeMismatchError if another size is configured, WrongPortError for a master of
+        another replica group: no handshake names one, and an empty log has nothing to compare.
         """
         log, chosen = self.commit_log, self.config.store.mapped_file_size
         may_ask = self.ask_client_port is not None and self._size_links < _SIZE_LINKS_MAX
@@ -244,6 +247,8 @@ class MasterPort:
         if found is None and chosen is None and trio.current_time() - began < _ASK_AGAIN_S:
             await trio.sleep(_ASK_AGAIN_S)
             found = await self._ask_master()
+        if found is not None:
+            self._check_group(found)
         if found is None or found.mapped_file_size in {None, log.file_size}:
             return
         size = found.mapped_file_size
@@ -259,6 +264,17 @@ class MasterPort:
             )
         log.choose_file_size(size)
         _log.info("masters_file_size_taken", file_size=size, master=describe(self.config.master))
+
+    def _check_group(self, found: ClientPort) -> None:
+        own, theirs = self.config.replica_group, found.replica_group
+        if own is None or theirs in {None, own}:
+            return
+        raise WrongPortError(
+            f"the master at {describe(self.config.master)} is of replica group {theirs}, and this"
+            f" node of {own}; nothing was changed",
+            hint=f"name a master of {own}; or start a node of {theirs}, with --node-group {theirs}"
+            " and an empty --data directory",
+        )
 
     async def masters_end(self) -> int | None:
         """Return the end of the master's log; None if unknown."""

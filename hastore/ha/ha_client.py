@@ -166,8 +166,8 @@ class HAClient:
     async def run(self) -> None:
         """Replicate until cancelled.
 
-        Raises WrongPortError if ``master`` is no HA port of our protocol, FlushFailedError if our
-        disk failed, CutNeededError if our log must be cut first.
+        Raises WrongPortError if ``master`` is no HA port of our protocol or group, FlushFailedError
+        if our disk failed, CutNeededError if our log must be cut first.
         """
         if self._is_unassigned:
             self.reason = "nobody has named a master to this node"

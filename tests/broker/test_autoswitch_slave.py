@@ -484,6 +484,26 @@ async def test_a_master_of_the_other_protocol_is_named(tmp_path, own):
         assert slave.max_offset == 0
 
 
+async def test_a_master_of_another_group_is_named(tmp_path):
+    """No handshake says so, and an empty log has nothing to compare; the slave ends."""
+    log = await log_of(tmp_path)
+    async with autoswitch_master(log, (1, 0)) as master:
+        found = ClientPort(kind=PortKind.NODE, ha_port=master.address[1], replica_group="g2")
+
+        async def ask(_address):
+            return found
+
+        with pytest.RaisesGroup(WrongPortError) as caught:
+            async with slave_that_asks(member_config(tmp_path / "s", master.address), ask):
+                await trio.sleep_forever()
+        error = caught.value.exceptions[0]
+        assert "is of replica group g2, and this node of g1" in str(error)
+        assert "name a master of g1" in error.hint
+        assert error.exit_code == 2
+        assert not any((tmp_path / "s" / "commitlog").iterdir())
+        assert not epochs_in(tmp_path / "s")
+
+
 # -- the directory ---------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import trio
 import hastore
 from hastore.broker.node.slave import run_slave
 from hastore.concurrency.tcp import bound_address, open_listener
+from hastore.config import HAConfig
 from hastore.env.real import real_env
 from hastore.errors import FileSizeMismatchError, WrongPortError
 from hastore.ha import client_port
@@ -199,6 +200,21 @@ async def test_hastore_master_and_slave_answer_the_questions(tmp_path):
             found = await ask_client_port(slave.address)
         assert (found.ha_port, found.master) == (None, f"127.0.0.1:{master.ha_address[1]}")
         assert await ask_client_port(master.ha_address) is None
+
+
+async def test_a_groups_master_names_its_group(tmp_path):
+    """No handshake does, so a node without a log asks for it."""
+    config = master_config(
+        tmp_path,
+        listen=("127.0.0.1", 0),
+        ha=HAConfig(protocol=HAProtocol.AUTOSWITCH),
+        node_id=1,
+        replica_group="g1",
+    )
+    async with hastore.open_master(config) as master:
+        found = await ask_client_port(master.address)
+    assert found.replica_group == "g1"
+    assert found.ha_protocol is HAProtocol.AUTOSWITCH
 
 
 @contextlib.asynccontextmanager
