@@ -74,9 +74,13 @@ class GroupTarget:
         return choices.choice([other for other in self.nodes if other is not node])
 
     def crashing(self, node: SimNode, *, lost_power: bool) -> None:
-        """Record what the node may lose."""
+        """Record what the node may lose.
+
+        Bytes of a sync that failed are in the page cache, and the next start does not trust them.
+        """
         node_id = self.cluster.id_of(node)
-        if lost_power and not self.cluster.config.is_sync(node_id):
+        is_lost = lost_power or node.live_disk.syncs_failed > 0
+        if is_lost and not self.cluster.config.is_sync(node_id):
             self.oracle.lost_bytes(node_id)
 
     def may_lose_power(self, node: SimNode) -> bool:
