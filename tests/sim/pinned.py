@@ -43,5 +43,6 @@ PINNED_GROUPS = {
     48: "model: a BLANK that ends a log is no message, and an opening may drop it",
     107: "a slave stored a master's epochs before it had cut what another master had written:"
     " tests/ha/test_link_epochs.py::test_bytes_that_we_have_change_no_epochs",
+    3138: "model: a start showed an older cut as the newest, because the wall clock had gone back",
     965: "model: a proposal whose answer was lost was called void because the term was over",
 }

@@ -1,4 +1,6 @@
-"""The parts of the simulator of replica groups: what counts as lost."""
+"""The parts of the simulator of replica groups: what counts as lost, and as cut."""
+
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -9,6 +11,7 @@ from hastore.sim.group.group_faults import GroupTarget
 from hastore.sim.group.group_simulation import GroupSimulation
 from hastore.sim.host import SimOffload
 from hastore.sim.seams import run_by_seed
+from hastore.store.recovery.log_cut import LogCut
 
 
 def with_target(check):
@@ -47,5 +50,29 @@ def test_a_crash_loses_bytes_if_power_or_an_earlier_sync_failed(lost_power, sync
             target.crashing(node, lost_power=lost_power)
         assert target.oracle.has_lost(1) == (lost_power or syncs_failed > 0)
         assert not target.oracle.has_lost(2), "it acknowledges only what is on its platter"
+
+    with_target(check)
+
+
+def test_a_cut_that_a_start_shows_again_is_not_new():
+    """The newest cut by the wall clock may be an older one, after that clock has gone back."""
+
+    def cut_at(time_ms):
+        return LogCut(
+            physic_offset=100,
+            end_offset=200,
+            reason="",
+            time_ms=time_ms,
+            epochs=(),
+            messages={},
+            saved_paths=(f"trimmed/{time_ms}",),
+        )
+
+    def check(target):
+        log = target.oracle.logs[1]
+        first, second = cut_at(2_000), cut_at(1_000)
+        shown = [log.new_cut(SimpleNamespace(last_cut=cut)) for cut in (None, first, first)]
+        shown += [log.new_cut(SimpleNamespace(last_cut=cut)) for cut in (second, first)]
+        assert shown == [None, first, None, second, None]
 
     with_target(check)

@@ -42,7 +42,7 @@ class NodeLog:
     former_boot: int = 0
     dispatched: int = 0  # consumers of this node have been able to see what is below
     _commit_log: CommitLog | None = None
-    _cut: LogCut | None = None
+    _cuts: list[LogCut] = attrs.field(factory=list)  # all that were seen
     _epoch_inode: Inode | None = None
     _epochs: EpochHistory = attrs.field(factory=EpochHistory)
     _file_size: int = 0
@@ -99,12 +99,15 @@ class NodeLog:
         return self.read(start, start + len(data), durable=self.is_sync) == data
 
     def new_cut(self, role_node: Master | Slave) -> LogCut | None:
-        """Return the cut that was made since the last call."""
-        cut = getattr(role_node, "last_cut", None)
-        if cut is None or cut == self._cut:
+        """Return the cut that was made since the last call.
+
+        A start shows the newest one by the wall clock, perhaps an earlier one again.
+        """
+        cut: LogCut | None = getattr(role_node, "last_cut", None)
+        if cut is None or cut in self._cuts:
             return None
-        self._cut = cut
-        return cut  # type: ignore[no-any-return]
+        self._cuts.append(cut)
+        return cut
 
     def epoch_inode(self) -> Inode | None:
         """Return the file of its epochs; each store makes another one."""
@@ -126,4 +129,4 @@ class NodeLog:
         """Forget everything: the disk is empty."""
         self.data.clear()
         self.dispatched = 0
-        self._cut = None
+        self._cuts.clear()
