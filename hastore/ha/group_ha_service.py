@@ -62,6 +62,9 @@ CONFIRM_PAUSE_S: Final = 0.05
 # A link that was replaced by a newer one of the same node may still have reports under way.
 REPLACED_LINK_S: Final = 1.0
 SAVE_PAUSE_S: Final = 1.0  # after a proposal could not be saved
+# From one write of the confirm mark to the next: one takes some milliseconds, and competes with the
+# syncs that puts wait for.  An older mark protects less, and is still true.
+MARK_PAUSE_S: Final = 5.0
 LOG_BEGINS_MAX: Final = 1_024  # nodes; any peer can name an id
 
 _NOT_AWAITED: Final = frozenset({NodeRole.MASTER, NodeRole.OBSERVER})
@@ -92,6 +95,8 @@ class GroupHAService(HAService):
     # Where the accepted set is kept; None: nowhere, the coordinator does.
     state_file: SyncStateFile | None = attrs.field(default=None, kw_only=True)
     coordinator: Coordinator = attrs.field(factory=NoCoordinator, kw_only=True)
+    # Writes, durably, up to where all members have the log; blocks.  See ``ConfirmMark``.
+    mark_confirmed: Callable[[int], None] = attrs.field(default=lambda _offset: None, kw_only=True)
     observers: ObserverService = attrs.field(init=False)  # classic slaves, on a port of their own
     _rounds: GroupSendRounds = attrs.field(init=False)  # ``rounds``
     # By node id, in this epoch; the LOG_BEGINS_MAX learned last.
@@ -109,6 +114,8 @@ class GroupHAService(HAService):
     # When links were replaced by a newer one of the same node, by connection id.
     _replaced: dict[int, float] = attrs.field(factory=dict, init=False)
     _confirm_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _marked: int = attrs.field(default=0, init=False)  # the offset of the mark written last
+    _mark_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _now: Callable[[], float] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -417,17 +424,48 @@ class GroupHAService(HAService):
             nursery.start_soon(super().run, listener)
             nursery.start_soon(self._serve_set)
             nursery.start_soon(self._tell_confirmed)
+            nursery.start_soon(self._keep_mark)
 
     async def _tell_confirmed(self) -> None:
         """Tell idle slaves how far the log is confirmed; the others learn it from their frames."""
         while True:
             await self._confirm_wake.wait_for_running()
             await trio.sleep(CONFIRM_PAUSE_S)
+            self._mark_wake.wakeup()
             for connection in tuple(self.connections.values()):
                 framing = connection.framing
                 assert isinstance(framing, AutoSwitchFraming)
                 if framing.told_offset < self._confirmed:
                     connection.write_socket_service.request_heartbeat()
+
+    async def _keep_mark(self) -> None:
+        """Write the confirm mark as the confirm offset rises, and once more at the end."""
+        try:
+            is_written = True
+            while True:
+                if is_written:
+                    await self._mark_wake.wait_for_running()
+                is_written = await self._write_mark()
+                await trio.sleep(MARK_PAUSE_S)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._write_mark()
+
+    async def _write_mark(self) -> bool:
+        """Write the confirm mark, if it has risen; return whether it is what is confirmed now.
+
+        Not above what is on this disk: a crash must not leave a log that ends below its mark.
+        """
+        kept = self.sync_state_set.kept_offset or 0
+        offset = min(kept, self.commit_log.flushed_offset)
+        if offset > self._marked:
+            try:
+                await self.env.offload.run(lambda: self.mark_confirmed(offset))
+            except DiskError as error:
+                _log.warning("confirm_mark_not_written", reason=str(error), next=error.hint)
+                return False
+            self._marked = offset
+        return self._marked >= kept
 
     async def _serve_set(self) -> None:
         """Serve the set's deadlines, and ask the coordinator, until cancelled."""

@@ -110,6 +110,7 @@ class SyncStateSet:
     # Whether members were late by then: one that is not any more may let the others leave.
     _has_late: bool = attrs.field(default=False, init=False)
     _all_from: int = attrs.field(default=0, init=False)
+    _confirmed_before: int = attrs.field(init=False)  # the confirm offset that the epoch began with
     _is_handing_over: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -117,6 +118,7 @@ class SyncStateSet:
         assert self.own_id in self.accepted, f"{self.own_id} is not in {self.accepted}"
         assert self.in_sync_replicas == "all" or self.in_sync_replicas >= 1, self.in_sync_replicas
         assert self.confirm_offset <= self.entry.start_offset, self
+        self._confirmed_before = self.confirm_offset
         self.acks = NodeAcks(self.entry.start_offset)
         self._no_hold_before = self._not_before = self._settled_at = self.began
         self._looked_at = self.began
@@ -249,6 +251,16 @@ class SyncStateSet:
         After a change from a number to "all", once they have what was in the log by then.
         """
         return self.in_sync_replicas == "all" and self.confirm_offset >= self._all_from
+
+    @property
+    def kept_offset(self) -> int | None:
+        """Up to where all members have the log by their acks in this epoch, under "all".
+
+        None before that: the confirm offset of an earlier master may have meant less.
+        """
+        if self.in_sync_replicas != "all" or self.confirm_offset <= self._confirmed_before:
+            return None
+        return self.confirm_offset
 
     # -- puts ------------------------------------------------------------------------------------
 

@@ -235,7 +235,7 @@ async def test_nothing_is_cut_below_the_confirm_mark(tmp_path):
         async with hastore.open_slave(member_config(fork.former, master.address)) as slave:
             link = await gives_up(slave)
             assert link.reason.startswith("alarm: the log in")
-            assert "export" in link.hint
+            assert "empty --data directory" in link.hint
             assert slave.status().cut_refused_because == link.reason
             assert slave.status().cuts == 0
             assert slave.max_offset == fork.former_end

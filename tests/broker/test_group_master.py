@@ -10,14 +10,19 @@ import trio
 
 import hastore
 from hastore.broker.node.master_store import Promotion, open_master_store
-from hastore.config import HAConfig
+from hastore.config import NO_MASTER, HAConfig
 from hastore.env.real import real_env
 from hastore.epoch_history import EpochEntry, EpochHistory
 from hastore.errors import EpochFileError, StaleEpochError, WrongNodeError
 from hastore.status import BrokerRole, HAProtocol
 from hastore.status import PutMessageStatus as Status
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
-from hastore.store.node_identity import IDENTITY_FILE, NodeIdentity, read_identity
+from hastore.store.node_identity import (
+    IDENTITY_FILE,
+    ConfirmMark,
+    NodeIdentity,
+    read_identity,
+)
 from hastore.store.sync_state_file import SYNC_STATE_FILE, StoredSet, SyncStateFile
 from tests.patience import WITHIN_S
 from tests.support.nodes.autoswitch_master import epochs_in, history, make_member
@@ -182,6 +187,55 @@ async def test_a_former_master_comes_back_with_a_tail_of_its_own(tmp_path):
     assert b"lost" not in log_bytes(tmp_path / "1")
     trimmed = b"".join(path.read_bytes() for path in (tmp_path / "1/trimmed").iterdir())
     assert b"lost" in trimmed
+
+
+async def test_an_unclean_election_is_refused_by_the_former_master(tmp_path):
+    """Node 3 lacks what all members of the set had: what was PUT_OK is not cut unnoticed."""
+    async with three_nodes(tmp_path) as (master, two, three):
+        assert await put(master) is Status.PUT_OK
+        common = three.max_offset
+        three.stop()
+        await in_set(master, 1, 2)
+        assert await put(master, b"lost") is Status.PUT_OK
+        end = master.max_offset
+        assert two.max_offset == end
+    first = tmp_path / "1"
+    identity = read_identity(real_env().disk, str(first))
+    assert identity.confirm_mark == ConfirmMark(epoch=1, offset=end, master_uuid=identity.uuid)
+    async with hastore.open_master(group_master(tmp_path / "3", 3)) as master:
+        assert master.max_offset == common
+        async with hastore.open_slave(group_slave(first, master, 1)) as former:
+            await eventually(lambda: former.status().state == "failed")
+            reason = former.ha_client.reason
+            assert reason.startswith(f"alarm: the log in {first} must not be cut at {common}")
+            assert f"hastore log cat {first} --from-offset {common}" in former.ha_client.error.hint
+            assert former.max_offset == end
+            assert former.status().cuts == 0
+        wiped = tmp_path / "1 again"
+        async with hastore.open_slave(group_slave(wiped, master, 1)) as former:
+            await eventually(lambda: former.max_offset == common)
+    assert b"lost" in log_bytes(first)
+
+
+@pytest.mark.parametrize("is_master", [True, False])
+async def test_a_confirm_mark_above_the_log_is_lowered(tmp_path, is_master):
+    """What a disk has lost is written again, and may be cut: it is not confirmed yet."""
+    async with hastore.open_master(group_master(tmp_path / "1", ids=(1,))) as master:
+        assert await put(master) is Status.PUT_OK
+        end = master.max_offset
+    env = real_env()
+    identity = read_identity(env.disk, str(tmp_path / "1"))
+    mark = identity.confirm_mark
+    assert mark.offset == end
+    file = NodeIdentity(env.disk, str(tmp_path / "1" / IDENTITY_FILE), identity)
+    file.raise_confirm_mark(attrs.evolve(mark, offset=end + 500))
+    if is_master:
+        open_as(tmp_path / "1", Promotion())
+    else:
+        config = slave_config(tmp_path / "1", NO_MASTER, ha=GROUP, node_id=1, replica_group="g1")
+        async with hastore.open_slave(config):
+            pass
+    assert read_identity(env.disk, str(tmp_path / "1")).confirm_mark == mark
 
 
 async def test_the_roles_of_a_group_are_fixed_by_its_identity(tmp_path):

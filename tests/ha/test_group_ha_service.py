@@ -8,7 +8,7 @@ import trio.testing
 from hastore.broker.puts.confirm_offset import ConfirmOffset
 from hastore.concurrency.group_commit_request import GroupCommitRequest, Part
 from hastore.config import StoreConfig
-from hastore.errors import DiskError
+from hastore.errors import DiskError, DiskFullError
 from hastore.ha import group_ha_service, send_rounds
 from hastore.ha.set_proposal import Answer
 from hastore.status import FlushDiskType
@@ -470,6 +470,49 @@ async def test_master_with_sync_flush_confirms_only_what_it_has_flushed(tmp_path
             assert master.service.confirm_offset() == 6_000
             await node.report(len(LOG))
             await eventually(lambda: master.service.confirm_offset() == len(LOG))
+
+
+async def test_the_confirm_mark_rises_seldom_and_at_the_end(tmp_path, clock):
+    """Never above what this disk has; a write that fails is repeated."""
+    marks, disk_is_full = [], True
+
+    def mark_confirmed(offset):
+        marks.append((trio.current_time() - began, offset, disk_is_full))
+        if disk_is_full:
+            raise DiskFullError("no room", path="identity.json")
+
+    began = trio.current_time()
+    async with group_master(
+        tmp_path / "m", log=LOG, members={1, 2}, ids={1, 2}, mark_confirmed=mark_confirmed
+    ) as master:
+        async with raw_node(master) as node:
+            await node.begin(2)
+            await node.bytes_up_to(len(LOG))
+            await node.report(6_000)
+            await trio.sleep(1)
+            assert marks == []
+            flush(master.log)
+            await eventually(lambda: len(marks) == 1)
+            disk_is_full = False
+            for offset in range(6_001, 6_500):
+                await node.report(offset)
+                await eventually(lambda offset=offset: master.group.confirm_offset == offset)
+            await eventually(lambda: len(marks) == 2)
+            request = master.put()
+            await follow(node, request)
+            assert await request.wait() is Status.PUT_OK
+            await eventually(lambda: len(marks) == 3)
+            await node.report(end := master.put().append_result.next_offset)
+            await eventually(lambda: master.group.confirm_offset == end)
+            assert len(marks) == 3
+            flush(master.log)
+    (first_s, first, failed), (second_s, second, _), (third_s, third, _), (_, last, _) = marks
+    assert failed
+    assert first == 6_000
+    assert second == 6_499
+    assert third == len(LOG)
+    assert last == end
+    assert min(second_s - first_s, third_s - second_s) >= group_ha_service.MARK_PAUSE_S
 
 
 async def test_a_flush_after_the_acks_notifies_idle_slaves_and_observers(tmp_path, monkeypatch):

@@ -694,6 +694,18 @@ def test_number_is_not_satisfied_by_a_node_in_one_of_two_sets():
     assert group.set.ack_limit == 1_500
 
 
+@pytest.mark.parametrize(("level", "kept"), [("all", 1_700), (2, None)])
+def test_what_all_members_keep_is_known_by_their_acks_in_this_epoch_only(level, kept):
+    """An earlier master's confirm offset may have meant less; with a number less is promised."""
+    group = Group(2, acks=(START,), level=level)
+    assert group.set.confirm_offset == START
+    assert group.set.kept_offset is None
+    group.append(2_000)
+    group.ack(2, 1_700)
+    assert group.set.confirm_offset == 1_700
+    assert group.set.kept_offset == kept
+
+
 def test_all_is_in_force_once_the_set_has_what_was_acknowledged_by_number():
     """The puts themselves wait for all at once."""
     group = Group(2, acks=(START,), level=1)

@@ -44,6 +44,7 @@ from hastore.ha.set_proposal import NoCoordinator
 from hastore.ha.set_rules import SetRules
 from hastore.ha.sync_state_set import SyncStateSet
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
+from hastore.store.node_identity import ConfirmMark
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -389,6 +390,15 @@ def _make_ha_service(
         epochs=term.epochs,
         state_file=term.state_file,
         coordinator=coordinator or NoCoordinator(),
+        mark_confirmed=lambda offset: _mark_confirmed(term, offset),
+    )
+
+
+def _mark_confirmed(term: Term, offset: int) -> None:
+    """Raise the confirm mark of a master's own directory; blocks."""
+    identity = term.identity
+    identity.raise_confirm_mark(
+        ConfirmMark(epoch=term.entry.epoch, offset=offset, master_uuid=identity.current.uuid)
     )
 
 

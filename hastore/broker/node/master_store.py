@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
-from hastore.broker.node.own_directory import identify
+from hastore.broker.node.own_directory import identify, limit_confirm_mark
 from hastore.epoch_history import ENTRIES_MAX, EPOCH_MAX, EpochEntry
 from hastore.errors import ConfigError, EpochFileError, StaleEpochError
 from hastore.ha.refused_slaves import RefusedSlavesFile
@@ -105,6 +105,7 @@ def open_master_store(
     try:
         term = None
         if identity is not None:
+            limit_confirm_mark(identity, message_store.commit_log.max_offset)
             term = _begin_term(env, config, message_store, identity, promotion or Promotion())
         refused_slaves = RefusedSlavesFile.load(env, config.store.data_dir)
         refused_slaves.begin_master(

@@ -4,6 +4,7 @@
 
     open        lock -> identity -> do the epochs fit it? -> store
     open again  lock -> is it still ours? -> store
+    opened      the confirm mark is not above the log's end
 
 Only a node of a replica group has an identity.  Everything here blocks.
 
@@ -13,6 +14,8 @@ Invariant: between two openings by one process the identity stays the same, or t
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import attrs
 
 from hastore.errors import EpochFileError, WrongNodeError
 from hastore.status import HAProtocol
@@ -66,6 +69,17 @@ def identify(
             hint="start this node again",
         )
     return identity
+
+
+def limit_confirm_mark(identity: NodeIdentity, end_offset: int) -> None:
+    """Lower a confirm mark above the end of the log, which has just been opened.
+
+    What is gone is copied again, and the log goes on: bytes that nobody has confirmed would be
+    below the mark, and could never be cut.
+    """
+    mark = identity.current.confirm_mark
+    if mark is not None and mark.offset > end_offset:
+        identity.lower_confirm_mark(attrs.evolve(mark, offset=end_offset))
 
 
 def _check_epochs(disk: Disk, data_dir: str, identity: Identity) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hastore.broker.node.own_directory import identify
+from hastore.broker.node.own_directory import identify, limit_confirm_mark
 from hastore.errors import DiskError
 from hastore.ha.autoswitch_framing import AutoswitchFraming
 from hastore.ha.refused_slaves import RefusedSlavesFile
@@ -64,6 +64,7 @@ def open_slave_store(
         RefusedSlavesFile.load(env, config.store.data_dir).begin_slave()
         return SlaveStore(message_store=message_store, framing=ClassicFraming(), identity=None)
     try:
+        limit_confirm_mark(identity, message_store.commit_log.max_offset)
         framing = _make_framing(env, config, message_store, identity)
     except BaseException:
         message_store.close(clean=False)

@@ -124,7 +124,9 @@ def confirm_mark_alarm(
         path=data_dir,
         physic_offset=physic_offset,
         confirm_mark=confirm_mark,
-        hint="export what only this node has, then reinit the node",
+        hint="keep what only this node has:"
+        f" hastore log cat {data_dir} --from-offset {physic_offset};"
+        " then copy it again: start it with an empty --data directory",
     )
 
 
