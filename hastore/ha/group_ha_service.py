@@ -216,8 +216,18 @@ class GroupHAService(HAService):
     def _forget_acks(self, connection_id: int) -> None:
         super()._forget_acks(connection_id)
         self._replaced.pop(connection_id, None)
+        node_id = self.sync_state_set.acks.node_id_on(connection_id)
         self.sync_state_set.disconnected(connection_id, self._now())
+        if node_id is not None:
+            self._end_replaced(node_id)
         self.set_changed()
+
+    def _end_replaced(self, node_id: int) -> None:
+        """End a node's earlier links after its newest: none counts, and on a new one it would."""
+        for connection_id in list(self._replaced):
+            connection = self.connections.get(connection_id)
+            if connection is not None and _handshake_of(connection).node_id == node_id:
+                connection.finish(f"a newer link of node {node_id} took its place, and has ended")
 
     def holds(self) -> list[Hold]:
         """Return the offset from which each connected slave, or observer, needs the log."""

@@ -189,6 +189,14 @@ class NodeAcks:
         """Return the node for which a connection counts; None if it counts for none."""
         return self._counting.get(connection_id)
 
+    def node_id_on(self, connection_id: int) -> int | None:
+        """Return the node whose newest connection this is, also an observer's; None: no node's."""
+        node = self._counting.get(connection_id)
+        if node is not None:
+            return node.node_id
+        observer = self._observers.get(connection_id)
+        return None if observer is None else observer.node_id
+
     def appended(self, end_offset: int, now: float) -> bool:
         """Record the log's new end; return whether a node has stalled by it."""
         assert end_offset >= self.end_offset, f"{end_offset} < {self.end_offset}"

@@ -101,6 +101,27 @@ async def test_two_connections_of_one_node_count_once(tmp_path):
         assert master.group.missing() == frozenset()
 
 
+@pytest.mark.parametrize("is_learner", [False, True])
+async def test_a_short_link_with_a_members_id_costs_the_member_its_link_only(tmp_path, is_learner):
+    """None of its links counts any more, so it connects again; nobody is refused for that."""
+    async with (
+        group_master(tmp_path / "m", members={1, 2}, ids={1, 2}) as master,
+        raw_node(master) as member,
+    ):
+        await member.begin(2)
+        await eventually(lambda: master.group.missing() == frozenset())
+        async with raw_node(master) as passing:
+            await passing.begin(2, is_learner=is_learner)
+            await eventually(lambda: len(master.service.connections) == 2)
+        await member.closed()
+        await eventually(lambda: not master.service.connections)
+        assert "took its place, and has ended" in master.service.departure.reason
+        assert not master.service.refusals
+        async with raw_node(master) as again:
+            await again.begin(2)
+            await eventually(lambda: master.group.missing() == frozenset())
+
+
 async def test_acks_of_two_connections_of_one_node_are_not_two_nodes(tmp_path):
     """With a number it is the same: in_sync_replicas = 3 takes three nodes."""
     async with (
