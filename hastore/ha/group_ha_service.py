@@ -114,6 +114,7 @@ class GroupHAService(HAService):
     # When links were replaced by a newer one of the same node, by connection id.
     _replaced: dict[int, float] = attrs.field(factory=dict, init=False)
     _confirm_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _one_save: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _marked: int = attrs.field(default=0, init=False)  # the offset of the mark written last
     _mark_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _now: Callable[[], float] = attrs.field(init=False)
@@ -419,14 +420,15 @@ class GroupHAService(HAService):
     async def _save(self, file: SyncStateFile, proposal: Proposal) -> None:
         """Save the members of a proposal; on a failing disk it stays pending."""
         stored = StoredSet(self.sync_state_set.entry.epoch, proposal.members)
-        while self.sync_state_set.proposal is proposal:
-            try:
-                await self.env.offload.run(lambda: file.store(stored))
-            except DiskError as error:
-                _log.warning("sync_state_set_not_saved", path=file.path, reason=str(error))
-                await trio.sleep(SAVE_PAUSE_S)
-            else:
-                return
+        async with self._one_save:
+            while self.sync_state_set.proposal is proposal:
+                try:
+                    await self.env.offload.run(lambda: file.store(stored))
+                except DiskError as error:
+                    _log.warning("sync_state_set_not_saved", path=file.path, reason=str(error))
+                    await trio.sleep(SAVE_PAUSE_S)
+                else:
+                    return
 
     async def run(self, listener: trio.socket.SocketType) -> None:
         """Serve slaves and deadlines until cancelled."""
@@ -480,20 +482,21 @@ class GroupHAService(HAService):
     async def _serve_set(self) -> None:
         """Serve the set's deadlines, and ask the coordinator, until cancelled."""
         group = self.sync_state_set
-        while True:
-            proposal = group.proposal
-            if proposal is not None and proposal is not self._asked:
-                self._asked = proposal
-                answer = self.coordinator.propose(proposal)
-                if answer is not None:
-                    await self.answer(proposal, answer)
-            deadline = group.next_deadline()
-            self._wakes_at = math.inf if deadline is None else deadline
-            with trio.move_on_at(self._wakes_at):
-                await self._wake.wait_for_running()
-            self._wakes_at = -math.inf
-            group.tick(self._now())
-            self._act()
+        async with trio.open_nursery() as nursery:
+            while True:
+                proposal = group.proposal
+                if proposal is not None and proposal is not self._asked:
+                    self._asked = proposal
+                    answer = self.coordinator.propose(proposal)
+                    if answer is not None:  # deadlines go on while a disk fails to save it
+                        nursery.start_soon(self.answer, proposal, answer)
+                deadline = group.next_deadline()
+                self._wakes_at = math.inf if deadline is None else deadline
+                with trio.move_on_at(self._wakes_at):
+                    await self._wake.wait_for_running()
+                self._wakes_at = -math.inf
+                group.tick(self._now())
+                self._act()
 
 
 def _handshake_of(connection: HAConnection) -> Handshake:

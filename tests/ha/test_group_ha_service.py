@@ -632,6 +632,45 @@ async def test_a_learner_that_is_near_is_awaited_like_a_member_for_a_second(tmp_
         assert not master.service.rounds.awaited
 
 
+async def test_deadlines_pass_while_a_disk_fails_to_save_the_set(tmp_path, clock):
+    """A learner that holds the confirm offset, and acknowledges nothing more, is released."""
+    world, ha = RealFiles(), attrs.evolve(QUICK, slave_timeout_ms=60_000)
+    async with (
+        group_master(
+            tmp_path / "m", log=LOG, members={1, 2, 3}, ids={1, 2, 4}, ha=ha, env=world.env
+        ) as master,
+        raw_node(master) as two,
+        raw_node(master) as three,
+        raw_node(master) as four,
+    ):
+        for node, node_id in ((two, 2), (three, 3), (four, 4)):
+            await node.begin(node_id)
+            await node.bytes_up_to(len(LOG))
+        await eventually(lambda: master.group.missing() == frozenset())
+        ends = []
+        for _ in range(3):
+            request = master.put()
+            ends.append(request.append_result.next_offset)
+            await follow(two, request)
+            await follow(three, request)
+            assert await status_of(request) is Status.PUT_OK
+            if len(ends) > 1:
+                await four.bytes_up_to(ends[-2])
+                await four.report(ends[-2])
+                await eventually(lambda: master.group.acks.get(4).ack_offset == ends[-2])
+        assert master.group.held_id == 4
+        world.disk.fail("write_file", DiskError("no", path="x"))
+        three.sock.close()
+        await eventually(lambda: master.group.proposal is not None)
+        request = master.put()
+        await follow(two, request)
+        await eventually(lambda: master.group.held_id is None, every_s=0.1)
+        assert master.group.proposal is not None
+        assert request.status is None
+        world.disk.heal()
+        assert await request.wait() is Status.PUT_OK
+
+
 async def test_a_lone_masters_put_waits_until_its_bytes_can_be_read(tmp_path):
     """With a transient store pool they are in no file yet."""
     async with group_master(tmp_path / "m") as master:
