@@ -87,7 +87,7 @@ def _with_room_for_header(config: HAConfig) -> HAConfig:
 class GroupHAService(HAService):
     """Replicates the log of one epoch's master to its replica group.
 
-    Whoever calls the set directly (``moved``, ``hand_over``) calls ``set_changed`` next.
+    Whoever calls the set directly (``moved``) calls ``set_changed`` next.
     """
 
     sync_state_set: SyncStateSet = attrs.field(kw_only=True)
@@ -243,9 +243,14 @@ class GroupHAService(HAService):
         self.sync_state_set.expired(min_offset, self._now())
         self.set_changed()
 
-    def disconnect_all(self, reason: str) -> None:
-        """End every connection; the set stays as it is."""
+    def hand_over(self) -> None:
+        """Leave the set as it is from now on: slaves that stop with this master stay members."""
         self.sync_state_set.hand_over()
+        self.set_changed()
+
+    def disconnect_all(self, reason: str) -> None:
+        """End every connection, and accept no other; the set stays as it is."""
+        self.hand_over()
         self.observers.disconnect_all(reason)
         super().disconnect_all(reason)
 

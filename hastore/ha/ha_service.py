@@ -157,6 +157,7 @@ class HAService:
     rounds: SendRounds = attrs.field(init=False)
     notify_appended: Callable[[], None] = attrs.field(init=False)  # see SendRounds
     _next_connection_id: int = attrs.field(default=1, init=False)
+    _is_over: bool = attrs.field(default=False, init=False)  # all links are ended, and new ones
     _peers: PeerCount = attrs.field(factory=PeerCount, init=False)
     _refusal_log: PeerLog = attrs.field(init=False)
     _arrival_log: PeerLog = attrs.field(init=False)
@@ -404,6 +405,9 @@ class HAService:
 
     async def serve(self, sock: trio.socket.SocketType, peer: tuple[str, int]) -> None:
         """Serve one slave until its link has ended."""
+        if self._is_over:
+            sock.close()
+            return
         connection_id = self._next_connection_id
         self._next_connection_id += 1
         connection = HAConnection(
@@ -443,8 +447,12 @@ class HAService:
     def _forget_acks(self, connection_id: int) -> None:
         self.ack_table.remove(connection_id)
 
+    def hand_over(self) -> None:
+        """Do nothing: nobody keeps which slaves there were."""
+
     def disconnect_all(self, reason: str) -> None:
-        """End every connection: this master sends and acknowledges nothing more."""
+        """End every connection, and accept no other: this master sends and acknowledges no more."""
+        self._is_over = True
         for connection in self.connections.values():
             connection.finish(reason)
 

@@ -7,6 +7,7 @@ import socket
 import attrs
 import pytest
 import trio
+import trio.testing
 
 import hastore
 from hastore.broker.node.master_store import Promotion, open_master_store
@@ -14,6 +15,7 @@ from hastore.config import NO_MASTER, HAConfig
 from hastore.env.real import real_env
 from hastore.epoch_history import EpochEntry, EpochHistory
 from hastore.errors import EpochFileError, StaleEpochError, WrongNodeError
+from hastore.flush.flush_manager import FlushManager
 from hastore.status import BrokerRole, HAProtocol
 from hastore.status import PutMessageStatus as Status
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
@@ -153,6 +155,31 @@ async def test_a_restart_begins_another_epoch_with_the_same_members(tmp_path):
             assert await put(master) is Status.PUT_OK
     assert stored_set(tmp_path / "1") == StoredSet(2, frozenset({1, 2}))
     assert epochs_in(tmp_path / "2") == history((1, 0), (2, end))
+
+
+async def test_slaves_that_stop_with_their_master_stay_in_the_set(tmp_path, monkeypatch):
+    """A whole group that is stopped begins again with all that had everything."""
+    async with three_nodes(tmp_path) as (master, _, three):
+        assert await put(master) is Status.PUT_OK
+        is_flushing, may_end = trio.Event(), trio.Event()
+        flush_all = FlushManager.flush_all
+
+        async def slowly(manager):
+            is_flushing.set()
+            await may_end.wait()
+            await flush_all(manager)
+
+        monkeypatch.setattr(FlushManager, "flush_all", slowly)
+        master.stop()
+        await is_flushing.wait()
+        service = master.ha_service
+        monkeypatch.setattr(FlushManager, "flush_all", flush_all)
+        three.stop()
+        await eventually(lambda: service.sync_state_set.missing() == {3})
+        await trio.testing.wait_all_tasks_blocked()
+        assert service.sync_state_set.proposal is None
+        may_end.set()
+    assert stored_set(tmp_path / "1") == StoredSet(1, frozenset({1, 2, 3}))
 
 
 async def test_three_starts_without_a_message_leave_one_entry(tmp_path):

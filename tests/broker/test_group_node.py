@@ -16,6 +16,7 @@ from hastore.broker.request_target import RoleWish
 from hastore.env.real import real_env
 from hastore.errors import ConfigError, RoleChangedError, StaleEpochError, SyncStateFileError
 from hastore.ha.group_ha_service import GroupHAService
+from hastore.ha.sync_state_set import SyncStateSet
 from hastore.status import PutMessageStatus as Status
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.node_identity import read_identity
@@ -76,6 +77,10 @@ async def test_waiting_puts_are_never_ok_after_a_step_down(tmp_path, monkeypatch
         end = request.append_result.next_offset
         await eventually(lambda: two.max_offset == end)
         assert request.status is None
+        # As if the set had waited for a learner, and waits no more.
+        monkeypatch.setattr(
+            SyncStateSet, "hand_over", lambda group: setattr(group, "ack_limit", end)
+        )
         await one.follow(two.ha_address, 2)
         reason = f"the master of epoch 2 is at 127.0.0.1:{two.ha_address[1]}"
         refused = master.submit(messages(1)[0])

@@ -1,5 +1,7 @@
 """A replica group's acknowledgements over real sockets: one ack a node, all nodes of the set."""
 
+import contextlib
+
 import attrs
 import pytest
 import trio
@@ -14,6 +16,7 @@ from hastore.ha.set_proposal import Answer
 from hastore.status import FlushDiskType
 from hastore.status import PutMessageStatus as Status
 from hastore.store.sync_state_file import StoredSet
+from hastore.wire.autoswitch_frames import Handshake
 from tests.patience import WITHIN_S
 from tests.support.env.fake_env import RealFiles
 from tests.support.nodes.configs import IMPATIENT, QUICK
@@ -568,6 +571,9 @@ async def test_links_that_a_master_ends_shrink_nothing(tmp_path):
         await three.begin(3)
         await eventually(lambda: master.group.missing() == frozenset())
         master.service.disconnect_all("it stops")
+        async with raw_node(master) as late:
+            await late.send(Handshake(node_id=2).encode())
+            assert await late.closed() == b""
         await eventually(lambda: not master.service.connections)
         assert master.group.accepted == {1, 2, 3}
         assert master.group.proposal is None
@@ -632,13 +638,12 @@ async def test_a_learner_that_is_near_is_awaited_like_a_member_for_a_second(tmp_
         assert not master.service.rounds.awaited
 
 
-async def test_deadlines_pass_while_a_disk_fails_to_save_the_set(tmp_path, clock):
-    """A learner that holds the confirm offset, and acknowledges nothing more, is released."""
-    world, ha = RealFiles(), attrs.evolve(QUICK, slave_timeout_ms=60_000)
+@contextlib.asynccontextmanager
+async def holding(data_dir, env):
+    """Run nodes 1, 2 and 3, and node 4, for which the confirm offset waits."""
+    ha = attrs.evolve(QUICK, slave_timeout_ms=60_000)
     async with (
-        group_master(
-            tmp_path / "m", log=LOG, members={1, 2, 3}, ids={1, 2, 4}, ha=ha, env=world.env
-        ) as master,
+        group_master(data_dir, log=LOG, members={1, 2, 3}, ids={1, 2, 4}, ha=ha, env=env) as master,
         raw_node(master) as two,
         raw_node(master) as three,
         raw_node(master) as four,
@@ -659,6 +664,13 @@ async def test_deadlines_pass_while_a_disk_fails_to_save_the_set(tmp_path, clock
                 await four.report(ends[-2])
                 await eventually(lambda: master.group.acks.get(4).ack_offset == ends[-2])
         assert master.group.held_id == 4
+        yield master, two, three
+
+
+async def test_deadlines_pass_while_a_disk_fails_to_save_the_set(tmp_path, clock):
+    """A learner that holds the confirm offset, and acknowledges nothing more, is released."""
+    world = RealFiles()
+    async with holding(tmp_path / "m", world.env) as (master, two, three):
         world.disk.fail("write_file", DiskError("no", path="x"))
         three.sock.close()
         await eventually(lambda: master.group.proposal is not None)
@@ -669,6 +681,19 @@ async def test_deadlines_pass_while_a_disk_fails_to_save_the_set(tmp_path, clock
         assert request.status is None
         world.disk.heal()
         assert await request.wait() is Status.PUT_OK
+
+
+async def test_a_master_that_hands_over_waits_for_no_learner(tmp_path, clock):
+    """What all members have is PUT_OK at once, and the links may end then."""
+    async with holding(tmp_path / "m", RealFiles().env) as (master, two, three):
+        request = master.put()
+        await follow(two, request)
+        await follow(three, request)
+        end = request.append_result.next_offset
+        await eventually(lambda: master.group.acknowledged_by(end) == {1, 2, 3})
+        assert request.status is None
+        master.service.hand_over()
+        assert request.status is Status.PUT_OK
 
 
 async def test_a_lone_masters_put_waits_until_its_bytes_can_be_read(tmp_path):

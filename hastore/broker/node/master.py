@@ -189,8 +189,8 @@ class Master(RunningNode):
         self._stepped_down_because = reason
         self._state = "stopping"
         self.put_message.stop(reason)
+        self._answer(reason, failed=False)  # first: the set that is left may confirm more
         self.ha_service.disconnect_all(reason)
-        self._answer(reason, failed=False)
 
     def fail(self, error: BaseException) -> None:
         """Stop at once: refuse and acknowledge nothing more, decide all puts UNKNOWN_ERROR."""
@@ -209,6 +209,7 @@ class Master(RunningNode):
         reason = self._stepped_down_because or "the master is stopping"
         self._state = "stopping"
         self.put_message.stop(reason)
+        self.ha_service.hand_over()
 
         async def answer_in_time() -> None:
             await trio.sleep(STOP_TIMEOUT_S)
