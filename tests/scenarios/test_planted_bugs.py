@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import attrs
 import pytest
 import trio
 
+from hastore.broker.node import slave
+from hastore.epoch_history import ConsistentPoint, EpochHistory
+from hastore.ha.group_ha_service import GroupHAService
 from hastore.ha.group_transfer_service import GroupTransferService
+from hastore.ha.set_rules import SetRules
+from hastore.store.epoch_file import EpochFile
+from hastore.store.log.store_directory import CUT_FILE
+from hastore.store.message_store import lock_store
+from hastore.store.recovery import cut
+from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore_scenarios.registry import find
 from hastore_scenarios.runner import WorldKind, run_one
-from tests.support.worlds import planted
+from tests.support.worlds import planted, planted_in_groups
+
+if TYPE_CHECKING:
+    from hastore.broker.node.slave_store import SlaveStore
+    from hastore.config import SlaveConfig
+    from hastore.env.interface import Env
+    from hastore.store.node_identity import NodeIdentity
+    from hastore.store.recovery.log_cut import CutIntent, LogCut
+    from hastore.store.store_lock import StoreLock
 
 
 def sleeps_on_an_ack(patch: pytest.MonkeyPatch) -> None:
@@ -38,6 +57,115 @@ def first_byte_is_enough(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+# -- in replica groups ----------------------------------------------------------------------------
+
+
+def cuts_by_the_confirm_offset(patch: pytest.MonkeyPatch) -> None:
+    """A slave that starts again drops what it never heard to be confirmed (before KIP-101)."""
+    open_store = slave.open_slave_store
+
+    def open_confirmed(
+        env: Env, config: SlaveConfig, store_host: tuple[str, int], identity: NodeIdentity | None
+    ) -> SlaveStore:
+        if identity is None and env.disk.exists(f"{config.store.data_dir}/checkpoint"):
+            lock = lock_store(env, config.store)
+            confirmed = StoreCheckpoint.open(env.disk, lock.path).confirm_offset
+            cut.cut_store(env, config.store, lock, confirmed, reason="planted")
+            lock.release(clean=False)
+        return open_store(env, config, store_host, identity)
+
+    patch.setattr(slave, "open_slave_store", open_confirmed)
+
+
+def asks_for_its_newest_epoch_only(patch: pytest.MonkeyPatch) -> None:
+    """Where the master does not have it, both logs count as equal (before KIP-279)."""
+    find = EpochHistory.consistent_point
+
+    def find_newest(
+        self: EpochHistory, end_offset: int, other: EpochHistory, other_end_offset: int
+    ) -> ConsistentPoint | None:
+        newest = self.entries[-1:]
+        if newest and newest[0] not in other.entries:
+            return ConsistentPoint(newest[0].epoch, min(end_offset, other_end_offset))
+        return find(self, end_offset, other, other_end_offset)
+
+    patch.setattr(EpochHistory, "consistent_point", find_newest)
+
+
+def counts_no_messages(patch: pytest.MonkeyPatch) -> None:
+    """A cut does not say what it took."""
+    describe = cut._describe
+
+    def describe_bytes(*args: Any) -> LogCut:
+        return attrs.evolve(describe(*args), messages={})
+
+    patch.setattr(cut, "_describe", describe_bytes)
+
+
+def shrinks_to_any_set(patch: pytest.MonkeyPatch) -> None:
+    """A master without a coordinator takes itself for enough."""
+    patch.setattr(SetRules, "is_majority", lambda _self, _members: True)
+
+
+def never_shrinks(patch: pytest.MonkeyPatch) -> None:
+    """A member that does not acknowledge stays in the set."""
+    patch.setattr(SetRules, "may_remain", lambda _self, _members: False)
+
+
+def takes_puts_below_the_minimum(patch: pytest.MonkeyPatch) -> None:
+    """The number of members is not compared with min_in_sync_replicas."""
+    patch.setattr(SetRules, "is_enough", lambda _self, _members: True)
+
+
+def needs_two_members(patch: pytest.MonkeyPatch) -> None:
+    """A master that is alone refuses puts, whatever min_in_sync_replicas is."""
+    patch.setattr(SetRules, "is_enough", lambda _self, members: len(members) > 1)
+
+
+def forgets_the_cut_first(patch: pytest.MonkeyPatch) -> None:
+    """``cut.json`` is removed before the cut is made."""
+    carry_out = cut._carry_out
+
+    def carry_out_unnoticed(env: Env, lock: StoreLock, intent: CutIntent) -> None:
+        path = f"{lock.path}/{CUT_FILE}"
+        env.disk.remove(path)
+        carry_out(env, lock, intent)
+
+    patch.setattr(cut, "_carry_out", carry_out_unnoticed)
+
+
+def refuses_an_equal_start(patch: pytest.MonkeyPatch) -> None:
+    """An epoch that begins where the last one did is not stored, as in RocketMQ."""
+    store = EpochFile.store
+
+    def store_rising(self: EpochFile, history: EpochHistory) -> None:
+        former, entries = self.load().entries, history.entries
+        if former and entries and former[-1].start_offset == entries[-1].start_offset:
+            return
+        store(self, history)
+
+    patch.setattr(EpochFile, "store", store_rising)
+
+
+def waits_for_observers(patch: pytest.MonkeyPatch) -> None:
+    """A put is not answered before all observers have it."""
+    release = GroupHAService._release
+
+    def release_observed(self: GroupHAService, slave: tuple[str, int] | None) -> None:
+        acks = [
+            link.progress.ack_offset
+            for link in self.observers.connections.values()
+            if link.progress.ack_offset is not None
+        ]
+        group = self.sync_state_set
+        own_limit = group.ack_limit
+        group.ack_limit = min([own_limit, *acks])
+        release(self, slave)
+        group.ack_limit = own_limit
+
+    patch.setattr(GroupHAService, "_release", release_observed)
+
+
 @pytest.mark.parametrize(
     ("plant", "story", "message"),
     [
@@ -55,6 +183,19 @@ def first_byte_is_enough(patch: pytest.MonkeyPatch) -> None:
             marks=pytest.mark.soak,  # three virtual seconds of a flood take ten real ones
         ),
         (first_byte_is_enough, "large-messages", "waits for the message's last byte"),
+        (cuts_by_the_confirm_offset, "kip-101", "it still has the last message"),
+        (planted_in_groups.cuts_at_the_end_of_its_own_epoch, "kip-101", "b is in step"),
+        (asks_for_its_newest_epoch_only, "kip-279", "c is in step"),
+        (counts_no_messages, "former-master-returns", "counted by topic"),
+        (shrinks_to_any_set, "two-masters", "acknowledged nothing"),
+        (forgets_the_cut_first, "killed-cut", "has no step"),
+        (never_shrinks, "frozen-member", "once the frozen one has left the set"),
+        (shrinks_to_any_set, "frozen-member", "no majority would remain"),
+        (takes_puts_below_the_minimum, "strict-mode", "is alone in its set, and refuses"),
+        (needs_two_members, "available-mode", "with one member"),
+        (refuses_an_equal_start, "empty-epochs", "epoch 4 begins"),
+        (waits_for_observers, "slow-observer", "no put waits for it"),
+        (planted_in_groups.acknowledges_after_stepping_down, "frozen-member", "not acknowledged"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import trio
+
 from hastore_scenarios import PutMessageStatus, World, scenario
+
+if TYPE_CHECKING:
+    from hastore_scenarios.judge.history import Operation
 
 
 @scenario(
@@ -10,7 +17,8 @@ from hastore_scenarios import PutMessageStatus, World, scenario
     title="A frozen member",
     proves=(
         "a member that does not acknowledge leaves the SyncStateSet, unless a majority of the group"
-        " would be lost: then puts are not acknowledged; once it goes on, it is a member again"
+        " would be lost: then puts are not acknowledged, not even by a master that steps down; once"
+        " it goes on, it is a member again"
     ),
 )
 async def frozen_member(world: World) -> None:
@@ -48,6 +56,31 @@ async def frozen_member(world: World) -> None:
     world.expect(members == (1, 2, 3), "c is a member again", members=members)
     tally = await world.put_many(a, 20)
     world.expect(tally.all_are(PutMessageStatus.PUT_OK), "all three", counts=tally)
+
+    world.say("both are frozen, and the master steps down while a put waits for them")
+    await world.pause(b)
+    await world.pause(c)
+    outcome: list[Operation] = []
+
+    async def put_one() -> None:
+        outcome.append(await world.put(a))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(put_one)
+        await world.wait_until(a, "it waits", lambda s: s.waiting_for_slave == 1)
+        await world.demote(a)
+    world.expect(
+        outcome[0].status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
+        "the put is answered, and not acknowledged",
+        status=outcome[0].label,
+    )
+    await world.resume(b)
+    await world.resume(c)
+    await world.promote(a)
+    await world.wait_healthy(b)
+    await world.wait_healthy(c)
+    put = await world.put(a)
+    world.expect(put.status is PutMessageStatus.PUT_OK, "as before", status=put.label)
 
 
 def _members(status: object) -> tuple[int, ...]:

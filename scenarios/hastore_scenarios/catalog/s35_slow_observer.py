@@ -34,7 +34,8 @@ async def slow_observer(world: World) -> None:
     assert status.sync_state is not None
     world.expect(status.sync_state.members == (1, 2, 3), "and is no member")
 
-    await world.promote(b)
+    async with world.load(a, in_flight=4):
+        await world.promote(b)
     await world.follow(observer, master=b)
     put = await world.put(b)
     world.expect(put.status is PutMessageStatus.PUT_OK, "the new master serves", status=put.label)
