@@ -148,6 +148,63 @@ class Story:
         return broken(self.checker().verdict())
 
 
+class GroupStory(Story):
+    """A replica group of a, b and c in epoch 1, whose master is a; all three are in step."""
+
+    def __init__(self) -> None:
+        self.time_s = 0.0
+        self.history = History(now_s=lambda: self.time_s, wall_ms=lambda: 0)
+        self.logs = {"a": [], "b": [], "c": []}
+        self.follow("b", "a", epoch=1)
+        self.follow("c", "a", epoch=1)
+        self.lead("a", epoch=1)
+        self.at(1.0)
+        self.event(EventKind.HEALTHY, "b")
+        self.event(EventKind.HEALTHY, "c")
+
+    def lead(self, node: str, *, epoch: int, copies_min: int = 2, least: int = 1) -> None:
+        """Let a node become the master of an epoch, at the end of its log."""
+        log = self.logs[node]
+        self.event(
+            EventKind.START_MASTER,
+            node,
+            role="SYNC_MASTER",
+            flush="ASYNC_FLUSH",
+            slave_timeout_ms=1_000,
+            sync_flush_timeout_ms=2_000,
+            ha_slave_fallbehind_max=1_000,
+            group=True,
+            epoch=epoch,
+            epoch_start=log[-1].next_offset if log else 0,
+            copies_min=copies_min,
+            min_in_sync_replicas=least,
+        )
+
+    def follow(self, node: str, master: str | None, *, epoch: int) -> None:
+        """Let a node follow another, or nobody."""
+        self.event(
+            EventKind.START_SLAVE,
+            node,
+            group=True,
+            master=master,
+            epoch=epoch,
+            flows=True,
+            log_end=None,
+        )
+
+    def hand_over(self, master: str, *, epoch: int, followers: str, copies_min: int = 2) -> None:
+        """Let a node be promoted, and others follow it."""
+        for node in followers:
+            self.follow(node, master, epoch=epoch)
+        self.lead(master, epoch=epoch, copies_min=copies_min)
+
+    def settle(self, *slaves: str) -> None:
+        """End the story, with these nodes at their master's end."""
+        for node in slaves:
+            self.event(EventKind.CAUGHT_UP, node, max_offset=1, master_max_offset=1)
+        self.end()
+
+
 def broken(verdict: Verdict) -> dict[str, int]:
     """Return a verdict's broken rules, each with its count of violations."""
     return {rule: count for rule, count in verdict.counts.items() if count}

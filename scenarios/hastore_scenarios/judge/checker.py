@@ -301,12 +301,23 @@ class Checker:
             has = [offset is None or holds(line, epoch, offset) for line in later.lines]
             lacking = lacking or (None if any(has) else later)
             may_lack = may_lack or not all(has)
-        is_ok = operation.outcome is Outcome.OK
-        if not in_own and not may_lack:
-            rule = Rule.ACKNOWLEDGED_LOST if is_ok else Rule.STORED_NOT_THERE
+        is_promised = operation.outcome is Outcome.OK and _replicated(operation, term)
+        node = operation.node
+        if (
+            not in_own
+            and not may_lack
+            and not self.account.was_wiped(operation.invoked_s, node, node)
+        ):
+            rule = Rule.ACKNOWLEDGED_LOST if is_promised else Rule.STORED_NOT_THERE
             self._broken(rule, f"{_name(operation)} is not in {operation.node}'s log")
-        if not is_ok or not _replicated(operation, term):
             return
+        if not is_promised:
+            return
+        absent = [
+            node
+            for node in sorted(self.account.in_step_at_end)
+            if not self._present[node][operation.op]
+        ]
         if lacking is not None:
             self._broken(
                 Rule.ACKNOWLEDGED_LOST,
@@ -314,12 +325,11 @@ class Checker:
                 f" {lacking.node} became master of epoch {lacking.epoch} at {lacking.epoch_start},"
                 " without it",
             )
-        for node in sorted(self.account.in_step_at_end - {operation.node}):
-            if not self._present[node][operation.op]:
-                self._broken(
-                    Rule.ACKNOWLEDGED_LOST,
-                    f"{_name(operation)}, answered by {operation.node}, is not in {node}'s log",
-                )
+        elif absent:
+            self._broken(
+                Rule.ACKNOWLEDGED_LOST,
+                f"{_name(operation)}, answered by {operation.node}, is not in the logs of {absent}",
+            )
         group = self.account.groups & self._present.keys()
         copies = sum(self._present[node][operation.op] > 0 for node in group)
         if copies < term.copies_min:

@@ -203,6 +203,8 @@ class StagedWorld(StagedGroups[N]):
             if master is None or not node.is_running or not master.is_running:
                 continue
             status = await self._await_end_of(node, master)
+            if status is None:
+                continue
             self.history.event(
                 EventKind.CAUGHT_UP,
                 node.name,
@@ -226,8 +228,11 @@ class StagedWorld(StagedGroups[N]):
             if node.is_running:
                 await self.stop(node)
 
-    async def _await_end_of(self, slave: N, master: Any) -> tuple[int, int]:
-        """Return both log ends once they are equal, or as they are after CATCH_UP_WITHIN_S."""
+    async def _await_end_of(self, slave: N, master: Any) -> tuple[int, int] | None:
+        """Return both log ends once they are equal, or as they are after CATCH_UP_WITHIN_S.
+
+        None for a node of a group that is not in step: equal ends would prove nothing.
+        """
         ends = (-1, -1)
 
         def even(status: NodeStatus) -> bool:
@@ -237,8 +242,11 @@ class StagedWorld(StagedGroups[N]):
 
         ends = (-1, (await self.status(master)).max_offset)
         if slave.group is not None:
-            with contextlib.suppress(TimeoutError, HastoreError):
+            try:
                 await slave.caught_up_with(ends[1], is_readable=False, within_s=CATCH_UP_WITHIN_S)
+            except (TimeoutError, HastoreError) as error:
+                self.say(f"{slave.name} is not in step with {master.name}: {error}")
+                return None
             return (await self.status(slave)).max_offset, ends[1]
         with contextlib.suppress(ScenarioFailed):
             await self.wait_until(slave, "caught up", even, within_s=CATCH_UP_WITHIN_S)

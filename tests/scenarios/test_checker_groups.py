@@ -1,0 +1,156 @@
+"""The checker's rules in a replica group: several masters, each with an epoch."""
+
+from __future__ import annotations
+
+import pytest
+
+from hastore.status import PutMessageStatus as S
+from hastore_scenarios.judge.history import EventKind
+from tests.scenarios.stories import SIZE, GroupStory, broken
+
+
+def test_a_correct_failover_breaks_no_rule() -> None:
+    """What was only stored by the former master is cut; what was PUT_OK is everywhere."""
+    story = GroupStory()
+    story.put(S.PUT_OK)
+    story.event(EventKind.KILL, "b")
+    story.event(EventKind.KILL, "c")
+    tail = story.put(S.SLAVE_NOT_AVAILABLE, logs="a")
+    story.event(EventKind.KILL, "a")
+    story.hand_over("b", epoch=2, followers="c")
+    del story.logs["a"][-1]
+    story.put(S.PUT_OK, node="b")
+    story.follow("a", "b", epoch=2)
+    story.settle("a", "c")
+    assert story.broken() == {}
+    checker = story.checker()
+    checker.read_cut("a", [tail.key, "never sent"])
+    assert broken(checker.verdict()) == {}
+
+
+def test_put_ok_that_a_later_master_lacks_is_lost() -> None:
+    """Its epoch begins where the message should be."""
+    story = GroupStory()
+    story.put(S.PUT_OK)
+    story.put(S.PUT_OK, logs="ac")
+    story.event(EventKind.KILL, "a")
+    story.hand_over("b", epoch=2, followers="c")
+    story.settle("c")
+    verdict = story.checker().verdict()
+    assert broken(verdict) == {"acknowledged lost": 1}
+    assert "b became master of epoch 2 at 100, without it" in verdict.violations[0].text
+
+
+def test_put_ok_by_a_master_that_was_replaced_is_lost() -> None:
+    """The former master was not told, and acknowledges after the promotion what it has alone."""
+    story = GroupStory()
+    story.put(S.PUT_OK)
+    story.hand_over("b", epoch=2, followers="c")
+    story.at(2.0)
+    story.put(S.PUT_OK, node="a", logs="a")
+    story.settle("c")
+    assert story.broken() == {"acknowledged lost": 1, "false ok": 1, "not replicated": 1}
+
+
+def test_a_late_answer_for_what_the_new_master_has_is_true() -> None:
+    """The former master had all acks before it was replaced, and answers when it goes on."""
+    story = GroupStory()
+    operation = story.put(None)
+    story.hand_over("b", epoch=2, followers="c")
+    story.history.complete(operation, S.PUT_OK, physic_offset=0, next_offset=SIZE, queue_offset=0)
+    story.settle("c")
+    assert story.broken() == {}
+
+
+def test_stored_may_go_with_a_later_epoch_only() -> None:
+    """Without another master the message must stay in the log of the one that stored it."""
+    story = GroupStory()
+    story.event(EventKind.KILL, "c")
+    story.put(S.FLUSH_SLAVE_TIMEOUT, took_s=1.0, logs="")
+    assert story.broken() == {"stored not there": 1}
+
+
+@pytest.mark.parametrize("is_ok", [True, False])
+def test_put_ok_among_cut_messages_is_found(is_ok: bool) -> None:
+    """Whatever happens to the message afterwards."""
+    story = GroupStory()
+    operation = story.put(S.PUT_OK if is_ok else S.SLAVE_NOT_AVAILABLE)
+    checker = story.checker()
+    checker.read_cut("c", [operation.key])
+    assert broken(checker.verdict()) == ({"acknowledged cut": 1} if is_ok else {})
+
+
+def test_put_ok_must_be_on_all_nodes_in_step() -> None:
+    """At the end they have their master's log."""
+    story = GroupStory()
+    story.put(S.PUT_OK, logs="ab")
+    story.settle("b", "c")
+    assert story.broken() == {"acknowledged lost": 1}
+
+
+def test_put_ok_needs_as_many_nodes_as_its_master_waits_for() -> None:
+    """One that could not acknowledge does not count, nor does an observer."""
+    story = GroupStory()
+    story.event(EventKind.KILL, "b")
+    story.event(EventKind.START_SLAVE, "o", master="a", log_end=0, flows=True, observes=True)
+    story.event(EventKind.PAUSE, "c")
+    story.at(2.0)
+    story.put(S.PUT_OK)
+    assert story.broken() == {"false ok": 1}
+
+
+def test_a_master_that_is_enough_needs_nobody() -> None:
+    """Its set begins with itself, as min_in_sync_replicas = 1 allows."""
+    story = GroupStory()
+    story.put(S.PUT_OK)
+    story.event(EventKind.KILL, "a")
+    story.hand_over("b", epoch=2, followers="", copies_min=1)
+    story.put(S.PUT_OK, node="b", logs="b")
+    story.end()
+    assert story.broken() == {}
+
+
+def test_a_timeout_is_early_unless_the_master_steps_down() -> None:
+    """It answers the puts that wait before it gives up its role."""
+    story = GroupStory()
+    story.put(S.FLUSH_SLAVE_TIMEOUT, took_s=0.1)
+    assert story.broken() == {"answered too early": 1}
+    story = GroupStory()
+    operation = story.put(None)
+    story.follow("a", None, epoch=1)
+    story.history.complete(
+        operation, S.FLUSH_SLAVE_TIMEOUT, physic_offset=0, next_offset=SIZE, queue_offset=0
+    )
+    assert story.broken() == {}
+
+
+@pytest.mark.parametrize(("least", "found"), [(1, {"impossible status": 1}), (2, {})])
+def test_too_few_replicas_is_an_answer_of_strict_groups(least: int, found: dict[str, int]) -> None:
+    """With min_in_sync_replicas = 1 the master itself is enough."""
+    story = GroupStory()
+    story.lead("a", epoch=2, least=least)
+    story.put(S.IN_SYNC_REPLICAS_NOT_ENOUGH)
+    assert story.broken() == found
+
+
+def test_nodes_in_step_must_agree_everywhere_others_up_to_a_later_epoch() -> None:
+    """A former master that did not come back may differ after the next epoch's start."""
+    story = GroupStory()
+    story.put(S.PUT_OK)
+    story.event(EventKind.KILL, "a")
+    story.hand_over("b", epoch=2, followers="c")
+    story.settle("c")
+    checker = story.checker()
+    checker.compared("b", "c", 10 * SIZE)
+    checker.compared("a", "b", SIZE)
+    assert broken(checker.verdict()) == {"diverged bytes": 1}
+    checker.compared("a", "c", SIZE - 1)
+    assert broken(checker.verdict())["diverged bytes"] == 2
+
+
+def test_a_node_that_is_not_in_step_at_the_end_is_named() -> None:
+    """A node that follows cuts what its master lacks, and must catch up."""
+    story = GroupStory()
+    story.put(S.PUT_OK)
+    story.settle("b")
+    assert story.broken() == {"not caught up": 1}
