@@ -12,10 +12,20 @@ from hastore.broker.node import group_node
 from hastore.broker.node.master import Master
 from hastore.broker.node.master_store import Promotion
 from hastore.broker.node.slave import Slave
+from hastore.broker.observe.metrics_server import MetricsServer
 from hastore.broker.request_target import RoleWish
+from hastore.config import NO_MASTER
 from hastore.env.real import real_env
-from hastore.errors import ConfigError, RoleChangedError, StaleEpochError, SyncStateFileError
+from hastore.errors import (
+    ConfigError,
+    EpochFileError,
+    RoleChangedError,
+    StaleEpochError,
+    SyncStateFileError,
+    WrongPortError,
+)
 from hastore.ha.group_ha_service import GroupHAService
+from hastore.ha.ha_client import HAClient
 from hastore.ha.sync_state_set import SyncStateSet
 from hastore.status import PutMessageStatus as Status
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
@@ -131,6 +141,69 @@ async def test_a_promotion_that_cannot_begin_leaves_no_role(tmp_path):
         (tmp_path / SYNC_STATE_FILE).unlink()
         master = await node.become_master()
         assert master.ha_service.sync_state_set.entry.epoch == 4
+
+
+@pytest.mark.parametrize("follows", [False, True])
+async def test_a_torn_file_of_epochs_leaves_no_role(tmp_path, follows):
+    """Only a start ends by it; once the file is repaired the node can have a role again."""
+    async with group(tmp_path, 2) as (one, two):
+        await promote(one, two)
+        assert await put(one.role_node) is Status.PUT_OK
+        file = tmp_path / "2" / EPOCH_FILE
+        content = file.read_bytes()
+        file.write_bytes(b"torn")
+        before = two.role_node
+        change = two.follow(one.ha_address, 2) if follows else two.become_master()
+        with pytest.raises(EpochFileError):
+            await change
+        await eventually(lambda: two.role_node is not before)
+        assert two.status().state == "unassigned"
+        assert two.status().max_offset == one.max_offset
+        assert file.read_bytes() == b"torn"
+        file.write_bytes(content)
+        await promote(two, one)
+
+
+@pytest.mark.parametrize("was_answered", [False, True])
+async def test_only_an_address_that_was_never_right_ends_a_node(
+    tmp_path, monkeypatch, was_answered
+):
+    """Later another process may listen at its master's address."""
+
+    async def run(client):
+        if client.config.master == NO_MASTER:
+            await trio.sleep_forever()
+        client.framing.masters_epoch = 3 if was_answered else None
+        await has_begun.wait()
+        raise WrongPortError("no HA port")
+
+    has_begun = trio.Event()
+    monkeypatch.setattr(HAClient, "run", run)
+    config = node_config(tmp_path, 1, master=("127.0.0.1", 9))
+    if was_answered:
+        async with hastore.open_node(config) as node:
+            before = node.role_node
+            has_begun.set()
+            await eventually(lambda: node.role_node is not before)
+            assert node.status().state == "unassigned"
+        return
+    has_begun.set()
+    with pytest.raises(WrongPortError):
+        async with hastore.open_node(config):
+            await trio.sleep_forever()
+
+
+async def test_metrics_name_no_node_between_two_roles(tmp_path, monkeypatch):
+    """Its store is closed: /ready is 503, and no page reads the node that was."""
+    served = []
+    serve = MetricsServer.serve
+    monkeypatch.setattr(
+        MetricsServer, "serve", lambda self, node: (served.append(node), serve(self, node))
+    )
+    async with hastore.open_node(node_config(tmp_path, 1, (1,))) as node:
+        slave = node.role_node
+        master = await node.become_master()
+        assert served == [slave, None, master]
 
 
 async def test_master_whose_next_role_is_cancelled_is_a_slave_of_nobody(tmp_path):

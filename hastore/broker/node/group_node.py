@@ -42,6 +42,7 @@ from hastore.errors import (
     UnreachableError,
     WrongPortError,
 )
+from hastore.ha.autoswitch_framing import AutoswitchFraming
 from hastore.ha.set_rules import nodes_text
 from hastore.store.recovery.log_cut import Cuts
 from hastore.trace import logger
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from hastore.status import BrokerRole
     from hastore.store.node_identity import NodeIdentity
 
-# A promotion that failed by one of these has changed nothing: the node goes on without a role.
+# A change that failed by one of these has changed nothing: the node goes on without a role.
 _NOTHING_CHANGED: Final = (StaleEpochError, EpochFileError, SyncStateFileError)
 
 _START: Final = "start"
@@ -201,7 +202,8 @@ class GroupNode:
 
         ``epoch`` is that master's, if known: once it is durable here, no older one is followed.
         ``reason`` is told to producers whose puts wait.  Raises StaleEpochError if this node has
-        seen a later epoch, and RoleChangedError if the node stops.
+        seen a later epoch, EpochFileError if its own epochs cannot be read (it has no role then),
+        and RoleChangedError if the node stops.
         """
         role = SlaveRole(master, epoch)
         self._check(role)
@@ -445,13 +447,18 @@ class GroupNode:
                 else:
                     await self._serve_as_slave(change, change.role.master)
             except _NOTHING_CHANGED as error:
-                if change.outcome is not None or isinstance(change.role, SlaveRole):
+                if change.outcome is not None or change.reason == _START:
                     raise
-                _log.error("promotion_failed", reason=str(error), next=error.hint)
+                if isinstance(change.role, MasterRole):
+                    _log.error("promotion_failed", reason=str(error), next=error.hint)
+                elif change.role.master != NO_MASTER:
+                    _log.error("ha_gave_up", state="unassigned", reason=str(error), next=error.hint)
+                else:
+                    raise
                 change.end(error)
                 self._next = Change(SlaveRole(NO_MASTER), str(error))
             except WrongPortError as error:
-                if change.reason == _START:
+                if change.reason == _START and not _has_been_answered(change.outcome):
                     raise
                 _log.error("ha_gave_up", state="unassigned", reason=str(error), next=error.hint)
                 change.end(error)
@@ -461,6 +468,7 @@ class GroupNode:
                 raise
             if self._is_stopping or self._next is None:
                 return
+            self.metrics.serve(None)
             self._change, self._next = self._next, None
             _log.info("role_changes", reason=self._change.reason)
 
@@ -531,6 +539,14 @@ class GroupNode:
             sock, peer = await accept(listener)
             sock.close()
             self._refusal_log.log_line(peer, kind="role", reason="this node is no master")
+
+
+def _has_been_answered(outcome: Master | Slave | BaseException | None) -> bool:
+    """Return whether a master of the group has answered this slave: its address was right once."""
+    if not isinstance(outcome, Slave):
+        return False
+    framing = outcome.ha_client.framing
+    return isinstance(framing, AutoswitchFraming) and framing.masters_epoch is not None
 
 
 def _reason_for(role: MasterRole | SlaveRole) -> str:

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hastore.broker.node.own_directory import identify, limit_confirm_mark
-from hastore.errors import DiskError
+from hastore.config import NO_MASTER
+from hastore.epoch_history import EpochHistory
+from hastore.errors import DiskError, EpochFileError
 from hastore.ha.autoswitch_framing import AutoswitchFraming
 from hastore.ha.refused_slaves import RefusedSlavesFile
 from hastore.ha.slave_framing import ClassicFraming
@@ -49,8 +51,10 @@ def open_slave_store(
 ) -> SlaveStore:
     """Open a slave's directory; ``identity`` is that of an earlier opening by this process.
 
-    Raises what ``MessageStore.open`` and ``NodeIdentity.open`` raise, and EpochFileError.
+    Raises what ``MessageStore.open`` and ``NodeIdentity.open`` raise, and EpochFileError.  A node
+    that runs already, and follows nobody, serves consumers even if its epochs cannot be read.
     """
+    is_start = identity is None
     lock = lock_store(env, config.store)
     try:
         identity = identify(env, config, lock, identity)
@@ -65,7 +69,8 @@ def open_slave_store(
         return SlaveStore(message_store=message_store, framing=ClassicFraming(), identity=None)
     try:
         limit_confirm_mark(identity, message_store.commit_log.max_offset)
-        framing = _make_framing(env, config, message_store, identity)
+        needs_epochs = is_start or config.master != NO_MASTER
+        framing = _make_framing(env, config, message_store, identity, needs_epochs=needs_epochs)
     except BaseException:
         message_store.close(clean=False)
         raise
@@ -87,16 +92,27 @@ def _newest_cut(env: Env, data_dir: str) -> LogCut | None:
 
 
 def _make_framing(
-    env: Env, config: SlaveConfig, message_store: MessageStore, identity: NodeIdentity
+    env: Env,
+    config: SlaveConfig,
+    message_store: MessageStore,
+    identity: NodeIdentity,
+    *,
+    needs_epochs: bool,
 ) -> AutoswitchFraming:
     log, checkpoint = message_store.commit_log, message_store.checkpoint
     assert config.node_id is not None
     epoch_file = EpochFile(env.disk, f"{log.path}/{EPOCH_FILE}")
+    try:
+        history = epoch_file.load()
+    except EpochFileError:
+        if needs_epochs:
+            raise
+        history = EpochHistory()  # whoever needs them names the fault: the change of its role did
     return AutoswitchFraming(
         env=env,
         identity=identity,
         epoch_file=epoch_file,
-        history=epoch_file.load(),
+        history=history,
         handshake=Handshake(
             node_id=config.node_id,
             from_last_file=config.slave_from is SlaveStart.LAST_FILE,
