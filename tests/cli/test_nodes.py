@@ -14,7 +14,10 @@ import pytest
 import trio
 
 from hastore.client.admin import AdminClient
+from hastore.env.real import real_env
 from hastore.quantities import parse_address
+from hastore_cli.app.logging_setup import LogConfig
+from hastore_cli.node import runner
 from hastore_cli.node.file import NODE_FILE
 from tests.support.commands.running import (
     ANY_PORT,
@@ -27,6 +30,7 @@ from tests.support.commands.running import (
     status_of,
     wait_for_status,
 )
+from tests.support.nodes.harness import master_config
 from tests.support.waiting import wait_until
 
 MASTER = ("master", "--listen", ANY_PORT, "--ha-listen", ANY_PORT)
@@ -184,12 +188,13 @@ def test_node_of_no_group_is_refused(tmp_path, flags, text):
     assert not (tmp_path / "D").exists()
 
 
-@pytest.mark.parametrize("flag", ["--listen", "--ha-listen"])
+@pytest.mark.parametrize("flag", ["--listen", "--ha-listen", "--observer-listen"])
 def test_port_in_use_is_refused(tmp_path, flag):
     """The error names the address, and the next step the flag."""
+    of_group = ("--ha-protocol", "autoswitch", "--node-id", "1", "--node-group", "g1")
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        done = hastore(*MASTER, "--data", tmp_path / "D", flag, address)
+        done = hastore(*MASTER, "--data", tmp_path / "D", *of_group, flag, address)
     refused(done, 1, f"cannot listen on {address}", "Address already in use", f"{flag} 127.0.0.1:0")
 
 
@@ -303,6 +308,21 @@ def test_misspelt_variable_is_reported_and_ignored(tmp_path):
     done = hastore(*MASTER, "--data", tmp_path / "D", "--check-config", HASTORE_HA_MAXGAP="1GiB")
     assert done.returncode == 0
     assert "did you mean HASTORE_HA_MAX_GAP?" in done.stderr
+
+
+def test_a_node_that_ends_by_itself_is_an_error(tmp_path, monkeypatch, capsys):
+    """Without a signal and without an error: a service manager starts it again."""
+    start = runner._start
+
+    async def start_and_stop(*args):
+        node = await start(*args)
+        node.stop()
+        return node
+
+    monkeypatch.setattr(runner, "_start", start_and_stop)
+    config = master_config(tmp_path / "D")
+    assert trio.run(runner._run_until_signal, config, LogConfig(), real_env()) == 1
+    assert "the node has ended, and nobody asked it to" in capsys.readouterr().err
 
 
 def test_second_signal_ends_a_node_at_once(tmp_path):

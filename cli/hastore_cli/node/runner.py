@@ -4,6 +4,7 @@
 
     start ── ready: node.json, ready line ──┬── SIGTERM ── clean stop ── 0
                                             ├── Ctrl-C, SIGHUP ── clean stop ── 130, 129
+                                            ├── (ended by itself, a bug) ── 1
                                             └── fatal error: one line, its exit code
 
 SIGTERM ends with 0, because service managers stop by it and systemd calls 143 a failure.
@@ -57,7 +58,12 @@ NODE_FILE_RETRY_S: Final = 1.0
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # Flags, by the purpose that a ListenError names.
-_PURPOSES: Final = {"--listen": "clients", "--ha-listen": "HA port", "--metrics": "metrics"}
+_PURPOSES: Final = {
+    "--listen": "clients",
+    "--ha-listen": "HA port",
+    "--observer-listen": "observers",
+    "--metrics": "metrics",
+}
 
 AnyNode = Master | Slave | GroupNode
 
@@ -130,6 +136,9 @@ async def _run_until_signal(config: MasterConfig | SlaveConfig, log: LogConfig, 
                     watchers.start_soon(keeper.run)
                     _announce(running.node, config, log)
             watchers.cancel_scope.cancel()
+    if not stopped_by:
+        say_error("the node has ended, and nobody asked it to", "please report it; start it again")
+        return 1
     return _exit_code_of(stopped_by[0])
 
 
