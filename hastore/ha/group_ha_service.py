@@ -33,7 +33,7 @@ from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError, ProtocolError
 from hastore.ha.group_transfer_service import GroupTransferService
 from hastore.ha.ha_service import NODES_MAX, AwaitedNode, GroupStanding, HAService
-from hastore.ha.master_framing import AutoSwitchFraming
+from hastore.ha.master_framing import AutoswitchMasterFraming
 from hastore.ha.node_standing import NodeRole, standings
 from hastore.ha.observer_service import ObserverService
 from hastore.ha.send_rounds import GroupSendRounds
@@ -151,8 +151,8 @@ class GroupHAService(HAService):
         self._rounds = GroupSendRounds(self.commit_log, self.gathers)
         return self._rounds
 
-    def _make_framing(self, connection_id: int) -> AutoSwitchFraming:
-        return AutoSwitchFraming(partial(self._greet, connection_id), self.confirm_offset)
+    def _make_framing(self, connection_id: int) -> AutoswitchMasterFraming:
+        return AutoswitchMasterFraming(partial(self._greet, connection_id), self.confirm_offset)
 
     def confirm_offset(self) -> int:
         """Return the end of what is on every node of the set; it never falls.
@@ -451,7 +451,7 @@ class GroupHAService(HAService):
             self._mark_wake.wakeup()
             for connection in tuple(self.connections.values()):
                 framing = connection.framing
-                assert isinstance(framing, AutoSwitchFraming)
+                assert isinstance(framing, AutoswitchMasterFraming)
                 if framing.told_offset < self._confirmed:
                     connection.write_socket_service.request_heartbeat()
 
@@ -506,6 +506,6 @@ class GroupHAService(HAService):
 
 def _handshake_of(connection: HAConnection) -> Handshake:
     framing = connection.framing
-    assert isinstance(framing, AutoSwitchFraming), "a link of a group"
+    assert isinstance(framing, AutoswitchMasterFraming), "a link of a group"
     assert framing.handshake is not None, "a report came before the handshake"
     return framing.handshake

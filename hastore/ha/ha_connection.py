@@ -24,7 +24,7 @@ from hastore.errors import (
     UnknownSlaveError,
 )
 from hastore.ha.flow_monitor import FlowMonitor
-from hastore.ha.master_framing import CLASSIC, AutoSwitchFraming
+from hastore.ha.master_framing import CLASSIC, AutoswitchMasterFraming
 from hastore.ha.slave_progress import LogBounds
 from hastore.ha.spin import Spin
 from hastore.ha.write_socket_service import WriteSocketService
@@ -218,7 +218,7 @@ class HAConnection:
         """Record the reason, notify a slave that was sent nothing yet, and close."""
         nothing_sent = self.progress.next_transfer_from_where is None
         framing = self.framing
-        if isinstance(framing, AutoSwitchFraming) and framing.handshake is None:
+        if isinstance(framing, AutoswitchMasterFraming) and framing.handshake is None:
             nothing_sent = False  # the peer is no slave, and reads no heartbeat
         self.progress.refuse()
         is_question = isinstance(error, UnknownSlaveError) and error.is_question
@@ -353,7 +353,7 @@ class ReadSocketService:
         """
         receive, sock = self.env.receive, self.sock
         with memoryview(bytearray(_RECEIVE_SIZE_MAX)) as buffer:
-            if isinstance(self.framing, AutoSwitchFraming):
+            if isinstance(self.framing, AutoswitchMasterFraming):
                 await self._greet(self.framing, buffer)
             else:
                 await self._begin(buffer)
@@ -363,7 +363,7 @@ class ReadSocketService:
                     return
                 self._take(bytes(buffer[:count]))
 
-    async def _greet(self, framing: AutoSwitchFraming, buffer: memoryview) -> None:
+    async def _greet(self, framing: AutoswitchMasterFraming, buffer: memoryview) -> None:
         """Answer the handshake, and handle the first report, or return as the slave closes."""
         data = b""
         while not framing.is_report(data):

@@ -140,7 +140,7 @@ class ObserverFraming:
 
 @final
 @attrs.define(eq=False)
-class AutoSwitchFraming:
+class AutoswitchMasterFraming:
     """RocketMQ 5's protocol in controller mode (``hastore.wire.autoswitch_frames``), on one link.
 
     ``answer`` comes before anything else is sent.

@@ -10,7 +10,7 @@ from hastore.config import HAConfig
 from hastore.epoch_history import EpochEntry, EpochHistory
 from hastore.errors import ExpiredError, IllegalReportError, ProtocolError
 from hastore.ha.flow_monitor import FlowMonitor
-from hastore.ha.master_framing import CLASSIC, AutoSwitchFraming
+from hastore.ha.master_framing import CLASSIC, AutoswitchMasterFraming
 from hastore.ha.send_rounds import SendRounds
 from hastore.ha.slave_progress import LogBounds
 from hastore.ha.write_socket_service import WriteSocketService
@@ -34,7 +34,7 @@ HANDSHAKE = Handshake(node_id=2)
 
 def framing(epochs=EPOCHS, max_offset=LOG.max_offset, confirm_offset=777):
     answer = HandshakeAnswer(max_offset=max_offset, epochs=epochs)
-    return AutoSwitchFraming(lambda _handshake: answer, lambda: confirm_offset)
+    return AutoswitchMasterFraming(lambda _handshake: answer, lambda: confirm_offset)
 
 
 def begun(handshake=HANDSHAKE, **link):
