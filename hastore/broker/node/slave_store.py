@@ -107,7 +107,7 @@ def _make_framing(
     except EpochFileError:
         if needs_epochs:
             raise
-        history = EpochHistory()  # whoever needs them names the fault: the change of its role did
+        history = EpochHistory()  # the change of its role has named the fault
     return AutoswitchFraming(
         env=env,
         identity=identity,
