@@ -14,10 +14,11 @@ import trio.testing
 
 from hastore.broker.groups import slave_synchronize
 from hastore.broker.groups.broker_data import BrokerData
-from hastore.broker.groups.slave_synchronize import DELAY_OFFSET_FILE, SlaveSynchronize
+from hastore.broker.groups.slave_synchronize import SlaveSynchronize
 from hastore.concurrency.tcp import bound_address
 from hastore.config import RemotingConfig, SlaveConfig, StoreConfig
 from hastore.ha.client_port_link import open_client_port_link
+from hastore.store.log.store_directory import DELAY_OFFSET_FILE
 from hastore.wire.frame_reader import FrameReader, encode_command
 from hastore.wire.remoting_codes import RequestCode as Code
 from hastore.wire.remoting_codes import ResponseCode

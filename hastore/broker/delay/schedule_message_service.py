@@ -37,6 +37,7 @@ from hastore.errors import DiskError
 from hastore.message import PROPERTY_UNIQ_KEY
 from hastore.status import PutMessageStatus
 from hastore.store.json_file import JsonFile
+from hastore.store.log.store_directory import DELAY_OFFSET_FILE
 from hastore.store.queue.unit import BLANK_SIZE
 from hastore.store.record.delay_levels import DelayLevels
 from hastore.store.record.delay_message import (
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
     from hastore.store.queue.consume_queue import ConsumeQueue
     from hastore.store.queue.unit import Unit
 
-DELAY_OFFSET_FILE: Final = "config/delayOffset.json"
 PERSIST_INTERVAL_S: Final = 10.0  # RocketMQ's flushDelayOffsetInterval
 LOOK_AGAIN_S: Final = 60.0  # the wall clock may have been set
 DISPATCH_WAIT_S: Final = 60.0  # at most, at the start, until the queues are complete

@@ -41,6 +41,7 @@ from hastore.errors import DiskError, HastoreError, ProtocolError
 from hastore.ha.client_port import PortKind
 from hastore.ha.client_port_link import open_client_port_link
 from hastore.store.json_file import JsonFile
+from hastore.store.log.store_directory import DELAY_OFFSET_FILE
 from hastore.topic import SCHEDULE_TOPIC
 from hastore.trace import logger
 from hastore.wire.config_tables import TABLE_TAG
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
 
 INTERVAL_S: Final = 1.0
 RETRY_MAX_S: Final = 10.0  # RocketMQ's interval
-DELAY_OFFSET_FILE: Final = "config/delayOffset.json"
 _READ_HERE_SIZE_MAX: Final = 64 * 1024  # a larger answer is read in a thread
 _OFFSET_TABLE: Final = "offsetTable"
 _DELAY: Final = "delay offsets"

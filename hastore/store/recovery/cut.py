@@ -13,7 +13,8 @@ The steps, each durable before the next:
 2. copy the bytes to ``trimmed/``, and describe them in a JSON file beside them;
 3. write ``cut.json``: from here on the cut will be finished, by this process or by the next one;
 4. lower the checkpoint; remove log files after the offset, the newest first, and zero the rest of
-   its own file; zero units and index entries of cut records; cut the epoch file;
+   its own file; zero units and index entries of cut records; lower the delay offsets; cut the epoch
+   file;
 5. remove ``cut.json``.
 
 Step 4 may run any number of times.  It does not rely on what an earlier run may have left in the
@@ -38,13 +39,16 @@ from hastore.config import StoreConfig
 from hastore.errors import BelowConfirmMarkError, DiskError, DiskFullError
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.index.service import INDEX_DIR, IndexService
+from hastore.store.json_file import JsonFile
 from hastore.store.log.mapped_file_queue import file_name, is_file_name
 from hastore.store.log.store_directory import (
     COMMIT_LOG_DIR,
     CUT_FILE,
+    DELAY_OFFSET_FILE,
     TRIMMED_DIR,
     find_log_files,
 )
+from hastore.store.queue.unit import UNIT_SIZE
 from hastore.store.recovery import trim as recovery_trim
 from hastore.store.recovery.cut_queues import cut_queues, find_queue_ends
 from hastore.store.recovery.cut_survey import CutSurvey
@@ -52,6 +56,7 @@ from hastore.store.recovery.log_cut import CutIntent, LogCut
 from hastore.store.recovery.rebuilt_dirs import restore_interrupted
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore.store.recovery.trim import FORGET_SIZE, Range
+from hastore.topic import SCHEDULE_TOPIC
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -219,6 +224,7 @@ def _carry_out(env: Env, lock: StoreLock, intent: CutIntent) -> None:
     _lower_checkpoint(checkpoint, intent)
     _cut_log(disk, f"{data_dir}/{COMMIT_LOG_DIR}", cut)
     cut_queues(disk, data_dir, intent.queue_ends)
+    _lower_delay_offsets(disk, data_dir, intent)
     _cut_index(env, lock, intent, checkpoint)
     epoch_file = EpochFile(disk, f"{data_dir}/{EPOCH_FILE}")
     history = epoch_file.load()
@@ -275,6 +281,32 @@ def _cut_log(disk: Disk, path: str, cut: LogCut) -> None:
                 recovery_trim.zero(disk_file, position, min(cut.end_offset - start, entry.size))
                 disk_file.sync()
     disk.sync_dir(path)
+
+
+def _lower_delay_offsets(disk: Disk, data_dir: str, intent: CutIntent) -> None:
+    """Let no stored delay offset pass delayed messages that follow the cut.
+
+    They are others than those that were delivered.
+    """
+    prefix = f"{SCHEDULE_TOPIC}/"
+    ends = {  # by level: its queue is one below
+        str(int(name.removeprefix(prefix)) + 1): end // UNIT_SIZE
+        for name, end in intent.queue_ends.items()
+        if name.startswith(prefix)
+    }
+    if not ends:
+        return
+    file = JsonFile(disk, f"{data_dir}/{DELAY_OFFSET_FILE}")
+    content = file.load()
+    table = content.get("offsetTable")
+    if not isinstance(table, dict):
+        return
+    lowered = {
+        level: min(offset, ends.get(level, offset)) if type(offset) is int else offset
+        for level, offset in table.items()
+    }
+    if lowered != table:
+        file.store({**content, "offsetTable": lowered})
 
 
 def _cut_index(env: Env, lock: StoreLock, intent: CutIntent, checkpoint: StoreCheckpoint) -> None:

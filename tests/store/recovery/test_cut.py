@@ -1,5 +1,6 @@
 """The cut of a closed store: what is refused, what is taken, and that nothing of it comes back."""
 
+import contextlib
 import json
 import logging
 import random
@@ -22,9 +23,11 @@ from hastore.message import PROPERTY_UNIQ_KEY, Message
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.index.layout import IndexLayout
 from hastore.store.log.mapped_file_queue import file_name
+from hastore.store.log.store_directory import DELAY_OFFSET_FILE
 from hastore.store.record.layout import TRANSACTION_PREPARED_TYPE
 from hastore.store.recovery.log_cut import CutIntent
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
+from hastore.topic import SCHEDULE_TOPIC
 from tests.support.env.crash_points import DyingDisk, Killed
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.fake_env import fake_env
@@ -123,6 +126,30 @@ def test_bytes_are_described_in_a_log_line_and_beside_them(caplog):
     line = next(r for r in caplog.records if "log_cut" in r.getMessage())
     for text in (str(offset), str(store.end_offset), REASON, *done.saved_paths, *done.messages):
         assert text in line.getMessage()
+
+
+def test_delay_offsets_pass_no_message_that_follows_the_cut():
+    """They counted deliveries of messages that are gone; wherever the cut is killed."""
+    pair = StorePair()
+    for number in range(6):
+        pair.put([Message(SCHEDULE_TOPIC, b"%d" % number, queue_id=2)])
+    offset = pair.puts[4].physic_offset
+    disk = stop(pair)
+    path = f"/d/{DELAY_OFFSET_FILE}"
+    disk.put(path, b'{"offsetTable":{"3":6,"4":9,"x":"y"},"dataVersion":{"counter":1}}')
+    intent = DyingDisk.of(disk)
+    cut(intent, offset)
+    begins_at = next(n for n, name in enumerate(intent.operations) if "cut.json" in name) + 1
+    for dies_at in range(begins_at, len(intent.operations) + 1):
+        dying = DyingDisk.of(disk, dies_at)
+        with contextlib.suppress(Killed):
+            cut(dying, offset)
+        killed = dying.kill()
+        complete(killed)
+        assert json.loads(killed.read_file(path)) == {
+            "offsetTable": {"3": 4, "4": 9, "x": "y"},
+            "dataVersion": {"counter": 1},
+        }
 
 
 def test_bytes_without_an_epoch_are_cut_too():
