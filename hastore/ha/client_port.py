@@ -285,7 +285,7 @@ class MasterPort:
         """Return why the master refused the link from ``own_address``; None if it does not say so.
 
         No HA protocol has an error frame; the master's client port names refused peers.  A port
-        that gives no answer is asked a few times at most.
+        that gives no answer is asked a few times at most, and again after a link in step.
         """
         if own_address is None or self._refusal_checks >= _CHECKS_MAX:
             return None
@@ -298,6 +298,10 @@ class MasterPort:
             return None
         reason, hint = refusal
         return ProtocolError(f"the master has refused this slave: {reason}", hint=hint)
+
+    def link_in_step(self) -> None:
+        """Ask again why the next link is refused: what did not answer may have been restarted."""
+        self._refusal_checks = 0
 
     async def _ask_master(self) -> ClientPort | None:
         host, ha_port = self.config.master

@@ -390,6 +390,7 @@ class HAClient:
         reached_end = self.link.frame_sizes.reached_end
         news = self._copy_progress.record(now, brought_bytes=brought_bytes, reached_end=reached_end)
         if news is CopyEvent.IN_STEP:
+            self._master_port.link_in_step()
             master = describe(self.config.master)
             _log.info("ha_in_step", master=master, at=appender.position)
         elif news is CopyEvent.COPYING:

@@ -506,3 +506,18 @@ def test_read_answers_uses_the_names_of_a_nodes_status():
     status = {"role": "SYNC_MASTER", "ha_address": "[::]:10912", "mapped_file_size": 65536}
     found = read_answers({STATUS: answer(json.dumps({"hastore": status}).encode())})
     assert (found.ha_port, found.mapped_file_size, found.master) == (10912, 65536, None)
+
+
+async def test_a_master_that_did_not_answer_is_asked_again_after_a_link_in_step(tmp_path):
+    """Why a link was refused is asked three times in vain at most, but not for ever."""
+    ask = Asked(None)
+    config = master_config(tmp_path / "m", role=BrokerRole.ASYNC_MASTER)
+    async with hastore.open_master(config) as master:
+        await master.put(messages(1)[0])
+        async with slave_that_asks(slave_config(tmp_path / "s", master.ha_address), ask) as slave:
+            for _ in range(5):
+                await eventually(lambda: slave.ha_client.live_link is not None)
+                asked = len(ask.addresses)
+                for connection in list(master.ha_service.connections.values()):
+                    connection.finish("a test ends it")
+                await eventually(lambda asked=asked: len(ask.addresses) > asked)
