@@ -232,7 +232,8 @@ class GroupCluster:
         self, sim_node: SimNode, env: Env, *, task_status: trio.TaskStatus[GroupNode]
     ) -> None:
         node_id, boot = self.id_of(sim_node), sim_node.boot
-        assert boot is not None
+        if boot is None:
+            await trio.sleep_forever()  # killed before it ran
         agent = Agent(node_id, sim_node, boot)
 
         async def run(*, task_status: trio.TaskStatus[GroupNode]) -> None:

@@ -168,6 +168,8 @@ class GroupOracle:
         for each in self._ok:
             if each.epoch < entry.epoch:
                 self._check_kept(each, entry.epoch)
+        if max(self.terms) > entry.epoch:
+            return  # a promotion that came late: what was confirmed since is not this master's
         at = _common(log.data, self._confirmed)
         if at < self._messages_end:
             detail = f"{log.name}, master of epoch {entry.epoch}, lacks what consumers saw at {at}"
