@@ -1,12 +1,19 @@
 """Tests about the code itself, after TigerBeetle's tidy: the house rules that no linter knows."""
 
 import ast
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.support.repository import PACKAGES, REPO_ROOT, files
 
+# In one worker the files are parsed once.
+pytestmark = pytest.mark.xdist_group("tidy")
+FOLDERS = tuple(f"{folder}/" for folder in (*PACKAGES, "tests"))
+TEST_MODULE = re.compile(r"tests\.(\w+\.)*test_\w+$")
 # Written in halves, so that this file does not name them.
 MACHINE_PATHS = ("/wo" + "rk/", "/ro" + "ot/", "/opt/" + "pypi", "/opt/" + "wheels")
 REGISTRY_HOSTS = (
@@ -18,30 +25,18 @@ REGISTRY_HOSTS = (
 )
 
 
-def sources(*folders: str) -> Iterator[tuple[str, str, ast.Module]]:
-    """Yield the name, text and syntax tree of each Python file in the folders."""
-    for path in files():
-        name = str(path.relative_to(REPO_ROOT))
-        if path.suffix == ".py" and any(name.startswith(f"{folder}/") for folder in folders):
-            text = path.read_text()
-            yield name, text, ast.parse(text)
+# Each rule yields the places in a file that break it.
+Rule = Callable[[str, ast.Module], Iterator[str]]
 
 
-def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Yield every function in the module, including methods and inner functions."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
+def no_docstring(name: str, tree: ast.Module) -> Iterator[str]:
+    """Yield a module without a docstring."""
+    if not ast.get_docstring(tree):
+        yield name
 
 
-def test_every_module_has_a_docstring() -> None:
-    """This includes tests and `__init__.py`."""
-    bare = [name for name, _, tree in sources(*PACKAGES, "tests") if not ast.get_docstring(tree)]
-    assert not bare
-
-
-def test_init_files_hold_no_code() -> None:
-    """An `__init__.py` may hold a docstring, imports and `__all__`."""
+def code_in_init(name: str, tree: ast.Module) -> Iterator[str]:
+    """Yield statements of an `__init__.py` that are code."""
 
     def allowed(node: ast.stmt) -> bool:
         match node:
@@ -53,38 +48,61 @@ def test_init_files_hold_no_code() -> None:
                 return all(allowed(inner) for inner in node.body)
         return False
 
-    code = [
-        f"{name}:{node.lineno}"
-        for name, _, tree in sources(*PACKAGES, "tests")
-        if name.endswith("__init__.py")
-        for node in tree.body
-        if not allowed(node)
-    ]
-    assert not code
+    if name.endswith("__init__.py"):
+        yield from (f"{name}:{node.lineno}" for node in tree.body if not allowed(node))
+
+
+def silent_test(name: str, tree: ast.Module) -> Iterator[str]:
+    """Yield tests without a docstring."""
+    if name.startswith("tests/") and Path(name).name.startswith("test_"):
+        for node in ast.walk(tree):
+            match node:
+                case ast.FunctionDef(name=test) | ast.AsyncFunctionDef(name=test):
+                    if test.startswith("test_") and not ast.get_docstring(node):
+                        yield f"{name}:{node.lineno} {test}"
+
+
+def imported_test(name: str, tree: ast.Module) -> Iterator[str]:
+    """Yield imports of modules of tests by tests."""
+    if name.startswith("tests/"):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and TEST_MODULE.match(str(node.module)):
+                yield f"{name}:{node.lineno} {node.module}"
+
+
+@functools.cache
+def broken_rules() -> dict[Rule, list[str]]:
+    """Return the places that break each rule; each Python file is parsed once for all of them."""
+    found: dict[Rule, list[str]] = {
+        rule: [] for rule in (no_docstring, code_in_init, silent_test, imported_test)
+    }
+    for path in files():
+        name = str(path.relative_to(REPO_ROOT))
+        if path.suffix == ".py" and name.startswith(FOLDERS):
+            tree = ast.parse(path.read_text())
+            for rule, places in found.items():
+                places.extend(rule(name, tree))
+    return found
+
+
+def test_every_module_has_a_docstring() -> None:
+    """This includes tests and `__init__.py`."""
+    assert not broken_rules()[no_docstring]
+
+
+def test_init_files_hold_no_code() -> None:
+    """An `__init__.py` may hold a docstring, imports and `__all__`."""
+    assert not broken_rules()[code_in_init]
 
 
 def test_every_test_has_a_docstring() -> None:
     """Methods and inner functions count, too."""
-    silent = [
-        f"{name}:{node.lineno} {node.name}"
-        for name, _, tree in sources("tests")
-        if Path(name).name.startswith("test_")
-        for node in functions(tree)
-        if node.name.startswith("test_") and not ast.get_docstring(node)
-    ]
-    assert not silent
+    assert not broken_rules()[silent_test]
 
 
 def test_no_test_module_is_imported_by_another() -> None:
     """What several of them need is in a module of helpers beside them, or in tests/support."""
-    imported = [
-        f"{name}:{node.lineno} {node.module}"
-        for name, _, tree in sources("tests")
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
-        and re.match(r"tests\.(\w+\.)*test_\w+$", str(node.module))
-    ]
-    assert not imported
+    assert not broken_rules()[imported_test]
 
 
 def test_files_name_no_machine_and_no_registry() -> None:
