@@ -30,7 +30,6 @@ CONFIG = StoreConfig(
     data_dir="-", mapped_file_size_consume_queue=1000, max_hash_slot_num=200, max_index_num=400
 )
 COPIES = 20
-FLIPS = 200
 # The checksum of such a record is wrong, so units and keys are not compared with it.
 BAD_CHECKSUMS = {"bad-body-crc", "bad-prop-crc"}
 
@@ -159,7 +158,8 @@ def covered_bytes(log, name):
                     yield from ((begin, at) for at in range(begin, end))
 
 
-def test_finds_each_of_200_flipped_bytes_at_its_record(spark, golden, tmp_path):
+@pytest.mark.parametrize("flips", [50, pytest.param(200, marks=pytest.mark.soak)])
+def test_finds_each_flipped_byte_at_its_record(spark, golden, tmp_path, flips):
     """Half of them are in records with a checksum over the whole record, half in bodies."""
     chosen = random.Random(200)
     sources = {
@@ -168,7 +168,7 @@ def test_finds_each_of_200_flipped_bytes_at_its_record(spark, golden, tmp_path):
     }
     covered = {name: sorted(covered_bytes(path, name)) for name, path in sources.items()}
     expected = {}
-    for number in range(FLIPS):
+    for number in range(flips):
         name = ("whole", "body")[number % 2]
         record, at = chosen.choice(covered[name])
         store = tmp_path / "copies" / f"{number:03}-{name}"
@@ -190,7 +190,7 @@ def test_finds_each_of_200_flipped_bytes_at_its_record(spark, golden, tmp_path):
         for store, rows in found.items()
     }
     assert damage == {store: [record] for store, record in expected.items()}
-    assert result.summary["stores"] == result.summary["damage"] == FLIPS
+    assert result.summary["stores"] == result.summary["damage"] == flips
 
 
 def test_missing_store_leaves_no_output_directory(tmp_path):
