@@ -6,6 +6,7 @@ import pytest
 
 from hastore.status import PutMessageStatus as S
 from hastore_scenarios.judge.history import EventKind
+from hastore_scenarios.judge.presence import GROUP_RULES, count_broken
 from tests.scenarios.stories import SIZE, GroupStory, broken
 
 
@@ -154,3 +155,24 @@ def test_a_node_that_is_not_in_step_at_the_end_is_named() -> None:
     story.put(S.PUT_OK)
     story.settle("b")
     assert story.broken() == {"not caught up": 1}
+
+
+def test_a_join_compares_what_it_knows_of_a_group() -> None:
+    """A message that was stored and cut is no violation, and a join cannot tell."""
+    story = GroupStory()
+    tally = {
+        "node": "a",
+        "outcome": "unknown",
+        "status": "SLAVE_NOT_AVAILABLE",
+        "promised": True,
+        "present": "00",
+        "extra": 0,
+        "altered": 0,
+        "expired": False,
+        "wiped": False,
+        "began": 0,
+        "puts": 3,
+    }
+    counts = count_broken([tally], 2, ["a", "b"], story.checker().account)
+    assert list(counts) == list(GROUP_RULES)
+    assert sum(counts.values()) == 2

@@ -172,7 +172,7 @@ class StagedCluster(abc.ABC, Generic[N]):
         disturbed = {each.name: each.disturbances for each in self.nodes.values()}
         status = await _ask(own)
         if own.is_master:
-            for slave in self._healthy_slaves(own, status):
+            for slave in self._nodes_in_step(own, status):
                 if (
                     slave.disk_fault is None
                     and slave.healthy_at != slave.disturbances
@@ -220,6 +220,10 @@ class StagedCluster(abc.ABC, Generic[N]):
     @abc.abstractmethod
     def _healthy_slaves(self, master: N, status: NodeStatus) -> list[N]:
         """Return the slaves that a master's status shows as in step."""
+
+    def _nodes_in_step(self, master: N, status: NodeStatus) -> list[N]:
+        """Return the nodes that a master's status shows as in step."""
+        return self._healthy_slaves(master, status)
 
     def _shows(self, status: NodeStatus, slave: N, link: MasterLink) -> bool:
         """Whether a master's status shows this link of a slave as in step."""

@@ -37,6 +37,7 @@ from hastore_scenarios.worlds.node_config import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from hastore.broker.observe.node_status import NodeStatus
     from hastore_scenarios.story.world import CutStep, Node
 
 _DIES_WITHIN_S: Final = 60.0
@@ -178,6 +179,16 @@ class StagedGroups(StagedCluster[N]):
     @abc.abstractmethod
     def _kill_before(self, node: N, step: CutStep | None) -> None:
         """Kill a node that is started from now on before a step of a cut; None: do not."""
+
+    def _nodes_in_step(self, master: N, status: NodeStatus) -> list[N]:
+        found = self._healthy_slaves(master, status)
+        if master.group is None:
+            return found
+        rows = [row for row in status.slaves if row.state == "streaming" and row.lag_bytes == 0]
+        ids = {row.node_id for row in rows}
+        observers = [node for node in found if node.group is None]
+        nodes = [node for node in master.group.nodes if node.is_reachable and node.node_id in ids]
+        return [*observers, *nodes]
 
     async def _boot(self, node: N) -> None:
         """Start a node of a group, without a role yet."""

@@ -160,7 +160,7 @@ class StagedWorld(StagedGroups[N]):
             group = status.sync_state
             if own.group is not None and (group is None or own.node_id not in group.members):
                 return False
-            shown = self._healthy_slaves(own.master, status)
+            shown = self._nodes_in_step(own.master, status)
             return own in shown and await self._is_linked(own, status)
 
         self._check_not_dead(own)
