@@ -71,6 +71,16 @@ def test_stored_may_go_with_a_later_epoch_only() -> None:
     assert story.broken() == {"stored not there": 1}
 
 
+def test_stored_must_stay_if_the_later_master_has_it() -> None:
+    """Its epoch begins after the message."""
+    story = GroupStory()
+    story.put(S.FLUSH_SLAVE_TIMEOUT, took_s=1.0, logs="bc")
+    story.event(EventKind.KILL, "a")
+    story.hand_over("b", epoch=2, followers="c")
+    story.settle("c")
+    assert story.broken() == {"stored not there": 1}
+
+
 @pytest.mark.parametrize("is_ok", [True, False])
 def test_put_ok_among_cut_messages_is_found(is_ok: bool) -> None:
     """Whatever happens to the message afterwards."""

@@ -27,8 +27,10 @@ def test_nodes_in_step_agree_everywhere(lines: EpochLines) -> None:
 
 def test_a_promoted_node_agrees_up_to_its_epoch(lines: EpochLines) -> None:
     """The former master may have a tail of its own, also after it was told to follow."""
+    lines.in_step("c", "a")
     assert lines.led("b", 2, 500, ["c"]) == {((1, 0), (2, 500))}
     assert lines.agree_up_to("a", "b") == 500
+    assert lines.agree_up_to("a", "c") == 500  # c may have copied b's epoch
     lines.trailed("a", "b")
     assert lines.agree_up_to("a", "b") == 500
     lines.in_step("a", "b")
@@ -52,12 +54,11 @@ def test_a_master_that_had_not_cut_yet_has_one_of_two_lines(lines: EpochLines) -
     assert lines.agree_up_to("a", "c") == inf
 
 
-def test_a_wiped_node_begins_again(lines: EpochLines) -> None:
-    """Its log is empty; as a master of what it has copied it had a log before."""
-    lines.wiped("b")
-    assert lines.agree_up_to("a", "b") == 0
-    lines.trailed("b", "a")
-    assert lines.led("b", 2, 100, []) == {((1, 0), (2, 100))}
+def test_a_new_node_has_its_masters_line_before_it_leads(lines: EpochLines) -> None:
+    """An empty log would end at 0."""
+    lines.trailed("c", "a")
+    assert lines.agree_up_to("a", "c") == 0
+    assert lines.led("c", 2, 100, []) == {((1, 0), (2, 100))}
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,6 @@ class Account:
                 term.node == operation.node
                 and term.epoch is not None
                 and term.begin_s <= end_s
-                and term.end_s >= operation.invoked_s
                 and (term.epoch_start <= offset or operation.physic_offset is None)
             ):
                 return term
@@ -305,9 +304,6 @@ class Account:
         self._close(event)
         master = event.details["master"]
         flows = event.details["flows"]
-        if event.node in self._empty:
-            self.lines.wiped(event.node)
-            self._empty.discard(event.node)
         if master is not None:
             self._slaves[event.node] = _SlaveState(
                 master=master,

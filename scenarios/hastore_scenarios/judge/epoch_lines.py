@@ -68,10 +68,6 @@ class EpochLines:
         """Take a node that was seen with all that its master has."""
         self._of[node] = self._of[master]
 
-    def wiped(self, node: str) -> None:
-        """Take a node whose disk is empty now."""
-        self._of[node] = _Lines()
-
     def agree_up_to(self, left: str, right: str) -> float:
         """Return the offset below which two logs must be equal (infinite: everywhere)."""
         of_left, of_right = self._of.get(left, _Lines()), self._of.get(right, _Lines())
