@@ -201,11 +201,11 @@ class HAClient:
         """Act on the error that ended a link; return for another attempt."""
         event = event_of(error)
         is_broken = event is LinkEvent.BROKEN and not isinstance(error, UnreachableError)
+        if is_broken and (not self.received.has_read_any or self.link.reported_offset is None):
+            await self._master_port.check_protocol()
         if is_broken and not self.received.has_read_any:
             began = self.link.first_report_time or self.link.connected_time
             await self._master_port.check_closed_link(trio.current_time() - began)
-        if is_broken and (not self.received.has_read_any or self.link.reported_offset is None):
-            await self._master_port.check_protocol()
         match self._cursor.on(event):
             case LinkAction.GIVE_UP | LinkAction.GIVE_UP_DIVERGED:
                 assert isinstance(error, HastoreError)
@@ -378,6 +378,8 @@ class HAClient:
                 received.has_read_any = count > 0
         if count == 0:
             msg = "the master closed the link"
+            if not received.has_read_any:
+                msg += " before it sent anything: it may refuse this slave, or speak autoswitch"
             raise LinkEndedError(msg)
         self.buffer.received(count)
         return count

@@ -32,6 +32,7 @@ from hastore.wire import autoswitch_frames, ha_frames
 from hastore.wire.autoswitch_frames import (
     HANDSHAKE_SIZE,
     STATE_HANDSHAKE,
+    STATE_READY,
     STATE_TRANSFER,
     FrameHeader,
     Handshake,
@@ -46,6 +47,10 @@ if TYPE_CHECKING:
     from hastore.ha.slave_progress import LogBounds
 
 _STATE: Final = struct.Struct(">i")
+_CLASSIC_HINT: Final = (
+    'start the slave with [ha] protocol = "autoswitch"; or let it read as an observer, at the port'
+    " of [listen] observer"
+)
 _HINT: Final = (
     'this port takes slaves of its replica group: hastore nodes with [ha] protocol = "autoswitch",'
     " or RocketMQ 5 in controller mode"
@@ -176,6 +181,10 @@ class AutoswitchMasterFraming:
             if state == STATE_TRANSFER and self.handshake is not None:
                 break
             if state != STATE_HANDSHAKE:
+                if state == STATE_READY and self.handshake is None:
+                    # The upper half of an offset below 4 GiB.
+                    msg = "the slave sent a report of the classic protocol, and this master speaks"
+                    raise ProtocolError(f"{msg} autoswitch", hint=_CLASSIC_HINT)
                 what = "the slave" if self.handshake is None else "after its handshake the slave"
                 came = "a report" if state == STATE_TRANSFER else f"state {state}"
                 msg = f"{what} sent {came} instead of a handshake"

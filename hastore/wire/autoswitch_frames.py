@@ -46,6 +46,7 @@ from hastore.config import HA_FRAME_BODY_SIZE_MAX
 from hastore.epoch_history import ENTRIES_MAX, EpochEntry, EpochHistory, fault_of
 from hastore.errors import ProtocolError
 
+STATE_READY: Final = 0  # never sent; a classic report begins with it
 STATE_HANDSHAKE: Final = 1
 STATE_TRANSFER: Final = 2
 
@@ -68,7 +69,8 @@ _NO_LOG: Final = -1
 _OFFSET_MAX: Final = (1 << 63) - 1
 _YES: Final = 1
 WRONG_PEER_HINT: Final = (
-    "is the other end a RocketMQ 5 node in controller mode (enableControllerMode)?"
+    'does the other end speak autoswitch? It needs [ha] protocol = "autoswitch", or on a RocketMQ 5'
+    " broker enableControllerMode; a hastore master's status names whom it refuses, and why"
 )
 
 

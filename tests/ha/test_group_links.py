@@ -160,7 +160,7 @@ async def test_from_last_file_begins_there(master):
 HANDSHAKE = Handshake(node_id=2).encode()
 BAD_BEGINNINGS = {
     "report": (encode_report(0), "sent a report instead of a handshake"),
-    "classic": (encode_classic_report(0), "sent state 0 instead of a handshake"),
+    "classic": (encode_classic_report(1), "sent a report of the classic protocol, and this ma"),
     "state 3": ((3).to_bytes(4, "big"), "sent state 3 instead of a handshake"),
     "state 4": ((4).to_bytes(4, "big") + bytes(12), "sent state 4 instead of a handshake"),
     "negative state": (b"\xff" * 16, "sent state -1 instead of a handshake"),
