@@ -301,6 +301,11 @@ class IndexFile:
         end_position = self.layout.entry_position(min(number, self.layout.entry_count))
         zeros_seen = 0
         while position < last and (position < end_position or zeros_seen < _CLEAR_AHEAD):
+            written = min(disk_file.next_data(position), last)
+            if written > position:  # a hole, of up to 400 MB
+                zeros_seen += written - position
+                position = written
+                continue
             data = disk_file.pread(min(_CLEAR_CHUNK, last - position), position)
             if data.count(0) == len(data):
                 zeros_seen += len(data)

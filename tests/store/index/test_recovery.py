@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from hastore.env.interface import SECTOR_SIZE
+from hastore.env.real import RealDisk
 from hastore.errors import FlushFailedError
+from hastore.store.index.file import IndexFile
 from hastore.store.index.layout import IndexLayout
 from tests.support.env.fake_disk import START_MS, FakeDisk
-from tests.support.env.scripted_disk import ScriptedFile, sync_failed
+from tests.support.env.scripted_disk import ScriptedDisk, ScriptedFile, sync_failed
 from tests.support.store.index_stores import (
     CheckpointStandIn,
     delete_expired,
@@ -696,3 +698,21 @@ def test_truncate_removes_the_keys_of_lost_records():
     assert ask(again, "new") == [800]
     again.truncate(10_000)  # after the end of the log
     assert ask(again, "new") == [800]
+
+
+def test_zeroing_skips_what_was_never_written(tmp_path):
+    """Of a file with room for two million entries, and nine in it, little is read."""
+    disk = ScriptedDisk(RealDisk())
+    layout = IndexLayout(1_000, 2_000_000)
+    file = IndexFile.new(disk, str(tmp_path / "index"), layout, None)
+    for number in range(10):
+        file.put(number, number * 100, START_MS + number)
+    file.commit()
+    stale = layout.entry_position(1_500_000)
+    file.made_file().pwrite(b"stale", stale)
+    disk.bytes_read.clear()
+    file.clear_after(2_000_000)
+    assert disk.bytes_read[file.path] < 4 * 1024 * 1024 < layout.file_size
+    assert file.made_file().pread(5, stale) == bytes(5)
+    assert file.read_entry(9).physic_offset == 900 - 100
+    file.close()
