@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
@@ -17,16 +17,12 @@ from hastore_scenarios.worlds.process.node_process import NodeProcess, tail
 from hastore_scenarios.worlds.staged_node import StagedNode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from hastore.env.interface import Disk
     from hastore.testing.group import ReplicaGroup
     from hastore_scenarios.worlds.process.faulty_node import NodeFaults
     from hastore_scenarios.worlds.process.proxy import Proxy
-
-# A cut reads the whole index, 400 MB by default.
-_SMALL_INDEX: Final[Mapping[str, object]] = {"max_hash_slot_num": 10_000, "max_index_num": 40_000}
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -160,9 +156,7 @@ class ProcessNode(StagedNode):
     def arguments(self) -> list[str]:
         """Write its TOML file; return the command line after ``hastore``."""
         toml_path = self.directory.with_name(self.directory.name + ".toml")
-        files = {} if self.group is None else _SMALL_INDEX
-        toml = to_toml({**files, **with_defaults(self.config)})
-        toml_path.write_text(toml, encoding="utf-8")
+        toml_path.write_text(to_toml(with_defaults(self.config)), encoding="utf-8")
         client_port = 0 if self.group is None else self._held(0)
         common = [
             "--data",
