@@ -13,6 +13,11 @@ What the epochs mean is decided in ``link_epochs``; here they become durable.  T
 what the master says all members have, as far as our log goes.  It never falls, but by a cut: what
 was confirmed by one master is in the log of the next.
 
+A RocketMQ master that does not wait for all members calls its log's end confirmed.  So each of its
+frames is below the confirm offset in its own header, and no frame of a master that waits for us is:
+such a frame tells that the confirm offset can be trusted.  What it covers is never cut (see
+``ConfirmMark``).
+
 Invariant: an epoch's entry is durable before the first byte of the epoch is in our log, and the
 newest epoch that a master has named before anything is reported to it.
 """
@@ -25,6 +30,7 @@ import attrs
 
 from hastore.ha.link_epochs import LinkEpochs, check_is_not_deposed
 from hastore.ha.slave_framing import NOT_PLAIN, LinkStart
+from hastore.store.node_identity import ConfirmMark
 from hastore.store.recovery.cut import confirm_mark_alarm
 from hastore.wire.autoswitch_frames import (
     FRAME_HEADER,
@@ -62,6 +68,10 @@ class AutoswitchFraming:
     confirm_offset: int
     epochs: LinkEpochs | None = attrs.field(default=None, init=False)  # of the newest link
     masters_epoch: int | None = attrs.field(default=None, init=False)  # the last that it named
+    # All members have our log up to here, by the word of masters that wait for them.
+    kept_offset: int = attrs.field(default=0, init=False)
+    _kept_epoch: int = attrs.field(default=0, init=False)  # of the master that said so
+    _is_waited_for: bool = attrs.field(default=False, init=False)  # by the newest frame
     header_size: int = attrs.field(default=FRAME_HEADER_SIZE, init=False)
     has_start_reports: bool = attrs.field(default=False, init=False)
     heartbeats_name_end: bool = attrs.field(default=False, init=False)
@@ -80,18 +90,19 @@ class AutoswitchFraming:
         together, DeposedMasterError, ProtocolError without a sound answer, and DiskError.
         """
         self.epochs = self._plain = self._label = self._wanted = None
-        self._log, self._confirmed = log, 0
+        self._log, self._confirmed, self._is_waited_for = log, 0, False
         answer = await exchange(self.handshake.encode(), HandshakeAnswer.decode)
         check_is_not_deposed(answer, self.identity.current.seen_epoch)
         epochs = LinkEpochs.agree(
             self.history, min_offset=log.min_offset, end_offset=log.max_offset, answer=answer
         )
-        mark = self.identity.current.confirm_mark
-        if mark is not None and epochs.point < min(mark.offset, log.max_offset):
-            raise confirm_mark_alarm(log.path, epochs.point, mark.offset)
         masters_epoch = self.masters_epoch = answer.epochs.last_epoch
         if masters_epoch is not None:
             await self.env.offload.run(lambda: self.identity.see(masters_epoch))
+        mark = self.identity.current.confirm_mark
+        kept = max(self.kept_offset, 0 if mark is None else mark.offset)
+        if epochs.point < min(kept, log.max_offset):
+            raise confirm_mark_alarm(log.path, epochs.point, kept)
         self.epochs = epochs
         entries = answer.epochs.entries
         return LinkStart(
@@ -112,6 +123,8 @@ class AutoswitchFraming:
         ):
             return NOT_PLAIN
         self._confirmed = confirm_offset
+        if body_size:
+            self._is_waited_for = confirm_offset <= physic_offset
         return physic_offset, body_size
 
     def header(self, view: memoryview, position: int) -> tuple[int, int]:
@@ -122,6 +135,10 @@ class AutoswitchFraming:
         self._label = frame.epoch
         if frame.confirm_offset is not None:
             self._confirmed = frame.confirm_offset
+        if frame.body_size:
+            self._is_waited_for = frame.confirm_offset is not None and frame.confirm_offset <= (
+                frame.physic_offset or 0
+            )
         return frame.physic_offset or 0, frame.body_size
 
     def needs_epochs(self, physic_offset: int, body_size: int) -> bool:
@@ -151,8 +168,17 @@ class AutoswitchFraming:
     def appended(self, end_offset: int) -> bool:
         """Raise the confirm offset to what the newest header says, up to ``end_offset``."""
         before = self.confirm_offset
-        self.confirm_offset = max(before, min(self._confirmed, end_offset))
+        confirmed = min(self._confirmed, end_offset)
+        self.confirm_offset = max(before, confirmed)
+        if self._is_waited_for and confirmed > self.kept_offset:
+            self.kept_offset, self._kept_epoch = confirmed, self.masters_epoch or 0
         return self.confirm_offset > before
+
+    def keep_mark(self) -> None:
+        """Write the confirm mark, as far as our log is on disk; blocks.  Raises DiskError."""
+        offset = 0 if self._log is None else min(self.kept_offset, self._log.flushed_offset)
+        if offset:
+            self.identity.raise_confirm_mark(ConfirmMark(epoch=self._kept_epoch, offset=offset))
 
     # -- reports ---------------------------------------------------------------------------------
 

@@ -100,12 +100,14 @@ class Vote:
 class ConfirmMark:
     """All of this log below ``offset`` was on every member of the SyncStateSet, in ``epoch``.
 
-    The master that said so has the directory ``master_uuid``.
+    The master that said so has the directory ``master_uuid``; None: it did not say.
     """
 
     epoch: int = attrs.field(validator=_number(0, EPOCH_MAX))
     offset: int = attrs.field(validator=_number(0, _OFFSET_MAX))
-    master_uuid: str = attrs.field(validator=_text(_UUID))
+    master_uuid: str | None = attrs.field(
+        default=None, validator=attrs.validators.optional(_text(_UUID))
+    )
 
 
 @final

@@ -19,12 +19,14 @@ from hastore.flush.flush_manager import FlushManager
 from hastore.status import BrokerRole, HAProtocol
 from hastore.status import PutMessageStatus as Status
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
+from hastore.store.message_store import lock_store
 from hastore.store.node_identity import (
     IDENTITY_FILE,
     ConfirmMark,
     NodeIdentity,
     read_identity,
 )
+from hastore.store.recovery.cut import cut_store
 from hastore.store.sync_state_file import SYNC_STATE_FILE, StoredSet, SyncStateFile
 from tests.patience import WITHIN_S
 from tests.support.nodes.autoswitch_master import epochs_in, history, make_member
@@ -242,6 +244,37 @@ async def test_an_unclean_election_is_refused_by_the_former_master(tmp_path):
         async with hastore.open_slave(group_slave(wiped, master, 1)) as former:
             await eventually(lambda: former.max_offset == common)
     assert b"lost" in log_bytes(first)
+
+
+async def test_what_a_power_cut_took_from_a_master_is_not_cut_off_its_slave(tmp_path):
+    """It was PUT_OK: a person makes the slave master, and the former one gets it back."""
+    first, second = tmp_path / "1", tmp_path / "2"
+    address = "127.0.0.1", consecutive_ports()[0]
+    config = group_master(first, ids=(1, 2), ha_listen=address)
+    follower = slave_config(second, address, ha=GROUP, node_id=2, replica_group="g1")
+    async with hastore.open_slave(follower) as slave:
+        async with hastore.open_master(config) as master:
+            await connected(master)
+            assert [await put(master) for _ in range(3)] == [Status.PUT_OK] * 3
+            left = master.max_offset
+            assert [await put(master) for _ in range(2)] == [Status.PUT_OK] * 2
+            end = master.max_offset
+            await eventually(lambda: slave.ha_client.framing.kept_offset == end)
+        env = real_env()
+        lock = lock_store(env, config.store)
+        cut_store(env, config.store, lock, left, reason="a power cut")
+        lock.release(clean=True)
+        async with hastore.open_master(config) as master:
+            assert (master.max_offset, master.epoch) == (left, 2)
+            await eventually(lambda: slave.status().state == "failed")
+            assert slave.ha_client.reason.startswith(f"alarm: the log in {second} must not be cut")
+            assert slave.max_offset == end
+    assert read_identity(real_env().disk, str(second)).confirm_mark.offset == end
+    async with hastore.open_master(group_master(second, 2, ids=(1, 2))) as master:
+        assert (master.max_offset, master.epoch) == (end, 3)
+        async with hastore.open_slave(group_slave(first, master, 1)) as former:
+            await eventually(lambda: former.max_offset == end)
+    assert log_bytes(first, end) == log_bytes(second, end)
 
 
 @pytest.mark.parametrize("is_master", [True, False])

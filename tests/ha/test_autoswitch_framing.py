@@ -32,6 +32,7 @@ class Log:
 
     def __init__(self, max_offset=0, min_offset=0):
         self.max_offset, self.min_offset = max_offset, min_offset
+        self.flushed_offset = max_offset
 
 
 class Rig:
@@ -160,6 +161,52 @@ async def test_a_log_shorter_than_its_confirm_mark_needs_no_cut():
     assert await rig.link(answer, Log(700)) == LinkStart(point=700, asked_min=0)
     with pytest.raises(BelowConfirmMarkError):
         await rig.link(answer, Log(1_000))
+
+
+async def test_what_all_members_have_is_known_from_masters_that_wait_for_us():
+    """The frames of a RocketMQ master that does not wait are below its confirm offset."""
+    rig = Rig()
+    framing = rig.framing
+    await rig.link(THREE, Log())
+    await rig.take(100, 0, (1, 0), confirm=2_555)  # RocketMQ's, or bytes of long ago
+    assert framing.appended(100)
+    assert framing.kept_offset == 0
+    await rig.take(0, 100, (1, 0), confirm=100)
+    framing.appended(100)
+    assert framing.kept_offset == 0
+    assert rig.plain(50, 100, (1, 0), 90) == (100, 50)
+    framing.appended(150)
+    assert framing.kept_offset == 90
+    await rig.take(0, 150, (1, 0), confirm=150)  # a heartbeat of that master
+    framing.appended(150)
+    assert framing.kept_offset == 150
+    assert rig.plain(50, 150, (1, 0), 200) == (150, 50)
+    framing.appended(200)
+    assert framing.kept_offset == 150
+    await rig.take(10, 200, (1, 0), confirm=200)
+    framing.appended(210)
+    assert framing.kept_offset == 200
+
+
+async def test_nothing_is_cut_below_what_all_members_have():
+    """Neither by this link's successor nor after a restart, as far as it was on the disk."""
+    rig = Rig()
+    log = Log()
+    await rig.link(HandshakeAnswer(max_offset=0, epochs=history((1, 0))), log)
+    await rig.take(100, 0, (1, 0), confirm=0)
+    await rig.take(0, 100, (1, 0), confirm=100)
+    log.max_offset = 100
+    rig.framing.appended(100)
+    lost = HandshakeAnswer(max_offset=90, epochs=history((1, 0), (2, 90)))
+    with pytest.raises(BelowConfirmMarkError):
+        await rig.link(lost, log)
+    log.flushed_offset = 95
+    rig.framing.keep_mark()
+    again = Rig(rig.disk.kill())
+    assert again.identity.current.confirm_mark == ConfirmMark(epoch=1, offset=95)
+    again.framing.keep_mark()  # before any link
+    with pytest.raises(BelowConfirmMarkError):
+        await again.link(lost, log)
 
 
 # -- the cursor and the appender -------------------------------------------------------------------

@@ -26,7 +26,13 @@ from hastore.concurrency.service import as_itself, is_only_cancelled
 from hastore.concurrency.tcp import bound_address, describe, open_listener
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.config import NO_MASTER
-from hastore.errors import CutRefusedError, DiskFullError, RequestFailedError, WrongPortError
+from hastore.errors import (
+    CutRefusedError,
+    DiskError,
+    DiskFullError,
+    RequestFailedError,
+    WrongPortError,
+)
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.flush_manager import FlushManager
 from hastore.ha.autoswitch_framing import AutoswitchFraming
@@ -268,6 +274,7 @@ class SlaveRun:
         finally:
             if parts is not None:
                 parts.flush_manager.close()
+            _keep_mark(opened)
             commit_log = message_store.commit_log
             clean = clean and commit_log.flushed_offset == commit_log.max_offset
             message_store.close(clean=clean)
@@ -351,6 +358,16 @@ class SlaveRun:
         else:
             if cut is not None:
                 self.cuts.made(cut)
+
+
+def _keep_mark(opened: SlaveStore) -> None:
+    """Write the confirm mark as a slave's store closes; an older one is still true."""
+    framing = opened.framing
+    if isinstance(framing, AutoswitchFraming):
+        try:
+            framing.keep_mark()
+        except DiskError as error:
+            _log.warning("confirm_mark_not_written", reason=str(error), next=error.hint)
 
 
 def _make_slave(
