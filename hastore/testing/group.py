@@ -227,10 +227,13 @@ class ReplicaGroup(Generic[M]):
             self._check_own(members)
             chosen = frozenset(node.node_id for node in members)
         chosen |= {candidate.node_id}
-        if stored is not None and not force:
-            outside = [node for node in self.nodes if node.node_id in chosen - safe]
-            if outside:
+        outside = [node for node in self.nodes if node.node_id in chosen - safe]
+        if stored is not None and outside:
+            if not force:
                 raise await self._not_in_set(min(outside, key=lambda n: n is not candidate), stored)
+            if members is None:
+                # The others have what it lacks, and follow only once they are copied again.
+                chosen = frozenset({candidate.node_id})
         return _Plan(self.seen_epoch + 1, chosen)
 
     def _reachable(self) -> frozenset[int]:

@@ -181,7 +181,8 @@ class ClusterNode(GroupMember):
         replica group the node begins the next epoch, the others follow it, and its SyncStateSet
         has acknowledged its log when this returns.  ``members`` None: the set begins with the
         nodes of the former one that run.  ``force``: with any, also with a node outside the set,
-        which may lose acknowledged messages; without it that raises NotInSetError.
+        which may lose acknowledged messages; without it that raises NotInSetError.  Nodes that have
+        those messages do not follow before their directory is removed; the set begins without them.
         """
         group = self.group
         if group is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 import hastore
@@ -114,7 +116,7 @@ def test_the_next_epoch_is_above_all_that_any_node_has_seen(hastore_group):
 
 
 def test_a_node_outside_the_set_is_not_promoted(hastore_group):
-    """The error names what would be lost; ``force`` loses it."""
+    """The error names what would be lost; ``force`` loses it, where directories are removed."""
     cluster = hastore_group(nodes=3, **PATIENT)
     a, b, c = cluster.nodes
     assert a.put("orders", b"old").ok
@@ -138,6 +140,12 @@ def test_a_node_outside_the_set_is_not_promoted(hastore_group):
     assert cluster.master is c
     assert c.put("orders", b"new").ok
     a.restart()
+    with pytest.raises(NodeDiedError, match="will not follow: failed, alarm: the log in"):
+        cluster.wait_caught_up()
+    for node in (a, b):
+        node.stop()
+        shutil.rmtree(node.data)
+        node.restart()
     cluster.wait_caught_up()
     assert [bodies(node.consume("orders")) for node in cluster.nodes] == [[b"old", b"new"]] * 3
 
