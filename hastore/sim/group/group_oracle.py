@@ -85,6 +85,7 @@ class GroupOracle:
     waiting: dict[int, GroupPut] = attrs.field(factory=dict)
     acknowledged: int = 0
     served: int = 0
+    losses: int = 0  # elections of nodes that may have lacked something
     logs: dict[int, NodeLog] = attrs.field(init=False)  # by node id
     controller: Controller = attrs.field(init=False)
     terms: dict[int, TermRecord] = attrs.field(factory=dict)  # by epoch
@@ -130,6 +131,7 @@ class GroupOracle:
 
     def accepted_loss(self, node_id: int) -> None:
         """Forget what the node that a person has elected lacks."""
+        self.losses += 1
         log = self.logs[node_id]
         self._ok = [
             each

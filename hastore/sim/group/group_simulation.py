@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, final
 import trio
 
 from hastore.broker.node.master import Master
-from hastore.errors import DiskFullError
+from hastore.errors import BelowConfirmMarkError, DiskFullError
 from hastore.sim.excuses import may_end
 from hastore.sim.fault_plan import make_fault_plan
 from hastore.sim.faults import Faults
@@ -259,7 +259,8 @@ class GroupSimulation:
     def _check_refusals(self) -> None:
         """Check that no slave has given up, but where nothing of two logs is common.
 
-        Then a person copies it again.  Raises ViolationError.
+        Or where a person has elected a node that lacked what all members had acknowledged.  Then a
+        person copies it again.  Raises ViolationError.
         """
         for node_id in self.config.ids:
             agent = self.cluster.agent(node_id)
@@ -269,7 +270,9 @@ class GroupSimulation:
             if client.state.value not in _GAVE_UP:
                 continue
             detail = f"node-{node_id} is {client.state.value}: {client.reason}"
-            if client.state.value != "diverged" or self._has_common_epoch(node_id):
+            is_foreign = client.state.value == "diverged" and not self._has_common_epoch(node_id)
+            is_alarm = isinstance(client.error, BelowConfirmMarkError) and self.oracle.losses > 0
+            if not (is_foreign or is_alarm):
                 raise ViolationError("refusal", detail)
             self.trace.add("world", detail)
             self._copy_again(node_id)
