@@ -25,6 +25,11 @@ _PUT_WAIT_S: Final = 30.0
 _HALF: Final = 0.5
 
 
+def properties_of(number: int) -> dict[str, str]:
+    """Return the properties of the message of a put."""
+    return {PROPERTY_KEYS: f"put-{number}-", PROPERTY_UNIQ_KEY: f"{number:032X}"}
+
+
 @final
 @attrs.define(eq=False)
 class Producers:
@@ -67,7 +72,7 @@ class Producers:
             TOPIC,
             bytes([65 + number % 26]) * size,
             queue_id=number % QUEUES,
-            properties={PROPERTY_KEYS: put.key.decode(), PROPERTY_UNIQ_KEY: f"{number:032X}"},
+            properties=properties_of(number),
         )
         put.submitted_at = trio.current_time()
         put.boot = boot

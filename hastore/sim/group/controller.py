@@ -107,6 +107,7 @@ class Controller:
     elections: int = attrs.field(default=0, init=False)
     # The members of changes that are on their way.
     flying: list[frozenset[int]] = attrs.field(factory=list, init=False)
+    _proposed: dict[int, trio.Event] = attrs.field(factory=dict, init=False)
     _wanted: bool = attrs.field(default=False, init=False)
     _published: dict[int, Published] = attrs.field(factory=dict, init=False)
     _elected_at: float = attrs.field(default=0.0, init=False)
@@ -127,6 +128,16 @@ class Controller:
         self._wanted = True
         self._wake.set()
         return True
+
+    async def proposed(self, node_id: int) -> None:
+        """Wait until a master proposes that a node joins its set."""
+        await self._proposed.setdefault(node_id, trio.Event()).wait()
+
+    def is_proposed(self, node_id: int) -> None:
+        """Wake those who wait for that."""
+        event = self._proposed.pop(node_id, None)
+        if event is not None:
+            event.set()
 
     def calm_down(self) -> None:
         """Lose and delay nothing any more."""
@@ -316,23 +327,36 @@ class Controller:
                 self._late_until[node_id] = now + self.choices.uniform(0.0, _LATE_S)
 
     def _mislead(self, former: GroupState) -> None:
-        """Let somebody who has not heard of the election name the former master to a node."""
-        others = [each for each in self.cluster.config.ids if each != self.state.master]
-        node_id, choices = self.choices.choice(others), self.choices
+        """Let somebody who has not heard of the election name the former master to nodes.
+
+        Such a node is told later who the new one is.
+        """
+        choices = self.choices
         if self.is_calm or not former.epoch or choices.random() < _HALF:
             return
-        address = self._address(former)
+        masters = {former.master, self.state.master}
+        others = [each for each in self.cluster.config.ids if each not in masters]
+        for node_id in others:
+            if choices.random() < _HALF:
+                self._mislead_node(node_id, self._address(former))
+
+    def _mislead_node(self, node_id: int, address: tuple[str, int]) -> None:
+        choices, epoch = self.choices, self.state.epoch
 
         def tell() -> None:
             agent = self.cluster.agent(node_id)
-            if agent is not None and not self.is_calm and node_id != self.state.master:
+            if agent is None or self.is_calm or self.state.epoch != epoch:
+                return
 
-                async def follow() -> None:
-                    await self._obey(agent, lambda: agent.node.follow(address))
+            async def follow() -> None:
+                await self._obey(agent, lambda: agent.node.follow(address))
 
-                agent.post(follow)
+            now = trio.current_time()
+            self._late_until[node_id] = now + choices.uniform(0.0, _MISLED_S)
+            agent.post(follow)
 
-        self.nursery.start_soon(self._later, choices.uniform(0.0, _MISLED_S), tell)
+        most_s = choices.choice((1.0, _MISLED_S))
+        self.nursery.start_soon(self._later, choices.uniform(0.0, most_s), tell)
 
     # -- roles -----------------------------------------------------------------------------------
 
@@ -468,6 +492,8 @@ class TermCoordinator:
             if member is None:
                 return Answer.VOIDED
             members[node_id] = member
+        for node_id in proposal.joined:
+            self.controller.is_proposed(node_id)
         self.agent.post(lambda: self._ask(proposal, members))
         return None
 

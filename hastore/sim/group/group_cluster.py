@@ -19,6 +19,7 @@ import trio
 from hastore.broker.node.group_node import GroupNode, run_group_node
 from hastore.broker.node.master import Master
 from hastore.config import GroupNodeConfig, HAConfig, StoreConfig
+from hastore.ha.client_port import ask_client_port
 from hastore.ha.group_ha_service import GroupHAService
 from hastore.sim.cluster import CLIENT_PORT, DATA_DIR, HA_PORT, SimNode
 from hastore.sim.disk import SimDisk
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from hastore.sim.trace import Trace
 
 GROUP: Final = "g1"
+OBSERVER_PORT: Final = 10_913
 
 
 @attrs.frozen(kw_only=True)
@@ -51,7 +53,9 @@ class GroupConfig:
     min_in_sync_replicas: int
     mapped_file_size: int
     ha_transfer_batch_size: int
-    listens: bool = False  # the nodes have client ports
+    listens: bool = False  # the nodes have client ports, and copy tables from their master's
+    has_observer: bool = False  # a classic slave reads from the masters
+    has_delays: bool = False  # some messages are delayed
     slave_timeout_ms: int = 3_000
 
     @property
@@ -68,23 +72,28 @@ class GroupConfig:
         """Whether a node acknowledges only what it has flushed."""
         return self.flushes[node_id - 1] is FlushDiskType.SYNC_FLUSH
 
+    def store(self, flush: FlushDiskType) -> StoreConfig:
+        """Return a node's store settings."""
+        return StoreConfig(
+            data_dir=DATA_DIR,
+            mapped_file_size=self.mapped_file_size,
+            flush_disk_type=flush,
+            mapped_file_size_consume_queue=2_000,
+            file_reserved_time_h=100_000,
+            max_hash_slot_num=64,
+            max_index_num=512,
+        )
+
     def of_node(self, node_id: int, host: str) -> GroupNodeConfig:
         """Return a node's configuration."""
         return GroupNodeConfig(
-            store=StoreConfig(
-                data_dir=DATA_DIR,
-                mapped_file_size=self.mapped_file_size,
-                flush_disk_type=self.flushes[node_id - 1],
-                mapped_file_size_consume_queue=2_000,
-                file_reserved_time_h=100_000,
-                max_hash_slot_num=64,
-                max_index_num=512,
-            ),
+            store=self.store(self.flushes[node_id - 1]),
             node_id=node_id,
             replica_group=GROUP,
             group_ids=tuple(self.ids),
             listen=(host, CLIENT_PORT) if self.listens else None,
             ha_listen=(host, HA_PORT),
+            observer_listen=(host, OBSERVER_PORT) if self.has_observer else None,
             ha=HAConfig(
                 protocol=HAProtocol.AUTOSWITCH,
                 in_sync_replicas=self.in_sync_replicas,
@@ -240,6 +249,7 @@ class GroupCluster:
             await run_group_node(
                 self.config.of_node(node_id, sim_node.host),
                 env,
+                ask_client_port=ask_client_port if self.config.listens else None,
                 on_master=lambda master: self._term_began(agent, master),
                 on_role=lambda role_node: self._role_began(agent, role_node),
                 coordinator=lambda term: self.coordinators.coordinator_for(agent, term),

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.broker.node.master import Master
 from hastore.sim.cluster import HA_PORT
 from hastore.sim.faults import KINDS
+from hastore.sim.group.foreign_log import OtherGroup
 from hastore.sim.group.group_cluster import set_of
+from hastore.sim.network import Way
 
 if TYPE_CHECKING:
     from random import Random
@@ -22,27 +25,44 @@ if TYPE_CHECKING:
     from hastore.sim.fault_plan import PlannedFault
     from hastore.sim.faults import ClientEnd, FaultAction, Faults, FaultTarget
     from hastore.sim.group.controller import Controller
+    from hastore.sim.group.foreign_log import ForeignLog
     from hastore.sim.group.group_cluster import GroupCluster
     from hastore.sim.group.group_oracle import GroupOracle
     from hastore.sim.network import Network
     from hastore.sim.trace import Trace
 
+GAVE_UP: Final = ("diverged", "failed")  # states of a slave that does not try any more
 _SICK_FOR_S: Final = 2.0
 _REMOVED_BEFORE_S: Final = 3.0
+_SEEN_AFTER_S: Final = 15.0
+_AWAY_S: Final = (1.2, 3.0)  # a member whose link has closed is asked to leave after 1 s
+_JOINS_WITHIN_S: Final = 4.0
+_HALF: Final = 0.5
+_SLOW_BYTES_PER_S: Final = (4_000, 16_000)
 PROMOTE: Final = "promote"
 HALF_RESET: Final = "half-reset"
+REJOIN: Final = "rejoin"
+FOREIGN: Final = "foreign"
 # What leads to other roles and sets is frequent; what takes much time, and changes none, is rare.
 GROUP_WEIGHTS: Final = {
     PROMOTE: (1.0, 3.0, 8.0),
     "kill": (0.3, 1.0, 3.0),
     "power": (0.0, 1.0, 3.0),
     HALF_RESET: (0.3, 2.0, 5.0),
+    REJOIN: (0.0, 1.0, 3.0),
+    FOREIGN: (0.0, 0.0, 0.5, 1.0),
     "wipe": (0.0, 0.5, 2.0),
     "bytes": (0.0, 0.0, 0.1),
     "clock": (0.0, 0.0, 0.3),
 }
 # A flipped bit is left to the classic cluster: only a person decides about a damaged member.
-GROUP_KINDS: Final = (*(kind for kind in KINDS if kind != "flip"), PROMOTE, HALF_RESET)
+GROUP_KINDS: Final = (
+    *(kind for kind in KINDS if kind != "flip"),
+    PROMOTE,
+    HALF_RESET,
+    REJOIN,
+    FOREIGN,
+)
 
 
 @final
@@ -114,6 +134,23 @@ class GroupTarget:
         self.controller.remove(node_id)
         self.oracle.lost_disk(node_id)
 
+    def replace_disk(self, node: SimNode, foreign: ForeignLog) -> None:
+        """Put another group's directory in the place of a node's, which is down."""
+        node.lost_disks.append(node.disk)
+        node.disk = foreign.disk
+        node.disk.now_ms = node.wall_clock.now_ms
+        self.lost_disk(node)
+        self.oracle.logs[self.cluster.id_of(node)].foreign = foreign.data
+
+    def is_refused_as_foreign(self, node: SimNode) -> bool:
+        """Whether a node has another group's log, and says that it cannot follow."""
+        node_id = self.cluster.id_of(node)
+        agent = self.cluster.agent(node_id)
+        if agent is None or self.oracle.logs[node_id].foreign is None:
+            return False
+        role_node = agent.node.role_node
+        return not isinstance(role_node, Master) and role_node.ha_client.state.value in GAVE_UP
+
     def bit_flipped(self, node: SimNode, physic_offset: int) -> None:
         """Do nothing: no bit of a group flips."""
 
@@ -130,15 +167,26 @@ class GroupFaults:
     """The kinds of faults that only a group has, or that are different there."""
 
     faults: Faults
-    controller: Controller
+    target: GroupTarget
+
+    @property
+    def controller(self) -> Controller:
+        """The group's."""
+        return self.target.controller
 
     def actions(self) -> dict[str, FaultAction]:
         """Return what carries them out, by kind."""
-        return {PROMOTE: self._promote, HALF_RESET: self._reset_one_end, "wipe": self._copy_again}
+        return {
+            PROMOTE: self._promote,
+            HALF_RESET: self._reset_one_end,
+            REJOIN: self._hold_up_a_joining_node,
+            FOREIGN: self._put_in_another_directory,
+            "wipe": self._copy_again,
+        }
 
     async def _copy_again(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         """Copy a node again, because it does not follow: it leaves the set first, then its disk."""
-        target = self.faults.target
+        target = self.target
         sick = _sick(target)
         node = choices.choice(sick) if sick else node
         if not node.is_up or not target.may_lose_disk(node):
@@ -168,7 +216,7 @@ class GroupFaults:
     async def _reset_one_end(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         """Let a slave lose its link, unknown to the master, while another's bytes are held up."""
         await trio.lowlevel.checkpoint()
-        target, master_id = self.faults.target, self.controller.state.master
+        target, master_id = self.target, self.controller.state.master
         if master_id is None:
             return
         master = self.controller.cluster.node(master_id)
@@ -185,3 +233,67 @@ class GroupFaults:
         if others:
             await trio.sleep(choices.uniform(0.5, 5.0))
             network.repair(master.host, held_up.host)
+
+    async def _hold_up_a_joining_node(
+        self, fault: PlannedFault, node: SimNode, choices: Random
+    ) -> None:
+        """Let a slave leave the set and come back; once it is to join, its bytes do not arrive.
+
+        Other members are held up meanwhile, so that puts wait as it joins.
+        """
+        await trio.lowlevel.checkpoint()
+        target, master_id = self.target, self.controller.state.master
+        if master_id is None:
+            return
+        network, master = target.network, self.controller.cluster.node(master_id)
+        slaves = [each for each in target.nodes if each not in (master, *_sick(target))]
+        if not slaves:
+            return
+        slave = node if node in slaves else choices.choice(slaves)
+        others = [each for each in target.nodes if each not in (master, slave)]
+        self.faults.begins(fault, "network", f"{slave.name} loses {master.name}, and joins again")
+        ways = ((master.host, slave.host), (slave.host, master.host))
+        network.reset_between(master.host, slave.host)
+        for way in ways:
+            network.cut(*way)
+        await trio.sleep(choices.uniform(*_AWAY_S))
+        to_slave = Way(master.host, slave.host)
+        network.bytes_per_s[to_slave] = choices.choice(_SLOW_BYTES_PER_S)
+        held_up = others if choices.random() < _HALF else []
+        for other in held_up:
+            network.cut(master.host, other.host)
+        for way in ways:
+            network.repair(*way)
+        with trio.move_on_after(_JOINS_WITHIN_S):
+            await self.controller.proposed(self.controller.cluster.id_of(slave))
+            if not self.controller.is_calm:
+                network.cut(master.host, slave.host)
+        await trio.sleep(choices.uniform(0.0, 0.3))
+        for other in held_up:
+            network.repair(master.host, other.host)
+        await trio.sleep(choices.uniform(0.2, 2.0))
+        network.repair(master.host, slave.host)
+        network.bytes_per_s.pop(to_slave, None)
+
+    async def _put_in_another_directory(
+        self, fault: PlannedFault, node: SimNode, choices: Random
+    ) -> None:
+        """Give a node the directory of another group with the same epochs; later copy it again."""
+        target, cluster = self.target, self.target.cluster
+        node_id = cluster.id_of(node)
+        like = target.oracle.logs[node_id].data
+        other = OtherGroup(cluster, node_id, choices, like)
+        foreign = await other.make_log(self.faults.nursery)
+        if not node.is_up or not target.may_lose_disk(node):
+            return
+        self.faults.begins(fault, node.name, f"gets another group's log of {len(foreign.data)}")
+        node.kill()
+        target.replace_disk(node, foreign)
+        self.faults.restart(node, None)
+        await trio.sleep(choices.uniform(0.0, _SEEN_AFTER_S))
+        if target.is_refused_as_foreign(node):
+            self.target.trace.add(node.name, "is copied again")
+            node.kill()
+            node.wipe()
+            target.lost_disk(node)
+            self.faults.restart(node, None)

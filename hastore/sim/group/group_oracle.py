@@ -10,6 +10,7 @@
     log matching    two logs are equal below the point that their epochs name
     confirm, shown  what a master confirms, and any node dispatches, is on every member, and one log
     queue order     its messages have consecutive queue offsets
+    foreign log     another group's log in a node's place stays as it is
 
 With ``in_sync_replicas`` as a number a PUT_OK needs that many nodes, and may be lost at a
 promotion: everything else holds.  After a person has elected a node that may lack something, what
@@ -18,8 +19,6 @@ it lacks is forgotten here, too.
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
@@ -29,11 +28,14 @@ from hastore.broker.node.master import Master
 from hastore.epoch_history import EpochHistory
 from hastore.ha.autoswitch_framing import AutoswitchFraming
 from hastore.sim.cluster import DATA_DIR
+from hastore.sim.group.delay_oracle import DelayOracle, Deliveries
 from hastore.sim.group.group_cluster import epoch_of, service_of, set_of
-from hastore.sim.group.node_log import NodeLog
+from hastore.sim.group.group_records import HEAD, records
+from hastore.sim.group.node_log import EPOCH_PATH, NodeLog
+from hastore.sim.group.offset_oracle import OffsetOracle
 from hastore.sim.put import PutOutcome, outcome_of
 from hastore.sim.violation import ViolationError
-from hastore.store.record.layout import BLANK_MAGIC_CODE, head_struct
+from hastore.store.record.layout import BLANK_MAGIC_CODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,11 +48,9 @@ if TYPE_CHECKING:
     from hastore.store.recovery.log_cut import LogCut
 
 consistent_point: Final = EpochHistory.consistent_point  # whatever a test makes of it
-_HEAD: Final = head_struct("size", "magic", "queue_id", "queue_offset")
 _ANSWER_S: Final = 12.0  # with the flush's and the slaves' time, and a stop between
 _SLOW_S: Final = 40.0
 _WAITING_EVERY_S: Final = 0.5
-_KEY: Final = re.compile(rb"KEYS\x01(put-\d+-)\x02")
 
 
 @final
@@ -85,8 +85,10 @@ class GroupOracle:
     waiting: dict[int, GroupPut] = attrs.field(factory=dict)
     acknowledged: int = 0
     served: int = 0
-    losses: int = 0  # elections of nodes that may have lacked something
+    losses: int = 0  # how often a person has elected a node that may lack something
     logs: dict[int, NodeLog] = attrs.field(init=False)  # by node id
+    delays: DelayOracle = attrs.field(init=False)
+    offsets: OffsetOracle = attrs.field(init=False)
     controller: Controller = attrs.field(init=False)
     terms: dict[int, TermRecord] = attrs.field(factory=dict)  # by epoch
     _ok: list[GroupPut] = attrs.field(factory=list)  # PUT_OK, and to be kept
@@ -97,12 +99,11 @@ class GroupOracle:
     _starts: dict[int, int] = attrs.field(factory=dict)  # epoch: its start offset
     _compared: dict[tuple[int, int], tuple[object, ...]] = attrs.field(factory=dict)
     _matched: dict[tuple[int, int], tuple[object, int]] = attrs.field(factory=dict)
-    _marks: list[tuple[object, ...] | None] = attrs.field(factory=list)
+    _marks: dict[int, tuple[object, ...] | None] = attrs.field(factory=dict)  # by node id
     _waiting_checked_at: float = 0.0
     _confirmed: bytearray = attrs.field(factory=bytearray)  # what consumers may have seen
-    _walked: int = 0  # whole records below
-    _messages_end: int = 0  # of the last message among them
-    _next_in_queue: dict[int, int] = attrs.field(factory=dict)
+    _messages_end: int = 0  # of the last whole message among them
+    _next_in_queue: dict[tuple[bytes, int], int] = attrs.field(factory=dict)
     _held: dict[tuple[int, int], int] = attrs.field(factory=dict)  # epoch, member: checked up to
 
     def __attrs_post_init__(self) -> None:
@@ -112,6 +113,8 @@ class GroupOracle:
             node_id: NodeLog(self.cluster.node(node_id), config.is_sync(node_id))
             for node_id in config.ids
         }
+        self.delays = DelayOracle(self.logs, self.whole_members)
+        self.offsets = OffsetOracle(self.cluster)
 
     # -- faults ----------------------------------------------------------------------------------
 
@@ -129,6 +132,10 @@ class GroupOracle:
         member = self.controller.state.members.get(node_id)
         return member is None or self._lost_boot.get(node_id, 0) >= member.boot
 
+    def whole_members(self) -> list[int]:
+        """Return the members of the set in force that have all that they acknowledged."""
+        return [each for each in self.controller.state.members if not self.has_lost(each)]
+
     def accepted_loss(self, node_id: int) -> None:
         """Forget what the node that a person has elected lacks."""
         self.losses += 1
@@ -138,10 +145,11 @@ class GroupOracle:
             for each in self._ok
             if log.data[each.put.physic_offset : each.put.next_offset] == each.record
         ]
+        self.delays.is_excused = True
         kept = _common(log.data, self._confirmed)
         self.served = 0
         del self._confirmed[kept:]
-        self._walked = self._messages_end = 0
+        self._messages_end = 0
         self._next_in_queue = {}
         self._held.clear()
         self._walk()
@@ -178,7 +186,9 @@ class GroupOracle:
             raise ViolationError("confirmed loss", detail)
 
     def role_began(self, agent: Agent, role_node: Master | Slave) -> None:
-        """Trace a role."""
+        """Trace a role, and record what its consumers begin with."""
+        if isinstance(role_node, Master) and self.cluster.config.listens:
+            self.offsets.role_began(agent, role_node)
         role = "a master" if isinstance(role_node, Master) else "a slave"
         self.cluster.trace.add(
             agent.sim_node.name, f"serves as {role} at {role_node.max_offset}", is_detail=True
@@ -259,35 +269,22 @@ class GroupOracle:
 
     def check_step(self) -> None:
         """Check what holds at any time; most steps change nothing of what is compared."""
-        marks = [self._mark(node_id) for node_id in self.logs]
-        if marks != self._marks:
-            self._marks = marks
+        state, agents, has_changed = self.controller.state, self.cluster.agents, False
+        for node_id in self.logs:
+            mark = _mark(agents.get(node_id), state)
+            if mark != self._marks.get(node_id):
+                self._marks[node_id], has_changed = mark, True
+        if has_changed:
             self._check_logs()
+        config = self.cluster.config
+        if config.has_delays:
+            self.delays.check_step()
+        if config.listens:
+            self.offsets.check_step()
         now = trio.current_time()
         if now >= self._waiting_checked_at + _WAITING_EVERY_S:
             self._waiting_checked_at = now
             self._check_waiting()
-
-    def _mark(self, node_id: int) -> tuple[object, ...] | None:
-        """Return what tells whether a node's log, or what it shows of it, has changed."""
-        agent = self.cluster.agents.get(node_id)
-        if agent is None or agent.boot.is_over:
-            return None
-        role_node = agent.node.role_node
-        log, confirmed = role_node.commit_log, 0
-        if isinstance(role_node, Master):
-            confirmed = set_of(role_node).confirm_offset
-        return (
-            role_node,
-            log,
-            log.mapped_file_queue.is_closed,
-            log.max_offset,
-            log.flushed_offset,
-            role_node.reput_message_service.reput_offset,
-            confirmed,
-            self.logs[node_id].epoch_inode(),
-            self.controller.state,
-        )
 
     def _check_logs(self) -> None:
         open_ids = []
@@ -298,8 +295,9 @@ class GroupOracle:
             role_node = agent.node.role_node
             if self.logs[node_id].is_open_in(role_node):
                 self._update(agent, role_node)
-                self._check_epochs(agent, role_node)
-                open_ids.append(node_id)
+                if self.logs[node_id].foreign is None:
+                    self._check_epochs(agent, role_node)
+                    open_ids.append(node_id)
         for number, one in enumerate(open_ids):
             for other in open_ids[number + 1 :]:
                 self._check_matching(one, other)
@@ -311,6 +309,9 @@ class GroupOracle:
         cut = log.new_cut(role_node)
         before = bytes(log.data) if cut is not None else b""
         missing = log.update(role_node)
+        if log.foreign is not None:
+            self._check_foreign(log, cut)
+            return
         if cut is not None:
             self._check_cut(log, cut, before)
         elif missing is not None:
@@ -318,16 +319,25 @@ class GroupOracle:
         if log.dispatched > len(self._confirmed):
             # A BLANK is no message: an opening may drop one that ends the log.
             del self._confirmed[self._messages_end :]
-            start = self._walked = self._messages_end
+            start = self._messages_end
             self._confirmed += log.data[start : log.dispatched]
             self._walk()
             self._check_shown(log, start)
 
+    def _check_foreign(self, log: NodeLog, cut: LogCut | None) -> None:
+        """Check that another group's log stays as it is: a person decides about it."""
+        if log.data == log.foreign and cut is None:
+            return
+        what = f"cut at {cut.physic_offset}" if cut is not None else f"changed, up to {log.end}"
+        size = len(log.foreign or b"")
+        detail = f"{log.name}: the log of another group, {size} bytes, was {what}"
+        raise ViolationError("foreign log", detail)
+
     def _check_shown(self, log: NodeLog, start: int) -> None:
         """Check that what consumers can see from now on is on every member."""
         shown = self._confirmed[start : self._messages_end]
-        for node_id in self.controller.state.members:
-            if not self.has_lost(node_id) and not self.logs[node_id].holds(start, shown):
+        for node_id in self.whole_members():
+            if not self.logs[node_id].holds(start, shown):
                 detail = (
                     f"{log.name} shows consumers {start}..{log.dispatched}, which node-{node_id} of"
                     " the set does not have"
@@ -339,8 +349,8 @@ class GroupOracle:
         if self._lost_boot.get(agent.node_id, 0) >= log.former_boot:
             return
         whole = False
-        if len(missing) >= _HEAD.size:
-            size, magic, _, _ = _HEAD.unpack_from(missing)
+        if len(missing) >= HEAD.size:
+            size, magic, _, _ = HEAD.unpack_from(missing)
             whole = magic != BLANK_MAGIC_CODE and 0 < size <= len(missing)
         is_new = log.boot != log.former_boot and log.is_sync  # appended, and not synced
         if whole and not is_new:
@@ -364,13 +374,30 @@ class GroupOracle:
                 detail = f"{log.name}: {text}, which was PUT_OK"
                 raise ViolationError("cut", detail, put.number)
         first = start
-        if len(gone) >= _HEAD.size:
-            size, magic, _, _ = _HEAD.unpack_from(gone)
+        if len(gone) >= HEAD.size:
+            size, magic, _, _ = HEAD.unpack_from(gone)
             first += size if magic == BLANK_MAGIC_CODE else 0  # it may be written again
-        shown = bytes(self._confirmed[first : min(first + _HEAD.size, self._messages_end)])
-        if len(shown) == _HEAD.size and before[first : first + _HEAD.size] == shown:
+        shown = next(records(self._confirmed, first), None)
+        if (
+            shown is not None
+            and before[first : shown.end] == self._confirmed[first : shown.end]
+            and not self._is_other_masters(log, cut, first)
+        ):
             same = _common(before[first:end], self._confirmed[first:])
             raise ViolationError("cut", f"{log.name}: {text}: consumers saw {same} bytes of it")
+
+    def _is_other_masters(self, log: NodeLog, cut: LogCut, at: int) -> bool:
+        """Whether members have the byte there from another epoch than the one that was cut.
+
+        Two masters that deliver a delayed message, when it is due, may write the same bytes.
+        """
+        writers = [
+            each.epochs().at(at)
+            for node_id, each in self.logs.items()
+            if each is not log and node_id in self.controller.state.members
+        ]
+        cut_epochs = [epoch for epoch, start, end in cut.epochs if start <= at < end]
+        return any(each is not None and each.epoch not in cut_epochs for each in writers)
 
     def _saved(self, log: NodeLog, cut: LogCut) -> int:
         disk = log.sim_node.live_disk
@@ -454,20 +481,18 @@ class GroupOracle:
 
     def _walk(self) -> None:
         """Check the queue offsets of the messages that consumers may see now."""
-        data = self._confirmed
-        while self._walked + _HEAD.size <= len(data):
-            size, magic, queue_id, queue_offset = _HEAD.unpack_from(data, self._walked)
-            if magic != BLANK_MAGIC_CODE:
-                wanted = self._next_in_queue.get(queue_id, 0)
-                if queue_offset != wanted:
-                    detail = f"queue {queue_id} has {queue_offset} at {self._walked}, not {wanted}"
-                    raise ViolationError("queue order", detail)
-                self._next_in_queue[queue_id] = wanted + 1
-                self.served += 1
-                self._messages_end = self._walked + size
-            if size <= 0:
-                break
-            self._walked += size
+        for record in records(self._confirmed, self._messages_end):
+            queue = (record.topic, record.queue_id)
+            wanted = self._next_in_queue.get(queue, 0)
+            if record.queue_offset != wanted:
+                detail = (
+                    f"queue {record.queue_id} of {record.topic.decode()} has {record.queue_offset}"
+                    f" at {record.start}, not {wanted}"
+                )
+                raise ViolationError("queue order", detail)
+            self._next_in_queue[queue] = wanted + 1
+            self.served += 1
+            self._messages_end = record.end
 
     def _check_waiting(self) -> None:
         """Check that every put is answered, whatever happens to the master's role."""
@@ -498,9 +523,10 @@ class GroupOracle:
             put = each.put
             if first.data[put.physic_offset : put.next_offset] != each.record:
                 raise ViolationError("loss", f"put {put.number} is lost", put.number)
-        found = Counter(match[1] for match in _KEY.finditer(first.data))
+        found = Deliveries.of(first.data)
         for put in self.puts:
-            count = found[put.key]
+            # A delayed message may be delivered again.
+            count = found.delayed[put.key] or found.others[put.key]
             if count > 1:
                 detail = f"put {put.number} is {count} times in the log"
                 raise ViolationError("once", detail, put.number)
@@ -525,3 +551,28 @@ def _common(one: bytes | bytearray, other: bytes | bytearray) -> int:
         else:
             high = middle
     return low
+
+
+def _mark(agent: Agent | None, state: GroupState) -> tuple[object, ...] | None:
+    """Return what tells whether a node's log, or what it shows of it, has changed.
+
+    Called for each node after each step: a fifth of a run's time, if it is not quick.
+    """
+    if agent is None or agent.boot.is_over:
+        return None
+    role_node = agent.node.role_node
+    commit_log = role_node.message_store.commit_log
+    queue, confirmed = commit_log.mapped_file_queue, 0
+    if isinstance(role_node, Master):
+        confirmed = set_of(role_node).confirm_offset
+    return (
+        role_node,
+        queue,
+        queue.is_closed,
+        queue.max_offset,
+        commit_log.flushed_offset,
+        role_node.dispatching.reput_message_service.reput_offset,
+        confirmed,
+        agent.boot.disk.inodes.get(EPOCH_PATH),
+        state,
+    )

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
-from hastore.message import PROPERTY_KEYS, PROPERTY_UNIQ_KEY, Message
+from hastore.message import PROPERTY_DELAY_TIME_LEVEL, Message
 from hastore.sim.group.group_cluster import epoch_of
 from hastore.sim.group.group_oracle import GroupPut
-from hastore.sim.producers import QUEUES, TOPIC
+from hastore.sim.producers import QUEUES, TOPIC, properties_of
 from hastore.sim.put import Put
 from hastore.sim.violation import ViolationError
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from hastore.sim.group.group_oracle import GroupOracle
 
 _PUT_WAIT_S: Final = 60.0
+_LEVELS: Final = ("1", "1", "2")  # 1 s and 5 s
+_DELAYED: Final = 0.3  # of the messages
 _HALF: Final = 0.5
 
 
@@ -68,12 +70,11 @@ class GroupProducers:
         put = Put(number, b"put-%d-" % number)
         self.oracle.puts.append(put)
         each = GroupPut(put, agent, master, epoch_of(master))
-        message = Message(
-            TOPIC,
-            bytes([65 + number % 26]) * size,
-            queue_id=number % QUEUES,
-            properties={PROPERTY_KEYS: put.key.decode(), PROPERTY_UNIQ_KEY: f"{number:032X}"},
-        )
+        properties = properties_of(number)
+        if self.cluster.config.has_delays and choices.random() < _DELAYED:
+            properties[PROPERTY_DELAY_TIME_LEVEL] = choices.choice(_LEVELS)
+        body = bytes([65 + number % 26]) * size
+        message = Message(TOPIC, body, queue_id=number % QUEUES, properties=properties)
         put.submitted_at = trio.current_time()
         self.oracle.waiting[number] = each
         done = trio.Event()

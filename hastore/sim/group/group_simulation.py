@@ -18,12 +18,22 @@ import trio
 
 from hastore.broker.node.master import Master
 from hastore.errors import BelowConfirmMarkError, DiskFullError
+from hastore.sim.consumer import CONSUMER
 from hastore.sim.excuses import may_end
 from hastore.sim.fault_plan import make_fault_plan
 from hastore.sim.faults import Faults
+from hastore.sim.group import group_observer
 from hastore.sim.group.controller import Controller
 from hastore.sim.group.group_cluster import GroupCluster, GroupConfig, set_of
-from hastore.sim.group.group_faults import GROUP_KINDS, GROUP_WEIGHTS, GroupFaults, GroupTarget
+from hastore.sim.group.group_consumer import GroupConsumer
+from hastore.sim.group.group_faults import (
+    GAVE_UP,
+    GROUP_KINDS,
+    GROUP_WEIGHTS,
+    GroupFaults,
+    GroupTarget,
+)
+from hastore.sim.group.group_observer import GroupObserver
 from hastore.sim.group.group_oracle import GroupOracle, consistent_point
 from hastore.sim.group.group_producers import GroupProducers
 from hastore.sim.guards import leak_guards
@@ -46,7 +56,6 @@ if TYPE_CHECKING:
 
 LIVENESS_S: Final = 180.0
 _HEARTBEAT_S: Final = 6.0  # slaves have the last message's confirmation by then
-_GAVE_UP: Final = ("diverged", "failed")
 
 
 def simulate_group(
@@ -79,17 +88,22 @@ class GroupSimulation:
         self.plan = make_fault_plan(choices, GROUP_KINDS, len(self.config.ids), GROUP_WEIGHTS)
         self.choices = random.Random(choices.getrandbits(64))  # producers and restarts
         self.decisions = random.Random(choices.getrandbits(64))  # the controller's
+        self.readers = random.Random(choices.getrandbits(64))  # the consumer's and the observer's
         world = random.Random(choices.getrandbits(64))
         self.trace = Trace(keeps=keeps_trace)
         self.network = Network(world)
         self.cluster = GroupCluster(self.config, self.network, world, self.trace)
         self.oracle = GroupOracle(self.cluster)
         self.producers = GroupProducers(self.cluster, self.oracle, self.choices, self._violated)
+        self.observer: GroupObserver | None = None
+        if self.config.has_observer:
+            self.observer = GroupObserver(self.cluster, self.oracle, self.readers)
         self.violation: ViolationError | None = None
         self.virtual_s = 0.0
-        self._steps = Steps(lambda: self._check(self.oracle.check_step), self._violated)
+        self._steps = Steps(self._check_step, self._violated)
         self.faults: Faults | None = None
         self._names = {node.host: node.name for node in self.cluster.nodes}
+        self._names |= {CONSUMER: "consumer", group_observer.HOST: group_observer.NAME}
         self._broken = trio.Event()
 
     def result(self) -> SimResult:
@@ -123,7 +137,7 @@ class GroupSimulation:
             controller = self._make_controller(nursery)
             target = GroupTarget(self.cluster, self.oracle, controller)
             self.faults = Faults(target, nursery, self.plan, self.choices, self.left_out)
-            self.faults.more = GroupFaults(self.faults, controller).actions()
+            self.faults.more = GroupFaults(self.faults, target).actions()
             for node in self.cluster.nodes:
                 node.on_ended = self._node_ended
                 node.start(nursery)
@@ -132,6 +146,12 @@ class GroupSimulation:
                     async with trio.open_nursery() as phases:
                         phases.start_soon(self._watch, scope)
                         phases.start_soon(controller.run)
+                        if self.config.listens:
+                            offsets, own = self.oracle.offsets, self.readers
+                            consumer = GroupConsumer(self.cluster, offsets, own, self._violated)
+                            phases.start_soon(consumer.run)
+                        if self.observer is not None:
+                            phases.start_soon(self.observer.run, nursery)
                         trio.lowlevel.add_instrument(self._steps)
                         await self._safety()
                         controller.calm_down()
@@ -142,7 +162,8 @@ class GroupSimulation:
                 except Exception as error:  # noqa: BLE001 - recorded before nodes end with it
                     self._violated(broken_off(error))
             self._steps.end()
-            for node in self.cluster.nodes:
+            observers = [] if self.observer is None else [self.observer.node]
+            for node in (*self.cluster.nodes, *observers):
                 if node.is_up:
                     node.kill()
             nursery.cancel_scope.cancel()
@@ -190,6 +211,14 @@ class GroupSimulation:
             self.trace.add("oracle", f"VIOLATION {error}")
         self._broken.set()
 
+    def _check_step(self) -> None:
+        try:
+            self.oracle.check_step()
+            if self.observer is not None:
+                self.observer.check_step()
+        except ViolationError as error:
+            self._violated(error)
+
     def _check(self, rule: Callable[[], None]) -> None:
         try:
             rule()
@@ -236,10 +265,30 @@ class GroupSimulation:
                 put = await self.producers.put(10, self.choices)
                 if put is not None and put.status is not None and put.status.value == "PUT_OK":
                     await trio.sleep(_HEARTBEAT_S)
-                    if self._is_settled(controller, dispatched=True):
+                    is_settled = self._is_settled(controller, dispatched=True)
+                    if is_settled and self._reader_lacks() is None:
                         self.trace.add("world", "all nodes have the same log")
                         return
-        self._violated(ViolationError("liveness", self._why_not(controller)))
+        lacks = None
+        if self._is_settled(controller, dispatched=True):
+            lacks = self._reader_lacks()
+        self._violated(lacks or ViolationError("liveness", self._why_not(controller)))
+
+    def _reader_lacks(self) -> ViolationError | None:
+        """Return what consumers, slaves' tables or the observer lack, though all logs are equal."""
+        config, oracle = self.config, self.oracle
+        master = self.cluster.masters()[0][1]
+        found = []
+        if config.has_delays:
+            found.append(("undelivered", oracle.delays.lacks(oracle.logs[1].data)))
+        if config.listens:
+            found.append(("uncopied", oracle.offsets.lacks(master)))
+        if self.observer is not None:
+            found.append(("unobserved", self.observer.lacks(master.max_offset)))
+        for rule, detail in found:
+            if detail is not None:
+                return ViolationError(rule, detail)
+        return None
 
     def _is_settled(self, controller: Controller, *, dispatched: bool) -> bool:
         masters, logs = self.cluster.masters(), self.oracle.logs
@@ -257,7 +306,7 @@ class GroupSimulation:
         )
 
     def _check_refusals(self) -> None:
-        """Check that no slave has given up, but where nothing of two logs is common.
+        """Check that no slave has given up, but with another group's log or no epoch in common.
 
         Or where a person has elected a node that lacked what all members had acknowledged.  Then a
         person copies it again.  Raises ViolationError.
@@ -267,12 +316,13 @@ class GroupSimulation:
             if agent is None or isinstance(agent.node.role_node, Master):
                 continue
             client = agent.node.role_node.ha_client
-            if client.state.value not in _GAVE_UP:
+            if client.state.value not in GAVE_UP:
                 continue
             detail = f"node-{node_id} is {client.state.value}: {client.reason}"
-            is_foreign = client.state.value == "diverged" and not self._has_common_epoch(node_id)
+            is_foreign = self.oracle.logs[node_id].foreign is not None
+            is_other_log = is_foreign or not self._has_common_epoch(node_id)
             is_alarm = isinstance(client.error, BelowConfirmMarkError) and self.oracle.losses > 0
-            if not (is_foreign or is_alarm):
+            if not (client.state.value == "diverged" and is_other_log) and not is_alarm:
                 raise ViolationError("refusal", detail)
             self.trace.add("world", detail)
             self._copy_again(node_id)
@@ -327,6 +377,8 @@ def choose_group_config(choices: random.Random) -> GroupConfig:
         mapped_file_size=choices.choice((8, 16, 64)) * 1024,
         ha_transfer_batch_size=choices.choice((512, 4_096, 32_768)),
         listens=choices.choice((False, False, False, True)),
+        has_observer=choices.choice((False, False, False, True)),
+        has_delays=choices.choice((False, False, True)),
     )
 
 
@@ -336,4 +388,6 @@ def describe_group(config: GroupConfig) -> str:
     return (
         f"{len(config.flushes)} nodes ({flushes}), in_sync_replicas {config.in_sync_replicas}, at"
         f" least {config.min_in_sync_replicas}, files of {config.mapped_file_size}"
+        f"{', a consumer' * config.listens}{', an observer' * config.has_observer}"
+        f"{', delays' * config.has_delays}"
     )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hastore.store.commit_log import CommitLog
     from hastore.store.recovery.log_cut import LogCut
 
-_EPOCH_PATH: Final = f"{DATA_DIR}/{EPOCH_FILE}"
+EPOCH_PATH: Final = f"{DATA_DIR}/{EPOCH_FILE}"
 
 
 @final
@@ -41,6 +41,7 @@ class NodeLog:
     boot: int = 0  # whose opening was the last, and the one before
     former_boot: int = 0
     dispatched: int = 0  # consumers of this node have been able to see what is below
+    foreign: bytearray | None = None  # the log of another group that was put here; None: it is ours
     _commit_log: CommitLog | None = None
     _cuts: list[LogCut] = attrs.field(factory=list)  # all that were seen
     _epoch_inode: Inode | None = None
@@ -111,7 +112,7 @@ class NodeLog:
 
     def epoch_inode(self) -> Inode | None:
         """Return the file of its epochs; each store makes another one."""
-        return self.sim_node.live_disk.inodes.get(_EPOCH_PATH)
+        return self.sim_node.live_disk.inodes.get(EPOCH_PATH)
 
     def epochs(self) -> EpochHistory:
         """Return the epochs on its disk.  Raises ViolationError for an illegal list."""
@@ -129,4 +130,5 @@ class NodeLog:
         """Forget everything: the disk is empty."""
         self.data.clear()
         self.dispatched = 0
+        self.foreign = None
         self._cuts.clear()
