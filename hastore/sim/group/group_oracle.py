@@ -269,13 +269,15 @@ class GroupOracle:
 
     def check_step(self) -> None:
         """Check what holds at any time; most steps change nothing of what is compared."""
-        state, agents, has_changed = self.controller.state, self.cluster.agents, False
+        state, agents, marks = self.controller.state, self.cluster.agents, self._marks
+        changed = []
         for node_id in self.logs:
             mark = _mark(agents.get(node_id), state)
-            if mark != self._marks.get(node_id):
-                self._marks[node_id], has_changed = mark, True
-        if has_changed:
-            self._check_logs()
+            if mark != marks.get(node_id):
+                marks[node_id] = mark
+                changed.append(node_id)
+        if changed:
+            self._check_logs(changed)
         config = self.cluster.config
         if config.has_delays:
             self.delays.check_step()
@@ -286,21 +288,23 @@ class GroupOracle:
             self._waiting_checked_at = now
             self._check_waiting()
 
-    def _check_logs(self) -> None:
+    def _check_logs(self, changed: list[int]) -> None:
+        """Check the nodes whose marks have changed, and those with all others."""
         open_ids = []
-        for node_id in self.logs:
+        for node_id, log in self.logs.items():
             agent = self.cluster.agent(node_id)
-            if agent is None:
+            if agent is None or not log.is_open_in(agent.node.role_node):
                 continue
-            role_node = agent.node.role_node
-            if self.logs[node_id].is_open_in(role_node):
-                self._update(agent, role_node)
-                if self.logs[node_id].foreign is None:
-                    self._check_epochs(agent, role_node)
-                    open_ids.append(node_id)
+            if node_id in changed:
+                self._update(agent, agent.node.role_node)
+            if log.foreign is None:
+                open_ids.append(node_id)
+                if node_id in changed:
+                    self._check_epochs(agent, agent.node.role_node)
         for number, one in enumerate(open_ids):
             for other in open_ids[number + 1 :]:
-                self._check_matching(one, other)
+                if one in changed or other in changed:
+                    self._check_matching(one, other)
         for agent, master in self.cluster.masters():
             self._check_confirmed(agent, master)
 
