@@ -52,7 +52,10 @@ def run_bench(tmp_path: Path, *only: str, scale: Scale = TINY) -> tuple[int, dic
     return code, json.loads(path.read_text())
 
 
-@pytest.mark.parametrize("key", ["producers", "tcp", "flush", "keys"])
+@pytest.mark.parametrize(
+    "key",
+    ["tcp", "keys", *(pytest.param(key, marks=pytest.mark.soak) for key in ("producers", "flush"))],
+)
 def test_an_axis_measures_all_variants(tmp_path: Path, key: str) -> None:
     """Every variant has a rate at the first point; ratios are taken of the bare loop."""
     code, document = run_bench(tmp_path, key)

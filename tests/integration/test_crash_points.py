@@ -62,12 +62,21 @@ UNDER_LOAD: dict[str, Points] = {
     + points("sync", LOG, AROUND, (25,)),
     "roll and next file": points("_roll", "*", AROUND, (4,))
     + points("create_file", LOG, THROUGHOUT, (2,)),
-    "checkpoint and index": points("pwrite", "*/checkpoint", THROUGHOUT, (2,))
-    + points("sync", "*/checkpoint", AROUND, (1,))
-    + points("pwrite", INDEX, THROUGHOUT, (9,)),
-    "consume queue": points("pwrite", QUEUES, THROUGHOUT, (17,))
-    + points("open_sparse_file", QUEUES, AROUND, (6,))
-    + points("sync", QUEUES, AROUND, (3,)),
+    "checkpoint and index": points("pwrite", "*/checkpoint", (MIDDLE, AFTER), (2,))
+    + points("sync", "*/checkpoint", (AFTER,), (1,))
+    + points("pwrite", INDEX, (MIDDLE, AFTER), (9,)),
+    "consume queue": points("pwrite", QUEUES, (MIDDLE, AFTER), (17,))
+    + points("open_sparse_file", QUEUES, (AFTER,), (6,))
+    + points("sync", QUEUES, (AFTER,), (3,)),
+}
+# For the soak: before such a write the disk is as after the one before it.
+BEFORE_WRITES = {
+    "before writes": points("pwrite", "*/checkpoint", (BEFORE,), (2,))
+    + points("sync", "*/checkpoint", (BEFORE,), (1,))
+    + points("pwrite", INDEX, (BEFORE,), (9,))
+    + points("pwrite", QUEUES, (BEFORE,), (17,))
+    + points("open_sparse_file", QUEUES, (BEFORE,), (6,))
+    + points("sync", QUEUES, (BEFORE,), (3,)),
 }
 # For the soak: each point, with the highest number of its call.
 REPEATED = {
@@ -141,13 +150,15 @@ async def a_master(directory: Path) -> Iterator[tuple[ProcessWorld, ProcessNode]
         verified(master.directory)
 
 
-@pytest.mark.parametrize("name", UNDER_LOAD)
+@pytest.mark.parametrize(
+    "name", [*UNDER_LOAD, *(pytest.param(name, marks=pytest.mark.soak) for name in BEFORE_WRITES)]
+)
 async def test_master_killed_at_a_point_under_load_loses_no_put_ok(
     tmp_path: Path, name: str
 ) -> None:
-    """It is killed before, in and after each step, at several of its repetitions."""
+    """It is killed before, in and after each step."""
     async with a_master(tmp_path) as (world, master):
-        for point in UNDER_LOAD[name]:
+        for point in (UNDER_LOAD | BEFORE_WRITES)[name]:
             await die_at(world, master, point, master)
 
 
