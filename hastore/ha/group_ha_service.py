@@ -298,9 +298,13 @@ class GroupHAService(HAService):
         links = [connection]
         if newest is not None and newest.connection_id is not None:
             links.append(self.connections[newest.connection_id])
-        places = " and ".join(describe(link.address) for link in links)
+        if len(links) > 1:
+            places = " and ".join(describe(link.address) for link in links)
+            what = f"two slaves say that they are node {node_id}: {places}"
+        else:
+            what = f"another slave said that it is node {node_id}, and has left: connect again"
         error = ProtocolError(
-            f"two slaves say that they are node {node_id}: {places}",
+            what,
             hint="each node of a replica group has an id of its own: [node] id",
         )
         for link in links:

@@ -33,6 +33,7 @@ from hastore.wire.autoswitch_frames import (
     HANDSHAKE_SIZE,
     STATE_HANDSHAKE,
     STATE_READY,
+    STATE_SHUTDOWN,
     STATE_TRANSFER,
     FrameHeader,
     Handshake,
@@ -53,7 +54,7 @@ _CLASSIC_HINT: Final = (
 )
 _HINT: Final = (
     'this port takes slaves of its replica group: hastore nodes with [ha] protocol = "autoswitch",'
-    " or RocketMQ 5 in controller mode"
+    " or RocketMQ 5 in controller mode; clients, and an observer's --master-client, need another"
 )
 
 
@@ -187,8 +188,9 @@ class AutoswitchMasterFraming:
                     raise ProtocolError(f"{msg} autoswitch", hint=_CLASSIC_HINT)
                 what = "the slave" if self.handshake is None else "after its handshake the slave"
                 came = "a report" if state == STATE_TRANSFER else f"state {state}"
-                msg = f"{what} sent {came} instead of a handshake"
-                raise ProtocolError(msg, hint=_HINT)
+                if not STATE_READY <= state <= STATE_SHUTDOWN:
+                    what, came = "the peer", "bytes of another protocol"
+                raise ProtocolError(f"{what} sent {came} instead of a handshake", hint=_HINT)
             if len(data) < HANDSHAKE_SIZE:
                 break
             handshake = Handshake.decode(data[:HANDSHAKE_SIZE])

@@ -49,6 +49,7 @@ from hastore.errors import ProtocolError
 STATE_READY: Final = 0  # never sent; a classic report begins with it
 STATE_HANDSHAKE: Final = 1
 STATE_TRANSFER: Final = 2
+STATE_SHUTDOWN: Final = 4  # never sent
 
 HANDSHAKE: Final = struct.Struct(">ihhq")
 REPORT: Final = struct.Struct(">iq")

@@ -54,6 +54,15 @@ def test_node_publishes_its_addresses(tmp_path):
     assert ready["next"] == f"hastore slave --master {master.ha_address} --data DIR"
 
 
+def test_ready_line_of_a_groups_master_starts_a_node_of_the_group(tmp_path):
+    """A classic slave would be refused."""
+    group = ("--ha-protocol", "autoswitch", "--node-id", "1", "--node-group", "g1")
+    with node("master", tmp_path / "D", "--log-format", "console", *group) as master:
+        text = master.wait_for_text("  next  ")
+    command = f"hastore node --master {master.ha_address} --node-id N --node-group g1 --data DIR"
+    assert f"  next  {command}\n" in text
+
+
 def test_ready_line_has_the_next_command(tmp_path):
     """With the console log format it also lists the listening addresses."""
     with node("master", tmp_path / "D", "--log-format", "console") as master:

@@ -75,6 +75,16 @@ def test_message_without_a_slave_exits_20_with_a_next_step(alone):
     assert f"  next  start one: hastore slave --master {alone.ha_address} --data DIR" in done.stderr
 
 
+def test_message_without_a_groups_nodes_names_them(tmp_path):
+    """No classic slave can help."""
+    group = ("--ha-protocol", "autoswitch", "--node-id", "1", "--node-group", "g1")
+    with node("master", tmp_path / "D", *group, "--group-ids", "1,2,3") as master:
+        done = hastore("produce", "orders", "--addr", master.address, stdin=b"hi\n")
+    assert done.returncode == 20
+    assert "  why   nodes 2, 3 not connected" in done.stderr
+    assert f"who has a put: hastore explain {master.address}" in done.stderr
+
+
 def test_lenient_and_no_wait_exit_0_without_a_slave(alone):
     """--lenient accepts a weaker outcome; --no-wait does not wait for a slave."""
     lenient = hastore("produce", "orders", "-n", "1", "--addr", alone.data, "--lenient")

@@ -51,6 +51,20 @@ async def joined(master, *nodes_ids):
     await eventually(lambda: master.group.accepted == frozenset(nodes_ids), str(nodes_ids))
 
 
+async def test_a_link_is_closed_after_another_node_with_its_id_has_left(tmp_path, clock):
+    """Its acks no longer count, so it must connect again; only one node is named."""
+    async with group_master(tmp_path / "m", ids={1, 2}) as master, raw_node(master) as two:
+        await two.begin(2)
+        async with raw_node(master) as other:
+            await other.begin(2)
+        await eventually(lambda: len(master.service.connections) == 1)
+        await trio.sleep(group_ha_service.REPLACED_LINK_S)
+        await two.report(0)
+        await two.closed()
+        (row,) = master.service.refusals
+        assert row.reason == "another slave said that it is node 2, and has left: connect again"
+
+
 async def test_put_is_ok_only_when_all_members_have_it(tmp_path):
     """Three nodes: the second ack decides, and a learner's or an observer's never does."""
     async with (

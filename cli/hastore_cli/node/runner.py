@@ -246,6 +246,9 @@ def _announce(node: AnyNode, config: MasterConfig | SlaveConfig, log: LogConfig)
         ha_text = format_address(node.ha_address)
         where = f"clients {address}, slaves {ha_text}"
         follow_up = f"hastore slave --master {ha_text} --data DIR"
+        if config.replica_group is not None:
+            next_node = f"--node-id N --node-group {config.replica_group}"
+            follow_up = f"hastore node --master {ha_text} {next_node} --data DIR"
     elif isinstance(node, GroupNode):
         master = node.config.master
         does = "waits for a role" if master is None else f"copies {format_address(master)}"

@@ -161,14 +161,19 @@ class ProduceReport:
             "exit_code": exit_code,
         }
 
+    def _next_step_without_a_slave(self, address: str, reason: str) -> str:
+        if "behind" in reason:
+            return f"wait for it: hastore status {address} -w"
+        if reason.startswith("node"):  # nodes of a replica group
+            return f"start what is not connected; who has a put: hastore explain {address}"
+        ha_address = self.ha_address or "HOST:HA_PORT"
+        return f"start one: hastore slave --master {ha_address} --data DIR"
+
     def _next_step(self, label: str, reason: str | None) -> str:
         address = format_address(self.order.address)
         match label:
             case "SLAVE_NOT_AVAILABLE":
-                if reason is not None and "behind" in reason:
-                    return f"wait for it: hastore status {address} -w"
-                ha_address = self.ha_address or "HOST:HA_PORT"
-                return f"start one: hastore slave --master {ha_address} --data DIR"
+                return self._next_step_without_a_slave(address, reason or "")
             case "FLUSH_SLAVE_TIMEOUT" | "IN_SYNC_REPLICAS_NOT_ENOUGH":
                 which = "slow" if label == "FLUSH_SLAVE_TIMEOUT" else "missing"
                 return f"find the {which} slave: hastore status {address}"

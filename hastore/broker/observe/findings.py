@@ -154,6 +154,8 @@ def _slaves(status: NodeStatus, limits: Limits) -> Found:
         next_step = "it catches up: hastore status -w; a gap that stays: hastore doctor"
     if group is not None:
         if number < wanted:
+            if not status.followers:
+                next_step = "start its other nodes: hastore status names them"
             yield Level.CRITICAL, f"{number} of {wanted} slaves connected", None, next_step
     elif status.acks_needed and why is not None:
         yield Level.CRITICAL, "puts are SLAVE_NOT_AVAILABLE", why, next_step
