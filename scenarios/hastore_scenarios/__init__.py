@@ -8,6 +8,7 @@ To read the code, begin with ``runner``.
 """
 
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus, SlaveStart
+from hastore.testing.group import NotInSetError
 from hastore_scenarios.story.scenario import scenario
 from hastore_scenarios.story.world import (
     CutStep,
@@ -19,6 +20,7 @@ from hastore_scenarios.story.world import (
     Stranger,
     Tally,
     World,
+    members_of,
 )
 
 __all__ = [
@@ -29,11 +31,13 @@ __all__ = [
     "Link",
     "LinkMode",
     "Node",
+    "NotInSetError",
     "PutMessageStatus",
     "ScenarioSkipped",
     "SlaveStart",
     "Stranger",
     "Tally",
     "World",
+    "members_of",
     "scenario",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hastore_scenarios import PutMessageStatus, World, scenario
+from hastore_scenarios import PutMessageStatus, World, members_of, scenario
 
 EACH = 10
 
@@ -43,6 +43,7 @@ async def kip_101(world: World) -> None:
     await world.restart(a)
     await world.wait_healthy(a)
     await world.kill(a)
+    await world.wait_until(b, "a has left the set", lambda s: members_of(s) == (2, 3))
     await world.kill(c)
     alone = await world.put_many(b, EACH)
     world.expect(not alone.counts.get("PUT_OK"), "only b has ten more", counts=alone)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hastore_scenarios import PutMessageStatus, World, scenario
+from hastore_scenarios import PutMessageStatus, World, members_of, scenario
 
 EACH = 5
 
@@ -26,6 +26,7 @@ async def kip_279(world: World) -> None:
     world.expect(tally.all_are(PutMessageStatus.PUT_OK), "all three have thirty", counts=tally)
     common_end = (await world.status(a)).max_offset
     await world.kill(b)
+    await world.wait_until(a, "b has left the set", lambda s: members_of(s) == (1, 3))
     await world.kill(c)
 
     for _ in range(2):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hastore_scenarios import PutMessageStatus, World, scenario
+from hastore_scenarios import PutMessageStatus, World, members_of, scenario
 
 ALONE = {"Scenario": 12, "Other": 5}
 
@@ -26,6 +26,7 @@ async def former_master_returns(world: World) -> None:
     diverges_at = (await world.status(a)).max_offset
 
     await world.kill(b)
+    await world.wait_until(a, "b has left the set", lambda s: members_of(s) == (1, 3))
     await world.kill(c)
     for topic, count in ALONE.items():
         alone = await world.put_many(a, count, topic=topic)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from hastore_scenarios import PutMessageStatus, World, scenario
+from hastore_scenarios import PutMessageStatus, World, members_of, scenario
 
 if TYPE_CHECKING:
     from hastore_scenarios.judge.history import Operation
@@ -31,7 +31,7 @@ async def frozen_member(world: World) -> None:
         "it is acknowledged once the frozen one has left the set",
         status=put.label,
     )
-    status = await world.wait_until(a, "the set is a and b", lambda s: _members(s) == (1, 2))
+    status = await world.wait_until(a, "the set is a and b", lambda s: members_of(s) == (1, 2))
     assert status.sync_state is not None
     (row,) = [row for row in status.sync_state.nodes if row.node_id == 3]
     world.expect(row.why_not, "its status says why", why=row.why_not)
@@ -43,7 +43,7 @@ async def frozen_member(world: World) -> None:
         "without b no majority would remain: the put is not acknowledged",
         status=put.label,
     )
-    members = _members(await world.status(a))
+    members = members_of(await world.status(a))
     world.expect(members == (1, 2), "and b stays in the set", members=members)
 
     await world.resume(b)
@@ -52,7 +52,7 @@ async def frozen_member(world: World) -> None:
     world.expect(put.status is PutMessageStatus.PUT_OK, "b goes on", status=put.label)
     await world.resume(c)
     await world.wait_healthy(c)
-    members = _members(await world.status(a))
+    members = members_of(await world.status(a))
     world.expect(members == (1, 2, 3), "c is a member again", members=members)
     tally = await world.put_many(a, 20)
     world.expect(tally.all_are(PutMessageStatus.PUT_OK), "all three", counts=tally)
@@ -81,9 +81,3 @@ async def frozen_member(world: World) -> None:
     await world.wait_healthy(c)
     put = await world.put(a)
     world.expect(put.status is PutMessageStatus.PUT_OK, "as before", status=put.label)
-
-
-def _members(status: object) -> tuple[int, ...]:
-    """Return the SyncStateSet in a master's status."""
-    group = getattr(status, "sync_state", None)
-    return () if group is None else tuple(group.members)

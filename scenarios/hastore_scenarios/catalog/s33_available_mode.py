@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hastore.testing.group import NotInSetError
-from hastore_scenarios import PutMessageStatus, World, scenario
+from hastore_scenarios import NotInSetError, PutMessageStatus, World, scenario
 
 
 @scenario(

@@ -321,7 +321,7 @@ class World(Protocol):
         """Start a node of a replica group again, and kill it just before a step of its cut.
 
         The cut may have been begun earlier.  The group was started with ``faulty_disk=True``.
-        Raises ScenarioFailed if the step is not made within a minute.
+        Raises ScenarioFailed if the step is not made within two minutes.
         """
 
     # -- what nodes have
@@ -339,6 +339,11 @@ class World(Protocol):
 
     def expect(self, truth: object, text: str, **seen: object) -> None:
         """Add an expectation to the timeline.  Raises ScenarioFailed if ``truth`` is false."""
+
+
+def members_of(status: NodeStatus) -> tuple[int, ...]:
+    """Return the node ids of the SyncStateSet in a master's status; none for any other node."""
+    return () if status.sync_state is None else status.sync_state.members
 
 
 def describe_seen(seen: Mapping[str, object]) -> str:
