@@ -46,6 +46,8 @@ def test_what_groups_do_not_do_is_an_error(run_story: RunStory) -> None:
             await world.promote(classic, force=True)
         with pytest.raises(ConfigError, match="classic is in no replica group"):
             await world.demote(classic)
+        with pytest.raises(ConfigError, match="a world has one replica group"):
+            await world.start_group(3)
         with pytest.raises(ConfigError, match="role='x'"):
             await world.start_group(1, role="x")
         assert (await world.put(a)).label == "PUT_OK"

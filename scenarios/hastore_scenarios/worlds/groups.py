@@ -58,6 +58,8 @@ class StagedGroups(StagedCluster[N]):
         """Start a replica group, the first node as its master, and wait until it is in step."""
         expect_kind("role", role, BrokerRole)
         with_defaults(config)
+        if any(node.group is not None for node in self.nodes.values()):
+            raise ConfigError("a world has one replica group", hint="start_group(5) has five nodes")
         group = ReplicaGroup[N](
             role=role, min_in_sync_replicas=config.get("min_in_sync_replicas", 1)
         )

@@ -80,7 +80,10 @@ class ProcessNode(StagedNode):
         return self.host, self._held(2)
 
     def _held(self, number: int) -> int:
-        """Return a port of its own that it keeps: 0 for clients, 1 for slaves, 2 for observers."""
+        """Return a port that it keeps between two starts.
+
+        Of a group's node: 0 for clients, 1 for slaves, 2 for observers.
+        """
         while len(self.held_ports) <= number:
             self.held_ports.append(FreePort())
         return self.held_ports[number].number
