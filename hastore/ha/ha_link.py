@@ -73,17 +73,29 @@ class HALink:
     _outgoing: bytearray = attrs.field(factory=bytearray, init=False)
     _unsent: bytes = attrs.field(default=b"", init=False)  # the rest of reports sent in part
     _is_sending: bool = attrs.field(default=False, init=False)
+    _is_silent: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         """A connect is the first sign of life."""
         self.last_read_time = self.connected_time
 
+    def silence(self) -> None:
+        """Report nothing more, and let the link end: its master is deposed."""
+        self._is_silent = True
+        self._outgoing.clear()
+        self._unsent = b""
+        if self.sock is not None:
+            with contextlib.suppress(OSError):  # it may have ended
+                self.sock.shutdown(trio.socket.SHUT_RDWR)
+
     def queue_report(self, offset: int) -> None:
         """Queue a report; if too many wait, it replaces them."""
+        self.reported_offset = offset
+        if self._is_silent:
+            return
         if len(self._outgoing) >= _OUTGOING_SIZE_MAX:
             self._outgoing.clear()
         self._outgoing += self.encode_report(offset)
-        self.reported_offset = offset
 
     def has_reports(self) -> bool:
         """Return whether reports wait to be sent."""

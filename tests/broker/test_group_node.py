@@ -11,6 +11,7 @@ import hastore
 from hastore.broker.node import group_node
 from hastore.broker.node.master import Master
 from hastore.broker.node.master_store import Promotion
+from hastore.broker.node.node import RunningNode
 from hastore.broker.node.slave import Slave
 from hastore.broker.observe.metrics_server import MetricsServer
 from hastore.broker.request_target import RoleWish
@@ -204,6 +205,29 @@ async def test_metrics_name_no_node_between_two_roles(tmp_path, monkeypatch):
         slave = node.role_node
         master = await node.become_master()
         assert served == [slave, None, master]
+
+
+async def test_a_slave_that_was_told_of_a_newer_epoch_acknowledges_nothing_in_an_older(
+    tmp_path, monkeypatch
+):
+    """From the answer on, however long its change of role takes: others count on that."""
+    slow = attrs.evolve(HA, sync_state_timeout_ms=3_600_000, slave_timeout_ms=3_600_000)
+    async with group(tmp_path, 2, ha=slow) as (one, two):
+        master = await promote(one, two)
+        assert await put(master) is Status.PUT_OK
+        with monkeypatch.context() as patch:
+            patch.setattr(RunningNode, "stop", lambda _node: None)
+            await two.change_role(
+                RoleWish(epoch=2, master_id=None, master_address=None, members=None)
+            )
+            assert two.identity.current.seen_epoch == 2
+            assert two.role_node.ha_client.link.local_address is not None
+            request = master.submit(messages(1)[0])
+            with trio.fail_after(WITHIN_S):
+                assert await request.wait() is Status.SLAVE_NOT_AVAILABLE
+            await eventually(lambda: "epoch" in (two.role_node.ha_client.reason or ""))
+        two.role_node.stop()
+        await eventually(lambda: two.status().state == "unassigned")
 
 
 async def test_master_whose_next_role_is_cancelled_is_a_slave_of_nobody(tmp_path):

@@ -225,6 +225,7 @@ class GroupNode:
     async def change_role(self, wish: RoleWish) -> None:
         """Begin a change of its role; return before it is done, but with the old role given up.
 
+        It acknowledges nothing in an older epoch after that, also as a slave.
         Raises StaleEpochError, RoleChangedError, and UnreachableError if nothing at the master's
         client port names an HA port.
         """
@@ -241,20 +242,21 @@ class GroupNode:
         self._check(role)
         reason = f"the group has no master in epoch {wish.epoch}"
         if wish.master_address is not None:
-            # Another node is master: nothing is acknowledged any more while this one looks for it.
             where = describe(wish.master_address)
-            self._give_up(f"the master of epoch {wish.epoch} is node {wish.master_id} at {where}")
-            try:
-                await self._see(wish.epoch)
-                master = await self._ha_port_of(wish.master_address)
-            except BaseException as error:
-                self._leave_given_up(str(error) or "the change of its role was cancelled")
-                raise
-            role = SlaveRole(master, wish.epoch)
-            reason = _reason_for(role)
+            reason = f"the master of epoch {wish.epoch} is node {wish.master_id} at {where}"
+        # Nothing is acknowledged any more, to producers or to an older master, while this node
+        # looks for the new one.
+        self._give_up(reason)
+        try:
+            await self._see(wish.epoch)
+            if wish.master_address is not None:
+                role = SlaveRole(await self._ha_port_of(wish.master_address), wish.epoch)
+                reason = _reason_for(role)
+        except BaseException as error:
+            self._leave_given_up(str(error) or "the change of its role was cancelled")
+            raise
         latest = self._wishes[-1].role if self._wishes else self._change.role
         if isinstance(latest, SlaveRole) and latest.master == role.master and not self._next:
-            await self._see(wish.epoch)
             return  # it follows that master already, or will
         self._begin(role, reason)
 
@@ -411,7 +413,10 @@ class GroupNode:
             raise ConfigError(msg, hint="[node] group_ids names all nodes of the group")
 
     async def _see(self, epoch: int | None) -> None:
-        """Make an epoch durable; a disk that fails ends the node."""
+        """Make an epoch durable, and report nothing more to an older master.
+
+        A disk that fails ends the node.
+        """
         identity = self.identity
         if epoch is None or identity is None:
             return
@@ -421,6 +426,11 @@ class GroupNode:
             self._failure = error
             self.stop()
             raise
+        if isinstance(self._serving, Slave):
+            client = self._serving.ha_client
+            framing = client.framing
+            if isinstance(framing, AutoswitchFraming) and (framing.masters_epoch or 0) < epoch:
+                client.link.silence()
 
     # -- the run ---------------------------------------------------------------------------------
 
