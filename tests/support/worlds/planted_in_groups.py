@@ -499,7 +499,7 @@ PLANTED_IN_GROUPS: dict[Plant, set[str]] = {
     stores_the_entry_after_the_bytes: {"epochs"},
     continues_its_epoch_after_a_restart: {"epoch twice"},
     cuts_at_the_end_of_its_own_epoch: {"refusal", "log matching", "epochs", "liveness"},
-    cuts_the_whole_epoch: {"cut"},
+    cuts_the_whole_epoch: {"cut", "refusal"},  # the confirm mark refuses it
     counts_connections: {"ack"},
     ignores_the_minimum_of_waiting_puts: {"min in sync"},
     shrinks_before_it_is_accepted: {"ack", "confirm", "shown"},
