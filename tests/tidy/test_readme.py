@@ -27,11 +27,13 @@ def commands(language: str) -> list[str]:
 
 
 def one_command(beginning: str) -> list[str]:
-    """Return the words after `hastore` of the only such command that does not name BROKER."""
+    """Return the words of the only such command, after `hastore`; not of BROKER or a group."""
     (found,) = [
         line
         for line in commands("sh")
-        if line.startswith(f"hastore {beginning} ") and "BROKER" not in line
+        if line.startswith(f"hastore {beginning} ")
+        and "BROKER" not in line
+        and "--node-group" not in line
     ]
     return shlex.split(found)[1:]
 
