@@ -259,12 +259,13 @@ class GroupHAService(HAService):
     def _notify_appended(self) -> None:
         """Let links send; called after each append."""
         group, now = self.sync_state_set, self._now()
+        limit, confirmed = group.ack_limit, group.confirm_offset
         if (
             group.appended(self.commit_log.readable_offset, now)
             and now + group.rules.sync_state_timeout_s < self._wakes_at
         ):
             self._wake.wakeup()
-        if len(self.group_transfer_service):
+        if group.ack_limit > limit or group.confirm_offset > confirmed:
             self._release(None)  # a master that is alone confirms by itself
         self._rounds.notify_appended()
 

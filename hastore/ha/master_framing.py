@@ -35,9 +35,9 @@ from hastore.wire.autoswitch_frames import (
     STATE_READY,
     STATE_SHUTDOWN,
     STATE_TRANSFER,
-    FrameHeader,
     Handshake,
     HandshakeAnswer,
+    encode_frame_header,
 )
 from hastore.wire.ha_frames import REPORT_DIVERGED, REPORT_NEW_SLAVE
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hastore.config import HAConfig
+    from hastore.epoch_history import EpochEntry
     from hastore.ha.slave_progress import LogBounds
 
 _STATE: Final = struct.Struct(">i")
@@ -165,6 +166,7 @@ class AutoswitchMasterFraming:
     last_epoch_start: int = attrs.field(default=0, init=False)
     told_offset: int = attrs.field(default=0, init=False)  # the confirm offset in the last header
     _epochs: EpochHistory = attrs.field(factory=EpochHistory, init=False)
+    _last_entry: EpochEntry | None = attrs.field(default=None, init=False)  # of ``_epochs``
     _max_offset: int = attrs.field(default=0, init=False)  # in the answer
 
     # -- the slave's half ------------------------------------------------------------------------
@@ -212,6 +214,7 @@ class AutoswitchMasterFraming:
         assert entries, "a master has an epoch"
         self.handshake = handshake
         self._epochs, self._max_offset = answer.epochs, answer.max_offset
+        self._last_entry = entries[-1]
         self.last_epoch_start = entries[-1].start_offset
         return answer.encode()
 
@@ -272,10 +275,12 @@ class AutoswitchMasterFraming:
 
     def header(self, physic_offset: int, body_size: int) -> bytes:
         """Return a frame's header, with the epoch of its first byte."""
-        label = self._epochs.at(physic_offset)
         confirm_offset = self.confirm_offset()
         self.told_offset = confirm_offset or 0
-        return FrameHeader(body_size, physic_offset, label, confirm_offset).encode()
+        label = self._last_entry  # of nearly all frames
+        if label is None or physic_offset < label.start_offset:
+            label = self._epochs.at(physic_offset)
+        return encode_frame_header(body_size, physic_offset, label, confirm_offset)
 
     def epoch_end(self, physic_offset: int) -> int:
         """Return where the epoch of the byte there ends; it is not the last one."""

@@ -174,6 +174,22 @@ class HandshakeAnswer:
         return cls(max_offset=max_offset, epochs=EpochHistory(entries)), size
 
 
+def encode_frame_header(
+    body_size: int,
+    physic_offset: int | None,
+    epoch: EpochEntry | None,
+    confirm_offset: int | None,
+) -> bytes:
+    """Return the 36 bytes of a FrameHeader, without making one: once for each put of a producer."""
+    return FRAME_HEADER.pack(
+        STATE_TRANSFER,
+        body_size,
+        _NO_LOG if physic_offset is None else physic_offset,
+        *(epoch or _NO_EPOCH_ENTRY),
+        _NO_LOG if confirm_offset is None else confirm_offset,
+    )
+
+
 class FrameHeader(NamedTuple):
     """The 36 bytes before a frame's body."""
 
@@ -184,13 +200,7 @@ class FrameHeader(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the 36 bytes."""
-        return FRAME_HEADER.pack(
-            STATE_TRANSFER,
-            self.body_size,
-            _NO_LOG if self.physic_offset is None else self.physic_offset,
-            *(self.epoch or _NO_EPOCH_ENTRY),
-            _NO_LOG if self.confirm_offset is None else self.confirm_offset,
-        )
+        return encode_frame_header(*self)
 
     @classmethod
     def decode(cls, data: memoryview, position: int = 0) -> FrameHeader:
