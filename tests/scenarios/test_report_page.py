@@ -31,7 +31,7 @@ from hastore_scenarios.report.lanes import (
 )
 from hastore_scenarios.report.page import render_page
 from hastore_scenarios.report.run_folder import write_run
-from tests.scenarios.stories import Story
+from tests.scenarios.stories import GroupStory, Story
 
 EVIL = "<script>alert('\"&')</script>\x00\x1b[31m\ud800"
 VOID = {"meta", "br", "link", "img", "input"}
@@ -270,3 +270,18 @@ def test_a_run_is_written_into_a_folder(tmp_path) -> None:
         "result.json",
     ]
     assert (folder / "history.jsonl").read_text() == "{}\n"
+
+
+def test_masters_of_a_group_are_drawn_with_their_epochs() -> None:
+    """One after the other, or side by side."""
+    story = GroupStory()
+    story.at(2.0)
+    story.hand_over("b", epoch=2, followers="c")
+    story.at(3.0)
+    story.settle("c")
+    lanes = {
+        lane.name: [span.label for span in lane.spans] for lane in Picture.of(story.history).lanes
+    }
+    assert lanes["a"] == ["SYNC_MASTER of epoch 1"]
+    assert lanes["b"][-1] == "SYNC_MASTER of epoch 2"
+    assert lanes["c"][-1].endswith("of b")

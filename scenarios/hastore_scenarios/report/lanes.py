@@ -152,6 +152,8 @@ def _state(begun: Event, end_s: float) -> LaneSpan:
         kind = MASTER if begun.kind is EventKind.START_MASTER else SLAVE
         following = begun.details.get("master")
         label = str(begun.details.get("role", kind)) + (f" of {following}" if following else "")
+        if kind == MASTER and "epoch" in begun.details:
+            label += f" of epoch {begun.details['epoch']}"
         return LaneSpan(begin_s=begun.done_s, end_s=end_s, kind=kind, label=label, text=begun.text)
     label = {EventKind.KILL: "killed", EventKind.STOP: "stopped"}.get(begun.kind, "ended by itself")
     return LaneSpan(begin_s=begun.time_s, end_s=end_s, kind=DOWN, label=label, text=begun.text)
