@@ -14,13 +14,14 @@ import trio
 
 import hastore
 from hastore.broker.node.slave_store import cut_slave_store
+from hastore.config import HAConfig
 from hastore.env.real import real_env
 from hastore.epoch_history import EpochHistory
 from hastore.errors import ForeignGroupError, ProtocolError
 from hastore.ha.ha_client import HAClient, LinkEndedError
 from hastore.ha.ha_link import HALink
 from hastore.ha.slave_appender import CutNeededError
-from hastore.status import SlaveStart
+from hastore.status import HAProtocol, PutMessageStatus, SlaveStart
 from hastore.store.epoch_file import EPOCH_FILE, decode_epochs
 from hastore.store.node_identity import IDENTITY_FILE, NodeIdentity, read_identity
 from hastore.store.tools.log_directory import find_log
@@ -39,7 +40,7 @@ from tests.support.nodes.autoswitch_master import (
     make_member,
     member_config,
 )
-from tests.support.nodes.harness import log_bytes
+from tests.support.nodes.harness import log_bytes, master_config
 from tests.support.waiting import eventually
 
 SIZES = (1, 2, 3, 5, 8, 11, 12, 13, 35, 36, 37, 64, 1000, 1448, 32_768, 2**20, 2**22)
@@ -343,6 +344,26 @@ async def test_the_first_epoch_is_not_lost(recorded_golden, tmp_path):
         (recorded_golden / "autoswitch/epochs_first_frame_lost/eflS.records.json").read_text()
     )
     assert theirs["epochs"] == [[2, 1_222], [3, 1_733]]
+
+
+async def test_a_slave_with_half_a_record_is_promoted_at_a_whole_one(recorded_golden, tmp_path):
+    """The recorded hazard_half_record_promotion: RocketMQ needs 5 s, or waits for ever."""
+    name, path = "hazard_half_record_promotion/stream_a_1", tmp_path / "s"
+    recording, _ = await check_new_slave(recorded_golden, path, name, lambda _: fixed_sizes(1448))
+    identity = read_identity(real_env().disk, str(path))
+    config = master_config(
+        path,
+        file_size=65_536,
+        ha=HAConfig(protocol=HAProtocol.AUTOSWITCH),
+        node_id=identity.node_id,
+        replica_group=identity.group,
+    )
+    async with hastore.open_master(config) as master:
+        assert (recording.end, master.max_offset) == (1_122, 422)
+        put = await master.put(hastore.Message("H", b"after"))
+        assert (put.status, put.physic_offset) == (PutMessageStatus.PUT_OK, 422)
+    assert str(epochs_in(path)) == "1-0, 2-422"
+    assert verify_log(real_env().disk, find_log(real_env().disk, str(path))).is_whole
 
 
 # -- slaves with a log -----------------------------------------------------------------------------
