@@ -82,8 +82,8 @@ BENCHES: dict[str, Bench] = {
     "latency": lambda directory: trio.run(bench_latencies, directory),
     "dispatch dispatch_keys dispatch_lag": lambda directory: trio.run(bench_dispatch, directory),
     "sync_flush": lambda directory: [trio.run(bench_sync_flush, directory)],
-    "autoswitch_submit autoswitch_await autoswitch_catch_up": lambda directory: trio.run(
-        bench_autoswitch, directory
+    "autoswitch_submit autoswitch_await autoswitch_catch_up autoswitch_catch_up_cpu": (
+        lambda directory: trio.run(bench_autoswitch, directory)
     ),
     "catch_up memory": lambda directory: trio.run(bench_catch_up, directory),
     "recovery": lambda directory: [bench_recovery(directory)],

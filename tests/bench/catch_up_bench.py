@@ -54,6 +54,7 @@ class Copied:
     seconds: float
     readable_s: float
     rss_anon_mib: float
+    cpu_s: float  # of the receiving process, until it is readable; 0 if it does not say
 
     @property
     def gb_per_s(self) -> float:
@@ -146,4 +147,5 @@ def run(module: str, *arguments: object, is_pure: bool = False) -> Copied:
         seconds=data["seconds"],
         readable_s=data.get("readable_s", data["seconds"]),
         rss_anon_mib=data["rss_anon_mib"],
+        cpu_s=data.get("cpu_s", 0.0),
     )

@@ -1,7 +1,8 @@
 """A slave that copies a log and measures the time: DIR HOST:PORT BYTES [GROUP].
 
-Prints {"bytes", "seconds", "readable_s", "rss_anon_mib"}.  The clock starts when the log is first
-seen to have bytes; those are not counted.  ``readable_s`` ends when consumers can read all of it.
+Prints {"bytes", "seconds", "readable_s", "cpu_s", "rss_anon_mib"}.  The clocks start when the log
+is first seen to have bytes; those are not counted.  ``readable_s`` and ``cpu_s``, the CPU time of
+this process, end when consumers can read all of it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 
 import trio
 
@@ -34,6 +36,7 @@ async def copy(path: str, master: str, size: int, group: str | None = None) -> d
         while not slave.max_offset:
             await trio.sleep(0)
         began_at, began_s = slave.max_offset, trio.current_time()
+        began_cpu_s = time.process_time()
         while slave.max_offset < size:
             await trio.sleep(0.002)
         seconds = trio.current_time() - began_s
@@ -45,6 +48,7 @@ async def copy(path: str, master: str, size: int, group: str | None = None) -> d
             "bytes": size - began_at,
             "seconds": seconds,
             "readable_s": readable_s,
+            "cpu_s": time.process_time() - began_cpu_s,
             "rss_anon_mib": anonymous_mib(os.getpid()),
         }
 
