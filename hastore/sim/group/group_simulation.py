@@ -321,8 +321,10 @@ class GroupSimulation:
             detail = f"node-{node_id} is {client.state.value}: {client.reason}"
             is_foreign = self.oracle.logs[node_id].foreign is not None
             is_other_log = is_foreign or not self._has_common_epoch(node_id)
-            is_alarm = isinstance(client.error, BelowConfirmMarkError) and self.oracle.losses > 0
-            if not (client.state.value == "diverged" and is_other_log) and not is_alarm:
+            is_alarm = isinstance(client.error, BelowConfirmMarkError)
+            may_alarm = is_foreign or self.oracle.losses > 0
+            is_diverged = client.state.value == "diverged"
+            if not ((is_diverged and is_other_log) or (is_alarm and may_alarm)):
                 raise ViolationError("refusal", detail)
             self.trace.add("world", detail)
             self._copy_again(node_id)
