@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
+import trio
 
 from hastore.broker.node.master import Master
 from hastore.sim.producers import QUEUES, TOPIC
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from hastore.sim.group.group_cluster import Agent, GroupCluster
 
 GROUP_OF_CONSUMERS: Final = "readers"
+_STORED_WITHIN_S: Final = 10.0  # by a slave whose disk and process are well
 _KEY: Final = f"{TOPIC}@{GROUP_OF_CONSUMERS}"
 
 
@@ -62,17 +64,17 @@ class OffsetOracle:
             before = self._copied.get(node_id)
             if table is None or (before is not None and before.changes == table):
                 continue
-            self._copied[node_id] = CopiedOffsets(agent, table, _offsets_of(role_node))
+            # A slave that follows another master begins with what it has stored.
+            kept: dict[int, int] = {}
+            if before is not None and before.agent is agent and not _may_not_have_stored(agent):
+                kept = before.offsets
+            offsets = kept | _offsets_of(role_node)
+            self._copied[node_id] = CopiedOffsets(agent, table, offsets)
 
     def role_began(self, agent: Agent, master: Master) -> None:
         """Record where consumers of a new master begin at least."""
-        copied, node = self._copied.get(agent.node_id), agent.sim_node
-        assert node.boot is not None
-        is_slow = node.slow_disk_s > 0 or node.slow_until >= agent.began_at
-        is_late = node.frozen is not None or node.went_on_at >= agent.began_at
-        if copied is None or copied.agent is not agent:
-            return
-        if is_slow or is_late or node.boot.disk.times_full:
+        copied = self._copied.get(agent.node_id)
+        if copied is None or copied.agent is not agent or _may_not_have_stored(agent):
             return
         end_of = master.message_store.commit_log.next_queue_offset
         self._least[master] = {
@@ -118,6 +120,14 @@ class OffsetOracle:
                 if own.get(queue_id) != offset:
                     return f"node-{node_id} has offset {own.get(queue_id)}, not {offset}"
         return None
+
+
+def _may_not_have_stored(agent: Agent) -> bool:
+    """Whether a stop lately may have ended before what was copied was on disk."""
+    node, lately = agent.sim_node, trio.current_time() - _STORED_WITHIN_S
+    is_slow = node.slow_disk_s > 0 or node.slow_until > lately
+    is_late = node.frozen is not None or node.went_on_at > max(lately, agent.began_at)
+    return is_slow or is_late or agent.boot.disk.times_full > 0
 
 
 def _table_of(slave: Slave) -> tuple[object, int] | None:

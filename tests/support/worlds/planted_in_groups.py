@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from hastore.broker.delay.schedule_message_service import ScheduleMessageService
-from hastore.broker.groups.broker_data import BrokerData
+from hastore.broker.groups.broker_data import TableFile
 from hastore.broker.groups.consumer_offset_manager import ConsumerOffsetManager
 from hastore.broker.groups.slave_synchronize import SlaveSynchronize
 from hastore.broker.node import group_node, master_store
@@ -374,14 +374,18 @@ def copies_delay_offsets_before_the_deliveries(patch: pytest.MonkeyPatch) -> Non
 
 
 def loses_consumer_offsets_at_a_promotion(patch: pytest.MonkeyPatch) -> None:
-    """A slave does not store at its stop what it has copied since the last time."""
-    persist = BrokerData.persist_all
+    """A slave does not store what it has copied."""
+    persist = TableFile.persist
 
-    async def persist_as_master(self: BrokerData) -> None:
-        if self.offsets._copied is None:
+    async def persist_as_master(self: TableFile) -> None:
+        table = self.table
+        if isinstance(table, ConsumerOffsetManager) and table._copied is not None:
+            self.is_dirty = False
+            await trio.lowlevel.checkpoint()
+        else:
             await persist(self)
 
-    patch.setattr(BrokerData, "persist_all", persist_as_master)
+    patch.setattr(TableFile, "persist", persist_as_master)
 
 
 def copies_no_consumer_offsets(patch: pytest.MonkeyPatch) -> None:
