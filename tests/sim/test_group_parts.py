@@ -1,4 +1,4 @@
-"""The parts of the simulator of replica groups: what counts as lost, and as cut."""
+"""The parts of the simulator of replica groups: losses, cuts, records and deliveries."""
 
 from types import SimpleNamespace
 
@@ -7,11 +7,15 @@ import trio
 
 from hastore.sim.cluster import Boot
 from hastore.sim.group.controller import GroupState, Member
+from hastore.sim.group.delay_oracle import Deliveries
 from hastore.sim.group.group_faults import GroupTarget
+from hastore.sim.group.group_records import records
 from hastore.sim.group.group_simulation import GroupSimulation
 from hastore.sim.host import SimOffload
 from hastore.sim.seams import run_by_seed
+from hastore.store.record.message_codec import decode
 from hastore.store.recovery.log_cut import LogCut
+from hastore.topic import SCHEDULE_TOPIC
 
 
 def with_target(check):
@@ -76,3 +80,42 @@ def test_a_cut_that_a_start_shows_again_is_not_new():
         assert shown == [None, first, None, second, None]
 
     with_target(check)
+
+
+@pytest.fixture(scope="module")
+def log_with_delays():
+    """Return the bytes of a log in which some messages were delayed, and all delivered."""
+    simulation = next(s for s in map(GroupSimulation, range(1_000)) if s.config.has_delays)
+    run_by_seed(simulation.seed, simulation.run)
+    assert simulation.violation is None
+    return bytes(simulation.oracle.logs[1].data)
+
+
+def test_records_of_a_log_are_those_that_the_store_decodes(log_with_delays):
+    """Topic, queue, queue offset and key, of delayed messages and of others."""
+    found = list(records(log_with_delays))
+    assert {SCHEDULE_TOPIC.encode(), b"orders"} == {record.topic for record in found}
+    for record in found:
+        message = decode(log_with_delays[record.start : record.end])
+        assert record.topic.decode() == message.topic
+        assert (record.queue_id, record.queue_offset) == (message.queue_id, message.queue_offset)
+        assert record.key.decode() == message.properties["KEYS"]
+        assert record.body_size == len(message.body)
+
+
+def test_records_end_before_an_incomplete_one(log_with_delays):
+    """A log that is being received may end anywhere."""
+    whole = list(records(log_with_delays))
+    for end in (whole[1].end - 1, whole[1].start + 1, whole[1].start):
+        assert list(records(log_with_delays[:end])) == whole[:1]
+
+
+def test_a_delayed_message_without_its_delivery_is_found(log_with_delays):
+    """Below the offset that a node has stored for its level."""
+    delayed = next(each for each in records(log_with_delays) if each.topic != b"orders")
+    level, queue_offset = delayed.queue_id + 1, delayed.queue_offset
+    everything = Deliveries.of(log_with_delays)
+    assert everything.undelivered(level, queue_offset + 1) is None
+    cut = Deliveries.of(log_with_delays[: delayed.end])
+    assert cut.undelivered(level, queue_offset) is None
+    assert cut.undelivered(level, queue_offset + 1) == delayed.key
