@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 pytest_plugins = ["tests.failure_reports", "tests.golden.fixtures", "tests.janitor"]
 
 # dev: few examples, new ones each time. ci: some more, and the same each time, so that a failure
-# can be repeated; 300 of them cost two minutes of CPU time more, in every run. nightly: as many as
+# can be repeated; 300 of them cost a minute and a half of CPU time more. nightly: as many as
 # fit into a night. HYPOTHESIS_PROFILE chooses one.
 settings.register_profile(
     "dev", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
