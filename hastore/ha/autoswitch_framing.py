@@ -31,7 +31,7 @@ import attrs
 from hastore.ha.link_epochs import LinkEpochs, check_is_not_deposed
 from hastore.ha.slave_framing import NOT_PLAIN, LinkStart
 from hastore.store.node_identity import ConfirmMark
-from hastore.store.recovery.cut import confirm_mark_alarm
+from hastore.store.recovery.cut import check_confirm_mark
 from hastore.wire.autoswitch_frames import (
     FRAME_HEADER,
     FRAME_HEADER_SIZE,
@@ -102,7 +102,8 @@ class AutoswitchFraming:
         mark = self.identity.current.confirm_mark
         kept = max(self.kept_offset, 0 if mark is None else mark.offset)
         if epochs.point < min(kept, log.max_offset):
-            raise confirm_mark_alarm(log.path, epochs.point, kept)
+            end = await self.env.offload.run(lambda: log.first_message_end(epochs.point))
+            check_confirm_mark(log.path, epochs.point, kept, end)
         self.epochs = epochs
         entries = answer.epochs.entries
         return LinkStart(

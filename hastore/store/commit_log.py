@@ -34,6 +34,7 @@ from hastore.store.record.layout import TRANSACTION_PREPARED_TYPE
 from hastore.store.record.message_encoder import MessageEncoder
 from hastore.store.record.topic_queue_table import TopicQueueTable
 from hastore.store.recovery.cut import complete_cut
+from hastore.store.recovery.cut_survey import first_message_end
 from hastore.store.recovery.log_loader import LoadedLog, LogLoader
 from hastore.store.store_lock import StoreLock
 
@@ -312,6 +313,13 @@ class CommitLog(LogTail):
         )
 
     # -- a slave's appends -----------------------------------------------------------------------
+
+    def first_message_end(self, physic_offset: int) -> int | None:
+        """Return the end of the first whole message from an offset on; None: there is none.
+
+        Blocks.  Raises DiskError.
+        """
+        return first_message_end(self.mapped_file_queue.disk, self.path, physic_offset)
 
     def append_data(self, physic_offset: int, data: memoryview) -> bool:
         """Append bytes that a master sent; they may begin and end anywhere in a record.

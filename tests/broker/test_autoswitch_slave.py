@@ -229,7 +229,7 @@ async def test_nothing_is_cut_below_the_confirm_mark(tmp_path):
     """An alarm: every member had acknowledged these bytes."""
     fork = await forked(tmp_path)
     identity = make_member(fork.former, history((1, 0)))
-    mark = ConfirmMark(epoch=1, offset=fork.point + 1, master_uuid=identity.current.uuid)
+    mark = ConfirmMark(epoch=1, offset=fork.former_end, master_uuid=identity.current.uuid)
     identity.raise_confirm_mark(mark)
     async with autoswitch_master(fork.successor, (1, 0), (2, fork.point)) as master:
         async with hastore.open_slave(member_config(fork.former, master.address)) as slave:

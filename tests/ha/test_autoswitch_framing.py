@@ -34,6 +34,10 @@ class Log:
         self.max_offset, self.min_offset = max_offset, min_offset
         self.flushed_offset = max_offset
 
+    def first_message_end(self, physic_offset):
+        """Messages have five bytes, and one begins at each offset that is asked for."""
+        return physic_offset + 5 if physic_offset + 5 <= self.max_offset else None
+
 
 class Rig:
     """A framing, its disk, and a master's answer."""
@@ -200,6 +204,9 @@ async def test_nothing_is_cut_below_what_all_members_have():
     lost = HandshakeAnswer(max_offset=90, epochs=history((1, 0), (2, 90)))
     with pytest.raises(BelowConfirmMarkError):
         await rig.link(lost, log)
+    # Of the message at 96 only a part was acknowledged: it was never PUT_OK.
+    torn = HandshakeAnswer(max_offset=96, epochs=history((1, 0), (2, 96)))
+    assert (await rig.link(torn, log)).point == 96
     log.flushed_offset = 95
     rig.framing.keep_mark()
     again = Rig(rig.disk.kill())

@@ -47,5 +47,8 @@ PINNED_GROUPS = {
     4168: "model: a promotion that comes after the next one need not have what was confirmed since",
     4297: "model: a node whose power was cut before its process ran a step",
     4484: "the same as 4168",
+    5387: "a confirm mark inside a record refused the cut of that record, of which a member had a"
+    " part: tests/store/recovery/test_cut.py"
+    "::test_cut_of_a_message_below_the_confirm_mark_is_an_alarm",
     965: "model: a proposal whose answer was lost was called void because the term was over",
 }

@@ -95,8 +95,8 @@ def cut_store(
     found = find_log_files(disk, data_dir, config.mapped_file_size)
     survey = CutSurvey(disk=disk, data_dir=data_dir, found=found, physic_offset=physic_offset)
     survey.run()
-    if confirm_mark is not None and physic_offset < confirm_mark:
-        raise confirm_mark_alarm(data_dir, physic_offset, confirm_mark)
+    if confirm_mark is not None:
+        check_confirm_mark(data_dir, physic_offset, confirm_mark, survey.first_message_end)
     epoch_file = EpochFile(disk, f"{data_dir}/{EPOCH_FILE}")
     history = epoch_file.load()
     if survey.end_offset == physic_offset:
@@ -118,11 +118,18 @@ def cut_store(
     return intent.cut
 
 
-def confirm_mark_alarm(
-    data_dir: str, physic_offset: int, confirm_mark: int
-) -> BelowConfirmMarkError:
-    """Return the error for a cut below the confirm mark."""
-    return BelowConfirmMarkError(
+def check_confirm_mark(
+    data_dir: str, physic_offset: int, confirm_mark: int, message_end: int | None
+) -> None:
+    """Raise BelowConfirmMarkError if a cut would lose a message below the confirm mark.
+
+    ``message_end`` is the end of the first whole message that the cut takes, None without one.
+    Acks end anywhere, also within a record: one that was acknowledged in part was never PUT_OK, and
+    a node that starts again drops it, or the BLANK after its last message.
+    """
+    if message_end is None or message_end > confirm_mark:
+        return
+    raise BelowConfirmMarkError(
         f"alarm: the log in {data_dir} must not be cut at {physic_offset}, because everything"
         f" below {confirm_mark} was acknowledged by every member of its group; a log is corrupt,"
         " the master is one of another group, or its election was unclean; nothing was changed",

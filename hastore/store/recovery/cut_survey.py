@@ -18,7 +18,7 @@ import attrs
 
 from hastore.errors import CutRefusedError
 from hastore.store.log.mapped_file_queue import file_name
-from hastore.store.log.store_directory import COMMIT_LOG_DIR
+from hastore.store.log.store_directory import COMMIT_LOG_DIR, find_log_files
 from hastore.store.record.record_check import INTACT_KINDS, RecordKind, check_record
 from hastore.store.recovery.tail_scan import CHUNK_SIZE, check_at, nonzero_chunks
 
@@ -37,7 +37,8 @@ class CutSurvey:
 
     ``end_offset`` is the end of all bytes that are not 0; a torn tail counts.  ``messages`` counts
     the whole messages to be cut, by topic.  ``kept_store_ms`` is the store time of the last record
-    before the cut, 0 if there is none.
+    before the cut, 0 if there is none; ``first_message_end`` is the end of the first whole message
+    to be cut.
     """
 
     disk: Disk
@@ -47,6 +48,7 @@ class CutSurvey:
     end_offset: int = attrs.field(default=0, init=False)
     messages: Counter[str] = attrs.field(factory=Counter, init=False)
     kept_store_ms: int = attrs.field(default=0, init=False)
+    first_message_end: int | None = attrs.field(default=None, init=False)
 
     def run(self) -> None:
         """Walk.  Raises CutRefusedError if the log cannot be cut there, DiskError."""
@@ -93,6 +95,8 @@ class CutSurvey:
         if offset < self.physic_offset:
             self.kept_store_ms = max(self.kept_store_ms, check.store_timestamp_ms)
         else:
+            if self.first_message_end is None:
+                self.first_message_end = end
             self.messages[check.topic.decode(errors="surrogateescape")] += 1
 
     def _find_last_byte(self, index: int) -> None:
@@ -115,6 +119,23 @@ class CutSurvey:
             physic_offset=self.physic_offset,
             hint=hint,
         )
+
+
+def first_message_end(disk: Disk, data_dir: str, physic_offset: int) -> int | None:
+    """Return the end of the first whole message at ``physic_offset`` or above; None: there is none.
+
+    Reads the log's files, also of a log that is in use; blocks.  Raises DiskError.
+    """
+    found = find_log_files(disk, data_dir, None)
+    for base in found.offsets:
+        if base + found.file_size <= physic_offset:
+            continue
+        path = f"{data_dir}/{COMMIT_LOG_DIR}/{file_name(base)}"
+        with contextlib.closing(disk.open_file(path, writable=False)) as disk_file:
+            for offset, check in _records(disk_file, base):
+                if offset >= physic_offset and check.kind is RecordKind.MESSAGE:
+                    return offset + check.size
+    return None
 
 
 def _records(disk_file: DiskFile, base: int) -> Iterator[tuple[int, RecordCheck]]:

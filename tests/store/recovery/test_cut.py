@@ -1,6 +1,7 @@
 """The cut of a closed store: what is refused, what is taken, and that nothing of it comes back."""
 
 import contextlib
+import itertools
 import json
 import logging
 import random
@@ -265,17 +266,31 @@ def test_offsets_outside_the_log_are_refused():
     refuse(FakeDisk(), 1, CutRefusedError, "the log ends before that")
 
 
-def test_cut_below_the_confirm_mark_is_an_alarm():
-    """At the mark it is not."""
+def test_cut_of_a_message_below_the_confirm_mark_is_an_alarm():
+    """A message that the mark divides was never PUT_OK: no alarm, as at the mark."""
     store = closed_store(3)
-    offset = store.cut_points[17]
-    for mark in (offset + 1, store.end_offset):
+    offset, message_end = store.cut_points[17:19]
+    for mark in (message_end, store.end_offset):
         error = refuse(
             store.disk, offset, BelowConfirmMarkError, "alarm: .* unclean", confirm_mark=mark
         )
         assert (error.physic_offset, error.confirm_mark) == (offset, mark)
         assert f"hastore log cat {error.path} --from-offset {offset}" in error.hint
-    assert cut(store.disk, offset, confirm_mark=offset) is not None
+    assert cut(store.disk, offset, confirm_mark=message_end - 1) is not None
+    assert cut(store.disk, store.cut_points[16], confirm_mark=store.cut_points[16]) is not None
+
+
+def test_filler_below_the_confirm_mark_is_no_alarm():
+    """A node that starts again drops the BLANK after its last message."""
+    store = closed_store(3)
+    gaps = itertools.pairwise(store.puts)
+    offset, mark = next(
+        (last.next_offset, following.physic_offset)
+        for last, following in gaps
+        if last.next_offset < following.physic_offset
+    )
+    assert mark % FILE_SIZE == 0
+    assert cut(store.disk, offset, confirm_mark=mark) is not None
 
 
 def test_cut_without_room_for_the_copy_is_refused():
