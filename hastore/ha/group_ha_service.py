@@ -303,7 +303,7 @@ class GroupHAService(HAService):
             places = " and ".join(describe(link.address) for link in links)
             what = f"two slaves say that they are node {node_id}: {places}"
         else:
-            what = f"another slave said that it is node {node_id}, and has left: connect again"
+            what = f"another slave, an observer, says that it is node {node_id}, too"
         error = ProtocolError(
             what,
             hint="each node of a replica group has an id of its own: [node] id",
