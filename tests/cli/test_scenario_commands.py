@@ -206,15 +206,16 @@ def test_scenario_new_writes_a_story_that_passes_in_both_worlds(tmp_path):
     assert hashes[0] == hashes[1]
 
 
-def test_example_of_the_documentation_passes(tmp_path):
-    """It is taken from docs/scenarios.md unchanged."""
+def test_examples_of_the_documentation_pass(tmp_path):
+    """They are taken from docs/scenarios.md unchanged."""
     text = (REPO_ROOT / "docs" / "scenarios.md").read_text()
-    (block,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    file = tmp_path / "story.py"
-    file.write_text(block)
-    done = run_in(tmp_path, file, "--world", "sim", "--repeat", 3)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 of 3 scenarios passed" in done.stdout
+    classic, group = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    for name, source in (("classic", classic), ("group", group)):
+        file = tmp_path / f"{name}.py"
+        file.write_text(source)
+        done = run_in(tmp_path, file, "--world", "sim", "--repeat", 3)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "3 of 3 scenarios passed" in done.stdout
 
 
 def test_scenario_new_does_not_overwrite_a_file(tmp_path, capsys):
