@@ -32,8 +32,8 @@ FOUND_BY = {
     "elects_a_node_that_lost_its_cache": 30,
     "elects_an_id_with_an_empty_directory": 30,
     "elects_a_node_that_was_only_proposed": 171,
-    "forgets_a_proposal_after_a_read": 189,
-    "follows_a_deposed_master": 179,
+    "forgets_a_proposal_after_a_read": 11,
+    "follows_a_deposed_master": 14,
     "keeps_acks_of_earlier_connections": 100,
     "fixes_the_needed_nodes_at_the_put": 134,
 }

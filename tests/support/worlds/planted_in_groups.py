@@ -21,7 +21,7 @@ from hastore.broker.node.master_store import Term
 from hastore.broker.puts.confirm_offset import ConfirmOffset
 from hastore.epoch_history import ConsistentPoint, EpochEntry, EpochHistory
 from hastore.errors import StaleEpochError
-from hastore.ha import autoswitch_framing
+from hastore.ha import autoswitch_framing, sync_state_set
 from hastore.ha.autoswitch_framing import AutoswitchFraming
 from hastore.ha.client_port_link import ClientPortLink
 from hastore.ha.group_ha_service import GroupHAService
@@ -48,6 +48,20 @@ from hastore.store.node_identity import Identity, NodeIdentity
 from hastore.store.record.topic_queue_table import TopicQueueTable
 from hastore.store.recovery.log_loader import LogLoader
 from tests.support.worlds.planted import Plant
+
+
+def keep_no_confirm_marks(patch: pytest.MonkeyPatch) -> None:
+    """Let a bug be found by its own rule: confirm marks refuse most of what it does."""
+    appended = AutoswitchFraming.appended
+
+    def append_without(self: AutoswitchFraming, end_offset: int) -> bool:
+        is_higher = appended(self, end_offset)
+        self.kept_offset = 0
+        return is_higher
+
+    patch.setattr(AutoswitchFraming, "appended", append_without)
+    patch.setattr(NodeIdentity, "raise_confirm_mark", lambda _self, _mark: None)
+
 
 # -- epochs ---------------------------------------------------------------------------------------
 
@@ -140,6 +154,7 @@ def cuts_the_whole_epoch(patch: pytest.MonkeyPatch) -> None:
 
 def follows_a_deposed_master(patch: pytest.MonkeyPatch) -> None:
     """A slave follows a master of an older epoch than it has seen."""
+    keep_no_confirm_marks(patch)
     patch.setattr(autoswitch_framing, "check_is_not_deposed", lambda *_: None)
 
 
@@ -487,14 +502,16 @@ def forgets_a_proposal_after_a_read(patch: pytest.MonkeyPatch) -> None:
     ) -> None:
         while self._is_pending(proposal):
             self._send(self.revision, (self.epoch, proposal.number), members, proposal)
-            await trio.sleep(0.5)
+            await trio.sleep(0.05)
             master, state = self.agent.open_master, self.controller.state
             if master is None or not self._is_pending(proposal):
                 return
             if set_of(master).accepted == state.members.keys():
                 await service_of(master).answer(proposal, Answer.VOIDED)
 
+    keep_no_confirm_marks(patch)
     patch.setattr(TermCoordinator, "_ask", ask_once)
+    patch.setattr(sync_state_set, "VOIDED_PAUSE_S", 5.0)  # it is soon proposed again, else
 
 
 # Each bug with the rules that describe it; any other rule would find it only by chance.
