@@ -59,7 +59,8 @@ if TYPE_CHECKING:
 # How long after the confirm offset has risen an idle slave is told: a frame for each put would cost
 # the put's own rate, and consumers of a slave need not wait for the next heartbeat.
 CONFIRM_PAUSE_S: Final = 0.05
-# A link that was replaced by a newer one of the same node may still have reports under way.
+# A link that was replaced by a newer one of the same node may still have reports under way: they
+# come at once, or in one burst when TCP sends them again.  A living slave goes on after this time.
 REPLACED_LINK_S: Final = 1.0
 SAVE_PAUSE_S: Final = 1.0  # after a proposal could not be saved
 # From one write of the confirm mark to the next: one takes some milliseconds, and competes with the
@@ -111,8 +112,10 @@ class GroupHAService(HAService):
     _asked: Proposal | None = attrs.field(default=None, init=False)
     _wakes_at: float = attrs.field(default=-math.inf, init=False)  # the set's task
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
-    # When links were replaced by a newer one of the same node, by connection id.
+    # When links were replaced by a newer one of the same node, by connection id; and those of them
+    # that have reported after REPLACED_LINK_S, from their first such report on.
     _replaced: dict[int, float] = attrs.field(factory=dict, init=False)
+    _reporting_on: set[int] = attrs.field(factory=set, init=False)
     _confirm_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _one_save: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _marked: int = attrs.field(default=0, init=False)  # the offset of the mark written last
@@ -217,6 +220,7 @@ class GroupHAService(HAService):
     def _forget_acks(self, connection_id: int) -> None:
         super()._forget_acks(connection_id)
         self._replaced.pop(connection_id, None)
+        self._reporting_on.discard(connection_id)
         node_id = self.sync_state_set.acks.node_id_on(connection_id)
         self.sync_state_set.disconnected(connection_id, self._now())
         if node_id is not None:
@@ -292,12 +296,17 @@ class GroupHAService(HAService):
 
     def _is_second_node(self, connection: HAConnection) -> bool:
         """Refuse two living slaves with one id: which of them counts would change for ever."""
-        if self._now() - self._replaced[connection.connection_id] < REPLACED_LINK_S:
+        connection_id, now = connection.connection_id, self._now()
+        if now - self._replaced[connection_id] < REPLACED_LINK_S:
             return False
         node_id = _handshake_of(connection).node_id
         newest = self.sync_state_set.acks.get(node_id)
         links = [connection]
         if newest is not None and newest.connection_id is not None:
+            if connection_id not in self._reporting_on:
+                self._reporting_on.add(connection_id)
+                self._replaced[connection_id] = now
+                return False
             links.append(self.connections[newest.connection_id])
         if len(links) > 1:
             places = " and ".join(describe(link.address) for link in links)

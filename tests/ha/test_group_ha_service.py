@@ -67,6 +67,24 @@ async def test_a_member_is_refused_after_an_observer_has_taken_its_id(tmp_path, 
         assert row.reason == "another slave, an observer, says that it is node 2, too"
 
 
+async def test_what_an_old_link_still_delivers_refuses_nobody(tmp_path, clock):
+    """A slave connects again after a pause of its network; old reports are sent again by TCP."""
+    async with group_master(tmp_path / "m", ids={1, 2}) as master, raw_node(master) as former:
+        await former.begin(2)
+        async with raw_node(master) as two:
+            await two.begin(2)
+            await trio.sleep(group_ha_service.REPLACED_LINK_S)
+            for _ in range(3):
+                await former.report(0)
+            former.sock.close()
+            await eventually(lambda: len(master.service.connections) == 1)
+            await joined(master, 1, 2)
+            assert not master.service.refusals
+            request = master.put()
+            await follow(two, request)
+            assert await status_of(request) is Status.PUT_OK
+
+
 async def test_put_is_ok_only_when_all_members_have_it(tmp_path):
     """Three nodes: the second ack decides, and a learner's or an observer's never does."""
     async with (
