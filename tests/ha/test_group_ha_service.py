@@ -550,15 +550,18 @@ async def test_the_confirm_mark_rises_seldom_and_at_the_end(tmp_path, clock):
             await trio.sleep(1)
             assert marks == []
             flush(master.log)
+            await trio.sleep(group_ha_service.MARK_PAUSE_S)  # polled, it costs a minute
             await eventually(lambda: len(marks) == 1)
             disk_is_full = False
             for offset in range(6_001, 6_500):
                 await node.report(offset)
                 await eventually(lambda offset=offset: master.group.confirm_offset == offset)
+            await trio.sleep(group_ha_service.MARK_PAUSE_S)
             await eventually(lambda: len(marks) == 2)
             request = master.put()
             await follow(node, request)
             assert await request.wait() is Status.PUT_OK
+            await trio.sleep(group_ha_service.MARK_PAUSE_S)
             await eventually(lambda: len(marks) == 3)
             await node.report(end := master.put().append_result.next_offset)
             await eventually(lambda: master.group.confirm_offset == end)
