@@ -162,13 +162,21 @@ class GroupStory(Story):
         self.event(EventKind.HEALTHY, "b")
         self.event(EventKind.HEALTHY, "c")
 
-    def lead(self, node: str, *, epoch: int, copies_min: int = 2, least: int = 1) -> None:
+    def lead(
+        self,
+        node: str,
+        *,
+        epoch: int,
+        copies_min: int = 2,
+        least: int = 1,
+        role: str = "SYNC_MASTER",
+    ) -> None:
         """Let a node become the master of an epoch, at the end of its log."""
         log = self.logs[node]
         self.event(
             EventKind.START_MASTER,
             node,
-            role="SYNC_MASTER",
+            role=role,
             flush="ASYNC_FLUSH",
             slave_timeout_ms=1_000,
             sync_flush_timeout_ms=2_000,

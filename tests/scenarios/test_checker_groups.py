@@ -91,6 +91,20 @@ def test_put_ok_among_cut_messages_is_found(is_ok: bool) -> None:
     assert broken(checker.verdict()) == ({"acknowledged cut": 1} if is_ok else {})
 
 
+def test_put_ok_of_an_async_master_may_be_cut() -> None:
+    """It waits for nobody, so a later master may lack what it has answered."""
+    story = GroupStory()
+    story.lead("a", epoch=2, copies_min=1, role="ASYNC_MASTER")
+    operation = story.put(S.PUT_OK, logs="a")
+    story.event(EventKind.KILL, "a")
+    del story.logs["a"][-1]
+    story.hand_over("b", epoch=3, followers="c")
+    story.settle("c")
+    checker = story.checker()
+    checker.read_cut("a", [operation.key])
+    assert broken(checker.verdict()) == {}
+
+
 def test_put_ok_must_be_on_all_nodes_in_step() -> None:
     """At the end they have their master's log."""
     story = GroupStory()

@@ -186,7 +186,10 @@ class Checker:
         """Check the messages that a node has cut off its log, by their UNIQ_KEYs."""
         for key in keys:
             operation = self._by_key.get(key)
-            if operation is not None and operation.wait and operation.outcome is Outcome.OK:
+            if operation is None or operation.outcome is not Outcome.OK:
+                continue
+            term = self.account.group_term_of(operation)
+            if operation.wait if term is None else _replicated(operation, term):
                 self._broken(Rule.ACKNOWLEDGED_CUT, f"{node} has cut off {_name(operation)}")
 
     def damaged(self, node: str, damage: str) -> None:
