@@ -82,7 +82,7 @@ def test_message_without_a_groups_nodes_names_them(tmp_path):
         done = hastore("produce", "orders", "--addr", master.address, stdin=b"hi\n")
     assert done.returncode == 20
     assert "  why   nodes 2, 3 not connected" in done.stderr
-    assert f"who has a put: hastore explain {master.address}" in done.stderr
+    assert f"which nodes have a put: hastore explain {master.address}" in done.stderr
 
 
 def test_lenient_and_no_wait_exit_0_without_a_slave(alone):

@@ -37,7 +37,7 @@ _OLDER_COPY: Final = (
 
 
 def check_group_files(nodes: Sequence[Facts], disk: Disk) -> Iterator[Diagnosis]:
-    """Yield what is to be said about the directories that were named; blocks."""
+    """Yield what is wrong with the named directories of a group's nodes; blocks."""
     for facts in nodes:
         if facts.directory is not None and disk.exists(f"{facts.directory}/{IDENTITY_FILE}"):
             is_stopped = facts.status is None and facts.running_pid is None

@@ -165,7 +165,7 @@ class ProduceReport:
         if "behind" in reason:
             return f"wait for it: hastore status {address} -w"
         if reason.startswith("node"):  # nodes of a replica group
-            return f"start what is not connected; who has a put: hastore explain {address}"
+            return f"start the missing nodes; which nodes have a put: hastore explain {address}"
         ha_address = self.ha_address or "HOST:HA_PORT"
         return f"start one: hastore slave --master {ha_address} --data DIR"
 
