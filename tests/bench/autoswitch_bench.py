@@ -181,6 +181,7 @@ def _cpu_s(pid: int) -> float:
 def _adopt(path: Path) -> None:
     """Make a classic log the first epoch of a group."""
     env = real_env()
+    EpochFile(env.disk, str(path / EPOCH_FILE)).store(_FIRST)
     NodeIdentity.open(
         env.disk,
         str(path),
@@ -191,4 +192,3 @@ def _adopt(path: Path) -> None:
         randomness=env.randomness,
         adopt=True,
     )
-    EpochFile(env.disk, str(path / EPOCH_FILE)).store(_FIRST)
