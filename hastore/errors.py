@@ -1,8 +1,8 @@
 """The error tree: a class for each kind of fault, with an exit code and, if known, a next step.
 
 The class says whose fault it is.  ``ConfigError`` is the caller's, ``StoreError`` the disk's or the
-directory's, ``ProtocolError`` the peer's.  The outcome of a put is a status (``hastore.status``),
-never an exception; a programmer's mistake is an assert.
+directory's, ``ProtocolError`` the peer's, ``CoordinatorError`` the coordinator's.  The outcome of a
+put is a status (``hastore.status``), never an exception; a programmer's mistake is an assert.
 
 Exit codes: 1 other, 2 usage, 3 unreachable, 4 damage, 6 refused for safety.
 """
@@ -314,3 +314,45 @@ class ExpiredError(ProtocolError):
         super().__init__(message, hint=hint)
         self.min_offset = min_offset
         self.slave_offset = slave_offset
+
+
+# -- the coordinator -----------------------------------------------------------------------------
+
+
+class CoordinatorError(HastoreError):
+    """The coordinator of a replica group, or the way to it, has a fault."""
+
+
+class CoordinatorUnreachableError(CoordinatorError):
+    """No valid answer came: what was asked for may be done, or may still be on its way.
+
+    Reading again does not settle it; only a later write that moves the same keys does.
+    """
+
+    exit_code = 3
+
+
+class CoordinatorTlsError(CoordinatorUnreachableError):
+    """TLS failed: a certificate is not trusted, missing, or for another name."""
+
+
+class CoordinatorRefusedError(CoordinatorError):
+    """The coordinator answered that it will not do it: nothing was written.
+
+    A wrong password, no permission, a request it cannot read, no space.
+    """
+
+
+class LeaseGoneError(CoordinatorRefusedError):
+    """A key was to be put with a lease that has ended: nothing was written."""
+
+
+class CompactedError(CoordinatorError):
+    """The changes after ``after_revision`` are not available (any more): read everything again.
+
+    They were compacted away, or the coordinator was restored to a time before that revision.
+    """
+
+    def __init__(self, message: str, *, after_revision: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.after_revision = after_revision
