@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hastore.concurrency.group_commit_request import GroupCommitRequest
+    from hastore.concurrency.lease import Lease
     from hastore.store.record.append_message_result import AppendMessageResult
 
 WEAK_MAX: Final = 256
@@ -71,6 +72,7 @@ class DecisionLog:
     )
     # Returns the context of a new entry, given its status and ``first_offset``.
     describe: Callable[[PutMessageStatus, int | None], Any] | None = None
+    lease: Lease | None = None  # see DecisionKeeper
     weak: deque[Decision] = attrs.field(factory=lambda: deque(maxlen=WEAK_MAX), init=False)
     ok: deque[Decision] = attrs.field(factory=lambda: deque(maxlen=OK_MAX), init=False)
     _last: Decision | None = attrs.field(default=None, init=False)  # the last one that counted

@@ -25,8 +25,12 @@ from hastore.status import PutMessageStatus
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hastore.concurrency.lease import Lease
     from hastore.concurrency.wait_notify_object import Sleepers
     from hastore.store.record.append_message_result import AppendMessageResult
+
+# Why a put is not PUT_OK that all others have: it is stored here, and a later master may lack it.
+LEASE_OVER: Final = "this master's lease is over: another node may be master by now"
 
 _PUT_OK = PutMessageStatus.PUT_OK
 _new_tuple = tuple.__new__
@@ -43,6 +47,7 @@ class DecisionKeeper(Protocol):
     """Counts decided requests and records those that failed: a DecisionLog."""
 
     counts: dict[PutMessageStatus, int]  # of all decided requests; PUT_OK is only counted
+    lease: Lease | None  # without it nothing is PUT_OK; None: none is needed
 
     def record(self, request: GroupCommitRequest) -> None:
         """Record a request that was decided with another status than PUT_OK."""
@@ -105,10 +110,12 @@ class GroupCommitRequest:
     def decide(self, status: PutMessageStatus, reason: str | None = None) -> None:
         """Set the status, once, and wake the tasks that wait for it."""
         assert self.status is None, "a request is decided once"
+        log = self.log
+        if log is not None and log.lease is not None and status is _PUT_OK and log.lease.is_over():
+            status, reason = PutMessageStatus.FLUSH_SLAVE_TIMEOUT, LEASE_OVER
         self._pending = 0
         self.status = status
         self.reason = reason
-        log = self.log
         if log is not None:
             log.counts[status] += 1
             if status is not _PUT_OK:

@@ -196,13 +196,19 @@ class Memory(Protocol):
 
 
 class WallClock(Protocol):
-    """Wall time, for timestamps only: timeouts are trio's."""
+    """Wall time, for timestamps only, and the machine's uptime: timeouts are trio's."""
 
     def now_s(self) -> float:
         """Return seconds since 1970 (UTC): cheaper where the millisecond rarely changes."""
 
     def now_ms(self) -> int:
         """Return milliseconds since 1970 (UTC)."""
+
+    def boot_s(self) -> float:
+        """Return seconds since the machine's start, those in which it slept included.
+
+        No step of the wall time moves it.  For leases: trio's time stops while the machine sleeps.
+        """
 
     def local_name(self, ms: int) -> str:
         """Return a time in the local zone as yyyyMMddHHmmssSSS: 17 digits, for file names."""

@@ -385,6 +385,10 @@ class RealWallClock:
         """Return milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
+    def boot_s(self) -> float:
+        """Return CLOCK_BOOTTIME."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
     def local_name(self, ms: int) -> str:
         """Format a time in the zone of TZ or /etc/localtime."""
         seconds, rest = divmod(ms, 1000)

@@ -13,11 +13,14 @@ the write may still be on its way.
 from __future__ import annotations
 
 import enum
-from typing import Protocol, final
+from typing import TYPE_CHECKING, Protocol, final
 
 import attrs
 
 from hastore.ha.set_rules import nodes_text
+
+if TYPE_CHECKING:
+    from hastore.concurrency.lease import Lease
 
 
 class Answer(enum.Enum):
@@ -44,7 +47,11 @@ class Proposal:
 
 
 class Coordinator(Protocol):
-    """Where a group agrees on its SyncStateSet."""
+    """Where a group agrees on its SyncStateSet, and who is master for how long."""
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease without which the master decides nothing; None: it needs none."""
 
     def propose(self, proposal: Proposal, /) -> Answer | None:
         """Ask for a change; return the answer, or None if it comes later or not at all.
@@ -60,6 +67,8 @@ class NoCoordinator:
     For a set that need not outlive the process.  Where it must, the caller answers a proposal once
     its members are on disk.
     """
+
+    lease: Lease | None = None
 
     def propose(self, _proposal: Proposal, /) -> Answer | None:
         """Accept it."""

@@ -34,6 +34,7 @@ class SimWallClock:
     """Wall time: virtual time plus the jumps so far."""
 
     jump_ms: int = 0
+    rate: float = 1.0  # of this machine's clock: seconds a second of virtual time
 
     def now_s(self) -> float:
         """Return seconds."""
@@ -42,6 +43,10 @@ class SimWallClock:
     def now_ms(self) -> int:
         """Return milliseconds."""
         return START_MS + self.jump_ms + int(trio.current_time() * 1000)
+
+    def boot_s(self) -> float:
+        """Return virtual time as this machine's clock counts it."""
+        return trio.current_time() * self.rate
 
     def local_name(self, ms: int) -> str:
         """Return a time as 17 digits, which sort by time."""

@@ -60,6 +60,7 @@ class SlowClock:
     def now_ms(self) -> int:
         return int(self.ms)
 
+    boot_s = staticmethod(real_env().wall_clock.boot_s)
     local_name = staticmethod(real_env().wall_clock.local_name)
 
 

@@ -433,6 +433,8 @@ class LateCoordinator:
 
     proposals: list = attrs.field(factory=list)
 
+    lease = None
+
     def propose(self, proposal):
         self.proposals.append(proposal)
 

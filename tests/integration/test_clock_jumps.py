@@ -36,6 +36,9 @@ class JumpingClock:
     def now_ms(self):
         return self.real.now_ms() + self.off_by_ms
 
+    def boot_s(self):
+        return self.real.boot_s()
+
     def local_name(self, ms):
         return self.real.local_name(ms)
 

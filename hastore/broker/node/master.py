@@ -438,7 +438,10 @@ def _build(
     is_sync_master = config.role is BrokerRole.SYNC_MASTER
     is_of_group = opened.term is not None
     dispatch = WaitNotifyObject()
-    decisions = DecisionLog(describe=lambda _status, _offset: ha_service.standing())
+    decisions = DecisionLog(
+        describe=lambda _status, _offset: ha_service.standing(),
+        lease=None if coordinator is None else coordinator.lease,
+    )
     ha_service = _make_ha_service(
         config,
         env,
@@ -524,6 +527,7 @@ async def _serve(master: Master, ports: Ports, announce: Callable[[Master], None
                     master,
                     [ports.client],
                     data_dir=master.config.store.data_dir,
+                    lease=master.put_message.decisions.lease,
                 )
                 master.reput_message_service.subscribe(server.on_dispatched, server.has_held_pulls)
                 await nursery.start(server.run)

@@ -28,9 +28,16 @@ import trio
 from hastore.broker.port.output_total import HeldOutput, OutputTotal
 from hastore.broker.puts.send_message_processor import SEND_CODES
 from hastore.broker.reply import Later, ZeroCopyReply, silently
+from hastore.concurrency.group_commit_request import LEASE_OVER
 from hastore.concurrency.tcp import bound_address
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
-from hastore.errors import DiskError, LimitReachedError, ProtocolError, RequestFailedError
+from hastore.errors import (
+    DiskError,
+    LimitReachedError,
+    ProtocolError,
+    RequestFailedError,
+    RoleChangedError,
+)
 from hastore.wire.frame_reader import FrameReader, encode_command
 from hastore.wire.remoting_codes import FLAG_RESPONSE, ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
@@ -41,6 +48,7 @@ if TYPE_CHECKING:
     from hastore.broker.puts.send_message_processor import SendMessageProcessor
     from hastore.broker.reply import Answer, FileRange
     from hastore.concurrency.group_commit_request import GroupCommitRequest
+    from hastore.concurrency.lease import Lease
     from hastore.config import RemotingConfig
     from hastore.env.interface import SendFile
     from hastore.message import Message
@@ -67,6 +75,8 @@ class RemotingConnection:
     buffered_total: BufferedTotal
     output_total: OutputTotal
     send_file: SendFile
+    # Of a master: once it is over no answer leaves, because it may say PUT_OK.
+    lease: Lease | None = None
     in_flight: int = attrs.field(default=0, init=False)  # undecided puts, answers not yet made
     requests: int = attrs.field(default=0, init=False)  # commands read, also refused ones
     _reader: FrameReader = attrs.field(init=False)
@@ -346,7 +356,8 @@ class RemotingConnection:
                     await self._answer(reply)
                 if gathered:
                     await self._send_all(b"".join(gathered))
-        except (OSError, DiskError) as error:  # the disk: in the middle of a frame
+        except (OSError, DiskError, RoleChangedError) as error:
+            # A disk fails in the middle of a frame.
             self._fail(error)
 
     async def _wait_for_room(
@@ -405,6 +416,8 @@ class RemotingConnection:
         self._held.begin(len(data))
         try:
             while left:
+                if self.lease is not None and self.lease.is_over():
+                    raise RoleChangedError(LEASE_OVER)
                 sent = await self.sock.send(left, flags)
                 left = left[sent:]
                 self._held.taken(sent)

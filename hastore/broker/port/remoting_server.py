@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from hastore.broker.request_target import RequestTarget
+    from hastore.concurrency.lease import Lease
     from hastore.config import RemotingConfig
     from hastore.env.interface import Env
     from hastore.store.queue.consume_queue import ConsumeQueue
@@ -72,6 +73,7 @@ class RemotingServer:
         *,
         data_dir: str | None = None,
         data: BrokerData | None = None,
+        lease: Lease | None = None,
     ) -> None:
         self.config = config
         self.listeners = listeners
@@ -79,6 +81,7 @@ class RemotingServer:
         self.data = data or BrokerData.make(env, config, data_dir)
         self._env = env
         self._target = target
+        self._lease = lease
         self._sends = SendMessageProcessor(target, self.data.topics)
         self._processors = RequestProcessors(env, target, config, self.data)
         self._connections: dict[RemotingConnection, None] = {}
@@ -185,6 +188,7 @@ class RemotingServer:
                 self._buffered_total,
                 self._output_total,
                 self._env.send_file,
+                self._lease,
             )
             self._connections[connection] = self._unidentified[connection] = None
             self._peers.add(peer)

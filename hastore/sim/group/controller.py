@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from hastore.broker.node.master_store import Term
+    from hastore.concurrency.lease import Lease
     from hastore.ha.group_ha_service import GroupHAService
     from hastore.ha.set_proposal import Proposal
     from hastore.sim.group.group_cluster import Agent, GroupCluster
@@ -480,6 +481,7 @@ class TermCoordinator:
     agent: Agent
     epoch: int
     revision: int  # the newest of this term that the master knows
+    lease: Lease | None = None  # the model has none
     _is_watched: bool = attrs.field(default=False, init=False)
     _refreshes: int = attrs.field(default=0, init=False)
 

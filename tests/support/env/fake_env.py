@@ -74,6 +74,10 @@ class FakeClock:
         """Return the time in ms."""
         return self.ms
 
+    def boot_s(self) -> float:
+        """Return the time in s."""
+        return self.ms / 1000
+
     def local_name(self, ms: int) -> str:
         """Return a time as a name, on a machine in UTC."""
         return _utc_name(ms)
@@ -94,6 +98,10 @@ class TrioClock:
         """Return the time in ms."""
         self.reads += 1
         return START_MS + self.off_by_ms + round(trio.current_time() * 1000)
+
+    def boot_s(self) -> float:
+        """Return trio's time, which no setting moves."""
+        return trio.current_time()
 
     def local_name(self, ms: int) -> str:
         """Return a time as a name, on a machine in UTC."""
