@@ -50,5 +50,6 @@ PINNED_GROUPS = {
     5387: "a confirm mark inside a record refused the cut of that record, of which a member had a"
     " part: tests/store/recovery/test_cut.py"
     "::test_cut_of_a_message_below_the_confirm_mark_is_an_alarm",
+    1759: "an fsync that failed as a cut was found to be needed ended the node by the wrong error",
     965: "model: a proposal whose answer was lost was called void because the term was over",
 }

@@ -437,6 +437,10 @@ async def _serve(
             failure = await slave.last_flush()
             if failure is not None:
                 raise failure from None
+        elif isinstance(error, BaseExceptionGroup):
+            failures = error.split(CutNeededError)[1]
+            if failures is not None:  # a disk that fails at that moment counts, not the cut
+                raise failures from None
         raise
     failure = await slave.last_flush()
     if failure is not None:
