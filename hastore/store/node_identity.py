@@ -11,6 +11,7 @@
      "kept_since": 5,                       no later start found bytes lost in a crash
      "boot_id": "e0a1…",                    of the machine, at the last start; null: unknown
      "last_exit_ok": false,                 the last start found a clean stop before it
+     "acks_flushed": true,                  this start acknowledges only what is on its disk
      "seen_epoch": 12,                      the highest heard of; 0: none
      "vote": {"epoch": 12, "node_id": 1},   null: none yet
      "confirm_mark": {"epoch": 11, "offset": 5242880, "master_uuid": "77ab…"},     null: none
@@ -117,7 +118,8 @@ class Identity:
 
     ``kept_since`` is the earliest start from which on no stop can have lost appended bytes: each
     later start found a clean stop, or a kill in the same boot of the machine, whose page cache
-    survived.  It is never above ``starts``.
+    survived, or that the start before it had acknowledged only what was on its disk
+    (``acks_flushed``).  It is never above ``starts``.
     """
 
     node_id: int = attrs.field(validator=_number(1, NODE_ID_MAX))
@@ -127,6 +129,7 @@ class Identity:
     kept_since: int = attrs.field(validator=_number(1, _STARTS_MAX))
     boot_id: str | None = attrs.field(validator=attrs.validators.optional(_text(_BOOT_ID)))
     last_exit_ok: bool = attrs.field(validator=attrs.validators.instance_of(bool))
+    acks_flushed: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
     seen_epoch: int = attrs.field(validator=_number(0, EPOCH_MAX))
     vote: Vote | None
     confirm_mark: ConfirmMark | None
@@ -139,16 +142,20 @@ class Identity:
     def __str__(self) -> str:
         return f"node {self.node_id} of replica group {self.group}"
 
-    def started(self, *, last_exit_ok: bool, boot_id: str | None) -> Identity:
+    def started(
+        self, *, last_exit_ok: bool, boot_id: str | None, acks_flushed: bool = False
+    ) -> Identity:
         """Return the identity after another start."""
         starts = self.starts + 1
         is_same_boot = boot_id is not None and boot_id == self.boot_id
+        has_kept = last_exit_ok or is_same_boot or self.acks_flushed
         return attrs.evolve(
             self,
             starts=starts,
-            kept_since=self.kept_since if last_exit_ok or is_same_boot else starts,
+            kept_since=self.kept_since if has_kept else starts,
             boot_id=boot_id,
             last_exit_ok=last_exit_ok,
+            acks_flushed=acks_flushed,
         )
 
 
@@ -237,14 +244,16 @@ class NodeIdentity:
         group: str,
         last_exit_ok: bool,
         boot_id: str | None,
+        acks_flushed: bool = False,
         randomness: Randomness,
         adopt: bool = False,
     ) -> NodeIdentity:
         """Count a start of this node on its directory, which gets an identity if it is empty.
 
         ``last_exit_ok`` is the StoreLock's, before it wrote ``abort``; ``boot_id`` is the
-        environment's.  ``adopt`` gives a directory with a log an identity, too, which has seen the
-        log's epochs.  Raises WrongNodeError for a directory of another node, or of none,
+        environment's; ``acks_flushed``: this start acknowledges, to producers and to a master, only
+        what is on its disk.  ``adopt`` gives a directory with a log an identity, too, which has
+        seen the log's epochs.  Raises WrongNodeError for a directory of another node, or of none,
         IdentityFileError, DiskError, EpochFileError from ``adopt``, and ConfigError if no node
         can have this id or group.
         """
@@ -264,6 +273,7 @@ class NodeIdentity:
                     kept_since=1,
                     boot_id=boot_id,
                     last_exit_ok=last_exit_ok,
+                    acks_flushed=acks_flushed,
                     seen_epoch=seen_epoch,
                     vote=None,
                     confirm_mark=None,
@@ -272,7 +282,9 @@ class NodeIdentity:
                 raise ConfigError(str(error)) from error
         else:
             _check_is_of(former, data_dir, node_id, group)
-            current = former.started(last_exit_ok=last_exit_ok, boot_id=boot_id)
+            current = former.started(
+                last_exit_ok=last_exit_ok, boot_id=boot_id, acks_flushed=acks_flushed
+            )
         path = _path_in(data_dir)
         disk.write_file(path, encode_identity(current))
         return cls(disk, path, current)

@@ -66,6 +66,7 @@ identities = st.builds(
     kept_since=st.integers(1, 10),
     boot_id=st.none() | uuids,
     last_exit_ok=st.booleans(),
+    acks_flushed=st.booleans(),
     seen_epoch=st.integers(0, EPOCH_MAX),
     vote=st.none() | votes,
     confirm_mark=st.none() | marks,
@@ -100,6 +101,7 @@ def test_the_file_has_these_bytes():
  "kept_since": 5,
  "boot_id": "boot-1",
  "last_exit_ok": false,
+ "acks_flushed": false,
  "seen_epoch": 12,
  "vote": {
   "epoch": 12,
@@ -317,6 +319,27 @@ def test_an_identity_knows_since_when_nothing_was_lost(starts, kept_since):
         assert (identity.current.last_exit_ok, identity.current.boot_id) == (last_exit_ok, boot_id)
     assert identity.current.kept_since == kept_since
     assert identity.current.starts == len(starts) + 1
+
+
+@pytest.mark.parametrize(("flushed", "kept_since"), [(True, 1), (False, 2)])
+def test_a_power_cut_takes_nothing_from_a_start_that_acknowledged_what_was_flushed(
+    flushed, kept_since
+):
+    """That of the start that was cut off counts, not of the one that comes after it."""
+    disk = FakeDisk()
+    start(disk, boot_id="a", acks_flushed=flushed)
+    identity = start(disk, last_exit_ok=False, boot_id="b", acks_flushed=not flushed)
+    assert identity.current.kept_since == kept_since
+    assert identity.current.acks_flushed is not flushed
+
+
+def test_a_file_of_an_earlier_version_acknowledged_anything():
+    """It has no ``acks_flushed``: the next start after a power cut does not trust it."""
+    content = attrs.asdict(BARE)
+    del content["acks_flushed"]
+    found = decode_identity(with_checksum({"schema": SCHEMA, **content}))
+    assert isinstance(found, Identity)
+    assert found.acks_flushed is False
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hastore.errors import EpochFileError, WrongNodeError
-from hastore.status import HAProtocol
+from hastore.status import FlushDiskType, HAProtocol
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.node_identity import IDENTITY_FILE, NodeIdentity, read_identity
 
@@ -58,6 +58,7 @@ def identify(
             group=config.replica_group,
             last_exit_ok=lock.last_exit_ok,
             boot_id=env.boot_id,
+            acks_flushed=config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH,
             randomness=env.randomness,
         )
         _check_epochs(env.disk, lock.path, opened.current)

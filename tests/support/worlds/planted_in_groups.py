@@ -415,8 +415,10 @@ def elects_a_node_that_lost_its_cache(patch: pytest.MonkeyPatch) -> None:
     """A power cut does not change what a node says of itself."""
     started = Identity.started
 
-    def start(self: Identity, *, last_exit_ok: bool, boot_id: str | None) -> Identity:
-        after = started(self, last_exit_ok=last_exit_ok, boot_id=boot_id)
+    def start(
+        self: Identity, *, last_exit_ok: bool, boot_id: str | None, acks_flushed: bool
+    ) -> Identity:
+        after = started(self, last_exit_ok=last_exit_ok, boot_id=boot_id, acks_flushed=acks_flushed)
         return attrs.evolve(after, kept_since=self.kept_since)
 
     patch.setattr(Identity, "started", start)
