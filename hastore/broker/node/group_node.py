@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from hastore.broker.node.master import Ports
     from hastore.broker.node.master_store import Term
     from hastore.broker.observe.node_status import NodeStatus
-    from hastore.broker.request_target import RoleWish
+    from hastore.broker.request_target import RoleControl, RoleWish
     from hastore.env.interface import Env
     from hastore.ha.client_port import AskClientPort
     from hastore.ha.set_proposal import Coordinator
@@ -120,6 +120,8 @@ class GroupNode:
     on_master: Callable[[Master], None]
     coordinator: Callable[[Term], Coordinator] | None
     on_role: Callable[[Master | Slave], None] = lambda _node: None  # called once one serves
+    # Who takes requests that change its role; None: it does itself.
+    role_control: RoleControl | None = None
     identity: NodeIdentity | None = attrs.field(default=None, init=False)
     cuts: Cuts = attrs.field(factory=Cuts, init=False)  # as a slave
     _serving: Master | Slave | None = attrs.field(default=None, init=False)
@@ -196,10 +198,16 @@ class GroupNode:
         return master
 
     async def follow(
-        self, master: tuple[str, int], epoch: int | None = None, reason: str | None = None
+        self,
+        master: tuple[str, int],
+        epoch: int | None = None,
+        reason: str | None = None,
+        *,
+        client_port: tuple[str, int] | None = None,
     ) -> Slave:
         """Become a slave of the master at an HA port; return once it serves.
 
+        ``client_port`` is that master's, if known: topics, groups and offsets are copied from it.
         ``epoch`` is that master's, if known: once it is durable here, no older one is followed.
         ``reason`` is told to producers whose puts wait.  Raises StaleEpochError if this node has
         seen a later epoch, EpochFileError if its own epochs cannot be read (it has no role then),
@@ -207,6 +215,8 @@ class GroupNode:
         """
         role = SlaveRole(master, epoch)
         self._check(role)
+        if client_port is not None:
+            self._client_ports = {master: client_port}  # of the last master only
         slave = await self._make(role, reason or _reason_for(role))
         assert isinstance(slave, Slave)
         return slave
@@ -538,7 +548,7 @@ class GroupNode:
         slave.ha_address = self.ha_address
 
     def _control(self, node: Master | Slave) -> None:
-        node.role_control = self
+        node.role_control = self.role_control or self
 
     def _identified(self, identity: NodeIdentity | None) -> None:
         self.identity = identity
@@ -577,11 +587,13 @@ async def run_group_node(
     on_master: Callable[[Master], None] = lambda _master: None,
     on_role: Callable[[Master | Slave], None] = lambda _node: None,
     coordinator: Callable[[Term], Coordinator] | None = None,
+    role_control: RoleControl | None = None,
     task_status: trio.TaskStatus[GroupNode] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a node of a replica group until cancelled; ``nursery.start`` returns it once it serves.
 
     ``coordinator`` returns where a master's set is decided; None: the master decides alone.
+    ``role_control`` takes the requests that change the role; None: the node itself.
     ``on_master`` gets each master before its services run, ``on_role`` each master and slave once
     it serves.  Raises HastoreError if the node cannot start or must not continue.
     """
@@ -596,6 +608,14 @@ async def run_group_node(
             on_role(serving)
 
         node = GroupNode(
-            config, env, ports, metrics, ask_client_port, on_master, coordinator, announce
+            config,
+            env,
+            ports,
+            metrics,
+            ask_client_port,
+            on_master,
+            coordinator,
+            announce,
+            role_control,
         )
         await node.run()

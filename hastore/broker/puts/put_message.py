@@ -102,6 +102,7 @@ class PutMessage:
     # Likewise, because of the SyncStateSet alone.
     _not_in_sync_because: str | None = attrs.field(default=None, init=False)
     _disk_full_because: str | None = attrs.field(default=None, init=False)
+    _held_because: str | None = attrs.field(default=None, init=False)
     _disk_failure: DiskError | None = attrs.field(default=None, init=False)
     _stopped_because: str | None = attrs.field(default=None, init=False)
     _delay_levels: DelayLevels = attrs.field(init=False)
@@ -288,6 +289,13 @@ class PutMessage:
         self._disk_full_because = reason
         self._find_reason()
 
+    def hold(self, reason: str | None) -> None:
+        """Refuse puts while the master hands over, those that wait for a file, too; None: go on."""
+        self._held_because = reason
+        if reason is not None:
+            self.pending.decide_all(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
+        self._find_reason()
+
     def set_not_in_sync(self, reason: str | None) -> None:
         """Refuse puts because the SyncStateSet is too small; None: it is large enough again.
 
@@ -298,7 +306,10 @@ class PutMessage:
 
     def _find_reason(self) -> None:
         self.unavailable_because = (
-            self._stopped_because or self._disk_full_because or self._not_in_sync_because
+            self._stopped_because
+            or self._held_because
+            or self._disk_full_because
+            or self._not_in_sync_because
         )
 
     def stop(self, reason: str) -> None:

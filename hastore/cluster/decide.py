@@ -1,0 +1,433 @@
+"""What a node of a group with a coordinator does next: a pure decision, made again at each change.
+
+The first row that fits decides.  "The leader" is the ``leader`` key, which is there while its
+holder's lease lasts; "the state" is what the group has agreed on::
+
+    a master of epoch e                                                   it
+    -----------------------------------------------------------------------------------------
+    its deadline has passed                                               steps down
+    the coordinator does not answer                                       goes on
+    another is the leader, or the state's master, or has a later epoch    steps down
+    the leader is gone                                                    takes the key again
+    a switchover is wished that cannot be                                 voids the wish
+    a switchover has taken too long                                       voids the wish
+    a switchover is wished                                                hands over
+    the wish is gone, and it hands over                                   takes puts again
+    otherwise                                                             goes on
+
+    any other node                                                        it
+    -----------------------------------------------------------------------------------------
+    the coordinator does not answer                                       stays what it is
+    the alarm is raised                                                   waits
+    no state, all nodes are there and empty                               creates it
+    no state otherwise                                                    waits
+    the state is behind what this node has seen                           raises the alarm
+    it is the leader, in this start                                       becomes master
+    it is the leader, in this start, and cannot begin the epoch           gives the key up
+    it is the leader, in an earlier start                                 waits for the lease's end
+    a switchover to it is ready, and it has all                           takes the key over
+    another is the leader                                                 follows it
+    no leader, and elections are paused                                   waits
+    no leader, and it may not stand                                       waits
+    no leader, and it has not stood in this election                      stands
+    it waits for others that may stand                                    waits
+    it is the best of those that stand, or the better ones do not come    campaigns
+
+*Stands*: closes its link to the former master for good, and publishes its end.  So no PUT_OK can
+depend on a node that stands but by the epoch that is elected; that, and not the lease, is why
+nothing acknowledged is lost.
+
+Times are seconds of one clock of this node that does not stop while the machine sleeps.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+
+from hastore.ha.set_rules import nodes_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hastore.cluster.group_records import GroupState, GroupView, Incarnation, Leader, Member
+
+ELECTION_WAIT_S: Final = 1.0  # for others that may stand
+HANDOVER_S: Final = 3.0  # at most, from the first refused put to the successor's key
+
+
+# -- what is known -------------------------------------------------------------------------------
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Following:
+    """The master that a node follows, or is to follow."""
+
+    ha_address: str
+    epoch: int
+
+
+@final
+@attrs.frozen(kw_only=True)
+class OwnNode:
+    """The deciding node."""
+
+    node: Incarnation
+    kept_since: int  # the earliest start from which on it has lost nothing
+    seen_epoch: int
+    last_epoch: int  # of its log
+    end: int  # of its log
+    priority: int = 0
+    master_of: int | None = None  # the epoch; None: it is no master
+    following: Following | None = None
+    # The election that it stands in, by the revision of its state: it follows nobody since.
+    stands_in: int | None = None
+    holds_lease: bool = False  # of a leader key that it has written, or tried to write
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Clock:
+    """The times that a decision depends on."""
+
+    now: float
+    # Nobody stands before: promises of an earlier start have to run out.
+    may_stand_from: float
+    deadline: float | None = None  # of its own leader key; None: it holds none
+    no_leader_since: float | None = None
+    handover_since: float | None = None  # None: it hands over to nobody
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Knowledge:
+    """All that a decision depends on."""
+
+    own: OwnNode
+    clock: Clock
+    view: GroupView | None  # the newest; None: none yet
+    is_reachable: bool  # whether the coordinator answers, and ``view`` is what it says now
+    # Of a group that its nodes create; None: a person does.
+    initial_ids: frozenset[int] | None = None
+
+
+# -- what to do ----------------------------------------------------------------------------------
+
+
+@final
+@attrs.frozen
+class Wait:
+    """Change nothing; decide again at ``until`` at the latest.  ``why`` is for people."""
+
+    why: str
+    until: float | None = None
+
+
+@final
+@attrs.frozen
+class StepDown:
+    """Cease to be master, and follow nobody."""
+
+    why: str
+
+
+@final
+@attrs.frozen
+class Retake:
+    """Write the leader key again, in the same epoch, if the state has not moved."""
+
+
+@final
+@attrs.frozen
+class Release:
+    """Give the leader key up: somebody else may begin the next epoch."""
+
+    why: str
+
+
+@final
+@attrs.frozen
+class HandOver:
+    """Take no puts, and name the end of the log once the successor has all of it."""
+
+    to_id: int
+
+
+@final
+@attrs.frozen
+class VoidSwitchover:
+    """Take the wish back, so that the successor cannot act on it; then take puts again."""
+
+    why: str
+
+
+@final
+@attrs.frozen
+class TakeOver:
+    """Replace the leader key of a master that has handed over, and begin ``epoch``."""
+
+    epoch: int
+
+
+@final
+@attrs.frozen(kw_only=True)
+class CreateState:
+    """Write the first state: these members, and no master yet."""
+
+    members: tuple[Incarnation, ...]
+
+
+@final
+@attrs.frozen
+class RaiseAlarm:
+    """Write the alarm, which stops elections until a person has looked."""
+
+    why: str
+
+
+@final
+@attrs.frozen
+class BecomeMaster:
+    """Begin the epoch that was won."""
+
+    epoch: int
+    members: frozenset[int]
+
+
+@final
+@attrs.frozen
+class Follow:
+    """Become a slave of the leader."""
+
+    leader: Leader
+
+
+@final
+@attrs.frozen
+class Stand:
+    """Follow nobody, then publish the end for the election of the state of this revision."""
+
+    election: int
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Campaign:
+    """Write leader and state, if there is no leader and the state has not moved."""
+
+    epoch: int
+    members: tuple[Incarnation, ...]
+
+
+Action = (
+    Wait
+    | StepDown
+    | Retake
+    | Release
+    | HandOver
+    | VoidSwitchover
+    | TakeOver
+    | CreateState
+    | RaiseAlarm
+    | BecomeMaster
+    | Follow
+    | Stand
+    | Campaign
+)
+
+
+def decide(known: Knowledge) -> Action:
+    """Return what the node does next: the table in the module's docstring."""
+    if known.own.master_of is not None:
+        return _decide_as_master(known, known.own.master_of)
+    return _decide_as_other(known)
+
+
+# -- a master ------------------------------------------------------------------------------------
+
+
+def _decide_as_master(known: Knowledge, epoch: int) -> Action:
+    clock, view, own = known.clock, known.view, known.own
+    if clock.deadline is None or clock.now >= clock.deadline:
+        return StepDown("its lease is over")
+    if not known.is_reachable or view is None or view.state is None:
+        return Wait("the coordinator does not answer", clock.deadline)
+    state, leader = view.state, view.leader
+    if state.epoch != epoch or state.master != own.node:
+        return StepDown(_successor_text(state))
+    if leader is None:
+        return Retake()
+    if leader.holder != own.node or leader.epoch != epoch:
+        return StepDown(f"{leader.holder} is master of epoch {leader.epoch}")
+    return _decide_on_switchover(known, view, state, epoch)
+
+
+def _successor_text(state: GroupState) -> str:
+    return f"{state.master} is master of epoch {state.epoch}"
+
+
+def _decide_on_switchover(
+    known: Knowledge, view: GroupView, state: GroupState, epoch: int
+) -> Action:
+    clock, wish = known.clock, view.config.switchover
+    if wish is None:
+        if clock.handover_since is not None:
+            return VoidSwitchover("the wish was taken back")
+        return Wait("it is master", clock.deadline)
+    if wish.from_epoch != epoch:
+        return VoidSwitchover(f"it was wished in epoch {wish.from_epoch}")
+    if wish.to_id == known.own.node.node_id or wish.to_id not in state.ids:
+        return VoidSwitchover(f"node {wish.to_id} is not another member of the SyncStateSet")
+    if clock.handover_since is None:
+        return HandOver(wish.to_id)
+    until = clock.handover_since + HANDOVER_S
+    if clock.now >= until:
+        return VoidSwitchover(f"node {wish.to_id} did not take over within {HANDOVER_S:g} s")
+    if wish.ready_end is None:
+        return HandOver(wish.to_id)
+    return Wait(f"it hands over to node {wish.to_id}", until)
+
+
+# -- any other node ------------------------------------------------------------------------------
+
+
+def _decide_as_other(known: Knowledge) -> Action:
+    view, own = known.view, known.own
+    if not known.is_reachable or view is None:
+        return Wait("the coordinator does not answer")
+    if view.config.alarm is not None:
+        return Wait(f"alarm: {view.config.alarm}")
+    state = view.state
+    if state is None:
+        return _create(known, view)
+    if state.epoch < own.last_epoch:
+        return RaiseAlarm(
+            f"{own.node} has messages of epoch {own.last_epoch}, and the coordinator knows epoch"
+            f" {state.epoch}: it was restored to the past, or this is another group's directory"
+        )
+    if view.leader is None:
+        return _decide_on_election(known, view, state)
+    if view.leader.holder.node_id == own.node.node_id:
+        return _decide_as_leader(known, state, view.leader)
+    if _is_to_take_over(own, view, state, view.leader):
+        return TakeOver(_next_epoch(own, state))
+    return _decide_to_follow(own, view.leader)
+
+
+def _decide_as_leader(known: Knowledge, state: GroupState, leader: Leader) -> Action:
+    own, clock = known.own, known.clock
+    if leader.holder != own.node:
+        return Wait("it waits for the end of the lease of its earlier start")
+    is_agreed = state.master == own.node and state.epoch == leader.epoch
+    if clock.deadline is None or clock.now >= clock.deadline:
+        why = "its lease is over"
+    elif not is_agreed or leader.epoch <= own.seen_epoch:
+        why = f"it has seen epoch {own.seen_epoch}, and begins no epoch twice"
+    else:
+        return BecomeMaster(leader.epoch, state.ids)
+    if own.holds_lease:
+        return Release(why)
+    return Wait("it waits for the end of a lease of its own")
+
+
+def _is_to_take_over(own: OwnNode, view: GroupView, state: GroupState, leader: Leader) -> bool:
+    wish = view.config.switchover
+    return (
+        wish is not None
+        and wish.to_id == own.node.node_id
+        and wish.from_epoch == leader.epoch == state.epoch == own.last_epoch
+        and wish.ready_end == own.end
+        and why_not_standing(own.node, own.kept_since, state) is None
+    )
+
+
+def _decide_to_follow(own: OwnNode, leader: Leader) -> Action:
+    following = Following(ha_address=leader.ha_address, epoch=leader.epoch)
+    if own.following == following:
+        return Wait(f"it follows {leader.holder}")
+    if leader.epoch < own.seen_epoch:
+        return Wait(f"it has seen epoch {own.seen_epoch}, and {leader.holder} leads {leader.epoch}")
+    return Follow(leader)
+
+
+def _next_epoch(own: OwnNode, state: GroupState) -> int:
+    return max(state.epoch, own.seen_epoch) + 1
+
+
+def _create(known: Knowledge, view: GroupView) -> Action:
+    ids, members = known.initial_ids, view.members
+    if ids is None:
+        return Wait("the coordinator does not know the group: hastore cluster init")
+    missing = ids - members.keys()
+    if missing:
+        return Wait(f"a new group waits for {nodes_text(missing)}")
+    used = frozenset(
+        node_id for node_id in ids if members[node_id].last_epoch or members[node_id].end
+    )
+    if used:
+        return Wait(
+            f"the coordinator does not know the group, and {nodes_text(used)} has a log:"
+            " hastore cluster init"
+        )
+    return CreateState(members=tuple(members[node_id].node for node_id in sorted(ids)))
+
+
+# -- elections -----------------------------------------------------------------------------------
+
+
+def why_not_standing(node: Incarnation, kept_since: int, state: GroupState) -> str | None:
+    """Return why a node may lack what it acknowledged as a member; None if it may stand."""
+    member = state.member(node.node_id)
+    if member is None:
+        return f"{node} is not in the SyncStateSet"
+    if member.uuid != node.uuid:
+        return f"the directory of {node} is not the one that was in the SyncStateSet"
+    if node.start < member.start:
+        return f"{node} is an older state of its directory"
+    if kept_since > member.start:
+        return f"{node} may have lost messages when its machine went down"
+    return None
+
+
+def _decide_on_election(known: Knowledge, view: GroupView, state: GroupState) -> Action:
+    own, clock, election = known.own, known.clock, view.state_revision
+    if view.config.is_paused:
+        return Wait("there is no master, and elections are paused")
+    reason = why_not_standing(own.node, own.kept_since, state)
+    if reason is not None:
+        return Wait(f"there is no master: {reason}")
+    if clock.now < clock.may_stand_from and state.epoch:
+        return Wait("it has just started, and does not stand yet", clock.may_stand_from)
+    published = view.members.get(own.node.node_id)
+    if own.stands_in != election or published is None or published.election != election:
+        return Stand(election)
+    candidates = sorted(_candidates(view, state), key=_rank)
+    place = [each.node.node_id for each in candidates].index(own.node.node_id)
+    began = clock.now if clock.no_leader_since is None else clock.no_leader_since
+    former = None if state.master is None else state.master.node_id
+    expected = state.ids - {former}
+    has_all = expected <= {each.node.node_id for each in candidates}
+    # A better one that does not campaign is passed over after as long again.
+    waits = place if has_all else place + 1
+    until = began + waits * ELECTION_WAIT_S
+    if clock.now < until:
+        return Wait("it stands for election", until)
+    return Campaign(
+        epoch=_next_epoch(own, state),
+        members=tuple(sorted(each.node for each in candidates)),
+    )
+
+
+def _candidates(view: GroupView, state: GroupState) -> Iterable[Member]:
+    """Return those that stand in this election, and may."""
+    for member in view.members.values():
+        is_standing = member.election == view.state_revision
+        if is_standing and why_not_standing(member.node, member.kept_since, state) is None:
+            yield member
+
+
+def _rank(member: Member) -> tuple[int, int, int, int]:
+    """Return the key by which the best candidate comes first."""
+    return -member.last_epoch, -member.end, -member.priority, member.node.node_id

@@ -1,0 +1,504 @@
+"""What a replica group keeps in its coordinator: the keys, and their values as JSON.
+
+Below ``PREFIX/CLUSTER/GROUP/``::
+
+    leader          lease   who is master, of which epoch; gone: an election
+    state           -       the epoch, its master, the SyncStateSet; by compare-and-swap only
+    ids/ID          -       the directory of a node, and its newest start
+    members/ID      lease   what a node says of itself; gone: it is down, or cut off
+    history/EPOCH   -       how the epoch began
+    config          -       what a person wishes: pause, switchover; and the alarm
+
+A node in a set is an ``Incarnation``: an id alone would not say whether the directory behind it is
+the one that acknowledged, nor whether it lost its page cache since.
+
+Invariant: any bytes decode to a value or to a ProtocolError that names the key.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final, Self, final
+
+import attrs
+
+from hastore.config import NODE_ID_MAX
+from hastore.epoch_history import EPOCH_MAX
+from hastore.errors import ProtocolError
+from hastore.wire.liberal_json import loads_object
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hastore.cluster.key_value_store import KeyValue, Snapshot
+
+_NUMBER_MAX: Final = (1 << 63) - 1
+_TEXT_SIZE_MAX: Final = 1_024
+_MEMBERS_MAX: Final = 64
+
+
+# -- fields --------------------------------------------------------------------------------------
+
+
+@final
+@attrs.frozen
+class _Fields:
+    """The fields of one value; each method raises ProtocolError for what is missing or wrong."""
+
+    what: str
+    values: Mapping[str, Any]
+
+    def number(self, name: str, low: int = 0, high: int = _NUMBER_MAX) -> int:
+        value = self.values.get(name)
+        if type(value) is not int or not low <= value <= high:
+            raise ProtocolError(f"{self.what}: {name} is {value!r}, not {low} to {high}")
+        return value
+
+    def text(self, name: str) -> str:
+        value = self.values.get(name)
+        if not isinstance(value, str) or len(value) > _TEXT_SIZE_MAX:
+            raise ProtocolError(f"{self.what}: {name} is {value!r}, not a short text")
+        return value
+
+    def optional_number(self, name: str) -> int | None:
+        return None if self.values.get(name) is None else self.number(name)
+
+    def optional_text(self, name: str) -> str | None:
+        return None if self.values.get(name) is None else self.text(name)
+
+    def flag(self, name: str) -> bool:
+        value = self.values.get(name, False)
+        if not isinstance(value, bool):
+            raise ProtocolError(f"{self.what}: {name} is {value!r}, not true or false")
+        return value
+
+    def inner(self, name: str) -> _Fields:
+        value = self.values.get(name)
+        if not isinstance(value, dict):
+            raise ProtocolError(f"{self.what}: {name} is {value!r}, not an object")
+        return _Fields(f"{self.what}: {name}", value)
+
+    def incarnations(self, name: str) -> tuple[Incarnation, ...]:
+        value = self.values.get(name, [])
+        if not isinstance(value, list) or len(value) > _MEMBERS_MAX:
+            raise ProtocolError(
+                f"{self.what}: {name} is not a list of {_MEMBERS_MAX} nodes at most"
+            )
+        found = {}
+        for each in value:
+            if not isinstance(each, dict):
+                raise ProtocolError(f"{self.what}: {name} has {each!r}, not a node")
+            one = Incarnation.read(_Fields(f"{self.what}: {name}", each))
+            found[one.node_id] = one
+        if len(found) != len(value):
+            raise ProtocolError(f"{self.what}: {name} names a node twice")
+        return tuple(found[node_id] for node_id in sorted(found))
+
+
+def _fields_of(key: str, data: bytes) -> _Fields:
+    what = f"the coordinator's key {key}"
+    return _Fields(what, loads_object(data, what))
+
+
+def _encode(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+# -- values --------------------------------------------------------------------------------------
+
+
+@final
+@attrs.frozen(order=True)
+class Incarnation:
+    """One start of a node on one directory."""
+
+    node_id: int
+    uuid: str  # the directory's
+    start: int  # counts the starts on it, from 1
+
+    def __str__(self) -> str:
+        return f"node {self.node_id}"
+
+    @classmethod
+    def read(cls, fields: _Fields) -> Self:
+        """Read it."""
+        return cls(
+            fields.number("id", 1, NODE_ID_MAX), fields.text("uuid"), fields.number("start", 1)
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {"id": self.node_id, "uuid": self.uuid, "start": self.start}
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Leader:
+    """The master of an epoch, while its lease lasts."""
+
+    holder: Incarnation
+    epoch: int
+    ha_address: str
+    client_address: str | None
+
+    @classmethod
+    def decode(cls, key: str, data: bytes) -> Self:
+        """Read a value.  Raises ProtocolError."""
+        fields = _fields_of(key, data)
+        return cls(
+            holder=Incarnation.read(fields),
+            epoch=fields.number("epoch", 1, EPOCH_MAX),
+            ha_address=fields.text("ha"),
+            client_address=fields.optional_text("client"),
+        )
+
+    def encode(self) -> bytes:
+        """Return the value."""
+        return _encode(
+            {
+                **self.holder.as_json(),
+                "epoch": self.epoch,
+                "ha": self.ha_address,
+                "client": self.client_address,
+            }
+        )
+
+
+@final
+@attrs.frozen(kw_only=True)
+class GroupState:
+    """What the group has agreed on.
+
+    ``epoch`` 0 and no master: it has had none.  ``proposal`` is the number of the master's proposal
+    that made this value, by which the master knows its own; None: an election or a person did.
+    """
+
+    epoch: int
+    master: Incarnation | None
+    members: tuple[Incarnation, ...]  # the SyncStateSet, by id
+    acks: str = "all"  # in_sync_replicas of the master: all, or a number
+    proposal: int | None = None
+
+    @property
+    def ids(self) -> frozenset[int]:
+        """The members' ids."""
+        return frozenset(each.node_id for each in self.members)
+
+    def member(self, node_id: int) -> Incarnation | None:
+        """Return a member; None if the node is none."""
+        return next((each for each in self.members if each.node_id == node_id), None)
+
+    @classmethod
+    def decode(cls, key: str, data: bytes) -> Self:
+        """Read a value.  Raises ProtocolError."""
+        fields = _fields_of(key, data)
+        epoch = fields.number("epoch", 0, EPOCH_MAX)
+        has_master = fields.values.get("master") is not None
+        if (epoch > 0) is not has_master:
+            raise ProtocolError(f"{fields.what}: epoch {epoch} and its master do not fit")
+        return cls(
+            epoch=epoch,
+            master=Incarnation.read(fields.inner("master")) if has_master else None,
+            members=fields.incarnations("members"),
+            acks=fields.text("acks"),
+            proposal=fields.optional_number("proposal"),
+        )
+
+    def encode(self) -> bytes:
+        """Return the value."""
+        return _encode(
+            {
+                "epoch": self.epoch,
+                "master": None if self.master is None else self.master.as_json(),
+                "members": [each.as_json() for each in self.members],
+                "acks": self.acks,
+                "proposal": self.proposal,
+            }
+        )
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Registration:
+    """The directory of a node id, and its newest start: no other directory may use the id."""
+
+    uuid: str
+    start: int
+
+    @classmethod
+    def decode(cls, key: str, data: bytes) -> Self:
+        """Read a value.  Raises ProtocolError."""
+        fields = _fields_of(key, data)
+        return cls(uuid=fields.text("uuid"), start=fields.number("start", 1))
+
+    def encode(self) -> bytes:
+        """Return the value."""
+        return _encode({"uuid": self.uuid, "start": self.start})
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Member:
+    """What a node says of itself while it is up.
+
+    ``link`` is its end of its HA link, as its master sees it, so that acks on that link are known
+    to be of this start.  ``election`` is the revision of the state for whose election it has closed
+    its link to the former master for good, and in which it stands with ``last_epoch`` and ``end``.
+    """
+
+    node: Incarnation
+    kept_since: int  # the earliest start from which on nothing was lost
+    role: str
+    last_epoch: int
+    end: int
+    ha_address: str
+    client_address: str | None = None
+    priority: int = 0  # among equal ends the higher one wins
+    link: str | None = None
+    election: int | None = None
+    version: str = ""
+
+    @classmethod
+    def decode(cls, key: str, data: bytes) -> Self:
+        """Read a value.  Raises ProtocolError."""
+        fields = _fields_of(key, data)
+        return cls(
+            node=Incarnation.read(fields),
+            kept_since=fields.number("kept_since", 1),
+            role=fields.text("role"),
+            last_epoch=fields.number("last_epoch", 0, EPOCH_MAX),
+            end=fields.number("end"),
+            ha_address=fields.text("ha"),
+            client_address=fields.optional_text("client"),
+            priority=fields.number("priority", 0, 1_000),
+            link=fields.optional_text("link"),
+            election=fields.optional_number("election"),
+            version=fields.text("version"),
+        )
+
+    def encode(self) -> bytes:
+        """Return the value."""
+        return _encode(
+            {
+                **self.node.as_json(),
+                "kept_since": self.kept_since,
+                "role": self.role,
+                "last_epoch": self.last_epoch,
+                "end": self.end,
+                "ha": self.ha_address,
+                "client": self.client_address,
+                "priority": self.priority,
+                "link": self.link,
+                "election": self.election,
+                "version": self.version,
+            }
+        )
+
+
+@final
+@attrs.frozen(kw_only=True)
+class EpochRecord:
+    """How an epoch began."""
+
+    epoch: int
+    master_id: int
+    former_id: int | None
+    end: int  # of the winner's log when it stood
+    why: str  # election, switchover, failover
+    at_ms: int
+
+    @classmethod
+    def decode(cls, key: str, data: bytes) -> Self:
+        """Read a value.  Raises ProtocolError."""
+        fields = _fields_of(key, data)
+        return cls(
+            epoch=fields.number("epoch", 1, EPOCH_MAX),
+            master_id=fields.number("to", 1, NODE_ID_MAX),
+            former_id=fields.optional_number("from"),
+            end=fields.number("offset"),
+            why=fields.text("why"),
+            at_ms=fields.number("at"),
+        )
+
+    def encode(self) -> bytes:
+        """Return the value."""
+        return _encode(
+            {
+                "epoch": self.epoch,
+                "from": self.former_id,
+                "to": self.master_id,
+                "offset": self.end,
+                "why": self.why,
+                "at": self.at_ms,
+            }
+        )
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Switchover:
+    """The wish that another node becomes master; void in any epoch but ``from_epoch``.
+
+    ``ready_end``: the master takes no puts any more, and its log ends there.
+    """
+
+    from_epoch: int
+    to_id: int
+    ready_end: int | None = None
+
+
+@final
+@attrs.frozen(kw_only=True)
+class GroupConfig:
+    """What a person has set, and the alarm of nodes that know more than the coordinator."""
+
+    is_paused: bool = False
+    switchover: Switchover | None = None
+    alarm: str | None = None
+
+    @classmethod
+    def decode(cls, key: str, data: bytes) -> Self:
+        """Read a value.  Raises ProtocolError."""
+        fields = _fields_of(key, data)
+        switchover = None
+        if fields.values.get("switchover") is not None:
+            wish = fields.inner("switchover")
+            switchover = Switchover(
+                from_epoch=wish.number("from_epoch", 1, EPOCH_MAX),
+                to_id=wish.number("to", 1, NODE_ID_MAX),
+                ready_end=wish.optional_number("ready_end"),
+            )
+        return cls(
+            is_paused=fields.flag("pause"),
+            switchover=switchover,
+            alarm=fields.optional_text("alarm"),
+        )
+
+    def encode(self) -> bytes:
+        """Return the value."""
+        wish = self.switchover
+        return _encode(
+            {
+                "pause": self.is_paused,
+                "switchover": None
+                if wish is None
+                else {
+                    "from_epoch": wish.from_epoch,
+                    "to": wish.to_id,
+                    "ready_end": wish.ready_end,
+                },
+                "alarm": self.alarm,
+            }
+        )
+
+
+# -- a group -------------------------------------------------------------------------------------
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Keys:
+    """The keys of a group."""
+
+    base: str  # ends with a slash
+
+    @classmethod
+    def of(cls, prefix: str, cluster: str, group: str) -> Self:
+        """Return those of a group of a cluster."""
+        return cls(base=f"{prefix.rstrip('/')}/{cluster}/{group}/")
+
+    @property
+    def leader(self) -> str:
+        """The master's key."""
+        return f"{self.base}leader"
+
+    @property
+    def state(self) -> str:
+        """The key of what was agreed on."""
+        return f"{self.base}state"
+
+    @property
+    def config(self) -> str:
+        """The key of wishes."""
+        return f"{self.base}config"
+
+    def registration(self, node_id: int) -> str:
+        """Return the key of a node's directory."""
+        return f"{self.base}ids/{node_id}"
+
+    def member(self, node_id: int) -> str:
+        """Return the key of what a node says of itself."""
+        return f"{self.base}members/{node_id}"
+
+    def history(self, epoch: int) -> str:
+        """Return the key of an epoch's beginning."""
+        return f"{self.base}history/{epoch}"
+
+
+@final
+@attrs.frozen(kw_only=True)
+class GroupView:
+    """A group as the coordinator has it at one revision; ``*_revision`` 0: the key is not there."""
+
+    cluster_id: int
+    revision: int
+    state: GroupState | None = None
+    state_revision: int = 0
+    leader: Leader | None = None
+    leader_revision: int = 0
+    leader_lease: int | None = None  # that the leader key goes with
+    config: GroupConfig = attrs.field(factory=GroupConfig)
+    config_revision: int = 0
+    members: Mapping[int, Member] = attrs.field(factory=dict)
+    registrations: Mapping[int, Registration] = attrs.field(factory=dict)
+    history: tuple[EpochRecord, ...] = ()  # by epoch
+    # What could not be read, by key: another version's, or a person's typing mistake.
+    damaged: Mapping[str, str] = attrs.field(factory=dict)
+
+
+def read_group(keys: Keys, snapshot: Snapshot) -> GroupView:
+    """Return a group from its keys.
+
+    Raises ProtocolError if ``leader``, ``state`` or ``config`` cannot be read: nothing may be
+    decided without them.  Other keys that cannot be read are ``damaged``.
+    """
+    items = snapshot.items
+    members: dict[int, Member] = {}
+    registrations: dict[int, Registration] = {}
+    history: dict[int, EpochRecord] = {}
+    damaged: dict[str, str] = {}
+    for key, item in items.items():
+        kind, _, name = key.removeprefix(keys.base).partition("/")
+        try:
+            if kind == "members":
+                member = Member.decode(key, item.value)
+                if str(member.node.node_id) != name:
+                    raise ProtocolError(f"{key} names {member.node}")
+                members[member.node.node_id] = member
+            elif kind == "ids" and name.isdecimal():
+                registrations[int(name)] = Registration.decode(key, item.value)
+            elif kind == "history":
+                record = EpochRecord.decode(key, item.value)
+                history[record.epoch] = record
+        except ProtocolError as error:
+            damaged[key] = str(error)
+    state, leader, config = (items.get(key) for key in (keys.state, keys.leader, keys.config))
+    return GroupView(
+        cluster_id=snapshot.cluster_id,
+        revision=snapshot.revision,
+        state=None if state is None else GroupState.decode(keys.state, state.value),
+        state_revision=_revision(state),
+        leader=None if leader is None else Leader.decode(keys.leader, leader.value),
+        leader_revision=_revision(leader),
+        leader_lease=None if leader is None else leader.lease,
+        config=GroupConfig() if config is None else GroupConfig.decode(keys.config, config.value),
+        config_revision=_revision(config),
+        members=members,
+        registrations=registrations,
+        history=tuple(history[epoch] for epoch in sorted(history)),
+        damaged=damaged,
+    )
+
+
+def _revision(item: KeyValue | None) -> int:
+    return 0 if item is None else item.mod_revision

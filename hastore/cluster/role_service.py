@@ -1,0 +1,712 @@
+"""Brings a node in line with its group's coordinator: registers, renews, decides, acts.
+
+::
+
+    coordinator ──snapshots──▶ GroupView ──┐
+    node: log, epochs, role ───────────────┼──▶ decide ──▶ transactions, GroupNode.become_master,
+    clock: lease, election ────────────────┘              follow, step_down
+
+All rules are in ``decide``; this file carries out what it says, one action after the other.  Two
+leases are renewed beside it: the session's, which keeps ``members/ID``, and that of the leader key.
+
+Invariants: a campaign's lease is revoked, with an answer, before the next campaign; the master's
+``Lease`` is renewed only for the lease that its leader key was written with.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, assert_never, final
+
+import attrs
+import trio
+
+from hastore.broker.node.master import Master
+from hastore.broker.node.master_store import Promotion
+from hastore.cluster import decide as actions
+from hastore.cluster.decide import (
+    Action,
+    Clock,
+    Following,
+    Knowledge,
+    OwnNode,
+    decide,
+)
+from hastore.cluster.group_records import (
+    EpochRecord,
+    GroupConfig,
+    GroupState,
+    GroupView,
+    Incarnation,
+    Leader,
+    Member,
+    Registration,
+    read_group,
+)
+from hastore.cluster.key_value_store import Absent, Delete, Put, Unchanged, follow
+from hastore.cluster.term_coordinator import TermCoordinator
+from hastore.concurrency.lease import Lease
+from hastore.concurrency.tcp import describe
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.errors import (
+    CoordinatorError,
+    CoordinatorRefusedError,
+    HastoreError,
+    ProtocolError,
+    RoleChangedError,
+    WrongNodeError,
+)
+from hastore.ha.autoswitch_framing import AutoswitchFraming
+from hastore.ha.group_ha_service import GroupHAService
+from hastore.quantities import parse_address
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hastore.broker.node.group_node import GroupNode
+    from hastore.broker.node.master_store import Term
+    from hastore.broker.request_target import RoleWish
+    from hastore.cluster.group_records import Keys
+    from hastore.cluster.key_value_store import KeyValueStore
+    from hastore.cluster.key_value_store import Lease as Grant
+    from hastore.env.interface import Env
+
+RETRY_PAUSE_S: Final = 1.0  # after the coordinator did not answer
+STOP_TIMEOUT_S: Final = 1.0  # for telling the coordinator that this node stops
+_HANDOVER_TICK_S: Final = 0.01
+_HANDOVER = "this master hands over to node {}: ask it"
+
+_log = logger("cluster")
+
+
+@final
+@attrs.frozen(kw_only=True)
+class RoleConfig:
+    """How a node takes part in elections."""
+
+    ttl_s: int = 10
+    priority: int = 0  # among members with equal logs the higher one becomes master
+    # The ids of a group whose directories are all empty, which then creates itself; None: a person.
+    initial_ids: frozenset[int] | None = None
+    acks: str = "all"
+    version: str = ""
+
+
+@final
+@attrs.define(eq=False)
+class RoleService:
+    """The part of a node that its coordinator speaks to; ``run`` serves until cancelled."""
+
+    env: Env
+    store: KeyValueStore
+    keys: Keys
+    config: RoleConfig
+    view: GroupView | None = attrs.field(default=None, init=False)
+    is_reachable: bool = attrs.field(default=False, init=False)
+    action: Action | None = attrs.field(default=None, init=False)  # the last decision
+    lease: Lease = attrs.field(init=False)
+    _node: GroupNode = attrs.field(init=False)
+    _me: Incarnation = attrs.field(init=False)
+    _started_at: float = attrs.field(init=False)
+    _held: Grant | None = attrs.field(default=None, init=False)  # of the leader key, or a campaign
+    # When its last renewal was sent, and what was granted.
+    _renewal: tuple[float, float] = attrs.field(default=(-math.inf, 0.0), init=False)
+    _session: Grant | None = attrs.field(default=None, init=False)
+    _published: Member | None = attrs.field(default=None, init=False)
+    _published_revision: int = attrs.field(default=0, init=False)
+    _publishing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _following: Following | None = attrs.field(default=None, init=False)
+    _stands_in: int | None = attrs.field(default=None, init=False)
+    _no_leader: tuple[int, float] | None = attrs.field(default=None, init=False)  # revision, since
+    _handover_since: float | None = attrs.field(default=None, init=False)
+    _term: TermCoordinator | None = attrs.field(default=None, init=False)
+    _term_scope: trio.CancelScope | None = attrs.field(default=None, init=False)
+    _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _lease_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _nursery: trio.Nursery = attrs.field(init=False)
+    _has_ended: bool = attrs.field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Begin without a lease."""
+        self.lease = Lease(self.env.wall_clock.boot_s)
+        self._started_at = self.env.wall_clock.boot_s()
+
+    # -- what the node asks ----------------------------------------------------------------------
+
+    def begin_term(self, term: Term) -> TermCoordinator:
+        """Return the coordinator of a master that begins its term."""
+        own = _incarnation_of(self._node)
+        self._term = TermCoordinator(self.store, self.keys, own, term.entry.epoch, self.lease)
+        return self._term
+
+    def master_built(self, master: Master) -> None:
+        """Let a new master's coordinator work."""
+        term = self._term
+        assert term is not None, "it has begun its term"
+        self._end_term()
+        if self._has_ended:
+            return  # the node is about to: without a lease this master decides nothing
+        self._term_scope = scope = trio.CancelScope()
+
+        async def run() -> None:
+            with scope:
+                await term.run(master)
+
+        self._nursery.start_soon(run)
+        if self.view is not None:
+            term.saw(self.view)
+
+    def _end_term(self) -> None:
+        if self._term_scope is not None:
+            self._term_scope.cancel()
+            self._term_scope = None
+
+    @property
+    def takes_remote_roles(self) -> bool:
+        """Any machine may say that there is news: roles come from the coordinator alone."""
+        return True
+
+    async def change_role(self, wish: RoleWish) -> None:  # noqa: ARG002 - the coordinator's counts
+        """Decide again: the request means that the coordinator has news."""
+        self._wake.wakeup()
+        await trio.lowlevel.checkpoint()
+
+    # -- the run ---------------------------------------------------------------------------------
+
+    async def run(
+        self, node: GroupNode, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve a node until cancelled.
+
+        Raises WrongNodeError if the group knows another directory, or a later start of it, by this
+        node's id; CoordinatorRefusedError if the coordinator refuses the first request.
+        """
+        self._node, self._me = node, _incarnation_of(node)
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            try:
+                await self._register()
+                nursery.start_soon(self._keep_view)
+                nursery.start_soon(self._keep_session)
+                nursery.start_soon(self._keep_lease)
+                await self._act()
+            finally:
+                self._has_ended = True
+                self.lease.end()
+                await self._leave()
+
+    async def _leave(self) -> None:
+        """Let the others elect at once, as far as the coordinator answers soon."""
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_TIMEOUT_S):
+            for grant in (self._held, self._session):
+                if grant is not None:
+                    try:
+                        await self.store.revoke(grant.lease_id)
+                    except CoordinatorError as error:
+                        _log.warning("lease_not_revoked", reason=str(error))
+
+    def _now(self) -> float:
+        return self.env.wall_clock.boot_s()
+
+    # -- registration ----------------------------------------------------------------------------
+
+    async def _register(self) -> None:
+        """Claim the node's id for its directory; retry while the coordinator does not answer."""
+        is_first = True
+        while True:
+            try:
+                if await self._claim_id():
+                    return
+            except CoordinatorRefusedError:
+                if is_first:
+                    raise
+            except (CoordinatorError, ProtocolError) as error:
+                self._unreachable(error)
+            else:
+                is_first = False
+                continue
+            is_first = False
+            await trio.sleep(RETRY_PAUSE_S)
+
+    async def _claim_id(self) -> bool:
+        """Write this start to ``ids/ID``; return whether it is there.  Raises WrongNodeError."""
+        me, key = self._me, self.keys.registration(self._me.node_id)
+        item = (await self.store.read(self.keys.base)).items.get(key)
+        own = Registration(uuid=me.uuid, start=me.start)
+        put = [Put(key, own.encode())]
+        if item is None:
+            return (await self.store.commit([Absent(key)], put)).succeeded
+        known = Registration.decode(key, item.value)
+        if known == own:
+            return True
+        path = self._node.config.store.data_dir
+        if known.uuid != me.uuid:
+            raise WrongNodeError(
+                f"{path} is another directory than the one that {self.keys.base} knows as {me}",
+                path=path,
+                hint=f"give this node another id; or, if the other directory is lost: hastore"
+                f" cluster remove {me.node_id}, and start it again",
+            )
+        if known.start > me.start:
+            raise WrongNodeError(
+                f"{path} is an older state of its disk: {self.keys.base} has seen start"
+                f" {known.start} of {me}, and this is start {me.start}",
+                path=path,
+                hint=f"it may lack acknowledged messages: hastore cluster remove {me.node_id}, then"
+                " start it with an empty directory",
+            )
+        return (await self.store.commit([Unchanged(key, item.mod_revision)], put)).succeeded
+
+    # -- what the coordinator says ---------------------------------------------------------------
+
+    def _unreachable(self, error: HastoreError) -> None:
+        if self.is_reachable or self.view is None:
+            _log.warning("coordinator_unreachable", reason=str(error), next=error.hint)
+        self.is_reachable = False
+        self._wake.wakeup()
+
+    async def _keep_view(self) -> None:
+        """Keep ``view`` what the coordinator says."""
+        while True:
+            try:
+                async with follow(self.store, self.keys.base) as snapshots:
+                    async for snapshot in snapshots:
+                        self._take(read_group(self.keys, snapshot))
+            except (CoordinatorError, ProtocolError) as error:
+                self._unreachable(error)
+            await trio.sleep(RETRY_PAUSE_S * (0.5 + self.env.randomness.random()))
+
+    def _take(self, view: GroupView) -> None:
+        known = self.view
+        is_same = known is not None and known.cluster_id == view.cluster_id
+        if is_same and self.is_reachable and known is not None and view.revision < known.revision:
+            return  # a read that a newer one has overtaken
+        if not self.is_reachable:
+            _log.info("coordinator_reachable", revision=view.revision)
+        self.view, self.is_reachable = view, True
+        if view.leader is not None or view.state is None:
+            self._no_leader = None
+        elif self._no_leader is None or self._no_leader[0] != view.state_revision:
+            self._no_leader = view.state_revision, self._now()
+        self._prolong()
+        if self._term is not None:
+            self._term.saw(view)
+        self._wake.wakeup()
+
+    async def _refresh(self) -> None:
+        """Read the group now: a transaction has changed it, or was refused because it changed."""
+        self._take(read_group(self.keys, await self.store.read(self.keys.base)))
+
+    # -- leases ----------------------------------------------------------------------------------
+
+    @property
+    def _pause_s(self) -> float:
+        return self.config.ttl_s / 3
+
+    async def _keep_lease(self) -> None:
+        """Renew the lease of the leader key."""
+        while True:
+            held = self._held
+            if held is None:
+                await self._lease_wake.wait_for_running()
+                continue
+            sent_at = self._now()
+            try:
+                granted_s = await self.store.renew(held.lease_id)
+            except CoordinatorError as error:
+                self._unreachable(error)
+                await trio.sleep(self._pause_s / 4)
+                continue
+            if held is not self._held:
+                continue
+            if granted_s is None:
+                _log.warning("lease_gone", lease=held.lease_id)
+                self._held = None
+                self._wake.wakeup()
+                continue
+            self._renewal = sent_at, granted_s
+            self._prolong()
+            with trio.move_on_after(self._pause_s):
+                await self._lease_wake.wait_for_running()
+
+    def _prolong(self) -> None:
+        """Count the last renewal, if the leader key goes with the lease that was renewed."""
+        held, view = self._held, self.view
+        if held is not None and view is not None and view.leader_lease == held.lease_id:
+            sent_at, granted_s = self._renewal
+            self.lease.renewed(sent_at, self.config.ttl_s, granted_s)
+
+    async def _keep_session(self) -> None:
+        """Renew the lease of what this node says of itself, and say it anew where it changed."""
+        while True:
+            try:
+                if self._session is not None:
+                    granted_s = await self.store.renew(self._session.lease_id)
+                    if granted_s is None:
+                        self._session = None
+                await self._publish(self._stands_in)
+            except (CoordinatorError, ProtocolError) as error:
+                self._unreachable(error)
+                await trio.sleep(RETRY_PAUSE_S)
+                continue
+            await trio.sleep(self._pause_s)
+
+    async def _publish(self, election: int | None) -> None:
+        """Write ``members/ID``, unless it says so already."""
+        async with self._publishing:
+            member = self._as_member(election)
+            if self._session is None:
+                self._session = await self.store.grant(self.config.ttl_s)
+                self._published, self._published_revision = None, 0
+            if member == self._published:
+                return
+            key = self.keys.member(self._me.node_id)
+            put = Put(key, member.encode(), lease=self._session.lease_id)
+            self._published = None
+            while True:
+                revision = self._published_revision
+                comparison = Unchanged(key, revision) if revision else Absent(key)
+                outcome = await self.store.commit([comparison], [put])
+                if outcome.succeeded:
+                    self._published, self._published_revision = member, outcome.revision
+                    return
+                item = (await self.store.read(key)).items.get(key)
+                self._published_revision = 0 if item is None else item.mod_revision
+
+    def _as_member(self, election: int | None) -> Member:
+        own, node = self._own(), self._node
+        role_node, link = node.role_node, None
+        if not isinstance(role_node, Master):
+            link_address = role_node.ha_client.link.local_address
+            link = None if link_address is None else describe(link_address)
+        return Member(
+            node=own.node,
+            kept_since=own.kept_since,
+            role="master" if own.master_of is not None else "slave",
+            last_epoch=own.last_epoch,
+            end=own.end,
+            ha_address=describe(node.ha_address),
+            client_address=None if node.address is None else describe(node.address),
+            priority=own.priority,
+            link=link,
+            election=election,
+            version=self.config.version,
+        )
+
+    # -- decisions -------------------------------------------------------------------------------
+
+    def _own(self) -> OwnNode:
+        node, identity = self._node, self._node.identity
+        assert identity is not None, "a node that serves has one"
+        role_node, master_of = node.role_node, None
+        if isinstance(role_node, Master):
+            last_epoch = role_node.epoch or 0
+            if not role_node.has_stepped_down:
+                master_of = role_node.epoch
+        else:
+            framing = role_node.ha_client.framing
+            assert isinstance(framing, AutoswitchFraming), "a slave of a group"
+            last_epoch = framing.history.last_epoch or 0
+        return OwnNode(
+            node=self._me,
+            kept_since=identity.current.kept_since,
+            seen_epoch=identity.current.seen_epoch,
+            last_epoch=last_epoch,
+            end=role_node.max_offset,
+            priority=self.config.priority,
+            master_of=master_of,
+            following=self._following,
+            stands_in=self._stands_in,
+            holds_lease=self._held is not None,
+        )
+
+    def _known(self) -> Knowledge:
+        has_lease = self.lease.deadline > -math.inf
+        return Knowledge(
+            own=self._own(),
+            clock=Clock(
+                now=self._now(),
+                may_stand_from=self._started_at + self.config.ttl_s,
+                deadline=self.lease.deadline if has_lease else None,
+                no_leader_since=None if self._no_leader is None else self._no_leader[1],
+                handover_since=self._handover_since,
+            ),
+            view=self.view,
+            is_reachable=self.is_reachable,
+            initial_ids=self.config.initial_ids,
+        )
+
+    async def _act(self) -> None:
+        """Decide and act, until cancelled."""
+        while True:
+            action = decide(self._known())
+            if type(action) is not type(self.action):
+                _log.info("decided", what=type(action).__name__, why=getattr(action, "why", None))
+            self.action = action
+            if isinstance(action, actions.Wait):
+                await self._wait(action)
+                continue
+            try:
+                await self._carry_out(action)
+            except (CoordinatorError, ProtocolError) as error:
+                self._unreachable(error)
+                await trio.sleep(RETRY_PAUSE_S)
+            except RoleChangedError:
+                await trio.sleep(RETRY_PAUSE_S)  # the node stops
+            except HastoreError as error:
+                _log.error("role_not_changed", reason=str(error), next=error.hint)
+                await self._release()
+                await trio.sleep(RETRY_PAUSE_S)
+
+    async def _wait(self, action: actions.Wait) -> None:
+        left_s = math.inf if action.until is None else max(0.0, action.until - self._now())
+        # A successor's end and its link's epoch are looked at again without a change at the
+        # coordinator.
+        wish = None if self.view is None else self.view.config.switchover
+        if wish is not None:
+            left_s = min(left_s, _HANDOVER_TICK_S)
+        with trio.move_on_after(left_s):
+            await self._wake.wait_for_running()
+
+    async def _carry_out(self, action: Action) -> None:  # noqa: C901, PLR0912 - a table
+        match action:
+            case actions.Wait():
+                raise AssertionError("waited for")
+            case actions.StepDown():
+                await self._step_down(action.why)
+            case actions.Retake():
+                await self._retake()
+            case actions.Release():
+                await self._release()
+                await self._refresh()
+            case actions.HandOver():
+                await self._hand_over(action.to_id)
+            case actions.VoidSwitchover():
+                await self._void_switchover(action.why)
+            case actions.TakeOver():
+                await self._take_over(action.epoch)
+            case actions.CreateState():
+                await self._create(action.members)
+            case actions.RaiseAlarm():
+                await self._raise_alarm(action.why)
+            case actions.BecomeMaster():
+                await self._become_master(action)
+            case actions.Follow():
+                await self._follow(action.leader)
+            case actions.Stand():
+                await self._stand(action.election)
+            case actions.Campaign():
+                await self._campaign(action)
+            case _:
+                assert_never(action)
+
+    # -- actions ---------------------------------------------------------------------------------
+
+    async def _step_down(self, why: str) -> None:
+        self.lease.end()
+        self._end_term()
+        self._handover_since = self._following = None
+        await self._node.step_down(why)
+        await self._release()
+
+    async def _release(self) -> None:
+        """Give the leader key up, and any campaign that may still be answered."""
+        held = self._held
+        if held is None:
+            return
+        self.lease.end()
+        await self.store.revoke(held.lease_id)
+        if self._held is held:
+            self._held = None
+
+    async def _new_lease(self) -> Grant:
+        """Return a lease for the leader key; an earlier one is revoked first, with an answer."""
+        if self._held is not None:
+            await self.store.revoke(self._held.lease_id)
+            self._held = None
+        sent_at = self._now()
+        grant = await self.store.grant(self.config.ttl_s)
+        self._held, self._renewal = grant, (sent_at, grant.ttl_s)
+        self._lease_wake.wakeup()
+        return grant
+
+    def _leader(self, epoch: int, grant: Grant) -> Put:
+        node = self._node
+        leader = Leader(
+            holder=self._me,
+            epoch=epoch,
+            ha_address=describe(node.ha_address),
+            client_address=None if node.address is None else describe(node.address),
+        )
+        return Put(self.keys.leader, leader.encode(), lease=grant.lease_id)
+
+    async def _retake(self) -> None:
+        """Write the leader key again; the state's revision moves with it, so elections are void."""
+        view = self._agreed()
+        state = view.state
+        assert state is not None
+        grant = await self._new_lease()
+        await self.store.commit(
+            [Absent(self.keys.leader), Unchanged(self.keys.state, view.state_revision)],
+            [self._leader(state.epoch, grant), Put(self.keys.state, state.encode())],
+        )
+        await self._refresh()
+
+    def _agreed(self) -> GroupView:
+        assert self.view is not None
+        return self.view
+
+    async def _create(self, members: tuple[Incarnation, ...]) -> None:
+        state = GroupState(epoch=0, master=None, members=members, acks=self.config.acks)
+        await self.store.commit([Absent(self.keys.state)], [Put(self.keys.state, state.encode())])
+        await self._refresh()
+
+    async def _raise_alarm(self, why: str) -> None:
+        _log.error("alarm", reason=why)
+        config = attrs.evolve(self._agreed().config, alarm=why)
+        await self._write_config(config, [])
+        await self._refresh()
+
+    async def _write_config(self, config: GroupConfig, others: Sequence[Unchanged]) -> bool:
+        put = Put(self.keys.config, config.encode())
+        return (await self.store.commit([self._same_config(), *others], [put])).succeeded
+
+    def _same_config(self) -> Absent | Unchanged:
+        revision = self._agreed().config_revision
+        return Unchanged(self.keys.config, revision) if revision else Absent(self.keys.config)
+
+    async def _stand(self, election: int) -> None:
+        """Follow nobody, then publish the end."""
+        if self._stands_in != election:
+            if self._following is not None or self._node_follows():
+                self._following = None
+                await self._node.step_down("its group elects a master")
+            self._stands_in = election
+        await self._publish(election)
+        await self._refresh()
+
+    def _node_follows(self) -> bool:
+        role_node = self._node.role_node
+        return isinstance(role_node, Master) or role_node.ha_client.state.value != "unassigned"
+
+    async def _campaign(self, action: actions.Campaign) -> None:
+        await self._win(action.epoch, action.members, [Absent(self.keys.leader)], "election", [])
+
+    async def _take_over(self, epoch: int) -> None:
+        view = self._agreed()
+        assert view.state is not None
+        comparisons = [Unchanged(self.keys.leader, view.leader_revision)]
+        config = Put(self.keys.config, attrs.evolve(view.config, switchover=None).encode())
+        await self._win(epoch, view.state.members, comparisons, "switchover", [config])
+
+    async def _win(
+        self,
+        epoch: int,
+        members: tuple[Incarnation, ...],
+        comparisons: Sequence[Absent | Unchanged],
+        why: str,
+        writes: Sequence[Put | Delete],
+    ) -> None:
+        """Write leader and state of an epoch of this node, if nothing has changed."""
+        view = self._agreed()
+        assert view.state is not None
+        former = view.state.master
+        state = GroupState(epoch=epoch, master=self._me, members=members, acks=self.config.acks)
+        record = EpochRecord(
+            epoch=epoch,
+            master_id=self._me.node_id,
+            former_id=None if former is None else former.node_id,
+            end=self._own().end,
+            why=why,
+            at_ms=self.env.wall_clock.now_ms(),
+        )
+        grant = await self._new_lease()
+        outcome = await self.store.commit(
+            [
+                *comparisons,
+                Unchanged(self.keys.state, view.state_revision),
+                self._same_config(),  # no alarm, no pause
+            ],
+            [
+                self._leader(epoch, grant),
+                Put(self.keys.state, state.encode()),
+                Put(self.keys.history(epoch), record.encode()),
+                *writes,
+            ],
+        )
+        if not outcome.succeeded:
+            await self._release()
+        await self._refresh()
+
+    async def _become_master(self, action: actions.BecomeMaster) -> None:
+        self._following = self._stands_in = self._handover_since = None
+        promotion = Promotion(epoch=action.epoch, members=action.members)
+        with trio.move_on_after(self.config.ttl_s) as scope:
+            await self._node.become_master(promotion)
+        if scope.cancelled_caught:
+            _log.error("promotion_too_slow", epoch=action.epoch, ttl_s=self.config.ttl_s)
+            await self._release()
+            return
+        await self._publish(None)
+
+    async def _follow(self, leader: Leader) -> None:
+        self._stands_in = None
+        await self._release()
+        client = leader.client_address
+        await self._node.follow(
+            parse_address(leader.ha_address),
+            leader.epoch,
+            client_port=None if client is None else parse_address(client),
+        )
+        self._following = Following(ha_address=leader.ha_address, epoch=leader.epoch)
+        await self._publish(None)
+
+    # -- switchover ------------------------------------------------------------------------------
+
+    async def _hand_over(self, to_id: int) -> None:
+        """Take no puts, then write the log's end once the successor has acknowledged it."""
+        master = self._node.role_node
+        if not isinstance(master, Master) or not isinstance(master.ha_service, GroupHAService):
+            return
+        if self._handover_since is None:
+            self._handover_since = self._now()
+            master.put_message.hold(_HANDOVER.format(to_id))
+            _log.info("handing_over", to=to_id, at=master.max_offset)
+        service = master.ha_service
+        node = service.sync_state_set.acks.get(to_id)
+        end = master.max_offset
+        is_there = node is not None and node.ack_offset == end
+        if not is_there or len(service.group_transfer_service):
+            with trio.move_on_after(_HANDOVER_TICK_S):
+                await self._wake.wait_for_running()
+            return
+        view = self._agreed()
+        wish = view.config.switchover
+        if wish is None or wish.to_id != to_id:
+            return
+        config = attrs.evolve(view.config, switchover=attrs.evolve(wish, ready_end=end))
+        await self._write_config(config, [Unchanged(self.keys.leader, view.leader_revision)])
+        await self._refresh()
+
+    async def _void_switchover(self, why: str) -> None:
+        """Take the wish back, with an answer; only then take puts again."""
+        config = self._agreed().config
+        if config.switchover is not None:
+            if not await self._write_config(attrs.evolve(config, switchover=None), []):
+                await self._refresh()
+                return
+            _log.warning("switchover_void", reason=why)
+            await self._refresh()
+        self._handover_since = None
+        master = self._node.role_node
+        if isinstance(master, Master):
+            master.put_message.hold(None)
+
+
+def _incarnation_of(node: GroupNode) -> Incarnation:
+    identity = node.identity
+    assert identity is not None, "a node that serves has one"
+    current = identity.current
+    return Incarnation(current.node_id, current.uuid, current.starts)

@@ -1,0 +1,203 @@
+"""The coordinator of one master's term: its set is what the group's ``state`` says.
+
+::
+
+    SyncStateSet ──proposal──▶ compare-and-swap of ``state`` ──▶ ACCEPTED, VOIDED
+                                    ▲
+    a later start of a member ──────┘    once it has acknowledged all that is confirmed
+
+A write without an answer may be made later, so it is sent again with the same comparison until an
+answer or the state itself says what has become of it: the revision that it compares with moves
+once, by it or by something else.
+
+Invariant: a node is written into the set only in the start whose link has acknowledged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.cluster.group_records import GroupState, Incarnation, read_group
+from hastore.cluster.key_value_store import Put, Unchanged
+from hastore.concurrency.tcp import describe
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.errors import CoordinatorError, ProtocolError
+from hastore.ha.group_ha_service import GroupHAService
+from hastore.ha.set_proposal import Answer
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hastore.broker.node.master import Master
+    from hastore.cluster.group_records import GroupView, Keys, Member
+    from hastore.cluster.key_value_store import KeyValueStore
+    from hastore.concurrency.lease import Lease
+    from hastore.ha.set_proposal import Proposal
+
+RETRY_PAUSE_S: Final = 0.5  # after a request that was not answered
+
+_log = logger("cluster")
+
+
+@final
+@attrs.define(eq=False)
+class TermCoordinator:
+    """Decides on the set of one master; ``run`` works until the term is over."""
+
+    store: KeyValueStore
+    keys: Keys
+    own: Incarnation
+    epoch: int
+    lease: Lease | None
+    _proposal: Proposal | None = attrs.field(default=None, init=False)
+    _view: GroupView | None = attrs.field(default=None, init=False)
+    _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _service: GroupHAService = attrs.field(init=False)
+
+    def propose(self, proposal: Proposal, /) -> Answer | None:
+        """Ask for a change; the answer comes later, or not at all."""
+        self._proposal = proposal
+        self._wake.wakeup()
+        return None
+
+    def saw(self, view: GroupView) -> None:
+        """Take what the coordinator says now."""
+        self._view = view
+        self._wake.wakeup()
+
+    async def run(self, master: Master) -> None:
+        """Bring ``state`` and the set in line, until cancelled."""
+        service = master.ha_service
+        assert isinstance(service, GroupHAService), "a master of a group"
+        self._service = service
+        while True:
+            await self._wake.wait_for_running()
+            try:
+                await self._write()
+            except (CoordinatorError, ProtocolError) as error:
+                _log.warning("set_not_written", reason=str(error), next=error.hint)
+                await trio.sleep(RETRY_PAUSE_S)
+                self._wake.wakeup()
+
+    async def _write(self) -> None:
+        group, proposal = self._service.sync_state_set, self._proposal
+        if proposal is not None and group.proposal is proposal:
+            await self._write_proposal(proposal)
+        elif self._view is not None and self._is_mine(self._view):
+            await self._write_later_starts(self._view)
+
+    async def _read(self) -> GroupView:
+        return read_group(self.keys, await self.store.read(self.keys.base))
+
+    def _is_mine(self, view: GroupView) -> bool:
+        """Return whether this master's term goes on: nobody else writes the state meanwhile."""
+        state, leader = view.state, view.leader
+        return (
+            state is not None
+            and leader is not None
+            and (state.epoch, state.master) == (self.epoch, self.own)
+            and (leader.epoch, leader.holder) == (self.epoch, self.own)
+        )
+
+    # -- proposals -------------------------------------------------------------------------------
+
+    async def _write_proposal(self, proposal: Proposal) -> None:
+        """Write a proposal; return once it is answered, or the term is over."""
+        group = self._service.sync_state_set
+        members: tuple[Incarnation, ...] | None = None
+        written_at = 0  # the revision of the state that ``members`` are compared with
+        while group.proposal is proposal:
+            view = await self._read()
+            if not self._is_mine(view):
+                return  # an earlier attempt may have been made: it stays pending
+            state = view.state
+            assert state is not None, "it is mine"
+            if state.proposal == proposal.number:
+                await self._service.answer(proposal, Answer.ACCEPTED)
+                return
+            if view.state_revision != written_at:  # whatever was sent before is void
+                if state.ids != group.accepted:
+                    self._moved(state)
+                    return
+                members, written_at = self._members_of(proposal, view, state), view.state_revision
+            if members is None:
+                await self._service.answer(proposal, Answer.VOIDED)
+                return
+            change = attrs.evolve(state, members=members, proposal=proposal.number)
+            try:
+                await self._swap(view, change)
+            except CoordinatorError as error:
+                _log.warning("set_not_written", reason=str(error), next=error.hint)
+                await trio.sleep(RETRY_PAUSE_S)
+
+    def _members_of(
+        self, proposal: Proposal, view: GroupView, state: GroupState
+    ) -> tuple[Incarnation, ...] | None:
+        """Return the members that a proposal asks for; None if a link's start is not known yet."""
+        found: list[Incarnation] = []
+        for node_id in sorted(proposal.members):
+            known = None if node_id in proposal.joined else state.member(node_id)
+            if known is None:
+                linked = self._linked(view, node_id)
+                known = None if linked is None else linked.node
+            if known is None:
+                return None
+            found.append(known)
+        return tuple(found)
+
+    def _moved(self, state: GroupState) -> None:
+        """Take a set that somebody else has written: a person who removes a node."""
+        group = self._service.sync_state_set
+        if group.own_id in state.ids:
+            group.moved(state.ids, frozenset(), trio.current_time())
+            self._service.set_changed()
+
+    # -- later starts ----------------------------------------------------------------------------
+
+    async def _write_later_starts(self, view: GroupView) -> None:
+        """Name the newest starts of members that have all that is confirmed.
+
+        Until then they may stand only if they have lost nothing since the start that is named.
+        """
+        state, group = view.state, self._service.sync_state_set
+        assert state is not None, "it is mine"
+        if group.proposal is None and state.ids != group.accepted:
+            self._moved(state)
+            return
+        members = tuple(self._newest(view, member) for member in state.members)
+        if members != state.members:
+            await self._swap(view, attrs.evolve(state, members=members))
+
+    def _newest(self, view: GroupView, member: Incarnation) -> Incarnation:
+        linked = None if member == self.own else self._linked(view, member.node_id)
+        return member if linked is None or linked.node <= member else linked.node
+
+    def _linked(self, view: GroupView, node_id: int) -> Member | None:
+        """Return what a node says of itself, if its acks are known to be of that start.
+
+        They are on the link that it names, and it has acknowledged all that is confirmed.
+        """
+        member, group = view.members.get(node_id), self._service.sync_state_set
+        node = group.acks.get(node_id)
+        if member is None or node is None or node.connection_id is None or node.ack_offset is None:
+            return None
+        connection = self._service.connections.get(node.connection_id)
+        if connection is None or describe(connection.address) != member.link:
+            return None
+        return member if node.ack_offset >= group.confirm_offset else None
+
+    async def _swap(self, view: GroupView, change: GroupState) -> bool:
+        outcome = await self.store.commit(
+            self._unmoved(view), [Put(self.keys.state, change.encode())]
+        )
+        return outcome.succeeded
+
+    def _unmoved(self, view: GroupView) -> Sequence[Unchanged]:
+        return [
+            Unchanged(self.keys.state, view.state_revision),
+            Unchanged(self.keys.leader, view.leader_revision),
+        ]
