@@ -9,8 +9,8 @@ An agent is part of its node's process: stopped, it acts later; killed, it forge
 
 from __future__ import annotations
 
-import functools
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 import attrs
@@ -18,6 +18,7 @@ import trio
 
 from hastore.broker.node.group_node import GroupNode, run_group_node
 from hastore.broker.node.master import Master
+from hastore.cluster.cluster_node import run_cluster_node
 from hastore.config import GroupNodeConfig, HAConfig, StoreConfig
 from hastore.ha.client_port import ask_client_port
 from hastore.ha.group_ha_service import GroupHAService
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from hastore.broker.node.master_store import Term
     from hastore.broker.node.slave import Slave
+    from hastore.cluster.role_service import RoleService
     from hastore.config import InSyncReplicas
     from hastore.env.interface import Env
     from hastore.ha.set_proposal import Coordinator
@@ -188,6 +190,16 @@ class Coordinators(Protocol):
         """Return the coordinator of a master that begins its term."""
 
 
+class RoleServices(Protocol):
+    """Where nodes whose roles a coordinator decides get what speaks to it."""
+
+    def role_service_for(self, agent: Agent, env: Env) -> RoleService:
+        """Return that of one process of a node."""
+
+    def serves(self, agent: Agent) -> None:
+        """Take a process whose node serves."""
+
+
 @final
 @attrs.define(eq=False)
 class GroupCluster:
@@ -201,6 +213,8 @@ class GroupCluster:
     agents: dict[int, Agent] = attrs.field(factory=dict, init=False)  # by node id
     watcher: GroupWatcher = attrs.field(init=False)
     coordinators: Coordinators = attrs.field(init=False)
+    # Who decides roles: the nodes themselves, by a coordinator; None: orders do.
+    role_services: RoleServices | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Set up the hosts."""
@@ -235,7 +249,7 @@ class GroupCluster:
 
     def main_of(self, node: SimNode) -> Callable[..., Awaitable[object]]:
         """Return what a boot runs: a node of the group and its agent."""
-        return functools.partial(self._run_node, node)
+        return partial(self._run_node, node)
 
     async def _run_node(
         self, sim_node: SimNode, env: Env, *, task_status: trio.TaskStatus[GroupNode]
@@ -245,20 +259,29 @@ class GroupCluster:
             await trio.sleep_forever()  # killed before it ran
         agent = Agent(node_id, sim_node, boot)
 
+        services = self.role_services
+        run_node = partial(
+            run_group_node,
+            coordinator=lambda term: self.coordinators.coordinator_for(agent, term),
+        )
+        if services is not None:
+            run_node = partial(run_cluster_node, roles=services.role_service_for(agent, env))
+
         async def run(*, task_status: trio.TaskStatus[GroupNode]) -> None:
-            await run_group_node(
+            await run_node(
                 self.config.of_node(node_id, sim_node.host),
                 env,
                 ask_client_port=ask_client_port if self.config.listens else None,
                 on_master=lambda master: self._term_began(agent, master),
                 on_role=lambda role_node: self._role_began(agent, role_node),
-                coordinator=lambda term: self.coordinators.coordinator_for(agent, term),
                 task_status=task_status,
             )
             nursery.cancel_scope.cancel()  # it was asked to stop
 
         async with trio.open_nursery() as nursery:
             agent.serves(await nursery.start(run))
+            if services is not None:
+                services.serves(agent)
             self.agents[node_id] = agent
             nursery.start_soon(agent.run)
             task_status.started(agent.node)

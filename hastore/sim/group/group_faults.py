@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hastore.sim.fault_plan import PlannedFault
     from hastore.sim.faults import ClientEnd, FaultAction, Faults, FaultTarget
     from hastore.sim.group.controller import Controller
+    from hastore.sim.group.etcd_director import EtcdDirector
     from hastore.sim.group.foreign_log import ForeignLog
     from hastore.sim.group.group_cluster import GroupCluster
     from hastore.sim.group.group_oracle import GroupOracle
@@ -72,7 +73,7 @@ class GroupTarget:
 
     cluster: GroupCluster
     oracle: GroupOracle
-    controller: Controller
+    controller: Controller | EtcdDirector
 
     @property
     def nodes(self) -> list[SimNode]:
@@ -170,7 +171,7 @@ class GroupFaults:
     target: GroupTarget
 
     @property
-    def controller(self) -> Controller:
+    def controller(self) -> Controller | EtcdDirector:
         """The group's."""
         return self.target.controller
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from hastore.broker.node.slave import Slave
     from hastore.message import PutMessageResult
     from hastore.sim.group.controller import Controller, GroupState
+    from hastore.sim.group.etcd_director import EtcdDirector
     from hastore.sim.group.group_cluster import Agent, GroupCluster
     from hastore.sim.put import Put
     from hastore.store.recovery.log_cut import LogCut
@@ -89,7 +90,7 @@ class GroupOracle:
     logs: dict[int, NodeLog] = attrs.field(init=False)  # by node id
     delays: DelayOracle = attrs.field(init=False)
     offsets: OffsetOracle = attrs.field(init=False)
-    controller: Controller = attrs.field(init=False)
+    controller: Controller | EtcdDirector = attrs.field(init=False)
     terms: dict[int, TermRecord] = attrs.field(factory=dict)  # by epoch
     _ok: list[GroupPut] = attrs.field(factory=list)  # PUT_OK, and to be kept
     _deciders: dict[int, tuple[int, int]] = attrs.field(factory=dict)  # epoch: node id, boot

@@ -24,12 +24,15 @@ from hastore.sim.fault_plan import make_fault_plan
 from hastore.sim.faults import Faults
 from hastore.sim.group import group_observer
 from hastore.sim.group.controller import Controller
+from hastore.sim.group.etcd_director import EtcdDirector
+from hastore.sim.group.etcd_faults import ETCD_KINDS, ETCD_WEIGHTS, EtcdFaults
 from hastore.sim.group.group_cluster import GroupCluster, GroupConfig, set_of
 from hastore.sim.group.group_consumer import GroupConsumer
 from hastore.sim.group.group_faults import (
     GAVE_UP,
     GROUP_KINDS,
     GROUP_WEIGHTS,
+    REJOIN,
     GroupFaults,
     GroupTarget,
 )
@@ -59,13 +62,20 @@ _HEARTBEAT_S: Final = 6.0  # slaves have the last message's confirmation by then
 
 
 def simulate_group(
-    seed: int, *, keeps_trace: bool = False, left_out: Collection[int] = ()
+    seed: int,
+    *,
+    keeps_trace: bool = False,
+    left_out: Collection[int] = (),
+    with_etcd: bool = False,
 ) -> SimResult:
     """Run one seed without the faults whose numbers are ``left_out``; blocks.
 
-    An error that ends the run, of the product or of the simulator, is a violation ``crash``.
+    ``with_etcd``: the nodes decide roles by a model of etcd.  An error that ends the run, of the
+    product or of the simulator, is a violation ``crash``.
     """
-    simulation = GroupSimulation(seed, keeps_trace=keeps_trace, left_out=left_out)
+    simulation = GroupSimulation(
+        seed, keeps_trace=keeps_trace, left_out=left_out, with_etcd=with_etcd
+    )
     try:
         with leak_guards(), node_log(simulation.logged):
             run_by_seed(seed, simulation.run)
@@ -79,13 +89,23 @@ class GroupSimulation:
     """One run: its parts and its phases."""
 
     def __init__(
-        self, seed: int, *, keeps_trace: bool = False, left_out: Collection[int] = ()
+        self,
+        seed: int,
+        *,
+        keeps_trace: bool = False,
+        left_out: Collection[int] = (),
+        with_etcd: bool = False,
     ) -> None:
         self.seed = seed
         self.left_out = left_out
-        choices = random.Random(f"group {seed}")
+        self.with_etcd = with_etcd
+        choices = random.Random(f"{'etcd' if with_etcd else 'group'} {seed}")
         self.config = choose_group_config(choices)
-        self.plan = make_fault_plan(choices, GROUP_KINDS, len(self.config.ids), GROUP_WEIGHTS)
+        kinds, weights = GROUP_KINDS, dict(GROUP_WEIGHTS)
+        if with_etcd:
+            kinds = (*(kind for kind in kinds if kind != REJOIN), *ETCD_KINDS)
+            weights |= ETCD_WEIGHTS
+        self.plan = make_fault_plan(choices, kinds, len(self.config.ids), weights)
         self.choices = random.Random(choices.getrandbits(64))  # producers and restarts
         self.decisions = random.Random(choices.getrandbits(64))  # the controller's
         self.readers = random.Random(choices.getrandbits(64))  # the consumer's and the observer's
@@ -138,6 +158,8 @@ class GroupSimulation:
             target = GroupTarget(self.cluster, self.oracle, controller)
             self.faults = Faults(target, nursery, self.plan, self.choices, self.left_out)
             self.faults.more = GroupFaults(self.faults, target).actions()
+            if isinstance(controller, EtcdDirector):
+                self.faults.more |= EtcdFaults(self.faults, controller).actions()
             for node in self.cluster.nodes:
                 node.on_ended = self._node_ended
                 node.start(nursery)
@@ -169,8 +191,20 @@ class GroupSimulation:
             nursery.cancel_scope.cancel()
         self.virtual_s = trio.current_time()
 
-    def _make_controller(self, nursery: trio.Nursery) -> Controller:
+    def _make_controller(self, nursery: trio.Nursery) -> Controller | EtcdDirector:
         oracle = self.oracle
+        if self.with_etcd:
+            director = EtcdDirector(
+                self.cluster,
+                self.decisions,
+                on_deposed=oracle.deposed,
+                on_loss=oracle.accepted_loss,
+                has_lost=oracle.has_lost,
+            )
+            oracle.controller = director
+            self.cluster.coordinators = self.cluster.role_services = director
+            self.cluster.watcher = self
+            return director
         controller = Controller(
             self.cluster,
             self.decisions,
@@ -254,7 +288,7 @@ class GroupSimulation:
                     nursery.start_soon(self.producers.produce, own)
         self.faults.end()
 
-    async def _liveness(self, controller: Controller) -> None:
+    async def _liveness(self, controller: Controller | EtcdDirector) -> None:
         """Wait until there is one master, all logs are equal, and a put is PUT_OK.
 
         Where there is a consumer, then once more after another election: by then every slave has
@@ -299,7 +333,7 @@ class GroupSimulation:
                 return ViolationError(rule, detail)
         return None
 
-    def _is_settled(self, controller: Controller, *, dispatched: bool) -> bool:
+    def _is_settled(self, controller: Controller | EtcdDirector, *, dispatched: bool) -> bool:
         masters, logs = self.cluster.masters(), self.oracle.logs
         state = controller.state
         if len(masters) != 1 or masters[0][0].node_id != state.master:
@@ -355,7 +389,7 @@ class GroupSimulation:
         self.oracle.lost_disk(node_id)
         self.faults.restart(node, None)
 
-    def _why_not(self, controller: Controller) -> str:
+    def _why_not(self, controller: Controller | EtcdDirector) -> str:
         parts = [f"epoch {controller.state.epoch}, set {sorted(controller.state.members)}"]
         for node_id in self.config.ids:
             agent = self.cluster.agent(node_id)
@@ -370,6 +404,8 @@ class GroupSimulation:
             else:
                 client = role_node.ha_client
                 what = f"slave, {client.state.value}: {client.reason}"
+            if isinstance(controller, EtcdDirector):
+                what += f", {controller.roles[node_id].action}"
             parts.append(f"node-{node_id} {what} at {log.end}, dispatched {log.dispatched}")
         return f"{LIVENESS_S:.0f} s after the last fault: {', '.join(parts)}"
 

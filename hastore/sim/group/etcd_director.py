@@ -1,0 +1,287 @@
+"""Roles by a coordinator: what the simulator sees of them, and the faults of the coordinator.
+
+::
+
+    RoleService of each node ──▶ BootClient ──▶ EtcdModel ──▶ ``state``, as the oracles read it
+
+Unlike the ``Controller`` it decides nothing: the nodes do.  A person is played here: who removes a
+node from the set, or wishes a switchover.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+
+import attrs
+import trio
+
+from hastore.cluster.group_records import GroupConfig, Keys, Switchover, read_group
+from hastore.cluster.group_records import GroupState as AgreedState
+from hastore.cluster.key_value_store import Absent, Delete, Put, Unchanged
+from hastore.cluster.role_service import RoleConfig, RoleService
+from hastore.errors import CoordinatorUnreachableError
+from hastore.sim.coordinator.etcd_model import EtcdModel
+from hastore.sim.coordinator.model_client import LinkFaults
+from hastore.sim.group.controller import GroupState, Member
+from hastore.sim.group.group_cluster import GROUP
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
+    from random import Random
+
+    from hastore.broker.node.master import Master
+    from hastore.broker.node.master_store import Term
+    from hastore.cluster.group_records import GroupView
+    from hastore.cluster.key_value_store import Lease, Outcome, Snapshot
+    from hastore.env.interface import Env
+    from hastore.ha.set_proposal import Coordinator
+    from hastore.sim.cluster import Boot
+    from hastore.sim.coordinator.model_client import ModelClient
+    from hastore.sim.group.group_cluster import Agent, GroupCluster
+
+T = TypeVar("T")
+
+_TTLS_S: Final = (3, 5, 10)
+_DRIFT: Final = 0.01  # of a clock
+_HALF: Final = 0.5
+_PATIENCE_S: Final = 10.0  # with an election in which nobody may stand
+
+
+@final
+@attrs.frozen(eq=False)
+class BootClient:
+    """The coordinator as one process of a node reaches it: not at all, once the process is dead."""
+
+    client: ModelClient
+    boot: Boot
+
+    async def _ask(self, ask: Callable[[], Awaitable[T]]) -> T:
+        if self.boot.is_over:
+            raise CoordinatorUnreachableError("this process is dead")
+        return await ask()
+
+    async def read(self, prefix: str) -> Snapshot:
+        """Return all keys below ``prefix``."""
+        return await self._ask(lambda: self.client.read(prefix))
+
+    async def commit(self, comparisons: Sequence[Any], writes: Sequence[Any]) -> Outcome:
+        """Make all writes if all comparisons hold."""
+        return await self._ask(lambda: self.client.commit(comparisons, writes))
+
+    async def grant(self, ttl_s: int) -> Lease:
+        """Return a new lease."""
+        return await self._ask(lambda: self.client.grant(ttl_s))
+
+    async def renew(self, lease_id: int) -> float | None:
+        """Renew a lease."""
+        return await self._ask(lambda: self.client.renew(lease_id))
+
+    async def revoke(self, lease_id: int) -> None:
+        """End a lease."""
+        await self._ask(lambda: self.client.revoke(lease_id))
+
+    def changes(self, prefix: str, after_revision: int) -> AbstractAsyncContextManager[Any]:
+        """Yield what changes."""
+        return self.client.changes(prefix, after_revision)
+
+
+@final
+@attrs.define(eq=False)
+class EtcdDirector:
+    """The coordinator of a simulated group, and what it says."""
+
+    cluster: GroupCluster
+    choices: Random
+    on_deposed: Callable[[int, GroupState], None]  # before an epoch's state is given up
+    on_loss: Callable[[int], None]  # a person has elected a node that may lack something
+    has_lost: Callable[[int], bool]  # whether a node may lack what it acknowledged
+    model: EtcdModel = attrs.field(init=False)
+    keys: Keys = attrs.field(init=False)
+    is_calm: bool = attrs.field(default=False, init=False)  # all heals
+    # The members of changes that are on their way; unknown here.
+    flying: list[frozenset[int]] = attrs.field(factory=list, init=False)
+    roles: dict[int, RoleService] = attrs.field(factory=dict, init=False)  # by node id, the newest
+    ttl_s: int = attrs.field(init=False)
+    _boots: dict[tuple[int, str, int], int] = attrs.field(factory=dict, init=False)
+    _state: GroupState = attrs.field(factory=GroupState, init=False)
+    _state_value: tuple[int, bool] = attrs.field(default=(0, True), init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Choose the coordinator's ways."""
+        self.ttl_s = self.choices.choice(_TTLS_S)
+        self.model = EtcdModel(
+            choices=self.choices, clock_rate=self.choices.uniform(1 - _DRIFT, 1 + _DRIFT)
+        )
+        self.keys = Keys.of("/sim", "c1", GROUP)
+        for node in self.cluster.nodes:
+            node.wall_clock.rate = self.choices.uniform(1 - _DRIFT, 1 + _DRIFT)
+
+    # -- the nodes' side -------------------------------------------------------------------------
+
+    def role_service_for(self, agent: Agent, env: Env) -> RoleService:
+        """Return the part of a node's process that its coordinator speaks to."""
+        client = self.model.client(agent.sim_node.name)
+        config = self.cluster.config
+        roles = RoleService(
+            env,
+            BootClient(client, agent.boot),
+            self.keys,
+            RoleConfig(
+                ttl_s=self.ttl_s,
+                initial_ids=frozenset(config.ids),
+                acks=str(config.in_sync_replicas),
+            ),
+        )
+        self.roles[agent.node_id] = roles
+        return roles
+
+    def serves(self, agent: Agent) -> None:
+        """Record which process a start of a directory is."""
+        identity = agent.node.identity
+        assert identity is not None
+        current = identity.current
+        self._boots[current.node_id, current.uuid, current.starts] = agent.boot.number
+
+    def coordinator_for(self, agent: Agent, term: Term) -> Coordinator:
+        """Do nothing: the role services make them."""
+        raise AssertionError((agent, term))
+
+    def term_began(self, agent: Agent, master: Master) -> None:
+        """Do nothing: the nodes see to it."""
+
+    # -- what it says ----------------------------------------------------------------------------
+
+    @property
+    def view(self) -> GroupView:
+        """What the coordinator has now."""
+        return read_group(self.keys, self.model.state.read(self.keys.base))
+
+    @property
+    def state(self) -> GroupState:
+        """What the group has agreed on, as the oracles read it."""
+        items = self.model.state.items
+        state, leader = items.get(self.keys.state), items.get(self.keys.leader)
+        value = (0 if state is None else state.mod_revision), leader is None
+        if value != self._state_value:
+            self._state_value = value
+            former = self._state
+            self._state = self._read(None if state is None else state.value, *value)
+            if former.epoch != self._state.epoch and former.epoch:
+                self.on_deposed(former.epoch, former)
+        return self._state
+
+    def _read(self, data: bytes | None, revision: int, is_electing: bool) -> GroupState:  # noqa: FBT001
+        if data is None:
+            return GroupState()
+        agreed = AgreedState.decode(self.keys.state, data)
+        return GroupState(
+            revision=revision,
+            epoch=agreed.epoch,
+            master=None if agreed.master is None else agreed.master.node_id,
+            members={
+                each.node_id: Member(
+                    each.uuid, each.start, self._boots[each.node_id, each.uuid, each.start]
+                )
+                for each in agreed.members
+            },
+            is_electing=is_electing,
+        )
+
+    # -- a person --------------------------------------------------------------------------------
+
+    def want_election(self) -> bool:
+        """Wish another master, by a switchover or by ending the lease of this one."""
+        view = self.view
+        state, leader = view.state, view.leader
+        if state is None or leader is None or view.leader_lease is None:
+            return False
+        others = sorted(state.ids - {leader.holder.node_id})
+        if self.choices.random() < _HALF and others:
+            wish = Switchover(from_epoch=leader.epoch, to_id=self.choices.choice(others))
+            self._write_config(view, attrs.evolve(view.config, switchover=wish))
+        else:
+            self.model.end_lease_early(view.leader_lease)
+        return True
+
+    def _write_config(self, view: GroupView, config: GroupConfig) -> None:
+        key, revision = self.keys.config, view.config_revision
+        comparison = Unchanged(key, revision) if revision else Absent(key)
+        self.model.take(lambda: self.model.state.commit([comparison], [Put(key, config.encode())]))
+
+    def remove(self, node_id: int) -> None:
+        """Take a node out of the set, before its directory is emptied, and forget the directory."""
+        view, keys = self.view, self.keys
+        writes: list[Put | Delete] = [Delete(keys.registration(node_id))]
+        if node_id in view.members:
+            writes.append(Delete(keys.member(node_id)))
+        state = view.state
+        if state is not None and node_id in state.ids:
+            members = tuple(each for each in state.members if each.node_id != node_id)
+            changed = attrs.evolve(state, members=members, proposal=None)
+            writes.append(Put(keys.state, changed.encode()))
+        self.model.state.commit([], writes)
+        self.model.take(lambda: None)
+
+    # -- the run ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.model.run)
+            nursery.start_soon(self._watch_over)
+
+    async def _watch_over(self) -> None:
+        """Elect a node that may lack something, where no member is left that has kept all."""
+        since: float | None = None
+        while True:
+            await trio.sleep(1.0)
+            state = self.state
+            members = state.members
+            is_stuck = state.is_electing and all(self.has_lost(each) for each in members)
+            nodes = [self.cluster.agent(node_id) for node_id in members]
+            if not members or not is_stuck or None in nodes:
+                since = None
+            elif since is None:
+                since = trio.current_time()
+            elif trio.current_time() > since + _PATIENCE_S:
+                since = None
+                self._accept_loss()
+
+    def _accept_loss(self) -> None:
+        view, state = self.view, self.state
+        present = [view.members[each] for each in state.members if each in view.members]
+        if len(present) < len(state.members) or view.state is None:
+            return
+        best = max(present, key=lambda each: (each.last_epoch, each.end))
+        self.on_loss(best.node.node_id)
+        changed = attrs.evolve(view.state, members=(best.node,), proposal=None)
+        self.model.state.commit([], [Put(self.keys.state, changed.encode())])
+        self.model.take(lambda: None)
+
+    async def proposed(self, node_id: int) -> None:
+        """Wait until a master proposes that a node joins its set."""
+        raise AssertionError(node_id)
+
+    def calm_down(self) -> None:
+        """Let the coordinator be reached by all from now on."""
+        self.is_calm = True
+        if not self.model.is_running:
+            self.model.start()
+        for node in self.cluster.nodes:
+            self.client_of(node.name).heal()
+
+    def client_of(self, name: str) -> ModelClient:
+        """Return a node's way to the coordinator."""
+        return self.model.client(name)
+
+    def lossy(self) -> LinkFaults:
+        """Return faults of a bad network."""
+        choices = self.choices
+        return LinkFaults(
+            delay_s=(0.001, choices.choice((0.01, 0.5, 3.0))),
+            watch_delay_s=(0.001, choices.choice((0.01, 2.0, 10.0))),
+            request_lost=choices.choice((0.0, 0.2, 0.5)),
+            answer_lost=choices.choice((0.0, 0.2, 0.5)),
+            late=choices.choice((0.0, 0.2, 0.5)),
+        )
