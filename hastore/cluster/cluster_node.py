@@ -16,6 +16,7 @@ import trio
 
 from hastore.broker.node.group_node import run_group_node
 from hastore.concurrency.service import as_itself
+from hastore.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +45,11 @@ async def run_cluster_node(
     ``on_master`` gets each master before its services run, ``on_role`` each master and slave once
     it serves.  Raises HastoreError if the node cannot start or must not continue.
     """
+    if config.is_learner:
+        raise ConfigError(
+            "an observer takes part in no election, so it needs no coordinator",
+            hint="leave the coordinator out, and name the master that it follows",
+        )
 
     def built(master: Master) -> None:
         roles.master_built(master)

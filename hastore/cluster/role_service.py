@@ -119,6 +119,7 @@ class RoleService:
     _following: Following | None = attrs.field(default=None, init=False)
     _stands_in: int | None = attrs.field(default=None, init=False)
     _no_leader: tuple[int, float] | None = attrs.field(default=None, init=False)  # revision, since
+    _unflushed: tuple[int, float] | None = attrs.field(default=None, init=False)  # offset, since
     _handover_since: float | None = attrs.field(default=None, init=False)
     _term: TermCoordinator | None = attrs.field(default=None, init=False)
     _term_scope: trio.CancelScope | None = attrs.field(default=None, init=False)
@@ -313,6 +314,9 @@ class RoleService:
                 await self._lease_wake.wait_for_running()
                 continue
             sent_at = self._now()
+            if self._flush_hangs(sent_at):
+                await self._give_up_hanging()
+                continue
             try:
                 granted_s = await self.store.renew(held.lease_id)
             except CoordinatorError as error:
@@ -330,6 +334,27 @@ class RoleService:
             self._prolong()
             with trio.move_on_after(self._pause_s):
                 await self._lease_wake.wait_for_running()
+
+    def _flush_hangs(self, now: float) -> bool:
+        """Return whether this master's disk has synced nothing of what waits for a whole ttl."""
+        role_node = self._node.role_node
+        if not isinstance(role_node, Master):
+            self._unflushed = None
+            return False
+        log = role_node.commit_log
+        if log.flushed_offset >= log.max_offset:
+            self._unflushed = None
+        elif self._unflushed is None or self._unflushed[0] != log.flushed_offset:
+            self._unflushed = log.flushed_offset, now
+        return self._unflushed is not None and now - self._unflushed[1] > self.config.ttl_s
+
+    async def _give_up_hanging(self) -> None:
+        """Let the lease end: another disk may be well."""
+        _log.error("disk_hangs", ttl_s=self.config.ttl_s, next="look at this machine's disk")
+        self._unflushed = None
+        self.lease.end()
+        self._wake.wakeup()
+        await self._lease_wake.wait_for_running()  # until it leads again
 
     def _prolong(self) -> None:
         """Count the last renewal, if the leader key goes with the lease that was renewed."""
@@ -455,17 +480,14 @@ class RoleService:
                 await trio.sleep(RETRY_PAUSE_S)
             except RoleChangedError:
                 await trio.sleep(RETRY_PAUSE_S)  # the node stops
-            except HastoreError as error:
+            except HastoreError as error:  # it has no role now; a leader key is given up next
                 _log.error("role_not_changed", reason=str(error), next=error.hint)
-                await self._release()
                 await trio.sleep(RETRY_PAUSE_S)
 
     async def _wait(self, action: actions.Wait) -> None:
         left_s = math.inf if action.until is None else max(0.0, action.until - self._now())
-        # A successor's end and its link's epoch are looked at again without a change at the
-        # coordinator.
         wish = None if self.view is None else self.view.config.switchover
-        if wish is not None:
+        if wish is not None and wish.to_id == self._me.node_id:  # its own end may be there soon
             left_s = min(left_s, _HANDOVER_TICK_S)
         with trio.move_on_after(left_s):
             await self._wake.wait_for_running()
@@ -508,8 +530,14 @@ class RoleService:
         self.lease.end()
         self._end_term()
         self._handover_since = self._following = None
+        master = self._node.role_node
+        if isinstance(master, Master):
+            master.step_down(why)
+        try:
+            await self._release()  # before its disk is waited for, which may hang
+        except CoordinatorError as error:
+            self._unreachable(error)
         await self._node.step_down(why)
-        await self._release()
 
     async def _release(self) -> None:
         """Give the leader key up, and any campaign that may still be answered."""
@@ -564,6 +592,9 @@ class RoleService:
         await self._refresh()
 
     async def _raise_alarm(self, why: str) -> None:
+        await self._refresh()  # a link may have been quicker than the coordinator's watch
+        if not isinstance(decide(self._known()), actions.RaiseAlarm):
+            return
         _log.error("alarm", reason=why)
         config = attrs.evolve(self._agreed().config, alarm=why)
         await self._write_config(config, [])

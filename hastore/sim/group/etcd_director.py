@@ -266,10 +266,14 @@ class EtcdDirector:
     def calm_down(self) -> None:
         """Let the coordinator be reached by all from now on."""
         self.is_calm = True
-        if not self.model.is_running:
-            self.model.start()
+        self.start_again(0.0)
         for node in self.cluster.nodes:
             self.client_of(node.name).heal()
+
+    def start_again(self, extend_s: float) -> None:
+        """Start the coordinator, if it is stopped."""
+        if not self.model.is_running:
+            self.model.start(extend_s=extend_s)
 
     def client_of(self, name: str) -> ModelClient:
         """Return a node's way to the coordinator."""

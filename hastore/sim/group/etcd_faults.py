@@ -61,15 +61,13 @@ class EtcdFaults:
         await trio.sleep(choices.uniform(0.05, choices.choice(_STOPPED_MAX_S)))
 
     async def _stop(self, fault: PlannedFault, _node: SimNode, choices: Random) -> None:
-        model = self.director.model
-        if not model.is_running:
+        if not self.director.model.is_running:
             await trio.lowlevel.checkpoint()
             return
         self.faults.begins(fault, "etcd", "stops")
-        model.stop()
+        self.director.model.stop()
         await self._for_a_while(choices)
-        if not model.is_running:
-            model.start(extend_s=choices.uniform(0.0, _EXTEND_MAX_S))
+        self.director.start_again(choices.uniform(0.0, _EXTEND_MAX_S))
 
     async def _cut(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         client = self.director.client_of(node.name)
