@@ -372,6 +372,7 @@ class RoleService:
                     if granted_s is None:
                         self._session = None
                 await self._publish(self._stands_in)
+                await self._refresh()  # a watch may be dead, and not know it
             except (CoordinatorError, ProtocolError) as error:
                 self._unreachable(error)
                 await trio.sleep(RETRY_PAUSE_S)
