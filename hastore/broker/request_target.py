@@ -57,6 +57,10 @@ class RequestTarget(Protocol):
         """The node's role."""
 
     @property
+    def takes_puts(self) -> bool:
+        """Whether it serves as a master: no slave, and none that stops or has given up its role."""
+
+    @property
     def address(self) -> tuple[str, int] | None:
         """Its client port, as bound; None if it has none."""
 

@@ -1,4 +1,4 @@
-"""The producer: messages to a master, pipelined over one connection.
+"""The producer: messages to a master, pipelined over one connection at a time.
 
 ::
 
@@ -12,6 +12,15 @@
         while messages:                                              # many, in batches
             pendings = await producer.submit_many(messages)
             messages = messages[len(pendings):]
+
+    async with Producer.connect(("n1", 10911), ("n2", 10911), ("n3", 10911)) as producer:
+        ...                                                          # the group's master, always
+
+With several addresses the producer finds the master among them and the nodes that their routes
+name, and the next one after a failover (``master_link``).  A message that was refused because the
+node is no master any more is sent again, in order; one whose answer is lost ends as an
+UnknownOutcomeError, or with ``retry="at_least_once"`` is sent again with the same UNIQ_KEY.  With
+one address it is the producer of that node.
 
 At most ``in_flight_max`` messages wait for their answers.  A message without a UNIQ_KEY gets one.
 The end of the block waits for the messages in flight, unless the block raises.
@@ -29,6 +38,9 @@ from typing import TYPE_CHECKING, Final, final
 import trio
 
 from hastore.client.batches import BATCH_SIZE_MAX, Batches, Outgoing
+from hastore.client.failover_rules import Retry
+from hastore.client.master_link import FAILOVER_TIMEOUT_S, FailoverSettings, MasterLink
+from hastore.client.master_search import MasterSearch, addresses_in
 from hastore.client.remoting_client import (
     CONNECT_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
@@ -52,8 +64,10 @@ from hastore.wire.send_message import join_batch, write_batch, write_send_fields
 from hastore.wire.usual_frames import check_text_size, send_head
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
+    from hastore.client.master_link import Failover
+    from hastore.client.master_search import Address, NodeAnswer
     from hastore.client.pending_request import PendingRequest
     from hastore.env.interface import Env
 
@@ -68,13 +82,11 @@ _BODY_SIZE_MAX: Final = 15 * 1024 * 1024  # fits a frame of 16 MiB with the larg
 class Producer:
     """A connected producer, returned by ``Producer.connect``."""
 
-    def __init__(
-        self, client: RemotingClient, env: Env, group: str, serialize_type: SerializeType
-    ) -> None:
+    def __init__(self, env: Env, group: str, serialize_type: SerializeType) -> None:
         self.group = group
         self.serialize_type = serialize_type
         self.queue_nums = _QUEUE_NUMS_DEFAULT
-        self._client = client
+        self._client: RemotingClient | MasterLink
         self._wall_clock = env.wall_clock
         now_ms = env.wall_clock.now_ms()
         self._unique_keys = UniqueKeyMaker(env.randomness, now_ms)
@@ -85,8 +97,8 @@ class Producer:
     @contextlib.asynccontextmanager
     async def connect(
         cls,
-        address: tuple[str, int],
-        *,
+        address: Address | Sequence[Address],
+        *more: Address,
         env: Env | None = None,
         group: str = "hastore-producer",
         in_flight_max: int = IN_FLIGHT_MAX,
@@ -94,24 +106,52 @@ class Producer:
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
         serialize_type: SerializeType = SerializeType.JSON,
+        retry: Retry | str = Retry.REFUSED,
+        failover_timeout_s: float = FAILOVER_TIMEOUT_S,
+        on_failover: Callable[[Failover], None] | None = None,
     ) -> AsyncIterator[Producer]:
         """Connect to a master while the block runs.
 
-        Raises UnreachableError if no node answers, RequestFailedError if the node is a slave,
-        ProtocolError if it answers with an invalid route.
+        With one address, to that node.  Raises UnreachableError if it does not answer,
+        RequestFailedError if it is a slave, ProtocolError if it answers with an invalid route.
+
+        With several, or a sequence of them, to the master of these nodes.  Raises UnreachableError
+        if there is none within ``connect_timeout_s``.  After a failover the next one is searched
+        for ``failover_timeout_s``; then submitting raises UnreachableError.  ``retry``: which
+        messages are sent again (``failover_rules``).  ``on_failover`` is called, and must not block
+        or raise, once another link is up and what is sent again is on its way.
         """
-        async with open_remoting_client(
-            address,
+        addresses = addresses_in(address, more)
+        if isinstance(addresses, tuple):
+            async with open_remoting_client(
+                addresses,
+                connect_timeout_s=connect_timeout_s,
+                request_timeout_s=request_timeout_s,
+                in_flight_max=in_flight_max,
+            ) as client:
+                producer = cls(env or real_env(), group, serialize_type)
+                producer._client = client
+                await producer._learn_route(client)
+                async with block_nursery() as nursery:
+                    nursery.start_soon(producer._beat, client, heartbeat_interval_s)
+                    yield producer
+                    await producer.drain()
+            return
+        producer = cls(env or real_env(), group, serialize_type)
+        settings = FailoverSettings(
+            retry=Retry(retry),
+            failover_timeout_s=failover_timeout_s,
             connect_timeout_s=connect_timeout_s,
             request_timeout_s=request_timeout_s,
             in_flight_max=in_flight_max,
-        ) as client:
-            producer = cls(client, env or real_env(), group, serialize_type)
-            await producer._learn_route()
-            async with block_nursery() as nursery:
-                nursery.start_soon(producer._beat, heartbeat_interval_s)
-                yield producer
-                await producer.drain()
+            on_up=producer._follow,
+            on_failover=on_failover,
+        )
+        producer._client = link = MasterLink(MasterSearch(addresses), settings)
+        async with block_nursery() as nursery:
+            await nursery.start(link.run, lambda node: producer._beat(node, heartbeat_interval_s))
+            yield producer
+            await producer.drain()
 
     # -- sending ---------------------------------------------------------------------------------
 
@@ -357,8 +397,10 @@ class Producer:
 
     # -- the link --------------------------------------------------------------------------------
 
-    async def _learn_route(self) -> None:
-        client = self._client
+    def _follow(self, master: NodeAnswer) -> None:
+        self.queue_nums = master.queue_nums or _QUEUE_NUMS_DEFAULT
+
+    async def _learn_route(self, client: RemotingClient) -> None:
         try:
             response = await client.invoke(
                 RequestCode.GET_ROUTEINFO_BY_TOPIC,
@@ -374,9 +416,8 @@ class Producer:
             raise RequestFailedError(msg, code=ResponseCode.SERVICE_NOT_AVAILABLE, hint=hint)
         self.queue_nums = queue_nums
 
-    async def _beat(self, interval_s: float) -> None:
+    async def _beat(self, client: RemotingClient, interval_s: float) -> None:
         """Send heartbeats, so that the link is not closed as idle and a dead peer is noticed."""
-        client = self._client
         client_id = self._unique_keys.make(self._wall_clock.now_ms())
         body = {
             "clientID": f"{describe(client.address)}@{client_id}",

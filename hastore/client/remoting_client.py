@@ -29,7 +29,7 @@ from hastore.wire.remoting_codes import ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
 CONNECT_TIMEOUT_S: Final = 5.0
 # Above slaveTimeout (3 s) and syncFlushTimeout (5 s), so that their statuses can arrive.
@@ -59,6 +59,8 @@ class RemotingClient:
         self.request_timeout_s = request_timeout_s
         self.in_flight_max = in_flight_max
         self.broken_because: str | None = None
+        # Called once, synchronously, when the link breaks; it must not block or raise.
+        self.on_broken: Callable[[], None] | None = None
         self.late_responses = 0  # answers to requests that had timed out
         self._sock = sock
         self._reader = FrameReader(FRAME_SIZE_MAX)
@@ -339,6 +341,8 @@ class RemotingClient:
         for wake in self._waiting_for_room:
             wake.wakeup()
         self._waiting_for_none.unpark_all()
+        if self.on_broken is not None:
+            self.on_broken()
 
 
 def request_failed(

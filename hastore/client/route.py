@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Final
 
 from hastore.errors import ProtocolError
+from hastore.quantities import parse_address
 from hastore.wire import liberal_json
 from hastore.wire.config_tables import PERM_READ
 from hastore.wire.remoting_command import integer_field
@@ -41,12 +43,29 @@ def read_readable_queue_nums(body: bytes) -> int:
     return min(queue_nums, _QUEUE_NUMS_MAX)
 
 
+def broker_addresses(body: bytes) -> tuple[tuple[str, int], ...]:
+    """Return the nodes of all brokers, masters first; without those that are no addresses.
+
+    Raises ProtocolError.
+    """
+    found: list[tuple[bool, tuple[str, int]]] = []
+    for broker in _rows(liberal_json.loads_object(body, "the route"), "brokerDatas"):
+        for broker_id, text in _addresses(broker).items():
+            with contextlib.suppress(ValueError):
+                found.append((broker_id != _MASTER_ID, parse_address(str(text))))
+    return tuple(address for _, address in sorted(found, key=lambda one: one[0]))
+
+
 def _has_master(broker: dict[str, Any]) -> bool:
+    return _MASTER_ID in _addresses(broker)
+
+
+def _addresses(broker: dict[str, Any]) -> dict[str, Any]:
     addresses = broker.get("brokerAddrs") or {}
     if not isinstance(addresses, dict):
         msg = f"the route's brokerAddrs of {broker.get('brokerName')} is not an object"
         raise ProtocolError(msg)
-    return _MASTER_ID in addresses
+    return addresses
 
 
 def _queue_nums(queue: dict[str, Any], name: str) -> int:

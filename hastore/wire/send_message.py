@@ -60,6 +60,8 @@ BATCH_MESSAGES_MAX: Final = 4_096
 PROPERTIES_TEXT_SIZE_MAX: Final = 65_536
 # hastore's own ext field, in replies other than PUT_OK: the name of the status.
 PUT_STATUS_FIELD: Final = "putStatus"
+# hastore's own, too: "true" in such a reply of a node that takes no messages as a master.
+NOT_MASTER_FIELD: Final = "notMaster"
 
 # The fields of a message in the order in which the C extension sets them.
 MESSAGE_FIELDS: Final = (

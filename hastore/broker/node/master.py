@@ -115,6 +115,11 @@ class Master(RunningNode):
         """SYNC_MASTER or ASYNC_MASTER."""
         return self.config.role
 
+    @property
+    def takes_puts(self) -> bool:
+        """Whether it serves: it is not stopping, has not failed and not given up its role."""
+        return self._state == "serving"
+
     def submit(self, message: Message) -> GroupCommitRequest:
         """Append ``message`` now, without waiting.
 

@@ -127,6 +127,11 @@ class Slave(RunningNode):
         """The end of what has been forced to disk (exclusive)."""
         return self.commit_log.flushed_offset
 
+    @property
+    def takes_puts(self) -> bool:
+        """False: its master does."""
+        return False
+
     def submit(self, message: Message) -> GroupCommitRequest:
         """Refuse: only a master takes messages."""
         return self._refused(message.topic, message.queue_id)

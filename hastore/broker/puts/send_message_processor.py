@@ -1,7 +1,8 @@
 """Send requests of the client port: messages into ``submit``, outcomes into reply frames.
 
 The response codes are RocketMQ's.  One code stands for several statuses, so the ext field
-``putStatus`` names the status (stock clients ignore it).
+``putStatus`` names the status; ``notMaster`` says that this node serves no more as a master, so
+that the message belongs to another one (stock clients ignore both).
 
 Invariant: a reply has a message's place exactly when its status says that it is stored.
 """
@@ -20,6 +21,7 @@ from hastore.wire.frame_reader import encode_command
 from hastore.wire.remoting_codes import FLAG_RESPONSE, RequestCode, ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
 from hastore.wire.send_message import (
+    NOT_MASTER_FIELD,
     PUT_STATUS_FIELD,
     is_batch,
     ok_reply_frame,
@@ -127,7 +129,7 @@ class SendMessageProcessor:
         """Return the encoded reply to a decided request, whose ``tag`` is not None."""
         appended = request.append_result
         if request.status is not _PUT_OK or appended is None:
-            return _other_reply_frame(request)
+            return _other_reply_frame(request, is_master=self.target.takes_puts)
         _, physic_offset, _, queue_offset, _, _, store_host, batch_offsets = appended
         if batch_offsets is None:
             return ok_reply(request.tag, physic_offset, request.queue_id, queue_offset, store_host)
@@ -154,7 +156,7 @@ def _check(message: Message) -> None:
         raise RequestFailedError(msg, code=ResponseCode.NO_PERMISSION)
 
 
-def _other_reply_frame(request: GroupCommitRequest) -> bytes:
+def _other_reply_frame(request: GroupCommitRequest, *, is_master: bool) -> bytes:
     status = request.status
     assert status is not None, "only decided requests are answered"
     opaque, serialize_type, transaction_id = request.tag
@@ -165,6 +167,8 @@ def _other_reply_frame(request: GroupCommitRequest) -> bytes:
             appended.message_id, request.queue_id, appended.queue_offset, transaction_id
         )
     fields[PUT_STATUS_FIELD] = status.value
+    if not is_master:
+        fields[NOT_MASTER_FIELD] = "true"
     return encode_command(
         RemotingCommand(
             code=RESPONSE_CODES[status],

@@ -51,6 +51,11 @@ class InMemoryTarget:
     _next_offset: int = 0
 
     @property
+    def takes_puts(self) -> bool:
+        """Whether it is a master."""
+        return self.role is not BrokerRole.SLAVE
+
+    @property
     def counts(self) -> dict[PutMessageStatus, int]:
         """The number of puts with each status."""
         return self.decisions.counts
