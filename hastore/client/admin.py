@@ -10,7 +10,7 @@ from hastore.client.received_messages import read_messages
 from hastore.client.remoting_client import (
     CONNECT_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
-    RemotingClient,
+    Asker,
     open_remoting_client,
     request_failed,
 )
@@ -38,7 +38,7 @@ class AdminClient:
     with an error, and ProtocolError if the answer is malformed.
     """
 
-    def __init__(self, client: RemotingClient) -> None:
+    def __init__(self, client: Asker) -> None:
         self._client = client
 
     @classmethod
@@ -284,7 +284,7 @@ class AdminClient:
 
 
 async def ask_offset(
-    client: RemotingClient, code: RequestCode, topic: str, queue_id: int, **fields: str
+    client: Asker, code: RequestCode, topic: str, queue_id: int, **fields: str
 ) -> int:
     """Return one offset of a queue.  Raises as ``RemotingClient.invoke`` does."""
     queue = {"topic": topic, "queueId": str(queue_id)}
@@ -292,7 +292,7 @@ async def ask_offset(
     return integer_field(response.ext_fields, "offset", bits=64)
 
 
-async def query_offset(client: RemotingClient, fields: Mapping[str, str]) -> int | None:
+async def query_offset(client: Asker, fields: Mapping[str, str]) -> int | None:
     """Return a group's committed offset, None if it has none."""
     response = await client.ask(RequestCode.QUERY_CONSUMER_OFFSET, fields)
     if response.code == ResponseCode.QUERY_NOT_FOUND:

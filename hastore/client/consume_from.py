@@ -11,7 +11,7 @@ from hastore.client.admin import ask_offset, query_offset
 from hastore.wire.remoting_codes import RequestCode
 
 if TYPE_CHECKING:
-    from hastore.client.remoting_client import RemotingClient
+    from hastore.client.remoting_client import Asker
 
 
 class _Kind(enum.Enum):
@@ -60,9 +60,7 @@ class ConsumeFrom:
         """Whether this start needs a group."""
         return self._kind is _Kind.STORED
 
-    async def find(
-        self, client: RemotingClient, group: str | None, topic: str, queue_id: int
-    ) -> int:
+    async def find(self, client: Asker, group: str | None, topic: str, queue_id: int) -> int:
         """Return this start's offset in a queue; may ask the node for it.
 
         Raises as ``RemotingClient.invoke`` does.

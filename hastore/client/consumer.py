@@ -1,4 +1,4 @@
-"""The consumer: messages of a node's topics, pulled over one connection.
+"""The consumer: messages of a node's topics, pulled over one connection at a time.
 
 ::
 
@@ -7,6 +7,12 @@
             ...
 
         result = await consumer.pull("orders", queue_id=0, queue_offset=17)   # one pull
+
+    async with Consumer.connect(("n1", 10911), ("n2", 10911)) as consumer:
+        ...                                                    # whichever of them answers
+
+With several addresses the consumer reads from the master, or from a slave while there is none, and
+after a failover goes on where it was (``reader_link``).
 
 With a group, the offsets of handled messages are committed every few seconds and at the end of the
 block (unless it raises), and ``ConsumeFrom.stored()`` continues there.  The node lists the consumer
@@ -26,12 +32,15 @@ import trio
 
 from hastore.client.consume_from import ConsumeFrom
 from hastore.client.group_membership import GroupMembership
+from hastore.client.master_link import FAILOVER_TIMEOUT_S
+from hastore.client.master_search import addresses_in
 from hastore.client.message_stream import MessageStream, StreamSettings
 from hastore.client.pull_client import NO_GROUP, PullResult, pull
+from hastore.client.reader_link import ReaderLink, open_reader_link
 from hastore.client.remoting_client import (
     CONNECT_TIMEOUT_S,
     REQUEST_TIMEOUT_S,
-    RemotingClient,
+    Asker,
     block_nursery,
     open_remoting_client,
 )
@@ -40,8 +49,10 @@ from hastore.errors import ConfigError
 from hastore.wire.pull_message import PullRequest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
+    from hastore.client.master_link import Failover
+    from hastore.client.master_search import Address
     from hastore.env.interface import Env
 
 COUNT_MAX: Final = 32  # of one pull (RocketMQ's pullBatchSize)
@@ -53,9 +64,7 @@ COMMIT_INTERVAL_S: Final = 5.0
 class Consumer:
     """A connected consumer, returned by ``Consumer.connect``."""
 
-    def __init__(
-        self, client: RemotingClient, nursery: trio.Nursery, suspend_s: float, env: Env
-    ) -> None:
+    def __init__(self, client: Asker, nursery: trio.Nursery, suspend_s: float, env: Env) -> None:
         self._client = client
         self._membership = GroupMembership(client, env)
         self._nursery = nursery
@@ -66,27 +75,50 @@ class Consumer:
     @contextlib.asynccontextmanager
     async def connect(
         cls,
-        address: tuple[str, int],
-        *,
+        address: Address | Sequence[Address],
+        *more: Address,
         env: Env | None = None,
         suspend_timeout_s: float = SUSPEND_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
+        failover_timeout_s: float = FAILOVER_TIMEOUT_S,
+        on_failover: Callable[[Failover], None] | None = None,
     ) -> AsyncIterator[Consumer]:
         """Connect to a master or a slave while the block runs.
 
         The node may hold a pull for ``suspend_timeout_s``; the consumer waits ``request_timeout_s``
         longer for the answer.  Raises UnreachableError.
+
+        With several addresses, or a sequence of them, requests fail with UnreachableError only if
+        none of the nodes answers for ``failover_timeout_s``.  ``on_failover`` is called, and must
+        not block or raise, once the consumer goes on at another node.
         """
-        async with (
-            open_remoting_client(
-                address,
-                connect_timeout_s=connect_timeout_s,
-                request_timeout_s=suspend_timeout_s + request_timeout_s,
-            ) as client,
-            block_nursery() as nursery,
-        ):
+        timeout_s = suspend_timeout_s + request_timeout_s
+        async with contextlib.AsyncExitStack() as stack:
+            client: Asker
+            addresses = addresses_in(address, more)
+            if isinstance(addresses, tuple):
+                client = await stack.enter_async_context(
+                    open_remoting_client(
+                        addresses,
+                        connect_timeout_s=connect_timeout_s,
+                        request_timeout_s=timeout_s,
+                    )
+                )
+            else:
+                client = await stack.enter_async_context(
+                    open_reader_link(
+                        addresses,
+                        connect_timeout_s=connect_timeout_s,
+                        request_timeout_s=timeout_s,
+                        failover_timeout_s=failover_timeout_s,
+                        on_failover=on_failover,
+                    )
+                )
+            nursery = await stack.enter_async_context(block_nursery())
             consumer = cls(client, nursery, suspend_timeout_s, env or real_env())
+            if isinstance(client, ReaderLink):
+                client.on_reconnect = consumer._membership.rejoin
             nursery.start_soon(consumer._membership.run)
             yield consumer
             await consumer._finish(request_timeout_s)

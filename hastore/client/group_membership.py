@@ -32,7 +32,7 @@ from hastore.wire.heartbeat_data import (
 from hastore.wire.remoting_codes import RequestCode
 
 if TYPE_CHECKING:
-    from hastore.client.remoting_client import RemotingClient
+    from hastore.client.remoting_client import Asker
     from hastore.env.interface import Env
 
 HEARTBEAT_INTERVAL_S: Final = 30.0  # a node removes members that are silent for 120 s
@@ -42,9 +42,7 @@ HEARTBEAT_INTERVAL_S: Final = 30.0  # a node removes members that are silent for
 class GroupMembership:
     """The groups that one connection reads for."""
 
-    def __init__(
-        self, client: RemotingClient, env: Env, interval_s: float = HEARTBEAT_INTERVAL_S
-    ) -> None:
+    def __init__(self, client: Asker, env: Env, interval_s: float = HEARTBEAT_INTERVAL_S) -> None:
         self._client = client
         self._client_id = f"{describe(client.local_address)}@{env.process_id}"
         self._version = env.wall_clock.now_ms()  # the newest of a group's subscriptions counts
@@ -69,6 +67,14 @@ class GroupMembership:
             if self._joined:
                 with contextlib.suppress(HastoreError):
                     await self._beat()
+
+    async def rejoin(self) -> None:
+        """Join all groups at the node that the client asks now.
+
+        Raises as ``join`` does.
+        """
+        if self._joined:
+            await self._beat()
 
     async def leave(self) -> None:
         """Leave all groups.  Raises UnreachableError, RequestFailedError."""

@@ -53,14 +53,26 @@ _log = logger("client")
 @final
 @attrs.frozen(kw_only=True)
 class Failover:
-    """A change of the master that a client has followed."""
+    """A change of the node that a client sends to, or reads from."""
 
     name: str | None  # the new master's; None: a broker that does not say it
     address: Address
     epoch: int | None
-    sent_again: int  # messages
+    sent_again: int  # messages; 0 for a consumer
     reason: str  # why the former link was left
     seconds: float  # since then
+    is_master: bool = True  # a consumer may go on at a slave
+
+    def __str__(self) -> str:
+        """Return it as a line for people."""
+        where = describe(self.address)
+        where = where if self.name is None else f"{self.name} at {where}"
+        if not self.is_master:
+            return f"no master answers; going on at the slave {where}"
+        if not self.sent_again:
+            return f"master is now {where}"
+        messages = "1 message" if self.sent_again == 1 else f"{self.sent_again} messages"
+        return f"master is now {where}; {messages} sent again"
 
 
 @final

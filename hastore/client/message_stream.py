@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from hastore.client.group_membership import GroupMembership
-    from hastore.client.remoting_client import RemotingClient
+    from hastore.client.remoting_client import Asker
     from hastore.message import StoredMessage
 
 BACK_OFF_S: Final = 1.0
@@ -78,7 +78,7 @@ class MessageStream:
 
     def __init__(
         self,
-        client: RemotingClient,
+        client: Asker,
         settings: StreamSettings,
         membership: GroupMembership | None = None,
     ) -> None:

@@ -13,7 +13,7 @@ from hastore.wire.pull_message import read_pull_reply, write_pull_fields
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
-    from hastore.client.remoting_client import RemotingClient
+    from hastore.client.remoting_client import Asker
     from hastore.message import StoredMessage
     from hastore.wire.pull_message import PullRequest
 
@@ -56,7 +56,7 @@ class PullResult:
     suggested_broker_id: int
 
 
-async def pull(client: RemotingClient, request: PullRequest) -> PullResult:
+async def pull(client: Asker, request: PullRequest) -> PullResult:
     """Return the answer to one pull.
 
     Raises UnreachableError if none comes, RequestFailedError if the node refuses, ProtocolError if

@@ -15,7 +15,7 @@ Invariant: every posted request is decided: answered, timed out, or failed with 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import trio
 
@@ -41,6 +41,44 @@ _RECEIVE_SIZE: Final = 64 * 1024
 _GATHERED_SIZE_MAX: Final = 64 * 1024
 _GATHER_S: Final = 0.001  # at most, if tasks work for long between their posts
 _OPAQUE_MAX: Final = 0x7FFF_FFFF
+
+
+class Asker(Protocol):
+    """What asks a node, or one of several (``ReaderLink``)."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The node."""
+
+    @property
+    def local_address(self) -> tuple[str, int]:
+        """This end of the connection."""
+
+    @property
+    def broken_because(self) -> str | None:
+        """Why no more requests are taken; None while they are."""
+
+    async def ask(
+        self,
+        code: int,
+        ext_fields: Mapping[str, Any] | None = None,
+        body: bytes = b"",
+        *,
+        serialize_type: SerializeType = SerializeType.JSON,
+        waits_for_room: bool = True,
+    ) -> RemotingCommand:
+        """Return the answer to a request, whatever its code."""
+
+    async def invoke(
+        self,
+        code: int,
+        ext_fields: Mapping[str, Any] | None = None,
+        body: bytes = b"",
+        *,
+        serialize_type: SerializeType = SerializeType.JSON,
+        waits_for_room: bool = True,
+    ) -> RemotingCommand:
+        """Return the successful answer to a request."""
 
 
 @final

@@ -1,0 +1,152 @@
+"""The consumer with several addresses: it goes on at another node, where it was."""
+
+import contextlib
+import functools
+
+import pytest
+import trio
+
+from hastore.client.admin import AdminClient
+from hastore.client.consume_from import ConsumeFrom
+from hastore.client.consumer import Consumer
+from hastore.client.producer import Producer
+from hastore.errors import UnreachableError
+from hastore.message import Message
+from hastore.status import BrokerRole
+from tests.patience import WITHIN_S
+from tests.support.nodes.group_nodes import group, promote
+from tests.support.nodes.in_memory_target import InMemoryTarget, serving
+from tests.support.waiting import eventually
+
+
+async def tell(nodes, epoch, leader):
+    """Name the master of an epoch to all nodes, itself last."""
+    address = nodes[leader - 1].address
+    for node in sorted(nodes, key=lambda each: each is nodes[leader - 1]):
+        async with AdminClient.connect(node.address) as admin:
+            await admin.change_role(
+                epoch=epoch, master_id=leader, master_address=address, members={1, 2, 3}
+            )
+
+
+async def test_a_consumer_goes_on_where_it_was_through_switchovers(tmp_path):
+    """In order, nothing skipped; the group's offset is at the master that is left."""
+    seen, failovers = [], []
+    async with group(tmp_path) as nodes:
+        await promote(nodes[0], *nodes[1:], epoch=1)
+        addresses = [node.address for node in nodes]
+        with trio.fail_after(WITHIN_S):
+            async with (
+                Producer.connect(addresses, retry="at_least_once") as producer,
+                Consumer.connect(
+                    *addresses, suspend_timeout_s=1, on_failover=failovers.append
+                ) as consumer,
+                trio.open_nursery() as nursery,
+            ):
+                await producer.send(Message("T", b"000000"), queue_id=0)
+
+                async def read():
+                    async for message in consumer.messages(
+                        "T", group="g", start=ConsumeFrom.beginning()
+                    ):
+                        seen.append(int(message.body))  # noqa: PERF401 - watched meanwhile
+
+                nursery.start_soon(read)
+                leaders = {50: (2, 2), 150: (3, 3), 250: (4, 1)}  # epoch, node
+                for number in range(1, 301):
+                    if number in leaders:
+                        await tell(nodes, *leaders[number])
+                    result = await producer.send(Message("T", b"%06d" % number), queue_id=0)
+                    assert result.status.stored
+                await eventually(lambda: 300 in seen)
+                nursery.cancel_scope.cancel()
+        async with AdminClient.connect(addresses[0]) as admin:
+            committed = await admin.query_offset("g", "T", 0)
+            members = await admin.members("g")
+    assert list(dict.fromkeys(seen)) == list(range(301))
+    assert committed is not None
+    assert committed >= 301
+    assert members == []
+    assert failovers[-1].epoch == 4
+
+
+async def test_a_slave_will_do_until_there_is_a_master(tmp_path):
+    """The consumer reads from it, then moves to the new master."""
+    failovers = []
+    async with group(tmp_path, 2) as nodes:
+        one, two = nodes
+        await promote(one, two, epoch=1)
+        addresses = [node.address for node in nodes]
+        async with Producer.connect(one.address) as producer:
+            for number in range(3):
+                assert (await producer.send(Message("T", b"%d" % number), queue_id=0)).ok
+        with trio.fail_after(WITHIN_S):
+            async with Consumer.connect(*addresses, on_failover=failovers.append) as consumer:
+                stream = consumer.messages("T", queue_ids=[0])
+                first = await anext(stream)
+                await one.step_down("the group has no master")
+                rest = [await anext(stream) for _ in range(2)]
+                await eventually(lambda: failovers)
+                await promote(two, epoch=2, members={2})
+                await eventually(lambda: failovers[-1].is_master)
+                async with Producer.connect(two.address) as producer:
+                    await producer.send(Message("T", b"3"), queue_id=0)
+                last = await anext(stream)
+    assert [int(each.body) for each in (first, *rest, last)] == [0, 1, 2, 3]
+    assert not failovers[0].is_master
+    assert failovers[-1].address == addresses[1]
+    assert str(failovers[0]).startswith("no master answers; going on at the slave hastore-a at ")
+    assert str(failovers[-1]).startswith("master is now hastore-a at ")
+
+
+async def test_a_killed_master(tmp_path, hastore_group_processes):
+    """A consumer of a killed node's group reads on, nothing skipped."""
+    cluster = await trio.to_thread.run_sync(functools.partial(hastore_group_processes, nodes=3))
+    a, b, _ = cluster.nodes
+    addresses = [node.address for node in cluster.nodes]
+    bodies = []
+    with trio.fail_after(WITHIN_S * 3):
+        async with (
+            Producer.connect(addresses, failover_timeout_s=WITHIN_S) as producer,
+            Consumer.connect(addresses, failover_timeout_s=WITHIN_S) as consumer,
+        ):
+            for number in range(5):
+                assert (await producer.send(Message("T", b"%d" % number), queue_id=0)).ok
+            stream = consumer.messages("T", queue_ids=[0])
+            bodies += [(await anext(stream)).body for _ in range(5)]
+            await trio.to_thread.run_sync(a.kill)
+            await trio.to_thread.run_sync(b.promote)
+            for number in range(5, 10):
+                assert (await producer.send(Message("T", b"%d" % number), queue_id=0)).ok
+            while len(bodies) < 10:
+                body = (await anext(stream)).body
+                if body not in bodies:
+                    bodies.append(body)
+    assert bodies == [b"%d" % number for number in range(10)]
+
+
+async def test_a_stream_ends_with_an_error_if_no_node_answers():
+    """After the failover time-out; so does every later request."""
+    target = InMemoryTarget(role=BrokerRole.SLAVE)
+
+    async def serve(scope, *, task_status):
+        with scope:
+            async with serving(target) as (_, address):
+                task_status.started(address)
+                await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        scope = trio.CancelScope()
+        address = await nursery.start(functools.partial(serve, scope))
+        with contextlib.suppress(UnreachableError):
+            async with Consumer.connect([address], failover_timeout_s=0.2) as consumer:
+                scope.cancel()
+                with trio.fail_after(WITHIN_S), pytest.raises(UnreachableError, match="no master"):
+                    await consumer.pull("T", 0, 0)
+
+
+async def test_nobody_at_the_start():
+    """Within the connect time-out."""
+    with pytest.raises(UnreachableError, match=r"no master found within 0\.2 s"):
+        async with Consumer.connect([("127.0.0.1", 1)], connect_timeout_s=0.2):
+            pass
