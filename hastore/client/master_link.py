@@ -159,6 +159,7 @@ class MasterLink:
         self._search = search
         self._settings = settings
         self._client: RemotingClient | None = None  # None: the master is searched for
+        self._found: NodeAnswer | None = None
         self._held: list[_Carried] = []
         self._number = 0
         self._opaque = _OPAQUE_MIN
@@ -238,7 +239,7 @@ class MasterLink:
 
     def _up(self, client: RemotingClient, found: NodeAnswer) -> None:
         """Send what is held, then take more."""
-        self._client = client
+        self._client, self._found = client, found
         self._left = trio.Event()
         client.on_broken = lambda: self._leave(client, client.broken_because or "")
         self._settings.on_up(found)
@@ -286,6 +287,12 @@ class MasterLink:
         for carried in held:
             self._decide(carried, self._last_fate_of(carried))
         self._is_up.set()
+
+    @property
+    def address(self) -> Address:
+        """The node that is followed, or was last."""
+        assert self._found is not None, "run announces it once a master is found"
+        return self._found.address
 
     # -- requests out ----------------------------------------------------------------------------
 

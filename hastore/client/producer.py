@@ -218,6 +218,11 @@ class Producer:
         await self._client.wait_for_none()
 
     @property
+    def address(self) -> Address:
+        """The node that it sends to, or sent to last."""
+        return self._client.address
+
+    @property
     def in_flight(self) -> int:
         """The number of messages without an outcome yet."""
         return self._client.in_flight

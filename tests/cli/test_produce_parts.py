@@ -173,7 +173,11 @@ async def test_lines_that_are_there_are_sent_in_batches(rate, autojump_clock):
     listed = []
     async with serving(target, RemotingConfig(default_topic_queue_nums=4)) as (_, address):
         order = ProduceOrder(
-            topic="T", address=address, source=GeneratedSource(400, 20), rate=rate, list_all=True
+            topic="T",
+            addresses=[address],
+            source=GeneratedSource(400, 20),
+            rate=rate,
+            list_all=True,
         )
         run = ProduceRun(order, lambda pending, _: listed.append(pending), no_progress)
         outcome = await run.run()
@@ -201,7 +205,7 @@ async def test_a_signal_keeps_sent_messages_in_the_list(monkeypatch):
     listed, outcomes = [], []
     async with serving(target) as (_, address):
         order = ProduceOrder(
-            topic="T", address=address, source=GeneratedSource(200, 20), list_all=True
+            topic="T", addresses=[address], source=GeneratedSource(200, 20), list_all=True
         )
         run = ProduceRun(order, lambda pending, _: listed.append(pending), no_progress)
 
@@ -280,7 +284,7 @@ def test_worst_outcome_decides_the_exit_code(counts, code, lenient_code):
 )
 def test_next_step_names_a_setting_only_if_it_helps(label, reason, expected):
     """Only a body above max_message_size requires another value."""
-    report = ProduceReport(SimpleNamespace(address=("127.0.0.1", 1)), as_json=False)
+    report = ProduceReport(SimpleNamespace(addresses=[("127.0.0.1", 1)]), as_json=False)
     step = report._next_step(label, reason)
     assert expected in step
     assert ("message_max" in step) == ("max_message_size" in reason)

@@ -10,7 +10,12 @@ import rich_click as click
 from hastore_cli.app.command import ExampleCommand, output_option
 from hastore_cli.log.options import TIME_HELP, wall_clock_ms
 from hastore_cli.messages.printer import FORMAT_HELP, MessagePrinter, format_option
-from hastore_cli.node.options import addr_option, topic_is_an_argument
+from hastore_cli.node.options import (
+    SEVERAL,
+    addr_option_of,
+    failover_timeout_option,
+    topic_is_an_argument,
+)
 from hastore_cli.settings.param_types import GROUP, TOPIC, ParsedType, WholeNumber
 
 if TYPE_CHECKING:
@@ -41,12 +46,18 @@ _START: Final = ParsedType("START", _parse_start, ("beginning", "end", "stored")
         "hastore consume orders --from @15min --tag 'paid || sent'",
         "hastore consume orders --from end -o jsonl | jq -r .body",
         "hastore consume orders --addr D2 -n 10 # a node's directory, slaves too",
+        "hastore consume orders --addr n1:10911,n2:10911   # whichever answers",
     ),
     epilog=f"{FORMAT_HELP}\n\n{TIME_HELP}\n\nExit code: 0 at the end (-e, -n), 130 after Ctrl-C,"
     " 3 when the node does not answer.",
 )
 @click.argument("topic", type=TOPIC)
-@addr_option
+@addr_option_of(
+    "The client port of a master or slave, or its data directory. Of several nodes: the master, or"
+    " a slave while there is none, also after a failover.",
+    SEVERAL,
+)
+@failover_timeout_option
 @click.option(
     "-g",
     "--group",
@@ -74,6 +85,7 @@ def consume(
     *,
     topic: str,
     addr: str,
+    failover_timeout_ms: int,
     group: str | None,
     start: ConsumeStart | None,
     queue: int | None,
@@ -90,7 +102,7 @@ def consume(
     least once; the queues are not divided among several consumers of a group.
     """
     from hastore_cli.consume.run import ConsumeOrder, ConsumeStart, StartKind
-    from hastore_cli.node.address import resolve_address
+    from hastore_cli.node.address import resolve_addresses
 
     if output == "json" and not exit_at_end and count is None:
         raise click.UsageError("a JSON document must end: use -e, -n or -o jsonl")
@@ -100,13 +112,14 @@ def consume(
         raise click.UsageError("--from stored needs a group: add -g GROUP")
     order = ConsumeOrder(
         topic=topic,
-        address=resolve_address(addr),
+        addresses=resolve_addresses(addr),
         start=start,
         group=group,
         queue_id=queue,
         tags=tag,
         count=count,
         exit_at_end=exit_at_end,
+        failover_timeout_s=failover_timeout_ms / 1000,
     )
     printer = MessagePrinter(output, schema=SCHEMA, template=template, bodies=bodies)
     return _run(order, addr, printer)
@@ -139,7 +152,7 @@ def _run(order: ConsumeOrder, addr: str, printer: MessagePrinter) -> int:
     def on_note(text: str) -> None:
         say(f"note: {text}")
 
-    run = ConsumeRun(order, on_messages, on_note, on_total)
+    run = ConsumeRun(order, on_messages, on_note, on_total, lambda failover: say(str(failover)))
     try:
         with next_steps_of(addr), collapsed(), printer:
             code = trio.run(run.run)

@@ -18,16 +18,19 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.client.master_link import FAILOVER_TIMEOUT_S
 from hastore.errors import ConfigError
 from hastore.quantities import ungrouped
 from hastore_cli.app.interrupts import interruptible
 from hastore_cli.app.times import parse_time_ms
 from hastore_cli.consume.queue_reader import PULL_COUNT_MAX, QueueCursor, QueueReader
-from hastore_cli.node.client import NodeClient, connect_node, gather
+from hastore_cli.node.client import NodeClient, connect_group, connect_node, gather
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
+    from hastore.client.master_link import Failover
     from hastore.client.pull_client import PullResult
     from hastore.message import StoredMessage
 
@@ -42,13 +45,14 @@ class ConsumeOrder:
     """What to read, and from where."""
 
     topic: str
-    address: tuple[str, int]
+    addresses: list[tuple[str, int]]  # several: whichever is master, or answers
     start: ConsumeStart
     group: str | None = None
     queue_id: int | None = None
     tags: str = "*"
     count: int | None = None
     exit_at_end: bool = False
+    failover_timeout_s: float = FAILOVER_TIMEOUT_S
 
 
 @final
@@ -64,6 +68,7 @@ class ConsumeRun:
     on_messages: Callable[[Sequence[StoredMessage]], None]
     on_note: Callable[[str], None]
     on_total: Callable[[int], None]
+    on_failover: Callable[[Failover], None] = lambda _failover: None
     taken: int = attrs.field(default=0, init=False)
     _uncommitted: dict[int, int] = attrs.field(factory=dict, init=False)
 
@@ -71,7 +76,7 @@ class ConsumeRun:
         """Read until the end; return 128 + the signal's number if a signal ended it."""
         async with interruptible() as interruption:
             with interruption.grace_scope:
-                async with connect_node(self.order.address, suspend_s=SUSPEND_S) as node:
+                async with self._connect() as node:
                     interruption.grace_s = _LAST_COMMIT_S
                     try:
                         with interruption.scope:
@@ -79,6 +84,17 @@ class ConsumeRun:
                     finally:
                         await self._commit_at_the_end(node)
         return interruption.exit_code
+
+    def _connect(self) -> AbstractAsyncContextManager[NodeClient]:
+        order = self.order
+        if len(order.addresses) == 1:
+            return connect_node(order.addresses[0], suspend_s=SUSPEND_S)
+        return connect_group(
+            order.addresses,
+            suspend_s=SUSPEND_S,
+            failover_timeout_s=order.failover_timeout_s,
+            on_failover=self.on_failover,
+        )
 
     async def _read(self, node: NodeClient) -> None:
         order = self.order

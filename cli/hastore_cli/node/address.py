@@ -51,6 +51,33 @@ def resolve_address(text: str) -> tuple[str, int]:
     return address
 
 
+def resolve_addresses(text: str) -> list[tuple[str, int]]:
+    """Return the client addresses of one node or several: ``A,B,C``, each as in one.
+
+    Of several, directories on which no node runs are left out.  Raises as ``resolve_address`` does,
+    for all of them.
+    """
+    names = names_in(text)
+    if len(names) == 1:
+        return [resolve_address(names[0])]
+    found, faults = [], []
+    for name in names:
+        try:
+            found.append(resolve_address(name))
+        except UnreachableError as error:
+            faults.append(error)
+    if not found:
+        raise faults[0]
+    return list(dict.fromkeys(found))
+
+
+def names_in(text: str) -> list[str]:
+    """Return the names of nodes in ``A,B,C``; a directory's name may have commas."""
+    if Path(text).is_dir():
+        return [text]
+    return [name.strip() for name in text.split(",") if name.strip()] or [text]
+
+
 def check_is_possible(text: str) -> None:
     """Raise ConfigError for an address that can never be one: ``h:99999``, ``127.0.0.1``.
 
@@ -87,8 +114,9 @@ def next_steps_of(text: str) -> Iterator[None]:
 
 def next_step(text: str, error: HastoreError) -> str | None:
     """Return an error's hint; an UnreachableError's fits ``text``, the node's name."""
-    found = _next_step(text, str(error)) if isinstance(error, UnreachableError) else None
-    return found or error.hint
+    if not isinstance(error, UnreachableError) or len(names_in(text)) > 1:
+        return error.hint
+    return _next_step(text, str(error)) or error.hint
 
 
 def _next_step(text: str, said: str) -> str | None:

@@ -11,7 +11,8 @@ import trio
 from hastore.client.admin import AdminClient
 from hastore.client.group_membership import GroupMembership
 from hastore.client.pull_client import NO_GROUP, PullResult, pull
-from hastore.client.remoting_client import REQUEST_TIMEOUT_S, RemotingClient, open_remoting_client
+from hastore.client.reader_link import open_reader_link
+from hastore.client.remoting_client import REQUEST_TIMEOUT_S, Asker, open_remoting_client
 from hastore.env.real import real_env
 from hastore.errors import RequestFailedError
 from hastore.quantities import format_address
@@ -21,6 +22,7 @@ from hastore.wire.remoting_codes import ResponseCode
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+    from hastore.client.master_link import Failover
     from hastore.wire.config_tables import TopicConfig
 
 _A = TypeVar("_A")
@@ -32,7 +34,7 @@ ASKED_AT_A_TIME: Final = 64
 class NodeClient:
     """A connected node: administration, membership in a group, and pulls."""
 
-    client: RemotingClient
+    client: Asker
     admin: AdminClient
     membership: GroupMembership
 
@@ -90,6 +92,29 @@ async def connect_node(
     timeout_s = REQUEST_TIMEOUT_S + suspend_s
     async with open_remoting_client(address, request_timeout_s=timeout_s) as client:
         yield NodeClient(client, AdminClient(client), GroupMembership(client, real_env()))
+
+
+@contextlib.asynccontextmanager
+async def connect_group(
+    addresses: list[tuple[str, int]],
+    *,
+    suspend_s: float = 0,
+    failover_timeout_s: float,
+    on_failover: Callable[[Failover], None],
+) -> AsyncIterator[NodeClient]:
+    """Read from the master of these nodes, or a slave, for the block.
+
+    Raises UnreachableError if none answers.
+    """
+    async with open_reader_link(
+        addresses,
+        request_timeout_s=REQUEST_TIMEOUT_S + suspend_s,
+        failover_timeout_s=failover_timeout_s,
+        on_failover=on_failover,
+    ) as link:
+        membership = GroupMembership(link, real_env())
+        link.on_reconnect = membership.rejoin
+        yield NodeClient(link, AdminClient(link), membership)
 
 
 async def gather(ask: Callable[[_A], Awaitable[_T]], about: Sequence[_A]) -> list[_T]:

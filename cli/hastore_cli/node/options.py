@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import rich_click as click
 
 from hastore.errors import HastoreError
-from hastore_cli.settings.param_types import complete_directory
+from hastore_cli.settings.param_types import DURATION_MS, complete_directory
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -25,6 +25,7 @@ class RefusedError(HastoreError):
 
 def addr_option_of(
     whose: str = "The client port of a master or slave, or its data directory.",
+    metavar: str = "H:P",
 ) -> Callable[..., Callable[..., object]]:
     """Return the option ``--addr``, which takes a node's address or its directory."""
     return click.option(
@@ -33,13 +34,24 @@ def addr_option_of(
         show_default=True,
         envvar="HASTORE_ADDR",
         show_envvar=True,
-        metavar="H:P",
+        metavar=metavar,
         shell_complete=complete_directory,
         help=whose,
     )
 
 
 addr_option: Final = addr_option_of()
+# Of commands that follow the master of several nodes.
+SEVERAL: Final = "H:P[,H:P]..."
+failover_timeout_option: Final = click.option(
+    "--failover-timeout",
+    "failover_timeout_ms",
+    type=DURATION_MS,
+    default="30s",
+    show_default=True,
+    metavar="TIME",
+    help="With several addresses: how long the next master is searched for.",
+)
 
 
 def _refuse_short_topic(_ctx: click.Context, _param: click.Parameter, value: str | None) -> None:

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from hastore_cli.app.command import ExampleCommand, output_option
-from hastore_cli.node.options import addr_option_of, topic_is_an_argument
+from hastore_cli.node.options import (
+    SEVERAL,
+    addr_option_of,
+    failover_timeout_option,
+    topic_is_an_argument,
+)
 from hastore_cli.settings.param_types import SIZE, TOPIC, Number, WholeNumber, complete_file
 
 if TYPE_CHECKING:
@@ -30,14 +35,25 @@ def _text_without_separators(
         "hastore produce orders -k o-17 -q 2 <<< hi",
         "hastore produce orders -n 100000 --size 1KiB --rate 5000",
         "hastore produce orders --addr D1 -o json < lines.txt   # D1: a node's data",
+        "hastore produce orders --addr n1:10911,n2:10911,n3:10911   # the master of these",
     ),
     epilog="Exit code: 0 all PUT_OK; stored, but less safely than asked: 20 SLAVE_NOT_AVAILABLE, 21"
     " FLUSH_SLAVE_TIMEOUT, 22 FLUSH_DISK_TIMEOUT (--lenient: 0); 23 rejected, not stored; 3 no"
-    " answer, outcome unknown.",
+    " answer, outcome unknown. After a failover that lost nothing: as if there had been none.",
 )
 @click.argument("topic", type=TOPIC)
 @click.argument("file", required=False, metavar="[FILE|-]", shell_complete=complete_file)
-@addr_option_of("The master's client port, or its data directory.")
+@addr_option_of(
+    "The master's client port, or its data directory. Of several nodes: whichever is master, also"
+    " after a failover.",
+    SEVERAL,
+)
+@failover_timeout_option
+@click.option(
+    "--at-least-once",
+    is_flag=True,
+    help="After a failover send again what got no answer, too: it may be stored twice.",
+)
 @click.option(
     "-k", "--key", callback=_text_without_separators, help="KEYS property, to find the message by."
 )
@@ -76,6 +92,8 @@ def produce(
     topic: str,
     file: str | None,
     addr: str,
+    failover_timeout_ms: int,
+    at_least_once: bool,
     key: str | None,
     tag: str | None,
     queue: int | None,
@@ -93,8 +111,9 @@ def produce(
     """
     import sys
 
+    from hastore.client.failover_rules import Retry
     from hastore_cli.app.terminal import say
-    from hastore_cli.node.address import resolve_address
+    from hastore_cli.node.address import resolve_addresses
     from hastore_cli.produce.run import ProduceOrder
     from hastore_cli.produce.source import open_source
 
@@ -106,7 +125,7 @@ def produce(
     reads_terminal = reads_stdin and sys.stdin.isatty()
     order = ProduceOrder(
         topic=topic,
-        address=resolve_address(addr),
+        addresses=resolve_addresses(addr),
         source=open_source(file, count=count, size=size),
         key=key,
         tag=tag,
@@ -114,6 +133,8 @@ def produce(
         rate=rate,
         wait=not no_wait,
         list_all=reads_terminal,
+        retry=Retry.AT_LEAST_ONCE if at_least_once else Retry.REFUSED,
+        failover_timeout_s=failover_timeout_ms / 1000,
     )
     if reads_terminal:
         say("each line is a message; Ctrl-D ends")
@@ -131,7 +152,7 @@ def _run_with_history(
     from hastore_cli.app.terminal import say_error
     from hastore_cli.produce.history import ProduceHistory
 
-    with ProduceHistory.open(path, order.address, wait=order.wait) as history:
+    with ProduceHistory.open(path, order.addresses[0], wait=order.wait) as history:
         order = attrs.evolve(order, history=history)
         exit_code = _run(order, addr, as_json=as_json, lenient=lenient)
     if history.error is None:
@@ -145,14 +166,19 @@ def _run(order: ProduceOrder, addr: str, *, as_json: bool, lenient: bool) -> int
 
     from hastore.errors import RequestFailedError
     from hastore_cli.app.error_report import collapsed
-    from hastore_cli.app.terminal import say_error
+    from hastore_cli.app.terminal import say, say_error
     from hastore_cli.node.address import next_step, next_steps_of
     from hastore_cli.produce.report import ProduceReport, needs_ha_address, progress_bar
     from hastore_cli.produce.run import ProduceRun
     from hastore_cli.produce.tally import EXIT_REJECTED
 
     report = ProduceReport(order, as_json)
-    run = ProduceRun(order, report.listed, lambda outcome: progress_bar(order, outcome))
+    run = ProduceRun(
+        order,
+        report.listed,
+        lambda outcome: progress_bar(order, outcome),
+        lambda failover: say(str(failover)),
+    )
     try:
         with next_steps_of(addr), collapsed():
             outcome = trio.run(run.run)
@@ -160,7 +186,7 @@ def _run(order: ProduceOrder, addr: str, *, as_json: bool, lenient: bool) -> int
         say_error(str(refused), refused.hint)
         return EXIT_REJECTED
     if needs_ha_address(outcome):
-        report.ha_address = trio.run(_ha_address, order.address)
+        report.ha_address = trio.run(_ha_address, outcome.address or order.addresses[0])
     exit_code = _exit_code(outcome, lenient=lenient)
     report.finish(outcome, exit_code=exit_code)
     if outcome.error is not None:

@@ -106,7 +106,7 @@ class ProduceReport:
             if not self._was_listed(outcome) or self.as_json:
                 say(f"  {label}")
                 _say_why(reason)
-            say_next(self._next_step(label, reason))
+            say_next(self._next_step(label, reason, outcome.address))
 
     def _was_listed(self, outcome: ProduceOutcome) -> bool:
         return outcome.lists and (self.order.list_all or outcome.tally.sent <= 20)
@@ -140,7 +140,7 @@ class ProduceReport:
         return {
             "schema": SCHEMA,
             "topic": self.order.topic,
-            "address": format_address(self.order.address),
+            "address": format_address(outcome.address or self.order.addresses[0]),
             "sent": tally.sent,
             "body_bytes": tally.body_bytes,
             "counts": {
@@ -156,6 +156,17 @@ class ProduceReport:
                     ("p99", tally.latencies.quantile(0.99)),
                 )
             },
+            "failovers": [
+                {
+                    "master": failover.name,
+                    "address": format_address(failover.address),
+                    "epoch": failover.epoch,
+                    "sent_again": failover.sent_again,
+                    "reason": failover.reason,
+                    "seconds": round(failover.seconds, 6),
+                }
+                for failover in outcome.failovers
+            ],
             "messages": self._messages,
             "error": None if outcome.error is None else str(outcome.error),
             "exit_code": exit_code,
@@ -169,8 +180,10 @@ class ProduceReport:
         ha_address = self.ha_address or "HOST:HA_PORT"
         return f"start one: hastore slave --master {ha_address} --data DIR"
 
-    def _next_step(self, label: str, reason: str | None) -> str:
-        address = format_address(self.order.address)
+    def _next_step(
+        self, label: str, reason: str | None, sent_to: tuple[str, int] | None = None
+    ) -> str:
+        address = format_address(sent_to or self.order.addresses[0])
         match label:
             case "SLAVE_NOT_AVAILABLE":
                 return self._next_step_without_a_slave(address, reason or "")

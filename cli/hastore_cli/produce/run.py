@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.client.failover_rules import Retry
+from hastore.client.master_link import FAILOVER_TIMEOUT_S
 from hastore.client.producer import Producer
 from hastore.client.remoting_client import REQUEST_TIMEOUT_S
 from hastore.client.send_result import PendingSend
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from contextlib import AbstractAsyncContextManager
 
+    from hastore.client.master_link import Failover
     from hastore_cli.produce.history import ProduceHistory
 
 _AHEAD_S: Final = 0.01
@@ -46,10 +49,10 @@ _LAST_ANSWERS_S: Final = 3.0  # after Ctrl-C; a stop takes less than 5 s
 
 @attrs.frozen(kw_only=True)
 class ProduceOrder:
-    """What to send, and to which node."""
+    """What to send, and to which node, or to which master of several."""
 
     topic: str
-    address: tuple[str, int]
+    addresses: list[tuple[str, int]]
     source: MessageSource
     key: str | None = None
     tag: str | None = None
@@ -58,6 +61,8 @@ class ProduceOrder:
     wait: bool = True
     list_all: bool = False  # stdin is a terminal: print every outcome
     history: ProduceHistory | None = None  # records every message and its outcome
+    retry: Retry = Retry.REFUSED
+    failover_timeout_s: float = FAILOVER_TIMEOUT_S
 
     def properties(self) -> dict[str, str]:
         """Return the properties of all messages."""
@@ -81,6 +86,8 @@ class ProduceOutcome:
     error: HastoreError | None = None
     signal_code: int | None = None
     lists: bool = False
+    address: tuple[str, int] | None = None  # of the node that it sent to last
+    failovers: list[Failover] = attrs.field(factory=list)
 
 
 @final
@@ -95,16 +102,27 @@ class ProduceRun:
     order: ProduceOrder
     on_listed: Callable[[PendingSend, ProduceOutcome], None]
     watch: Callable[[ProduceOutcome], AbstractAsyncContextManager[None]]
+    on_failover: Callable[[Failover], None] = lambda _failover: None
     # Sent, and to be listed after all others: a signal came before the channel took them.
     _left: list[PendingSend] = attrs.field(factory=list, init=False)
 
     async def run(self) -> ProduceOutcome:
         """Connect, send everything, wait for the answers.  Raises UnreachableError."""
-        outcome = ProduceOutcome(SendTally(REQUEST_TIMEOUT_S))
+        order = self.order
+        outcome = ProduceOutcome(SendTally(REQUEST_TIMEOUT_S), address=order.addresses[0])
+
+        def on_failover(failover: Failover) -> None:
+            outcome.failovers.append(failover)
+            self.on_failover(failover)
+
         async with interruptible() as interruption:
             with interruption.grace_scope:
                 async with Producer.connect(
-                    self.order.address, in_flight_max=IN_FLIGHT_MAX
+                    order.addresses if len(order.addresses) > 1 else order.addresses[0],
+                    in_flight_max=IN_FLIGHT_MAX,
+                    retry=order.retry,
+                    failover_timeout_s=order.failover_timeout_s,
+                    on_failover=on_failover,
                 ) as producer:
                     interruption.grace_s = _LAST_ANSWERS_S
                     await self._send_and_list(producer, outcome, interruption.scope)
@@ -125,6 +143,7 @@ class ProduceRun:
                     await producer.drain()
         finally:
             outcome.seconds = trio.current_time() - start
+            outcome.address = producer.address
 
     async def _feed_and_send(
         self,

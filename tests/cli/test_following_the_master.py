@@ -1,0 +1,92 @@
+"""`hastore produce` and `hastore consume` with several addresses, through a failover."""
+
+import json
+import subprocess
+
+import pytest
+
+from hastore.errors import UnreachableError
+from hastore_cli.node.address import names_in, resolve_addresses
+from tests.patience import PROCESS_WITHIN_S
+from tests.support.commands.running import command, environment, hastore
+from tests.support.waiting import wait_until
+
+
+def start(*arguments):
+    return subprocess.Popen(
+        command(*arguments),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        text=True,
+    )
+
+
+def test_both_commands_survive_a_killed_master(hastore_group_processes):
+    """Each says once who is master now; all messages are stored, and read, in the end."""
+    cluster = hastore_group_processes(nodes=3)
+    a, b, c = cluster.nodes
+    assert a.put("orders", b"first").ok
+    addresses = ",".join(node.endpoint for node in (c, b, a))
+    consumer = start("consume", "orders", "--addr", addresses, "-n", 401, "-o", "jsonl")
+    producer = start(
+        "produce", "orders", "-n", 400, "--rate", 100, "--size", 20, "--addr", addresses,
+        "--at-least-once", "-o", "json",
+    )  # fmt: skip
+    wait_until(lambda: len(a.consume("orders")) > 50)
+    a.kill()
+    b.promote()
+    sent, said = producer.communicate(timeout=PROCESS_WITHIN_S)
+    assert producer.returncode == 0, said
+    assert f"master is now {b.name} at {b.endpoint}" in said
+    report = json.loads(sent)
+    assert report["counts"] == {"SEND_OK": 400}
+    assert report["address"] == b.endpoint
+    (failover,) = report["failovers"]
+    assert (failover["master"], failover["address"]) == (b.name, b.endpoint)
+    read, noted = consumer.communicate(timeout=PROCESS_WITHIN_S)
+    assert consumer.returncode == 0, noted
+    # A slave may have had the rest before there was a master.
+    assert "going on at the slave c at" in noted or f"master is now b at {b.endpoint}" in noted
+    bodies = [json.loads(line)["body"] for line in read.splitlines()]
+    stored = {message.body.decode() for message in b.consume("orders")}
+    assert len(stored) >= 401
+    assert len(bodies) == 401
+    assert set(bodies) <= stored
+
+
+def test_without_a_new_master_the_command_ends(hastore_group_processes):
+    """After the failover time-out, with exit code 3 and a next step."""
+    cluster = hastore_group_processes(nodes=2)
+    a, b = cluster.nodes
+    addresses = f"{a.endpoint},{b.endpoint}"
+    arguments = ("--addr", addresses, "--failover-timeout", "500ms")
+    producer = start("produce", "orders", "-n", 100_000, "--rate", 100, *arguments)
+    wait_until(lambda: a.consume("orders"))
+    a.kill()
+    sent, said = producer.communicate(timeout=PROCESS_WITHIN_S)
+    assert producer.returncode == 3, (sent, said)
+    assert "no master found within 0.5 s" in said
+    assert "  next  " in said
+
+
+def test_several_names_of_nodes(tmp_path):
+    """Directories without a node are left out, as long as one name is left."""
+    (tmp_path / "D,1").mkdir()
+    assert names_in(str(tmp_path / "D,1")) == [str(tmp_path / "D,1")]
+    assert resolve_addresses("h:1, h:2,h:1") == [("h", 1), ("h", 2)]
+    empty = tmp_path / "D"
+    empty.mkdir()
+    assert resolve_addresses(f"{empty},h:1") == [("h", 1)]
+    with pytest.raises(UnreachableError):
+        resolve_addresses(f"{empty},{empty}")
+
+
+def test_nobody_answers():
+    """One line that names what was seen."""
+    done = hastore(
+        "produce", "orders", "-n", "1", "--addr", "127.0.0.1:1,127.0.0.1:2",
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert "no master found within 5 s: cannot connect to 127.0.0.1:1" in done.stderr
