@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import trio
 
+    from hastore.broker.group_directory import GroupDirectory
     from hastore.broker.node.group_node import GroupNode
     from hastore.broker.node.master import Master
     from hastore.broker.node.slave import Slave
@@ -61,18 +62,22 @@ async def open_slave(config: SlaveConfig, *, env: Env | None = None) -> AsyncIte
 
 
 @contextlib.asynccontextmanager
-async def open_node(config: GroupNodeConfig, *, env: Env | None = None) -> AsyncIterator[GroupNode]:
+async def open_node(
+    config: GroupNodeConfig, *, env: Env | None = None, directory: GroupDirectory | None = None
+) -> AsyncIterator[GroupNode]:
     """Run a node of a replica group while the block runs, then stop it cleanly.
 
     It begins as a slave; ``become_master`` and ``follow`` change its role.  See ``open_slave`` for
-    the file size.
+    the file size.  ``directory``: what routes name besides this node.
     """
     from hastore.broker.node.group_node import run_group_node  # noqa: PLC0415
     from hastore.env.real import real_env  # noqa: PLC0415
     from hastore.ha.client_port import ask_client_port  # noqa: PLC0415
 
     asks = env is None
-    run = partial(run_group_node, ask_client_port=ask_client_port if asks else None)
+    run = partial(
+        run_group_node, ask_client_port=ask_client_port if asks else None, directory=directory
+    )
     world = env or real_env()
     async with _running(lambda nursery: nursery.start(run, config, world)) as node:
         yield node

@@ -9,6 +9,7 @@ import attrs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hastore.broker.group_directory import GroupDirectory
     from hastore.broker.observe.node_status import NodeStatus
     from hastore.concurrency.group_commit_request import GroupCommitRequest
     from hastore.message import Message
@@ -67,6 +68,10 @@ class RequestTarget(Protocol):
     @property
     def role_control(self) -> RoleControl | None:
         """What may change its role; None: its role is fixed."""
+
+    @property
+    def directory(self) -> GroupDirectory | None:
+        """What it knows of its group; None: it is in none, or asks nobody."""
 
     @property
     def message_store(self) -> MessageStore:

@@ -50,6 +50,7 @@ from hastore.trace import logger
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hastore.broker.group_directory import GroupDirectory
     from hastore.broker.node.master import Ports
     from hastore.broker.node.master_store import Term
     from hastore.broker.observe.node_status import NodeStatus
@@ -122,6 +123,7 @@ class GroupNode:
     on_role: Callable[[Master | Slave], None] = lambda _node: None  # called once one serves
     # Who takes requests that change its role; None: it does itself.
     role_control: RoleControl | None = None
+    directory: GroupDirectory | None = None  # what it knows of its group, for routes
     identity: NodeIdentity | None = attrs.field(default=None, init=False)
     cuts: Cuts = attrs.field(factory=Cuts, init=False)  # as a slave
     _serving: Master | Slave | None = attrs.field(default=None, init=False)
@@ -549,6 +551,7 @@ class GroupNode:
 
     def _control(self, node: Master | Slave) -> None:
         node.role_control = self.role_control or self
+        node.directory = self.directory
 
     def _identified(self, identity: NodeIdentity | None) -> None:
         self.identity = identity
@@ -588,6 +591,7 @@ async def run_group_node(
     on_role: Callable[[Master | Slave], None] = lambda _node: None,
     coordinator: Callable[[Term], Coordinator] | None = None,
     role_control: RoleControl | None = None,
+    directory: GroupDirectory | None = None,
     task_status: trio.TaskStatus[GroupNode] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a node of a replica group until cancelled; ``nursery.start`` returns it once it serves.
@@ -595,7 +599,8 @@ async def run_group_node(
     ``coordinator`` returns where a master's set is decided; None: the master decides alone.
     ``role_control`` takes the requests that change the role; None: the node itself.
     ``on_master`` gets each master before its services run, ``on_role`` each master and slave once
-    it serves.  Raises HastoreError if the node cannot start or must not continue.
+    it serves.  ``directory``: what it knows of its group, for routes; None: itself.  Raises
+    HastoreError if the node cannot start or must not continue.
     """
     async with open_metrics(config.metrics_listen) as metrics, open_ports(config) as ports:
         is_announced = False
@@ -617,5 +622,6 @@ async def run_group_node(
             coordinator,
             announce,
             role_control,
+            directory,
         )
         await node.run()

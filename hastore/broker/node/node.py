@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hastore.broker.expiry.expiry import Expiry
+    from hastore.broker.group_directory import GroupDirectory
     from hastore.broker.node.dispatching import Dispatching
     from hastore.broker.request_target import RoleControl
     from hastore.config import MasterConfig, SlaveConfig
@@ -48,6 +49,7 @@ class RunningNode:
     address: tuple[str, int] | None
     metrics_address: tuple[str, int] | None
     role_control: RoleControl | None = None  # what may change its role
+    directory: GroupDirectory | None = None  # what it knows of its group
     expiry: Expiry = attrs.field(init=False)
     _started: float = attrs.field(factory=trio.current_time, init=False)
     _stop_requested: trio.Event = attrs.field(factory=trio.Event, init=False)

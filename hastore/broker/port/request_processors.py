@@ -1,7 +1,7 @@
 """Answers to all requests but sent messages: one table from request code to processor.
 
-A master is its own name server: it answers GET_ROUTEINFO_BY_TOPIC with a route to itself, so a
-stock client needs no other.
+A node is its own name server: it answers GET_ROUTEINFO_BY_TOPIC with a route to itself, or to its
+whole group (``routes``), so a stock client needs no other.
 
 Invariant: every request gets exactly one response; a malformed one gets SYSTEM_ERROR and a remark
 that names the fault.
@@ -20,15 +20,13 @@ from hastore.broker.groups.consumer_processors import ConsumerProcessors
 from hastore.broker.observe.ha_runtime_info import ha_runtime_info, runtime_info
 from hastore.broker.port.admin_processors import AdminProcessors
 from hastore.broker.port.role_processor import RoleProcessor
+from hastore.broker.port.routes import brokers_of, route_json
 from hastore.broker.port.send_back_processor import SendBackProcessor
 from hastore.broker.pulls.cold_reader import ColdReader
 from hastore.broker.pulls.pull_message_processor import PullMessageProcessor
 from hastore.broker.pulls.query_message_processor import QueryMessageProcessor
 from hastore.broker.reply import Answer, ClientConnection, Later
-from hastore.concurrency.tcp import describe
 from hastore.errors import HastoreError, ProtocolError, RequestFailedError
-from hastore.status import BrokerRole
-from hastore.wire.config_tables import PERM_READ
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from hastore.wire.remoting_command import RemotingCommand, json_response, required_text_field
 
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
     from hastore.config import RemotingConfig
     from hastore.env.interface import Env
 
-_WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
 # Answers that are small, and need not wait for room.
 _SMALL: Final = frozenset(
     {
@@ -51,8 +48,6 @@ _SMALL: Final = frozenset(
         RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
     }
 )
-_MASTER_ID: Final = "0"
-_SLAVE_ID: Final = "1"
 
 _Now = Callable[[RemotingCommand, ClientConnection], RemotingCommand]
 _InTurn = Callable[[RemotingCommand, ClientConnection], Awaitable[Answer | None]]
@@ -152,31 +147,8 @@ class RequestProcessors:
         if config is None:
             fault = self.data.topics.fault_of(topic)
             return request.response(ResponseCode.TOPIC_NOT_EXIST, remark=fault)
-        target = self.target
-        address = target.address
-        if address is None or address[0] in _WILDCARDS:
-            address = client.local_address  # the client has just reached this one
-        is_slave = target.role is BrokerRole.SLAVE
-        route = {
-            "brokerDatas": [
-                {
-                    "brokerAddrs": {_SLAVE_ID if is_slave else _MASTER_ID: describe(address)},
-                    "brokerName": target.name,
-                    "cluster": target.cluster,
-                }
-            ],
-            "filterServerTable": {},
-            "queueDatas": [
-                {
-                    "brokerName": target.name,
-                    "perm": config.perm & PERM_READ if is_slave else config.perm,
-                    "readQueueNums": config.read_queue_nums,
-                    "topicSynFlag": 0,
-                    "writeQueueNums": 0 if is_slave else config.write_queue_nums,
-                }
-            ],
-        }
-        return json_response(request, route)
+        brokers = brokers_of(self.target, client.local_address)
+        return json_response(request, route_json(brokers, config))
 
     def _ha_status(self, request: RemotingCommand) -> RemotingCommand:
         status = self.target.status()

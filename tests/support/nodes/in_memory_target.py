@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import attrs
 import trio
 
+from hastore.broker.group_directory import GroupDirectory
 from hastore.broker.observe.node_status import NodeStatus
 from hastore.broker.port.remoting_server import RemotingServer
 from hastore.broker.request_target import RoleControl
@@ -47,6 +48,7 @@ class InMemoryTarget:
     decisions: DecisionLog = attrs.field(factory=DecisionLog)
     keep: bool = True
     role_control: RoleControl | None = None
+    directory: GroupDirectory | None = None
     message_store: MessageStore = NO_STORE
     _next_offset: int = 0
 

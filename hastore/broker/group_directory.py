@@ -1,0 +1,57 @@
+"""What a node knows of its replica group, and of the other groups of its cluster, for routes.
+
+A coordinator implements ``GroupDirectory``; a node without one answers routes to itself alone.  Its
+answers are snapshots, from memory: routes are asked for all the time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol, final
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Address = tuple[str, int]
+
+MASTER_ID: Final = 0  # RocketMQ's broker id of a master; its slaves have others
+
+
+@final
+@attrs.frozen(kw_only=True)
+class KnownNode:
+    """A node of this node's replica group, itself included, that runs as far as is known."""
+
+    node_id: int
+    client_address: Address
+    is_master: bool
+
+
+@final
+@attrs.frozen(kw_only=True)
+class BrokerRoute:
+    """A replica group as clients see it: RocketMQ's broker, with the addresses of its nodes."""
+
+    cluster: str
+    broker_name: str
+    addresses: Mapping[int, Address]  # by broker id
+
+    @property
+    def has_master(self) -> bool:
+        """Whether clients can send to it."""
+        return MASTER_ID in self.addresses
+
+
+class GroupDirectory(Protocol):
+    """Who is in the group, and which groups there are besides; it may be behind."""
+
+    @property
+    def broker_name(self) -> str:
+        """The group's name in routes: the same on all of its nodes."""
+
+    def nodes(self) -> tuple[KnownNode, ...]:
+        """Return the group's nodes; empty: nothing is known, and the node answers for itself."""
+
+    def other_groups(self) -> tuple[BrokerRoute, ...]:
+        """Return the other groups of the cluster."""

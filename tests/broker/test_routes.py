@@ -1,0 +1,131 @@
+"""Routes of a node that knows its group: the master as id 0, on every node; other groups, too."""
+
+from functools import partial
+
+import attrs
+import pytest
+import trio
+
+import hastore
+from hastore.broker.group_directory import BrokerRoute, KnownNode
+from hastore.broker.port.routes import brokers_of, route_json
+from hastore.client.admin import AdminClient
+from hastore.client.producer import Producer
+from hastore.message import Message
+from hastore.status import BrokerRole
+from hastore.wire.config_tables import TopicConfig
+from tests.patience import WITHIN_S
+from tests.support.nodes.group_nodes import node_config, promote
+from tests.support.nodes.in_memory_target import InMemoryTarget
+
+A, B, C = ("10.0.0.1", 10911), ("10.0.0.2", 10911), ("10.0.0.3", 10911)
+G2 = BrokerRoute(cluster="DefaultCluster", broker_name="g2", addresses={0: ("10.0.1.1", 1)})
+
+
+@attrs.define
+class Directory:
+    """One that a test fills."""
+
+    known: tuple[KnownNode, ...] = ()
+    others: tuple[BrokerRoute, ...] = ()
+    broker_name: str = "g1"
+
+    def nodes(self):
+        return self.known
+
+    def other_groups(self):
+        return self.others
+
+
+def known(*addresses, master=None):
+    return tuple(
+        KnownNode(node_id=number, client_address=address, is_master=address == master)
+        for number, address in enumerate(addresses, 1)
+    )
+
+
+def target(address, directory, *, is_slave=False):
+    role = BrokerRole.SLAVE if is_slave else BrokerRole.SYNC_MASTER
+    return InMemoryTarget(role=role, address=address, directory=directory)
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_slave"), [(A, False), (B, True)], ids=["the master", "a slave"]
+)
+def test_each_node_names_the_whole_group(asked, is_slave):
+    """The same brokers, of whichever node they are asked: the master is 0, a slave has its node id."""
+    directory = Directory(known(A, B, C, master=A))
+    (broker,) = brokers_of(target(asked, directory, is_slave=is_slave), asked)
+    assert broker == BrokerRoute(
+        cluster="DefaultCluster", broker_name="g1", addresses={0: A, 2: B, 3: C}
+    )
+
+
+def test_a_group_without_a_master_takes_no_messages():
+    """Consumers may read from its slaves."""
+    brokers = brokers_of(target(B, Directory(known(A, B)), is_slave=True), B)
+    route = route_json(brokers, TopicConfig(topic="T", read_queue_nums=8, write_queue_nums=8))
+    assert route["brokerDatas"][0]["brokerAddrs"] == {"1": "10.0.0.1:10911", "2": "10.0.0.2:10911"}
+    assert route["queueDatas"][0] == {
+        "brokerName": "g1", "perm": 4, "readQueueNums": 8, "topicSynFlag": 0, "writeQueueNums": 0,
+    }  # fmt: skip
+
+
+def test_a_node_that_takes_no_messages_is_not_named_master():
+    """Whatever the directory, which may be behind, says of it."""
+    directory = Directory(known(A, B, master=A))
+    (broker,) = brokers_of(target(A, directory, is_slave=True), A)
+    assert broker.addresses == {1: A, 2: B}
+
+
+def test_a_topic_has_its_queues_on_each_group():
+    """Of a cluster of two."""
+    directory = Directory(known(A, master=A), (G2,))
+    brokers = brokers_of(target(A, directory), A)
+    route = route_json(brokers, TopicConfig(topic="T", read_queue_nums=4, write_queue_nums=2))
+    assert [broker["brokerName"] for broker in route["brokerDatas"]] == ["g1", "g2"]
+    assert [
+        (queue["brokerName"], queue["readQueueNums"], queue["writeQueueNums"], queue["perm"])
+        for queue in route["queueDatas"]
+    ] == [("g1", 4, 2, 6), ("g2", 4, 2, 6)]
+
+
+@pytest.mark.parametrize("directory", [None, Directory(), Directory((), (G2,))])
+def test_a_node_that_knows_nothing_answers_for_itself(directory):
+    """As it does without a directory."""
+    (broker,) = brokers_of(target(A, directory), A)
+    assert (broker.broker_name, broker.addresses) == ("hastore-a", {0: A})
+    (broker,) = brokers_of(target(A, directory, is_slave=True), A)
+    assert broker.addresses == {1: A}
+
+
+def test_wildcards_are_no_addresses():
+    """The own one is where the client has reached it; nobody reaches another's."""
+    wild, other = ("0.0.0.0", 1), ("0.0.0.0", 2)
+    directory = Directory(known(wild, other, C, master=wild))
+    (broker,) = brokers_of(target(wild, directory), A)
+    assert broker.addresses == {0: A, 3: C}
+
+
+async def test_a_client_of_one_node_finds_the_others_by_its_routes(tmp_path):
+    """A producer that was given a slave only sends to the master, and to its successor."""
+    directory = Directory()
+    open_one = partial(hastore.open_node, directory=directory)
+    with trio.fail_after(WITHIN_S):
+        async with (
+            open_one(node_config(tmp_path / "1", 1, (1, 2))) as one,
+            open_one(node_config(tmp_path / "2", 2, (1, 2))) as two,
+        ):
+            addresses = one.address, two.address
+            await promote(one, two, epoch=1)
+            directory.known = known(*addresses, master=one.address)
+            async with Producer.connect([two.address]) as producer:
+                assert (await producer.send(Message("T", b"1"))).ok
+                async with AdminClient.connect(two.address) as admin:
+                    route = await admin.route("T")
+                (broker,) = route["brokerDatas"]
+                assert broker["brokerAddrs"]["0"] == f"127.0.0.1:{one.address[1]}"
+                await promote(two, one, epoch=3, members={1, 2})
+                directory.known = known(*addresses, master=two.address)
+                assert (await producer.send(Message("T", b"2"))).ok
+                assert producer.address == two.address
