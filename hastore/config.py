@@ -541,6 +541,13 @@ class NodeConfig:
         kind=Kind.LOCAL_ADDRESS,
         flag="--metrics",
     )
+    name_servers: tuple[tuple[str, int], ...] = setting(
+        (),
+        "route.name_servers",
+        "RocketMQ name servers at which this node registers, separated by commas.",
+        kind=Kind.ADDRESSES,
+        flag="--name-server",
+    )
     ha: HAConfig = attrs.field(factory=HAConfig)
     remoting: RemotingConfig = attrs.field(factory=RemotingConfig)
 

@@ -38,6 +38,7 @@ class Kind(enum.Enum):
     TEXT = "TEXT"
     PATH = "DIR"
     ADDRESS = "H:P"
+    ADDRESSES = "H:P,H:P"
     HA_ADDRESS = "H:HAPORT"
     LOCAL_ADDRESS = "[H:]P"  # a port alone listens on loopback
     SIZE = "SIZE"

@@ -58,14 +58,18 @@ class ClientPortLink:
                     answers[command.opaque] = command
         return read_answers(answers)
 
-    async def ask(self, code: int, ext_fields: Mapping[str, Any] | None = None) -> RemotingCommand:
+    async def ask(
+        self, code: int, ext_fields: Mapping[str, Any] | None = None, body: bytes = b""
+    ) -> RemotingCommand:
         """Return the answer to a request, whatever its code.
 
         Raises UnreachableError if none comes within ``ASK_TIMEOUT_S``, OSError, ProtocolError; the
         connection is of no use then.
         """
         self._opaque += 1
-        request = RemotingCommand(code=code, opaque=self._opaque, ext_fields=ext_fields or {})
+        request = RemotingCommand(
+            code=code, opaque=self._opaque, ext_fields=ext_fields or {}, body=body
+        )
         with trio.move_on_after(ASK_TIMEOUT_S):
             await send_all(self.sock, encode_command(request))
             while True:
@@ -74,6 +78,14 @@ class ClientPortLink:
                     return command
         msg = f"{describe(self.address)} did not answer request {int(code)} in {ASK_TIMEOUT_S:g} s"
         raise UnreachableError(msg)
+
+    async def until_closed(self) -> None:
+        """Read, and ignore what comes, until the peer closes; then raise UnreachableError.
+
+        Raises OSError, and ProtocolError if it does not speak remoting.  May be cancelled.
+        """
+        while True:
+            await self._next()
 
     async def _next(self) -> RemotingCommand:
         while (command := self._reader.next_command()) is None:

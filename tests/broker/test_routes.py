@@ -53,7 +53,7 @@ def target(address, directory, *, is_slave=False):
     ("asked", "is_slave"), [(A, False), (B, True)], ids=["the master", "a slave"]
 )
 def test_each_node_names_the_whole_group(asked, is_slave):
-    """The same brokers, of whichever node they are asked: the master is 0, a slave has its node id."""
+    """The same brokers, on every node: the master is 0, a slave has its node id."""
     directory = Directory(known(A, B, C, master=A))
     (broker,) = brokers_of(target(asked, directory, is_slave=is_slave), asked)
     assert broker == BrokerRoute(

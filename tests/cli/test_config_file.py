@@ -327,6 +327,9 @@ def test_every_value_round_trips_through_toml(setting, data):
         Kind.TEXT: st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), min_size=1),
         Kind.BOOL: st.booleans(),
         Kind.ADDRESS: st.tuples(st.sampled_from(["h", "::1", "10.0.0.1"]), st.integers(0, 65_535)),
+        Kind.ADDRESSES: st.lists(
+            st.tuples(st.sampled_from(["h", "::1"]), st.integers(0, 65_535)), unique=True
+        ).map(tuple),
         Kind.ROLE: st.sampled_from(BrokerRole),
         Kind.FLUSH: st.sampled_from(FlushDiskType),
         Kind.START: st.sampled_from(SlaveStart),

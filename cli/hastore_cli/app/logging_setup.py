@@ -273,6 +273,12 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     "tables_not_copied": (
         "topics, groups and offsets are not copied from the master at {master}: {reason}",
     ),
+    "name_server_registered": (
+        "registered at the name server {name_server} as {broker}, broker id {broker_id}",
+    ),
+    "name_server_unusable": (
+        "not registered at the name server {name_server}, trying again: {reason}",
+    ),
     "table_refused": ("the {table} of the master at {master} are not taken over: {reason}",),
     "table_rows_left_out": (
         "{rows} of the master's {table} are left out: {reason}; for example {examples}",

@@ -50,6 +50,7 @@ _PANELS = {
     "listen": "Ports",
     "ha": "Replication",
     "metrics": "Ports",
+    "route": "Replication",
     "store": "Store",
     "remoting": "Client port",
     "log": "Configuration and log",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import ipaddress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hastore.errors import ConfigError
 from hastore.quantities import (
@@ -99,6 +99,12 @@ def _parse_counts(text: str) -> tuple[int, ...]:
     return tuple(sorted(numbers))
 
 
+def _parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
+    """Return the addresses of ``n1:9876,n2:9876``, or of RocketMQ's ``n1:9876;n2:9876``."""
+    parts = [part.strip() for part in text.replace(";", ",").split(",") if part.strip()]
+    return tuple(dict.fromkeys(parse_address(part) for part in parts))
+
+
 def _parse_peers(text: str) -> tuple[tuple[str, int], ...]:
     """Return the pairs of ``10.0.0.7@5242880,[2001:db8::7]@4096``; none for an empty text."""
     pairs = []
@@ -171,6 +177,7 @@ def _parse_ha_address(text: str) -> tuple[str, int]:
 
 _PARSERS: Final[Mapping[Kind, Callable[[str], object]]] = {
     Kind.ADDRESS: parse_address,
+    Kind.ADDRESSES: _parse_addresses,
     Kind.HA_ADDRESS: _parse_ha_address,
     Kind.LOCAL_ADDRESS: lambda text: parse_address(
         f"127.0.0.1:{text.strip()}" if text.strip().isdigit() else text
@@ -211,6 +218,18 @@ def format_value(kind: Kind, value: object) -> str:
             return f'"{escaped}"'
 
 
+def _peer_text(peer: tuple[str, int]) -> str:
+    host, at = peer
+    return f"[{host}]@{at}" if ":" in host else f"{host}@{at}"
+
+
+_ITEM_TEXTS: Final[Mapping[Kind, Callable[[Any], str]]] = {
+    Kind.ADDRESSES: format_address,
+    Kind.COUNTS: str,
+    Kind.PEERS: _peer_text,
+}
+
+
 def _text_of(kind: Kind, value: object) -> str:
     """Return the text of a value that TOML has no type for."""
     match kind:
@@ -227,13 +246,8 @@ def _text_of(kind: Kind, value: object) -> str:
         case Kind.ADDRESS | Kind.HA_ADDRESS | Kind.LOCAL_ADDRESS:
             assert isinstance(value, tuple)
             return format_address(value)
-        case Kind.COUNTS:
+        case Kind.ADDRESSES | Kind.COUNTS | Kind.PEERS:
             assert isinstance(value, tuple)
-            return ",".join(map(str, value))
-        case Kind.PEERS:
-            assert isinstance(value, tuple)
-            return ",".join(
-                f"[{host}]@{at}" if ":" in host else f"{host}@{at}" for host, at in value
-            )
+            return ",".join(_ITEM_TEXTS[kind](one) for one in value)
         case _:
             return str(value.value if isinstance(value, enum.Enum) else value)

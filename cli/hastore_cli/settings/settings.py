@@ -28,7 +28,7 @@ from hastore.status import HAProtocol
 from hastore_cli.app.logging_setup import LogConfig
 from hastore_cli.settings.kinds import format_value
 
-SECTIONS: Final = ("node", "listen", "ha", "metrics", "store", "remoting", "log")
+SECTIONS: Final = ("node", "listen", "ha", "metrics", "route", "store", "remoting", "log")
 NODE_CONFIGS: Final = {"master": MasterConfig, "slave": SlaveConfig, "node": GroupNodeConfig}
 
 

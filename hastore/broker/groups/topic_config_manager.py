@@ -45,6 +45,7 @@ class TopicConfigManager:
     auto_create: bool
     now_ms: Callable[[], int]
     on_changed: Callable[[], None] | None = None
+    watchers: list[Callable[[], None]] = attrs.field(factory=list, init=False)  # likewise
     topics: dict[str, TopicConfig] = attrs.field(factory=dict, init=False)
     version: DataVersion = attrs.field(factory=DataVersion, init=False)
     changes: int = attrs.field(default=0, init=False)  # since this object was made
@@ -135,6 +136,8 @@ class TopicConfigManager:
         self.changes += 1
         if self.on_changed is not None:
             self.on_changed()
+        for watcher in self.watchers:
+            watcher()
 
     # -- JSON ------------------------------------------------------------------------------------
 

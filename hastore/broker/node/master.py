@@ -21,6 +21,8 @@ import trio
 
 from hastore.broker.delay.schedule_message_service import ScheduleMessageService
 from hastore.broker.expiry.expiry import make_expiry
+from hastore.broker.group_directory import MASTER_ID
+from hastore.broker.naming.name_server_registration import register
 from hastore.broker.node.dispatching import make_dispatching
 from hastore.broker.node.master_status import master_status
 from hastore.broker.node.master_store import open_master_store
@@ -536,6 +538,7 @@ async def _serve(master: Master, ports: Ports, announce: Callable[[Master], None
                 )
                 master.reput_message_service.subscribe(server.on_dispatched, server.has_held_pulls)
                 await nursery.start(server.run)
+                register(nursery, master, server.data.topics, MASTER_ID, master.ha_address)
             _log.info(
                 "master_serving",
                 ha_address=describe(master.ha_address),

@@ -13,6 +13,7 @@ import trio
 from hastore.broker.expiry.expiry import make_expiry
 from hastore.broker.groups.broker_data import BrokerData
 from hastore.broker.groups.slave_synchronize import SlaveSynchronize
+from hastore.broker.naming.name_server_registration import register, slave_id
 from hastore.broker.node.dispatching import make_dispatching
 from hastore.broker.node.node import ANSWER_TIMEOUT_S, RunningNode
 from hastore.broker.node.slave_status import slave_status
@@ -126,6 +127,11 @@ class Slave(RunningNode):
     def flushed_offset(self) -> int:
         """The end of what has been forced to disk (exclusive)."""
         return self.commit_log.flushed_offset
+
+    @property
+    def epoch(self) -> int | None:
+        """None: it is master of none."""
+        return None
 
     @property
     def takes_puts(self) -> bool:
@@ -425,6 +431,8 @@ async def _serve(
                 )
                 slave.reput_message_service.subscribe(server.on_dispatched, server.has_held_pulls)
                 await nursery.start(server.run)
+                broker_id = slave_id(slave.config.node_id)
+                register(nursery, slave, synchronize.data.topics, broker_id, slave.ha_address)
             master = slave.config.master
             _log.info(
                 "slave_serving",

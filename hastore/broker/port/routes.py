@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from hastore.broker.request_target import RequestTarget
     from hastore.wire.config_tables import TopicConfig
 
-_WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
+WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
 _SLAVE_ID: Final = 1
 
 
 def brokers_of(target: RequestTarget, reached_at: Address) -> tuple[BrokerRoute, ...]:
     """Return the brokers that a node knows; a client has reached it at ``reached_at``."""
     address = target.address
-    if address is None or address[0] in _WILDCARDS:
+    if address is None or address[0] in WILDCARDS:
         address = reached_at
     directory = target.directory
     nodes = () if directory is None else directory.nodes()
@@ -64,7 +64,7 @@ def _addresses(
         is_own = node.client_address in {target.address, address}
         is_master = node.is_master and (target.takes_puts or not is_own)
         where = address if is_own else node.client_address
-        if where[0] not in _WILDCARDS:  # another node's: nobody can reach it there
+        if where[0] not in WILDCARDS:  # another node's: nobody can reach it there
             found[MASTER_ID if is_master else node.node_id] = where
     return found
 

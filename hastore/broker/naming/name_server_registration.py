@@ -1,0 +1,246 @@
+"""Registers a node at RocketMQ name servers while it serves in a role.
+
+::
+
+    each server   connect ─► 103, all topics ─► 30 s, or a changed topic ─► 103 ─► …
+                     ▲           │ refused, no answer, closed
+                     └─ back-off ┘
+    the end       104, and the connection is closed
+
+A master registers as broker id 0 once it serves, with its epoch as ``stateVersion``, so that an
+older master cannot take its place back; a slave under its node id, or 1 outside of a group.  The
+nodes of a group have one broker name: the group's.  A role ends with its registration, and the next
+begins with another.
+
+A group's master only closes the connection, and the name server forgets it at once: servers of
+RocketMQ 4 unregister by id, and id 0 may be its successor's by then.
+
+Invariant: nothing here delays or ends the node; a name server that cannot be used is logged once
+for each reason, and tried again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final, Protocol, final
+
+import attrs
+import trio
+
+from hastore.broker.group_directory import MASTER_ID
+from hastore.broker.port.routes import WILDCARDS
+from hastore.concurrency.tcp import bound_address, describe
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.errors import HastoreError, RequestFailedError
+from hastore.ha.client_port_link import ClientPortLink, open_client_port_link
+from hastore.topic import DEFAULT_TOPIC
+from hastore.trace import logger
+from hastore.wire.broker_registration import BrokerRegistration
+from hastore.wire.config_tables import PERM_READ, TopicConfig
+from hastore.wire.remoting_codes import RequestCode, ResponseCode
+
+if TYPE_CHECKING:
+    from hastore.broker.group_directory import GroupDirectory
+    from hastore.broker.groups.topic_config_manager import TopicConfigManager
+    from hastore.config import MasterConfig, SlaveConfig
+
+Address = tuple[str, int]
+
+
+class RunningNode(Protocol):
+    """A master or a slave."""
+
+    @property
+    def config(self) -> MasterConfig | SlaveConfig:
+        """Its configuration."""
+
+    @property
+    def directory(self) -> GroupDirectory | None:
+        """What it knows of its group."""
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch that it is master of; None for a slave, and outside of a group."""
+
+    @property
+    def address(self) -> Address | None:
+        """Its client port."""
+
+
+INTERVAL_S: Final = 30.0
+BACK_OFF_S: Final = (0.5, 30.0)
+UNREGISTER_TIMEOUT_S: Final = 1.0
+_CLASSIC_SLAVE_ID: Final = 1
+# Topics of every RocketMQ broker: a name server refuses a new one that registers only one.
+_SYSTEM_TOPICS: Final = (
+    TopicConfig(topic="SELF_TEST_TOPIC", read_queue_nums=1, write_queue_nums=1, perm=PERM_READ),
+    TopicConfig(topic="OFFSET_MOVED_EVENT", read_queue_nums=1, write_queue_nums=1, perm=PERM_READ),
+)
+
+_log = logger("broker")
+
+
+@final
+@attrs.frozen(kw_only=True)
+class BrokerIdentity:
+    """As what a node registers."""
+
+    broker_name: str
+    broker_id: int
+    epoch: int | None  # of its master; None: outside of a group, or not known
+    ha_address: Address | None
+    is_of_group: bool
+
+
+def register(
+    nursery: trio.Nursery,
+    node: RunningNode,
+    topics: TopicConfigManager,
+    broker_id: int,
+    ha_address: Address | None,
+) -> None:
+    """Start the registration of a node that serves in a role, if it names any name server."""
+    config, directory = node.config, node.directory
+    if not config.name_servers:
+        return
+    group = config.replica_group if directory is None else directory.broker_name
+    identity = BrokerIdentity(
+        broker_name=group or config.name,
+        broker_id=broker_id,
+        epoch=node.epoch,
+        ha_address=ha_address,
+        is_of_group=group is not None,
+    )
+    nursery.start_soon(NameServerRegistration(node, identity, topics, config.name_servers).run)
+
+
+def slave_id(node_id: int | None) -> int:
+    """Return the broker id of a slave."""
+    return _CLASSIC_SLAVE_ID if node_id is None else node_id
+
+
+@final
+@attrs.define(eq=False)
+class NameServerRegistration:
+    """Keeps ``target`` registered at ``servers``; ``run`` until the role ends."""
+
+    target: RunningNode
+    identity: BrokerIdentity
+    topics: TopicConfigManager
+    servers: tuple[Address, ...]
+    interval_s: float = INTERVAL_S
+    _wakes: dict[Address, WaitNotifyObject] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Follow the table of topics."""
+        self._wakes = {server: WaitNotifyObject() for server in self.servers}
+        self.topics.watchers.append(self._changed)
+
+    def _changed(self) -> None:
+        for wake in self._wakes.values():
+            wake.wakeup()
+
+    async def run(self) -> None:
+        """Register at all servers until cancelled, then unregister."""
+        async with trio.open_nursery() as nursery:
+            for server in self.servers:
+                nursery.start_soon(self._keep, server)
+
+    async def _keep(self, server: Address) -> None:
+        reason: str | None = None  # why it is not registered there, as logged
+        pause_s = BACK_OFF_S[0]
+        while True:
+            try:
+                async with open_client_port_link(server) as link:
+                    await self._register(link)
+                    _log.info(
+                        "name_server_registered",
+                        name_server=describe(server),
+                        broker=self.identity.broker_name,
+                        broker_id=self.identity.broker_id,
+                    )
+                    reason, pause_s = None, BACK_OFF_S[0]
+                    try:
+                        await self._repeat(link)
+                    finally:
+                        await self._unregister(link)
+            except (HastoreError, OSError) as error:
+                if str(error) != reason:
+                    reason = str(error)
+                    _log.warning(
+                        "name_server_unusable", name_server=describe(server), reason=reason
+                    )
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, BACK_OFF_S[1])
+
+    async def _repeat(self, link: ClientPortLink) -> None:
+        """Register again after changes and from time to time; raises once the link is closed."""
+        while True:
+            await self._wait(link)
+            await self._register(link)
+
+    async def _wait(self, link: ClientPortLink) -> None:
+        """Wait for a change, the interval, or the end of the link."""
+
+        async def until_changed() -> None:
+            await self._wakes[link.address].wait_for_running()
+            nursery.cancel_scope.cancel()
+
+        closed: HastoreError | OSError | None = None
+        with trio.move_on_after(self.interval_s):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(until_changed)
+                try:
+                    await link.until_closed()
+                except (HastoreError, OSError) as error:
+                    closed = error
+                    nursery.cancel_scope.cancel()
+        if closed is not None:
+            raise closed
+
+    async def _register(self, link: ClientPortLink) -> None:
+        registration = self._registration(link)
+        body = registration.body()
+        code = RequestCode.REGISTER_BROKER
+        answer = await link.ask(code, registration.fields(body), body)
+        if answer.code != ResponseCode.SUCCESS:
+            msg = f"it refused the registration with {answer.code}: {answer.remark or 'no reason'}"
+            raise RequestFailedError(msg, code=answer.code)
+
+    async def _unregister(self, link: ClientPortLink) -> None:
+        identity = self.identity
+        if identity.is_of_group and identity.broker_id == MASTER_ID:
+            return
+        with (
+            trio.CancelScope(shield=True, deadline=trio.current_time() + UNREGISTER_TIMEOUT_S),
+            contextlib.suppress(HastoreError, OSError),
+        ):
+            fields = self._registration(link).unregister_fields()
+            await link.ask(RequestCode.UNREGISTER_BROKER, fields)
+
+    def _registration(self, link: ClientPortLink) -> BrokerRegistration:
+        identity, topics = self.identity, self.topics
+        here = bound_address(link.sock)[0]
+        address = _reachable(self.target.address, here)
+        table = {topic.topic: topic for topic in _SYSTEM_TOPICS}
+        default = topics.find(DEFAULT_TOPIC)
+        if default is not None:
+            table[DEFAULT_TOPIC] = default
+        version = topics.version
+        if identity.epoch is not None:
+            version = attrs.evolve(version, state_version=identity.epoch)
+        return BrokerRegistration(
+            cluster=self.target.config.cluster,
+            broker_name=identity.broker_name,
+            broker_id=identity.broker_id,
+            address=address,
+            ha_address=_reachable(identity.ha_address or address, here),
+            topics={**table, **topics.topics},
+            version=version,
+        )
+
+
+def _reachable(address: Address | None, here: str) -> Address:
+    """Return an address for others: of a wildcard, with the host that the name server sees."""
+    assert address is not None, "only a node with a client port registers"
+    return (here, address[1]) if address[0] in WILDCARDS else address
