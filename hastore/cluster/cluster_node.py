@@ -64,6 +64,7 @@ async def run_cluster_node(
             on_role=on_role,
             coordinator=roles.begin_term,
             role_control=roles,
+            directory=roles,
             task_status=task_status,
         )
         nursery.cancel_scope.cancel()  # it was asked to stop

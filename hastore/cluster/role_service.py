@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, assert_never, final
 import attrs
 import trio
 
+from hastore.broker.group_directory import BrokerRoute, KnownNode
 from hastore.broker.node.master import Master
 from hastore.broker.node.master_store import Promotion
 from hastore.cluster import decide as actions
@@ -172,6 +173,33 @@ class RoleService:
         """Decide again: the request means that the coordinator has news."""
         self._wake.wakeup()
         await trio.lowlevel.checkpoint()
+
+    # -- what routes say -------------------------------------------------------------------------
+
+    @property
+    def broker_name(self) -> str:
+        """The group's name: the same on all of its nodes, and after a failover."""
+        return self._node.config.replica_group or self._node.name
+
+    def nodes(self) -> tuple[KnownNode, ...]:
+        """Return the nodes that are up, as the coordinator knows them."""
+        view = self.view
+        if view is None:
+            return ()
+        leader = None if view.leader is None else view.leader.holder.node_id
+        return tuple(
+            KnownNode(
+                node_id=node_id,
+                client_address=parse_address(member.client_address),
+                is_master=node_id == leader,
+            )
+            for node_id, member in sorted(view.members.items())
+            if member.client_address is not None
+        )
+
+    def other_groups(self) -> tuple[BrokerRoute, ...]:
+        """Return nothing: each group answers for itself."""
+        return ()
 
     # -- the run ---------------------------------------------------------------------------------
 
