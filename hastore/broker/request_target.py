@@ -28,8 +28,22 @@ class RoleWish:
     members: frozenset[int] | None = None  # of its SyncStateSet
 
 
+@final
+@attrs.frozen(kw_only=True)
+class PromiseWish:
+    """A master without its coordinator asks a member not to stand for election for a while."""
+
+    group: str
+    epoch: int
+    master_id: int
+    ttl_s: float
+
+
 class RoleControl(Protocol):
     """A node whose role may change."""
+
+    def promise(self, wish: PromiseWish, /) -> None:
+        """Promise not to stand for ``ttl_s`` from now on.  Raises RequestFailedError if not."""
 
     @property
     def takes_remote_roles(self) -> bool:

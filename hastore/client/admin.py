@@ -103,6 +103,26 @@ class AdminClient:
             body = json.dumps({"syncStateSet": sorted(members)}).encode()
         await self._client.invoke(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, fields, body)
 
+    async def ask_promise(
+        self, *, group: str, epoch: int, master_id: int, ttl_s: float, nonce: str
+    ) -> None:
+        """Ask a member of a set not to stand for election for ``ttl_s`` (28103).
+
+        Raises RequestFailedError if it does not promise that.
+        """
+        response = await self._client.invoke(
+            RequestCode.PROMISE_NOT_TO_STAND,
+            {
+                "group": group,
+                "epoch": str(epoch),
+                "masterId": str(master_id),
+                "ttlMs": str(round(ttl_s * 1000)),
+                "nonce": nonce,
+            },
+        )
+        if response.body != nonce.encode():
+            raise ProtocolError(f"the answer is to another question: {response.body[:40]!r}")
+
     async def runtime_info(self) -> dict[str, str]:
         """Return RocketMQ's table of runtime values (28), all text."""
         response = await self._client.invoke(RequestCode.GET_BROKER_RUNTIME_INFO)

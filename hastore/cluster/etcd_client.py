@@ -333,6 +333,7 @@ class EtcdClient:
         return {} if self._token is None else {"Authorization": self._token}
 
     async def _post(self, path: str, body: dict[str, Any]) -> _Answer:
+        failure: CoordinatorError | None = None
         for _ in range(len(self._endpoints)):
             endpoint = self._endpoints[0]
             where = f"{endpoint}/v3/{path}"
@@ -349,6 +350,7 @@ class EtcdClient:
             if response.status_code != httpx.codes.OK or "error" in answer.fields:
                 raise self._refusal(answer, response.status_code)
             return answer
+        assert failure is not None, "there is an endpoint"
         raise failure
 
     def _unreachable(self, endpoint: str, path: str, error: Exception) -> CoordinatorError:

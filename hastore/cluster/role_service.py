@@ -24,6 +24,7 @@ import trio
 from hastore.broker.group_directory import BrokerRoute, KnownNode
 from hastore.broker.node.master import Master
 from hastore.broker.node.master_store import Promotion
+from hastore.broker.request_target import PromiseWish
 from hastore.cluster import decide as actions
 from hastore.cluster.decide import (
     Action,
@@ -33,6 +34,7 @@ from hastore.cluster.decide import (
     OwnNode,
     decide,
 )
+from hastore.cluster.failsafe import ask_all
 from hastore.cluster.group_records import (
     EpochRecord,
     GroupConfig,
@@ -52,8 +54,10 @@ from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import (
     CoordinatorError,
     CoordinatorRefusedError,
+    CoordinatorUnreachableError,
     HastoreError,
     ProtocolError,
+    RequestFailedError,
     RoleChangedError,
     WrongNodeError,
 )
@@ -61,6 +65,7 @@ from hastore.ha.autoswitch_framing import AutoswitchFraming
 from hastore.ha.group_ha_service import GroupHAService
 from hastore.quantities import parse_address
 from hastore.trace import logger
+from hastore.wire.remoting_codes import ResponseCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,6 +96,8 @@ class RoleConfig:
     # The ids of a group whose directories are all empty, which then creates itself; None: a person.
     initial_ids: frozenset[int] | None = None
     acks: str = "all"
+    # Whether a master goes on while its coordinator is silent, and all members promise.
+    failsafe: bool = True
     version: str = ""
 
 
@@ -121,11 +128,14 @@ class RoleService:
     _stands_in: int | None = attrs.field(default=None, init=False)
     _no_leader: tuple[int, float] | None = attrs.field(default=None, init=False)  # revision, since
     _unflushed: tuple[int, float] | None = attrs.field(default=None, init=False)  # offset, since
+    # Until when it has promised a master not to stand, on its own clock.
+    _promised_until: float = attrs.field(default=-math.inf, init=False)
     _handover_since: float | None = attrs.field(default=None, init=False)
     _term: TermCoordinator | None = attrs.field(default=None, init=False)
     _term_scope: trio.CancelScope | None = attrs.field(default=None, init=False)
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _lease_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _is_failsafe: bool = attrs.field(default=False, init=False)  # leads by promises alone
     _nursery: trio.Nursery = attrs.field(init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
 
@@ -168,6 +178,25 @@ class RoleService:
     def takes_remote_roles(self) -> bool:
         """Any machine may say that there is news: roles come from the coordinator alone."""
         return True
+
+    def promise(self, wish: PromiseWish) -> None:
+        """Promise a master not to stand for a while, unless there may be a newer one."""
+        now, identity = self._now(), self._node.identity
+        seen_epoch = 0 if identity is None else identity.current.seen_epoch
+        following = self._following
+        reason = None
+        if wish.group != self._node.config.replica_group:
+            reason = f"it is of replica group {self._node.config.replica_group}"
+        elif self._stands_in is not None or self._held is not None:
+            reason = "it stands for election, or has won one"
+        elif following is None or following.epoch != wish.epoch or seen_epoch > wish.epoch:
+            reason = f"it follows no master of epoch {wish.epoch}"
+        if reason is not None:
+            raise RequestFailedError(
+                f"{self._me} promises nothing to node {wish.master_id}: {reason}",
+                code=ResponseCode.SERVICE_NOT_AVAILABLE,
+            )
+        self._promised_until = max(self._promised_until, now + wish.ttl_s)
 
     async def change_role(self, wish: RoleWish) -> None:  # noqa: ARG002 - the coordinator's counts
         """Decide again: the request means that the coordinator has news."""
@@ -314,6 +343,7 @@ class RoleService:
             return  # a read that a newer one has overtaken
         if not self.is_reachable:
             _log.info("coordinator_reachable", revision=view.revision)
+            self._is_failsafe = False
         self.view, self.is_reachable = view, True
         if view.leader is not None or view.state is None:
             self._no_leader = None
@@ -337,16 +367,23 @@ class RoleService:
     async def _keep_lease(self) -> None:
         """Renew the lease of the leader key."""
         while True:
-            held = self._held
-            if held is None:
-                await self._lease_wake.wait_for_running()
-                continue
-            sent_at = self._now()
+            held, sent_at = self._held, self._now()
             if self._flush_hangs(sent_at):
                 await self._give_up_hanging()
                 continue
+            if held is None:
+                await self._wait_without_lease()
+                continue
             try:
-                granted_s = await self.store.renew(held.lease_id)
+                with trio.fail_after(self._pause_s / 2):  # then there is time to ask the members
+                    granted_s = await self.store.renew(held.lease_id)
+            except CoordinatorUnreachableError as error:
+                await self._without_answer(error)
+                continue
+            except trio.TooSlowError:
+                what = f"no answer within {self._pause_s / 2:g} s to the renewal of a lease"
+                await self._without_answer(CoordinatorUnreachableError(what))
+                continue
             except CoordinatorError as error:
                 self._unreachable(error)
                 await trio.sleep(self._pause_s / 4)
@@ -362,6 +399,70 @@ class RoleService:
             self._prolong()
             with trio.move_on_after(self._pause_s):
                 await self._lease_wake.wait_for_running()
+
+    async def _wait_without_lease(self) -> None:
+        """Wait for a lease; a master that lost its own asks the members, while etcd is silent."""
+        if not self._leads:
+            await self._lease_wake.wait_for_running()
+            return
+        if not self.is_reachable:
+            await self._ask_members()
+        with trio.move_on_after(self._pause_s / 4):
+            await self._lease_wake.wait_for_running()
+
+    async def _without_answer(self, error: CoordinatorError) -> None:
+        """Go on as master for as long as all members promise that none of them stands."""
+        self._unreachable(error)
+        if self._leads:
+            await self._ask_members()
+        with trio.move_on_after(self._pause_s / 4):
+            await self._lease_wake.wait_for_running()
+
+    @property
+    def _leads(self) -> bool:
+        """Whether it is a master whose time is not over."""
+        role_node = self._node.role_node
+        is_master = isinstance(role_node, Master) and not role_node.has_stepped_down
+        return is_master and not self.lease.is_over()
+
+    async def _ask_members(self) -> None:
+        """Prolong the deadline, if all other members of the set promise not to stand.
+
+        The coordinator elects nobody meanwhile who has not stood; so nobody else is master before
+        the oldest promise has run out.
+        """
+        master = self._node.role_node
+        if not self.config.failsafe or not isinstance(master, Master):
+            return
+        assert isinstance(master.ha_service, GroupHAService), "a master of a group"
+        group = master.ha_service.sync_state_set
+        asked, asked_at = group.needed - {self._me.node_id}, self._now()
+        addresses = {
+            known.node_id: known.client_address for known in self.nodes() if known.node_id in asked
+        }
+        if addresses.keys() != asked:
+            return
+        ttl_s = float(self.config.ttl_s)
+        with trio.move_on_after(self._pause_s / 2):
+            refusals = await ask_all(
+                addresses,
+                PromiseWish(
+                    group=self.broker_name,
+                    epoch=group.entry.epoch,
+                    master_id=self._me.node_id,
+                    ttl_s=ttl_s,
+                ),
+                nonce=f"{self.env.randomness.random():.17f}",
+                timeout_s=self._pause_s / 2,
+            )
+            if not refusals and group.needed - {self._me.node_id} <= asked and self._leads:
+                self.lease.renewed(asked_at, ttl_s, ttl_s)
+                if not self._is_failsafe:
+                    _log.warning("failsafe", members=len(asked), ttl_s=self.config.ttl_s)
+                self._is_failsafe = True
+                return
+            for node_id, reason in refusals.items():
+                _log.warning("promise_refused", node_id=node_id, reason=reason)
 
     def _flush_hangs(self, now: float) -> bool:
         """Return whether this master's disk has synced nothing of what waits for a whole ttl."""
@@ -482,7 +583,8 @@ class RoleService:
             own=self._own(),
             clock=Clock(
                 now=self._now(),
-                may_stand_from=self._started_at + self.config.ttl_s,
+                # Promises of an earlier start have run out by then.
+                may_stand_from=max(self._started_at + self.config.ttl_s, self._promised_until),
                 deadline=self.lease.deadline if has_lease else None,
                 no_leader_since=None if self._no_leader is None else self._no_leader[1],
                 handover_since=self._handover_since,

@@ -55,6 +55,7 @@ class RequestCode(enum.IntEnum):
     # hastore's own: above RocketMQ's numbers, and within a binary header's 16 bits.
     EXPLAIN_PUTS = 28_101
     LOG_DIGEST = 28_102
+    PROMISE_NOT_TO_STAND = 28_103
 
 
 class ResponseCode(enum.IntEnum):

@@ -36,6 +36,7 @@ from hastore.errors import (
     ConfigError,
     DiskError,
     EpochFileError,
+    RequestFailedError,
     RoleChangedError,
     StaleEpochError,
     SyncStateFileError,
@@ -46,6 +47,7 @@ from hastore.ha.autoswitch_framing import AutoswitchFraming
 from hastore.ha.set_rules import nodes_text
 from hastore.store.recovery.log_cut import Cuts
 from hastore.trace import logger
+from hastore.wire.remoting_codes import ResponseCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
     from hastore.broker.node.master import Ports
     from hastore.broker.node.master_store import Term
     from hastore.broker.observe.node_status import NodeStatus
-    from hastore.broker.request_target import RoleControl, RoleWish
+    from hastore.broker.request_target import PromiseWish, RoleControl, RoleWish
     from hastore.env.interface import Env
     from hastore.ha.client_port import AskClientPort
     from hastore.ha.set_proposal import Coordinator
@@ -233,6 +235,14 @@ class GroupNode:
     def takes_remote_roles(self) -> bool:
         """Whether other machines may change its role."""
         return self.config.remote_roles
+
+    def promise(self, wish: PromiseWish) -> None:
+        """Refuse: this node stands for nothing, so a promise of its means nothing."""
+        raise RequestFailedError(
+            f"{self.name} has no coordinator: a person decides its role, and it promises nothing"
+            f" to node {wish.master_id}",
+            code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        )
 
     async def change_role(self, wish: RoleWish) -> None:
         """Begin a change of its role; return before it is done, but with the old role given up.

@@ -80,6 +80,7 @@ class RequestProcessors:
         query = QueryMessageProcessor(target, self.config, self.env.offload, cold_reader)
         admin = AdminProcessors(target, data, self.env.offload)
         back = SendBackProcessor(target, data, self.env.offload)
+        roles = RoleProcessor(target)
         # Answered at once: what they need is in memory.
         self._now = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
@@ -95,6 +96,7 @@ class RequestProcessors:
             RequestCode.UNLOCK_BATCH_MQ: _without_client(consumer.unlock),
             RequestCode.GET_MAX_OFFSET: _without_client(query.max_offset),
             RequestCode.GET_MIN_OFFSET: _without_client(query.min_offset),
+            RequestCode.PROMISE_NOT_TO_STAND: _without_client(roles.promise),
         }
         # Answered when everything before them has been sent: the answers are large, or wait.
         self._in_turn = {
@@ -112,7 +114,7 @@ class RequestProcessors:
             RequestCode.UPDATE_AND_CREATE_TOPIC: _awaited(admin.create_topic),
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _awaited(admin.create_group),
             RequestCode.CONSUMER_SEND_MSG_BACK: _awaited(back.send_back),
-            RequestCode.NOTIFY_BROKER_ROLE_CHANGED: RoleProcessor(target).role_changed,
+            RequestCode.NOTIFY_BROKER_ROLE_CHANGED: roles.role_changed,
         }
 
     def process(

@@ -1,4 +1,4 @@
-"""The request that changes a node's role: NOTIFY_BROKER_ROLE_CHANGED (1008).
+"""The requests that concern a node's role: NOTIFY_BROKER_ROLE_CHANGED (1008), and promises.
 
 ::
 
@@ -10,28 +10,38 @@
 RocketMQ's controller sends it to brokers (5.x, ``NotifyBrokerRoleChangedRequestHeader``).  The
 answer says that the change has begun; ``status`` shows when it is done.
 
-Nothing proves who sends it, so it is taken only from the node's own machine, unless its
+A master that its coordinator does not answer asks the members of its set, with hastore's own code
+28103, to promise that they do not stand for election for a while::
+
+    group, epoch, masterId    whose master asks
+    ttlMs                     for how long
+    nonce                     the answer's body
+
+Nothing proves who sends 1008, so it is taken only from the node's own machine, unless its
 configuration says otherwise.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
-from hastore.broker.request_target import RoleWish
+from hastore.broker.request_target import PromiseWish, RoleWish
 from hastore.errors import HastoreError, ProtocolError, RequestFailedError
 from hastore.quantities import parse_address
 from hastore.wire import liberal_json
 from hastore.wire.remoting_codes import ResponseCode
-from hastore.wire.remoting_command import integer_field, text_field
+from hastore.wire.remoting_command import integer_field, required_text_field, text_field
 
 if TYPE_CHECKING:
     from hastore.broker.reply import Answer, ClientConnection
     from hastore.broker.request_target import RequestTarget
     from hastore.wire.remoting_command import RemotingCommand
+
+
+PROMISE_MS_MAX: Final = 3_600_000
 
 
 @final
@@ -66,6 +76,31 @@ class RoleProcessor:
         except HastoreError as error:
             raise RequestFailedError(str(error), code=ResponseCode.SYSTEM_ERROR) from error
         return request.response(ResponseCode.SUCCESS)
+
+    def promise(self, request: RemotingCommand) -> RemotingCommand:
+        """Answer a master that its coordinator does not; the nonce comes back.
+
+        Raises RequestFailedError if this node does not promise, ProtocolError for a malformed one.
+        """
+        control, fields = self.target.role_control, request.ext_fields
+        if control is None:
+            raise RequestFailedError(
+                f"{self.target.name} is in no replica group whose roles a coordinator decides",
+                code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            )
+        nonce = required_text_field(fields, "nonce")
+        ttl_ms = integer_field(fields, "ttlMs")
+        if not 0 < ttl_ms <= PROMISE_MS_MAX:
+            raise ProtocolError(f"ttlMs is {ttl_ms}, not 1 to {PROMISE_MS_MAX}")
+        control.promise(
+            PromiseWish(
+                group=required_text_field(fields, "group"),
+                epoch=integer_field(fields, "epoch"),
+                master_id=integer_field(fields, "masterId", bits=64),
+                ttl_s=ttl_ms / 1000,
+            )
+        )
+        return request.response(ResponseCode.SUCCESS, body=nonce.encode())
 
 
 def _is_own_machine(client: ClientConnection) -> bool:

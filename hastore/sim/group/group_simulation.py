@@ -14,6 +14,7 @@ import logging
 import random
 from typing import TYPE_CHECKING, Final, final
 
+import attrs
 import trio
 
 from hastore.broker.node.master import Master
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from hastore.sim.group.group_cluster import Agent
 
 LIVENESS_S: Final = 180.0
+_HALF: Final = 0.5
 _HEARTBEAT_S: Final = 6.0  # slaves have the last message's confirmation by then
 
 
@@ -105,6 +107,9 @@ class GroupSimulation:
         if with_etcd:
             kinds = (*(kind for kind in kinds if kind != REJOIN), *ETCD_KINDS)
             weights |= ETCD_WEIGHTS
+            # Members promise over their client ports.
+            listens = self.config.listens or choices.random() < _HALF
+            self.config = attrs.evolve(self.config, listens=listens)
         self.plan = make_fault_plan(choices, kinds, len(self.config.ids), weights)
         self.choices = random.Random(choices.getrandbits(64))  # producers and restarts
         self.decisions = random.Random(choices.getrandbits(64))  # the controller's
