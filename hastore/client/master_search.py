@@ -45,7 +45,7 @@ SETTLE_S: Final = 0.25
 ASK_TIMEOUT_S: Final = 2.0  # a node that hangs must not hold the others up
 ADDRESSES_MAX: Final = 64
 # Pauses between two searches, while nobody is master.
-BACK_OFF_S: Final = (0.05, 1.0)
+BACK_OFF_S: Final = (0.05, 0.4)
 
 
 @final

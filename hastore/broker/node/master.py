@@ -119,8 +119,11 @@ class Master(RunningNode):
 
     @property
     def takes_puts(self) -> bool:
-        """Whether it serves: it is not stopping, has not failed and not given up its role."""
-        return self._state == "serving"
+        """Whether it serves: it is not stopping, and has neither failed nor given up its role.
+
+        Nor does it hand its role over just now.
+        """
+        return self._state == "serving" and not self.put_message.is_held
 
     def submit(self, message: Message) -> GroupCommitRequest:
         """Append ``message`` now, without waiting.

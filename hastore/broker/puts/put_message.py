@@ -289,6 +289,11 @@ class PutMessage:
         self._disk_full_because = reason
         self._find_reason()
 
+    @property
+    def is_held(self) -> bool:
+        """Whether the master hands its role over."""
+        return self._held_because is not None
+
     def hold(self, reason: str | None) -> None:
         """Refuse puts while the master hands over, those that wait for a file, too; None: go on."""
         self._held_because = reason
