@@ -158,7 +158,7 @@ class EtcdModel:
             self._set_end(lease_id, self._ends_at[lease_id] + extend_s)
 
     def end_lease_early(self, lease_id: int) -> None:
-        """End a lease now, whoever has renewed it; its keys go with it."""
+        """End a lease now, although it was renewed; its keys go with it."""
         self.state.end_lease(lease_id)
         self._ends_at.pop(lease_id, None)
         self._was_applied()
