@@ -2,12 +2,11 @@
 
 from functools import partial
 
-import attrs
 import pytest
 import trio
 
 import hastore
-from hastore.broker.group_directory import BrokerRoute, KnownNode
+from hastore.broker.group_directory import BrokerRoute
 from hastore.broker.port.routes import brokers_of, route_json
 from hastore.client.admin import AdminClient
 from hastore.client.producer import Producer
@@ -15,33 +14,12 @@ from hastore.message import Message
 from hastore.status import BrokerRole
 from hastore.wire.config_tables import TopicConfig
 from tests.patience import WITHIN_S
+from tests.support.nodes.directory import Directory, known
 from tests.support.nodes.group_nodes import node_config, promote
 from tests.support.nodes.in_memory_target import InMemoryTarget
 
 A, B, C = ("10.0.0.1", 10911), ("10.0.0.2", 10911), ("10.0.0.3", 10911)
 G2 = BrokerRoute(cluster="DefaultCluster", broker_name="g2", addresses={0: ("10.0.1.1", 1)})
-
-
-@attrs.define
-class Directory:
-    """One that a test fills."""
-
-    known: tuple[KnownNode, ...] = ()
-    others: tuple[BrokerRoute, ...] = ()
-    broker_name: str = "g1"
-
-    def nodes(self):
-        return self.known
-
-    def other_groups(self):
-        return self.others
-
-
-def known(*addresses, master=None):
-    return tuple(
-        KnownNode(node_id=number, client_address=address, is_master=address == master)
-        for number, address in enumerate(addresses, 1)
-    )
 
 
 def target(address, directory, *, is_slave=False):

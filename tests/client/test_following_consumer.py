@@ -2,7 +2,9 @@
 
 import contextlib
 import functools
+import json
 
+import attrs
 import pytest
 import trio
 
@@ -10,10 +12,15 @@ from hastore.client.admin import AdminClient
 from hastore.client.consume_from import ConsumeFrom
 from hastore.client.consumer import Consumer
 from hastore.client.producer import Producer
+from hastore.client.pull_client import PullStatus
+from hastore.concurrency.tcp import bound_address, open_listener
 from hastore.errors import UnreachableError
 from hastore.message import Message
 from hastore.status import BrokerRole
+from hastore.wire.frame_reader import FrameReader, encode_command
+from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from tests.patience import WITHIN_S
+from tests.support.nodes.configs import ANY_PORT
 from tests.support.nodes.group_nodes import group, promote
 from tests.support.nodes.in_memory_target import InMemoryTarget, serving
 from tests.support.waiting import eventually
@@ -150,3 +157,81 @@ async def test_nobody_at_the_start():
     with pytest.raises(UnreachableError, match=r"no master found within 0\.2 s"):
         async with Consumer.connect([("127.0.0.1", 1)], connect_timeout_s=0.2):
             pass
+
+
+@attrs.define(eq=False)
+class LaggingNode:
+    """A node whose queues end at ``end``; it answers what a consumer asks."""
+
+    is_master: bool
+    end: int
+    pulls: list = attrs.field(factory=list)
+
+    def answer(self, request):
+        if request.code == RequestCode.GET_BROKER_HA_STATUS:
+            role = "SYNC_MASTER" if self.is_master else "SLAVE"
+            own = {"name": "n", "role": role, "state": "serving"}
+            body = json.dumps({"master": self.is_master, "hastore": own}).encode()
+            return request.response(0, body=body)
+        if request.code != RequestCode.PULL_MESSAGE:
+            return request.response(ResponseCode.TOPIC_NOT_EXIST)
+        asked = int(request.ext_fields["queueOffset"])
+        self.pulls.append(asked)
+        code = ResponseCode.PULL_OFFSET_MOVED if asked > self.end else ResponseCode.PULL_NOT_FOUND
+        fields = {
+            "suggestWhichBrokerId": "0", "nextBeginOffset": str(min(asked, self.end)),
+            "minOffset": "0", "maxOffset": str(self.end),
+        }  # fmt: skip
+        return request.response(code, ext_fields=fields)
+
+    async def serve(self, stream):
+        reader = FrameReader(1 << 24)
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            async for data in stream:
+                reader.feed(data)
+                while (request := reader.next_command()) is not None:
+                    await stream.send_all(encode_command(self.answer(request)))
+
+    async def run(self, scope, *, task_status):
+        listener = await open_listener(ANY_PORT, "clients")
+        with scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(
+                    trio.serve_listeners, self.serve, [trio.SocketListener(listener)]
+                )
+                task_status.started(bound_address(listener))
+
+
+@pytest.mark.parametrize("failover_timeout_s", [WITHIN_S, 0.3])
+async def test_an_offset_that_a_lagging_slave_lacks_is_asked_again(failover_timeout_s):
+    """A consumer that came from another node waits for it, and goes back only in the end."""
+    former, slave = LaggingNode(is_master=True, end=10), LaggingNode(is_master=False, end=7)
+    async with trio.open_nursery() as nursery:
+        scopes = trio.CancelScope(), trio.CancelScope()
+        addresses = [
+            await nursery.start(node.run, scope)
+            for node, scope in zip((former, slave), scopes, strict=True)
+        ]
+        with trio.fail_after(WITHIN_S):
+            async with Consumer.connect(
+                addresses, failover_timeout_s=failover_timeout_s
+            ) as consumer:
+                assert (await consumer.pull("T", 0, 10)).status is PullStatus.NO_NEW_MESSAGE
+                assert (await consumer.pull("T", 0, 11)).status is PullStatus.OFFSET_MOVED
+                scopes[0].cancel()
+                if failover_timeout_s < 1:
+                    result = await consumer.pull("T", 0, 10)
+                    assert result.status is PullStatus.OFFSET_MOVED
+                    assert result.next_begin_offset == 7
+                else:
+                    nursery.start_soon(_catch_up, slave)
+                    result = await consumer.pull("T", 0, 10)
+                    assert result.status is PullStatus.NO_NEW_MESSAGE
+                assert len(slave.pulls) > 2
+                assert set(slave.pulls) == {10}
+        scopes[1].cancel()
+
+
+async def _catch_up(node):
+    await eventually(lambda: len(node.pulls) > 2)
+    node.end = 10

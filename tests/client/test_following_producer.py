@@ -9,11 +9,15 @@ import trio
 from hastore.client.admin import AdminClient
 from hastore.client.consumer import Consumer
 from hastore.client.producer import Producer
+from hastore.concurrency.tcp import bound_address, open_listener
 from hastore.errors import RequestFailedError, UnknownOutcomeError, UnreachableError
 from hastore.message import Message
 from hastore.status import BrokerRole
 from hastore.status import PutMessageStatus as Status
+from hastore.wire.frame_reader import FrameReader, encode_command
+from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from tests.patience import WITHIN_S
+from tests.support.nodes.configs import ANY_PORT
 from tests.support.nodes.group_nodes import group, promote
 from tests.support.nodes.in_memory_target import InMemoryTarget, serving
 from tests.support.waiting import eventually
@@ -152,12 +156,19 @@ async def test_a_lost_connection(retry):
 
 async def test_a_node_that_does_not_answer_is_left():
     """One request without an answer is enough; the others are not waited for."""
-    async with pair(request_timeout_s=0.2, retry="at_least_once") as (a, b, producer, failovers):
-        pending = await producer.submit(Message("T", b"one"))
+    async with pair(request_timeout_s=3, retry="at_least_once") as (a, b, producer, failovers):
+        first = await producer.submit(Message("T", b"one"))
         await held_by(a, 1)
+        await trio.sleep(2)  # so that the second has as long left
+        second = await producer.submit(Message("T", b"two"))
+        await held_by(a, 2)
         a.role, b.role = SLAVE, MASTER
-        assert (await pending.wait()).ok
-    assert failovers[0].reason.endswith("no answer within 0.2 s")
+        assert (await first.wait()).ok
+        assert (await second.wait()).ok
+    (failover,) = failovers
+    assert failover.reason.endswith("no answer within 3 s")
+    assert failover.sent_again == 2
+    assert failover.seconds < 1.9
 
 
 async def test_without_a_new_master_what_was_refused_stays_refused():
@@ -178,14 +189,32 @@ async def test_without_a_new_master_what_was_refused_stays_refused():
     assert not failovers
 
 
+async def refuse_all(stream):
+    """Be a RocketMQ slave: it says nowhere what it is, but refuses messages."""
+    reader = FrameReader(1 << 24)
+    with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        async for data in stream:
+            reader.feed(data)
+            while (request := reader.next_command()) is not None:
+                is_message = request.code == RequestCode.SEND_MESSAGE_V2
+                code = 14 if is_message else ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                await stream.send_all(encode_command(request.response(code, remark="a slave")))
+
+
 async def test_a_message_is_not_sent_again_for_ever():
-    """A broker that never says what it is refuses it; each try costs a pause."""
-    a = InMemoryTarget(answer=Status.SERVICE_NOT_AVAILABLE)
-    async with serving(a) as (_, address):
-        async with Producer.connect([address], failover_timeout_s=0.3) as producer:
-            a.role = SLAVE
-            result = await producer.send(Message("T", b""))
-    assert result.status is Status.SERVICE_NOT_AVAILABLE
+    """Each try at a node that does not say what it is costs a pause, and all have an end."""
+    listener = await open_listener(ANY_PORT, "clients")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, refuse_all, [trio.SocketListener(listener)])
+        tries = []
+        with trio.fail_after(WITHIN_S):
+            async with Producer.connect(
+                [bound_address(listener)], failover_timeout_s=0.5, on_failover=tries.append
+            ) as producer:
+                result = await producer.send(Message("T", b""))
+        nursery.cancel_scope.cancel()
+    assert (result.status, result.reason) == (Status.SERVICE_NOT_AVAILABLE, "a slave")
+    assert 2 <= len(tries) <= 8
 
 
 async def test_a_refusal_of_a_master_is_an_outcome():

@@ -36,6 +36,33 @@ PRODUCER = textwrap.dedent(
     """
 )
 
+# Sends a number every 50 ms, each until it is stored; the number of failed sends ends the line.
+STUBBORN_PRODUCER = textwrap.dedent(
+    """
+    import sys, time
+    from rocketmq.client import Message, Producer
+
+    producer = Producer("stubborn-producer", timeout=3_000)
+    producer.set_namesrv_addr(sys.argv[1])
+    producer.start()
+    for number in range(int(sys.argv[3])):
+        failed = 0
+        while True:
+            message = Message(sys.argv[2])
+            message.set_body("%d " % number)
+            try:
+                if int(producer.send_sync(message).status) == 0:
+                    break
+            except Exception:
+                pass
+            failed += 1
+            time.sleep(0.2)
+        print(number, failed, flush=True)
+        time.sleep(0.05)
+    producer.shutdown()
+    """
+)
+
 # Prints each message as a line of JSON.  A group named ..._returns returns each number that ends in
 # 7 once; this client then also returns the rest of the pull, handled or not.  Such a group ends
 # when both 7 and 17 have come again.
@@ -127,11 +154,14 @@ def _install() -> str | None:
     return None
 
 
-async def run(python: str, script: str, address: tuple[str, int], home: Path, *args: object) -> str:
-    """Run one of the scripts against a node; its log goes below ``home``."""
+async def run(
+    python: str, script: str, address: tuple[str, int] | str, home: Path, *args: object
+) -> str:
+    """Run one of the scripts against a node, or ``A;B;C``; its log goes below ``home``."""
+    where = address if isinstance(address, str) else f"{address[0]}:{address[1]}"
     with trio.fail_after(PROCESS_WITHIN_S * 2):
         done = await trio.run_process(
-            [python, "-c", script, f"{address[0]}:{address[1]}", *map(str, args)],
+            [python, "-c", script, where, *map(str, args)],
             capture_stdout=True,
             env={**os.environ, "HOME": str(home)},
         )

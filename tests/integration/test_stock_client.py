@@ -1,12 +1,24 @@
 """Apache's C++ client sends to a hastore master and push-consumes from it."""
 
 import json
+from functools import partial
 
 import pytest
 import trio
 
+import hastore
 from hastore.client.admin import AdminClient
-from tests.integration.stock_client import consume, find_stock_python, produce
+from tests.integration.stock_client import (
+    CONSUMER,
+    STUBBORN_PRODUCER,
+    consume,
+    find_stock_python,
+    produce,
+    run,
+)
+from tests.patience import PROCESS_WITHIN_S
+from tests.support.nodes.directory import Directory, known
+from tests.support.nodes.group_nodes import node_config, promote
 from tests.support.nodes.reading import dispatched, open_master
 from tests.support.waiting import eventually
 
@@ -85,3 +97,38 @@ async def test_stock_consumer_receives_only_the_tags_of_its_expression(stock_pyt
         groups = json.loads((tmp_path / "m/config/subscriptionGroup.json").read_text())
     assert sorted(row["number"] for row in rows) == list(range(0, 30, 2))
     assert list(groups["subscriptionGroupTable"]) == ["CID_d"]
+
+
+@pytest.mark.soak
+async def test_stock_clients_of_all_nodes_follow_a_failover(stock_python, tmp_path):
+    """Given every node as a name server: no restart, nothing lost, nothing skipped.
+
+    They ask for routes every 30 s, and send to the former master until then.
+    """
+    directory = Directory()
+    open_one = partial(hastore.open_node, directory=directory)
+    printed = {}
+    async with (
+        open_one(node_config(tmp_path / "1", 1, (1, 2))) as one,
+        open_one(node_config(tmp_path / "2", 2, (1, 2))) as two,
+    ):
+        addresses = one.address, two.address
+        await promote(one, two, epoch=1)
+        directory.known = known(*addresses, master=one.address)
+        where = ";".join(f"{host}:{port}" for host, port in addresses)
+
+        async def client(script, *args):
+            printed[script] = await run(stock_python, script, where, tmp_path, "Stock", *args)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client, STUBBORN_PRODUCER, 200)
+            await eventually(lambda: one.max_offset > 3_000)
+            nursery.start_soon(client, CONSUMER, "CID_f", "*", "no", 200, PROCESS_WITHIN_S)
+            await eventually(lambda: one.max_offset > 8_000)
+            await promote(two, one, epoch=2, members={1, 2})
+            directory.known = known(*addresses, master=two.address)
+    sent = [line.split() for line in printed[STUBBORN_PRODUCER].splitlines()]
+    assert [int(number) for number, _ in sent] == list(range(200))
+    assert any(failed != "0" for _, failed in sent)
+    received = [json.loads(line)["number"] for line in printed[CONSUMER].splitlines()]
+    assert set(received) == set(range(200))
