@@ -170,6 +170,7 @@ class GroupStory(Story):
         copies_min: int = 2,
         least: int = 1,
         role: str = "SYNC_MASTER",
+        is_all: bool = True,
     ) -> None:
         """Let a node become the master of an epoch, at the end of its log."""
         log = self.logs[node]
@@ -186,6 +187,7 @@ class GroupStory(Story):
             epoch_start=log[-1].next_offset if log else 0,
             copies_min=copies_min,
             min_in_sync_replicas=least,
+            is_all=is_all,
         )
 
     def follow(self, node: str, master: str | None, *, epoch: int) -> None:

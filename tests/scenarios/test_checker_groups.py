@@ -105,6 +105,35 @@ def test_put_ok_of_an_async_master_may_be_cut() -> None:
     assert broken(checker.verdict()) == {}
 
 
+def test_put_ok_with_a_number_of_replicas_may_be_lost_and_cut() -> None:
+    """A later master may be none of those nodes; until then as many as the number have it."""
+    story = GroupStory()
+    story.lead("a", epoch=2, is_all=False)
+    operation = story.put(S.PUT_OK, logs="ab")
+    story.event(EventKind.KILL, "a")
+    story.hand_over("c", epoch=3, followers="b")
+    del story.logs["b"][-1]
+    story.settle("b")
+    checker = story.checker()
+    checker.read_cut("b", [operation.key])
+    assert broken(checker.verdict()) == {}
+    story = GroupStory()
+    story.lead("a", epoch=2, is_all=False)
+    story.put(S.PUT_OK, logs="a")
+    story.settle("b", "c")
+    assert story.broken() == {"not replicated": 1}
+
+
+def test_a_copy_of_a_message_that_was_sent_twice_may_be_cut() -> None:
+    """The other one is what its answer is about."""
+    story = GroupStory()
+    operation = story.put(S.PUT_OK, sent_count=2)
+    story.settle("b", "c")
+    checker = story.checker()
+    checker.read_cut("c", [operation.key])
+    assert broken(checker.verdict()) == {}
+
+
 def test_put_ok_must_be_on_all_nodes_in_step() -> None:
     """At the end they have their master's log."""
     story = GroupStory()

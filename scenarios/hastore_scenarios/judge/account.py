@@ -38,7 +38,8 @@ class MasterTerm:
 
     In a replica group: from its promotion to when it was told of another.  ``epoch`` None: it is
     in none.  ``epoch_start`` is where its log ended when it began; ``copies_min`` nodes at least
-    have a message that it answers PUT_OK, itself included.
+    have a message that it answers PUT_OK, itself included; only with ``is_all`` does every later
+    master have it.
     """
 
     node: str
@@ -54,6 +55,7 @@ class MasterTerm:
     epoch: int | None = None
     epoch_start: int = 0
     copies_min: int = 0
+    is_all: bool = True  # in_sync_replicas = "all"
     min_in_sync_replicas: int = 1
     lines: frozenset[Line] = frozenset()  # what its log may be (``epoch_lines``)
 
@@ -271,6 +273,7 @@ class Account:
                 epoch=details.get("epoch"),
                 epoch_start=details.get("epoch_start", 0),
                 copies_min=details.get("copies_min", 0),
+                is_all=details.get("is_all", True),
                 min_in_sync_replicas=details.get("min_in_sync_replicas", 1),
             )
         )

@@ -26,7 +26,8 @@ In a replica group there are several masters, one after the other and at times s
 with an epoch.  There a PUT_OK message must be in the log with which each later epoch begins, also
 if it was answered after that: a master that was replaced, and does not know it, acknowledges
 nothing that its successor lacks.  It must be in the log of every node that is in step at the end,
-and on as many nodes as the answering master needed.  A message that is only stored may be cut.
+and on as many nodes as the answering master needed.  A message that is only stored may be cut; so
+may one that was PUT_OK with a number as in_sync_replicas: a later master may be none of its nodes.
 """
 
 from __future__ import annotations
@@ -188,8 +189,10 @@ class Checker:
             operation = self._by_key.get(key)
             if operation is None or operation.outcome is not Outcome.OK:
                 continue
+            if operation.sent_count > 1:
+                continue  # another copy may be the one that was answered
             term = self.account.group_term_of(operation)
-            if operation.wait if term is None else _replicated(operation, term):
+            if operation.wait if term is None else _promised(operation, term):
                 self._broken(Rule.ACKNOWLEDGED_CUT, f"{node} has cut off {_name(operation)}")
 
     def damaged(self, node: str, damage: str) -> None:
@@ -304,7 +307,8 @@ class Checker:
             has = [offset is None or holds(line, epoch, offset) for line in later.lines]
             lacking = lacking or (None if any(has) else later)
             may_lack = may_lack or not all(has)
-        is_promised = operation.outcome is Outcome.OK and _replicated(operation, term)
+        is_ok = operation.outcome is Outcome.OK
+        is_promised = is_ok and _promised(operation, term)
         node = operation.node
         if (
             not in_own
@@ -314,8 +318,15 @@ class Checker:
             rule = Rule.ACKNOWLEDGED_LOST if is_promised else Rule.STORED_NOT_THERE
             self._broken(rule, f"{_name(operation)} is not in {operation.node}'s log")
             return
-        if not is_promised:
-            return
+        if is_promised:
+            self._check_later_logs(operation, term, lacking)
+        if is_promised or (is_ok and _replicated(operation, term) and not may_lack):
+            self._check_copies(operation, term)
+
+    def _check_later_logs(
+        self, operation: Operation, term: MasterTerm, lacking: MasterTerm | None
+    ) -> None:
+        """Check that later masters have the message, and the nodes in step at the end."""
         absent = [
             node
             for node in sorted(self.account.in_step_at_end)
@@ -324,15 +335,18 @@ class Checker:
         if lacking is not None:
             self._broken(
                 Rule.ACKNOWLEDGED_LOST,
-                f"{_name(operation)} at {offset}, answered by {operation.node} in epoch {epoch}:"
-                f" {lacking.node} became master of epoch {lacking.epoch} at {lacking.epoch_start},"
-                " without it",
+                f"{_name(operation)} at {operation.physic_offset}, answered by {operation.node} in"
+                f" epoch {term.epoch}: {lacking.node} became master of epoch {lacking.epoch} at"
+                f" {lacking.epoch_start}, without it",
             )
         elif absent:
             self._broken(
                 Rule.ACKNOWLEDGED_LOST,
                 f"{_name(operation)}, answered by {operation.node}, is not in the logs of {absent}",
             )
+
+    def _check_copies(self, operation: Operation, term: MasterTerm) -> None:
+        """Check that as many nodes have the message as its master needed."""
         group = self.account.groups & self._present.keys()
         copies = sum(self._present[node][operation.op] > 0 for node in group)
         if copies < term.copies_min:
@@ -447,6 +461,11 @@ def _end_at_most(operation: Operation) -> int:
 def _replicated(operation: Operation, term: MasterTerm) -> bool:
     """Whether PUT_OK means that a slave has the message, too."""
     return operation.wait and term.role is BrokerRole.SYNC_MASTER
+
+
+def _promised(operation: Operation, term: MasterTerm) -> bool:
+    """Whether PUT_OK means that every later master of the replica group has the message."""
+    return _replicated(operation, term) and term.is_all
 
 
 def _possible(operation: Operation, term: MasterTerm) -> bool:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from hastore.broker.observe.node_status import NodeStatus
+    from hastore.config import InSyncReplicas
     from hastore_scenarios.story.world import CutStep, Node
 
 _DIES_WITHIN_S: Final = 120.0  # for a very busy machine
@@ -252,6 +253,7 @@ class StagedGroups(StagedCluster[N]):
             epoch=epoch,
             epoch_start=epoch_start,
             copies_min=_copies_min(node, len(members)),
+            is_all=_in_sync_replicas(node) == "all",
             min_in_sync_replicas=group.min_in_sync_replicas,
             log_end=epoch_start,
         )
@@ -260,15 +262,21 @@ class StagedGroups(StagedCluster[N]):
 def _copies_min(node: Any, members: int) -> int:
     """Return how many nodes have a message that is PUT_OK, at least.
 
-    Without a coordinator a set never shrinks below a majority of the group.
+    Without a coordinator a set never shrinks below a majority of the group.  But one that begins
+    with its master alone acknowledges alone until others join, and no event says when they do.
     """
-    wanted = node.config.get("in_sync_replicas", default_of("in_sync_replicas"))
+    wanted = _in_sync_replicas(node)
     least: int = node.group.min_in_sync_replicas
     if node.role is not BrokerRole.SYNC_MASTER:
         return 1
     if wanted != "all":
         return int(wanted)
     return max(least, min(members, len(node.group.nodes) // 2 + 1))
+
+
+def _in_sync_replicas(node: Any) -> InSyncReplicas:
+    wanted: InSyncReplicas = node.config.get("in_sync_replicas", default_of("in_sync_replicas"))
+    return wanted
 
 
 @contextlib.contextmanager
