@@ -370,9 +370,8 @@ class GroupSimulation:
             is_foreign = self.oracle.logs[node_id].foreign is not None
             is_other_log = is_foreign or not self._has_common_epoch(node_id)
             is_alarm = isinstance(client.error, BelowConfirmMarkError)
-            may_alarm = is_foreign or self.oracle.losses > 0
             is_diverged = client.state.value == "diverged"
-            if not ((is_diverged and is_other_log) or (is_alarm and may_alarm)):
+            if not ((is_diverged and is_other_log) or (is_alarm and self.oracle.losses > 0)):
                 raise ViolationError("refusal", detail)
             self.trace.add("world", detail)
             self._copy_again(node_id)
