@@ -104,7 +104,7 @@ def may_lose_because(of: SyncStateSet) -> str | None:
         who = f"the master and {others} more node{'s' * (others > 1)}" if others else "the master"
         return f"in_sync_replicas = {wanted}: the failure of {who} may lose acknowledged messages"
     if not of.is_all_in_force:
-        return "in_sync_replicas = all is not in force yet: the members lack acknowledged messages"
+        return "in_sync_replicas = all is not in force yet: members may lack acknowledged messages"
     if len(of.accepted) == 1:
         return f"node {of.own_id} alone has what was acknowledged: its failure may lose messages"
     return None

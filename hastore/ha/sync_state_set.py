@@ -109,7 +109,8 @@ class SyncStateSet:
     _looked_at: float = attrs.field(init=False)  # when all conditions were checked last
     # Whether members were late by then: one that is not any more may let the others leave.
     _has_late: bool = attrs.field(default=False, init=False)
-    _all_from: int = attrs.field(default=0, init=False)
+    # With "all" everything below was written while a number may have been enough.
+    _all_from: int = attrs.field(init=False)
     _confirmed_before: int = attrs.field(init=False)  # the confirm offset that the epoch began with
     _is_handing_over: bool = attrs.field(default=False, init=False)
 
@@ -119,6 +120,7 @@ class SyncStateSet:
         assert self.in_sync_replicas == "all" or self.in_sync_replicas >= 1, self.in_sync_replicas
         assert self.confirm_offset <= self.entry.start_offset, self
         self._confirmed_before = self.confirm_offset
+        self._all_from = self.entry.start_offset  # what earlier masters waited for is not known
         self.acks = NodeAcks(self.entry.start_offset)
         self._no_hold_before = self._not_before = self._settled_at = self.began
         self._looked_at = self.began
@@ -248,7 +250,7 @@ class SyncStateSet:
     def is_all_in_force(self) -> bool:
         """Whether every message that was answered PUT_OK is on all members.
 
-        After a change from a number to "all", once they have what was in the log by then.
+        Once they have what was in the log when the epoch began, or when a number became "all".
         """
         return self.in_sync_replicas == "all" and self.confirm_offset >= self._all_from
 
@@ -308,7 +310,7 @@ class SyncStateSet:
         wanted = self.in_sync_replicas
         if wanted == "all":
             absent = missing & self.accepted
-            reason = self.rules.may_not_remain_because(self.accepted - absent)
+            reason = self._may_not_shrink_because(absent)
             if not absent or reason is None:
                 return None
             return f"{nodes_text(absent)} not connected, and the set may not shrink: {reason}"
@@ -316,6 +318,13 @@ class SyncStateSet:
         if up >= wanted:
             return None
         return f"in_sync_replicas = {wanted}, and {up} of the SyncStateSet connected"
+
+    def _may_not_shrink_because(self, absent: frozenset[int]) -> str | None:
+        """Return why the set may not lose these members; None if it may."""
+        if self._is_handing_over:
+            proposed = self.accepted if self.proposal is None else self.proposal.members
+            return "this master hands over" if absent & proposed else None
+        return self.rules.may_not_remain_because(self.accepted - absent)
 
     # -- decisions -------------------------------------------------------------------------------
 

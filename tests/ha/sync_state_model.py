@@ -177,10 +177,12 @@ class Model:
         enough = len(members) >= self.rules.min_in_sync_replicas
         return enough and (self.rules.has_coordinator or self.is_majority(members))
 
-    def waits_in_vain(self):
+    def waits_in_vain(self, *, is_handing_over):
         """Whether a put misses an absent node that will not leave the set."""
         accepted, proposed = self.sets
         absent = self.absent()
+        if self.level == "all" and is_handing_over:
+            return bool(absent & (proposed or accepted))
         if self.level == "all":
             return bool(absent) and not self.allowed(accepted - absent)
         return len((accepted & (proposed or accepted)) - absent) < self.level

@@ -344,7 +344,8 @@ class SyncStateMachine(RuleBasedStateMachine):
     @invariant()
     def puts_wait_in_vain_only_if_the_set_stays(self):
         if hasattr(self, "set"):
-            assert (self.set.unavailable_because() is not None) == self.model.waits_in_vain()
+            is_in_vain = self.model.waits_in_vain(is_handing_over=self.is_handing_over)
+            assert (self.set.unavailable_because() is not None) == is_in_vain
 
     @invariant()
     def nothing_is_kept_of_nodes_that_are_gone(self):

@@ -633,6 +633,23 @@ def test_put_is_not_available_where_the_set_may_not_shrink(rules, reason):
     assert group.set.unavailable_because() == expected
 
 
+def test_put_is_not_available_where_the_set_stays_as_it_is():
+    """A master that hands over never shrinks; what was proposed before may still be accepted."""
+    group = Group(2, acks=(START,))
+    group.set.hand_over()
+    assert group.set.unavailable_because() is None
+    group.close(2)
+    assert group.set.unavailable_because() == (
+        "node 2 not connected, and the set may not shrink: this master hands over"
+    )
+    group = Group(2, 3, acks=(START, START))
+    group.close(3)
+    group.set.hand_over()
+    assert group.set.unavailable_because() is None
+    group.close(2)
+    assert "this master hands over" in group.set.unavailable_because()
+
+
 def test_put_waits_for_a_pending_learner_that_is_gone():
     """The answer decides whether it is needed."""
     group = Group(rules=SetRules())
@@ -722,6 +739,22 @@ def test_all_is_in_force_once_the_set_has_what_was_acknowledged_by_number():
     assert group.set.is_all_in_force
     group.set.change_in_sync_replicas(1)
     assert group.offsets == (2_000, 1_500)
+
+
+def test_all_is_in_force_once_the_set_has_what_an_earlier_master_left():
+    """Before its restart this master may have waited for a number of nodes only."""
+    group = Group(2, confirm_offset=0)
+    assert not group.set.is_all_in_force
+    group.connect(2)
+    group.ack(2, START - 1)
+    assert not group.set.is_all_in_force
+    group.ack(2, START)
+    assert group.set.is_all_in_force
+
+
+def test_a_lone_master_has_all():
+    """Its set needs nobody else."""
+    assert Group(confirm_offset=0).set.is_all_in_force
 
 
 def test_no_coordinator_accepts_at_once():
