@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.ha.link_epochs import LinkEpochs, check_is_not_deposed
 from hastore.ha.slave_framing import NOT_PLAIN, LinkStart
 from hastore.store.node_identity import ConfirmMark
@@ -70,6 +71,7 @@ class AutoswitchFraming:
     masters_epoch: int | None = attrs.field(default=None, init=False)  # the last that it named
     # All members have our log up to here, by the word of masters that wait for them.
     kept_offset: int = attrs.field(default=0, init=False)
+    kept_rises: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)  # woken then
     _kept_epoch: int = attrs.field(default=0, init=False)  # of the master that said so
     _is_waited_for: bool = attrs.field(default=False, init=False)  # by the newest frame
     header_size: int = attrs.field(default=FRAME_HEADER_SIZE, init=False)
@@ -173,13 +175,18 @@ class AutoswitchFraming:
         self.confirm_offset = max(before, confirmed)
         if self._is_waited_for and confirmed > self.kept_offset:
             self.kept_offset, self._kept_epoch = confirmed, self.masters_epoch or 0
+            self.kept_rises.wakeup()
         return self.confirm_offset > before
 
     def keep_mark(self) -> None:
         """Write the confirm mark, as far as our log is on disk; blocks.  Raises DiskError."""
         offset = 0 if self._log is None else min(self.kept_offset, self._log.flushed_offset)
         if offset:
-            self.identity.raise_confirm_mark(ConfirmMark(epoch=self._kept_epoch, offset=offset))
+            self.mark_kept(offset)
+
+    def mark_kept(self, offset: int) -> None:
+        """Raise the confirm mark to an offset up to ``kept_offset``; blocks.  Raises DiskError."""
+        self.identity.raise_confirm_mark(ConfirmMark(epoch=self._kept_epoch, offset=offset))
 
     # -- reports ---------------------------------------------------------------------------------
 

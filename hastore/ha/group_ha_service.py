@@ -33,6 +33,7 @@ from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError, ProtocolError
 from hastore.ha.group_transfer_service import GroupTransferService
 from hastore.ha.ha_service import NODES_MAX, AwaitedNode, GroupStanding, HAService
+from hastore.ha.mark_keeper import MarkKeeper
 from hastore.ha.master_framing import AutoswitchMasterFraming
 from hastore.ha.node_standing import NodeRole, standings
 from hastore.ha.observer_service import ObserverService
@@ -63,9 +64,6 @@ CONFIRM_PAUSE_S: Final = 0.05
 # come at once, or in one burst when TCP sends them again.  A living slave goes on after this time.
 REPLACED_LINK_S: Final = 1.0
 SAVE_PAUSE_S: Final = 1.0  # after a proposal could not be saved
-# From one write of the confirm mark to the next: one takes some milliseconds, and competes with the
-# syncs that puts wait for.  An older mark protects less, and is still true.
-MARK_PAUSE_S: Final = 5.0
 LOG_BEGINS_MAX: Final = 1_024  # nodes; any peer can name an id
 
 _NOT_AWAITED: Final = frozenset({NodeRole.MASTER, NodeRole.OBSERVER})
@@ -118,8 +116,7 @@ class GroupHAService(HAService):
     _reporting_on: set[int] = attrs.field(factory=set, init=False)
     _confirm_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _one_save: trio.Lock = attrs.field(factory=trio.Lock, init=False)
-    _marked: int = attrs.field(default=0, init=False)  # the offset of the mark written last
-    _mark_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _mark_keeper: MarkKeeper = attrs.field(init=False)
     _now: Callable[[], float] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -146,6 +143,12 @@ class GroupHAService(HAService):
             self.decisions,
             on_acknowledged=lambda: None,
             confirm_offset=self.confirm_offset,
+        )
+        self._mark_keeper = MarkKeeper(
+            offload=self.env.offload,
+            kept=lambda: self.sync_state_set.kept_offset or 0,
+            flushed=lambda: self.commit_log.flushed_offset,
+            write=self.mark_confirmed,
         )
         self.sync_state_set.appended(self.commit_log.readable_offset, self._now())
         self._act()
@@ -462,7 +465,7 @@ class GroupHAService(HAService):
         while True:
             await self._confirm_wake.wait_for_running()
             await trio.sleep(CONFIRM_PAUSE_S)
-            self._mark_wake.wakeup()
+            self._mark_keeper.wake.wakeup()
             for connection in tuple(self.connections.values()):
                 framing = connection.framing
                 assert isinstance(framing, AutoswitchMasterFraming)
@@ -472,31 +475,10 @@ class GroupHAService(HAService):
     async def _keep_mark(self) -> None:
         """Write the confirm mark as the confirm offset rises, and once more at the end."""
         try:
-            is_written = True
-            while True:
-                if is_written:
-                    await self._mark_wake.wait_for_running()
-                is_written = await self._write_mark()
-                await trio.sleep(MARK_PAUSE_S)
+            await self._mark_keeper.run()
         finally:
             with trio.CancelScope(shield=True):
-                await self._write_mark()
-
-    async def _write_mark(self) -> bool:
-        """Write the confirm mark, if it has risen; return whether it is what is confirmed now.
-
-        Not above what is on this disk: a crash must not leave a log that ends below its mark.
-        """
-        kept = self.sync_state_set.kept_offset or 0
-        offset = min(kept, self.commit_log.flushed_offset)
-        if offset > self._marked:
-            try:
-                await self.env.offload.run(lambda: self.mark_confirmed(offset))
-            except DiskError as error:
-                _log.warning("confirm_mark_not_written", reason=str(error), next=error.hint)
-                return False
-            self._marked = offset
-        return self._marked >= kept
+                await self._mark_keeper.write_risen()
 
     async def _serve_set(self) -> None:
         """Serve the set's deadlines, and ask the coordinator, until cancelled."""

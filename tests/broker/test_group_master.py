@@ -277,6 +277,26 @@ async def test_what_a_power_cut_took_from_a_master_is_not_cut_off_its_slave(tmp_
     assert log_bytes(first, end) == log_bytes(second, end)
 
 
+async def test_a_slave_writes_its_confirm_mark_while_it_runs(tmp_path):
+    """A kill leaves the newest mark on the disk, but for what came in the last seconds."""
+    second, disk = tmp_path / "2", real_env().disk
+    async with (
+        hastore.open_master(group_master(tmp_path / "1", ids=(1, 2))) as master,
+        hastore.open_slave(group_slave(second, master, 2)) as slave,
+    ):
+        await connected(master)
+        assert await put(master) is Status.PUT_OK
+        first_end = master.max_offset
+        assert await put(master) is Status.PUT_OK
+
+        def marked():
+            mark = read_identity(disk, str(second)).confirm_mark
+            return mark is not None and mark.offset >= first_end
+
+        await eventually(marked)
+        assert read_identity(disk, str(second)).confirm_mark.offset <= slave.flushed_offset
+
+
 @pytest.mark.parametrize("is_master", [True, False])
 async def test_a_confirm_mark_above_the_log_is_lowered(tmp_path, is_master):
     """What a disk has lost is written again, and may be cut: it is not confirmed yet."""

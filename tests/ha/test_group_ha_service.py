@@ -11,7 +11,7 @@ from hastore.broker.puts.confirm_offset import ConfirmOffset
 from hastore.concurrency.group_commit_request import GroupCommitRequest, Part
 from hastore.config import StoreConfig
 from hastore.errors import DiskError, DiskFullError
-from hastore.ha import group_ha_service, send_rounds
+from hastore.ha import group_ha_service, mark_keeper, send_rounds
 from hastore.ha.set_proposal import Answer
 from hastore.status import FlushDiskType
 from hastore.status import PutMessageStatus as Status
@@ -552,18 +552,18 @@ async def test_the_confirm_mark_rises_seldom_and_at_the_end(tmp_path, clock):
             await trio.sleep(1)
             assert marks == []
             flush(master.log)
-            await trio.sleep(group_ha_service.MARK_PAUSE_S)  # polled, it costs a minute
+            await trio.sleep(mark_keeper.MARK_PAUSE_S)  # polled, it costs a minute
             await eventually(lambda: len(marks) == 1)
             disk_is_full = False
             for offset in range(6_001, 6_500):
                 await node.report(offset)
                 await eventually(lambda offset=offset: master.group.confirm_offset == offset)
-            await trio.sleep(group_ha_service.MARK_PAUSE_S)
+            await trio.sleep(mark_keeper.MARK_PAUSE_S)
             await eventually(lambda: len(marks) == 2)
             request = master.put()
             await follow(node, request)
             assert await request.wait() is Status.PUT_OK
-            await trio.sleep(group_ha_service.MARK_PAUSE_S)
+            await trio.sleep(mark_keeper.MARK_PAUSE_S)
             await eventually(lambda: len(marks) == 3)
             await node.report(end := master.put().append_result.next_offset)
             await eventually(lambda: master.group.confirm_offset == end)
@@ -575,7 +575,7 @@ async def test_the_confirm_mark_rises_seldom_and_at_the_end(tmp_path, clock):
     assert second == 6_499
     assert third == len(LOG)
     assert last == end
-    assert min(second_s - first_s, third_s - second_s) >= group_ha_service.MARK_PAUSE_S
+    assert min(second_s - first_s, third_s - second_s) >= mark_keeper.MARK_PAUSE_S
 
 
 async def test_a_flush_after_the_acks_notifies_idle_slaves_and_observers(tmp_path, monkeypatch):

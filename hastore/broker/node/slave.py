@@ -38,6 +38,7 @@ from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.flush_manager import FlushManager
 from hastore.ha.autoswitch_framing import AutoswitchFraming
 from hastore.ha.ha_client import HAClient
+from hastore.ha.mark_keeper import MarkKeeper
 from hastore.ha.slave_appender import CutNeededError
 from hastore.status import BrokerRole, PutMessageStatus
 from hastore.store.recovery.log_cut import Cuts
@@ -418,6 +419,9 @@ async def _serve(
             nursery.start_soon(slave.ha_client.run)
             nursery.start_soon(slave.dispatching.run)
             nursery.start_soon(slave.expiry.run)
+            keeper = _make_mark_keeper(slave)
+            if keeper is not None:
+                nursery.start_soon(keeper.run)
             synchronize = _make_synchronize(slave, copies_tables=copies_tables)
             if listener is not None or synchronize.address is not None:
                 slave.reput_message_service.subscribe(synchronize.data.adopt)
@@ -458,6 +462,19 @@ async def _serve(
     failure = await slave.last_flush()
     if failure is not None:
         raise failure
+
+
+def _make_mark_keeper(slave: Slave) -> MarkKeeper | None:
+    framing = slave.ha_client.framing
+    if not isinstance(framing, AutoswitchFraming):
+        return None
+    return MarkKeeper(
+        offload=slave.env.offload,
+        kept=lambda: framing.kept_offset,
+        flushed=lambda: slave.flushed_offset,
+        write=framing.mark_kept,
+        wake=framing.kept_rises,
+    )
 
 
 def _make_synchronize(slave: Slave, *, copies_tables: bool) -> SlaveSynchronize:
