@@ -269,6 +269,12 @@ class ForeignGroupError(DivergedError):
     """The logs of master and slave have no epoch in common, or the slave's has none at all."""
 
 
+class NodeIdTakenError(ProtocolError):
+    """Another node of the replica group has the id of this one."""
+
+    exit_code = 6
+
+
 class UnknownSlaveError(ProtocolError):
     """A slave's log goes on where its master was promoted, and not with bytes that it was sent.
 

@@ -77,6 +77,7 @@ class AutoswitchFraming:
     header_size: int = attrs.field(default=FRAME_HEADER_SIZE, init=False)
     has_start_reports: bool = attrs.field(default=False, init=False)
     heartbeats_name_end: bool = attrs.field(default=False, init=False)
+    answers_heartbeats: bool = attrs.field(default=True, init=False)
     _log: CommitLog | None = attrs.field(default=None, init=False)
     _wanted: EpochHistory | None = attrs.field(default=None, init=False)  # to be stored
     _label: EpochEntry | None = attrs.field(default=None, init=False)  # of the newest header

@@ -26,7 +26,13 @@ import trio
 
 from hastore.concurrency.tcp import connect, describe, send_all, tune
 from hastore.config import MAPPED_FILE_SIZE_MAX, MAPPED_FILE_SIZE_MIN
-from hastore.errors import FileSizeMismatchError, ProtocolError, UnreachableError, WrongPortError
+from hastore.errors import (
+    FileSizeMismatchError,
+    NodeIdTakenError,
+    ProtocolError,
+    UnreachableError,
+    WrongPortError,
+)
 from hastore.status import BrokerRole, HAProtocol
 from hastore.topic import DEFAULT_TOPIC
 from hastore.trace import logger
@@ -81,6 +87,15 @@ class PortKind(enum.Enum):
 
 
 @attrs.frozen(kw_only=True)
+class RefusedThere:
+    """A master's refusal, as its client port tells it."""
+
+    reason: str
+    hint: str | None  # what to do
+    is_id_taken: bool  # another node of the replica group has its id
+
+
+@attrs.frozen(kw_only=True)
 class ClientPort:
     """A client port's answer about its node; None is unknown."""
 
@@ -91,8 +106,8 @@ class ClientPort:
     max_offset: int | None = None  # the end of its log (exclusive), in bytes
     ha_protocol: HAProtocol | None = None  # of its HA port
     replica_group: str | None = None  # hastore's; of other brokers not known
-    # Why it has refused peers of its HA port lately, and what to do, by their address HOST:PORT.
-    refusals: Mapping[str, tuple[str, str | None]] = attrs.field(factory=dict)
+    # Its refusals of peers of its HA port lately, by their address HOST:PORT.
+    refusals: Mapping[str, RefusedThere] = attrs.field(factory=dict)
 
 
 async def ask_client_port(address: tuple[str, int]) -> ClientPort | None:
@@ -165,12 +180,16 @@ def _of_status(status: Mapping[str, Any]) -> ClientPort:
     )
 
 
-def _refusals(rows: object) -> dict[str, tuple[str, str | None]]:
+def _refusals(rows: object) -> dict[str, RefusedThere]:
     found = {}
     for row in rows if isinstance(rows, list) else []:
         if isinstance(row, dict) and isinstance(row.get("reason"), str):
             hint = row.get("hint")
-            found[str(row.get("address"))] = row["reason"], hint if isinstance(hint, str) else None
+            found[str(row.get("address"))] = RefusedThere(
+                reason=row["reason"],
+                hint=hint if isinstance(hint, str) else None,
+                is_id_taken=row.get("is_id_taken") is True,
+            )
     return found
 
 
@@ -296,8 +315,8 @@ class MasterPort:
         refusal = found.refusals.get(describe(own_address))
         if refusal is None:
             return None
-        reason, hint = refusal
-        return ProtocolError(f"the master has refused this slave: {reason}", hint=hint)
+        error = NodeIdTakenError if refusal.is_id_taken else ProtocolError
+        return error(f"the master has refused this slave: {refusal.reason}", hint=refusal.hint)
 
     def link_in_step(self) -> None:
         """Ask again why the next link is refused: what did not answer may have been restarted."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, assert_never, final
 
 import attrs
 import trio
@@ -30,11 +30,12 @@ import trio
 from hastore.concurrency.group_commit_request import GroupCommitRequest, Part
 from hastore.concurrency.tcp import describe
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
-from hastore.errors import DiskError, ProtocolError
+from hastore.errors import DiskError, NodeIdTakenError
 from hastore.ha.group_transfer_service import GroupTransferService
 from hastore.ha.ha_service import NODES_MAX, AwaitedNode, GroupStanding, HAService
 from hastore.ha.mark_keeper import MarkKeeper
 from hastore.ha.master_framing import AutoswitchMasterFraming
+from hastore.ha.node_claims import REPLACED_LINK_S, NodeClaims, Verdict
 from hastore.ha.node_standing import NodeRole, standings
 from hastore.ha.observer_service import ObserverService
 from hastore.ha.send_rounds import GroupSendRounds
@@ -49,8 +50,10 @@ if TYPE_CHECKING:
 
     from hastore.config import HAConfig
     from hastore.epoch_history import EpochHistory
+    from hastore.errors import ProtocolError
     from hastore.ha.ha_connection import HAConnection
     from hastore.ha.ha_service import Standing
+    from hastore.ha.node_claims import Claim
     from hastore.ha.node_standing import NodeStanding
     from hastore.ha.set_proposal import Coordinator, Proposal
     from hastore.ha.sync_state_set import SyncStateSet
@@ -60,12 +63,13 @@ if TYPE_CHECKING:
 # How long after the confirm offset has risen an idle slave is told: a frame for each put would cost
 # the put's own rate, and consumers of a slave need not wait for the next heartbeat.
 CONFIRM_PAUSE_S: Final = 0.05
-# A link that was replaced by a newer one of the same node may still have reports under way: they
-# come at once, or in one burst when TCP sends them again.  A living slave goes on after this time.
-REPLACED_LINK_S: Final = 1.0
 SAVE_PAUSE_S: Final = 1.0  # after a proposal could not be saved
 LOG_BEGINS_MAX: Final = 1_024  # nodes; any peer can name an id
 
+_ID_HINT: Final = (
+    "each node of a replica group has an id of its own, also one whose directory was copied: give"
+    " one of them another [node] id (--node-id), and an empty --data directory"
+)
 _NOT_AWAITED: Final = frozenset({NodeRole.MASTER, NodeRole.OBSERVER})
 
 _log = logger("ha")
@@ -110,6 +114,8 @@ class GroupHAService(HAService):
     _asked: Proposal | None = attrs.field(default=None, init=False)
     _wakes_at: float = attrs.field(default=-math.inf, init=False)  # the set's task
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _claims: NodeClaims = attrs.field(factory=NodeClaims, init=False)
+    _claim_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     # When links were replaced by a newer one of the same node, by connection id; and those of them
     # that have reported after REPLACED_LINK_S, from their first such report on.
     _replaced: dict[int, float] = attrs.field(factory=dict, init=False)
@@ -170,20 +176,75 @@ class GroupHAService(HAService):
 
     # -- links -----------------------------------------------------------------------------------
 
-    def _greet(self, connection_id: int, handshake: Handshake) -> HandshakeAnswer:
-        """Accept a slave's handshake; its acks count on this connection from now on."""
+    def _greet(self, connection_id: int, handshake: Handshake) -> HandshakeAnswer | None:
+        """Accept a slave's handshake, or hold it while another link of its node is up."""
         node_id, group = handshake.node_id, self.sync_state_set
         if node_id == group.own_id:
-            raise ProtocolError(
-                f"the slave says that it is node {node_id}, which is this master",
-                hint="each node of a replica group has an id of its own: [node] id",
-            )
-        former = group.acks.get(node_id)
-        if former is not None and former.connection_id is not None:
-            self._replaced[former.connection_id] = self._now()
+            msg = f"the slave says that it is node {node_id}, which is this master"
+            raise NodeIdTakenError(msg, hint=_ID_HINT)
+        holder_id = group.acks.connection_of(node_id)
+        holder = None if holder_id is None else self.connections.get(holder_id)
+        if holder is None or holder.progress.ended_because is not None:
+            self._end_claimant(self._claims.withdraw(node_id))
+            return self._welcome(connection_id, handshake)
+        earlier = self._claims.claim(
+            node_id, claimant_id=connection_id, holder_id=holder.connection_id, now=self._now()
+        )
+        self._end_claimant(earlier)
+        if earlier is None:
+            holder.write_socket_service.request_heartbeat()
+            self._claim_wake.wakeup()
+        return None
+
+    def _end_claimant(self, claim: Claim | None) -> None:
+        """End the link of a claim that a newer link has taken the place of."""
+        if claim is not None:
+            reason = f"a newer link says that it is node {claim.node_id}, too"
+            self.connections[claim.claimant_id].finish(reason)
+
+    def _welcome(self, connection_id: int, handshake: Handshake) -> HandshakeAnswer:
+        """Let a node's acks count on this connection from now on; return the answer."""
+        node_id, group = handshake.node_id, self.sync_state_set
         group.connected(node_id, connection_id, self._now(), is_observer=handshake.is_learner)
         self.set_changed()
         return HandshakeAnswer(max_offset=self.commit_log.readable_offset, epochs=self.epochs)
+
+    def _grant(self, claim: Claim) -> None:
+        """Let a claimant take the place of its node's former link."""
+        claimant = self.connections.get(claim.claimant_id)
+        if claimant is None or claimant.progress.ended_because is not None or self._is_over:
+            return
+        framing = claimant.framing
+        assert isinstance(framing, AutoswitchMasterFraming), "a link of a group"
+        assert framing.held is not None, f"{claim} without a handshake"
+        claimant.answer_handshake(self._welcome(claim.claimant_id, framing.held))
+
+    async def _serve_claims(self) -> None:
+        """Decide about claims when they are due, until cancelled."""
+        while True:
+            deadline = self._claims.next_deadline()
+            with trio.move_on_at(math.inf if deadline is None else deadline):
+                await self._claim_wake.wait_for_running()
+            # Links read what has arrived first: this process may have been stopped meanwhile.
+            await trio.lowlevel.checkpoint()
+            for claim in self._claims.due(self._now()):
+                self._judge(claim)
+
+    def _judge(self, claim: Claim) -> None:
+        holder, now = self.connections[claim.holder_id], self._now()
+        has_ended = holder.progress.ended_because is not None
+        reported_at = -math.inf if has_ended else holder.last_read_time
+        match self._claims.judge(claim, reported_at=reported_at, now=now):
+            case Verdict.ASK_AGAIN:
+                holder.write_socket_service.request_heartbeat()
+            case Verdict.TAKE_PLACE:
+                self._replaced[claim.holder_id] = now
+                self._grant(claim)
+            case Verdict.REFUSE:
+                claimant = self.connections[claim.claimant_id]
+                claimant.refuse(_id_taken(claim.node_id, claimant, by=holder))
+            case _ as unreachable:
+                assert_never(unreachable)
 
     def log_arrival(self, connection: HAConnection, ack_offset: int) -> None:
         """Log a slave's first report; learn where its log begins."""
@@ -222,6 +283,9 @@ class GroupHAService(HAService):
 
     def _forget_acks(self, connection_id: int) -> None:
         super()._forget_acks(connection_id)
+        claim = self._claims.ended(connection_id)
+        if claim is not None:
+            self._grant(claim)  # first: its node would be absent for a moment, and leave the set
         self._replaced.pop(connection_id, None)
         self._reporting_on.discard(connection_id)
         node_id = self.sync_state_set.acks.node_id_on(connection_id)
@@ -298,30 +362,19 @@ class GroupHAService(HAService):
         self._release(connection.address)
 
     def _is_second_node(self, connection: HAConnection) -> bool:
-        """Refuse two living slaves with one id: which of them counts would change for ever."""
+        """Refuse a slave that was silent, so that another took its place, and goes on."""
         connection_id, now = connection.connection_id, self._now()
         if now - self._replaced[connection_id] < REPLACED_LINK_S:
             return False
+        if connection_id not in self._reporting_on:
+            self._reporting_on.add(connection_id)
+            self._replaced[connection_id] = now
+            return False
         node_id = _handshake_of(connection).node_id
-        newest = self.sync_state_set.acks.get(node_id)
-        links = [connection]
-        if newest is not None and newest.connection_id is not None:
-            if connection_id not in self._reporting_on:
-                self._reporting_on.add(connection_id)
-                self._replaced[connection_id] = now
-                return False
-            links.append(self.connections[newest.connection_id])
-        if len(links) > 1:
-            places = " and ".join(describe(link.address) for link in links)
-            what = f"two slaves say that they are node {node_id}: {places}"
-        else:
-            what = f"another slave, an observer, says that it is node {node_id}, too"
-        error = ProtocolError(
-            what,
-            hint="each node of a replica group has an id of its own: [node] id",
-        )
-        for link in links:
-            link.refuse(error)
+        newest_id = self.sync_state_set.acks.connection_of(node_id)
+        newest = None if newest_id is None else self.connections.get(newest_id)
+        if newest is not None:
+            connection.refuse(_id_taken(node_id, connection, by=newest))
         return True
 
     def handle_ha(self, request: GroupCommitRequest, next_offset: int) -> None:
@@ -457,6 +510,7 @@ class GroupHAService(HAService):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(super().run, listener)
             nursery.start_soon(self._serve_set)
+            nursery.start_soon(self._serve_claims)
             nursery.start_soon(self._tell_confirmed)
             nursery.start_soon(self._keep_mark)
 
@@ -498,6 +552,12 @@ class GroupHAService(HAService):
                 self._wakes_at = -math.inf
                 group.tick(self._now())
                 self._act()
+
+
+def _id_taken(node_id: int, refused: HAConnection, *, by: HAConnection) -> NodeIdTakenError:
+    places = f"that at {describe(by.address)} does so all along, and {describe(refused.address)}"
+    msg = f"two slaves say that they are node {node_id}: {places}"
+    return NodeIdTakenError(msg, hint=_ID_HINT)
 
 
 def _handshake_of(connection: HAConnection) -> Handshake:

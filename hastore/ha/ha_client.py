@@ -36,6 +36,7 @@ from hastore.errors import (
     FlushFailedError,
     HastoreError,
     LogDamagedError,
+    NodeIdTakenError,
     ProtocolError,
     UnreachableError,
 )
@@ -69,6 +70,9 @@ T = TypeVar("T")
 # Only a whole frame, or this many bytes of one, is a sign of life: if a size was corrupted on the
 # way, heartbeats of 12 bytes each would keep us waiting for a frame that never ends.
 _TRICKLE_SIZE: Final = 4096
+# Refusals of a node id before the slave gives up.  One may be wrong: if the network pauses twice as
+# the slave connects again, reports of its former link look like those of another node.
+IDS_TAKEN_MAX: Final = 3
 
 _log = logger("ha")
 
@@ -119,6 +123,7 @@ class HAClient:
     _own_address: tuple[str, int] | None = attrs.field(default=None, init=False)  # of that link
     _copy_progress: CopyProgress = attrs.field(init=False)  # of the newest link
     _copying_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _ids_taken: int = attrs.field(default=0, init=False)  # refusals for that since a link in step
 
     def __attrs_post_init__(self) -> None:
         """Make the parts; all links use the same buffer."""
@@ -219,6 +224,11 @@ class HAClient:
                 refused = None
                 if is_broken:
                     refused = await self._master_port.why_refused(self._own_address)
+                if isinstance(refused, NodeIdTakenError):
+                    self._ids_taken += 1
+                    if self._ids_taken == IDS_TAKEN_MAX:
+                        self._cursor.on(LinkEvent.ID_TAKEN)
+                        await self._give_up(refused)
                 self._record_broken(refused or error)
 
     def _record_broken(self, error: Exception) -> None:
@@ -393,6 +403,7 @@ class HAClient:
         news = self._copy_progress.record(now, brought_bytes=brought_bytes, reached_end=reached_end)
         if news is CopyEvent.IN_STEP:
             self._master_port.link_in_step()
+            self._ids_taken = 0
             master = describe(self.config.master)
             _log.info("ha_in_step", master=master, at=appender.position)
         elif news is CopyEvent.COPYING:
@@ -482,6 +493,18 @@ class HAClient:
                 cursor.on(LinkEvent.MATCHED)
             if frame.size and not self._reports_flushed and not appender.is_measuring:
                 link.queue_report(appender.position)
+            elif not frame.size and framing.answers_heartbeats:
+                self._answer_heartbeat()
+
+    def _answer_heartbeat(self) -> None:
+        """Repeat the last report, as a sign of life: the master may ask because of our node id.
+
+        Only in step: a first report is repeated later (``_keep_alive``).
+        """
+        link = self.link
+        if self._cursor.step is LinkStep.IN_STEP and not link.has_reports():
+            assert link.reported_offset is not None
+            link.queue_report(link.reported_offset)
 
     async def _begin(self, verdict: FrameVerdict, frame: Frame) -> None:
         """Act on the verdict of a link's first frame, or of a heartbeat.

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from hastore.ha.send_rounds import SendRounds
     from hastore.ha.slave_progress import SlaveProgress
     from hastore.store.commit_log import CommitLog
+    from hastore.wire.autoswitch_frames import HandshakeAnswer
 
 _RECEIVE_SIZE_MAX: Final = 16 * 1024  # bytes of reports
 
@@ -162,6 +163,11 @@ class HAConnection:
 
     def _answer(self, data: bytes) -> None:
         self.write_socket_service.answer(data)
+
+    def answer_handshake(self, answer: HandshakeAnswer) -> None:
+        """Answer the handshake that was held, and let the link begin."""
+        assert isinstance(self.framing, AutoswitchMasterFraming), "only these greet"
+        self._answer(self.framing.accept(answer))
 
     def _count_reports(self, ack_offset: int) -> None:
         self.register.acknowledge(self, ack_offset)

@@ -24,6 +24,7 @@ from hastore.errors import (
     ExpiredError,
     IllegalReportError,
     LimitReachedError,
+    NodeIdTakenError,
     ProtocolError,
     UnknownSlaveError,
 )
@@ -127,6 +128,7 @@ class Refusal:
     hint: str | None  # the next step, if there is one
     reported_offset: int | None  # as received, so any number; None: not refused for a report
     time: float  # trio's
+    is_id_taken: bool = False  # another node has its id
 
 
 @attrs.define(eq=False)
@@ -398,6 +400,7 @@ class HAService:
                 hint=hint,
                 reported_offset=reported,
                 time=trio.current_time(),
+                is_id_taken=isinstance(error, NodeIdTakenError),
             )
         )
         kind = error.limit if isinstance(error, LimitReachedError) else _KINDS.get(type(error))

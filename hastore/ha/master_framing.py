@@ -157,11 +157,12 @@ class AutoswitchMasterFraming:
     reports: ClassVar[struct.Struct] = struct.Struct(">4xq")  # ``check_reports`` reads the states
     greets: ClassVar[bool] = True
 
-    # Accepts a handshake, or raises ProtocolError.
-    greet: Callable[[Handshake], HandshakeAnswer]
+    # Accepts a handshake, or raises ProtocolError.  None: its answer follows later (``accept``).
+    greet: Callable[[Handshake], HandshakeAnswer | None]
     # The group's at this moment, <= the log's end; None: not known.
     confirm_offset: Callable[[], int | None]
-    handshake: Handshake | None = attrs.field(default=None, init=False)  # None: none came yet
+    handshake: Handshake | None = attrs.field(default=None, init=False)  # None: none is answered
+    held: Handshake | None = attrs.field(default=None, init=False)  # came, and is not answered yet
     readable_end: ClassVar[None] = None
     last_epoch_start: int = attrs.field(default=0, init=False)
     told_offset: int = attrs.field(default=0, init=False)  # the confirm offset in the last header
@@ -196,10 +197,13 @@ class AutoswitchMasterFraming:
             if len(data) < HANDSHAKE_SIZE:
                 break
             handshake = Handshake.decode(data[:HANDSHAKE_SIZE])
-            if self.handshake is None:
-                answer = self._answer(handshake)
-            elif handshake != self.handshake:
-                msg = f"the slave sent a second handshake, {handshake}, after {self.handshake}"
+            former = self.handshake or self.held
+            if former is None:
+                self.held = handshake
+                found = self.greet(handshake)
+                answer = None if found is None else self.accept(found)
+            elif handshake != former:
+                msg = f"the slave sent a second handshake, {handshake}, after {former}"
                 raise ProtocolError(msg, hint=_HINT)
             data = data[HANDSHAKE_SIZE:]
         return answer, data
@@ -208,11 +212,11 @@ class AutoswitchMasterFraming:
         """Return whether what ``take_handshakes`` left over begins with a whole report."""
         return len(data) >= self.reports.size and _STATE.unpack_from(data)[0] == STATE_TRANSFER
 
-    def _answer(self, handshake: Handshake) -> bytes:
-        answer = self.greet(handshake)
+    def accept(self, answer: HandshakeAnswer) -> bytes:
+        """Begin the link with this answer to the handshake that is held; return its bytes."""
         entries = answer.epochs.entries
         assert entries, "a master has an epoch"
-        self.handshake = handshake
+        self.handshake, self.held = self.held, None
         self._epochs, self._max_offset = answer.epochs, answer.max_offset
         self._last_entry = entries[-1]
         self.last_epoch_start = entries[-1].start_offset

@@ -185,6 +185,14 @@ class NodeAcks:
         del self._counting[node.connection_id]
         return node
 
+    def connection_of(self, node_id: int) -> int | None:
+        """Return a node's newest connection, also an observer's; None: it has none."""
+        node = self._nodes.get(node_id)
+        if node is not None and node.connection_id is not None:
+            return node.connection_id
+        observing = (each for each in self._observers.values() if each.node_id == node_id)
+        return next((observer.connection_id for observer in observing), None)
+
     def on_connection(self, connection_id: int) -> NodeAck | None:
         """Return the node for which a connection counts; None if it counts for none."""
         return self._counting.get(connection_id)

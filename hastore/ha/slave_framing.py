@@ -63,6 +63,8 @@ class SlaveFraming(Protocol):
     has_start_reports: bool
     # Whether a heartbeat is sent at the end of the master's log only.
     heartbeats_name_end: bool
+    # Whether a heartbeat is answered with a report.
+    answers_heartbeats: bool
 
     @property
     def plain_header(self) -> Callable[[memoryview, int], tuple[int, int]]:
@@ -103,6 +105,7 @@ class ClassicFraming:
     header_size: int = HEADER_SIZE
     has_start_reports: bool = True
     heartbeats_name_end: bool = True
+    answers_heartbeats: bool = False
     plain_header: Callable[[memoryview, int], tuple[int, int]] = HEADER.unpack_from
 
     def header(self, view: memoryview, position: int) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from hastore.env.real import real_env
 from hastore.epoch_history import EpochEntry, EpochHistory
 from hastore.errors import EpochFileError, StaleEpochError, WrongNodeError
 from hastore.flush.flush_manager import FlushManager
+from hastore.ha import ha_client
 from hastore.status import BrokerRole, HAProtocol
 from hastore.status import PutMessageStatus as Status
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
@@ -462,28 +463,39 @@ async def test_a_slave_with_the_masters_id_is_refused_and_told(tmp_path):
         assert any("which is this master" in reason for reason in reasons)
 
 
-async def test_two_slaves_with_one_id_are_refused_and_told(tmp_path):
-    """Which of them counts would change for ever; neither is one that has left a link behind."""
+@pytest.mark.parametrize("is_idle", [False, True])
+async def test_the_second_slave_with_an_id_gives_up(tmp_path, is_idle):
+    """It copies nothing, and the member goes on: no link of its is lost."""
     ports = consecutive_ports()
     config = group_master(
         tmp_path / "1", ids=None, listen=("127.0.0.1", ports[0]), ha_listen=("127.0.0.1", ports[1])
     )
     async with (
         hastore.open_master(config) as master,
-        hastore.open_slave(asking_slave(tmp_path / "2", master, 2)) as one,
-        hastore.open_slave(asking_slave(tmp_path / "3", master, 2)) as two,
+        hastore.open_slave(asking_slave(tmp_path / "2", master, 2)) as member,
         trio.open_nursery() as nursery,
     ):
-        nursery.start_soon(keep_putting, master)  # each message is reported
-        for slave in (one, two):
-            hint = await says(slave, "two slaves say that they are node 2: 127.0.0.1:")
-            assert "[node] id" in hint
+        await eventually(lambda: master.status().sync_state.members == (1, 2))
+        statuses = []
+        if not is_idle:
+            nursery.start_soon(keep_putting, master, statuses)
+        async with hastore.open_slave(asking_slave(tmp_path / "3", master, 2)) as double:
+            hint = await says(double, "two slaves say that they are node 2: that at 127.0.0.1:")
+            assert "--node-id" in hint
+            await eventually(lambda: double.status().state == "failed")
+            assert double.ha_client.error.exit_code == 6
+            assert double.max_offset == 0
         nursery.cancel_scope.cancel()
+        assert is_idle or set(statuses) == {Status.PUT_OK}
+        assert member.status().master_link.connections == 1
+        assert master.status().sync_state.members == (1, 2)
+        taken = [row for row in master.status().refused if row.is_id_taken]
+        assert len(taken) == ha_client.IDS_TAKEN_MAX
 
 
-async def keep_putting(master):
+async def keep_putting(master, statuses):
     while True:
-        master.submit(messages(1)[0])
+        statuses.append(await put(master))
         await trio.sleep(0.02)
 
 

@@ -51,20 +51,116 @@ async def joined(master, *nodes_ids):
     await eventually(lambda: master.group.accepted == frozenset(nodes_ids), str(nodes_ids))
 
 
-async def test_a_member_is_refused_after_an_observer_has_taken_its_id(tmp_path, clock):
-    """The observer never counts, so only the member's link is named."""
+@contextlib.asynccontextmanager
+async def living(node, begin=0):
+    """Let a node answer every frame with a report, as a hastore slave does."""
+
+    async def answer_frames():
+        end = begin
+        while (found := await node.frame()) is not None:
+            header, body = found
+            end = max(end, (header.physic_offset or 0) + len(body))
+            await node.report(end)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(answer_frames)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("is_learner", [False, True])
+@pytest.mark.parametrize("is_idle", [False, True])
+async def test_a_second_node_with_a_members_id_is_refused(tmp_path, clock, is_learner, is_idle):
+    """It is not answered, and no ack counts but the member's, which serves on; also if idle."""
     async with (
-        group_master(tmp_path / "m", ids={1, 2}) as master,
-        raw_node(master) as two,
-        raw_node(master) as observer,
+        group_master(tmp_path / "m", log=LOG, members={1, 2}, ids={1, 2}) as master,
+        raw_node(master) as member,
+        raw_node(master) as double,
     ):
-        await two.begin(2)
-        await observer.begin(2, is_learner=True)
-        await trio.sleep(group_ha_service.REPLACED_LINK_S)
-        await two.report(0)
-        await two.closed()
+        await member.begin(2, 5_000)
+        await member.bytes_up_to(len(LOG))
+        await member.report(len(LOG))
+        async with living(member, len(LOG)):
+            await eventually(lambda: master.group.ack_limit == len(LOG))
+            counting = master.group.acks.get(2).connection_id
+            began = trio.current_time()
+            await double.send(Handshake(node_id=2, is_learner=is_learner).encode())
+            if not is_idle:
+                for _ in range(5):
+                    assert await status_of(master.put()) is Status.PUT_OK
+            assert await double.closed() == b""
+            assert trio.current_time() - began < 2 * group_ha_service.REPLACED_LINK_S + 0.5
+            assert master.group.acks.get(2).connection_id == counting
+            assert master.group.acks.observers == []
+            assert await status_of(master.put()) is Status.PUT_OK
         (row,) = master.service.refusals
-        assert row.reason == "another slave, an observer, says that it is node 2, too"
+        assert row.is_id_taken
+        assert row.address == double.sock.getsockname()
+        assert row.reason.startswith("two slaves say that they are node 2: that at 127.0.0.1:")
+        assert "--node-id" in row.hint
+
+
+async def test_a_node_takes_the_place_of_its_former_link_as_that_ends(tmp_path):
+    """A slave that connects again closes its former link: it waits for nothing else."""
+    async with (
+        group_master(tmp_path / "m", members={1, 2}, ids={1, 2}) as master,
+        raw_node(master) as former,
+        raw_node(master) as two,
+    ):
+        await former.begin(2)
+        await eventually(lambda: master.group.missing() == frozenset())
+        await two.send(Handshake(node_id=2).encode())
+        await eventually(lambda: master.service._claims.next_deadline() is not None)
+        await former.report(0)
+        former.sock.close()
+        began = trio.current_time()
+        await two.answer()
+        assert trio.current_time() - began < group_ha_service.REPLACED_LINK_S
+        await two.report(0)
+        await follow(two, request := master.put())
+        assert await status_of(request) is Status.PUT_OK
+        assert not master.service.refusals
+
+
+async def test_the_newest_of_two_claimants_takes_the_place(tmp_path, clock):
+    """A slave whose handshake was not answered in time connects once more."""
+    async with (
+        group_master(tmp_path / "m", members={1, 2}, ids={1, 2}) as master,
+        raw_node(master) as former,
+        raw_node(master) as impatient,
+        raw_node(master) as two,
+    ):
+        await former.begin(2)
+        await eventually(lambda: master.group.missing() == frozenset())
+        await impatient.send(Handshake(node_id=2).encode())
+        await eventually(lambda: master.service._claims.next_deadline() is not None)
+        began = trio.current_time()
+        await two.begin(2)
+        assert trio.current_time() - began <= 2 * group_ha_service.REPLACED_LINK_S
+        assert await impatient.closed() == b""
+        await follow(two, request := master.put())
+        assert await status_of(request) is Status.PUT_OK
+        assert not master.service.refusals
+
+
+async def test_a_slave_that_was_silent_and_goes_on_is_refused(tmp_path, clock):
+    """Another one has taken its place; that stays a member."""
+    async with (
+        group_master(tmp_path / "m", members={1, 2}, ids={1, 2}) as master,
+        raw_node(master) as silent,
+        raw_node(master) as two,
+    ):
+        await silent.begin(2)
+        await two.begin(2)
+        for _ in range(2):
+            await trio.sleep(group_ha_service.REPLACED_LINK_S)
+            await silent.report(0)
+        await silent.closed()
+        (row,) = master.service.refusals
+        assert row.is_id_taken
+        assert row.address == silent.sock.getsockname()
+        await follow(two, request := master.put())
+        assert await status_of(request) is Status.PUT_OK
 
 
 async def test_what_an_old_link_still_delivers_refuses_nobody(tmp_path, clock):

@@ -144,4 +144,5 @@ def _refusal_rows(
             hint=refusal.hint,
             reported_offset=refusal.reported_offset,
             age_s=now - refusal.time,
+            is_id_taken=refusal.is_id_taken,
         )

@@ -63,6 +63,7 @@ class RefusalRow:
     hint: str | None
     reported_offset: int | None
     age_s: float
+    is_id_taken: bool = False  # another node of the replica group has its id
 
 
 @attrs.frozen(kw_only=True)
