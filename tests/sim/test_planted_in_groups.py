@@ -14,6 +14,7 @@ FOUND_BY = {
     "continues_its_epoch_after_a_restart": 2,
     "cuts_at_the_end_of_its_own_epoch": 4,
     "cuts_the_whole_epoch": 1,
+    "counts_a_second_node": 0,
     "counts_connections": 101,
     "ignores_the_minimum_of_waiting_puts": 162,
     "shrinks_before_it_is_accepted": 28,

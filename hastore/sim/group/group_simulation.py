@@ -23,12 +23,13 @@ from hastore.sim.consumer import CONSUMER
 from hastore.sim.excuses import may_end
 from hastore.sim.fault_plan import make_fault_plan
 from hastore.sim.faults import Faults
-from hastore.sim.group import group_observer
+from hastore.sim.group import group_double, group_observer
 from hastore.sim.group.controller import Controller
 from hastore.sim.group.etcd_director import EtcdDirector
 from hastore.sim.group.etcd_faults import ETCD_KINDS, ETCD_WEIGHTS, EtcdFaults
 from hastore.sim.group.group_cluster import GroupCluster, GroupConfig, set_of
 from hastore.sim.group.group_consumer import GroupConsumer
+from hastore.sim.group.group_double import GroupDouble
 from hastore.sim.group.group_faults import (
     GAVE_UP,
     GROUP_KINDS,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
 LIVENESS_S: Final = 180.0
 _HALF: Final = 0.5
+_DOUBLE_SHARE: Final = 0.3  # of all seeds
 _HEARTBEAT_S: Final = 6.0  # slaves have the last message's confirmation by then
 
 
@@ -123,12 +125,18 @@ class GroupSimulation:
         self.observer: GroupObserver | None = None
         if self.config.has_observer:
             self.observer = GroupObserver(self.cluster, self.oracle, self.readers)
+        # From a generator of its own, so that all else in a seed's plan is as without it.
+        own = random.Random(f"double {seed}")
+        self.double: GroupDouble | None = None
+        if own.random() < _DOUBLE_SHARE:
+            self.double = GroupDouble(self.cluster, own)
         self.violation: ViolationError | None = None
         self.virtual_s = 0.0
         self._steps = Steps(self._check_step, self._violated)
         self.faults: Faults | None = None
         self._names = {node.host: node.name for node in self.cluster.nodes}
         self._names |= {CONSUMER: "consumer", group_observer.HOST: group_observer.NAME}
+        self._names[group_double.HOST] = group_double.NAME
         self._broken = trio.Event()
 
     def result(self) -> SimResult:
@@ -180,7 +188,7 @@ class GroupSimulation:
                         if self.observer is not None:
                             phases.start_soon(self.observer.run, nursery)
                         trio.lowlevel.add_instrument(self._steps)
-                        await self._safety()
+                        await self._safety(nursery)
                         controller.calm_down()
                         await self._liveness(controller)
                         if self.violation is None:
@@ -189,8 +197,8 @@ class GroupSimulation:
                 except Exception as error:  # noqa: BLE001 - recorded before nodes end with it
                     self._violated(broken_off(error))
             self._steps.end()
-            observers = [] if self.observer is None else [self.observer.node]
-            for node in (*self.cluster.nodes, *observers):
+            others = [each.node for each in (self.observer, self.double) if each is not None]
+            for node in (*self.cluster.nodes, *others):
                 if node.is_up:
                     node.kill()
             nursery.cancel_scope.cancel()
@@ -255,6 +263,8 @@ class GroupSimulation:
             self.oracle.check_step()
             if self.observer is not None:
                 self.observer.check_step()
+            if self.double is not None:
+                self.double.check_step()
         except ViolationError as error:
             self._violated(error)
 
@@ -283,15 +293,19 @@ class GroupSimulation:
 
     # -- phases ------------------------------------------------------------------------------------
 
-    async def _safety(self) -> None:
+    async def _safety(self, nodes: trio.Nursery) -> None:
         assert self.faults is not None
         with trio.move_on_after(self.plan.safety_s):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.faults.run)
+                if self.double is not None:
+                    nursery.start_soon(self.double.run, nodes)
                 for _ in range(self.choices.randint(1, 3)):
                     own = random.Random(self.choices.getrandbits(64))
                     nursery.start_soon(self.producers.produce, own)
         self.faults.end()
+        if self.double is not None:
+            self.double.stop()
 
     async def _liveness(self, controller: Controller | EtcdDirector) -> None:
         """Wait until there is one master, all logs are equal, and a put is PUT_OK.

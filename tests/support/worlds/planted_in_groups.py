@@ -219,6 +219,11 @@ def counts_connections(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SyncStateSet, "_limit_of", limit)
 
 
+def counts_a_second_node(patch: pytest.MonkeyPatch) -> None:
+    """The newest link with a node's id counts at once, although another one is up."""
+    patch.setattr(NodeAcks, "connection_of", lambda _self, _node_id: None)
+
+
 def keeps_acks_of_earlier_connections(patch: pytest.MonkeyPatch) -> None:
     """A node that connects again has what it acknowledged before."""
     close, acknowledge = NodeAck.close, NodeAcks.acknowledged
@@ -524,6 +529,7 @@ PLANTED_IN_GROUPS: dict[Plant, set[str]] = {
     cuts_at_the_end_of_its_own_epoch: {"refusal", "log matching", "epochs", "liveness"},
     cuts_the_whole_epoch: {"cut", "refusal"},  # the confirm mark refuses it
     counts_connections: {"ack"},
+    counts_a_second_node: {"two nodes"},
     ignores_the_minimum_of_waiting_puts: {"min in sync"},
     shrinks_before_it_is_accepted: {"ack", "confirm", "shown"},
     awaits_a_joining_node_once_it_is_accepted: {"ack", "confirm", "shown"},
