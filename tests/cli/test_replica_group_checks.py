@@ -5,10 +5,13 @@ import pytest
 
 from hastore.broker.observe.health import health
 from hastore.broker.observe.sync_state_status import ProposalRow
+from hastore.store.node_identity import Identity
 from hastore_cli.doctor.facts import Facts
 from hastore_cli.doctor.rules import Result, diagnose
 from hastore_cli.status.check import DEFAULTS, NagiosState, check_status
 from tests.support.nodes.statuses import GROUP_MASTER, MEMBER, group_master
+
+UUID = "5f0c6d7e-3b1a-4c55-9d60-1f2e3d4c5b6a"
 
 ALL = {"role": "member", "is_connected": True, "why_not": None, "lag_s": 0.0, "ack_offset": 9}
 WHOLE = group_master({}, {}, ALL, members=(1, 2, 3))
@@ -362,3 +365,31 @@ def test_two_nodes_with_one_id_are_named():
     assert between("node id", two, facts_of("D5", SLAVE, node_id=5)) == []
     assert between("node id", two, facts_of("D5", SLAVE, replica_group="g2")) == []
     assert between("node id", two, two) == []
+
+
+@pytest.mark.parametrize(
+    ("uuid", "more"),
+    [(UUID, ": one directory is a copy of the other"), (UUID.replace("5f0c", "77ab"), "")],
+)
+def test_a_copied_directory_is_told_from_a_mistyped_id(uuid, more):
+    """A directory's uuid is drawn once, when a node starts on it for the first time."""
+    two, again = (
+        attrs.evolve(facts_of(name, SLAVE), identity=identity_of(each))
+        for name, each in (("D2", UUID), ("D5", uuid))
+    )
+    assert between("node id", two, again) == [("D5", f"it is node 2 of g1, and so is D2{more}")]
+
+
+def identity_of(uuid):
+    return Identity(
+        node_id=2,
+        group="g1",
+        uuid=uuid,
+        starts=1,
+        kept_since=1,
+        boot_id=None,
+        last_exit_ok=True,
+        seen_epoch=1,
+        vote=None,
+        confirm_mark=None,
+    )

@@ -55,7 +55,8 @@ class Facts:
     is_store: bool = True  # whether its directory holds a log at all
     role_was: str | None = None  # of the node that was killed there
     running_pid: int | None = None  # of the live process that its node.json names
-    identity: Identity | None = None  # of a node of a replica group
+    # Of a replica group's node, where a directory was named, whether or not the node answers.
+    identity: Identity | None = None
 
     @property
     def has_store_directory(self) -> bool:
@@ -85,7 +86,14 @@ async def _facts(given: str) -> Facts:
     except HastoreError as error:  # no answer, or not from a hastore node
         return _silent(given, directory, error)
     took_s = trio.current_time() - began
-    facts = Facts(name=given, directory=directory, address=address, status=status, took_s=took_s)
+    facts = Facts(
+        name=given,
+        directory=directory,
+        address=address,
+        status=status,
+        took_s=took_s,
+        identity=None if directory is None else identity_in(directory),
+    )
     if status.wall_time_ms is not None:
         middle_ms = before_ms + took_s * 500
         facts = attrs.evolve(

@@ -190,6 +190,9 @@ def _same_ids(nodes: Sequence[Facts]) -> Iterator[Diagnosis]:
         other = seen.setdefault((status.replica_group, status.node_id), facts)
         if other.status is not None and other.status.data_dir != status.data_dir:
             what = f"it is node {status.node_id} of {status.replica_group}, and so is {other.name}"
+            if facts.identity is not None and other.identity is not None:
+                is_copy = facts.identity.uuid == other.identity.uuid
+                what += ": one directory is a copy of the other" if is_copy else ""
             next_step = "their acks count once: give one of them another --node-id, and an empty"
             yield Diagnosis(facts.name, "node id", Result.BAD, what, f"{next_step} directory")
 
