@@ -35,7 +35,7 @@ def _text_without_separators(
         "hastore produce orders -k o-17 -q 2 <<< hi",
         "hastore produce orders -n 100000 --size 1KiB --rate 5000",
         "hastore produce orders --addr D1 -o json < lines.txt   # D1: a node's data",
-        "hastore produce orders --addr n1:10911,n2:10911,n3:10911   # the master of these",
+        "hastore produce orders --addr n1:10911,n2:10911   # their master",
     ),
     epilog="Exit code: 0 all PUT_OK; stored, but less safely than asked: 20 SLAVE_NOT_AVAILABLE, 21"
     " FLUSH_SLAVE_TIMEOUT, 22 FLUSH_DISK_TIMEOUT (--lenient: 0); 23 rejected, not stored; 3 no"
