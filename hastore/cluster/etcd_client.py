@@ -1,41 +1,49 @@
-"""A real etcd (3.4 or later), through its JSON gateway.
+"""A real etcd (3.4 or later) as a ``KeyValueStore``, through its JSON gateway.
 
 ::
 
-    KeyValueStore call ──▶ POST /v3/… with a JSON body ──▶ one of the endpoints
-                      ◀── answer, or CoordinatorUnreachableError within ``timeout_s``
+    call ──▶ the endpoint that answered last ──▶ answer
+                 │ no connection                    │ no (valid) answer
+                 ▼                                  ▼
+              the next one        read, grant, renew, revoke: the next one, while time is left
+                                  commit: CoordinatorUnreachableError, never sent twice
 
-The gateway writes keys and values in base64, 64-bit numbers as strings, and leaves out false, zero
-and empty values.  A call goes to the endpoint that answered last, and to the others only while no
-connection was made: once a request may have arrived, it is not sent again.
+``timeout_s`` is for a call as a whole.  What may be sent twice shares it among the endpoints that
+are left; a transaction has all of it for its one answer.  Sent again is only
 
-httpx is the client: it runs on trio, keeps connections, and knows TLS.
+- anything, to the next endpoint, if no connection was made;
+- anything, once, if etcd refused an expired token: it did nothing then;
+- reads, renewals and revocations, which change nothing the second time, and grants: a lease whose
+  id nobody knows ends by itself.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
-from typing import TYPE_CHECKING, Any, Final, Self, final
+import urllib.parse
+from functools import partial
+from typing import TYPE_CHECKING, Final, final
 
 import attrs
-import httpx
 import trio
 
-from hastore.cluster.key_value_store import (
-    Absent,
-    Changes,
-    Delete,
-    KeyValue,
-    Lease,
-    Outcome,
-    Put,
-    Snapshot,
-    Unchanged,
+from hastore.cluster.etcd_encoding import (
+    Answer,
+    Body,
+    TokenRefusedError,
+    commit_body,
+    count_body,
+    has_no_users,
+    lease_of,
+    outcome_of,
+    range_of,
+    renewed_ttl_of,
+    snapshot_of,
 )
+from hastore.cluster.etcd_http import EtcdHttp, NotSentError, tls_context
+from hastore.cluster.etcd_watch import watch
 from hastore.errors import (
-    CompactedError,
+    ConfigError,
     CoordinatorError,
     CoordinatorRefusedError,
     CoordinatorTlsError,
@@ -44,22 +52,33 @@ from hastore.errors import (
 )
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
-_LEASE_NOT_FOUND: Final = 5  # gRPC's NOT_FOUND
-_UNAUTHENTICATED: Final = 16
-# Codes after which the request may have been done, or may still be.
-_UNKNOWN_CODES: Final = frozenset({1, 2, 4, 13, 14})  # cancelled, unknown, deadline, internal, away
-_LINE_SIZE_MAX: Final = 16 * 2**20
+    from hastore.cluster.key_value_store import (
+        Absent,
+        Changes,
+        Delete,
+        Lease,
+        Outcome,
+        Put,
+        Snapshot,
+        Unchanged,
+    )
+
+ENDPOINT_HINT: Final = "an endpoint is http://HOST:PORT or https://HOST:PORT"
 
 
 @final
 @attrs.frozen(kw_only=True)
 class EtcdConfig:
-    """Where etcd is, and how to come in."""
+    """Where etcd is, and as whom we come; ``ca``, ``cert`` and ``key`` are paths of PEM files.
+
+    ``timeout_s``: for a call, over all endpoints, and for a watch's signs of life.
+    """
 
     endpoints: tuple[str, ...]
-    timeout_s: float = 2.0  # for one call, over all endpoints
+    timeout_s: float = 2.0
     ca: str | None = None
     cert: str | None = None
     key: str | None = None
@@ -67,352 +86,268 @@ class EtcdConfig:
     password: str | None = attrs.field(default=None, repr=False)
 
 
-def _b64(text: str | bytes) -> str:
-    return base64.b64encode(text.encode() if isinstance(text, str) else text).decode()
-
-
-def range_end(prefix: str) -> str:
-    """Return the key after all that begin with ``prefix``, which ends with an ASCII character."""
-    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
-
-
-# -- answers, read liberally -----------------------------------------------------------------------
-
-
 @final
-@attrs.frozen
-class _Answer:
-    """An answer's JSON object; each method raises CoordinatorUnreachableError for what is wrong.
+@attrs.frozen(kw_only=True)
+class EtcdHealth:
+    """What one endpoint says of itself.
 
-    What cannot be read says nothing about what was done.
+    ``leader_id``: None without a leader.  ``latency_s``: how long a linearizable read took.
+    ``server_time_s``: its wall clock, in whole seconds since 1970 (UTC), None if it names none.
     """
 
-    where: str
-    fields: dict[str, Any]
-
-    @classmethod
-    def read(cls, where: str, data: bytes) -> Self:
-        try:
-            fields = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise CoordinatorUnreachableError(f"{where} is not etcd: {error}") from error
-        if not isinstance(fields, dict):
-            raise CoordinatorUnreachableError(f"{where} is not etcd: it answered {fields!r:.80}")
-        return cls(where, fields)
-
-    def number(self, name: str) -> int:
-        value = self.fields.get(name, 0)
-        try:
-            return int(value)
-        except (TypeError, ValueError) as error:
-            raise self._wrong(name, value) from error
-
-    def data(self, name: str) -> bytes:
-        value = self.fields.get(name, "")
-        try:
-            return base64.b64decode(value, validate=True)
-        except (TypeError, ValueError) as error:
-            raise self._wrong(name, value) from error
-
-    def text(self, name: str) -> str:
-        try:
-            return self.data(name).decode()
-        except UnicodeDecodeError as error:
-            raise self._wrong(name, self.fields.get(name)) from error
-
-    def inner(self, name: str) -> _Answer:
-        value = self.fields.get(name) or {}
-        if not isinstance(value, dict):
-            raise self._wrong(name, value)
-        return _Answer(self.where, value)
-
-    def rows(self, name: str) -> list[_Answer]:
-        value = self.fields.get(name) or []
-        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-            raise self._wrong(name, value)
-        return [_Answer(self.where, each) for each in value]
-
-    def _wrong(self, name: str, value: object) -> CoordinatorUnreachableError:
-        return CoordinatorUnreachableError(f"{self.where} is not etcd: {name} is {value!r:.80}")
-
-    @property
-    def header(self) -> tuple[int, int]:
-        """The cluster's id, and the revision."""
-        header = self.inner("header")
-        return header.number("cluster_id"), header.number("revision")
-
-
-def _key_value(row: _Answer) -> KeyValue:
-    return KeyValue(
-        key=row.text("key"),
-        value=row.data("value"),
-        create_revision=row.number("create_revision"),
-        mod_revision=row.number("mod_revision"),
-        lease=row.number("lease") or None,
-    )
-
-
-def _comparison(one: Absent | Unchanged) -> dict[str, Any]:
-    if isinstance(one, Absent):
-        return {"key": _b64(one.key), "target": "CREATE", "create_revision": "0"}
-    return {"key": _b64(one.key), "target": "MOD", "mod_revision": str(one.mod_revision)}
-
-
-def _write(one: Put | Delete) -> dict[str, Any]:
-    if isinstance(one, Delete):
-        return {"request_delete_range": {"key": _b64(one.key)}}
-    put: dict[str, Any] = {"key": _b64(one.key), "value": _b64(one.value)}
-    if one.lease is not None:
-        put["lease"] = str(one.lease)
-    return {"request_put": put}
-
-
-def changes_of(answer: _Answer) -> Changes | None:
-    """Return what a line of a watch says; None if it is only a sign of life."""
-    events = answer.rows("events")
-    if not events:
-        return None
-    puts: dict[str, KeyValue] = {}
-    deletes: dict[str, None] = {}
-    for event in events:
-        item = event.inner("kv")
-        if event.fields.get("type", "PUT") == "DELETE":
-            key = item.text("key")
-            puts.pop(key, None)
-            deletes[key] = None
-        else:
-            found = _key_value(item)
-            deletes.pop(found.key, None)
-            puts[found.key] = found
-    return Changes(answer.header[1], tuple(puts.values()), tuple(deletes))
-
-
-# -- the client ------------------------------------------------------------------------------------
+    endpoint: str
+    version: str
+    cluster_id: int
+    member_id: int
+    leader_id: int | None
+    revision: int
+    latency_s: float
+    server_time_s: int | None
 
 
 @final
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class EtcdClient:
     """A ``KeyValueStore``; ``open`` makes one."""
 
     config: EtcdConfig
-    _http: httpx.AsyncClient
-    _endpoints: list[str] = attrs.field(init=False)  # the one that answered last comes first
-    _token: str | None = attrs.field(default=None, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        """Begin with the first endpoint."""
-        self._endpoints = [each.rstrip("/") for each in self.config.endpoints]
+    _http: EtcdHttp
+    _endpoints: tuple[str, ...]
+    _first: int = attrs.field(default=0, init=False)  # the endpoint to ask first
+    _token: str | None = attrs.field(default=None, init=False)  # "": etcd has no users
 
     @classmethod
     @contextlib.asynccontextmanager
     async def open(cls, config: EtcdConfig) -> AsyncGenerator[EtcdClient]:
-        """Open connections as they are needed, while the block runs."""
-        verify: Any = True
-        if any(each.startswith("https:") for each in config.endpoints):
-            verify = _tls_context(config)
-        # Each call has a timeout of its own, over all that it does.
-        async with httpx.AsyncClient(verify=verify, trust_env=False, timeout=None) as http:  # noqa: S113
-            yield cls(config, http)
+        """Make connections as they are needed, while the block runs.
+
+        Raises ConfigError for endpoints and files that cannot be used.
+        """
+        endpoints = tuple(checked_endpoint(each) for each in config.endpoints)
+        if not endpoints:
+            raise ConfigError("etcd has no endpoint", hint=ENDPOINT_HINT)
+        context: ssl.SSLContext | None = None
+        if any(each.startswith("https:") for each in endpoints):
+            context = tls_context(config.ca, config.cert, config.key)
+        async with EtcdHttp.open(context) as http:
+            yield cls(config=config, http=http, endpoints=endpoints)
 
     # -- the store -------------------------------------------------------------------------------
 
     async def read(self, prefix: str) -> Snapshot:
         """Return all keys that begin with ``prefix``; linearizable."""
-        body = {"key": _b64(prefix), "range_end": _b64(range_end(prefix))}
-        answer = await self._ask("kv/range", body)
-        items = [_key_value(row) for row in answer.rows("kvs")]
-        return Snapshot(*answer.header, {item.key: item for item in items})
+        return snapshot_of(await self._ask("/v3/kv/range", range_of(prefix)))
 
     async def commit(
         self, comparisons: Sequence[Absent | Unchanged], writes: Sequence[Put | Delete]
     ) -> Outcome:
         """Make all writes if all comparisons hold, else none."""
-        body = {
-            "compare": [_comparison(one) for one in comparisons],
-            "success": [_write(one) for one in writes],
-        }
-        answer = await self._ask("kv/txn", body)
-        return Outcome(bool(answer.fields.get("succeeded", False)), *answer.header)
+        body = commit_body(comparisons, writes)
+        return outcome_of(await self._ask("/v3/kv/txn", body, may_repeat=False))
 
     async def grant(self, ttl_s: int) -> Lease:
         """Return a new lease."""
-        answer = await self._ask("lease/grant", {"TTL": str(ttl_s)})
-        lease_id, granted_s = answer.number("ID"), answer.number("TTL")
-        if not lease_id or granted_s <= 0:
-            raise CoordinatorUnreachableError(f"{answer.where} granted no lease")
-        return Lease(lease_id, float(granted_s))
+        assert ttl_s >= 1
+        return lease_of(await self._ask("/v3/lease/grant", {"TTL": str(ttl_s)}))
 
     async def renew(self, lease_id: int) -> float | None:
         """Renew a lease; return its time to live, None if it has ended."""
-        answer = (await self._ask("lease/keepalive", {"ID": str(lease_id)})).inner("result")
-        return float(answer.number("TTL")) or None
+        try:
+            answer = await self._ask("/v3/lease/keepalive", {"ID": str(lease_id)})
+        except LeaseGoneError:
+            return None
+        return renewed_ttl_of(answer)
 
     async def revoke(self, lease_id: int) -> None:
-        """End a lease and remove its keys."""
+        """End a lease and remove its keys; one that has ended is no error."""
         with contextlib.suppress(LeaseGoneError):
-            await self._ask("lease/revoke", {"ID": str(lease_id)})
+            await self._ask("/v3/lease/revoke", {"ID": str(lease_id)})
 
     @contextlib.asynccontextmanager
     async def changes(
         self, prefix: str, after_revision: int
     ) -> AsyncGenerator[AsyncIterator[Changes]]:
-        """Yield what changes below ``prefix`` after a revision."""
-        async with contextlib.aclosing(self._changes(prefix, after_revision)) as stream:
-            yield stream
+        """Yield what changes below ``prefix`` after a revision, as one endpoint reports it.
+
+        If that is silent for ``timeout_s``, and then does not answer for as long, the watch is
+        over, and the next one begins at another endpoint.
+        """
+        async with contextlib.aclosing(self._changes(prefix, after_revision)) as changes:
+            yield changes
 
     async def _changes(self, prefix: str, after_revision: int) -> AsyncGenerator[Changes]:
-        wish = {
-            "key": _b64(prefix),
-            "range_end": _b64(range_end(prefix)),
-            "start_revision": str(after_revision + 1),
-        }
-        endpoint = self._endpoints[0]
-        where = f"{endpoint}/v3/watch"
-        try:
-            request = self._http.build_request(
-                "POST", where, json={"create_request": wish}, headers=self._headers()
-            )
-            with trio.fail_after(self.config.timeout_s):
-                response = await self._http.send(request, stream=True)
+        may_renew_token = self.config.user is not None
+        while True:
+            await self._authenticate(trio.current_time() + self.config.timeout_s)
+            token, endpoint = self._token, self._endpoints[self._first]
             try:
-                async for line in _lines(response):
-                    answer = _Answer.read(where, line)
-                    if response.status_code != httpx.codes.OK or "error" in answer.fields:
-                        raise self._refusal(answer, response.status_code)
-                    result = answer.inner("result")
-                    if result.number("compact_revision") or result.fields.get("canceled"):
-                        raise CompactedError(
-                            f"{endpoint} has not the changes after revision {after_revision}",
-                            after_revision=after_revision,
-                        )
-                    found = changes_of(result)
-                    if found is not None:
-                        yield found
-            finally:
-                await response.aclose()
-        except (httpx.HTTPError, trio.TooSlowError, OSError) as error:
-            self._endpoints.append(self._endpoints.pop(0))
-            raise self._unreachable(endpoint, "watch", error) from error
-        raise CoordinatorUnreachableError(f"{endpoint} has ended the watch")
+                async with contextlib.aclosing(
+                    watch(
+                        self._http,
+                        endpoint,
+                        prefix,
+                        after_revision,
+                        headers=self._headers(),
+                        read=partial(self._ask, "/v3/kv/range", endpoints=(endpoint,)),
+                        timeout_s=self.config.timeout_s,
+                    )
+                ) as changes:
+                    async for each in changes:
+                        after_revision = each.revision
+                        yield each
+            except CoordinatorUnreachableError:
+                self._avoid(endpoint)
+                raise
+            except CoordinatorRefusedError:
+                # etcd calls a watch with an expired token "permission denied".
+                if not may_renew_token:
+                    raise
+                may_renew_token = False
+                self._forget(token)
+
+    # -- for doctor ------------------------------------------------------------------------------
+
+    async def health(self, prefix: str) -> list[EtcdHealth | CoordinatorError]:
+        """Ask each endpoint by itself, all at once; its error is in its place.
+
+        ``prefix`` is one that the user may read.
+        """
+        found: dict[str, EtcdHealth | CoordinatorError] = {}
+
+        async def ask(endpoint: str) -> None:
+            found[endpoint] = no_answer(endpoint, "/version", self.config.timeout_s)
+            with trio.move_on_after(self.config.timeout_s):
+                try:
+                    found[endpoint] = await self._health_of(endpoint, prefix)
+                except CoordinatorError as error:
+                    found[endpoint] = error
+
+        async with trio.open_nursery() as nursery:
+            for endpoint in dict.fromkeys(self._endpoints):
+                nursery.start_soon(ask, endpoint)
+        return [found[endpoint] for endpoint in self._endpoints]
+
+    async def _health_of(self, endpoint: str, prefix: str) -> EtcdHealth:
+        version, server_time_s = await self._http.version(endpoint, self.config.timeout_s)
+        status = await self._ask("/v3/maintenance/status", {}, endpoints=(endpoint,))
+        began = trio.current_time()
+        await self._ask("/v3/kv/range", count_body(prefix), endpoints=(endpoint,))
+        return EtcdHealth(
+            endpoint=endpoint,
+            version=version,
+            cluster_id=status.cluster_id,
+            member_id=status.inner("header").number("member_id"),
+            leader_id=status.number("leader") or None,
+            revision=status.revision,
+            latency_s=trio.current_time() - began,
+            server_time_s=server_time_s,
+        )
 
     # -- calls -----------------------------------------------------------------------------------
 
-    async def _ask(self, path: str, body: dict[str, Any]) -> _Answer:
-        """Ask one endpoint; renew the token once if it has run out."""
+    async def _ask(
+        self,
+        path: str,
+        body: Body,
+        *,
+        may_repeat: bool = True,
+        endpoints: tuple[str, ...] | None = None,  # None: all
+    ) -> Answer:
+        """Ask within ``timeout_s``; once more, with a new token, where etcd refuses the old one."""
+        deadline = trio.current_time() + self.config.timeout_s
+        await self._authenticate(deadline)
+        token = self._token
         try:
-            with trio.fail_after(self.config.timeout_s):
-                await self._authenticate()
-                try:
-                    return await self._post(path, body)
-                except _TokenError:
-                    self._token = None
-                    await self._authenticate()
-                    return await self._post(path, body)
-        except trio.TooSlowError as error:
-            self._endpoints.append(self._endpoints.pop(0))
-            raise CoordinatorUnreachableError(
-                f"etcd has not answered {path} within {self.config.timeout_s:g} s:"
-                f" {', '.join(self.config.endpoints)}",
-                hint="is it running, and is this the right address? hastore doctor asks it",
-            ) from error
-        except _TokenError as error:
-            raise CoordinatorRefusedError(str(error)) from error
+            return await self._ask_in_turn(path, body, deadline, may_repeat, endpoints)
+        except TokenRefusedError:
+            if self.config.user is None:
+                raise
+            self._forget(token)
+            await self._authenticate(deadline)
+            return await self._ask_in_turn(path, body, deadline, may_repeat, endpoints)
 
-    async def _authenticate(self) -> None:
+    async def _ask_in_turn(
+        self,
+        path: str,
+        body: Body,
+        deadline: float,
+        may_repeat: bool,  # noqa: FBT001 - private
+        endpoints: tuple[str, ...] | None,
+    ) -> Answer:
+        """Ask one endpoint after the other, as far as that is safe."""
+        if endpoints is None:
+            endpoints = self._endpoints[self._first :] + self._endpoints[: self._first]
+        failures: list[CoordinatorUnreachableError] = []
+        for turn, endpoint in enumerate(endpoints):
+            now = trio.current_time()
+            share_s = max(0.0, deadline - now) / (len(endpoints) - turn)
+            until = now + share_s if may_repeat else deadline
+            try:
+                with trio.move_on_at(until):
+                    return await self._http.ask(endpoint, path, body, self._headers(), share_s)
+                failures.append(no_answer(endpoint, path, until - now))
+            except CoordinatorUnreachableError as error:
+                failures.append(error)
+            except trio.Cancelled:  # somebody had less patience than we
+                self._avoid(endpoint)
+                raise
+            self._avoid(endpoint)
+            if not may_repeat and not isinstance(failures[-1], NotSentError):
+                break
+        raise _all(failures)
+
+    async def _authenticate(self, deadline: float) -> None:
+        """Get a token, if there is a user and no token yet."""
         if self.config.user is None or self._token is not None:
             return
         body = {"name": self.config.user, "password": self.config.password or ""}
-        answer = await self._post("auth/authenticate", body)
-        token = answer.fields.get("token")
-        if not isinstance(token, str):
-            raise CoordinatorUnreachableError(f"{answer.where} gave no token")
-        self._token = token
+        try:
+            answer = await self._ask_in_turn("/v3/auth/authenticate", body, deadline, True, None)
+            self._token = answer.text("token")
+        except CoordinatorRefusedError as error:
+            if not has_no_users(error):
+                raise
+            self._token = ""
 
     def _headers(self) -> dict[str, str]:
-        return {} if self._token is None else {"Authorization": self._token}
+        return {"Authorization": self._token} if self._token else {}
 
-    async def _post(self, path: str, body: dict[str, Any]) -> _Answer:
-        failure: CoordinatorError | None = None
-        for _ in range(len(self._endpoints)):
-            endpoint = self._endpoints[0]
-            where = f"{endpoint}/v3/{path}"
-            try:
-                response = await self._http.post(where, json=body, headers=self._headers())
-            except httpx.ConnectError as error:  # nothing was sent: another one may be asked
-                self._endpoints.append(self._endpoints.pop(0))
-                failure = self._unreachable(endpoint, path, error)
-                continue
-            except (httpx.HTTPError, OSError) as error:
-                self._endpoints.append(self._endpoints.pop(0))
-                raise self._unreachable(endpoint, path, error) from error
-            answer = _Answer.read(where, response.content.partition(b"\n")[0])
-            if response.status_code != httpx.codes.OK or "error" in answer.fields:
-                raise self._refusal(answer, response.status_code)
-            return answer
-        assert failure is not None, "there is an endpoint"
-        raise failure
+    def _forget(self, token: str | None) -> None:
+        """Drop a token that was refused, unless another call has got a new one since."""
+        if self._token == token:
+            self._token = None
 
-    def _unreachable(self, endpoint: str, path: str, error: Exception) -> CoordinatorError:
-        reason = str(error) or type(error).__name__
-        cause = error.__cause__ or error.__context__
-        if "CERTIFICATE" in reason.upper() or "SSL" in reason.upper():
-            return CoordinatorTlsError(
-                f"TLS with etcd at {endpoint} failed: {reason}",
-                hint="does its certificate come from [cluster] ca, and is it for this name?",
-            )
-        detail = f" ({cause})" if cause is not None and str(cause) not in reason else ""
-        return CoordinatorUnreachableError(
-            f"no etcd answers at {endpoint} ({path}): {reason}{detail}",
-            hint="is it running, and is this the right address? hastore doctor asks it",
-        )
-
-    def _refusal(self, answer: _Answer, status: int) -> CoordinatorError:
-        error = answer.fields.get("error")
-        inner = error if isinstance(error, dict) else answer.fields
-        code, text = inner.get("code", inner.get("grpc_code")), inner.get("message") or str(error)
-        msg = f"{answer.where}: {text}"
-        if code == _LEASE_NOT_FOUND and "lease" in text:
-            return LeaseGoneError(msg)
-        if "invalid auth token" in text or (code == _UNAUTHENTICATED and self._token is not None):
-            return _TokenError(msg)
-        if "compacted" in text:
-            return CompactedError(msg, after_revision=0)
-        if code in _UNKNOWN_CODES or status >= httpx.codes.INTERNAL_SERVER_ERROR:
-            return CoordinatorUnreachableError(msg)
-        return CoordinatorRefusedError(msg, hint="see [cluster] user and password_file")
+    def _avoid(self, endpoint: str) -> None:
+        """Begin with the next endpoint from now on, if this one was the first."""
+        if self._endpoints[self._first] == endpoint:
+            self._first = (self._first + 1) % len(self._endpoints)
 
 
-class _TokenError(CoordinatorRefusedError):
-    """The token has run out."""
+def no_answer(endpoint: str, path: str, within_s: float) -> CoordinatorUnreachableError:
+    """Return the error for an endpoint that has not answered in time."""
+    return CoordinatorUnreachableError(
+        f"etcd at {endpoint}: no answer to {path} within {within_s:.3g} s",
+        hint="does it have a majority, and is its disk quick enough? etcdctl endpoint status",
+    )
 
 
-async def _lines(response: httpx.Response) -> AsyncGenerator[bytes]:
-    """Yield the lines of a stream."""
-    waiting = bytearray()
-    async for data in response.aiter_bytes():
-        waiting += data
-        if len(waiting) > _LINE_SIZE_MAX:
-            raise CoordinatorUnreachableError("etcd: a line of a watch does not end")
-        *lines, rest = waiting.split(b"\n")
-        waiting = bytearray(rest)
-        for line in lines:
-            if line:
-                yield bytes(line)
-    if waiting:
-        yield bytes(waiting)
+def _all(failures: Sequence[CoordinatorUnreachableError]) -> CoordinatorUnreachableError:
+    """Return one error for what became of one request."""
+    if len(failures) == 1:
+        return failures[0]
+    is_tls = all(isinstance(each, CoordinatorTlsError) for each in failures)
+    kind = CoordinatorTlsError if is_tls else CoordinatorUnreachableError
+    return kind("; ".join(map(str, failures)), hint=failures[-1].hint)
 
 
-def _tls_context(config: EtcdConfig) -> Any:
-    import ssl  # noqa: PLC0415 - only with https
-
+def checked_endpoint(text: str) -> str:
+    """Return an endpoint as it is used.  Raises ConfigError if it is none."""
     try:
-        context = ssl.create_default_context(cafile=config.ca)
-        if config.cert is not None:
-            context.load_cert_chain(config.cert, config.key)
-    except (OSError, ssl.SSLError) as error:
-        raise CoordinatorTlsError(
-            f"the certificates for etcd cannot be read: {error}",
-            hint="see [cluster] ca, cert and key",
-        ) from error
-    return context
+        parts = urllib.parse.urlsplit(text)
+        is_ok = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+        is_ok = is_ok and not (parts.path.rstrip("/") or parts.query or parts.username)
+    except ValueError:
+        is_ok = False
+    if not is_ok or not text.isascii() or not text.isprintable():
+        raise ConfigError(f"{text!r} is no endpoint of etcd", hint=ENDPOINT_HINT)
+    return text.rstrip("/")
