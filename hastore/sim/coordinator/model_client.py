@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar, cast, final
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast, final
 
 import attrs
 import outcome
@@ -15,6 +15,7 @@ from hastore.errors import CompactedError, CoordinatorUnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+    from random import Random
 
     from hastore.cluster.key_value_store import (
         Absent,
@@ -26,9 +27,32 @@ if TYPE_CHECKING:
         Snapshot,
         Unchanged,
     )
-    from hastore.sim.coordinator.etcd_model import EtcdModel
+    from hastore.sim.coordinator.etcd_state import EtcdState
 
 T = TypeVar("T")
+
+
+class Cluster(Protocol):
+    """What a client needs of ``EtcdModel``, which describes it."""
+
+    choices: Random
+    state: EtcdState
+    applied_at: dict[int, float]
+
+    def do_at(self, time: float, action: Callable[[], None]) -> None:
+        """Do something at a time."""
+
+    def take(self, act: Callable[[], object]) -> outcome.Outcome[object]:
+        """Do what a request that has arrived asks for."""
+
+    def grant(self, ttl_s: int) -> Lease:
+        """Return a new lease."""
+
+    def renew(self, lease_id: int) -> float | None:
+        """Renew a lease."""
+
+    def end_lease_early(self, lease_id: int) -> None:
+        """End a lease."""
 
 
 @final
@@ -73,7 +97,7 @@ class _Watch:
 class ModelClient:
     """A ``KeyValueStore``; ``faults`` may be replaced at any time."""
 
-    model: EtcdModel
+    model: Cluster
     name: str
     timeout_s: float  # for an answer, and for signs of life of a watch
     faults: LinkFaults = attrs.field(factory=LinkFaults, init=False)
