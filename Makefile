@@ -65,7 +65,7 @@ soak: $(VENV)/.spark ## a million messages, hundreds of kills: many minutes
 	$(BIN)/pytest -m soak --timeout 3600
 cover: $(VENV)/.spark ## the tests with branch coverage
 	$(BIN)/pytest $(PYTEST_ARGS) --cov --cov-branch --cov-report term-missing:skip-covered
-demo: $(VENV)/$(if $(filter-out 0,$(SPARK)),.spark,.run) ## a master, a slave, real messages, kill, freeze, promote; FILE=PATH for other input, KEEP=DIR to keep it, SPARK=1 asks Spark, too
+demo: $(VENV)/$(if $(filter-out 0,$(SPARK)),.spark,.cluster) ## a master, a slave, real messages, kill, freeze, promote; FILE=PATH for other input, KEEP=DIR to keep it, SPARK=1 asks Spark, too
 	$(BIN)/python -m hastore_scenarios.demo.command
 pictures: $(VENV)/.dev ## draw the README's pictures again: docs/pictures
 	$(BIN)/python -m tests.pictures
@@ -83,7 +83,10 @@ $(VENV)/.run: requirements/run.lock pyproject.toml hatch_build.py $(wildcard has
 	$(PIP) --no-deps --no-build-isolation -e .
 	@$(BIN)/hastore version | grep '^extension'
 	touch $@
-$(VENV)/.dev: requirements/dev.lock $(VENV)/.run
+$(VENV)/.cluster: requirements/cluster.lock $(VENV)/.run
+	$(PIP) --require-hashes -r requirements/cluster.lock
+	touch $@
+$(VENV)/.dev: requirements/dev.lock $(VENV)/.cluster
 	$(PIP) --require-hashes -r requirements/dev.lock
 	touch $@
 $(VENV)/.spark: requirements/spark.lock $(VENV)/.dev

@@ -10,4 +10,5 @@ compile() {
 }
 compile pyproject.toml --extra dev --output-file requirements/dev.lock
 compile pyproject.toml requirements/build.in --constraints requirements/dev.lock --output-file requirements/run.lock
+compile pyproject.toml --extra cluster --constraints requirements/dev.lock --output-file requirements/cluster.lock
 compile pyproject.toml --extra spark --constraints requirements/dev.lock --output-file requirements/spark.lock
