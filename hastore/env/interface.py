@@ -52,6 +52,12 @@ class DiskFile(Protocol):
         copy through the map does not guarantee.  After an error any part may have been written.
         """
 
+    def make_pages(self, position: int, size: int) -> None:
+        """Write zeros where zeros are, so that appends through the map find their pages there.
+
+        Advice: an error is not reported, and changes nothing for the appends.
+        """
+
     def next_data(self, position: int) -> int:
         """Return the first position at or after ``position`` whose byte may not be 0.
 

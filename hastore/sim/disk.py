@@ -67,6 +67,10 @@ class SimFile:
         self.inode.cache[position : position + len(data)] = bytes(data)
         self.inode.modified_ms = self.disk.now_ms()
 
+    def make_pages(self, position: int, size: int) -> None:
+        """Write zeros to the cache."""
+        self.inode.cache[position : position + size] = bytes(size)
+
     def next_data(self, position: int) -> int:
         """Return the next position with data, skipping zeros by pages, as SEEK_DATA may."""
         seen = self.inode.cache

@@ -184,6 +184,8 @@ class CommitLog(LogTail):
         queues = self._topics.get(message.topic) or self._table.find(message.topic)
         if queues is None:
             return self._refuse(_ILLEGAL)
+        if self._position >= self._prepare_at:
+            self._prepare()
         self.append_wall_s = now_s = self._now_s()
         if now_s >= self._millisecond_end_s:
             self._renew_timestamp()
@@ -232,8 +234,6 @@ class CommitLog(LogTail):
         self._position = self._file.wrote_position = end  # type: ignore[union-attr] # there is room
         self.max_offset = next_offset = physic_offset + size
         next_offsets[queue_id] = queue_offset + 1
-        if end >= self._prepare_at:
-            self._want_next_file()
         host = self._store_host_bytes
         return _new_tuple(  # as AppendMessageResult(...), at half the cost
             AppendMessageResult,

@@ -45,5 +45,14 @@ def test_failed_read_is_a_disk_error(file, monkeypatch):
         file.read_now(memoryview(bytearray(10)), 0)
 
 
+def test_made_pages_are_zeros(file):
+    """Nothing else is written, and an error is not raised: it is advice."""
+    file.make_pages(4000, 200)
+    written = bytes(range(256)) * 32
+    assert file.pread(8192, 0) == written[:4000] + bytes(200) + written[4200:]
+    file.close()
+    file.make_pages(0, 1)
+
+
 def failing(error):
     raise OSError(error, os.strerror(error))

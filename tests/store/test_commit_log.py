@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hastore.errors import ConfigError, FileSizeMismatchError, StoreClosedError
 from hastore.message import Message
 from hastore.status import AppendMessageStatus as Status
+from hastore.store.log_tail import PAGES_SIZE
 from hastore.store.record import message_codec, record_check
 from hastore.store.record.layout import BLANK_MAGIC_CODE
 from hastore.store.record.record_check import RecordKind
@@ -40,7 +41,7 @@ def records(log):
     data = all_bytes(log)
     found, position = [], 0
     while position < len(data):
-        left = FILE_SIZE - (log.min_offset + position) % FILE_SIZE
+        left = log.file_size - (log.min_offset + position) % log.file_size
         check = record_check.check_record(data, position, left, log.min_offset + position)
         assert check.kind in (RecordKind.MESSAGE, RecordKind.BLANK), check
         if check.kind is RecordKind.MESSAGE:
@@ -113,6 +114,40 @@ def test_half_messages_and_rollbacks_do_not_advance_their_queue(kind, offsets):
     log = open_log()
     found = [append(log, message(sys_flag=flag)).queue_offset for flag in (0, kind, 0)]
     assert found == offsets
+
+
+def test_pages_are_made_before_single_messages_reach_them():
+    """Each is made once, before its first byte is appended, up to the end of each file."""
+    disk = FakeDisk()
+    log = open_log(fake_env(disk), mapped_file_size=3 * PAGES_SIZE)
+    made = []  # of the last file: position and size
+
+    def record(operation):
+        at = made[-1][0] + made[-1][1] if made else 0
+        assert operation.position == max(log.max_offset % log.file_size, at)
+        made.append((operation.position, operation.size))
+
+    disk.before("make_pages", record)
+    bodies = [bytes([number % 256]) * 3000 for number in range(200)]
+    for number, body in enumerate(bodies):
+        if log.max_offset % log.file_size + len(body) + 200 > log.file_size:
+            assert sum(made[-1]) == log.file_size
+            made.clear()
+        result = append(log, [message(body)] if number % 7 == 1 else message(body))
+        if number % 7 != 1:
+            assert sum(made[-1]) >= (result.next_offset - 1) % log.file_size + 1
+    assert disk.counts["make_pages"] <= 4 * len(log.mapped_file_queue.files)
+    assert [stored.body for stored in records(log) if not isinstance(stored, int)] == bodies
+
+
+def test_no_pages_are_made_for_a_slave():
+    """Its bytes are written, not mapped."""
+    disk = FakeDisk()
+    log = open_log(fake_env(disk), master=False)
+    append_data(log, 0, bytes(100))
+    append_data(log, 100, bytes(FILE_SIZE - 100))
+    append_data(log, FILE_SIZE, bytes(100))
+    assert not disk.counts["make_pages"]
 
 
 def test_store_timestamp_never_decreases():

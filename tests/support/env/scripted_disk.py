@@ -300,6 +300,11 @@ class ScriptedFile:
         size = len(data)
         self._call("pwrite", position, size, lambda: write(size), is_change=True, write_part=write)
 
+    def make_pages(self, position: int, size: int) -> None:
+        """Write zeros."""
+        make = lambda: self.file.make_pages(position, size)  # noqa: E731
+        self._call("make_pages", position, size, make)
+
     def next_data(self, position: int) -> int:
         """Return the next position that may have data."""
         return self.file.next_data(position)
