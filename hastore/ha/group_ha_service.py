@@ -329,16 +329,16 @@ class GroupHAService(HAService):
 
     def _notify_appended(self) -> None:
         """Let links send; called after each append."""
-        group, now = self.sync_state_set, self._now()
-        limit, confirmed = group.ack_limit, group.confirm_offset
-        if (
-            group.appended(self.commit_log.readable_offset, now)
-            and now + group.rules.sync_state_timeout_s < self._wakes_at
-        ):
-            self._wake.wakeup()
-        if group.ack_limit > limit or group.confirm_offset > confirmed:
-            self._release(None)  # a master that is alone confirms by itself
-        self._rounds.notify_appended()
+        group, end = self.sync_state_set, self.commit_log.readable_offset
+        if not group.advance(end):
+            now, limit, confirmed = self._now(), group.ack_limit, group.confirm_offset
+            has_stalled = group.appended(end, now)
+            if has_stalled and now + group.rules.sync_state_timeout_s < self._wakes_at:
+                self._wake.wakeup()
+            if group.ack_limit > limit or group.confirm_offset > confirmed:
+                self._release(None)  # a master that is alone confirms by itself
+        if self._rounds.idle:
+            self._rounds.notify_appended()
 
     def acknowledge(self, connection: HAConnection, ack_offset: int) -> None:
         """Count a slave's report and wake the producers that it satisfies.
@@ -379,7 +379,7 @@ class GroupHAService(HAService):
 
     def handle_ha(self, request: GroupCommitRequest, next_offset: int) -> None:
         """Let a put wait for the nodes it needs (its HA part)."""
-        if self.sync_state_set.is_acknowledged(next_offset):
+        if next_offset <= self.sync_state_set.ack_limit:  # is_acknowledged, without a call
             request.complete(Part.HA, PutMessageStatus.PUT_OK)
         elif self._unavailable is not None:
             request.complete(Part.HA, PutMessageStatus.SLAVE_NOT_AVAILABLE, self._unavailable)

@@ -124,7 +124,7 @@ class NodeAcks:
     _counting: dict[int, NodeAck] = attrs.field(factory=dict, init=False)  # by connection id
     _observers: dict[int, Observer] = attrs.field(factory=dict, init=False)  # by connection id
     # Those that had all of the log at its last append; some may have closed since.
-    _in_step: dict[int, NodeAck] = attrs.field(factory=dict, init=False)
+    in_step: dict[int, NodeAck] = attrs.field(factory=dict, init=False)
 
     def __iter__(self) -> Iterator[NodeAck]:
         """Iterate over the nodes that may count, those with closed links included."""
@@ -154,7 +154,7 @@ class NodeAcks:
         """Forget a node whose link is closed."""
         node = self._nodes.pop(node_id)
         assert node.connection_id is None, f"node {node_id} is connected"
-        self._in_step.pop(node_id, None)
+        self.in_step.pop(node_id, None)
 
     def connected(self, node_id: int, connection_id: int, now: float) -> NodeAck:
         """Let a connection count for its node, in place of an earlier one."""
@@ -211,11 +211,11 @@ class NodeAcks:
         if end_offset == self.end_offset:
             return False
         self.end_offset = end_offset
-        if not self._in_step:
+        if not self.in_step:
             return False
-        for node in self._in_step.values():
+        for node in self.in_step.values():
             node.stall(now)
-        self._in_step.clear()
+        self.in_step.clear()
         return True
 
     def acknowledged(self, connection_id: int, offset: int, now: float) -> NodeAck | None:
@@ -234,7 +234,7 @@ class NodeAcks:
         assert 0 <= offset <= end_offset, f"node {node.node_id}: ack {offset} of {end_offset}"
         node.acknowledge(offset, end_offset, now)
         if offset == end_offset:
-            self._in_step[node.node_id] = node
+            self.in_step[node.node_id] = node
         return node
 
     def disconnected(self, connection_id: int, now: float) -> NodeAck | None:

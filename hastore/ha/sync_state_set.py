@@ -130,6 +130,17 @@ class SyncStateSet:
 
     # -- what happens ----------------------------------------------------------------------------
 
+    def advance(self, end_offset: int) -> bool:
+        """Take the log's new end if it decides nothing; return False if ``appended`` must take it.
+
+        It takes most ends at a third of the cost, and without a look at the clock.
+        """
+        acks = self.acks
+        if acks.in_step or self._slowest is None or self.in_sync_replicas == 1:
+            return False
+        acks.end_offset = end_offset
+        return True
+
     def appended(self, end_offset: int, now: float) -> bool:
         """Take the log's new end; return whether ``next_deadline`` may be earlier than before."""
         has_stalled = self.acks.appended(end_offset, now)

@@ -127,7 +127,7 @@ def test_nodes_that_are_gone_leave_nothing_behind():
     table.disconnected(199, 31.0)
     table.forget(2)
     assert not list(table)
-    assert not table._in_step
+    assert not table.in_step
     assert not table._counting
 
 

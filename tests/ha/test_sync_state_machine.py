@@ -80,7 +80,8 @@ class SyncStateMachine(RuleBasedStateMachine):
             return
         end = self.model.end + size
         self.model.add(self.now, "appended", end)
-        self.set.appended(end, self.now)
+        if not self.set.advance(end):
+            self.set.appended(end, self.now)
         self.waiting.append(end)
         self.settle()
 

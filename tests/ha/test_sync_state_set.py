@@ -53,8 +53,8 @@ class Group:
     def close(self, node_id):
         return self.take(self.set.disconnected(self.links[node_id], self.now))
 
-    def append(self, end):
-        return self.set.appended(end, self.now)
+    def append(self, end):  # as GroupHAService does
+        return not self.set.advance(end) and self.set.appended(end, self.now)
 
     def answer(self, answer=Answer.ACCEPTED):
         return self.take(self.set.answer(self.set.proposal, answer, self.now))
@@ -76,6 +76,32 @@ class Group:
 
 
 # -- acks -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("members", "level", "acks", "decides"),
+    [
+        ((2,), "all", (900,), False),
+        ((2,), 1, (900,), True),  # the append itself suffices
+        ((2,), "all", (START,), True),  # node 2 has stalled by it
+        ((), "all", (), True),
+        ((2, 3), "all", (START,), False),  # node 3 has stalled before
+    ],
+)
+def test_only_appends_that_decide_nothing_are_advanced(members, level, acks, decides):
+    """The quick way leaves the set as the full one does, or leaves the append to it."""
+    group, other = (Group(*members, level=level, acks=acks) for _ in range(2))
+    for one in (group, other):
+        one.set.appended(START, 0.0)
+        if len(members) > len(acks):
+            one.append(START + 5)
+    assert group.set.advance(START + 10) is not decides
+    if not decides:
+        other.set.appended(START + 10, 1.0)
+        assert standings(group.set) == standings(other.set)
+        assert group.offsets == other.offsets
+        assert group.set.next_deadline() == other.set.next_deadline()
+        assert group.set.acks.end_offset == other.set.acks.end_offset
 
 
 def test_put_is_acknowledged_when_all_members_have_it():
