@@ -20,6 +20,7 @@ Without the extension, decoding costs as much as the append: then a master feeds
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from isal import isal_zlib
@@ -67,6 +68,7 @@ _HEAD: Final = head_struct(
 _unpack_head, _HEAD_SIZE = _HEAD.unpack_from, _HEAD.size
 _SCHEDULE_TOPIC: Final = SCHEDULE_TOPIC.encode()
 _crc32 = isal_zlib.crc32
+_topic_hash = lru_cache(maxsize=1_000)(topic_hash)  # scans are short: of 32 records, if need be
 
 # Topic, queue id, queue offset of the first unit, the units.
 QueueUnits: TypeAlias = "tuple[str, int, int, bytes]"
@@ -251,7 +253,7 @@ class _Queue:
 
     def __init__(self, topic: str, queue_offset: int) -> None:
         self.topic = topic
-        self.topic_hash = topic_hash(topic)
+        self.topic_hash = _topic_hash(topic)
         self.first_offset = self.next_offset = queue_offset
         self.units = bytearray()
 
