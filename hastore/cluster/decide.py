@@ -400,8 +400,7 @@ def _decide_on_election(known: Knowledge, view: GroupView, state: GroupState) ->
         return Wait(f"there is no master: {reason}")
     if clock.now < clock.may_stand_from and state.epoch:
         return Wait("it has just started, and does not stand yet", clock.may_stand_from)
-    published = view.members.get(own.node.node_id)
-    if own.stands_in != election or published is None or published.election != election:
+    if own.stands_in != election or not _has_published(own, view, election):
         return Stand(election)
     candidates = sorted(_candidates(view, state), key=_rank)
     place = [each.node.node_id for each in candidates].index(own.node.node_id)
@@ -418,6 +417,12 @@ def _decide_on_election(known: Knowledge, view: GroupView, state: GroupState) ->
         epoch=_next_epoch(own, state),
         members=tuple(sorted(each.node for each in candidates)),
     )
+
+
+def _has_published(own: OwnNode, view: GroupView, election: int) -> bool:
+    """Return whether this start has: what an earlier one has said is there until its lease ends."""
+    published = view.members.get(own.node.node_id)
+    return published is not None and (published.node, published.election) == (own.node, election)
 
 
 def _candidates(view: GroupView, state: GroupState) -> Iterable[Member]:
