@@ -1,0 +1,778 @@
+"""A node does what the table of ``decide`` says, and never what would cost a message."""
+
+import copy
+import re
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hastore.cluster import decide as module
+from hastore.cluster.decide import (
+    ELECTION_WAIT_S,
+    HANDOVER_S,
+    BecomeMaster,
+    Campaign,
+    Clock,
+    CreateState,
+    Follow,
+    Following,
+    HandOver,
+    Knowledge,
+    RaiseAlarm,
+    Release,
+    Retake,
+    Stand,
+    StepDown,
+    TakeOver,
+    VoidSwitchover,
+    Wait,
+    decide,
+    why_not_standing,
+)
+from hastore.cluster.group_records import (
+    GroupConfig,
+    Incarnation,
+    Switchover,
+)
+from tests.cluster.knowledge import (
+    NOW,
+    ONE,
+    STATE_REVISION,
+    THREE,
+    TWO,
+    incarnation,
+    known,
+    leader,
+    own,
+    published,
+    state,
+    view,
+)
+
+MASTER = own(ONE, master_of=5, holds_lease=True)
+AGREED = view(state(), leader())
+NO_LEADER = view(state(), None)
+EMPTY = tuple(published(node, end=0, last_epoch=0) for node in (ONE, TWO, THREE))
+ALL_STAND = tuple(published(node, election=STATE_REVISION) for node in (ONE, TWO, THREE))
+STANDING = own(TWO, stands_in=STATE_REVISION)
+
+
+def wished(**changes):
+    """Return a group in which node 2 is wished to become master, with changes of the wish."""
+    wish = attrs.evolve(Switchover(from_epoch=5, to_id=2), **changes)
+    return attrs.evolve(AGREED, config=GroupConfig(switchover=wish))
+
+
+def elected(winner=TWO, epoch=6):
+    """Return a group whose new master has the leader key."""
+    return view(state(epoch, winner), leader(winner, epoch))
+
+
+# By row of the table: what is known, and what is done.  The first case of a row is its plain one.
+MASTERS_ROWS = {
+    "its deadline has passed": [
+        (known(MASTER, AGREED, deadline=NOW), StepDown("its lease is over")),
+        (known(MASTER, AGREED, deadline=None), StepDown("its lease is over")),
+        (known(MASTER, None, deadline=NOW, is_reachable=False), StepDown("its lease is over")),
+    ],
+    "the coordinator does not answer": [
+        (
+            known(MASTER, AGREED, is_reachable=False),
+            Wait("the coordinator does not answer", NOW + 5),
+        ),
+        (known(MASTER, None), Wait("the coordinator does not answer", NOW + 5)),
+        (known(MASTER, view(None, None)), Wait("the coordinator does not answer", NOW + 5)),
+        # What was known before it fell silent counts no more.
+        (
+            known(MASTER, elected(), is_reachable=False),
+            Wait("the coordinator does not answer", NOW + 5),
+        ),
+    ],
+    "another is the leader, or the state's master, or has a later epoch": [
+        (known(MASTER, elected()), StepDown("node 2 is master of epoch 6")),
+        (known(MASTER, view(state(5, TWO), leader())), StepDown("node 2 is master of epoch 5")),
+        (
+            known(MASTER, view(state(), leader(TWO, 6))),
+            StepDown("node 2 is master of epoch 6"),
+        ),
+        (known(MASTER, view(state(), leader(ONE, 6))), StepDown("node 1 is master of epoch 6")),
+        (
+            known(MASTER, view(state(5, incarnation(1, 2)), leader())),
+            StepDown("node 1 is master of epoch 5"),
+        ),
+        (
+            known(MASTER, view(state(), leader(incarnation(1, 2)))),
+            StepDown("node 1 is master of epoch 5"),
+        ),
+        (known(MASTER, view(state(6, TWO), None)), StepDown("node 2 is master of epoch 6")),
+    ],
+    "the leader is gone": [(known(MASTER, NO_LEADER), Retake())],
+    "a switchover is wished that cannot be": [
+        (
+            known(MASTER, wished(to_id=1)),
+            VoidSwitchover("node 1 is not another member of the SyncStateSet"),
+        ),
+        (
+            known(MASTER, wished(to_id=4)),
+            VoidSwitchover("node 4 is not another member of the SyncStateSet"),
+        ),
+        (known(MASTER, wished(from_epoch=4)), VoidSwitchover("it was wished in epoch 4")),
+        (
+            known(MASTER, wished(from_epoch=4), handover_since=NOW - 1),
+            VoidSwitchover("it was wished in epoch 4"),
+        ),
+    ],
+    "a switchover has taken too long": [
+        (
+            known(MASTER, wished(), handover_since=NOW - HANDOVER_S),
+            VoidSwitchover("node 2 did not take over within 3 s"),
+        ),
+        (
+            known(MASTER, wished(ready_end=1_000), handover_since=NOW - HANDOVER_S),
+            VoidSwitchover("node 2 did not take over within 3 s"),
+        ),
+    ],
+    "a switchover is wished": [
+        (known(MASTER, wished()), HandOver(2)),
+        (known(MASTER, wished(), handover_since=NOW - 1), HandOver(2)),
+        (
+            known(MASTER, wished(ready_end=1_000), handover_since=NOW - 1),
+            Wait("it hands over to node 2", NOW + 2),
+        ),
+        # What an earlier handover has said is not true of puts that came since.
+        (known(MASTER, wished(ready_end=1_000)), HandOver(2)),
+    ],
+    "the wish is gone, and it hands over": [
+        (known(MASTER, AGREED, handover_since=NOW - 1), VoidSwitchover("the wish was taken back"))
+    ],
+    "otherwise": [(known(MASTER, AGREED), Wait("it is master", NOW + 5))],
+}
+OTHERS_ROWS = {
+    "the coordinator does not answer": [
+        (known(own(TWO), NO_LEADER, is_reachable=False), Wait("the coordinator does not answer")),
+        (known(own(TWO), None), Wait("the coordinator does not answer")),
+    ],
+    "the alarm is raised": [
+        (
+            known(STANDING, view(state(), None, ALL_STAND, GroupConfig(alarm="restored"))),
+            Wait("alarm: restored"),
+        )
+    ],
+    "no state, all nodes are there and empty": [
+        (
+            known(own(TWO), view(None, None, EMPTY), initial_ids=frozenset({1, 2, 3})),
+            CreateState(members=(ONE, TWO, THREE)),
+        ),
+        (  # others do not matter
+            known(own(TWO), view(None, None, EMPTY), initial_ids=frozenset({1, 2})),
+            CreateState(members=(ONE, TWO)),
+        ),
+    ],
+    "no state otherwise": [
+        (
+            known(own(TWO), view(None, None, EMPTY)),
+            Wait("the coordinator does not know the group: hastore cluster init"),
+        ),
+        (
+            known(own(TWO), view(None, None, EMPTY[1:2]), initial_ids=frozenset({1, 2, 3})),
+            Wait("a new group waits for nodes 1, 3"),
+        ),
+        (
+            known(
+                own(TWO),
+                view(None, None, (*EMPTY[:2], published(THREE, last_epoch=0))),
+                initial_ids=frozenset({1, 2, 3}),
+            ),
+            Wait(
+                "the coordinator does not know the group, and node 3 has a log:"
+                " hastore cluster init"
+            ),
+        ),
+        (
+            known(
+                own(TWO),
+                view(None, None, (*EMPTY[:2], published(THREE, end=0))),
+                initial_ids=frozenset({1, 2, 3}),
+            ),
+            Wait(
+                "the coordinator does not know the group, and node 3 has a log:"
+                " hastore cluster init"
+            ),
+        ),
+    ],
+    "the state is behind what this node has seen": [
+        (
+            known(own(TWO, last_epoch=6, seen_epoch=6), AGREED),
+            RaiseAlarm(
+                "node 2 has messages of epoch 6, and the coordinator knows epoch 5: it was"
+                " restored to the past, or this is another group's directory"
+            ),
+        )
+    ],
+    "it is the leader, in this start": [
+        (known(own(TWO), elected(), deadline=NOW + 5), BecomeMaster(6, frozenset({1, 2, 3})))
+    ],
+    "it is the leader, in this start, and cannot begin the epoch": [
+        (
+            known(own(TWO, seen_epoch=6, holds_lease=True), elected(), deadline=NOW + 5),
+            Release("it has seen epoch 6, and begins no epoch twice"),
+        ),
+        (
+            known(own(TWO, holds_lease=True), elected(), deadline=NOW),
+            Release("its lease is over"),
+        ),
+        (known(own(TWO, holds_lease=True), elected()), Release("its lease is over")),
+        (
+            known(
+                own(TWO, holds_lease=True),
+                view(state(7, THREE), leader(TWO, 6)),
+                deadline=NOW + 5,
+            ),
+            Release("it has seen epoch 5, and begins no epoch twice"),
+        ),
+        (
+            known(
+                own(TWO, holds_lease=True),
+                view(state(7, TWO), leader(TWO, 6)),
+                deadline=NOW + 5,
+            ),
+            Release("it has seen epoch 5, and begins no epoch twice"),
+        ),
+        (known(own(TWO), elected()), Wait("it waits for the end of a lease of its own")),
+    ],
+    "it is the leader, in an earlier start": [
+        (
+            known(own(incarnation(2, 2)), elected(), deadline=NOW + 5),
+            Wait("it waits for the end of the lease of its earlier start"),
+        )
+    ],
+    "a switchover to it is ready, and it has all": [
+        (known(own(TWO), wished(ready_end=1_000)), TakeOver(6)),
+        (known(own(TWO, seen_epoch=8), wished(ready_end=1_000)), TakeOver(9)),
+    ],
+    "another is the leader": [
+        (known(own(TWO), AGREED), Follow(leader())),
+        (
+            known(own(TWO, following=Following(ha_address="10.0.0.1:10912", epoch=5)), AGREED),
+            Wait("it follows node 1"),
+        ),
+        (
+            known(own(TWO, following=Following(ha_address="10.0.0.1:10912", epoch=4)), AGREED),
+            Follow(leader()),
+        ),
+        (
+            known(own(TWO, seen_epoch=6), AGREED),
+            Wait("it has seen epoch 6, and node 1 leads 5"),
+        ),
+        # A successor that is not that far, or may not stand, follows on.
+        (known(own(TWO, end=999), wished(ready_end=1_000)), Follow(leader())),
+        (known(own(TWO), wished()), Follow(leader())),
+        (known(own(TWO, last_epoch=4), wished(ready_end=1_000)), Follow(leader())),
+        (known(own(TWO, kept_since=2), wished(ready_end=1_000)), Follow(leader())),
+        (known(own(TWO), wished(from_epoch=4, ready_end=1_000)), Follow(leader())),
+        (known(own(THREE), wished(ready_end=1_000)), Follow(leader())),
+    ],
+    "no leader, and elections are paused": [
+        (
+            known(STANDING, view(state(), None, ALL_STAND, GroupConfig(is_paused=True))),
+            Wait("there is no master, and elections are paused"),
+        )
+    ],
+    "no leader, and it may not stand": [
+        (
+            known(own(TWO), view(state(members=(ONE, THREE)), None)),
+            Wait("there is no master: node 2 is not in the SyncStateSet"),
+        ),
+        (
+            known(own(Incarnation(2, "other", 9)), NO_LEADER),
+            Wait(
+                "there is no master: the directory of node 2 is not the one that was in the"
+                " SyncStateSet"
+            ),
+        ),
+        (
+            known(own(TWO), view(state(members=(ONE, incarnation(2, 2))), None)),
+            Wait("there is no master: node 2 is an older state of its directory"),
+        ),
+        (
+            known(own(incarnation(2, 3), kept_since=2), NO_LEADER),
+            Wait("there is no master: node 2 may have lost messages when its machine went down"),
+        ),
+        (
+            known(own(TWO), NO_LEADER, may_stand_from=NOW + 3),
+            Wait("it has just started, and does not stand yet", NOW + 3),
+        ),
+    ],
+    "no leader, and it has not stood in this election": [
+        (known(own(TWO), NO_LEADER), Stand(STATE_REVISION)),
+        (known(own(incarnation(2, 3)), NO_LEADER), Stand(STATE_REVISION)),
+        (known(own(TWO, stands_in=39), view(state(), None, ALL_STAND)), Stand(STATE_REVISION)),
+        (known(STANDING, NO_LEADER), Stand(STATE_REVISION)),
+        (
+            known(STANDING, view(state(), None, (published(TWO, election=39),))),
+            Stand(STATE_REVISION),
+        ),
+        # Before the first epoch nothing was promised to anybody.
+        (
+            known(
+                own(TWO, seen_epoch=0, last_epoch=0, end=0),
+                view(state(0, None), None),
+                may_stand_from=NOW + 3,
+            ),
+            Stand(STATE_REVISION),
+        ),
+    ],
+    "it waits for others that may stand": [
+        (
+            known(STANDING, view(state(), None, ALL_STAND[1:2]), no_leader_since=NOW),
+            Wait("it stands for election", NOW + ELECTION_WAIT_S),
+        ),
+        (
+            known(STANDING, view(state(), None, ALL_STAND), no_leader_since=NOW),
+            Wait("it stands for election", NOW + ELECTION_WAIT_S),
+        ),
+        (
+            known(STANDING, view(state(), None, ALL_STAND[:2]), no_leader_since=NOW),
+            Wait("it stands for election", NOW + 2 * ELECTION_WAIT_S),
+        ),
+        (
+            known(STANDING, view(state(), None, ALL_STAND[1:2])),
+            Wait("it stands for election", NOW + ELECTION_WAIT_S),
+        ),
+    ],
+    "it is the best of those that stand, or the better ones do not come": [
+        (
+            known(STANDING, view(state(), None, ALL_STAND[1:]), no_leader_since=NOW),
+            Campaign(epoch=6, members=(TWO, THREE)),
+        ),
+        (
+            known(STANDING, view(state(), None, ALL_STAND), no_leader_since=NOW - ELECTION_WAIT_S),
+            Campaign(epoch=6, members=(ONE, TWO, THREE)),
+        ),
+        (
+            known(
+                STANDING, view(state(), None, ALL_STAND[1:2]), no_leader_since=NOW - ELECTION_WAIT_S
+            ),
+            Campaign(epoch=6, members=(TWO,)),
+        ),
+        (
+            known(
+                attrs.evolve(STANDING, seen_epoch=8),
+                view(state(), None, ALL_STAND[1:]),
+                no_leader_since=NOW,
+            ),
+            Campaign(epoch=9, members=(TWO, THREE)),
+        ),
+    ],
+}
+
+
+def table():
+    """Return the rows of the two tables in the module's docstring, in order."""
+    _, masters, others = re.split(r" {4}.+? {5,}it\n {4}-+\n", module.__doc__)
+    return [
+        [line[4:74].strip() for line in part.split("\n\n")[0].splitlines() if line.strip()]
+        for part in (masters, others)
+    ]
+
+
+def test_the_table_has_the_rows_that_are_tested():
+    """In its order; a row that is added is tested."""
+    assert table() == [list(MASTERS_ROWS), list(OTHERS_ROWS)]
+
+
+def cases(rows):
+    """Return the cases of a table, each named by its row."""
+    return [
+        pytest.param(knowledge, action, id=row + (f" ({number})" if number else ""))
+        for row, found in rows.items()
+        for number, (knowledge, action) in enumerate(found)
+    ]
+
+
+@pytest.mark.parametrize(("knowledge", "action"), cases(MASTERS_ROWS))
+def test_a_master(knowledge, action):
+    """It does what its row says."""
+    assert decide(knowledge) == action
+
+
+@pytest.mark.parametrize(("knowledge", "action"), cases(OTHERS_ROWS))
+def test_any_other_node(knowledge, action):
+    """It does what its row says."""
+    assert decide(knowledge) == action
+
+
+# -- elections ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("better", "worse"),
+    [
+        ({"last_epoch": 5, "end": 1}, {"last_epoch": 4, "end": 9, "priority": 9}),
+        ({"end": 1_001}, {"end": 1_000, "priority": 9}),
+        ({"priority": 1}, {"priority": 0}),
+    ],
+)
+def test_the_best_log_wins_then_the_priority(better, worse):
+    """Whatever their ids are."""
+    for first, second in ((TWO, THREE), (THREE, TWO)):
+        candidates = (
+            published(first, election=STATE_REVISION, **better),
+            published(second, election=STATE_REVISION, **worse),
+        )
+        seen = view(state(), None, candidates)
+        assert campaigns(seen, NOW) == {first: True, second: False}
+        assert campaigns(seen, NOW + ELECTION_WAIT_S) == {first: True, second: True}
+
+
+def test_among_equals_the_lowest_id_wins():
+    """So that two nodes never wait for each other."""
+    assert campaigns(view(state(), None, ALL_STAND[1:]), NOW) == {TWO: True, THREE: False}
+
+
+def campaigns(seen, now):
+    """Return which of those that stand campaign, if the leader has been gone since ``NOW``."""
+    return {
+        each.node: isinstance(
+            decide(
+                Knowledge(
+                    own=own(
+                        each.node,
+                        last_epoch=each.last_epoch,
+                        end=each.end,
+                        priority=each.priority,
+                        stands_in=seen.state_revision,
+                    ),
+                    clock=Clock(now=now, may_stand_from=0, no_leader_since=NOW),
+                    view=seen,
+                    is_reachable=True,
+                )
+            ),
+            Campaign,
+        )
+        for each in seen.members.values()
+    }
+
+
+def test_only_those_that_stand_now_and_may_are_in_the_new_set():
+    """A member that is in no hurry, or may lack something, joins again as others do."""
+    agreed = state(members=(ONE, TWO, THREE, incarnation(4), incarnation(5)))
+    members = (
+        published(ONE, election=STATE_REVISION - 1),
+        published(TWO, election=STATE_REVISION),
+        published(incarnation(3, 4), election=STATE_REVISION, kept_since=3),
+        published(incarnation(4, 2), election=STATE_REVISION),
+        published(incarnation(6), election=STATE_REVISION),
+    )
+    later = known(STANDING, view(agreed, None, members), no_leader_since=NOW - ELECTION_WAIT_S)
+    assert decide(later) == Campaign(epoch=6, members=(TWO, incarnation(4, 2)))
+
+
+def test_what_an_earlier_start_has_said_is_not_said_by_this_one():
+    """Its key lasts as long as its lease, with an end that may not be the log's any more."""
+    early = own(incarnation(2, 2), end=900, stands_in=STATE_REVISION)
+    assert decide(known(early, view(state(), None, ALL_STAND))) == Stand(STATE_REVISION)
+
+
+# -- what always holds ----------------------------------------------------------------------------
+
+IDS = range(1, 4)
+EPOCHS = st.integers(4, 7)
+ENDS = st.integers(998, 1_001)
+TIMES = st.integers(96, 104)
+STANDS_IN = st.sampled_from((None, STATE_REVISION - 1, STATE_REVISION))
+STARTS = st.builds(
+    Incarnation,
+    st.sampled_from(IDS),
+    st.sampled_from(("uuid-1", "uuid-2", "uuid-3")),
+    st.integers(1, 3),
+)
+OWN_CHANGES = {
+    "node": STARTS,
+    "kept_since": st.integers(1, 3),
+    "seen_epoch": EPOCHS,
+    "last_epoch": EPOCHS,
+    "end": ENDS,
+    "priority": st.integers(0, 1),
+    "master_of": st.none() | EPOCHS,
+    "following": st.none()
+    | st.builds(Following, ha_address=st.just("10.0.0.1:10912"), epoch=EPOCHS),
+    "stands_in": STANDS_IN,
+    "holds_lease": st.booleans(),
+}
+CLOCK_CHANGES = {
+    "now": TIMES,
+    "may_stand_from": TIMES,
+    "deadline": st.none() | TIMES,
+    "no_leader_since": st.none() | st.integers(90, 96),
+    "handover_since": st.none() | st.integers(90, 96),
+}
+STATE_CHANGES = {
+    "epoch": EPOCHS,
+    "master": STARTS,
+    "members": st.lists(STARTS, unique_by=lambda each: each.node_id, max_size=3).map(tuple),
+}
+LEADER_CHANGES = {"holder": STARTS, "epoch": EPOCHS}
+WISHES = st.builds(
+    Switchover,
+    from_epoch=EPOCHS,
+    to_id=st.sampled_from(IDS),
+    ready_end=st.none() | st.just(1_000),
+)
+CONFIG_CHANGES = {
+    "is_paused": st.booleans(),
+    "switchover": st.none() | WISHES,
+    "alarm": st.sampled_from((None, "restored")),
+}
+PUBLISHED_CHANGES = {
+    "node": STARTS,
+    "kept_since": st.integers(1, 3),
+    "last_epoch": EPOCHS,
+    "end": ENDS,
+    "priority": st.integers(0, 1),
+    "election": STANDS_IN,
+}
+KNOWN = [knowledge for rows in (MASTERS_ROWS, OTHERS_ROWS) for row in rows.values()
+         for knowledge, _ in row]  # fmt: skip
+
+
+def changed(draw, value, changes):
+    """Change one field of a value."""
+    name = draw(st.sampled_from(sorted(changes)))
+    return attrs.evolve(value, **{name: draw(changes[name])})
+
+
+def changed_view(draw, seen):
+    """Change one thing of a group as a coordinator has it."""
+    what = draw(st.sampled_from(("state", "leader", "config", "members")))
+    if what == "state":
+        agreed = draw(st.sampled_from((None, seen.state, seen.state, seen.state)))
+        if agreed is not None:
+            agreed = changed(draw, agreed, STATE_CHANGES)
+        revision = 0 if agreed is None else STATE_REVISION
+        return attrs.evolve(seen, state=agreed, state_revision=revision)
+    if what == "leader":
+        holder = changed(draw, seen.leader or leader(), LEADER_CHANGES)
+        return attrs.evolve(seen, leader=draw(st.sampled_from((holder, None))))
+    if what == "config":
+        return attrs.evolve(seen, config=changed(draw, seen.config, CONFIG_CHANGES))
+    node = draw(st.sampled_from((ONE, TWO, THREE)))
+    said = seen.members.get(node.node_id) or published(node)
+    said = changed(draw, said, PUBLISHED_CHANGES)
+    return attrs.evolve(seen, members={**seen.members, said.node.node_id: said})
+
+
+def true_of_itself(node, seen):
+    """Let a node say of its present start what is true; it has seen the epochs of its log."""
+    node = attrs.evolve(
+        node,
+        kept_since=min(node.kept_since, node.node.start),
+        seen_epoch=max(node.seen_epoch, node.last_epoch),
+    )
+    said = seen.members.get(node.node.node_id)
+    if said is None or said.node != node.node:
+        return node, seen
+    said = attrs.evolve(
+        said,
+        kept_since=node.kept_since,
+        last_epoch=node.last_epoch,
+        end=node.end,
+        priority=node.priority,
+    )
+    return node, attrs.evolve(seen, members={**seen.members, said.node.node_id: said})
+
+
+@st.composite
+def knowledges(draw):
+    """Return what a node knows in a case of the tables, with up to four changes."""
+    base = draw(st.sampled_from(KNOWN))
+    node, clock, seen = base.own, base.clock, base.view
+    for _ in range(draw(st.integers(0, 4))):
+        what = draw(st.sampled_from(("own", "clock", "view", "view")))
+        if what == "own":
+            node = changed(draw, node, OWN_CHANGES)
+        elif what == "clock":
+            clock = changed(draw, clock, CLOCK_CHANGES)
+        elif seen is not None:
+            seen = changed_view(draw, seen)
+    if seen is not None:
+        node, seen = true_of_itself(node, seen)
+    is_reachable = base.is_reachable and draw(st.integers(0, 9)) > 0
+    return attrs.evolve(base, own=node, clock=clock, view=seen, is_reachable=is_reachable)
+
+
+def is_leaderless(seen):
+    """Return whether an election is open: nobody leads, and no person has stopped it."""
+    config = seen.config
+    return seen.leader is None and config.alarm is None and not config.is_paused
+
+
+@given(knowledges())
+def test_a_master_whose_deadline_has_passed_steps_down(knowledge):
+    """Whatever else it knows; and nobody but a master steps down."""
+    own_node, clock = knowledge.own, knowledge.clock
+    is_over = clock.deadline is None or clock.now >= clock.deadline
+    action = decide(knowledge)
+    if own_node.master_of is not None and is_over:
+        assert isinstance(action, StepDown)
+    if isinstance(action, StepDown):
+        assert own_node.master_of is not None
+
+
+@given(knowledges())
+def test_nobody_acts_on_a_coordinator_that_does_not_answer(knowledge):
+    """What is known of it may be long over: a master goes on, or its lease ends."""
+    if knowledge.view is None or not knowledge.is_reachable:
+        assert isinstance(decide(knowledge), Wait | StepDown)
+
+
+@given(knowledges())
+def test_nobody_campaigns_who_may_not_stand_or_has_not_published(knowledge):
+    """Nor in an epoch that was seen; and all that it elects may stand, too."""
+    action, own_node, seen = decide(knowledge), knowledge.own, knowledge.view
+    if not isinstance(action, Campaign):
+        return
+    agreed = seen.state
+    assert is_leaderless(seen)
+    assert why_not_standing(own_node.node, own_node.kept_since, agreed) is None
+    assert knowledge.clock.now >= knowledge.clock.may_stand_from or not agreed.epoch
+    assert own_node.stands_in == seen.state_revision
+    assert own_node.node in action.members
+    assert action.epoch > max(own_node.seen_epoch, own_node.last_epoch, agreed.epoch)
+    for member in action.members:
+        said = seen.members[member.node_id]
+        assert (said.node, said.election) == (member, seen.state_revision)
+        assert why_not_standing(member, said.kept_since, agreed) is None
+
+
+@given(knowledges())
+def test_nobody_takes_over_but_a_ready_successor(knowledge):
+    """It was wished in this epoch, may stand, and has all that the master has."""
+    action, own_node, seen = decide(knowledge), knowledge.own, knowledge.view
+    if not isinstance(action, TakeOver):
+        return
+    wish, agreed = seen.config.switchover, seen.state
+    assert wish.to_id == own_node.node.node_id != seen.leader.holder.node_id
+    assert wish.from_epoch == seen.leader.epoch == agreed.epoch == own_node.last_epoch
+    assert wish.ready_end == own_node.end
+    assert why_not_standing(own_node.node, own_node.kept_since, agreed) is None
+    assert action.epoch > max(own_node.seen_epoch, agreed.epoch)
+    assert seen.config.alarm is None
+
+
+@given(knowledges())
+def test_nobody_becomes_master_but_of_a_new_epoch_that_it_has_won(knowledge):
+    """In this start, and while its lease lasts."""
+    action, own_node, seen = decide(knowledge), knowledge.own, knowledge.view
+    if not isinstance(action, BecomeMaster):
+        return
+    assert (seen.leader.holder, seen.state.master) == (own_node.node, own_node.node)
+    assert seen.leader.epoch == seen.state.epoch == action.epoch > own_node.seen_epoch
+    assert action.members == seen.state.ids
+    assert knowledge.clock.now < knowledge.clock.deadline
+    assert seen.config.alarm is None
+
+
+@given(knowledges())
+def test_nobody_takes_the_key_again_after_its_epoch(knowledge):
+    """Only while no other master was elected, and nobody has the key."""
+    action, own_node, seen = decide(knowledge), knowledge.own, knowledge.view
+    if isinstance(action, Retake):
+        assert seen.leader is None
+        assert (seen.state.epoch, seen.state.master) == (own_node.master_of, own_node.node)
+        assert knowledge.clock.now < knowledge.clock.deadline
+
+
+@given(knowledges())
+def test_nobody_follows_itself_or_an_older_epoch(knowledge):
+    """A master of an older epoch may still have its key."""
+    action, own_node = decide(knowledge), knowledge.own
+    if isinstance(action, Follow):
+        assert action.leader.holder.node_id != own_node.node.node_id
+        assert action.leader.epoch >= own_node.seen_epoch
+
+
+@given(knowledges())
+def test_nobody_creates_a_group_that_has_a_log(knowledge):
+    """All nodes that are to be in it are there, and empty."""
+    action, seen = decide(knowledge), knowledge.view
+    if isinstance(action, CreateState):
+        assert seen.state is None
+        assert {each.node_id for each in action.members} == knowledge.initial_ids
+        said = [seen.members[each.node_id] for each in action.members]
+        assert not any(each.end or each.last_epoch for each in said)
+
+
+@given(knowledges())
+def test_a_wait_ends_later(knowledge):
+    """A node that waits for a time that has passed would spin."""
+    action = decide(knowledge)
+    if isinstance(action, Wait) and action.until is not None:
+        assert action.until > knowledge.clock.now
+
+
+@given(knowledges())
+def test_equal_knowledge_leads_to_equal_decisions(knowledge):
+    """It depends on nothing else."""
+    assert decide(copy.deepcopy(knowledge)) == decide(knowledge)
+
+
+@st.composite
+def groups(draw):
+    """Return what three nodes know that see the same, and whose clocks show the same."""
+    seen = draw(st.sampled_from([each.view for each in KNOWN if each.view is not None]))
+    for _ in range(draw(st.integers(0, 3))):
+        seen = changed_view(draw, seen)
+    masters = st.sampled_from((None, None, 5, 6))
+    nodes = []
+    for node in (ONE, TWO, THREE):
+        said = seen.members.get(node.node_id)
+        one = own(
+            node,
+            stands_in=STATE_REVISION,
+            master_of=draw(masters),
+            end=1_000 if said is None else said.end,
+            last_epoch=5 if said is None else said.last_epoch,
+            priority=0 if said is None else said.priority,
+        )
+        if draw(st.booleans()):
+            one = changed(draw, one, {**OWN_CHANGES, "node": st.just(node)})
+        one, seen = true_of_itself(one, seen)
+        nodes.append(one)
+    began = draw(TIMES)
+    clock = Clock(now=NOW, may_stand_from=0, deadline=NOW + 5, no_leader_since=began)
+    return [Knowledge(own=each, clock=clock, view=seen, is_reachable=True) for each in nodes]
+
+
+@given(groups())
+def test_of_nodes_that_see_the_same_one_at_most_is_or_becomes_master(group):
+    """And one at most takes over: whom the master hands over to.
+
+    Without a state there is nothing to go by, and each master goes on until its lease ends.
+    """
+    if group[0].view.state is None:
+        return
+    actions = [decide(each) for each in group]
+    goes_on = [
+        each.own.master_of is not None and not isinstance(action, StepDown)
+        for each, action in zip(group, actions, strict=True)
+    ]
+    assert sum(goes_on) + sum(isinstance(each, BecomeMaster) for each in actions) <= 1
+    assert sum(isinstance(each, TakeOver) for each in actions) <= 1
+
+
+@given(groups())
+def test_of_nodes_that_see_the_same_each_campaigns_at_a_time_of_its_own(group):
+    """The best log first, each next one a wait later: so it wins, if its node comes at all."""
+    began = group[0].clock.no_leader_since
+    places = []
+    for each in group:
+        for wait in range(len(IDS) + 1):
+            clock = attrs.evolve(each.clock, now=began + wait * ELECTION_WAIT_S)
+            if isinstance(decide(attrs.evolve(each, clock=clock)), Campaign):
+                places.append((wait, -each.own.last_epoch, -each.own.end))
+                break
+    assert len({wait for wait, _, _ in places}) == len(places)
+    assert sorted(places) == sorted(places, key=lambda place: place[1:])
