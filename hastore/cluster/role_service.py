@@ -493,7 +493,7 @@ class RoleService:
             self.lease.renewed(sent_at, self.config.ttl_s, granted_s)
 
     async def _keep_session(self) -> None:
-        """Renew the lease of what this node says of itself, and say it anew where it changed."""
+        """Renew the lease of what this node says of itself, and say it again where it changed."""
         while True:
             try:
                 if self._session is not None:
