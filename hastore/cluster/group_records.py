@@ -18,6 +18,7 @@ Invariant: any bytes decode to a value or to a ProtocolError that names the key.
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
 import attrs
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _NUMBER_MAX: Final = (1 << 63) - 1
 _TEXT_SIZE_MAX: Final = 1_024
 _MEMBERS_MAX: Final = 64
+_NODE_ID: Final = re.compile("[1-9][0-9]{0,18}")
 
 
 # -- fields --------------------------------------------------------------------------------------
@@ -51,13 +53,13 @@ class _Fields:
     def number(self, name: str, low: int = 0, high: int = _NUMBER_MAX) -> int:
         value = self.values.get(name)
         if type(value) is not int or not low <= value <= high:
-            raise ProtocolError(f"{self.what}: {name} is {value!r}, not {low} to {high}")
+            raise ProtocolError(f"{self.what}: {name} is {value!r:.100}, not {low} to {high}")
         return value
 
     def text(self, name: str) -> str:
         value = self.values.get(name)
         if not isinstance(value, str) or len(value) > _TEXT_SIZE_MAX:
-            raise ProtocolError(f"{self.what}: {name} is {value!r}, not a short text")
+            raise ProtocolError(f"{self.what}: {name} is {value!r:.100}, not a short text")
         return value
 
     def optional_number(self, name: str) -> int | None:
@@ -69,13 +71,13 @@ class _Fields:
     def flag(self, name: str) -> bool:
         value = self.values.get(name, False)
         if not isinstance(value, bool):
-            raise ProtocolError(f"{self.what}: {name} is {value!r}, not true or false")
+            raise ProtocolError(f"{self.what}: {name} is {value!r:.100}, not true or false")
         return value
 
     def inner(self, name: str) -> _Fields:
         value = self.values.get(name)
         if not isinstance(value, dict):
-            raise ProtocolError(f"{self.what}: {name} is {value!r}, not an object")
+            raise ProtocolError(f"{self.what}: {name} is {value!r:.100}, not an object")
         return _Fields(f"{self.what}: {name}", value)
 
     def incarnations(self, name: str) -> tuple[Incarnation, ...]:
@@ -87,7 +89,7 @@ class _Fields:
         found = {}
         for each in value:
             if not isinstance(each, dict):
-                raise ProtocolError(f"{self.what}: {name} has {each!r}, not a node")
+                raise ProtocolError(f"{self.what}: {name} has {each!r:.100}, not a node")
             one = Incarnation.read(_Fields(f"{self.what}: {name}", each))
             found[one.node_id] = one
         if len(found) != len(value):
@@ -475,10 +477,12 @@ def read_group(keys: Keys, snapshot: Snapshot) -> GroupView:
                 if str(member.node.node_id) != name:
                     raise ProtocolError(f"{key} names {member.node}")
                 members[member.node.node_id] = member
-            elif kind == "ids" and name.isdecimal():
-                registrations[int(name)] = Registration.decode(key, item.value)
+            elif kind == "ids":
+                registrations[_node_id(key, name)] = Registration.decode(key, item.value)
             elif kind == "history":
                 record = EpochRecord.decode(key, item.value)
+                if str(record.epoch) != name:
+                    raise ProtocolError(f"{key} is of epoch {record.epoch}")
                 history[record.epoch] = record
         except ProtocolError as error:
             damaged[key] = str(error)
@@ -498,6 +502,12 @@ def read_group(keys: Keys, snapshot: Snapshot) -> GroupView:
         history=tuple(history[epoch] for epoch in sorted(history)),
         damaged=damaged,
     )
+
+
+def _node_id(key: str, name: str) -> int:
+    if not _NODE_ID.fullmatch(name) or int(name) > NODE_ID_MAX:
+        raise ProtocolError(f"{key:.200} does not end with the id of a node")
+    return int(name)
 
 
 def _revision(item: KeyValue | None) -> int:
