@@ -106,6 +106,7 @@ MASTERS_ROWS = {
             known(MASTER, view(state(), leader(incarnation(1, 2)))),
             StepDown("node 1 is master of epoch 5"),
         ),
+        (known(MASTER, view(state(6, ONE), None)), StepDown("node 1 is master of epoch 6")),
         (known(MASTER, view(state(6, TWO), None)), StepDown("node 2 is master of epoch 6")),
     ],
     "the leader is gone": [(known(MASTER, NO_LEADER), Retake())],

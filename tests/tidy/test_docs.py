@@ -80,7 +80,7 @@ def test_the_formats_page_shows_a_record_that_the_codec_accepts() -> None:
 
 def test_the_formats_page_shows_an_identity_that_the_codec_accepts() -> None:
     """And that it would write so."""
-    block, _ = blocks("docs/formats.md", "json")
+    block, *_ = blocks("docs/formats.md", "json")
     identity = node_identity.decode_identity(block.encode())
     assert isinstance(identity, node_identity.Identity), identity
     assert node_identity.encode_identity(identity) == block.encode()
@@ -88,7 +88,7 @@ def test_the_formats_page_shows_an_identity_that_the_codec_accepts() -> None:
 
 def test_the_formats_page_shows_a_sync_state_set_that_the_codec_accepts() -> None:
     """And that it would write so."""
-    _, block = blocks("docs/formats.md", "json")
+    _, block, *_ = blocks("docs/formats.md", "json")
     stored = StoredSet.decode(block.encode())
     assert isinstance(stored, StoredSet), stored
     assert stored.encode() == block.encode()
