@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hastore.broker.group_directory import GroupDirectory
+    from hastore.broker.observe.coordinator_status import CoordinatorStatus
     from hastore.broker.observe.node_status import NodeStatus
     from hastore.concurrency.group_commit_request import GroupCommitRequest
     from hastore.message import Message
@@ -41,6 +42,9 @@ class PromiseWish:
 
 class RoleControl(Protocol):
     """A node whose role may change."""
+
+    def coordinator_status(self) -> CoordinatorStatus | None:
+        """Return what the coordinator has it do; None: it has no coordinator."""
 
     def promise(self, wish: PromiseWish, /) -> None:
         """Promise not to stand for ``ttl_s`` from now on.  Raises RequestFailedError if not."""

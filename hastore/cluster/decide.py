@@ -124,6 +124,9 @@ class Wait:
     why: str
     until: float | None = None
 
+    def __str__(self) -> str:
+        return self.why
+
 
 @final
 @attrs.frozen
@@ -132,11 +135,17 @@ class StepDown:
 
     why: str
 
+    def __str__(self) -> str:
+        return f"it steps down: {self.why}"
+
 
 @final
 @attrs.frozen
 class Retake:
     """Write the leader key again, in the same epoch, if the state has not moved."""
+
+    def __str__(self) -> str:
+        return "it takes the leader key again"
 
 
 @final
@@ -146,6 +155,9 @@ class Release:
 
     why: str
 
+    def __str__(self) -> str:
+        return f"it gives the leader key up: {self.why}"
+
 
 @final
 @attrs.frozen
@@ -153,6 +165,9 @@ class HandOver:
     """Take no puts, and name the end of the log once the successor has all of it."""
 
     to_id: int
+
+    def __str__(self) -> str:
+        return f"it hands over to node {self.to_id}"
 
 
 @final
@@ -162,6 +177,9 @@ class VoidSwitchover:
 
     why: str
 
+    def __str__(self) -> str:
+        return f"it takes the wish for a switchover back: {self.why}"
+
 
 @final
 @attrs.frozen
@@ -169,6 +187,9 @@ class TakeOver:
     """Replace the leader key of a master that has handed over, and begin ``epoch``."""
 
     epoch: int
+
+    def __str__(self) -> str:
+        return f"it takes over, as master of epoch {self.epoch}"
 
 
 @final
@@ -178,6 +199,9 @@ class CreateState:
 
     members: tuple[Incarnation, ...]
 
+    def __str__(self) -> str:
+        return "it creates the group"
+
 
 @final
 @attrs.frozen
@@ -185,6 +209,9 @@ class RaiseAlarm:
     """Write the alarm, which stops elections until a person has looked."""
 
     why: str
+
+    def __str__(self) -> str:
+        return f"it raises the alarm: {self.why}"
 
 
 @final
@@ -195,6 +222,9 @@ class BecomeMaster:
     epoch: int
     members: frozenset[int]
 
+    def __str__(self) -> str:
+        return f"it becomes master of epoch {self.epoch}"
+
 
 @final
 @attrs.frozen
@@ -202,6 +232,9 @@ class Follow:
     """Become a slave of the leader."""
 
     leader: Leader
+
+    def __str__(self) -> str:
+        return f"it turns to {self.leader.holder}"
 
 
 @final
@@ -211,6 +244,9 @@ class Stand:
 
     election: int
 
+    def __str__(self) -> str:
+        return "it stands for election"
+
 
 @final
 @attrs.frozen(kw_only=True)
@@ -219,6 +255,9 @@ class Campaign:
 
     epoch: int
     members: tuple[Incarnation, ...]
+
+    def __str__(self) -> str:
+        return f"it campaigns for epoch {self.epoch}"
 
 
 Action = (

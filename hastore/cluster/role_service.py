@@ -24,6 +24,7 @@ import trio
 from hastore.broker.group_directory import BrokerRoute, KnownNode
 from hastore.broker.node.master import Master
 from hastore.broker.node.master_store import Promotion
+from hastore.broker.observe.coordinator_status import CoordinatorStatus
 from hastore.broker.request_target import PromiseWish
 from hastore.cluster import decide as actions
 from hastore.cluster.decide import (
@@ -178,6 +179,19 @@ class RoleService:
     def takes_remote_roles(self) -> bool:
         """Any machine may say that there is news: roles come from the coordinator alone."""
         return True
+
+    def coordinator_status(self) -> CoordinatorStatus:
+        """Return what it does, for ``status``."""
+        leads = isinstance(self._node.role_node, Master) and self.lease.deadline > -math.inf
+        config = None if self.view is None else self.view.config
+        return CoordinatorStatus(
+            is_reachable=self.is_reachable,
+            doing="it starts" if self.action is None else str(self.action),
+            lease_left_s=max(0.0, self.lease.deadline - self._now()) if leads else None,
+            is_failsafe=self._is_failsafe,
+            alarm=None if config is None else config.alarm,
+            is_paused=config is not None and config.is_paused,
+        )
 
     def promise(self, wish: PromiseWish) -> None:
         """Promise a master not to stand for a while, unless there may be a newer one."""

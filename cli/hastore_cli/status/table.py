@@ -284,6 +284,11 @@ class StatusTable:
             lag = _lag_time(group.confirm_lag_s, "> " if group.confirm_lag_s_is_least else "")
             confirmed += f", {format_size(group.confirm_lag_bytes)} and {lag} behind"
         facts.append(confirmed)
+        coordinator = status.coordinator
+        if coordinator is not None:
+            facts.append(f"coordinator: {one_line(coordinator.doing)}")
+            if coordinator.lease_left_s is not None:
+                facts.append(f"may decide for {format_duration(coordinator.lease_left_s)}")
         cut = status.last_cut
         if cut is not None:
             at, size = self._number(cut["offset"]), format_size(cut["end"] - cut["offset"])

@@ -236,6 +236,9 @@ class GroupNode:
         """Whether other machines may change its role."""
         return self.config.remote_roles
 
+    def coordinator_status(self) -> None:
+        """Return nothing: a person decides its role."""
+
     def promise(self, wish: PromiseWish) -> None:
         """Refuse: this node stands for nothing, so a promise of its means nothing."""
         raise RequestFailedError(

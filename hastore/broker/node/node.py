@@ -86,7 +86,7 @@ class RunningNode:
 
     def common_status(self, role: BrokerRole, state: str) -> NodeStatus:
         """Return a snapshot of the parts that a master and a slave have in common."""
-        env, store = self.env, self.config.store
+        env, store, control = self.env, self.config.store, self.role_control
         log, reput = self.commit_log, self.reput_message_service
         metrics_address = self.metrics_address
         return NodeStatus(
@@ -116,6 +116,7 @@ class RunningNode:
             ha_protocol=self.config.ha.protocol.value,
             node_id=self.config.node_id,
             replica_group=self.config.replica_group,
+            coordinator=None if control is None else control.coordinator_status(),
         )
 
     def stop(self) -> None:

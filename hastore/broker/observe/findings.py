@@ -451,6 +451,25 @@ def _replica_group(status: NodeStatus, _: Limits) -> Found:
     yield Level.OK, f"{who}, {epoch}"
 
 
+def _coordinator(status: NodeStatus, _: Limits) -> Found:
+    coordinator = status.coordinator
+    if coordinator is None:
+        return
+    if coordinator.alarm is not None:
+        hint = "find out why; then: hastore cluster clear-alarm"
+        yield Level.CRITICAL, "no node is elected: the alarm is raised", coordinator.alarm, hint
+        return
+    if coordinator.is_failsafe:
+        what = "does not answer; this master goes on by the promises of its members"
+        yield Level.WARNING, what, None, "puts stop if a member fails now: look at the coordinator"
+    elif not coordinator.is_reachable:
+        yield Level.WARNING, "does not answer", coordinator.doing, "is it up, and reachable?"
+    elif coordinator.is_paused:
+        yield Level.NOTICE, "elections are paused", None, "hastore cluster resume"
+    else:
+        yield Level.OK, coordinator.doing
+
+
 def _cut(status: NodeStatus, _: Limits) -> Found:
     if status.cut_refused_because is not None:
         link = status.master_link  # whose rule has the reason
@@ -508,6 +527,7 @@ _SLAVE_RULES: Final[dict[str, Rule]] = {
 }
 _NODE_RULES: Final[dict[str, Rule]] = {
     "replica group": _replica_group,  # which node it is, and in which epoch
+    "coordinator": _coordinator,  # whether it answers, and what the node does by it
     "disk": _disk,  # has room for the log
     "consumers": _consumers,  # see what is confirmed
     "refused": _refused,  # peers at the HA port, in the last ten minutes

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from hastore.broker.observe.coordinator_status import CoordinatorStatus
 from hastore.broker.observe.sync_state_status import SyncStateStatus, pick
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ class NodeStatus:
     cut_refused_because: str | None = None  # a cut that is needed, and was not made
     sync_state: SyncStateStatus | None = None  # the master of a replica group
     table_copies: TableCopies | None = None  # a slave's; None: it asks nobody
+    coordinator: CoordinatorStatus | None = None  # None: it has none
     # "append", "flush", "sent", "acknowledged" → LatencyHistogram's JSON form, since the start
     stages: dict[str, dict[str, Any]] = attrs.field(factory=dict)
 
@@ -201,6 +203,10 @@ class NodeStatus:
         known["sync_state"] = SyncStateStatus.from_dict(group) if group else None
         copies = data.get("table_copies")
         known["table_copies"] = TableCopies(**pick(TableCopies, copies)) if copies else None
+        coordinator = data.get("coordinator")
+        known["coordinator"] = (
+            CoordinatorStatus(**pick(CoordinatorStatus, coordinator)) if coordinator else None
+        )
         return cls(**known)
 
 

@@ -1,0 +1,20 @@
+"""What a node of a replica group does by its coordinator, and what it has of it."""
+
+from __future__ import annotations
+
+from typing import final
+
+import attrs
+
+
+@final
+@attrs.frozen(kw_only=True)
+class CoordinatorStatus:
+    """A snapshot of one node's view."""
+
+    is_reachable: bool  # whether it answers
+    doing: str  # what the node does or waits for: "it follows node 2"
+    lease_left_s: float | None = None  # a master: for how long it may decide; None: no master
+    is_failsafe: bool = False  # it leads by the promises of its members alone
+    alarm: str | None = None  # why elections have stopped, until a person has looked
+    is_paused: bool = False  # elections wait for ``hastore cluster resume``
