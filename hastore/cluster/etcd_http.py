@@ -28,7 +28,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 
     from hastore.cluster.etcd_encoding import Body
 
@@ -84,8 +84,7 @@ class EtcdHttp:
         """
         async with self._send(endpoint, path, body, headers, connect_s) as response:
             data = await _read_whole(endpoint, response)
-        with errors_of(endpoint):
-            return Answer.of(f"etcd at {endpoint}", response.status_code, data)
+        return Answer.of(f"etcd at {endpoint}", response.status_code, data)
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -130,8 +129,8 @@ class EtcdHttp:
 
 async def _read_whole(endpoint: str, response: httpx.Response) -> bytes:
     data = bytearray()
-    with errors_of(endpoint):
-        async for part in response.aiter_raw():
+    async with _parts(endpoint, response) as parts:
+        async for part in parts:
             data += part
             if len(data) > ANSWER_SIZE_MAX:
                 raise _too_large(endpoint)
@@ -142,8 +141,8 @@ async def _lines(endpoint: str, response: httpx.Response) -> AsyncGenerator[Answ
     """Yield each line of a stream as soon as it is complete, and what remains at its end."""
     where = f"etcd at {endpoint}"
     waiting = bytearray()
-    with errors_of(endpoint):
-        async for part in response.aiter_raw():
+    async with _parts(endpoint, response) as parts:
+        async for part in parts:
             *lines, rest = part.split(b"\n")
             for line in lines:
                 waiting += line
@@ -153,8 +152,24 @@ async def _lines(endpoint: str, response: httpx.Response) -> AsyncGenerator[Answ
             waiting += rest
             if len(waiting) > ANSWER_SIZE_MAX:
                 raise _too_large(endpoint)
-        if waiting:
-            yield Answer.of(where, response.status_code, bytes(waiting))
+    if waiting:
+        yield Answer.of(where, response.status_code, bytes(waiting))
+
+
+@contextlib.asynccontextmanager
+async def _parts(endpoint: str, response: httpx.Response) -> AsyncGenerator[AsyncIterator[bytes]]:
+    """Yield the parts of an answer as they arrive; close it at the end."""
+    parts = response.aiter_raw()
+    with errors_of(endpoint):
+        try:
+            yield parts
+        finally:
+            await response.aclose()
+            # httpx has a generator in a generator, several deep, and closes only the outermost;
+            # trio warns of the others.  The next read, of a closed connection, ends all of them.
+            with contextlib.suppress(httpx.HTTPError, httpx.StreamError):
+                async for _ in parts:
+                    pass
 
 
 def _too_large(endpoint: str) -> CoordinatorUnreachableError:
