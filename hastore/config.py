@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import re
 from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import urlsplit
 
 import attrs
 
@@ -43,6 +44,9 @@ HA_SPIN_US_MAX: Final = 100
 NO_MASTER: Final = ("", 0)  # of a slave in a replica group that waits for its role
 NODE_ID_MAX: Final = (1 << 63) - 1
 REPLICA_GROUP: Final = re.compile(r"[a-zA-Z0-9._-]{1,127}")
+_PREFIX: Final = re.compile(r"(/[a-zA-Z0-9._-]+)+")
+TTL_MS_MIN: Final = 3_000
+PRIORITY_MAX: Final = 1_000
 InSyncReplicas = Literal["all"] | int  # every member, or so many nodes with the master
 DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
@@ -467,6 +471,149 @@ class RemotingConfig:
     )
 
 
+def parse_endpoints(text: str) -> tuple[str, ...]:
+    """Return the URLs of ``http://h1:2379,http://h2:2379``.  Raises ValueError."""
+    endpoints = tuple(part.strip().rstrip("/") for part in text.split(",") if part.strip())
+    if not endpoints:
+        raise ValueError(f"{text!r} names no endpoint: write http://127.0.0.1:2379")
+    for endpoint in endpoints:
+        _check_endpoint(endpoint)
+    if len(set(endpoints)) < len(endpoints):
+        raise ValueError(f"{text!r} names an endpoint twice")
+    return endpoints
+
+
+def _check_endpoint(endpoint: str) -> None:
+    """Raise ValueError for what is no URL of a server's root."""
+    example = "write http://127.0.0.1:2379"
+    try:
+        url = urlsplit(endpoint)
+        has_host = bool(url.hostname) and url.port is not None
+    except ValueError as error:
+        raise ValueError(f"{endpoint!r} is not the URL of an etcd: {error}: {example}") from None
+    if url.username is not None or url.password is not None:
+        raise ValueError(
+            f"{url.scheme}://...@{url.hostname}: a URL is no place for a password: set user and"
+            " password_file"
+        )
+    if not has_host or url.scheme not in {"http", "https"} or url.path or url.query or url.fragment:
+        raise ValueError(f"{endpoint!r} is not the URL of an etcd: {example}")
+
+
+def _check_endpoints(_instance: object, _attribute: object, value: tuple[str, ...]) -> None:
+    try:
+        for endpoint in value:
+            _check_endpoint(endpoint)
+    except ValueError as error:
+        raise ConfigError(f"endpoints: {error}") from None
+
+
+def _check_ttl(_instance: object, _attribute: object, value: int) -> None:
+    if value < TTL_MS_MIN or value % 1_000:
+        msg = f"ttl must be whole seconds, {TTL_MS_MIN // 1_000} or more, not {value} ms"
+        raise ConfigError(msg, hint="a node that is silent for this long is no master any more")
+
+
+def _check_priority(_instance: object, _attribute: object, value: int) -> None:
+    if not 0 <= value <= PRIORITY_MAX:
+        raise ConfigError(f"priority must be 0 to {PRIORITY_MAX}, not {value}")
+
+
+def _check_prefix(_instance: object, _attribute: object, value: str) -> None:
+    if not _PREFIX.fullmatch(value):
+        raise ConfigError(f"[cluster] prefix must be a path such as /hastore, not {value!r}")
+
+
+def _check_cluster_name(_instance: object, _attribute: object, value: str | None) -> None:
+    if value is not None and not REPLICA_GROUP.fullmatch(value):
+        msg = (
+            f"a cluster's name in etcd's keys must be 1 to 127 of a-z A-Z 0-9 . _ -, not {value!r}"
+        )
+        raise ConfigError(msg, hint="set [cluster] name")
+
+
+@attrs.frozen(kw_only=True)
+class CoordinatorConfig:
+    """The etcd by which a replica group decides on its roles; no ``endpoints``: it has none."""
+
+    endpoints: tuple[str, ...] = setting(
+        (),
+        "cluster.endpoints",
+        "URLs of the etcd servers that decide which node is master, separated by commas. Without"
+        " them a person decides.",
+        kind=Kind.URLS,
+        flag="--etcd",
+        node="node",
+        validator=_check_endpoints,
+    )
+    prefix: str = setting(
+        "/hastore",
+        "cluster.prefix",
+        "The keys of all clusters begin with this path.",
+        kind=Kind.TEXT,
+        node="node",
+        validator=_check_prefix,
+    )
+    cluster_name: str | None = setting(
+        None,
+        "cluster.name",
+        "The cluster's name in etcd's keys. Default: [node] cluster.",
+        kind=Kind.TEXT,
+        node="node",
+        validator=_check_cluster_name,
+    )
+    ttl_ms: int = duration(
+        10_000,
+        "cluster.ttl",
+        "A master that etcd has not heard of for this long is replaced; whole seconds, 3s or more.",
+        flag="--ttl",
+        node="node",
+        validator=_check_ttl,
+    )
+    priority: int = setting(
+        0,
+        "cluster.priority",
+        "Of nodes with equal logs the one with the higher number becomes master, 0 to 1000.",
+        kind=Kind.COUNT_OR_ZERO,
+        flag="--priority",
+        node="node",
+        validator=_check_priority,
+    )
+    ca_file: str | None = setting(
+        None,
+        "cluster.ca",
+        "Certificates (PEM) that etcd's own must be signed by. Default: the system's.",
+        kind=Kind.FILE,
+        node="node",
+    )
+    cert_file: str | None = setting(
+        None, "cluster.cert", "This node's certificate (PEM) for etcd.", kind=Kind.FILE, node="node"
+    )
+    key_file: str | None = setting(
+        None, "cluster.key", "The key of that certificate (PEM).", kind=Kind.FILE, node="node"
+    )
+    user: str | None = setting(
+        None, "cluster.user", "This node's user at etcd.", kind=Kind.TEXT, node="node"
+    )
+    password_file: str | None = setting(
+        None,
+        "cluster.password_file",
+        "A file with that user's password, which only its owner may read.",
+        kind=Kind.FILE,
+        node="node",
+    )
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse half of a pair."""
+        if (self.cert_file is None) is not (self.key_file is None):
+            msg = "cert and key need each other: a certificate has its key"
+            raise ConfigError(msg, hint="set both [cluster] cert and [cluster] key, or neither")
+        if (self.user is None) is not (self.password_file is None):
+            msg = "user and password_file need each other: a user logs in by a password"
+            hint = "set both [cluster] user and [cluster] password_file, or neither"
+            raise ConfigError(msg, hint=hint)
+
+
 def _check_node_id(_instance: object, _attribute: object, value: int | None) -> None:
     if value is not None and not 1 <= value <= NODE_ID_MAX:
         msg = f"node_id must be 1 to {NODE_ID_MAX}, not {value}"
@@ -668,7 +815,8 @@ class SlaveConfig(NodeConfig):
 class GroupNodeConfig(MasterConfig):
     """A node of a replica group, which is a master or a slave as its group decides.
 
-    ``master`` is whom it follows until it gets another role; None: nobody yet.
+    ``master`` is whom it follows until it gets another role; None: nobody yet.  ``coordinator``
+    with endpoints: their etcd decides, and a master is not named.
     """
 
     ha: HAConfig = attrs.field(factory=lambda: HAConfig(protocol=HAProtocol.AUTOSWITCH))
@@ -689,6 +837,7 @@ class GroupNodeConfig(MasterConfig):
         flag="--remote-roles",
         node="node",
     )
+    coordinator: CoordinatorConfig = attrs.field(factory=CoordinatorConfig)
 
     def __attrs_post_init__(self) -> None:
         """Refuse what only one of the two roles could be."""
@@ -700,6 +849,12 @@ class GroupNodeConfig(MasterConfig):
         if self.store.transient_store_pool_enable:
             msg = "transient_store_pool_enable is for masters that never become slaves"
             raise ConfigError(msg, hint="leave it out of this node's configuration")
+        if self.coordinator.endpoints and self.master is not None:
+            msg = "a node of a group with a coordinator is told by it who is master: name none"
+            hint = "leave out [ha] master (--master), or [cluster] endpoints (--etcd)"
+            raise ConfigError(msg, hint=hint)
+        if self.coordinator.endpoints and self.coordinator.cluster_name is None:
+            _check_cluster_name(self, None, self.cluster)
 
     def as_slave(
         self, master: tuple[str, int], master_client: tuple[str, int] | None = None

@@ -67,17 +67,22 @@ async def open_node(
 ) -> AsyncIterator[GroupNode]:
     """Run a node of a replica group while the block runs, then stop it cleanly.
 
-    It begins as a slave; ``become_master`` and ``follow`` change its role.  See ``open_slave`` for
-    the file size.  ``directory``: what routes name besides this node.
+    With ``config.coordinator.endpoints`` their etcd decides on its role.  Else it begins as a
+    slave; ``become_master`` and ``follow`` change its role.  See ``open_slave`` for the file size.
+    ``directory``: what routes name besides this node; a coordinator knows that itself.
     """
     from hastore.broker.node.group_node import run_group_node  # noqa: PLC0415
+    from hastore.cluster.connecting import run_node_by_etcd  # noqa: PLC0415
     from hastore.env.real import real_env  # noqa: PLC0415
     from hastore.ha.client_port import ask_client_port  # noqa: PLC0415
 
     asks = env is None
-    run = partial(
-        run_group_node, ask_client_port=ask_client_port if asks else None, directory=directory
-    )
+    if config.coordinator.endpoints:
+        run = partial(run_node_by_etcd, ask_client_port=ask_client_port if asks else None)
+    else:
+        run = partial(
+            run_group_node, ask_client_port=ask_client_port if asks else None, directory=directory
+        )
     world = env or real_env()
     async with _running(lambda nursery: nursery.start(run, config, world)) as node:
         yield node

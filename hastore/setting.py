@@ -37,6 +37,8 @@ class Kind(enum.Enum):
 
     TEXT = "TEXT"
     PATH = "DIR"
+    FILE = "FILE"
+    URLS = "URL,URL"
     ADDRESS = "H:P"
     ADDRESSES = "H:P,H:P"
     HA_ADDRESS = "H:HAPORT"
@@ -66,7 +68,8 @@ class Kind(enum.Enum):
 class Setting:
     """The declaration of one field.
 
-    ``node`` is ``master`` or ``slave`` if both kinds of node have the field but only one uses it.
+    ``node`` is ``master`` or ``slave`` if both kinds of node have the field but only one uses it,
+    ``node`` if only a node whose role may change has it.
     """
 
     section: str

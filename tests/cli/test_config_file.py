@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hastore.config import HAConfig, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
+from hastore.config import (
+    CoordinatorConfig,
+    GroupNodeConfig,
+    HAConfig,
+    MasterConfig,
+    RemotingConfig,
+    SlaveConfig,
+    StoreConfig,
+)
 from hastore.errors import ConfigError
 from hastore.setting import Kind
 from hastore.status import BrokerRole, FlushDiskType, HAProtocol, SlaveStart
@@ -96,15 +104,18 @@ def test_check_config_prints_every_setting():
     [
         ("", MasterConfig),
         ("", SlaveConfig),
+        ("", GroupNodeConfig),
         ("store", StoreConfig),
         ("ha", HAConfig),
         ("remoting", RemotingConfig),
+        ("coordinator", CoordinatorConfig),
         ("log", LogConfig),
     ],
 )
 def test_every_field_of_the_configuration_is_a_setting(part, config):
     """So every option of a node can be set by a file, a variable or a flag."""
-    fields = {field.name for field in attrs.fields(config)} - {"store", "ha", "remoting"}
+    fields = {field.name for field in attrs.fields(config)}
+    fields -= {"store", "ha", "remoting", "coordinator"}
     places = [place for places in PLACES.values() for place in places.values()]
     assert fields <= {place.field.name for place in places if place.part == part}
 
@@ -130,6 +141,25 @@ def test_check_config_output_configures_an_equal_node(tmp_path):
     second = node_settings("master", {}, str(write(tmp_path / "again.toml", first.to_toml())))
     assert second.node == first.node
     assert second.log == first.log
+
+
+def test_a_coordinator_is_read_from_a_list_or_a_text_and_only_by_a_node(tmp_path):
+    """A master may have the same file; what is printed configures an equal node."""
+    text = """[node]\ndata="D"\nid=1\ngroup="g1"\n[cluster]\nendpoints=["http://a:1","http://b:2/"]
+    ttl="5s"\npriority=3\nname="orders"\nuser="u"\npassword_file="P"\n"""
+    file = str(write(tmp_path / "h.toml", text))
+    first = node_settings("node", {}, file)
+    assert isinstance(first.node, GroupNodeConfig)
+    coordinator = first.node.coordinator
+    assert coordinator.endpoints == ("http://a:1", "http://b:2")
+    assert (coordinator.ttl_ms, coordinator.priority) == (5_000, 3)
+    again = node_settings("node", {}, str(write(tmp_path / "again.toml", first.to_toml())))
+    assert again.node == first.node
+    assert isinstance(node_settings("master", {}, file).node, MasterConfig)
+    alone = node_settings("node", {"node_data": "D", "node_id": 1, "node_group": "g"}, None)
+    assert "# endpoints: " in alone.to_toml()
+    with pytest.raises(ConfigError, match=r"HASTORE_CLUSTER_ENDPOINTS: .* is not the URL"):
+        read_environment({"HASTORE_CLUSTER_ENDPOINTS": "a:2379"})
 
 
 @pytest.mark.parametrize(
@@ -348,7 +378,8 @@ def test_every_value_round_trips_through_toml(setting, data):
         Kind.LOG_FORMAT: st.sampled_from(["auto", "console", "json"]),
         Kind.LOG_LEVEL: st.sampled_from(["debug", "info", "warning", "error"]),
     }
-    values[Kind.PATH] = values[Kind.TEXT]
+    values[Kind.URLS] = st.sampled_from([("http://h:1",), ("https://a:2379", "http://[::1]:4")])
+    values[Kind.PATH] = values[Kind.FILE] = values[Kind.TEXT]
     values[Kind.LOCAL_ADDRESS] = values[Kind.HA_ADDRESS] = values[Kind.ADDRESS]
     value = data.draw(values.get(setting.kind, st.integers(1, 1 << 40)))
     text = tomllib.loads(f"x = {format_value(setting.kind, value)}")["x"]

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, final
 import attrs
 import rich_click as click
 
-from hastore.config import HAConfig, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
+from hastore.config import (
+    CoordinatorConfig,
+    HAConfig,
+    MasterConfig,
+    RemotingConfig,
+    SlaveConfig,
+    StoreConfig,
+)
 from hastore.errors import ConfigError
 from hastore.setting import Kind
 from hastore.status import HAProtocol
@@ -49,6 +56,7 @@ _PANELS = {
     "node": "Node",
     "listen": "Ports",
     "ha": "Replication",
+    "cluster": "Coordinator",
     "metrics": "Ports",
     "route": "Replication",
     "store": "Store",
@@ -153,7 +161,8 @@ def slave(config_flag: str | None, *, check_config: bool, **flags: object) -> in
 @click.command(
     cls=ExampleCommand,
     examples=(
-        "hastore node --data D1 --node-id 1 --node-group g1 --group-ids 1,2,3",
+        "hastore node --data D1 --node-id 1 --node-group g1 --group-ids 1,2,3 \\",
+        "    --etcd http://127.0.0.1:2379     # and so for nodes 2 and 3",
         "hastore node --data D2 --node-id 2 --node-group g1 --master 127.0.0.1:10912 \\",
         "    --listen 127.0.0.1:10921 --ha-listen 127.0.0.1:10922",
     ),
@@ -164,8 +173,9 @@ def slave(config_flag: str | None, *, check_config: bool, **flags: object) -> in
 def node(config_flag: str | None, *, check_config: bool, **flags: object) -> int:
     """Run a node of a replica group: a slave, or the master, as its group decides.
 
-    It begins as a slave of --master, or waits for its role. RocketMQ's request 1008 on its client
-    port changes the role; until there is access control only from its own machine.
+    With --etcd the group elects its master there, and another one when it dies. Without, it begins
+    as a slave of --master, or waits for its role: RocketMQ's request 1008 on its client port
+    changes the role; until there is access control only from its own machine.
     """
     return _run("node", flags, config_flag, check_config=check_config)
 
@@ -209,7 +219,7 @@ class NodeSettings:
             if place.part not in ("", "log"):
                 owner = getattr(owner, place.part)
             value = getattr(owner, place.field.name)
-            if value is None:
+            if value is None or (value == () and setting.kind is Kind.URLS):
                 lines.append(f"# {setting.key}: {setting.help}")
                 continue
             origin = self.found[setting].origin if setting in self.found else "default"
@@ -227,11 +237,15 @@ def node_settings(kind: str, flags: Mapping[str, object], config_flag: str | Non
     _require_all(kind, found)
     # Each value was checked by its kind; the classes check values against each other.
     places = PLACES[kind]
-    protocol = {"protocol": HAProtocol.AUTOSWITCH} if kind == "node" else {}
+    protocol, more = {}, {}
+    if kind == "node":
+        protocol = {"protocol": HAProtocol.AUTOSWITCH}
+        more = {"coordinator": CoordinatorConfig(**values_of("coordinator", places, found))}
     node = NODE_CONFIGS[kind](
         store=StoreConfig(**values_of("store", places, found)),
         ha=HAConfig(**{**protocol, **values_of("ha", places, found)}),
         remoting=RemotingConfig(**values_of("remoting", places, found)),
+        **more,
         **values_of("", places, found),
     )
     log = LogConfig(**values_of("log", places, found))

@@ -155,6 +155,16 @@ async def _start(
 ) -> AnyNode:
     if isinstance(config, GroupNodeConfig):
         run_group = partial(run_group_node, ask_client_port=ask_client_port, on_role=on_role)
+        if config.coordinator.endpoints:
+            from hastore.cluster.connecting import run_node_by_etcd
+            from hastore_cli.app.about import hastore_version
+
+            run_group = partial(
+                run_node_by_etcd,
+                ask_client_port=ask_client_port,
+                on_role=on_role,
+                version=hastore_version(),
+            )
         node: GroupNode = await nursery.start(run_group, config, env)
         return node
     if isinstance(config, MasterConfig):
@@ -251,7 +261,10 @@ def _announce(node: AnyNode, config: MasterConfig | SlaveConfig, log: LogConfig)
             follow_up = f"hastore node --master {ha_text} {next_node} --data DIR"
     elif isinstance(node, GroupNode):
         master = node.config.master
-        does = "waits for a role" if master is None else f"copies {format_address(master)}"
+        endpoints = node.config.coordinator.endpoints
+        does = f"asks {', '.join(endpoints)}" if endpoints else "waits for a role"
+        if master is not None:
+            does = f"copies {format_address(master)}"
         where = f"node {node.config.node_id} of {node.config.replica_group}, {does},"
         where += f" clients {address}, slaves {format_address(node.ha_address)}"
         follow_up = f"hastore status {address or data_dir}"

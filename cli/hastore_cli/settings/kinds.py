@@ -9,6 +9,7 @@ import enum
 import ipaddress
 from typing import TYPE_CHECKING, Any, Final
 
+from hastore.config import parse_endpoints
 from hastore.errors import ConfigError
 from hastore.quantities import (
     format_address,
@@ -58,18 +59,20 @@ def parse_value(kind: Kind, value: object) -> object:
     with one sentence.
     """
     match kind:
-        case Kind.TEXT | Kind.PATH:
+        case Kind.TEXT | Kind.PATH | Kind.FILE:
             if not isinstance(value, str):
                 raise ValueError(f"{value!r} is not a text")  # noqa: TRY004 - bad input
             if not value.strip():
-                what = "the path of a directory" if kind is Kind.PATH else "a text"
-                raise ValueError(f"{value!r} is empty: write {what}")
+                what = {Kind.PATH: "the path of a directory", Kind.FILE: "the path of a file"}
+                raise ValueError(f"{value!r} is empty: write {what.get(kind, 'a text')}")
             return value
         case Kind.BOOL:
             parsed = _BOOLS.get(str(value).lower())
             if parsed is None:
                 raise ValueError(f"{value!r} is neither true nor false")
             return parsed
+        case Kind.URLS if isinstance(value, list | tuple):  # TOML has lists
+            return parse_endpoints(",".join(map(str, value)))
         case Kind.SIZE | Kind.COUNT | Kind.COUNT_OR_ZERO | Kind.ALL_OR_COUNT if isinstance(
             value, bool | float
         ):
@@ -187,6 +190,7 @@ _PARSERS: Final[Mapping[Kind, Callable[[str], object]]] = {
     Kind.COUNT_OR_ZERO: _parse_count,
     Kind.ALL_OR_COUNT: _parse_all_or_count,
     Kind.COUNTS: _parse_counts,
+    Kind.URLS: parse_endpoints,
     Kind.PEERS: _parse_peers,
     Kind.DURATION: lambda text: _above_zero(parse_duration_ms(text)),
     Kind.DURATION_OR_ZERO: parse_duration_ms,
@@ -227,6 +231,7 @@ _ITEM_TEXTS: Final[Mapping[Kind, Callable[[Any], str]]] = {
     Kind.ADDRESSES: format_address,
     Kind.COUNTS: str,
     Kind.PEERS: _peer_text,
+    Kind.URLS: str,
 }
 
 
@@ -246,7 +251,7 @@ def _text_of(kind: Kind, value: object) -> str:
         case Kind.ADDRESS | Kind.HA_ADDRESS | Kind.LOCAL_ADDRESS:
             assert isinstance(value, tuple)
             return format_address(value)
-        case Kind.ADDRESSES | Kind.COUNTS | Kind.PEERS:
+        case Kind.ADDRESSES | Kind.COUNTS | Kind.PEERS | Kind.URLS:
             assert isinstance(value, tuple)
             return ",".join(_ITEM_TEXTS[kind](one) for one in value)
         case _:

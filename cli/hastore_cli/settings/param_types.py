@@ -47,9 +47,11 @@ class ParsedType(click.ParamType[Any]):
         param: click.Parameter,  # noqa: ARG002
         incomplete: str,
     ) -> list[CompletionItem]:
-        """Complete the words of a choice, or a directory."""
+        """Complete the words of a choice, a directory or a file."""
         if self.name == Kind.PATH.value:
             return [CompletionItem(incomplete, type="dir")]
+        if self.name == Kind.FILE.value:
+            return [CompletionItem(incomplete, type="file")]
         typed = incomplete.lower()
         return [CompletionItem(word) for word in self._words if word.lower().startswith(typed)]
 

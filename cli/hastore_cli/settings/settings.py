@@ -16,6 +16,7 @@ from typing import Any, Final
 import attrs
 
 from hastore.config import (
+    CoordinatorConfig,
     GroupNodeConfig,
     HAConfig,
     MasterConfig,
@@ -28,7 +29,17 @@ from hastore.status import HAProtocol
 from hastore_cli.app.logging_setup import LogConfig
 from hastore_cli.settings.kinds import format_value
 
-SECTIONS: Final = ("node", "listen", "ha", "metrics", "route", "store", "remoting", "log")
+SECTIONS: Final = (
+    "node",
+    "listen",
+    "ha",
+    "cluster",
+    "metrics",
+    "route",
+    "store",
+    "remoting",
+    "log",
+)
 NODE_CONFIGS: Final = {"master": MasterConfig, "slave": SlaveConfig, "node": GroupNodeConfig}
 
 
@@ -37,7 +48,7 @@ class Place:
     """The field that a setting's value goes to.
 
     ``part``: empty for a field of the node's configuration itself, the name of a part of it
-    (``store``, ``ha``, ``remoting``), or ``log`` for ``LogConfig``.
+    (``store``, ``ha``, ``remoting``, ``coordinator``), or ``log`` for ``LogConfig``.
     """
 
     part: str
@@ -51,6 +62,7 @@ def _places(*nodes: str) -> dict[Setting, Place]:
         *(("", NODE_CONFIGS[node]) for node in nodes),
         ("ha", HAConfig),
         ("remoting", RemotingConfig),
+        *([("coordinator", CoordinatorConfig)] if "node" in nodes else ()),
         ("log", LogConfig),
     )
     places = {
@@ -71,7 +83,7 @@ def default_text(node: str, setting: Setting) -> str | None:
     place = PLACES[node].get(setting)
     if (node, setting.name) == ("node", "[ha] protocol"):
         return HAProtocol.AUTOSWITCH.value
-    if place is None or place.field.default in (attrs.NOTHING, None):
+    if place is None or place.field.default in (attrs.NOTHING, None, ()):
         return None
     return format_value(setting.kind, place.field.default).strip('"')
 
