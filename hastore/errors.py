@@ -325,6 +325,12 @@ class ExpiredError(ProtocolError):
 # -- the coordinator -----------------------------------------------------------------------------
 
 
+class OperationRefusedError(HastoreError):
+    """A change to a group that a person asked for could lose messages, or could not come about."""
+
+    exit_code = 6
+
+
 class CoordinatorError(HastoreError):
     """The coordinator of a replica group, or the way to it, has a fault."""
 

@@ -1,0 +1,423 @@
+"""What a person changes in a group, as one transaction each, or why not: pure.
+
+::
+
+    GroupView, arguments ──▶ Change: comparisons and writes, made at once or not at all
+                         ──▶ OperationRefusedError: what is in the way, and the next step
+
+    pause, resume      elections stop, and go on
+    switchover         the wish that another member becomes master; its master carries it out
+    failover           the state names one node only, which may stand then
+    remove             a node leaves the SyncStateSet, and its id is free
+    init               the first state
+    clear_alarm        elections go on after a person has looked
+
+A ``Change`` compares all that it was decided on, so it does nothing once that has moved: read the
+group again, and decide again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+
+from hastore.cluster.decide import why_not_standing
+from hastore.cluster.group_records import EpochRecord, GroupState, Switchover
+from hastore.cluster.key_value_store import Absent, Delete, Put, Unchanged
+from hastore.errors import OperationRefusedError
+from hastore.ha.set_rules import nodes_text
+from hastore.quantities import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from hastore.cluster.group_records import GroupConfig, GroupView, Keys, Leader, Member
+
+SWITCHOVER_LAG_MAX: Final = 16 * 2**20  # bytes; what a link carries while puts wait
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Change:
+    """One transaction, and in a sentence what it does; without writes there is nothing to do."""
+
+    what: str
+    comparisons: tuple[Absent | Unchanged, ...] = ()
+    writes: tuple[Put | Delete, ...] = ()
+
+
+# -- wishes --------------------------------------------------------------------------------------
+
+
+def pause(keys: Keys, view: GroupView) -> Change:
+    """Stop elections; a master that leads goes on, and renews its lease."""
+    if view.config.is_paused:
+        return Change(what="elections are paused already")
+    config = attrs.evolve(view.config, is_paused=True)
+    return _config_change("elections are paused: no other node becomes master", keys, view, config)
+
+
+def resume(keys: Keys, view: GroupView) -> Change:
+    """Let elections go on."""
+    if not view.config.is_paused:
+        return Change(what="elections are not paused")
+    config = attrs.evolve(view.config, is_paused=False)
+    return _config_change("elections go on", keys, view, config)
+
+
+def clear_alarm(keys: Keys, view: GroupView) -> Change:
+    """Take the alarm back: nodes may stand again, unless what raised it is still so."""
+    if view.config.alarm is None:
+        return Change(what="there is no alarm")
+    config = attrs.evolve(view.config, alarm=None)
+    return _config_change(f"cleared the alarm: {view.config.alarm}", keys, view, config)
+
+
+def switchover(
+    keys: Keys,
+    view: GroupView,
+    to_id: int | None = None,
+    *,
+    lag_max: int = SWITCHOVER_LAG_MAX,
+) -> Change:
+    """Wish that a member becomes master; without ``to_id`` the best one.
+
+    Raises OperationRefusedError where the master would take the wish back at once.
+    """
+    state, leader = _agreed(view), _leader(view)
+    if view.config.is_paused:
+        raise OperationRefusedError(
+            "elections and switchovers are paused", hint="hastore cluster resume, then again"
+        )
+    wish = view.config.switchover
+    if wish is not None and wish.from_epoch == leader.epoch:
+        raise OperationRefusedError(
+            f"a switchover to node {wish.to_id} is under way",
+            hint="wait for it: hastore cluster status",
+        )
+    if to_id is None:
+        to_id = _best_successor(view, state, leader)
+    _check_successor(view, state, leader, to_id, lag_max)
+    config = attrs.evolve(view.config, switchover=Switchover(from_epoch=leader.epoch, to_id=to_id))
+    change = _config_change(
+        f"node {to_id} becomes master instead of {leader.holder}", keys, view, config
+    )
+    same_leader = Unchanged(keys.leader, view.leader_revision)
+    return attrs.evolve(change, comparisons=(*change.comparisons, same_leader))
+
+
+def _best_successor(view: GroupView, state: GroupState, leader: Leader) -> int:
+    able = [
+        member
+        for member in view.members.values()
+        if member.node.node_id != leader.holder.node_id
+        and why_not_standing(member.node, member.kept_since, state) is None
+    ]
+    if not able:
+        raise OperationRefusedError(
+            f"no other node than {leader.holder} is up and in the SyncStateSet",
+            hint="hastore cluster status says why for each",
+        )
+    return min(able, key=_rank).node.node_id
+
+
+def _rank(member: Member) -> tuple[int, int, int, int]:
+    return -member.last_epoch, -member.end, -member.priority, member.node.node_id
+
+
+def _check_successor(
+    view: GroupView, state: GroupState, leader: Leader, to_id: int, lag_max: int
+) -> None:
+    """Raise OperationRefusedError if a node cannot take over from the master."""
+    others = "choose another one: hastore cluster status"
+    if to_id == leader.holder.node_id:
+        raise OperationRefusedError(
+            f"node {to_id} is the master already", hint="name another node with --to"
+        )
+    member = _up(view, to_id)
+    reason = why_not_standing(member.node, member.kept_since, state)
+    if reason is not None:
+        raise OperationRefusedError(
+            f"node {to_id} cannot take over: {reason}",
+            hint=f"wait until it has caught up; or {others}",
+        )
+    lag = lag_of(view, to_id)
+    if lag is not None and lag > lag_max:
+        raise OperationRefusedError(
+            f"node {to_id} lags by {format_size(lag)}, and puts would wait for it",
+            hint=f"wait until it has caught up; or {others}",
+        )
+
+
+def lag_of(view: GroupView, node_id: int) -> int | None:
+    """Return how many bytes a node lacks of the leader's log, by what both said last."""
+    leader = None if view.leader is None else view.members.get(view.leader.holder.node_id)
+    member = view.members.get(node_id)
+    if leader is None or member is None:
+        return None
+    return max(0, leader.end - member.end)
+
+
+# -- the state -----------------------------------------------------------------------------------
+
+
+def init(
+    keys: Keys, view: GroupView, ids: Collection[int] | None = None, *, force: bool = False
+) -> Change:
+    """Write the first state: its members are the nodes that are up, or of these ``ids``.
+
+    Where a node has a log already the coordinator has lost what the group had agreed on, and
+    nothing says which log has all that was acknowledged: ``force`` takes the newest one.  A state
+    that is there is never overwritten.
+    """
+    if view.state is not None:
+        raise OperationRefusedError(
+            f"the group has its state: epoch {view.state.epoch}, SyncStateSet"
+            f" {nodes_text(view.state.ids)}",
+            hint="hastore cluster status",
+        )
+    wanted = frozenset(view.members if ids is None else ids)
+    missing = wanted - view.members.keys()
+    if ids is None:
+        missing = view.registrations.keys() - view.members.keys()
+    if missing and not (force and ids is None and wanted):
+        raise OperationRefusedError(
+            f"{nodes_text(missing)} not up, and may have the newest log",
+            hint="start it; or leave it out: --ids, or --force if it is lost",
+        )
+    if not wanted:
+        raise OperationRefusedError(
+            "no node is up", hint="start the group's nodes: hastore node … --etcd URL"
+        )
+    members = [view.members[node_id] for node_id in sorted(wanted)]
+    logs = [member for member in members if member.last_epoch or member.end]
+    if not logs:
+        state = GroupState(epoch=0, master=None, members=tuple(member.node for member in members))
+        return _first(keys, f"the group begins with {nodes_text(wanted)}", state)
+    best = min(members, key=_rank)
+    if not force:
+        raise OperationRefusedError(
+            f"{nodes_text(frozenset(each.node.node_id for each in logs))} already with a log, and"
+            " the coordinator knows of no set: acknowledged messages may be missing from each",
+            hint="restore the coordinator; or --force, which takes the newest log of"
+            f" {best.node}: epoch {best.last_epoch}, end {best.end}",
+        )
+    newest = tuple(
+        member.node
+        for member in members
+        if (member.last_epoch, member.end) == (best.last_epoch, best.end)
+    )
+    ids_text = nodes_text(frozenset(each.node_id for each in newest))
+    state = GroupState(epoch=max(1, best.last_epoch), master=best.node, members=newest)
+    return _first(keys, f"the group begins with the log of {ids_text}, at {best.end}", state)
+
+
+def _first(keys: Keys, what: str, state: GroupState) -> Change:
+    return Change(
+        what=what,
+        comparisons=(Absent(keys.state), Absent(keys.leader)),
+        writes=(Put(keys.state, state.encode()),),
+    )
+
+
+def remove(keys: Keys, view: GroupView, node_id: int) -> Change:
+    """Take a node out of the SyncStateSet, and free its id for another directory.
+
+    Those that stay have all that was acknowledged, as all of the set have.
+    """
+    state = view.state
+    in_set = state is not None and node_id in state.ids
+    if not in_set and node_id not in view.registrations and node_id not in view.members:
+        raise OperationRefusedError(
+            f"the group knows no node {node_id}",
+            hint=f"it knows {nodes_text(frozenset(view.registrations))}",
+        )
+    if view.leader is not None and view.leader.holder.node_id == node_id:
+        raise OperationRefusedError(
+            f"node {node_id} is the master of epoch {view.leader.epoch}",
+            hint="hastore cluster switchover first; or stop it, and wait for the next master",
+        )
+    if node_id in view.members:
+        raise OperationRefusedError(
+            f"node {node_id} is up, and would come back",
+            hint="stop it first; etcd forgets one that was killed after [cluster] ttl",
+        )
+    if in_set and state is not None and len(state.members) == 1:
+        raise OperationRefusedError(
+            f"node {node_id} is the only one of the SyncStateSet: no other has all messages",
+            hint="start it, and let others catch up; if it is lost: hastore cluster failover --to"
+            " ID --accept-loss",
+        )
+    writes: list[Put | Delete] = [
+        Delete(keys.registration(node_id)),
+        Delete(keys.member(node_id)),
+    ]
+    if in_set and state is not None:
+        left = tuple(each for each in state.members if each.node_id != node_id)
+        change = attrs.evolve(state, members=left, proposal=None)
+        writes.append(Put(keys.state, change.encode()))
+    return Change(
+        what=f"removed node {node_id}"
+        + (", which was in the SyncStateSet" if in_set else ", which was in no set"),
+        comparisons=(
+            _same_leader(keys, view),
+            _same_state(keys, view),
+            Absent(keys.member(node_id)),
+        ),
+        writes=tuple(writes),
+    )
+
+
+def failover(
+    keys: Keys,
+    view: GroupView,
+    to_id: int,
+    *,
+    at_ms: int,
+    accept_loss: bool = False,
+    force_with_live_master: bool = False,
+) -> Change:
+    """Let one node stand, and no other, in an epoch after the state's.
+
+    The epoch is one that nobody leads: the former master, wherever it is, steps down as it sees
+    it, and does not take its key again.  ``at_ms`` is for the history.
+    """
+    state, member = _agreed(view), _up(view, to_id)
+    if view.config.is_paused:
+        raise OperationRefusedError(
+            "elections are paused, so nobody would stand",
+            hint="hastore cluster resume, then again",
+        )
+    leader, writes = view.leader, list[Put | Delete]()
+    if leader is not None:
+        if leader.holder.node_id == to_id:
+            raise OperationRefusedError(
+                f"node {to_id} is the master already", hint="hastore cluster status"
+            )
+        if not force_with_live_master:
+            raise OperationRefusedError(
+                f"{leader.holder} is master of epoch {leader.epoch}, and has its lease",
+                hint="hastore cluster switchover loses nothing; if it is dead its lease ends"
+                " within [cluster] ttl; else: --force-with-live-master",
+            )
+        writes.append(Delete(keys.leader))
+    loss = loss_text(view, member)
+    if loss is not None and not accept_loss:
+        raise OperationRefusedError(
+            f"node {to_id} may lack acknowledged messages: {loss}", hint=_safer(view, to_id)
+        )
+    epoch = state.epoch + 1
+    record = EpochRecord(
+        epoch=epoch,
+        master_id=to_id,
+        former_id=None if state.master is None else state.master.node_id,
+        end=member.end,
+        why="failover" if loss is None else "failover with loss",
+        at_ms=at_ms,
+    )
+    agreed = GroupState(epoch=epoch, master=member.node, members=(member.node,), acks=state.acks)
+    writes += [
+        Put(keys.state, agreed.encode()),
+        Put(keys.history(epoch), record.encode()),
+    ]
+    return Change(
+        what=f"node {to_id} alone may become master, with its log's end at {member.end}"
+        + (f"; {loss}" if loss else ""),
+        comparisons=(_same_leader(keys, view), _same_state(keys, view), _same_config(keys, view)),
+        writes=tuple(writes),
+    )
+
+
+def loss_text(view: GroupView, member: Member) -> str | None:
+    """Return why a node may lack what was acknowledged, and how much; None: it lacks nothing."""
+    state = view.state
+    assert state is not None, "checked before"
+    reason = why_not_standing(member.node, member.kept_since, state)
+    if reason is None:
+        return None
+    known = [each.end for each in view.members.values() if each.last_epoch >= member.last_epoch]
+    more = max(known, default=0) - member.end
+    if more > 0:
+        return f"{reason}; it lacks at least {format_size(more)} that another node has"
+    return f"{reason}; how much it lacks is not known"
+
+
+def _safer(view: GroupView, to_id: int) -> str:
+    state = view.state
+    assert state is not None, "checked before"
+    able = [
+        each
+        for each in view.members.values()
+        if why_not_standing(each.node, each.kept_since, state) is None
+    ]
+    if able:
+        best = min(able, key=_rank).node.node_id
+        return f"node {best} lacks nothing: --to {best}; else: --to {to_id} --accept-loss"
+    waits = sorted(state.ids - view.members.keys())
+    start = f"start {nodes_text(frozenset(waits))}, which has all; " if waits else ""
+    return f"{start}if it is lost: --accept-loss"
+
+
+# -- parts ---------------------------------------------------------------------------------------
+
+
+def _agreed(view: GroupView) -> GroupState:
+    """Return the state.  Raises OperationRefusedError if there is none, or an alarm."""
+    if view.config.alarm is not None:
+        raise OperationRefusedError(
+            f"the alarm is raised: {view.config.alarm}",
+            hint="look at it, then: hastore cluster clear-alarm",
+        )
+    if view.state is None:
+        raise OperationRefusedError(
+            "the coordinator does not know the group", hint="hastore cluster init"
+        )
+    return view.state
+
+
+def _leader(view: GroupView) -> Leader:
+    if view.leader is None:
+        raise OperationRefusedError(
+            "no node is master now: there is nobody to hand over",
+            hint="hastore cluster status says who may stand; hastore cluster failover --to ID",
+        )
+    return view.leader
+
+
+def _up(view: GroupView, node_id: int) -> Member:
+    member = view.members.get(node_id)
+    if member is not None:
+        return member
+    ups = nodes_text(frozenset(view.members)) if view.members else "none"
+    is_known = node_id in view.registrations or (
+        view.state is not None and node_id in view.state.ids
+    )
+    raise OperationRefusedError(
+        f"node {node_id} is not up" if is_known else f"the group has no node {node_id}",
+        hint=f"start it; or name another one, up now: {ups}",
+    )
+
+
+def _config_change(what: str, keys: Keys, view: GroupView, config: GroupConfig) -> Change:
+    return Change(
+        what=what,
+        comparisons=(_same_config(keys, view),),
+        writes=(Put(keys.config, config.encode()),),
+    )
+
+
+def _same(key: str, revision: int) -> Absent | Unchanged:
+    return Unchanged(key, revision) if revision else Absent(key)
+
+
+def _same_config(keys: Keys, view: GroupView) -> Absent | Unchanged:
+    return _same(keys.config, view.config_revision)
+
+
+def _same_leader(keys: Keys, view: GroupView) -> Absent | Unchanged:
+    return _same(keys.leader, view.leader_revision)
+
+
+def _same_state(keys: Keys, view: GroupView) -> Absent | Unchanged:
+    return _same(keys.state, view.state_revision)

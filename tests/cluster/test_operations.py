@@ -1,0 +1,377 @@
+"""What a person may change in a group: row by row, what is written, compared and refused."""
+
+import re
+
+import attrs
+import pytest
+
+from hastore.cluster import operations
+from hastore.cluster.decide import (
+    BecomeMaster,
+    Campaign,
+    Clock,
+    Knowledge,
+    OwnNode,
+    Stand,
+    StepDown,
+    decide,
+)
+from hastore.cluster.group_records import (
+    GroupConfig,
+    GroupState,
+    GroupView,
+    Incarnation,
+    Keys,
+    Leader,
+    Member,
+    Registration,
+    Switchover,
+    read_group,
+)
+from hastore.cluster.key_value_store import Absent, Delete, KeyValue, Put, Snapshot, Unchanged
+from hastore.cluster.operations import Change
+from hastore.errors import OperationRefusedError
+
+KEYS = Keys.of("/hastore", "orders", "g1")
+END = 1_000
+
+
+def node(node_id: int, start: int = 2) -> Incarnation:
+    """Return a node on the directory that it always has."""
+    return Incarnation(node_id, f"uuid-{node_id}", start)
+
+
+def member(node_id: int, *, end: int = END, last_epoch: int = 7, **changes: object) -> Member:
+    """Return what a node that has all says of itself."""
+    known = Member(
+        node=node(node_id),
+        kept_since=1,
+        role="slave",
+        last_epoch=last_epoch,
+        end=end,
+        ha_address=f"h{node_id}:1",
+    )
+    return attrs.evolve(known, **changes)
+
+
+def view_of(*members: Member, **changes: object) -> GroupView:
+    """Return a group that node 1 leads in epoch 7; the set is 1, 2, 3."""
+    view = GroupView(
+        cluster_id=5,
+        revision=100,
+        state=GroupState(epoch=7, master=node(1), members=(node(1), node(2), node(3))),
+        state_revision=90,
+        leader=Leader(holder=node(1), epoch=7, ha_address="h1:1", client_address=None),
+        leader_revision=80,
+        members={each.node.node_id: each for each in members or map(member, (1, 2, 3))},
+        registrations={each: Registration(uuid=f"uuid-{each}", start=2) for each in (1, 2, 3)},
+    )
+    return attrs.evolve(view, **changes)
+
+
+NO_LEADER = {"leader": None, "leader_revision": 0}
+
+
+def applied(view: GroupView, change: Change) -> GroupView:
+    """Return the group after a change, read from the keys it writes."""
+    found = {}
+    assert view.state is None or view.state_revision
+    if view.state is not None:
+        found[KEYS.state] = view.state.encode()
+    if view.leader is not None:
+        found[KEYS.leader] = view.leader.encode()
+    found |= {KEYS.member(each.node.node_id): each.encode() for each in view.members.values()}
+    found |= {KEYS.registration(at): each.encode() for at, each in view.registrations.items()}
+    for write in change.writes:
+        match write:
+            case Put(key, value):
+                found[key] = value
+            case Delete(key):
+                found.pop(key, None)
+    items = {key: KeyValue(key, value, 101, 101, None) for key, value in found.items()}
+    return read_group(KEYS, Snapshot(view.cluster_id, 101, items))
+
+
+def refused(operation, *arguments, **named):
+    """Return the refusal of an operation as ``message → hint``."""
+    with pytest.raises(OperationRefusedError) as caught:
+        operation(KEYS, *arguments, **named)
+    assert caught.value.exit_code == 6
+    return f"{caught.value} → {caught.value.hint}"
+
+
+# -- wishes --------------------------------------------------------------------------------------
+
+
+def test_pause_and_resume_change_the_wish_only_and_keep_the_others():
+    """What is so already is nothing to do."""
+    view = view_of(config=GroupConfig(alarm="a"), config_revision=40)
+    change = operations.pause(KEYS, view)
+    assert change.comparisons == (Unchanged(KEYS.config, 40),)
+    assert applied(view, change).config == GroupConfig(is_paused=True, alarm="a")
+    assert operations.resume(KEYS, view).writes == ()
+    paused = view_of(config=GroupConfig(is_paused=True))
+    assert operations.pause(KEYS, paused).writes == ()
+    change = operations.resume(KEYS, paused)
+    assert change.comparisons == (Absent(KEYS.config),)
+    assert applied(paused, change).config == GroupConfig()
+
+
+def test_an_alarm_is_cleared_and_a_pause_stays():
+    """Without one there is nothing to do."""
+    view = view_of(config=GroupConfig(alarm="restored", is_paused=True), config_revision=40)
+    change = operations.clear_alarm(KEYS, view)
+    assert change.what == "cleared the alarm: restored"
+    assert applied(view, change).config == GroupConfig(is_paused=True)
+    assert operations.clear_alarm(KEYS, view_of()).writes == ()
+
+
+def test_a_switchover_is_a_wish_in_the_leaders_epoch():
+    """Void once the leader or the wishes have changed."""
+    change = operations.switchover(KEYS, view_of(), 3)
+    assert set(change.comparisons) == {Absent(KEYS.config), Unchanged(KEYS.leader, 80)}
+    wish = applied(view_of(), change).config.switchover
+    assert wish == Switchover(from_epoch=7, to_id=3)
+
+
+@pytest.mark.parametrize(
+    ("members", "chosen"),
+    [
+        ((member(1), member(2), member(3)), 2),
+        ((member(1), member(2, end=END - 1), member(3)), 3),
+        ((member(1), member(2), member(3, priority=1)), 3),
+        ((member(1), member(2, kept_since=5), member(3, end=0)), 3),
+        ((member(1), member(3, end=0)), 3),
+    ],
+)
+def test_without_a_name_the_best_member_is_wished(members, chosen):
+    """The longest log, then the priority, then the lowest id, of those that may stand."""
+    change = operations.switchover(KEYS, view_of(*members))
+    wish = applied(view_of(), change).config.switchover
+    assert wish is not None
+    assert wish.to_id == chosen
+
+
+OUTSIDE = GroupState(epoch=7, master=node(1), members=(node(1), node(2)))
+UNDER_WAY = GroupConfig(switchover=Switchover(from_epoch=7, to_id=2))
+
+
+@pytest.mark.parametrize(
+    ("view", "to_id", "message"),
+    [
+        (view_of(), 1, "node 1 is the master already → name another node with --to"),
+        (view_of(), 9, "the group has no node 9 → .*up now: nodes 1, 2, 3"),
+        (view_of(member(1), member(2)), 3, "node 3 is not up → start it"),
+        (view_of(state=OUTSIDE), 3, "cannot take over: node 3 is not in the SyncStateSet → wait"),
+        (view_of(member(1), member(2, kept_since=4)), 2, "may have lost messages when its machine"),
+        (
+            view_of(member(1, end=1 << 30), member(2), member(3)),
+            2,
+            r"node 2 lags by .* puts would wait for it → wait until it has caught up",
+        ),
+        (view_of(config=GroupConfig(is_paused=True)), 2, "are paused → hastore cluster resume"),
+        (view_of(config=GroupConfig(alarm="x")), 2, "alarm is raised: x → .*clear-alarm"),
+        (view_of(config=UNDER_WAY), 3, "a switchover to node 2 is under way → wait for it"),
+        (view_of(**NO_LEADER), 2, "no node is master now.*→ .*hastore cluster failover"),
+        (view_of(state=None, state_revision=0), 2, "does not know the group → .*cluster init"),
+        (view_of(member(1)), None, "no other node than node 1 is up and in the SyncStateSet"),
+    ],
+)
+def test_a_switchover_that_cannot_be_is_refused(view, to_id, message):
+    """Each by what is in the way, and the next step."""
+    assert re.search(message, refused(operations.switchover, view, to_id))
+
+
+def test_a_wish_of_an_earlier_epoch_is_replaced():
+    """It is void."""
+    old = GroupConfig(switchover=Switchover(from_epoch=6, to_id=3, ready_end=4))
+    change = operations.switchover(KEYS, view_of(config=old, config_revision=3), 2)
+    assert applied(view_of(), change).config.switchover == Switchover(from_epoch=7, to_id=2)
+
+
+# -- the state -----------------------------------------------------------------------------------
+
+UNKNOWN = {"state": None, "state_revision": 0, **NO_LEADER}
+EMPTY = tuple(member(each, end=0, last_epoch=0) for each in (1, 2, 3))
+
+
+def test_a_new_group_begins_with_the_nodes_that_are_up():
+    """No epoch and no master yet; a state or a leader that appears meanwhile voids it."""
+    view = view_of(*EMPTY, **UNKNOWN)
+    change = operations.init(KEYS, view)
+    assert set(change.comparisons) == {Absent(KEYS.state), Absent(KEYS.leader)}
+    state = applied(view, change).state
+    assert state == GroupState(epoch=0, master=None, members=(node(1), node(2), node(3)))
+    assert applied(view, operations.init(KEYS, view, {1, 3})).state == attrs.evolve(
+        state, members=(node(1), node(3))
+    )
+
+
+def test_a_first_state_is_refused_where_a_log_could_be_missed():
+    """A node that is not up, or one that has a log."""
+    view = view_of(*EMPTY[:2], **UNKNOWN)
+    assert "node 3 not up" in refused(operations.init, view)
+    assert "node 3 not up" in refused(operations.init, view, {1, 3}, force=True)
+    assert "nodes 1, 2" in operations.init(KEYS, view, force=True).what
+    assert "no node is up" in refused(
+        operations.init, view_of(**UNKNOWN, registrations={}, members={})
+    )
+    logs = view_of(EMPTY[0], member(2), member(3, end=5), **UNKNOWN)
+    told = refused(operations.init, logs)
+    assert "nodes 2, 3 already with a log" in told
+    assert "--force, which takes the newest log of node 2: epoch 7, end 1000" in told
+
+
+def test_force_takes_the_newest_log_and_never_overwrites_a_state():
+    """All nodes with that log are members; the others come back as learners, and are cut."""
+    view = view_of(EMPTY[0], member(2), member(3), **UNKNOWN)
+    state = applied(view, operations.init(KEYS, view, force=True)).state
+    assert state == GroupState(epoch=7, master=node(2), members=(node(2), node(3)))
+    for force in (False, True):
+        assert "has its state: epoch 7, SyncStateSet nodes 1, 2, 3" in refused(
+            operations.init, view_of(), force=force
+        )
+
+
+def test_a_removed_node_leaves_the_set_and_its_id_is_free():
+    """If neither state nor leader has changed, and it has not come up."""
+    view = view_of(member(1), member(2))
+    assert view.state is not None
+    view = attrs.evolve(view, state=attrs.evolve(view.state, proposal=4))
+    change = operations.remove(KEYS, view, 3)
+    assert set(change.comparisons) == {
+        Unchanged(KEYS.leader, 80),
+        Unchanged(KEYS.state, 90),
+        Absent(KEYS.member(3)),
+    }
+    after = applied(view, change)
+    assert after.state is not None
+    assert (after.state.ids, after.state.proposal) == ({1, 2}, None)
+    assert set(after.registrations) == {1, 2}
+    outside = view_of(member(1), member(2), state=OUTSIDE)
+    change = operations.remove(KEYS, outside, 3)
+    assert applied(outside, change).state == OUTSIDE
+    assert not [write for write in change.writes if write.key == KEYS.state]
+
+
+@pytest.mark.parametrize(
+    ("view", "node_id", "message"),
+    [
+        (view_of(), 9, "knows no node 9 → it knows nodes 1, 2, 3"),
+        (view_of(), 1, "node 1 is the master of epoch 7 → hastore cluster switchover first"),
+        (view_of(), 3, "node 3 is up, and would come back → stop it first"),
+        (
+            view_of(
+                member(2),
+                state=GroupState(epoch=7, master=node(1), members=(node(1),)),
+                **NO_LEADER,
+            ),
+            1,
+            "the only one of the SyncStateSet: no other has all messages → start it",
+        ),
+    ],
+)
+def test_a_removal_that_would_lose_messages_or_not_last_is_refused(view, node_id, message):
+    """The master while it leads, a node that is up, the last one that has all."""
+    assert message in refused(operations.remove, view, node_id)
+
+
+# -- failover ------------------------------------------------------------------------------------
+
+
+def test_a_failover_lets_one_node_stand_and_no_other():
+    """In an epoch that nobody leads, so that the former master cannot go on in its own."""
+    view = view_of(member(2), member(3), **NO_LEADER)
+    change = operations.failover(KEYS, view, 3, at_ms=12)
+    assert set(change.comparisons) == {
+        Absent(KEYS.leader),
+        Absent(KEYS.config),
+        Unchanged(KEYS.state, 90),
+    }
+    after = applied(view, change)
+    assert after.state == GroupState(epoch=8, master=node(3), members=(node(3),))
+    (record,) = after.history
+    assert (record.epoch, record.former_id, record.master_id) == (8, 1, 3)
+    assert (record.end, record.why, record.at_ms) == (END, "failover", 12)
+    assert isinstance(decide(knowledge(after, 3)), Stand)
+    standing = attrs.evolve(after.members[3], election=after.state_revision)
+    after = attrs.evolve(after, members={**after.members, 3: standing})
+    assert decide(knowledge(after, 3, stands_in=101)) == Campaign(epoch=9, members=(node(3),))
+    assert "not in the SyncStateSet" in getattr(decide(knowledge(after, 2)), "why", "")
+
+
+def knowledge(view: GroupView, node_id: int, **changes: object) -> Knowledge:
+    """Return what a node knows that has all of epoch 7, long after its start."""
+    own = OwnNode(node=node(node_id), kept_since=1, seen_epoch=7, last_epoch=7, end=END)
+    clock = Clock(now=100.0, may_stand_from=0.0, deadline=110.0, no_leader_since=100.0)
+    return Knowledge(own=attrs.evolve(own, **changes), clock=clock, view=view, is_reachable=True)
+
+
+def test_a_live_master_is_deposed_only_by_force_and_does_not_take_its_key_again():
+    """Its key is deleted with the same transaction that names the other."""
+    view = view_of()
+    told = refused(operations.failover, view, 2, at_ms=1, accept_loss=True)
+    assert "node 1 is master of epoch 7, and has its lease" in told
+    assert "--force-with-live-master" in told
+    change = operations.failover(KEYS, view, 2, at_ms=1, force_with_live_master=True)
+    assert Unchanged(KEYS.leader, 80) in change.comparisons
+    after = applied(view, change)
+    assert after.leader is None
+    assert isinstance(decide(knowledge(after, 1, master_of=7)), StepDown)
+    leads = Leader(holder=node(2), epoch=9, ha_address="h2:1", client_address=None)
+    agreed = GroupState(epoch=9, master=node(2), members=(node(2),))
+    later = attrs.evolve(after, leader=leads, state=agreed)
+    assert decide(knowledge(later, 2, seen_epoch=8)) == BecomeMaster(9, frozenset({2}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "reason"),
+    [
+        ({}, OUTSIDE, "node 3 is not in the SyncStateSet; it lacks at least 1000 B"),
+        ({"kept_since": 5}, None, "may have lost messages when its machine went down"),
+        ({"node": Incarnation(3, "other", 9)}, None, "is not the one that was in the SyncStateSet"),
+        ({"node": node(3, 1)}, None, "is an older state of its directory"),
+    ],
+)
+def test_a_loss_is_said_first_and_accepted_by_name(changes, state, reason):
+    """--force-with-live-master is not enough; the better choice is named."""
+    lacking = member(3, end=0, **changes)
+    view = view_of(member(2), lacking, **NO_LEADER)
+    if state is not None:
+        view = attrs.evolve(view, state=state)
+    told = refused(operations.failover, view, 3, at_ms=1, force_with_live_master=True)
+    assert reason in told
+    assert "node 2 lacks nothing: --to 2; else: --to 3 --accept-loss" in told
+    alone = attrs.evolve(view, members={3: lacking})
+    assert "which has all; if it is lost: --accept-loss" in refused(
+        operations.failover, alone, 3, at_ms=1
+    )
+    change = operations.failover(KEYS, view, 3, at_ms=1, accept_loss=True)
+    assert reason in change.what
+    after = applied(view, change)
+    assert after.state is not None
+    assert after.state.members == (lacking.node,)
+    assert after.history[-1].why == "failover with loss"
+
+
+@pytest.mark.parametrize(
+    ("view", "to_id", "message"),
+    [
+        (view_of(), 1, "node 1 is the master already"),
+        (view_of(member(2)), 3, "node 3 is not up"),
+        (view_of(**NO_LEADER), 9, "the group has no node 9"),
+        (view_of(config=GroupConfig(is_paused=True)), 2, "paused, so nobody would stand"),
+        (view_of(config=GroupConfig(alarm="x")), 2, "clear-alarm"),
+        (view_of(state=None, state_revision=0), 2, "hastore cluster init"),
+    ],
+)
+def test_a_failover_that_cannot_be_is_refused_whatever_is_accepted(view, to_id, message):
+    """Force and loss do not help against these."""
+    assert message in refused(
+        operations.failover,
+        view,
+        to_id,
+        at_ms=1,
+        accept_loss=True,
+        force_with_live_master=True,
+    )
