@@ -24,6 +24,10 @@ _COMMANDS: Final = {
     "master": ("node.commands:master", "Run a master: takes messages, streams to slaves."),
     "slave": ("node.commands:slave", "Run a slave: copies a master's log and acknowledges."),
     "node": ("node.commands:node", "Run a node of a replica group, whose role may change."),
+    "cluster": (
+        "cluster.commands:cluster_group",
+        "Show who is master in a replica group; change it.",
+    ),
     "produce": (
         "produce.command:produce",
         "Send lines as messages, and print each outcome.",
@@ -58,7 +62,7 @@ _COMMANDS: Final = {
 }
 
 _PANELS: Final = (
-    ("Run nodes", ["master", "slave", "node"]),
+    ("Run nodes", ["master", "slave", "node", "cluster"]),
     ("Messages", ["produce", "consume", "get", "topic", "group"]),
     ("Observe", ["status", "explain", "doctor", "check", "wait"]),
     ("Files", ["log"]),

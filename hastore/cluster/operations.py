@@ -43,6 +43,7 @@ class Change:
     """One transaction, and in a sentence what it does; without writes there is nothing to do."""
 
     what: str
+    to_id: int | None = None  # the node that is to become master
     comparisons: tuple[Absent | Unchanged, ...] = ()
     writes: tuple[Put | Delete, ...] = ()
 
@@ -71,7 +72,7 @@ def clear_alarm(keys: Keys, view: GroupView) -> Change:
     if view.config.alarm is None:
         return Change(what="there is no alarm")
     config = attrs.evolve(view.config, alarm=None)
-    return _config_change(f"cleared the alarm: {view.config.alarm}", keys, view, config)
+    return _config_change(f"the alarm is taken back: {view.config.alarm}", keys, view, config)
 
 
 def switchover(
@@ -104,7 +105,7 @@ def switchover(
         f"node {to_id} becomes master instead of {leader.holder}", keys, view, config
     )
     same_leader = Unchanged(keys.leader, view.leader_revision)
-    return attrs.evolve(change, comparisons=(*change.comparisons, same_leader))
+    return attrs.evolve(change, to_id=to_id, comparisons=(*change.comparisons, same_leader))
 
 
 def _best_successor(view: GroupView, state: GroupState, leader: Leader) -> int:
@@ -180,7 +181,7 @@ def init(
     wanted = frozenset(view.members if ids is None else ids)
     missing = wanted - view.members.keys()
     if ids is None:
-        missing = view.registrations.keys() - view.members.keys()
+        missing = frozenset(view.registrations.keys() - view.members.keys())
     if missing and not (force and ids is None and wanted):
         raise OperationRefusedError(
             f"{nodes_text(missing)} not up, and may have the newest log",
@@ -258,8 +259,9 @@ def remove(keys: Keys, view: GroupView, node_id: int) -> Change:
         change = attrs.evolve(state, members=left, proposal=None)
         writes.append(Put(keys.state, change.encode()))
     return Change(
-        what=f"removed node {node_id}"
-        + (", which was in the SyncStateSet" if in_set else ", which was in no set"),
+        what=f"node {node_id} leaves the SyncStateSet, and its id is free"
+        if in_set
+        else f"the id of node {node_id}, which is not in the SyncStateSet, is free",
         comparisons=(
             _same_leader(keys, view),
             _same_state(keys, view),
@@ -324,6 +326,7 @@ def failover(
     return Change(
         what=f"node {to_id} alone may become master, with its log's end at {member.end}"
         + (f"; {loss}" if loss else ""),
+        to_id=to_id,
         comparisons=(_same_leader(keys, view), _same_state(keys, view), _same_config(keys, view)),
         writes=tuple(writes),
     )
@@ -395,7 +398,7 @@ def _up(view: GroupView, node_id: int) -> Member:
     )
     raise OperationRefusedError(
         f"node {node_id} is not up" if is_known else f"the group has no node {node_id}",
-        hint=f"start it; or name another one, up now: {ups}",
+        hint=f"{'start it; or ' if is_known else ''}name another one, up now: {ups}",
     )
 
 

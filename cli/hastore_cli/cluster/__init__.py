@@ -1,0 +1,4 @@
+"""``hastore cluster``: a replica group's roles, with and without a coordinator.
+
+Begin with ``commands``.
+"""

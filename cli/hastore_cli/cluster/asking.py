@@ -1,0 +1,183 @@
+"""Asks a group's coordinator, changes something there, and waits until a node is master."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.cluster.connecting import open_coordinator
+from hastore.cluster.group_records import Keys, read_group
+from hastore.cluster.key_value_store import follow
+from hastore.cluster.operations import lag_of
+from hastore.errors import (
+    ConfigError,
+    CoordinatorUnreachableError,
+    HastoreError,
+    OperationRefusedError,
+)
+from hastore.quantities import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from hastore.cluster.group_records import GroupView
+    from hastore.cluster.key_value_store import KeyValueStore
+    from hastore.cluster.operations import Change
+    from hastore_cli.cluster.target import Target
+
+_ATTEMPTS_MAX: Final = 5  # a group moves now and then, and not all the time
+_VOID_AFTER_S: Final = 1.0  # for the master's view and the successor's, after the wish is gone
+
+
+class TimedOutError(HastoreError):
+    """What was asked for has not come about in time, and may still."""
+
+    exit_code = 5
+
+
+@final
+@attrs.frozen
+class Asked:
+    """A group at its coordinator."""
+
+    store: KeyValueStore
+    keys: Keys
+    cluster: str
+    group: str
+
+    async def view(self) -> GroupView:
+        """Return the group as it is now."""
+        return read_group(self.keys, await self.store.read(self.keys.base))
+
+    async def change(
+        self, decide: Callable[[Keys, GroupView], Change], *, dry_run: bool
+    ) -> tuple[Change, GroupView]:
+        """Make a change, or only say which; return it, and the group that it was decided on.
+
+        Raises OperationRefusedError, and CoordinatorUnreachableError if it may have been made.
+        """
+        for _ in range(_ATTEMPTS_MAX):
+            view = await self.view()
+            change = decide(self.keys, view)
+            if dry_run or not change.writes:
+                return change, view
+            try:
+                outcome = await self.store.commit(change.comparisons, change.writes)
+            except CoordinatorUnreachableError as error:
+                error.hint = "it may have been done, or not: hastore cluster status"
+                raise
+            if outcome.succeeded:
+                return change, view
+        raise OperationRefusedError(
+            f"the group changed {_ATTEMPTS_MAX} times meanwhile", hint="try again"
+        )
+
+    async def wait_for_master(self, to_id: int, after_epoch: int, timeout_s: float) -> int:
+        """Wait until a node is master and serves; return its epoch.
+
+        Raises OperationRefusedError once the wish for it was taken back, TimedOutError.
+        """
+        with trio.move_on_after(timeout_s):
+            async with follow(self.store, self.keys.base) as snapshots:
+                async for snapshot in snapshots:
+                    view = read_group(self.keys, snapshot)
+                    if _serves(view, to_id, after_epoch):
+                        assert view.leader is not None
+                        return view.leader.epoch
+                    check_not_void(view, to_id, after_epoch)
+        raise TimedOutError(
+            f"node {to_id} was not master within {timeout_s:g} s",
+            hint="it may still become it: hastore cluster status; and read its log",
+        )
+
+
+def _serves(view: GroupView, to_id: int, after_epoch: int) -> bool:
+    leader, member = view.leader, view.members.get(to_id)
+    return (
+        leader is not None
+        and leader.epoch > after_epoch
+        and leader.holder.node_id == to_id
+        and member is not None
+        and member.role == "master"
+    )
+
+
+def check_not_void(view: GroupView, to_id: int, after_epoch: int) -> None:
+    """Raise OperationRefusedError if another master leads, and nobody wishes for a change."""
+    leader, wish = view.leader, view.config.switchover
+    if leader is None or leader.holder.node_id == to_id:
+        return
+    if leader.epoch > after_epoch:
+        raise OperationRefusedError(
+            f"{leader.holder} became master of epoch {leader.epoch} instead",
+            hint="hastore cluster status",
+        )
+    if leader.epoch == after_epoch and wish is None:
+        raise OperationRefusedError(
+            f"the switchover was taken back by {leader.holder}, which stays master of epoch"
+            f" {leader.epoch}: {_why_void(view, to_id)}",
+            hint="hastore cluster status; the master's log has the reason: switchover_void",
+        )
+
+
+def _why_void(view: GroupView, to_id: int) -> str:
+    state, member = view.state, view.members.get(to_id)
+    if member is None:
+        return f"node {to_id} is not up any more"
+    if state is not None and to_id not in state.ids:
+        return f"node {to_id} has left the SyncStateSet"
+    lag = lag_of(view, to_id)
+    if lag:
+        return f"node {to_id} lags by {format_size(lag)}"
+    return f"node {to_id} did not take over in time"
+
+
+@contextlib.asynccontextmanager
+async def ask(target: Target) -> AsyncIterator[Asked]:
+    """Open the way to a group's coordinator while the block runs.
+
+    Raises ConfigError if it does not know the group, and names those that it knows.
+    """
+    target.require_coordinator()
+    async with open_coordinator(target.coordinator) as store:
+        group = target.group
+        prefix = target.coordinator.prefix
+        if group is not None:
+            keys = Keys.of(prefix, target.cluster, group)
+            if (await store.read(keys.base)).items:
+                yield Asked(store, keys, target.cluster, group)
+                return
+        known = groups_in((await store.read(f"{prefix}/")).items, prefix)
+        group = _pick(known, target)
+        yield Asked(store, Keys.of(prefix, target.cluster, group), target.cluster, group)
+
+
+def groups_in(keys: Iterable[str], prefix: str) -> list[tuple[str, str]]:
+    """Return cluster and group of all keys below a prefix."""
+    found = {tuple(key.removeprefix(f"{prefix}/").split("/")[:2]) for key in keys}
+    return sorted((each[0], each[1]) for each in found if len(each) == 2)
+
+
+def _pick(known: list[tuple[str, str]], target: Target) -> str:
+    here = [group for cluster, group in known if cluster == target.cluster]
+    if target.group is None and len(here) == 1:
+        return here[0]
+    if target.group is None and here:
+        raise ConfigError(
+            f"cluster {target.cluster} has several groups: {', '.join(here)}",
+            hint=f"name one: --group {here[0]}",
+        )
+    what = f"group {target.group}" if target.group else "any group"
+    where = ", ".join(target.coordinator.endpoints)
+    elsewhere = [each for each in known if target.group in {None, each[1]}]
+    if elsewhere:
+        cluster, name = elsewhere[0]
+        hint = f"it knows group {name} in cluster {cluster}: --cluster {cluster}"
+    elif here:
+        hint = f"it knows {', '.join(here)}: --group {here[0]}"
+    else:
+        hint = "start the group's nodes: hastore node … --etcd URL; [cluster] prefix and name count"
+    raise ConfigError(f"{where} does not know {what} in cluster {target.cluster}", hint=hint)

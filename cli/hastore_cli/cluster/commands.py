@@ -1,0 +1,526 @@
+"""``hastore cluster``: the commands, their flags and their exit codes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import rich_click as click
+
+from hastore.setting import Kind
+from hastore_cli.app.command import ExampleCommand, LazyGroup, output_option
+from hastore_cli.cluster.target import target_options
+from hastore_cli.settings.kinds import parse_value
+from hastore_cli.settings.param_types import (
+    DURATION_MS,
+    ParsedType,
+    WholeNumber,
+    complete_directory,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from hastore.cluster.group_records import GroupView, Keys
+    from hastore.cluster.operations import Change
+    from hastore_cli.cluster.asking import Asked
+    from hastore_cli.cluster.target import Target
+
+_T = TypeVar("_T")
+EXIT_DRY_RUN: Final = 10
+_TIMEOUT: Final = "30s"
+_CODES: Final = (
+    "Exit code: 0 done, or nothing to do; 10 there is something to change (--dry-run); 6 refused;"
+    " 3 etcd does not answer: it may have been done; 2 no such group."
+)
+_WAIT_CODES: Final = f"{_CODES[:-1]}; 5 it was not master in time."
+_ID: Final = WholeNumber(min=1)
+_IDS: Final = ParsedType("N,N", lambda text: parse_value(Kind.COUNTS, text), ())
+
+_dry_run: Final = click.option(
+    "--dry-run", is_flag=True, help="Say what would change, and change nothing."
+)
+_timeout: Final = click.option(
+    "--timeout",
+    "timeout_ms",
+    type=DURATION_MS,
+    default=_TIMEOUT,
+    show_default=True,
+    metavar="TIME",
+    help="How long to wait until it is master.",
+)
+_accept_loss: Final = click.option(
+    "--accept-loss", is_flag=True, help="Also if acknowledged messages may be lost."
+)
+_force: Final = click.option(
+    "--force-with-live-master", is_flag=True, help="Also while there is a master: depose it."
+)
+_nodes: Final = click.option(
+    "--node",
+    "nodes",
+    multiple=True,
+    metavar="H:P",
+    shell_complete=complete_directory,
+    help="Without a coordinator: a node's client port, or its directory; repeatable.",
+)
+
+
+@click.group(
+    name="cluster",
+    cls=LazyGroup,
+    examples=(
+        "hastore cluster status --etcd http://127.0.0.1:2379",
+        "hastore cluster switchover --to 2 --dry-run",
+        "hastore cluster failover --node D2 --node D3 --ids 1,2,3",
+    ),
+)
+def cluster_group() -> None:
+    """Show who is master in a replica group, and change it.
+
+    The group's coordinator is named by --etcd, by $HASTORE_CLUSTER_ENDPOINTS, or by [cluster] of
+    the configuration file.
+    """
+
+
+# -- looking -------------------------------------------------------------------------------------
+
+
+@cluster_group.command(
+    name="status",
+    cls=ExampleCommand,
+    examples=(
+        "hastore cluster status --etcd http://127.0.0.1:2379",
+        "hastore cluster status --group g1 -o json | jq '.leader.id'",
+        "hastore cluster status --node 127.0.0.1:10911 --node 127.0.0.1:10921",
+    ),
+    epilog="Exit code: 0 when it was shown; 3 etcd, or one of the nodes, does not answer; 2 no such"
+    " group.",
+)
+@_nodes
+@target_options
+@output_option()
+def status(*, nodes: tuple[str, ...], target: Target, output: str) -> int:
+    """Show the group's epoch, its master, the SyncStateSet and each node.
+
+    Ends and lags are as the nodes published them, up to a third of [cluster] ttl ago; with --node
+    as they are now.
+    """
+    if nodes:
+        return _node_status(nodes, output)
+    from hastore_cli.app.terminal import tell
+    from hastore_cli.cluster.report import status_json, status_lines
+
+    asked, view = _look(target)
+    if output == "json":
+        _echo(status_json(asked, view))
+        return 0
+    for line in status_lines(asked, view):
+        tell(line)
+    return 0
+
+
+def _node_status(nodes: tuple[str, ...], output: str) -> int:
+    from hastore_cli.app.terminal import say, tell
+    from hastore_cli.cluster.by_hand import hear
+    from hastore_cli.cluster.report import facts_json, facts_lines
+
+    heard = _run(lambda: hear(nodes))
+    if output == "json":
+        _echo(facts_json(heard.nodes, heard.silent))
+    else:
+        for line in facts_lines(heard.nodes):
+            tell(line)
+    for text in heard.silent:
+        say(f"{text} does not answer")
+    return 3 if heard.silent else 0
+
+
+@cluster_group.command(
+    name="members",
+    cls=ExampleCommand,
+    examples=("hastore cluster members", "hastore cluster members -o json | jq '.nodes[].uuid'"),
+    epilog="Exit code: 0 when they were shown; 3 etcd does not answer; 2 no such group.",
+)
+@target_options
+@output_option()
+def members(*, target: Target, output: str) -> None:
+    """List the group's nodes: where each listens, its directory, its version."""
+    from hastore_cli.app.terminal import tell
+    from hastore_cli.cluster.report import members_json, members_lines
+
+    asked, view = _look(target)
+    if output == "json":
+        _echo(members_json(asked, view))
+        return
+    for line in members_lines(view):
+        tell(line)
+
+
+@cluster_group.command(
+    name="history",
+    cls=ExampleCommand,
+    examples=("hastore cluster history", "hastore cluster history -o json | jq .epochs[-1]"),
+    epilog="Exit code: 0 when it was shown; 3 etcd does not answer; 2 no such group.",
+)
+@target_options
+@output_option()
+def history(*, target: Target, output: str) -> None:
+    """List the group's epochs: when each began, from which master to which, and why."""
+    from hastore_cli.app.terminal import say, tell
+    from hastore_cli.cluster.report import history_json, history_lines
+
+    asked, view = _look(target)
+    if output == "json":
+        _echo(history_json(asked, view))
+    elif view.history:
+        for line in history_lines(view):
+            tell(line)
+    else:
+        say("the group has had no master yet")
+
+
+# -- changing ------------------------------------------------------------------------------------
+
+
+@cluster_group.command(
+    name="switchover",
+    cls=ExampleCommand,
+    examples=("hastore cluster switchover", "hastore cluster switchover --to 2 --dry-run"),
+    epilog=_WAIT_CODES,
+)
+@click.option("--to", "to_id", type=_ID, metavar="ID", help="The next master. [default: the best]")
+@_timeout
+@_dry_run
+@target_options
+@output_option()
+def switchover(
+    *, to_id: int | None, timeout_ms: int, dry_run: bool, target: Target, output: str
+) -> int:
+    """Let another member of the SyncStateSet become master; no message is lost.
+
+    The master stops taking puts for a moment, until the other one has all of them. If that takes
+    too long it takes the wish back and goes on.
+    """
+    from hastore.cluster import operations
+
+    def decide(keys: Keys, view: GroupView) -> Change:
+        return operations.switchover(keys, view, to_id)
+
+    return _become_master(target, decide, timeout_ms, output, dry_run=dry_run)
+
+
+@cluster_group.command(
+    name="failover",
+    cls=ExampleCommand,
+    examples=(
+        "hastore cluster failover --to 2 --dry-run",
+        "hastore cluster failover --to 2 --accept-loss",
+        "hastore cluster failover --node D2 --node D3 --ids 1,2,3",
+    ),
+    epilog=f"{_WAIT_CODES} Without a coordinator 3 means that no node answers.",
+)
+@click.option("--to", "to_id", type=_ID, metavar="ID", help="The next master.")
+@_accept_loss
+@_force
+@_nodes
+@click.option(
+    "--ids",
+    type=_IDS,
+    metavar="N,N",
+    envvar="HASTORE_NODE_GROUP_IDS",
+    show_envvar=True,
+    help="With --node: the ids of all nodes of the group, up or not.",
+)
+@_timeout
+@_dry_run
+@target_options
+@output_option()
+def failover(
+    *,
+    to_id: int | None,
+    accept_loss: bool,
+    force_with_live_master: bool,
+    nodes: tuple[str, ...],
+    ids: tuple[int, ...] | None,
+    timeout_ms: int,
+    dry_run: bool,
+    target: Target,
+    output: str,
+) -> int:
+    """Make a node master although the former one is gone, and no election helps.
+
+    With a coordinator only that node may stand then. With --node, without a coordinator: these
+    nodes, a majority of the group's ids, first give up the former master; then the one with the
+    newest log becomes master.
+    """
+    if nodes:
+        return _fail_over_by_hand(
+            nodes,
+            ids or target.ids,
+            to_id,
+            timeout_ms,
+            output,
+            accept_loss=accept_loss,
+            force_with_live_master=force_with_live_master,
+            dry_run=dry_run,
+        )
+    from hastore.cluster import operations
+    from hastore_cli.log.options import wall_clock_ms
+
+    target.require_coordinator()
+    if to_id is None:
+        raise click.UsageError("Missing option '--to'.")
+
+    def decide(keys: Keys, view: GroupView) -> Change:
+        return operations.failover(
+            keys,
+            view,
+            to_id,
+            at_ms=wall_clock_ms(),
+            accept_loss=accept_loss,
+            force_with_live_master=force_with_live_master,
+        )
+
+    return _become_master(target, decide, timeout_ms, output, dry_run=dry_run)
+
+
+def _fail_over_by_hand(
+    nodes: tuple[str, ...],
+    ids: tuple[int, ...] | None,
+    to_id: int | None,
+    timeout_ms: int,
+    output: str,
+    *,
+    accept_loss: bool,
+    force_with_live_master: bool,
+    dry_run: bool,
+) -> int:
+    import trio
+
+    from hastore.cluster.by_hand import plan
+    from hastore_cli.cluster.by_hand import fail_over, hear, wait_for_master
+
+    async def run() -> tuple[str, dict[str, Any]]:
+        heard = await hear(nodes)
+        planned = plan(
+            heard.nodes,
+            ids,
+            to_id,
+            accept_loss=accept_loss,
+            force_with_live_master=force_with_live_master,
+        )
+        known = ids or next((n.configured_ids for n in heard.nodes if n.configured_ids), None)
+        what = f"node {planned.master_id} becomes master of epoch {planned.epoch}"
+        what += f"; {planned.loss}" if planned.loss else ""
+        if dry_run:
+            return what, {"to": planned.master_id, "epoch": planned.epoch}
+        began = trio.current_time()
+        master_id = await fail_over(heard, planned, known, accept_loss=accept_loss, chosen=to_id)
+        await wait_for_master(heard, master_id, planned.epoch, timeout_ms / 1_000)
+        took_s = trio.current_time() - began
+        what = f"node {master_id} is master of epoch {planned.epoch}, after {took_s:.1f} s"
+        return what, {"to": master_id, "epoch": planned.epoch, "took_s": round(took_s, 3)}
+
+    what, values = _run(run)
+    return _report(what, values, output, dry_run=dry_run)
+
+
+@cluster_group.command(
+    name="pause", cls=ExampleCommand, examples=("hastore cluster pause",), epilog=_CODES
+)
+@_dry_run
+@target_options
+@output_option()
+def pause(*, dry_run: bool, target: Target, output: str) -> int:
+    """Stop elections, as before work on the machines; a master that leads goes on.
+
+    If it dies meanwhile, the group has no master until `hastore cluster resume`.
+    """
+    from hastore.cluster import operations
+
+    return _change(target, operations.pause, output, dry_run=dry_run)
+
+
+@cluster_group.command(
+    name="resume", cls=ExampleCommand, examples=("hastore cluster resume",), epilog=_CODES
+)
+@_dry_run
+@target_options
+@output_option()
+def resume(*, dry_run: bool, target: Target, output: str) -> int:
+    """Let elections go on."""
+    from hastore.cluster import operations
+
+    return _change(target, operations.resume, output, dry_run=dry_run)
+
+
+@cluster_group.command(
+    name="init",
+    cls=ExampleCommand,
+    examples=("hastore cluster init --dry-run", "hastore cluster init --ids 1,2,3"),
+    epilog=_CODES,
+)
+@click.option(
+    "--ids", type=_IDS, metavar="N,N", help="The first members. [default: all that are up]"
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also if nodes have logs: begin with the newest one. Never replaces what etcd has.",
+)
+@_dry_run
+@target_options
+@output_option()
+def init(
+    *, ids: tuple[int, ...] | None, force: bool, dry_run: bool, target: Target, output: str
+) -> int:
+    """Let a group begin whose nodes do not begin by themselves.
+
+    Nodes with empty directories that all name the same --group-ids need no init.
+    """
+    from hastore.cluster import operations
+
+    def decide(keys: Keys, view: GroupView) -> Change:
+        return operations.init(keys, view, ids, force=force)
+
+    return _change(target, decide, output, dry_run=dry_run)
+
+
+@cluster_group.command(
+    name="remove",
+    cls=ExampleCommand,
+    examples=("hastore cluster remove 3 --dry-run", "hastore cluster remove 3"),
+    epilog=_CODES,
+)
+@click.argument("node_id", type=_ID, metavar="ID")
+@_dry_run
+@target_options
+@output_option()
+def remove(*, node_id: int, dry_run: bool, target: Target, output: str) -> int:
+    """Forget a node that is down: it leaves the SyncStateSet, and its id is free.
+
+    Its directory is not touched. A node that is started with this id again is a new one.
+    """
+    from hastore.cluster import operations
+
+    def decide(keys: Keys, view: GroupView) -> Change:
+        return operations.remove(keys, view, node_id)
+
+    return _change(target, decide, output, dry_run=dry_run)
+
+
+@cluster_group.command(
+    name="clear-alarm",
+    cls=ExampleCommand,
+    examples=("hastore cluster clear-alarm",),
+    epilog=_CODES,
+)
+@_dry_run
+@target_options
+@output_option()
+def clear_alarm(*, dry_run: bool, target: Target, output: str) -> int:
+    """Take the alarm back, once its cause is gone: nodes may become master again.
+
+    A node raises it that knows more than etcd does: etcd was restored to an earlier time, or the
+    node's directory is of another group.
+    """
+    from hastore.cluster import operations
+
+    return _change(target, operations.clear_alarm, output, dry_run=dry_run)
+
+
+# -- the runs ------------------------------------------------------------------------------------
+
+
+def _run(work: Callable[[], Awaitable[_T]]) -> _T:
+    import trio
+
+    from hastore_cli.app.error_report import collapsed
+
+    with collapsed():
+        return trio.run(work)
+
+
+def _look(target: Target) -> tuple[Asked, GroupView]:
+    from hastore_cli.cluster.asking import ask
+
+    async def run() -> tuple[Asked, GroupView]:
+        async with ask(target) as asked:
+            return asked, await asked.view()
+
+    return _run(run)
+
+
+def _change(
+    target: Target, decide: Callable[[Keys, GroupView], Change], output: str, *, dry_run: bool
+) -> int:
+    from hastore_cli.cluster.asking import ask
+
+    async def run() -> Change:
+        async with ask(target) as asked:
+            change, _ = await asked.change(decide, dry_run=dry_run)
+            return change
+
+    change = _run(run)
+    return _report(change.what, {}, output, dry_run=dry_run, has_changes=bool(change.writes))
+
+
+def _become_master(
+    target: Target,
+    decide: Callable[[Keys, GroupView], Change],
+    timeout_ms: int,
+    output: str,
+    *,
+    dry_run: bool,
+) -> int:
+    """Change something by which a node becomes master, and wait until it is."""
+    import trio
+
+    from hastore_cli.app.terminal import say
+    from hastore_cli.cluster.asking import ask
+
+    async def run() -> tuple[str, dict[str, Any]]:
+        async with ask(target) as asked:
+            change, view = await asked.change(decide, dry_run=dry_run)
+            to_id = change.to_id
+            assert to_id is not None, change
+            if dry_run:
+                return change.what, {"to": to_id}
+            began = trio.current_time()
+            say(change.what)
+            before = 0 if view.state is None else view.state.epoch
+            epoch = await asked.wait_for_master(to_id, before, timeout_ms / 1_000)
+            took_s = trio.current_time() - began
+            what = f"node {to_id} is master of epoch {epoch}, after {took_s:.1f} s"
+            return what, {"to": to_id, "epoch": epoch, "took_s": round(took_s, 3)}
+
+    what, values = _run(run)
+    return _report(what, values, output, dry_run=dry_run)
+
+
+def _report(
+    what: str,
+    values: dict[str, Any],
+    output: str,
+    *,
+    dry_run: bool,
+    has_changes: bool = True,
+) -> int:
+    """Print what was done, or would be; return the exit code."""
+    from hastore_cli.app.terminal import say, tell
+    from hastore_cli.cluster.report import CHANGE_SCHEMA
+
+    if output == "json":
+        done = has_changes and not dry_run
+        _echo({"schema": CHANGE_SCHEMA, "what": what, "done": done, **values})
+    else:
+        tell(what)
+    if not dry_run:
+        return 0
+    say("nothing changed (--dry-run)" if has_changes else "nothing to change")
+    return EXIT_DRY_RUN if has_changes else 0
+
+
+def _echo(value: object) -> None:
+    from hastore_cli.log.options import echo_json
+
+    echo_json(value)

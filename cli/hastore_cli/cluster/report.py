@@ -1,0 +1,327 @@
+"""What ``hastore cluster`` shows: lines for people, and JSON with stable keys.
+
+Ends and lags are bytes, as the nodes published them: up to a third of ``[cluster] ttl`` ago.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from hastore.cluster.decide import why_not_standing
+from hastore.cluster.operations import lag_of
+from hastore.ha.set_rules import nodes_text
+from hastore.quantities import format_size
+from hastore_cli.app.terminal import columns, escaped, label_row, number, time_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from hastore.cluster.by_hand import NodeFacts
+    from hastore.cluster.group_records import GroupView
+    from hastore_cli.cluster.asking import Asked
+
+SCHEMA: Final = "hastore.cluster/1"
+MEMBERS_SCHEMA: Final = "hastore.cluster-members/1"
+HISTORY_SCHEMA: Final = "hastore.cluster-history/1"
+NODES_SCHEMA: Final = "hastore.cluster-nodes/1"
+CHANGE_SCHEMA: Final = "hastore.cluster-change/1"
+_UNKNOWN: Final = "-"
+
+
+@attrs.frozen(kw_only=True)
+class NodeRow:
+    """A node, up or not."""
+
+    node_id: int
+    is_up: bool
+    in_set: bool
+    role: str  # "master", "slave", "down"
+    why_not: str | None  # why it may not become master; None: it may
+    uuid: str | None = None
+    start: int | None = None
+    kept_since: int | None = None
+    last_epoch: int | None = None
+    end: int | None = None
+    lag: int | None = None  # bytes that it lacks of the master's log
+    link: str | None = None  # its end of the link to its master
+    ha_address: str | None = None
+    client_address: str | None = None
+    priority: int | None = None
+    election: int | None = None
+    version: str | None = None
+
+
+def node_rows(view: GroupView) -> list[NodeRow]:
+    """Return all nodes that are registered, up or in the set, by id."""
+    state = view.state
+    in_set = frozenset[int]() if state is None else state.ids
+    ids = sorted(view.members.keys() | view.registrations.keys() | in_set)
+    return [_node_row(view, node_id, in_set) for node_id in ids]
+
+
+def _node_row(view: GroupView, node_id: int, in_set: frozenset[int]) -> NodeRow:
+    member, known = view.members.get(node_id), view.registrations.get(node_id)
+    if member is None:
+        return NodeRow(
+            node_id=node_id,
+            is_up=False,
+            in_set=node_id in in_set,
+            role="down",
+            why_not=f"node {node_id} is not up",
+            uuid=None if known is None else known.uuid,
+            start=None if known is None else known.start,
+        )
+    why_not: str | None = "the group has no state yet"
+    if view.state is not None:
+        why_not = why_not_standing(member.node, member.kept_since, view.state)
+    return NodeRow(
+        node_id=node_id,
+        is_up=True,
+        in_set=node_id in in_set,
+        role=member.role,
+        why_not=why_not,
+        uuid=member.node.uuid,
+        start=member.node.start,
+        kept_since=member.kept_since,
+        last_epoch=member.last_epoch,
+        end=member.end,
+        lag=lag_of(view, node_id),
+        link=member.link,
+        ha_address=member.ha_address,
+        client_address=member.client_address,
+        priority=member.priority,
+        election=member.election,
+        version=member.version,
+    )
+
+
+# -- status --------------------------------------------------------------------------------------
+
+
+def status_json(asked: Asked, view: GroupView) -> dict[str, Any]:
+    """Return the group as JSON."""
+    state, leader, wish = view.state, view.leader, view.config.switchover
+    return {
+        "schema": SCHEMA,
+        "cluster": asked.cluster,
+        "group": asked.group,
+        "keys": asked.keys.base,
+        "revision": view.revision,
+        "epoch": None if state is None else state.epoch,
+        "master": None if state is None or state.master is None else state.master.node_id,
+        "leader": None
+        if leader is None
+        else {
+            "id": leader.holder.node_id,
+            "start": leader.holder.start,
+            "epoch": leader.epoch,
+            "ha": leader.ha_address,
+            "client": leader.client_address,
+        },
+        "sync_state_set": None if state is None else sorted(state.ids),
+        "acks": None if state is None else state.acks,
+        "paused": view.config.is_paused,
+        "switchover": None if wish is None else attrs.asdict(wish),
+        "alarm": view.config.alarm,
+        "nodes": [_row_json(row) for row in node_rows(view)],
+        "damaged": dict(view.damaged),
+    }
+
+
+def _row_json(row: NodeRow) -> dict[str, Any]:
+    values = attrs.asdict(row)
+    values["id"] = values.pop("node_id")
+    values["may_stand"] = row.why_not is None
+    return dict(sorted(values.items(), key=lambda item: item[0] != "id"))
+
+
+def status_lines(asked: Asked, view: GroupView) -> Iterator[str]:
+    """Yield the group as lines."""
+    state, leader = view.state, view.leader
+    parts = [f"group {asked.group} of {asked.cluster}"]
+    if state is not None:
+        parts.append(f"epoch {state.epoch}")
+    parts.append("no master" if leader is None else f"master {leader.holder}")
+    if state is not None:
+        parts.append(f"SyncStateSet {', '.join(map(str, sorted(state.ids)))}")
+        parts.append(f"in_sync_replicas {state.acks}")
+    yield "  ".join(parts)
+    head = ("node", "role", "epoch", "end", "lag", "start", "link", "in set", "may become master")
+    yield from columns(head, [_cells(row) for row in node_rows(view)])
+    yield from _notes(view)
+
+
+def _cells(row: NodeRow) -> tuple[str, ...]:
+    may = (
+        "it is" if row.role == "master" else "yes" if row.why_not is None else f"no: {row.why_not}"
+    )
+    return (
+        str(row.node_id),
+        row.role,
+        _number(row.last_epoch),
+        _number(row.end),
+        _UNKNOWN if row.lag is None or row.role == "master" else format_size(row.lag),
+        _number(row.start),
+        row.link or _UNKNOWN,
+        "yes" if row.in_set else "no",
+        may,
+    )
+
+
+def _number(value: int | None) -> str:
+    return _UNKNOWN if value is None else number(value)
+
+
+def _notes(view: GroupView) -> Iterator[str]:
+    """Yield what is not as it should be, or is under way."""
+    config = view.config
+    if config.alarm is not None:
+        yield label_row("damage", f"alarm: {config.alarm}")
+        yield label_row("next", "look at it, then: hastore cluster clear-alarm")
+    if view.state is None:
+        yield label_row("note", "the coordinator does not know the group: hastore cluster init")
+    elif view.leader is None:
+        yield label_row("warning", _no_master_text(view))
+    if config.is_paused:
+        yield label_row("note", "elections are paused: hastore cluster resume")
+    wish = config.switchover
+    if wish is not None and view.state is not None and wish.from_epoch == view.state.epoch:
+        yield label_row("note", f"a switchover to node {wish.to_id} is under way")
+    for key, reason in view.damaged.items():
+        yield label_row("damage", f"{escaped(key)}: {escaped(reason)}")
+
+
+def _no_master_text(view: GroupView) -> str:
+    assert view.state is not None
+    able = [row.node_id for row in node_rows(view) if row.why_not is None]
+    if able and not view.config.is_paused:
+        return f"no node is master: {nodes_text(frozenset(able))} may stand, an election is due"
+    if able:
+        return (
+            f"no node is master, and elections are paused: {nodes_text(frozenset(able))} may stand"
+        )
+    wanted = nodes_text(view.state.ids - view.members.keys() or view.state.ids)
+    return (
+        f"no node is master, and none that is up may become it: start {wanted};"
+        " if it is lost: hastore cluster failover --to ID --accept-loss --dry-run"
+    )
+
+
+# -- members, history ----------------------------------------------------------------------------
+
+
+def members_json(asked: Asked, view: GroupView) -> dict[str, Any]:
+    """Return the nodes as JSON."""
+    return {
+        "schema": MEMBERS_SCHEMA,
+        "cluster": asked.cluster,
+        "group": asked.group,
+        "nodes": [_row_json(row) for row in node_rows(view)],
+    }
+
+
+def members_lines(view: GroupView) -> Iterable[str]:
+    """Return the nodes as lines: where each is, and on which directory."""
+    head = (
+        "node",
+        "role",
+        "in set",
+        "start",
+        "clients",
+        "slaves",
+        "priority",
+        "version",
+        "directory",
+    )
+    rows: list[tuple[str, ...]] = [
+        (
+            str(row.node_id),
+            row.role,
+            "yes" if row.in_set else "no",
+            _number(row.start),
+            row.client_address or _UNKNOWN,
+            row.ha_address or _UNKNOWN,
+            _number(row.priority),
+            escaped(row.version or _UNKNOWN),
+            escaped(row.uuid or _UNKNOWN),
+        )
+        for row in node_rows(view)
+    ]
+    return columns(head, rows)
+
+
+def history_json(asked: Asked, view: GroupView) -> dict[str, Any]:
+    """Return the epochs as JSON, the oldest first."""
+    return {
+        "schema": HISTORY_SCHEMA,
+        "cluster": asked.cluster,
+        "group": asked.group,
+        "epochs": [
+            {
+                "epoch": each.epoch,
+                "from": each.former_id,
+                "to": each.master_id,
+                "offset": each.end,
+                "why": each.why,
+                "at_ms": each.at_ms,
+            }
+            for each in view.history
+        ],
+    }
+
+
+def history_lines(view: GroupView) -> Iterable[str]:
+    """Return the epochs as lines, the oldest first."""
+    rows: list[tuple[str, ...]] = [
+        (
+            str(each.epoch),
+            _UNKNOWN if each.former_id is None else str(each.former_id),
+            str(each.master_id),
+            number(each.end),
+            time_text(each.at_ms),
+            escaped(each.why),
+        )
+        for each in view.history
+    ]
+    return columns(("epoch", "from", "to", "at offset", "time", "why"), rows)
+
+
+# -- nodes without a coordinator -----------------------------------------------------------------
+
+
+def facts_json(nodes: Sequence[NodeFacts], silent: Sequence[str]) -> dict[str, Any]:
+    """Return what nodes say of themselves as JSON; ``silent`` did not answer."""
+    return {
+        "schema": NODES_SCHEMA,
+        "group": nodes[0].group if nodes else None,
+        "nodes": [
+            {
+                "id": each.node_id,
+                "address": f"{each.address[0]}:{each.address[1]}",
+                "role": "master" if each.is_master else "slave",
+                "last_epoch": each.last_epoch,
+                "seen_epoch": each.seen_epoch,
+                "end": each.end,
+            }
+            for each in nodes
+        ],
+        "silent": list(silent),
+    }
+
+
+def facts_lines(nodes: Sequence[NodeFacts]) -> Iterable[str]:
+    """Return what nodes say of themselves as lines; the newest log first."""
+    rows: list[tuple[str, ...]] = [
+        (
+            _number(each.node_id),
+            "master" if each.is_master else "slave",
+            str(each.last_epoch),
+            str(each.seen_epoch),
+            number(each.end),
+            f"{each.address[0]}:{each.address[1]}",
+        )
+        for each in sorted(nodes, key=lambda each: each.rank)
+    ]
+    return columns(("node", "role", "epoch", "seen", "end", "address"), rows)

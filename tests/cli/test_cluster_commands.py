@@ -1,0 +1,213 @@
+"""`hastore cluster` with a real etcd, and nodes whose roles it decides."""
+
+import contextlib
+import json
+
+import attrs
+import pytest
+import trio
+
+import hastore
+from hastore.broker.node.master import Master
+from hastore.cluster.connecting import open_coordinator
+from hastore.cluster.group_records import GroupConfig, Keys
+from hastore.cluster.key_value_store import Delete, Put
+from hastore.config import CoordinatorConfig
+from hastore.errors import WrongNodeError
+from tests.support.commands.in_process import call, call_json
+from tests.support.etcd import etcd_of_kind, preferred_kind
+from tests.support.nodes.group_nodes import node_config, put
+from tests.support.waiting import eventually
+
+KEYS = Keys.of("/hastore", "DefaultCluster", "g1")
+
+
+@pytest.fixture
+def etcd(tmp_path, monkeypatch):
+    """An etcd that the commands find by the environment; no other configuration."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
+    with etcd_of_kind(preferred_kind(), tmp_path / "etcd") as server:
+        url = server.endpoint
+        monkeypatch.setenv("HASTORE_CLUSTER_ENDPOINTS", url)
+        yield CoordinatorConfig(endpoints=(url,), ttl_ms=3_000)
+
+
+@contextlib.asynccontextmanager
+async def nodes_by(etcd, tmp_path, count=3, *, ids=(1, 2, 3)):
+    """Run nodes 1 to ``count``."""
+    async with contextlib.AsyncExitStack() as stack:
+        nodes = []
+        for at in range(1, count + 1):
+            config = node_config(tmp_path / f"D{at}", at, ids, coordinator=etcd)
+            nodes.append(await stack.enter_async_context(hastore.open_node(config)))
+        yield nodes
+
+
+def master_of(nodes):
+    """Return the id of the node that is master; None: none is."""
+    return next((n.config.node_id for n in nodes if isinstance(n.role_node, Master)), None)
+
+
+async def status_once(predicate):
+    """Return the group's status once a predicate holds."""
+    while True:
+        _, shown = await call_json("cluster", "status")
+        if predicate(shown):
+            return shown
+        await trio.sleep(0.05)
+
+
+async def has_all(nodes):
+    """Wait until there is a master and all three may become one."""
+    await eventually(lambda: master_of(nodes) is not None)
+    return await status_once(lambda s: s["leader"] and all(n["may_stand"] for n in s["nodes"]))
+
+
+async def test_a_group_with_etcd_elects_switches_over_and_fails_over(etcd, tmp_path):
+    """A group's day: it begins by itself, is shown, changed and paused."""
+    async with nodes_by(etcd, tmp_path) as nodes:
+        status = await has_all(nodes)
+        first = status["leader"]["id"]
+        assert (status["group"], status["epoch"], status["master"]) == ("g1", 1, first)
+        assert status["sync_state_set"] == [1, 2, 3]
+        assert [node["id"] for node in status["nodes"]] == [1, 2, 3]
+        second, third = (each for each in (1, 2, 3) if each != first)
+        code, shown, told = await call("cluster", "switchover", "--to", second, "--dry-run")
+        assert (code, shown) == (10, f"node {second} becomes master instead of node {first}\n")
+        assert "nothing changed" in told
+        code, done = await call_json("cluster", "switchover", "--to", second)
+        assert (code, done["to"], done["epoch"], done["done"]) == (0, second, 2, True)
+        assert 0 < done["took_s"] < 30
+        assert master_of(nodes) == second
+        assert await put(nodes[second - 1].role_node)
+        await has_all(nodes)
+
+        code, _, told = await call("cluster", "failover", "--to", third)
+        assert code == 6
+        assert f"node {second} is master of epoch 2, and has its lease" in told
+        code, shown, _ = await call(
+            "cluster", "failover", "--to", third, "--force-with-live-master"
+        )
+        assert (code, f"node {third} is master of epoch 4" in shown) == (0, True)
+        await has_all(nodes)
+        _, history = await call_json("cluster", "history")
+        rows = [(e["epoch"], e["from"], e["to"], e["why"]) for e in history["epochs"]]
+        assert rows == [
+            (1, None, first, "election"),
+            (2, first, second, "switchover"),
+            (3, second, third, "failover"),
+            (4, third, third, "election"),
+        ]
+        code, shown, _ = await call("cluster", "history")
+        assert (code, len(shown.splitlines())) == (0, 5)
+
+        assert (await call("cluster", "pause"))[0] == 0
+        assert "paused already" in (await call("cluster", "pause"))[1]
+        code, _, told = await call("cluster", "switchover")
+        assert (code, "are paused" in told) == (6, True)
+        assert "elections are paused" in (await call("cluster", "status"))[1]
+        assert (await call("cluster", "resume"))[:2] == (0, "elections go on\n")
+
+
+async def test_a_node_that_is_down_is_removed_and_comes_back_as_a_new_one(etcd, tmp_path):
+    """Its id is free for another directory, which was refused before."""
+    async with nodes_by(etcd, tmp_path, 2, ids=(1, 2, 3)) as nodes:
+        third = node_config(tmp_path / "D3", 3, coordinator=etcd)
+        async with hastore.open_node(third):
+            await has_all(nodes)
+            code, _, told = await call("cluster", "remove", "3")
+            assert (code, "node 3 is up, and would come back" in told) == (6, True)
+        other = attrs.evolve(third, store=attrs.evolve(third.store, data_dir=str(tmp_path / "E3")))
+        with pytest.raises(WrongNodeError, match="is another directory than the one"):
+            async with hastore.open_node(other):
+                await trio.sleep_forever()
+        code, shown, _ = await call("cluster", "remove", "3", "--dry-run")
+        assert (code, "is free" in shown) == (10, True)
+        assert (await call("cluster", "remove", "3"))[0] == 0
+        status = await status_once(lambda shown: len(shown["nodes"]) == 2)
+        assert status["sync_state_set"] == [1, 2]
+        async with hastore.open_node(other):
+            await status_once(lambda shown: shown["sync_state_set"] == [1, 2, 3])
+        _, members = await call_json("cluster", "members")
+        assert members["nodes"][0]["client_address"] is not None
+        assert "0.1" in (await call("cluster", "members"))[1] or members["nodes"]
+
+
+async def test_a_group_that_does_not_begin_by_itself_waits_for_init(etcd, tmp_path):
+    """Where its ids are not configured; a second init is refused."""
+    async with nodes_by(etcd, tmp_path, ids=None) as nodes:
+        status = await status_once(lambda shown: len(shown["nodes"]) == 3)
+        assert (status["epoch"], status["leader"]) == (None, None)
+        assert (
+            "does not know the group: hastore cluster init" in (await call("cluster", "status"))[1]
+        )
+        code, shown, _ = await call("cluster", "init", "--dry-run")
+        assert (code, shown) == (10, "the group begins with nodes 1, 2, 3\n")
+        code, shown = await call_json("cluster", "init", "--ids", "1,2")
+        assert (code, shown["done"]) == (0, True)
+        await has_all(nodes)
+        code, _, told = await call("cluster", "init", "--force")
+        assert (code, "has its state" in told) == (6, True)
+
+
+async def test_an_alarm_is_shown_until_a_person_clears_it(etcd, tmp_path):
+    """A state that is gone while the nodes have logs takes an init by force."""
+    async with nodes_by(etcd, tmp_path) as nodes, open_coordinator(etcd) as store:
+        before = await has_all(nodes)
+        await put(nodes[before["leader"]["id"] - 1].role_node)
+        config = GroupConfig(alarm="restored to the past")
+        await store.commit([], [Put(KEYS.config, config.encode())])
+        shown = (await call("cluster", "status"))[1]
+        assert "alarm: restored to the past" in shown
+        code, _, told = await call("cluster", "switchover")
+        assert (code, "hastore cluster clear-alarm" in told) == (6, True)
+        assert (await call("cluster", "clear-alarm"))[0] == 0
+        assert (await call("cluster", "clear-alarm"))[1] == "there is no alarm\n"
+        await store.commit([], [Delete(KEYS.state), Delete(KEYS.leader)])
+        await status_once(lambda shown: all(n["end"] for n in shown["nodes"]))
+        code, _, told = await call("cluster", "init")
+        assert (code, "already with a log" in told) == (6, True)
+        assert (await call("cluster", "init", "--force"))[0] == 0
+        await eventually(lambda: master_of(nodes) is not None)
+
+
+async def test_mistakes_are_one_line_with_a_next_step(etcd, tmp_path, monkeypatch):
+    """What is wrong, where, and what to type."""
+    async with nodes_by(etcd, tmp_path) as nodes:
+        await has_all(nodes)
+        for arguments, code, said, step in (
+            (("status", "--group", "g2"), 2, "does not know group g2", "--group g1"),
+            (
+                ("status", "--cluster", "other", "--group", "g1"),
+                2,
+                "does not know group g1 in cluster other",
+                "it knows group g1 in cluster DefaultCluster",
+            ),
+            (("switchover", "--to", "9"), 6, "the group has no node 9", "up now: nodes 1, 2, 3"),
+            (("failover",), 2, "Missing option '--to'", "--help"),
+            (("remove", "9"), 6, "knows no node 9", "nodes 1, 2, 3"),
+            (("status", "--etcd", "http://127.0.0.1:1"), 3, "127.0.0.1:1", "next"),
+            (("status", "--etcd", "127.0.0.1:2379"), 2, "is not the URL", "--help"),
+        ):
+            found, shown, told = await call("cluster", *arguments)
+            assert (found, shown) == (code, ""), arguments
+            assert said in told, arguments
+            assert step in told, arguments
+            assert "Traceback" not in told
+    monkeypatch.delenv("HASTORE_CLUSTER_ENDPOINTS")
+    code, _, told = await call("cluster", "status")
+    assert (code, "which etcd? none is named" in told) == (2, True)
+
+
+async def test_the_group_is_found_by_the_configuration_file(etcd, tmp_path, monkeypatch):
+    """The one that its nodes have."""
+    monkeypatch.delenv("HASTORE_CLUSTER_ENDPOINTS")
+    file = tmp_path / "node.toml"
+    endpoints = json.dumps(etcd.endpoints)
+    file.write_text(f'[node]\ngroup = "g1"\n[cluster]\nname = "orders"\nendpoints = {endpoints}')
+    named = attrs.evolve(etcd, cluster_name="orders")
+    async with nodes_by(named, tmp_path, 1, ids=(1,)) as nodes:
+        await eventually(lambda: master_of(nodes) == 1)
+        code, shown, _ = await call("cluster", "status", "-c", file)
+        assert (code, "group g1 of orders  epoch 1  master node 1" in shown) == (0, True)
