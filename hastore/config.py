@@ -579,6 +579,22 @@ class CoordinatorConfig:
         node="node",
         validator=_check_priority,
     )
+    failsafe: bool = switch(
+        True,
+        "cluster.failsafe",
+        "While etcd does not answer, the master goes on as long as all members of its set promise"
+        " not to stand for election.",
+        node="node",
+    )
+    advertised_host: str | None = setting(
+        None,
+        "cluster.advertise",
+        "The host at which other nodes and clients reach this one, told to etcd. Default: that of"
+        " --listen and --ha-listen, which must not be 0.0.0.0 or [::] then.",
+        kind=Kind.TEXT,
+        flag="--advertise",
+        node="node",
+    )
     ca_file: str | None = setting(
         None,
         "cluster.ca",
@@ -853,6 +869,10 @@ class GroupNodeConfig(MasterConfig):
             msg = "a node of a group with a coordinator is told by it who is master: name none"
             hint = "leave out [ha] master (--master), or [cluster] endpoints (--etcd)"
             raise ConfigError(msg, hint=hint)
+        if self.coordinator.endpoints and self.coordinator.advertised_host is None:
+            _check_is_reachable(self.ha_listen, "--ha-listen")
+            if self.listen is not None:
+                _check_is_reachable(self.listen, "--listen")
         if self.coordinator.endpoints and self.coordinator.cluster_name is None:
             _check_cluster_name(self, None, self.cluster)
 
@@ -869,6 +889,15 @@ class GroupNodeConfig(MasterConfig):
             if field.name not in {"master", "master_client"}
         }
         return SlaveConfig(**values, master=master, master_client=master_client)
+
+
+def _check_is_reachable(address: tuple[str, int], flag: str) -> None:
+    """Raise ConfigError for an address at which no other machine reaches this one."""
+    if address[0] in {"0.0.0.0", "::"}:  # noqa: S104 - refused, not listened on
+        raise ConfigError(
+            f"{flag} is every address of this machine, and other nodes need one that reaches it",
+            hint="--advertise HOST, the name or address of this machine in its network",
+        )
 
 
 PARTS: Final = {"store": StoreConfig, "ha": HAConfig, "remoting": RemotingConfig}

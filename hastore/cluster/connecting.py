@@ -53,6 +53,8 @@ def role_service(
         priority=config.coordinator.priority,
         initial_ids=None if ids is None else frozenset(ids),
         acks=str(config.ha.in_sync_replicas),
+        failsafe=config.coordinator.failsafe,
+        advertised_host=config.coordinator.advertised_host,
         version=version,
     )
     return RoleService(env, store, keys_of(config), roles)

@@ -99,6 +99,7 @@ class RoleConfig:
     acks: str = "all"
     # Whether a master goes on while its coordinator is silent, and all members promise.
     failsafe: bool = True
+    advertised_host: str | None = None  # for other nodes and clients; None: as it listens
     version: str = ""
 
 
@@ -556,8 +557,8 @@ class RoleService:
             role="master" if own.master_of is not None else "slave",
             last_epoch=own.last_epoch,
             end=own.end,
-            ha_address=describe(node.ha_address),
-            client_address=None if node.address is None else describe(node.address),
+            ha_address=self._advertised(node.ha_address),
+            client_address=None if node.address is None else self._advertised(node.address),
             priority=own.priority,
             link=link,
             election=election,
@@ -705,13 +706,18 @@ class RoleService:
         self._lease_wake.wakeup()
         return grant
 
+    def _advertised(self, address: tuple[str, int]) -> str:
+        """Return an address of this node as others reach it."""
+        host, port = address
+        return describe((self.config.advertised_host or host, port))
+
     def _leader(self, epoch: int, grant: Grant) -> Put:
         node = self._node
         leader = Leader(
             holder=self._me,
             epoch=epoch,
-            ha_address=describe(node.ha_address),
-            client_address=None if node.address is None else describe(node.address),
+            ha_address=self._advertised(node.ha_address),
+            client_address=None if node.address is None else self._advertised(node.address),
         )
         return Put(self.keys.leader, leader.encode(), lease=grant.lease_id)
 

@@ -63,7 +63,8 @@ async def test_missing_files_are_named_before_anything_is_asked(tmp_path):
 async def test_a_missing_package_is_one_clear_line(monkeypatch):
     """A node without a coordinator does not need it."""
     monkeypatch.setitem(sys.modules, "httpx", None)
-    monkeypatch.delitem(sys.modules, "hastore.cluster.etcd_client", raising=False)
+    for name in [name for name in sys.modules if name.startswith("hastore.cluster.etcd_")]:
+        monkeypatch.delitem(sys.modules, name)
     with pytest.raises(ConfigError, match="needs the package httpx") as caught:
         async with open_coordinator(ETCD):
             pass

@@ -53,7 +53,5 @@ def view_of(*members: Member, **changes: Any) -> GroupView:
     return attrs.evolve(view, **changes)
 
 
-NO_LEADER = {"leader": None, "leader_revision": 0}
-
 NO_LEADER: dict[str, Any] = {"leader": None, "leader_revision": 0}
 OUTSIDE = GroupState(epoch=7, master=node(1), members=(node(1), node(2)))
