@@ -24,6 +24,7 @@ _COMMANDS: Final = {
     "master": ("node.commands:master", "Run a master: takes messages, streams to slaves."),
     "slave": ("node.commands:slave", "Run a slave: copies a master's log and acknowledges."),
     "node": ("node.commands:node", "Run a node of a replica group, whose role may change."),
+    "up": ("lab.up_command:up", "Run a replica group on this machine, to try things with."),
     "cluster": (
         "cluster.commands:cluster_group",
         "Show who is master in a replica group; change it.",
@@ -62,7 +63,7 @@ _COMMANDS: Final = {
 }
 
 _PANELS: Final = (
-    ("Run nodes", ["master", "slave", "node", "cluster"]),
+    ("Run nodes", ["master", "slave", "node", "up", "cluster"]),
     ("Messages", ["produce", "consume", "get", "topic", "group"]),
     ("Observe", ["status", "explain", "doctor", "check", "wait"]),
     ("Files", ["log"]),

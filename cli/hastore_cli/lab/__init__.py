@@ -1,4 +1,4 @@
-"""``hastore scenario`` and ``hastore sim``: failure stories, and clusters in virtual time.
+"""``hastore up``, ``scenario`` and ``sim``: a group to try, failure stories, virtual time.
 
-Begin with ``scenario_run`` and ``sim_run``.
+Begin with ``up``, ``scenario_run`` and ``sim_run``.
 """
