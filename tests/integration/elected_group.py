@@ -1,0 +1,250 @@
+"""A replica group of processes that elects its master by a real etcd, under load.
+
+One producer with the addresses of all nodes keeps IN_FLIGHT messages on their way; each message has
+a key of its own, and its outcome is recorded.  At the end the three logs are compared with each
+other and with all answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import statistics
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Final
+
+import attrs
+import trio
+
+from hastore.client.producer import Producer
+from hastore.client.send_result import PendingSend
+from hastore.cluster.etcd_client import EtcdClient, EtcdConfig
+from hastore.cluster.group_records import GroupView, Keys, read_group
+from hastore.env.real import real_env
+from hastore.errors import CoordinatorError, HastoreError
+from hastore.message import Message
+from hastore.testing.free_port import FreePort
+from hastore_scenarios.judge.log_image import read_records
+from hastore_scenarios.worlds.process.child_process import ChildProcess, hastore_command
+from tests.patience import PROCESS_WITHIN_S
+from tests.support.etcd import EtcdServer
+
+IDS: Final = (1, 2, 3)
+IN_FLIGHT: Final = 64
+TTL_S: Final = 3
+TOPIC: Final = "orders"
+KEYS: Final = Keys.of("/hastore", "DefaultCluster", "g1")
+_PACE_S: Final = 0.002
+_LOOK_S: Final = 0.02
+
+
+@attrs.define(eq=False)
+class ElectedGroup:
+    """The nodes, and what became of the messages."""
+
+    directory: Path
+    etcd: EtcdServer
+    store: EtcdClient
+    ports: dict[int, tuple[FreePort, FreePort]] = attrs.field(
+        factory=lambda: {node_id: (FreePort(), FreePort()) for node_id in IDS}
+    )
+    nodes: dict[int, ChildProcess] = attrs.field(factory=dict)
+    acknowledged: dict[str, int] = attrs.field(factory=dict)  # PUT_OK: key → physic offset
+    refused: set[str] = attrs.field(factory=set)  # certainly not stored
+    last_ok: float = 0.0  # trio's time
+    recoveries: list[float] = attrs.field(factory=list)  # seconds from a fault to the next PUT_OK
+    _is_over: bool = False
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """The client ports."""
+        return [("127.0.0.1", client.number) for client, _ in self.ports.values()]
+
+    def start(self, node_id: int) -> None:
+        """Start a node's process."""
+        client, ha = self.ports[node_id]
+        self.nodes[node_id] = ChildProcess.start(
+            hastore_command(
+                "node", "--data", str(self.data_of(node_id)), "--node-id", str(node_id),
+                "--node-group", "g1", "--group-ids", ",".join(map(str, IDS)),
+                "--etcd", self.etcd.endpoint, "--ttl", f"{TTL_S}s",
+                "--listen", f"127.0.0.1:{client.number}", "--ha-listen", f"127.0.0.1:{ha.number}",
+                "--mapped-file-size", "64MiB",
+            ),
+            self.directory / f"n{node_id}.log",
+        )  # fmt: skip
+
+    def data_of(self, node_id: int) -> Path:
+        """Return a node's directory."""
+        return self.directory / f"n{node_id}"
+
+    # -- what etcd says --------------------------------------------------------------------------
+
+    async def view(self, holds: Callable[[GroupView], bool], what: str) -> GroupView:
+        """Wait until etcd's view of the group fulfils a condition, and return it."""
+        view: GroupView | None = None
+        with trio.move_on_after(PROCESS_WITHIN_S):
+            while True:
+                with contextlib.suppress(CoordinatorError):
+                    view = read_group(KEYS, await self.store.read(KEYS.base))
+                    if holds(view):
+                        return view
+                await trio.sleep(_LOOK_S)
+        raise AssertionError(f"not within {PROCESS_WITHIN_S:g} s: {what}; last seen: {view}")
+
+    async def settled(self) -> GroupView:
+        """Wait until there is a master, and all nodes are in its set in the starts that run."""
+        return await self.view(_is_settled, "a master with all nodes in its set")
+
+    async def master_id(self) -> int:
+        """Return the id of the master of a settled group."""
+        leader = (await self.settled()).leader
+        assert leader is not None, "settled"
+        return leader.holder.node_id
+
+    # -- load ------------------------------------------------------------------------------------
+
+    async def produce(self) -> None:
+        """Send messages until the load is over."""
+        room = trio.Semaphore(IN_FLIGHT)
+        number = 0
+        async with (
+            Producer.connect(self.addresses, failover_timeout_s=PROCESS_WITHIN_S) as producer,
+            trio.open_nursery() as nursery,
+        ):
+            while not self._is_over:
+                await room.acquire()
+                number += 1
+                key = f"key-{number}"
+                pending = await producer.submit(
+                    Message(TOPIC, key.encode() + b" " * 200, properties={"KEYS": key})
+                )
+                nursery.start_soon(self._record, key, pending, room)
+                await trio.sleep(_PACE_S)
+
+    async def _record(self, key: str, pending: PendingSend, room: trio.Semaphore) -> None:
+        try:
+            result = await pending.wait()
+        except HastoreError:
+            return  # unknown: in the log once, or not at all
+        finally:
+            room.release()
+        if result.ok:
+            assert result.physic_offset is not None
+            self.acknowledged[key] = result.physic_offset
+            self.last_ok = trio.current_time()
+        elif not result.status.stored:
+            self.refused.add(key)
+
+    async def acknowledged_after(self, time: float) -> None:
+        """Wait for a PUT_OK after a time, and record how long it took."""
+        with trio.move_on_after(PROCESS_WITHIN_S) as scope:
+            while self.last_ok <= time:
+                await trio.sleep(_LOOK_S)
+        assert not scope.cancelled_caught, f"no PUT_OK within {PROCESS_WITHIN_S:g} s"
+        self.recoveries.append(self.last_ok - time)
+
+    def end_load(self) -> None:
+        """Let the producer end."""
+        self._is_over = True
+
+    # -- faults ----------------------------------------------------------------------------------
+
+    async def kill_master(self) -> None:
+        """Kill the master; wait until another one acknowledges, and start the former again."""
+        former = await self.master_id()
+        self.nodes[former].send_signal(signal.SIGKILL)
+        await self.nodes[former].wait()
+        await self.acknowledged_after(trio.current_time())
+        self.start(former)
+
+    async def freeze_master(self, seconds: float) -> None:
+        """Stop the master's process (SIGSTOP) for a while, under load."""
+        former = await self.master_id()
+        self.nodes[former].send_signal(signal.SIGSTOP)
+        await self.view(
+            lambda view: view.leader is not None and view.leader.holder.node_id != former,
+            "another master than the frozen one",
+        )
+        await trio.sleep(seconds)
+        self.nodes[former].send_signal(signal.SIGCONT)
+        await self.acknowledged_after(trio.current_time())
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def check_logs(self) -> None:
+        """Compare the logs with each other, and with all answers."""
+        disk = real_env().disk
+        logs = {
+            node_id: [
+                (record.physic_offset, record.next_offset, record.key)
+                for record in read_records(disk, str(self.data_of(node_id)))
+            ]
+            for node_id in IDS
+        }
+        assert len({tuple(log) for log in logs.values()}) == 1, "the logs differ"
+        offsets = {offset for offset, _, _ in logs[1]}
+        lost = {key: at for key, at in self.acknowledged.items() if at not in offsets}
+        assert lost == {}, "PUT_OK, and not in the log"
+        counts = Counter(key for _, _, key in logs[1])
+        assert [key for key, count in counts.items() if count > 1] == []
+
+    def print_recoveries(self) -> None:
+        """Print how long puts were not acknowledged."""
+        if self.recoveries:
+            count, most_s = len(self.recoveries), max(self.recoveries)
+            median_s = statistics.median(self.recoveries)
+            print(f"PUT_OK again, {count} times: median {median_s:.2f} s, at most {most_s:.2f} s")
+
+
+def _is_settled(view: GroupView) -> bool:
+    state, leader = view.state, view.leader
+    return (
+        state is not None
+        and leader is not None
+        and state.ids == set(IDS)
+        and view.members.keys() == set(IDS)
+        and all(view.members[each.node_id].node == each for each in state.members)
+    )
+
+
+@contextlib.asynccontextmanager
+async def elected_group(directory: Path, etcd: EtcdServer) -> AsyncIterator[ElectedGroup]:
+    """Run a group under load; at the end all nodes are back in step, and their logs are checked."""
+    directory.mkdir()
+    async with EtcdClient.open(EtcdConfig(endpoints=(etcd.endpoint,))) as store:
+        group = ElectedGroup(directory, etcd, store)
+        try:
+            for node_id in IDS:
+                group.start(node_id)
+            await group.settled()
+            async with trio.open_nursery() as load:
+                load.start_soon(group.produce)
+                await group.acknowledged_after(trio.current_time())
+                group.recoveries.clear()
+                yield group
+                await group.settled()
+                group.end_load()
+            end = max(group.acknowledged.values())
+            await group.view(
+                lambda view: (
+                    min(each.end for each in view.members.values()) > end
+                    and len({each.end for each in view.members.values()}) == 1
+                ),
+                "all nodes have the same end",
+            )
+            for node in group.nodes.values():
+                node.send_signal(signal.SIGTERM)
+            for node in group.nodes.values():
+                await node.wait()
+            group.check_logs()
+            group.print_recoveries()
+        finally:
+            with trio.CancelScope(shield=True):
+                for node in group.nodes.values():
+                    await node.end()
+            for client, ha in group.ports.values():
+                client.release()
+                ha.release()

@@ -1,0 +1,98 @@
+"""Failover without a person: processes, a real etcd, 64 puts in flight.
+
+``print_recoveries`` says how long puts were not acknowledged: ``pytest -s``.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from hastore.cluster.operations import switchover
+from tests.integration.elected_group import KEYS, TTL_S, ElectedGroup, elected_group
+from tests.support.etcd import EtcdServer, etcd_of_kind, preferred_kind
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
+    """Run an etcd; skip the test where there is no binary."""
+    with etcd_of_kind(preferred_kind(), tmp_path / "etcd") as server:
+        yield server
+
+
+async def switch_over(group: ElectedGroup) -> None:
+    """Let another member become master, under load."""
+    view = await group.settled()
+    assert view.leader is not None
+    epoch = view.leader.epoch
+    change = switchover(KEYS, view)
+    began = trio.current_time()
+    assert (await group.store.commit(change.comparisons, change.writes)).succeeded
+    await group.view(
+        lambda view: view.leader is not None and view.leader.epoch > epoch, "the next master"
+    )
+    await group.acknowledged_after(max(began, group.last_ok))
+
+
+@pytest.mark.parametrize(
+    "kills", [3, pytest.param(100, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)])]
+)
+async def test_a_group_survives_kills_of_its_master_by_itself(
+    tmp_path: Path, etcd: EtcdServer, kills: int
+) -> None:
+    """Nothing that was PUT_OK is lost or doubled, and every node comes back without a person."""
+    async with elected_group(tmp_path / "group", etcd) as group:
+        for _ in range(kills):
+            await group.kill_master()
+    assert len(group.recoveries) == kills
+
+
+@pytest.mark.parametrize(
+    "times", [1, pytest.param(50, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)])]
+)
+async def test_a_frozen_master_comes_back_as_a_slave(
+    tmp_path: Path, etcd: EtcdServer, times: int
+) -> None:
+    """What it had answered PUT_OK is in all logs, and its own tail is cut."""
+    async with elected_group(tmp_path / "group", etcd) as group:
+        for _ in range(times):
+            await group.freeze_master(2 * TTL_S)
+
+
+@pytest.mark.parametrize(
+    "times", [2, pytest.param(100, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)])]
+)
+async def test_a_switchover_under_load_loses_nothing(
+    tmp_path: Path, etcd: EtcdServer, times: int
+) -> None:
+    """Puts go on at the successor."""
+    async with elected_group(tmp_path / "group", etcd) as group:
+        for _ in range(times):
+            await switch_over(group)
+
+
+@pytest.mark.parametrize(
+    "seconds", [3 * TTL_S, pytest.param(60, marks=[pytest.mark.soak, pytest.mark.timeout(3_600)])]
+)
+async def test_puts_go_on_while_etcd_is_silent(
+    tmp_path: Path, etcd: EtcdServer, seconds: float
+) -> None:
+    """All members promise the master not to stand, for as long as it takes."""
+    async with elected_group(tmp_path / "group", etcd) as group:
+        before = (await group.settled()).leader
+        assert etcd.process is not None
+        etcd.process.send_signal(signal.SIGSTOP)
+        try:
+            await trio.sleep(seconds)
+            await group.acknowledged_after(trio.current_time())
+        finally:
+            etcd.process.send_signal(signal.SIGCONT)
+        after = (await group.settled()).leader
+    assert before is not None
+    assert after is not None
+    assert attrs.evolve(after) == before, "it is still master of the same epoch"
