@@ -198,9 +198,9 @@ class GroupHAService(HAService):
 
     def _end_claimant(self, claim: Claim | None) -> None:
         """End the link of a claim that a newer link has taken the place of."""
-        if claim is not None:
-            reason = f"a newer link says that it is node {claim.node_id}, too"
-            self.connections[claim.claimant_id].finish(reason)
+        claimant = None if claim is None else self._claimant(claim)
+        if claim is not None and claimant is not None:
+            claimant.finish(f"a newer link says that it is node {claim.node_id}, too")
 
     def _welcome(self, connection_id: int, handshake: Handshake) -> HandshakeAnswer:
         """Let a node's acks count on this connection from now on; return the answer."""
@@ -211,13 +211,16 @@ class GroupHAService(HAService):
 
     def _grant(self, claim: Claim) -> None:
         """Let a claimant take the place of its node's former link."""
-        claimant = self.connections.get(claim.claimant_id)
+        claimant = self._claimant(claim)
         if claimant is None or claimant.progress.ended_because is not None or self._is_over:
             return
         framing = claimant.framing
         assert isinstance(framing, AutoswitchMasterFraming), "a link of a group"
         assert framing.held is not None, f"{claim} without a handshake"
-        claimant.answer_handshake(self._welcome(claim.claimant_id, framing.held))
+        claimant.answer_handshake(self._welcome(claimant.connection_id, framing.held))
+
+    def _claimant(self, claim: Claim) -> HAConnection | None:
+        return None if claim.claimant_id is None else self.connections.get(claim.claimant_id)
 
     async def _serve_claims(self) -> None:
         """Decide about claims when they are due, until cancelled."""
@@ -241,8 +244,11 @@ class GroupHAService(HAService):
                 self._replaced[claim.holder_id] = now
                 self._grant(claim)
             case Verdict.REFUSE:
-                claimant = self.connections[claim.claimant_id]
-                claimant.refuse(_id_taken(claim.node_id, claimant, by=holder))
+                claimant = self._claimant(claim)
+                if claimant is not None:
+                    claimant.refuse(_id_taken(claim.node_id, claimant, by=holder))
+            case Verdict.FORGET:
+                pass
             case _ as unreachable:
                 assert_never(unreachable)
 
@@ -283,7 +289,7 @@ class GroupHAService(HAService):
 
     def _forget_acks(self, connection_id: int) -> None:
         super()._forget_acks(connection_id)
-        claim = self._claims.ended(connection_id)
+        claim = self._claims.ended(connection_id, self._now())
         if claim is not None:
             self._grant(claim)  # first: its node would be absent for a moment, and leave the set
         self._replaced.pop(connection_id, None)

@@ -17,7 +17,9 @@ is known of the former one, the *holder*::
        ▼
     the claimant is refused
 
-A later claimant takes the place of an earlier one.  Times are trio's; no clock, no socket.
+A later claimant takes the place of an earlier one, also of one that has left: a slave may wait for
+less time than a claim takes.  Without a claimant the holder is asked once more, and the claim is
+forgotten if no other one comes meanwhile.  Times are trio's; no clock, no socket.
 
 Invariant: a node has at most one claim.
 """
@@ -48,6 +50,7 @@ class Verdict(enum.Enum):
     ASK_AGAIN = "ask-again"
     TAKE_PLACE = "take-place"
     REFUSE = "refuse"
+    FORGET = "forget"
 
 
 @attrs.frozen(kw_only=True)
@@ -55,9 +58,10 @@ class Claim:
     """A claimant and a holder of one node id, by their connections."""
 
     node_id: int
-    claimant_id: int
+    claimant_id: int | None  # None: it has left
     holder_id: int
     asked_at: float  # when the holder was asked last
+    left_at: float = 0.0  # when the last claimant left, if there is none
     step: ClaimStep = ClaimStep.FIRST
 
 
@@ -69,31 +73,30 @@ class NodeClaims:
     _claims: dict[int, Claim] = attrs.field(factory=dict, init=False)  # by node id
 
     def claim(self, node_id: int, *, claimant_id: int, holder_id: int, now: float) -> Claim | None:
-        """Begin a claim, or take the place of an earlier claimant; return the earlier claim.
+        """Begin a claim, or take the place of an earlier claimant; return that one's claim.
 
         The holder is to be asked if there was none.
         """
         earlier = self._claims.get(node_id)
         if earlier is None:
-            claim = Claim(
-                node_id=node_id, claimant_id=claimant_id, holder_id=holder_id, asked_at=now
-            )
-        else:
-            assert earlier.holder_id == holder_id, f"{holder_id} after {earlier}"
-            claim = attrs.evolve(earlier, claimant_id=claimant_id)
-        self._claims[node_id] = claim
-        return earlier
+            earlier = Claim(node_id=node_id, claimant_id=None, holder_id=holder_id, asked_at=now)
+        assert earlier.holder_id == holder_id, f"{holder_id} after {earlier}"
+        self._claims[node_id] = attrs.evolve(earlier, claimant_id=claimant_id)
+        return None if earlier.claimant_id is None else earlier
 
     def withdraw(self, node_id: int) -> Claim | None:
         """Forget a node's claim, and return it."""
         return self._claims.pop(node_id, None)
 
-    def ended(self, connection_id: int) -> Claim | None:
-        """Take the end of a link; return the claim whose holder it was: it is granted."""
-        for claim in self._claims.values():
-            if connection_id in (claim.claimant_id, claim.holder_id):
-                del self._claims[claim.node_id]
-                return claim if connection_id == claim.holder_id else None
+    def ended(self, connection_id: int, now: float) -> Claim | None:
+        """Take the end of a link; return the claim that it grants: its holder's was the link."""
+        for node_id, claim in self._claims.items():
+            if connection_id == claim.claimant_id:
+                self._claims[node_id] = attrs.evolve(claim, claimant_id=None, left_at=now)
+                return None
+            if connection_id == claim.holder_id:
+                del self._claims[node_id]
+                return None if claim.claimant_id is None else claim
         return None
 
     def next_deadline(self) -> float | None:
@@ -109,9 +112,15 @@ class NodeClaims:
 
     def judge(self, claim: Claim, *, reported_at: float, now: float) -> Verdict:
         """Decide about a claim that is due, by when the holder reported last."""
+        if claim.claimant_id is None and claim.left_at >= claim.asked_at:
+            again = attrs.evolve(claim, step=ClaimStep.FIRST, asked_at=now)
+            self._claims[claim.node_id] = again
+            return Verdict.ASK_AGAIN
         is_silent = reported_at < claim.asked_at  # virtual time may stand still until an answer
-        if not is_silent and claim.step is ClaimStep.FIRST:
+        if not is_silent and claim.step is ClaimStep.FIRST and claim.claimant_id is not None:
             self._claims[claim.node_id] = attrs.evolve(claim, step=ClaimStep.SECOND, asked_at=now)
             return Verdict.ASK_AGAIN
         del self._claims[claim.node_id]
+        if claim.claimant_id is None:
+            return Verdict.FORGET
         return Verdict.TAKE_PLACE if is_silent else Verdict.REFUSE

@@ -48,20 +48,38 @@ def test_a_later_claimant_takes_the_place_of_an_earlier_one():
     judge(claims, AFTER, DUE)
     earlier = claims.claim(2, claimant_id=22, holder_id=20, now=DUE + 0.5)
     assert earlier.claimant_id == 21
-    assert claims.ended(21) is None
+    assert claims.ended(21, now=DUE + 0.5) is None
     (claim,) = claims.due(DUE + REPLACED_LINK_S)
     assert (claim.claimant_id, claim.step) == (22, ClaimStep.SECOND)
 
 
 def test_the_holders_end_grants_the_claim():
-    """The claimant's ends it, and another node's link means nothing."""
+    """Another node's link means nothing."""
     claims = claimed()
-    assert claims.ended(30) is None
-    assert claims.ended(20).claimant_id == 21
+    assert claims.ended(30, now=AFTER) is None
+    assert claims.ended(20, now=AFTER).claimant_id == 21
+    assert claims.next_deadline() is None
+
+
+def test_an_impatient_slave_takes_the_place_on_a_later_link():
+    """It waits for less time than a claim takes, so the claim waits for its next link."""
+    claims = claimed()
+    assert claims.ended(21, now=AFTER) is None
+    assert judge(claims, BEFORE, DUE) is Verdict.ASK_AGAIN
+    assert claims.claim(2, claimant_id=22, holder_id=20, now=DUE + 0.1) is None
+    assert judge(claims, BEFORE, DUE + REPLACED_LINK_S) is Verdict.TAKE_PLACE
+
+
+def test_a_claim_without_a_claimant_is_forgotten():
+    """No other one has come for a whole time."""
+    claims = claimed()
+    assert claims.ended(21, now=AFTER) is None
+    assert judge(claims, BEFORE, DUE) is Verdict.ASK_AGAIN
+    assert judge(claims, BEFORE, DUE + REPLACED_LINK_S) is Verdict.FORGET
     assert claims.next_deadline() is None
     claims = claimed()
-    assert claims.ended(21) is None
-    assert claims.next_deadline() is None
+    claims.ended(21, now=AFTER)
+    assert claims.ended(20, now=AFTER) is None
 
 
 def test_claims_of_nodes_are_apart():
