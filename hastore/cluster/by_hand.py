@@ -39,7 +39,7 @@ class NodeFacts:
     seen_epoch: int
     end: int
     configured_ids: tuple[int, ...] | None = None  # of the group; a master alone says it
-    has_coordinator: bool = False  # a master alone says it
+    has_coordinator: bool = False
 
     @classmethod
     def of(cls, address: tuple[str, int], status: NodeStatus) -> Self:
@@ -54,7 +54,7 @@ class NodeFacts:
             seen_epoch=status.seen_epoch or 0,
             end=status.max_offset,
             configured_ids=None if sync_state is None else sync_state.configured_ids,
-            has_coordinator=sync_state is not None and sync_state.has_coordinator,
+            has_coordinator=status.coordinator is not None,
         )
 
     @property
@@ -125,7 +125,7 @@ def _check_group(nodes: Sequence[NodeFacts]) -> None:
             )
         if each.has_coordinator:
             raise OperationRefusedError(
-                f"the master at {where} has a coordinator, which decides",
+                f"the node at {where} has a coordinator, which decides",
                 hint="hastore cluster failover --to ID --etcd URL",
             )
     found = [each.node_id for each in nodes]

@@ -73,7 +73,7 @@ async def test_a_missing_package_is_one_clear_line(monkeypatch):
 
 async def test_a_role_service_has_the_settings_of_its_node(tmp_path):
     """Keys by cluster and group; the ids of a group that begins by itself."""
-    coordinator = attrs.evolve(ETCD, prefix="/p/q", ttl_ms=4_000, priority=7)
+    coordinator = attrs.evolve(ETCD, prefix="/p/q", ttl_ms=4_000, priority=7, failsafe=False)
     config = node_config(tmp_path, 2, coordinator=coordinator)
     assert keys_of(config).state == "/p/q/DefaultCluster/g1/state"
     named = attrs.evolve(config, coordinator=attrs.evolve(coordinator, cluster_name="orders"))
@@ -81,6 +81,7 @@ async def test_a_role_service_has_the_settings_of_its_node(tmp_path):
     roles = role_service(config, real_env(), EtcdModel.__new__(EtcdModel), version="9")
     settings = roles.config
     assert (settings.ttl_s, settings.priority, settings.acks) == (4, 7, "all")
+    assert not settings.failsafe
     assert (settings.initial_ids, settings.version) == (frozenset({1, 2, 3}), "9")
 
 
