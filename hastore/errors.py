@@ -4,7 +4,7 @@ The class says whose fault it is.  ``ConfigError`` is the caller's, ``StoreError
 directory's, ``ProtocolError`` the peer's, ``CoordinatorError`` the coordinator's.  The outcome of a
 put is a status (``hastore.status``), never an exception; a programmer's mistake is an assert.
 
-Exit codes: 1 other, 2 usage, 3 unreachable, 4 damage, 6 refused for safety.
+Exit codes: 1 other, 2 usage, 3 unreachable, 4 damage, 6 refused for safety, 7 login or TLS.
 """
 
 from __future__ import annotations
@@ -347,12 +347,20 @@ class CoordinatorUnreachableError(CoordinatorError):
 class CoordinatorTlsError(CoordinatorUnreachableError):
     """TLS failed: a certificate is not trusted, missing, or for another name."""
 
+    exit_code = 7
+
 
 class CoordinatorRefusedError(CoordinatorError):
     """The coordinator answered that it will not do it: nothing was written.
 
     A wrong password, no permission, a request it cannot read, no space.
     """
+
+
+class CoordinatorLoginError(CoordinatorRefusedError):
+    """The coordinator does not know this user by this password."""
+
+    exit_code = 7
 
 
 class LeaseGoneError(CoordinatorRefusedError):

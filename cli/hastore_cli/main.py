@@ -1,8 +1,8 @@
 """``hastore``: the root of the command tree and the one place where errors become exit codes.
 
-Exit codes: 0 done, 1 failed, 2 usage, 3 unreachable, 4 damage, 6 refused for safety, 20 / 21 / 22
-stored but weaker than asked, 23 rejected, 130 / 143 after a stop by SIGINT / SIGTERM. A node that
-SIGTERM stopped cleanly ends with 0.
+Exit codes: 0 done, 1 failed, 2 usage, 3 unreachable, 4 damage, 5 not in time, 6 refused for safety,
+7 login or TLS, 10 a dry run, 20 / 21 / 22 stored but weaker than asked, 23 rejected, 130 / 143 a
+stop by SIGINT / SIGTERM. A node that SIGTERM stopped cleanly ends with 0.
 """
 
 from __future__ import annotations

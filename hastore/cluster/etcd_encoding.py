@@ -33,6 +33,7 @@ from hastore.cluster.key_value_store import (
 from hastore.errors import (
     CompactedError,
     CoordinatorError,
+    CoordinatorLoginError,
     CoordinatorRefusedError,
     CoordinatorUnreachableError,
     LeaseGoneError,
@@ -58,9 +59,10 @@ _UNKNOWN_CODES: Final = frozenset({1, 2, 4, 13, 14})
 _HTTP_OK: Final = 200
 _HTTP_SERVER_ERRORS: Final = 500
 
+_LOGIN_FAILED: Final = "authentication failed"
 # What etcd's refusals say, and what to do then; the first that fits.
 _HINTS: Final = (
-    ("authentication failed", "check the user and the password for etcd"),
+    (_LOGIN_FAILED, "check the user and the password for etcd"),
     ("permission denied", "grant the user's role readwrite on the prefix: etcdctl role"),
     ("space exceeded", "etcd is full: compact and defragment it, then etcdctl alarm disarm"),
     ("request is too large", "raise etcd's --max-request-bytes"),
@@ -316,6 +318,8 @@ def _refused(where: str, text: str, code: int | None) -> CoordinatorError:
     hint = next((hint for words, hint in _HINTS if words in text), None)
     if code is None and hint is None:
         return CoordinatorUnreachableError(message)
+    if _LOGIN_FAILED in text:
+        return CoordinatorLoginError(message, hint=hint)
     return CoordinatorRefusedError(message, hint=hint)
 
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 
 import attrs
+import httpx
 import pytest
 import trio
 
@@ -13,8 +14,8 @@ from hastore.cluster.connecting import open_coordinator
 from hastore.cluster.group_records import GroupConfig, Keys
 from hastore.cluster.key_value_store import Delete, Put
 from hastore.config import CoordinatorConfig
-from hastore.errors import WrongNodeError
-from tests.support.commands.in_process import call, call_json
+from hastore.errors import CoordinatorLoginError, WrongNodeError
+from tests.support.commands.in_process import at, call, call_json
 from tests.support.etcd import etcd_of_kind, preferred_kind
 from tests.support.nodes.group_nodes import node_config, put
 from tests.support.waiting import eventually
@@ -81,6 +82,9 @@ async def test_a_group_with_etcd_elects_switches_over_and_fails_over(etcd, tmp_p
         assert 0 < done["took_s"] < 30
         assert master_of(nodes) == second
         assert await put(nodes[second - 1].role_node)
+        by_hand = [word for node in nodes for word in ("--node", at(node))]
+        code, _, told = await call("cluster", "failover", *by_hand, "--ids", "1,2,3")
+        assert (code, "has a coordinator, which decides" in told) == (6, True)
         await has_all(nodes)
 
         code, _, told = await call("cluster", "failover", "--to", third)
@@ -211,3 +215,34 @@ async def test_the_group_is_found_by_the_configuration_file(etcd, tmp_path, monk
         await eventually(lambda: master_of(nodes) == 1)
         code, shown, _ = await call("cluster", "status", "-c", file)
         assert (code, "group g1 of orders  epoch 1  master node 1" in shown) == (0, True)
+
+
+async def test_a_wrong_password_is_refused_in_one_line(etcd, tmp_path, monkeypatch):
+    """By a command and by a node, which does not wait for a better one."""
+    (url,) = etcd.endpoints
+    async with httpx.AsyncClient(base_url=f"{url}/v3/auth/", trust_env=False) as client:
+        for path, body in (
+            ("user/add", {"name": "root", "password": "right"}),
+            ("role/add", {"name": "root"}),
+            ("user/grant", {"user": "root", "role": "root"}),
+            ("enable", {}),
+        ):
+            assert (await client.post(path, json=body)).status_code == 200
+    password = tmp_path / "password"
+    password.write_text("wrong\n")
+    password.chmod(0o600)
+    monkeypatch.setenv("HASTORE_CLUSTER_USER", "root")
+    monkeypatch.setenv("HASTORE_CLUSTER_PASSWORD_FILE", str(password))
+    code, shown, told = await call("cluster", "status")
+    assert (code, shown, len(told.splitlines())) == (7, "", 2), told
+    named = attrs.evolve(etcd, user="root", password_file=str(password))
+    with pytest.raises(CoordinatorLoginError):
+        async with nodes_by(named, tmp_path, 1, ids=(1,)):
+            await trio.sleep_forever()
+    password.write_text("right\n")
+    async with nodes_by(named, tmp_path, 1, ids=(1,)):
+        status = await status_once(lambda shown: shown["leader"])
+        assert status["leader"]["id"] == 1
+    password.chmod(0o644)
+    code, _, told = await call("cluster", "status")
+    assert (code, f"chmod 600 {password}" in told) == (2, True)
