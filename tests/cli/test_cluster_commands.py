@@ -15,9 +15,10 @@ from hastore.cluster.group_records import GroupConfig, Keys
 from hastore.cluster.key_value_store import Delete, Put
 from hastore.config import CoordinatorConfig
 from hastore.errors import CoordinatorLoginError, WrongNodeError
+from hastore.status import PutMessageStatus
 from tests.support.commands.in_process import at, call, call_json
 from tests.support.etcd import etcd_of_kind, preferred_kind
-from tests.support.nodes.group_nodes import node_config, put
+from tests.support.nodes.group_nodes import HA, node_config, put
 from tests.support.waiting import eventually
 
 KEYS = Keys.of("/hastore", "DefaultCluster", "g1")
@@ -112,6 +113,43 @@ async def test_a_group_with_etcd_elects_switches_over_and_fails_over(etcd, tmp_p
         assert (code, "are paused" in told) == (6, True)
         assert "elections are paused" in (await call("cluster", "status"))[1]
         assert (await call("cluster", "resume"))[:2] == (0, "elections go on\n")
+
+
+async def test_a_node_that_may_lack_messages_becomes_master_only_with_their_loss(etcd, tmp_path):
+    """The only one that has all is lost; that is said first, and in the history."""
+    ha = attrs.evolve(HA, sync_state_timeout_ms=300)
+
+    def of(at):
+        config = node_config(tmp_path / f"D{at}", at, (1, 2), coordinator=etcd, ha=ha)
+        return hastore.open_node(config)
+
+    async with of(1) as one:
+        async with of(2) as two:
+            status = await status_once(
+                lambda s: s["leader"] and [n["may_stand"] for n in s["nodes"]] == [True, True]
+            )
+            first = status["leader"]["id"]
+            if first != 1:
+                assert (await call("cluster", "switchover", "--to", "1"))[0] == 0
+            await eventually(lambda: master_of([one]) == 1)
+            assert await put(one.role_node) is PutMessageStatus.PUT_OK
+            await eventually(lambda: two.max_offset == one.max_offset)
+        await status_once(lambda shown: shown["sync_state_set"] == [1])
+        assert await put(one.role_node) is PutMessageStatus.PUT_OK
+    async with of(2) as two:
+        status = await status_once(lambda shown: any(n["is_up"] for n in shown["nodes"]))
+        assert status["leader"] is None
+        shown = (await call("cluster", "status"))[1]
+        assert "none that is up may become it: start node 1" in shown
+        code, _, told = await call("cluster", "failover", "--to", "2", "--force-with-live-master")
+        assert code == 6
+        assert "node 2 may lack acknowledged messages: node 2 is not in the SyncStateSet" in told
+        assert "start node 1, which has all; if it is lost: --accept-loss" in told
+        code, shown, _ = await call("cluster", "failover", "--to", "2", "--accept-loss")
+        assert (code, "node 2 is master of epoch" in shown) == (0, True)
+        assert await put(two.role_node) is PutMessageStatus.PUT_OK
+        _, history = await call_json("cluster", "history")
+        assert history["epochs"][-2]["why"] == "failover with loss"
 
 
 async def test_a_node_that_is_down_is_removed_and_comes_back_as_a_new_one(etcd, tmp_path):
