@@ -52,11 +52,11 @@ def master_of(nodes):
 
 
 async def status_once(predicate):
-    """Return the group's status once a predicate holds."""
+    """Return the group's status once a predicate holds; before, its keys may not be there yet."""
     while True:
-        _, shown = await call_json("cluster", "status")
-        if predicate(shown):
-            return shown
+        code, shown, _ = await call("cluster", "status", "-o", "json")
+        if code == 0 and predicate(json.loads(shown)):
+            return json.loads(shown)
         await trio.sleep(0.05)
 
 
