@@ -15,6 +15,7 @@ Invariants: a campaign's lease is revoked, with an answer, before the next campa
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import TYPE_CHECKING, Final, assert_never, final
 
@@ -138,6 +139,7 @@ class RoleService:
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _lease_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _is_failsafe: bool = attrs.field(default=False, init=False)  # leads by promises alone
+    _unanswered: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _nursery: trio.Nursery = attrs.field(init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
 
@@ -262,6 +264,7 @@ class RoleService:
             try:
                 await self._register()
                 nursery.start_soon(self._keep_view)
+                nursery.start_soon(self._keep_reachable)
                 nursery.start_soon(self._keep_session)
                 nursery.start_soon(self._keep_lease)
                 await self._act()
@@ -339,6 +342,19 @@ class RoleService:
             _log.warning("coordinator_unreachable", reason=str(error), next=error.hint)
         self.is_reachable = False
         self._wake.wakeup()
+        self._unanswered.wakeup()
+
+    async def _keep_reachable(self) -> None:
+        """Read the group after a request without an answer, until there is one.
+
+        The watch may be whole, and have nothing to say.
+        """
+        while True:
+            await self._unanswered.wait_for_running()
+            while not self.is_reachable:
+                await trio.sleep(RETRY_PAUSE_S)
+                with contextlib.suppress(CoordinatorError, ProtocolError):
+                    await self._refresh()
 
     async def _keep_view(self) -> None:
         """Keep ``view`` what the coordinator says."""
