@@ -1,0 +1,396 @@
+"""Nodes and their coordinator: what they do of what ``decide`` says, and when answers are lost."""
+
+import attrs
+import pytest
+import trio
+
+from hastore.broker.request_target import RoleWish
+from hastore.cluster.decide import HANDOVER_S, Wait
+from hastore.cluster.group_records import GroupConfig, Registration, Switchover
+from hastore.errors import CoordinatorRefusedError, WrongNodeError
+from hastore.message import Message
+from hastore.sim.group.node_log import EPOCH_PATH
+from hastore.status import PutMessageStatus as Status
+from tests.cluster.simulated import simulated
+from tests.support.nodes.simulated_group import TTL_S, Fate
+
+
+@simulated()
+async def test_a_group_of_empty_directories_creates_itself(group):
+    """One becomes master of epoch 1, all are members, and puts are acknowledged by all."""
+    node_id, master = await group.master()
+    assert await group.put(master) is Status.PUT_OK
+    (record,) = group.view.history
+    assert (record.epoch, record.master_id, record.former_id) == (1, node_id, None)
+    assert (record.end, record.why) == (0, "election")
+    assert group.view.members.keys() == {1, 2, 3}
+    assert group.view.registrations.keys() == {1, 2, 3}
+    assert group.terms == [(node_id, 1)]
+
+
+@simulated(creates_itself=False)
+async def test_a_group_that_nobody_has_created_waits(group):
+    """Else a mistyped name would make a second group."""
+    await trio.sleep(60)
+    assert group.view.state is None
+    assert "hastore cluster init" in group.roles[1].action.why
+
+
+# -- registration ---------------------------------------------------------------------------------
+
+
+async def ended(group, node_id):
+    """Wait until a node has ended by itself; return why."""
+    await group.until(lambda: node_id in group.ended)
+    return group.ended[node_id]
+
+
+@simulated(starts=False)
+async def test_another_directory_under_an_id_is_refused(group):
+    """The node ends, and the registration stays as it was."""
+    value = Registration(uuid="another", start=1).encode()
+    group.commit(group.keys.registration(2), value)
+    group.start(2)
+    error = await ended(group, 2)
+    assert isinstance(error, WrongNodeError)
+    assert "is another directory than the one that /test/c1/g1/ knows as node 2" in str(error)
+    assert "hastore cluster remove 2" in error.hint
+    assert group.view.registrations[2].uuid == "another"
+
+
+@simulated()
+async def test_an_older_state_of_a_directory_is_refused(group):
+    """It may lack what it acknowledged since it was copied."""
+    await group.master()
+    group.node(2).kill()
+    known = group.view.registrations[2]
+    group.commit(group.keys.registration(2), attrs.evolve(known, start=9).encode())
+    group.start(2)
+    error = await ended(group, 2)
+    assert isinstance(error, WrongNodeError)
+    assert "has seen start 9 of node 2, and this is start 2" in str(error)
+
+
+@simulated()
+async def test_a_later_start_takes_the_id_over(group):
+    """Of the same directory."""
+    await group.master()
+    group.node(2).kill()
+    group.start(2)
+    await group.until(lambda: group.view.registrations[2].start == 2)
+    assert not group.ended
+
+
+@pytest.mark.parametrize("fate", [Fate.LOST, Fate.ANSWER_LOST, Fate.LATE])
+@simulated(starts=False)
+async def test_a_registration_without_an_answer_is_made(group, fate):
+    """It is asked for again, and what the first request did is its own."""
+    group.before = lambda _node_id, store: store.next("commit", "ids/2", fate, fate)
+    group.start(1, 2, 3)
+    await group.master()
+    assert group.view.registrations[2].start == 1
+    assert not group.ended
+
+
+@simulated(starts=False)
+async def test_a_node_that_the_coordinator_refuses_at_first_ends(group):
+    """A wrong password does not become right."""
+    group.before = lambda _node_id, store: store.next("read", "", Fate.REFUSED)
+    group.start(1)
+    assert isinstance(await ended(group, 1), CoordinatorRefusedError)
+
+
+@simulated(starts=False)
+async def test_a_node_that_is_refused_later_tries_on(group):
+    """Somebody is changing the password."""
+    group.before = lambda _node_id, store: store.next("read", "", Fate.LOST, Fate.REFUSED)
+    group.start(2)
+    await group.until(lambda: 2 in group.view.registrations)
+    assert 2 not in group.ended
+
+
+# -- elections ------------------------------------------------------------------------------------
+
+
+@simulated()
+async def test_another_member_follows_a_master_that_was_killed(group):
+    """Once its lease is over; it has what was acknowledged, and begins the next epoch."""
+    first, master = await group.master()
+    assert await group.put(master) is Status.PUT_OK
+    end = master.max_offset
+    group.node(first).kill()
+    second, master = await group.master(epoch=2, members=2)
+    assert second != first
+    assert master.max_offset == end
+    assert await group.put(master) is Status.PUT_OK
+    record = group.view.history[-1]
+    assert (record.epoch, record.former_id, record.master_id) == (2, first, second)
+    assert record.end == end
+    group.start(first)
+    await group.until(lambda: len(group.view.state.members) == 3)
+    assert group.terms == [(first, 1), (second, 2)]
+
+
+@pytest.mark.parametrize("fate", [Fate.LOST, Fate.ANSWER_LOST])
+@simulated(starts=False)
+async def test_a_campaign_without_an_answer(group, fate):
+    """If it was made, its node is master; if not, there is another campaign.
+
+    Nothing changes meanwhile, so that no watch has anything to say.
+    """
+    group.before = lambda _node_id, store: store.next("commit", "leader", fate)
+    group.start(1, 2, 3)
+    node_id, master = await group.master()
+    assert await group.put(master) is Status.PUT_OK
+    assert group.terms == [(node_id, 1)]
+    assert [each.epoch for each in group.view.history] == [1]
+    await trio.sleep(3 * TTL_S)
+    assert group.masters() == {node_id: master}
+
+
+@simulated(starts=False)
+async def test_a_campaign_that_arrives_late_elects_nobody(group):
+    """Its lease is revoked before the node campaigns again, or follows another."""
+    group.before = lambda _node_id, store: store.next("commit", "leader", Fate.LATE)
+    group.start(1, 2, 3)
+    node_id, master = await group.master()
+    await trio.sleep(4 * TTL_S)
+    assert group.masters() == {node_id: master}
+    assert (group.view.state.epoch, group.terms) == (1, [(node_id, 1)])
+    assert await group.put(master) is Status.PUT_OK
+
+
+@simulated()
+async def test_a_promotion_that_cannot_begin_gives_the_key_up(group):
+    """Another member becomes master, of the epoch after that."""
+    first, _ = await group.master()
+    torn = first % 3 + 1
+    for node_id in {1, 2, 3} - {first, torn}:
+        group.client(node_id).cut()  # it does not stand
+    group.node(torn).live_disk.write_file(EPOCH_PATH, b"torn")
+    group.node(first).kill()
+    await group.until(lambda: group.view.state.master.node_id == torn)
+    await group.until(lambda: group.view.leader is None)
+    assert group.masters() == {}
+    assert "revoke" in group.stores[torn].asked
+    assert not group.ended
+
+
+@simulated()
+async def test_a_promotion_that_takes_longer_than_its_lease_gives_the_key_up(group):
+    """A disk that hangs must not hang the group."""
+    first, _ = await group.master()
+    slow = first % 3 + 1
+    other = ({1, 2, 3} - {first, slow}).pop()
+    group.client(other).cut()
+    group.stores[slow].next("commit", "leader", Fate.ANSWER_LOST)  # it begins a second later
+    group.node(first).kill()
+    await group.until(lambda: group.view.state.master.node_id == slow)
+    group.node(slow).set_slow_disk(4 * TTL_S)
+    took_s = await group.until(lambda: group.view.leader is None)
+    assert took_s < 2 * TTL_S
+
+
+# -- the lease ------------------------------------------------------------------------------------
+
+
+@simulated()
+async def test_a_master_whose_lease_ends_early_takes_its_key_again(group):
+    """In its epoch; the state's revision moves with it, so that no other election counts."""
+    node_id, master = await group.master()
+    before = group.view
+    for other in {1, 2, 3} - {node_id}:
+        group.client(other).cut()
+    group.model.end_lease_early(before.leader_lease)
+    assert group.view.leader is None
+    await group.until(lambda: group.view.leader is not None)
+    after = group.view
+    assert after.leader == before.leader
+    assert after.leader_lease != before.leader_lease
+    assert after.state == before.state
+    assert after.state_revision > before.state_revision
+    for other in {1, 2, 3} - {node_id}:
+        group.client(other).heal()
+    await trio.sleep(3 * TTL_S)
+    assert group.masters() == {node_id: master}
+    assert await group.put(master) is Status.PUT_OK
+
+
+@simulated()
+async def test_a_master_whose_lease_ended_early_steps_down_for_another(group):
+    """As it learns of it: what waits is stored and not PUT_OK, and it follows."""
+    first, master = await group.master()
+    assert await group.put(master) is Status.PUT_OK
+    await trio.sleep(2 * TTL_S)  # after a start nobody stands before its ttl
+    group.client(first).cut()
+    request = master.submit(Message("orders", b"waits", queue_id=0))
+    assert request.status is None
+    group.model.end_lease_early(group.view.leader_lease)
+    await group.until(lambda: group.view.state.epoch == 2)
+    assert not master.has_stepped_down
+    group.client(first).heal()
+    await group.until(lambda: master.has_stepped_down)
+    second = group.view.state.master.node_id
+    assert f"node {second} is master of epoch 2" in master.put_message.unavailable_because
+    await group.master(epoch=2)
+
+
+@simulated()
+async def test_a_master_that_is_cut_off_goes_on_until_its_deadline(group):
+    """Then it steps down, before anybody else can be elected."""
+    node_id, master = await group.master()
+    roles = group.roles[node_id]
+    group.client(node_id).cut()
+    cut_at = trio.current_time()
+    await trio.sleep(2.0)
+    assert await group.put(master) is Status.PUT_OK
+    await group.until(lambda: master.has_stepped_down)
+    assert TTL_S / 2 < trio.current_time() - cut_at < TTL_S
+    assert group.view.leader is not None, "nobody else could have it yet"
+    assert await group.put(master) is Status.SERVICE_NOT_AVAILABLE
+    assert not roles.is_reachable
+    group.client(node_id).heal()
+    await group.master(epoch=2)
+
+
+@pytest.mark.parametrize("after_s", [0.001, 0.002, 0.003, 0.004])
+@simulated()
+async def test_a_stopped_process_decides_nothing_as_it_goes_on(group, after_s):
+    """However long its tasks need to see that the lease is over."""
+    node_id, master = await group.master()
+    assert await group.put(master) is Status.PUT_OK
+    frozen = group.node(node_id)
+    request = master.submit(Message("orders", b"waits", queue_id=0))
+    frozen.freeze()
+    await trio.sleep(3 * TTL_S)
+    assert group.view.state.epoch == 2
+    frozen.thaw()
+    await group.until(lambda: request.status is not None)
+    assert request.status is Status.FLUSH_SLAVE_TIMEOUT
+    await group.master(epoch=2)
+
+
+# -- handing over ---------------------------------------------------------------------------------
+
+
+@simulated(ttl_s=30)
+async def test_a_master_that_is_stopped_hands_over_at_once(group):
+    """It gives its key up as it ends, so that nobody waits for its lease."""
+    first, master = await group.master()
+    assert await group.put(master) is Status.PUT_OK
+    await trio.sleep(30)  # likewise
+    group.stop(first)
+    began = trio.current_time()
+    second, master = await group.master(epoch=2, members=2)
+    assert second != first
+    assert trio.current_time() - began < 2.0
+    assert await group.put(master) is Status.PUT_OK
+
+
+def wish(group, to_id):
+    """Wish a switchover in the present epoch."""
+    wished = Switchover(from_epoch=group.view.state.epoch, to_id=to_id)
+    group.configure(attrs.evolve(group.view.config, switchover=wished))
+
+
+@simulated()
+async def test_a_switchover(group):
+    """The successor has all, and begins the next epoch; puts pause for less than a second."""
+    first, master = await group.master()
+    assert await group.put(master) is Status.PUT_OK
+    second = first % 3 + 1
+    wish(group, second)
+    await group.until(lambda: master.put_message.unavailable_because is not None)
+    began = trio.current_time()
+    assert await group.put(master) is Status.SERVICE_NOT_AVAILABLE
+    found, successor = await group.master(epoch=2)
+    assert found == second
+    assert await group.put(successor) is Status.PUT_OK
+    assert trio.current_time() - began < 1.0
+    assert group.view.config == GroupConfig()
+    record = group.view.history[-1]
+    assert (record.why, record.former_id, record.master_id) == ("switchover", first, second)
+
+
+@simulated()
+async def test_a_switchover_that_its_successor_does_not_take_is_voided(group):
+    """The wish goes first, so that the successor cannot come late; then puts are taken again."""
+    first, master = await group.master()
+    second = first % 3 + 1
+    group.client(second).cut()
+    wish(group, second)
+    await group.until(lambda: master.put_message.unavailable_because is not None)
+    took_s = await group.until(lambda: master.put_message.unavailable_because is None)
+    assert HANDOVER_S <= took_s < HANDOVER_S + 0.5
+    assert group.view.config == GroupConfig()
+    assert await group.put(master) is Status.PUT_OK
+    group.client(second).heal()
+    await trio.sleep(2 * TTL_S)
+    assert group.masters() == {first: master}
+
+
+@pytest.mark.parametrize("fate", [Fate.LOST, Fate.ANSWER_LOST])
+@simulated()
+async def test_a_wish_that_may_still_be_there_keeps_puts_held(group, fate):
+    """Until an answer says that it is gone."""
+    first, master = await group.master()
+    wish(group, first)
+    await group.until(lambda: group.view.config == GroupConfig())
+    group.client(first % 3 + 1).cut()
+    group.stores[first].next("commit", "config", fate)  # the successor's end
+    wish(group, first % 3 + 1)
+    await group.until(lambda: master.put_message.unavailable_because is not None)
+    await group.until(lambda: master.put_message.unavailable_because is None)
+    assert group.view.config == GroupConfig()
+    assert await group.put(master) is Status.PUT_OK
+
+
+# -- other wishes ---------------------------------------------------------------------------------
+
+
+@simulated()
+async def test_no_master_is_elected_while_elections_are_paused(group):
+    """The master that there is goes on."""
+    first, master = await group.master()
+    group.configure(GroupConfig(is_paused=True))
+    await trio.sleep(2 * TTL_S)
+    assert await group.put(master) is Status.PUT_OK
+    group.node(first).kill()
+    await trio.sleep(5 * TTL_S)
+    assert group.view.leader is None
+    group.configure(GroupConfig())
+    await group.master(epoch=2, members=2)
+
+
+@simulated()
+async def test_a_coordinator_that_was_restored_to_the_past_raises_the_alarm(group):
+    """Nodes that have later epochs say so, and elect nobody until a person has looked."""
+    await group.master()
+    backup = group.model.backup()
+    group.node(group.view.state.master.node_id).kill()
+    _, master = await group.master(epoch=2, members=2)
+    assert await group.put(master) is Status.PUT_OK
+    group.model.stop()
+    await trio.sleep(2 * TTL_S)
+    group.model.restore(backup, as_other_cluster=True)
+    group.model.start()
+    await group.until(lambda: group.view.config.alarm is not None)
+    assert "has messages of epoch 2, and the coordinator knows epoch 1" in group.view.config.alarm
+    await trio.sleep(5 * TTL_S)
+    assert group.masters() == {}
+    assert group.view.state.epoch == 1
+
+
+@simulated()
+async def test_a_notification_of_a_role_only_wakes(group):
+    """1008 may come from anybody: the coordinator is asked, and nobody else."""
+    node_id, master = await group.master()
+    other = node_id % 3 + 1
+    roles = group.roles[other]
+    assert roles.takes_remote_roles
+    seen = group.cluster.agent(other).node.identity.current.seen_epoch
+    await roles.change_role(RoleWish(epoch=99, master_id=other))
+    await trio.sleep(2 * TTL_S)
+    assert group.masters() == {node_id: master}
+    assert group.cluster.agent(other).node.identity.current.seen_epoch == seen
+    assert isinstance(roles.action, Wait)

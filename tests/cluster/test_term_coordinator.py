@@ -1,0 +1,105 @@
+"""A master's set is what the group's state says, whatever becomes of single writes."""
+
+import attrs
+import pytest
+import trio
+
+from hastore.status import FlushDiskType
+from hastore.status import PutMessageStatus as Status
+from tests.cluster.simulated import simulated
+from tests.support.nodes.group_nodes import set_of
+from tests.support.nodes.simulated_group import TTL_S, Fate
+
+
+async def lose_a_member(group, node_id):
+    """Kill a member, whose link is closed then; return who it is."""
+    lost = node_id % 3 + 1
+    group.node(lost).kill()
+    await trio.sleep(0)
+    return lost
+
+
+@pytest.mark.parametrize("fates", [[Fate.ANSWER_LOST], [Fate.LOST], [Fate.LATE], [Fate.LATE] * 2])
+@simulated()
+async def test_a_proposal_without_an_answer_stays_pending_until_it_is_decided(group, fates):
+    """It is sent again with the same comparison: made once, by whichever attempt comes first."""
+    node_id, master = await group.master()
+    assert await group.put(master) is Status.PUT_OK
+    before = group.view
+    group.stores[node_id].next("commit", "state", *fates)
+    lost = await lose_a_member(group, node_id)
+    members = set_of(master)
+    await group.until(lambda: members.proposal is not None)
+    proposal = members.proposal
+    while group.view.state_revision == before.state_revision:
+        assert members.proposal is proposal, "nothing has decided it"
+        assert members.accepted == {1, 2, 3}
+        await trio.sleep(0.01)
+    await group.until(lambda: members.proposal is None)
+    assert members.accepted == group.view.state.ids == {1, 2, 3} - {lost}
+    assert group.view.state.proposal == proposal.number
+    revision = group.view.state_revision
+    await trio.sleep(2 * TTL_S)
+    assert group.view.state_revision == revision, "the other attempts were void"
+    assert await group.put(master) is Status.PUT_OK
+
+
+@simulated()
+async def test_a_member_that_a_person_removes_leaves_the_set(group):
+    """The master takes what the state says now, and its puts wait for that node no more."""
+    node_id, master = await group.master()
+    removed = node_id % 3 + 1
+    group.node(removed).kill()
+    state = group.view.state
+    members = tuple(each for each in state.members if each.node_id != removed)
+    group.commit(group.keys.state, attrs.evolve(state, members=members, proposal=None).encode())
+    await group.until(lambda: set_of(master).accepted == {1, 2, 3} - {removed})
+    assert await group.put(master) is Status.PUT_OK
+
+
+@simulated()
+async def test_a_member_that_comes_back_joins_in_its_new_start(group):
+    """Once it has all that is confirmed."""
+    node_id, master = await group.master()
+    lost = await lose_a_member(group, node_id)
+    await group.until(lambda: lost not in group.starts)
+    assert await group.put(master) is Status.PUT_OK
+    group.start(lost)
+    await group.until(lambda: lost in group.starts)
+    assert group.starts[lost] == 2
+    assert await group.put(master) is Status.PUT_OK
+
+
+@simulated(flush=FlushDiskType.ASYNC_FLUSH)
+async def test_a_later_start_is_named_only_for_its_own_link(group):
+    """Acks on the link of an earlier start say nothing of a node that has lost its page cache."""
+    node_id, master = await group.master()
+    assert await group.put(master) is Status.PUT_OK
+    lost = node_id % 3 + 1
+    network, host = group.cluster.network, group.node(lost).host
+    group.node(lost).cut_power()  # its link stays, as far as the master knows
+    network.cut(host, group.node(node_id).host)
+    group.start(lost)
+    await group.until(lambda: group.view.members[lost].node.start == 2)
+    acks = set_of(master).acks.get(lost)
+    assert acks.ack_offset == set_of(master).confirm_offset
+    for _ in range(100):
+        assert group.starts.get(lost) in {1, None}
+        await trio.sleep(0.01)
+    network.repair(host, group.node(node_id).host)
+    await group.until(lambda: group.starts.get(lost) == 2)
+    connection = master.ha_service.connections[acks.connection_id]
+    assert group.view.members[lost].link.startswith(connection.address[0])
+    assert await group.put(master) is Status.PUT_OK
+
+
+@simulated()
+async def test_a_start_that_follows_at_once_is_named_without_leaving_the_set(group):
+    """A member that was restarted quickly is a member all the time, and may stand as one."""
+    node_id, _master = await group.master()
+    lost = node_id % 3 + 1
+    group.node(lost).cut_power()
+    group.start(lost)
+    await group.until(lambda: group.starts.get(lost) == 2)
+    assert {1, 2, 3} == group.starts.keys()
+    assert group.view.state.epoch == 1
