@@ -5,12 +5,13 @@ import subprocess
 import sys
 
 
-def hashes_elsewhere(seeds, *, groups=False):
+def hashes_elsewhere(seeds, *, groups=False, with_etcd=False):
     """Return the trace hashes of seeds in another process with another hash seed."""
     imported = "group.group_simulation import simulate_group as" if groups else "simulation import"
+    how = ", with_etcd=True" if with_etcd else ""
     code = (
         f"from hastore.sim.{imported} simulate\n"
-        f"for seed in {list(seeds)}: print(simulate(seed).trace_hash)"
+        f"for seed in {list(seeds)}: print(simulate(seed{how}).trace_hash)"
     )
     env = os.environ | {"PYTHONHASHSEED": "4711"}
     done = subprocess.run(

@@ -53,3 +53,6 @@ PINNED_GROUPS = {
     1759: "an fsync that failed as a cut was found to be needed ended the node by the wrong error",
     965: "model: a proposal whose answer was lost was called void because the term was over",
 }
+
+# Of groups whose nodes decide roles by a model of etcd (``simulate_group(seed, with_etcd=True)``).
+PINNED_WITH_ETCD: dict[int, str] = {}

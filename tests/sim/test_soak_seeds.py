@@ -1,4 +1,4 @@
-"""Two thousand seeds pass, and are the same runs in another process."""
+"""Thousands of seeds pass, and are the same runs in another process."""
 
 import pytest
 
@@ -7,6 +7,7 @@ from hastore.sim.simulation import simulate
 from tests.sim.hashes import hashes_elsewhere
 
 SEEDS = 2_000
+SEEDS_WITH_ETCD = 5_000
 CHUNK = 100
 
 
@@ -30,3 +31,15 @@ def test_two_thousand_seeds_of_groups_hold_and_replay(first):
     results = [simulate_group(seed) for seed in seeds]
     assert [(each.seed, str(each.violation)) for each in results if not each.ok] == []
     assert hashes_elsewhere(seeds, groups=True) == [each.trace_hash for each in results]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("first", range(0, SEEDS_WITH_ETCD, CHUNK))
+def test_five_thousand_seeds_with_etcd_hold_and_replay(first):
+    """Likewise groups whose nodes decide roles by a coordinator that fails."""
+    seeds = range(first, first + CHUNK)
+    results = [simulate_group(seed, with_etcd=True) for seed in seeds]
+    assert [(each.seed, str(each.violation)) for each in results if not each.ok] == []
+    hashes = [each.trace_hash for each in results]
+    assert hashes_elsewhere(seeds, groups=True, with_etcd=True) == hashes

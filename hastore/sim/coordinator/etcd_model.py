@@ -53,6 +53,8 @@ class EtcdModel:
     state: EtcdState = attrs.field(init=False)
     is_running: bool = attrs.field(default=True, init=False)
     applied_at: dict[int, float] = attrs.field(factory=dict, init=False)  # by revision
+    # Leases that have not lived as long as their holders were told.
+    broken_leases: set[int] = attrs.field(factory=set, init=False)
     _clients: dict[str, ModelClient] = attrs.field(factory=dict, init=False)
     _ends_at: dict[int, float] = attrs.field(factory=dict, init=False)  # by lease
     _agenda: list[tuple[float, int, Callable[[], None]]] = attrs.field(factory=list, init=False)
@@ -128,7 +130,13 @@ class EtcdModel:
     def _expire(self, lease_id: int, ends_at: float) -> None:
         """End a lease, unless it was renewed since."""
         if self.is_running and self._ends_at.get(lease_id) == ends_at:
-            self.end_lease_early(lease_id)
+            self.end_lease(lease_id)
+
+    def end_lease(self, lease_id: int) -> None:
+        """End a lease now, with its keys."""
+        self.state.end_lease(lease_id)
+        self._ends_at.pop(lease_id, None)
+        self._was_applied()
 
     def _new_id(self) -> int:
         return self.choices.getrandbits(_ID_BITS) | 1
@@ -159,9 +167,8 @@ class EtcdModel:
 
     def end_lease_early(self, lease_id: int) -> None:
         """End a lease now, although it was renewed; its keys go with it."""
-        self.state.end_lease(lease_id)
-        self._ends_at.pop(lease_id, None)
-        self._was_applied()
+        self.broken_leases.add(lease_id)
+        self.end_lease(lease_id)
 
     def compact(self, revision: int | None = None) -> None:
         """Forget the changes up to a revision, None: all; watches that lag behind it end."""

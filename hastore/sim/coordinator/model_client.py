@@ -132,12 +132,13 @@ class ModelClient:
 
     def _renew(self, lease_id: int) -> float | None:
         if self._believed is not None:
+            self.model.broken_leases.add(lease_id)
             return self._believed.get(lease_id)
         return self.model.renew(lease_id)
 
     async def revoke(self, lease_id: int) -> None:
         """End a lease and remove its keys."""
-        await self._ask(f"revoke lease {lease_id}", lambda: self.model.end_lease_early(lease_id))
+        await self._ask(f"revoke lease {lease_id}", lambda: self.model.end_lease(lease_id))
 
     @asynccontextmanager
     async def changes(

@@ -359,6 +359,9 @@ class Controller:
         most_s = choices.choice((1.0, _MISLED_S))
         self.nursery.start_soon(self._later, choices.uniform(0.0, most_s), tell)
 
+    def why_not_deciding(self, _agent: Agent, _epoch: int) -> None:
+        """Return None: no lease says until when a master decides."""
+
     # -- roles -----------------------------------------------------------------------------------
 
     def _assign(self) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 import attrs
 import trio
 
-from hastore.cluster.group_records import GroupConfig, Keys, Switchover, read_group
+from hastore.cluster.group_records import GroupConfig, Keys, Leader, Switchover, read_group
 from hastore.cluster.group_records import GroupState as AgreedState
 from hastore.cluster.key_value_store import Absent, Delete, Put, Unchanged
 from hastore.cluster.role_service import RoleConfig, RoleService
@@ -105,7 +105,10 @@ class EtcdDirector:
     ttl_s: int = attrs.field(init=False)
     _boots: dict[tuple[int, str, int], int] = attrs.field(factory=dict, init=False)
     _state: GroupState = attrs.field(factory=GroupState, init=False)
-    _state_value: tuple[int, bool] = attrs.field(default=(0, True), init=False)
+    _state_value: tuple[int, int] = attrs.field(
+        default=(0, 0), init=False
+    )  # its revision, the key's
+    _leases: dict[int, set[int]] = attrs.field(factory=dict, init=False)  # of the key, by epoch
 
     def __attrs_post_init__(self) -> None:
         """Choose the coordinator's ways."""
@@ -162,16 +165,20 @@ class EtcdDirector:
         """What the group has agreed on, as the oracles read it."""
         items = self.model.state.items
         state, leader = items.get(self.keys.state), items.get(self.keys.leader)
-        value = (0 if state is None else state.mod_revision), leader is None
+        revision = 0 if state is None else state.mod_revision
+        value = revision, 0 if leader is None else leader.mod_revision
         if value != self._state_value:
             self._state_value = value
-            former = self._state
-            self._state = self._read(None if state is None else state.value, *value)
+            former, data = self._state, None if state is None else state.value
+            self._state = self._read(data, revision, is_electing=leader is None)
+            if leader is not None and leader.lease is not None:
+                epoch = Leader.decode(leader.key, leader.value).epoch
+                self._leases.setdefault(epoch, set()).add(leader.lease)
             if former.epoch != self._state.epoch and former.epoch:
                 self.on_deposed(former.epoch, former)
         return self._state
 
-    def _read(self, data: bytes | None, revision: int, is_electing: bool) -> GroupState:  # noqa: FBT001
+    def _read(self, data: bytes | None, revision: int, *, is_electing: bool) -> GroupState:
         if data is None:
             return GroupState()
         agreed = AgreedState.decode(self.keys.state, data)
@@ -187,6 +194,22 @@ class EtcdDirector:
             },
             is_electing=is_electing,
         )
+
+    def why_not_deciding(self, agent: Agent, epoch: int) -> str | None:
+        """Return why the master of an epoch may decide nothing; None while it has the leader key.
+
+        None, too, if etcd has not kept what it said of a lease of that key.
+        """
+        item = self.model.state.items.get(self.keys.leader)
+        leader = None if item is None else Leader.decode(item.key, item.value)
+        holder = None if leader is None else leader.holder
+        if holder is not None and leader is not None and leader.epoch == epoch:
+            number = self._boots.get((holder.node_id, holder.uuid, holder.start))
+            if (holder.node_id, number) == (agent.node_id, agent.boot.number):
+                return None
+        if not self._leases.get(epoch, set()).isdisjoint(self.model.broken_leases):
+            return None
+        return "its lease is over" if leader is None else f"{holder} leads epoch {leader.epoch}"
 
     # -- a person --------------------------------------------------------------------------------
 

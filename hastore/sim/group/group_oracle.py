@@ -4,7 +4,8 @@
 
     P13   at PUT_OK, every member of the set would keep the record (its disk, by its flush type);
           each master's log has all that was PUT_OK in earlier epochs, from its first moment on
-    P14   one node, one start of its process, decides PUT_OK in an epoch; none that was relieved
+    P14   one node, one start of its process, decides PUT_OK in an epoch; none that was relieved,
+          and with a coordinator only while it has the leader key, unless etcd broke a lease of it
     P15   what is cut off was neither PUT_OK nor shown to consumers, and is kept in trimmed/
     epochs          lists are legal; an epoch has one start offset, durable before its first byte
     log matching    two logs are equal below the point that their epochs name
@@ -230,6 +231,10 @@ class GroupOracle:
         if self._deciders.setdefault(epoch, decider) != decider:
             detail = f"{log.name} decides put {put.number} in epoch {epoch}, as another one did"
             raise ViolationError("fencing", detail, put.number)
+        why_not = self.controller.why_not_deciding(agent, epoch)
+        if why_not is not None:
+            detail = f"put {put.number} is PUT_OK by {log.name} in epoch {epoch}: {why_not}"
+            raise ViolationError("lease", detail, put.number)
         if each.master in self._relieved:
             detail = f"put {put.number} is PUT_OK, but {log.name} was told to step down before"
             raise ViolationError("stepped down", detail, put.number)

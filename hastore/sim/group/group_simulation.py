@@ -172,7 +172,9 @@ class GroupSimulation:
             self.faults = Faults(target, nursery, self.plan, self.choices, self.left_out)
             self.faults.more = GroupFaults(self.faults, target).actions()
             if isinstance(controller, EtcdDirector):
-                self.faults.more |= EtcdFaults(self.faults, controller).actions()
+                self.faults.more |= EtcdFaults(
+                    self.faults, controller, self.producers.put
+                ).actions()
             for node in self.cluster.nodes:
                 node.on_ended = self._node_ended
                 node.start(nursery)
