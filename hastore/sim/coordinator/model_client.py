@@ -38,6 +38,7 @@ class Cluster(Protocol):
     choices: Random
     state: EtcdState
     applied_at: dict[int, float]
+    broken_leases: set[int]
 
     def do_at(self, time: float, action: Callable[[], None]) -> None:
         """Do something at a time."""
@@ -51,8 +52,8 @@ class Cluster(Protocol):
     def renew(self, lease_id: int) -> float | None:
         """Renew a lease."""
 
-    def end_lease_early(self, lease_id: int) -> None:
-        """End a lease."""
+    def end_lease(self, lease_id: int) -> None:
+        """End a lease, as its holder has asked."""
 
 
 @final
