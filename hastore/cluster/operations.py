@@ -120,7 +120,7 @@ def _best_successor(view: GroupView, state: GroupState, leader: Leader) -> int:
             f"no other node than {leader.holder} is up and in the SyncStateSet",
             hint="hastore cluster status says why for each",
         )
-    return min(able, key=_rank).node.node_id
+    return min(able, key=lambda each: (each.link is None, *_rank(each))).node.node_id
 
 
 def _rank(member: Member) -> tuple[int, int, int, int]:
@@ -142,6 +142,14 @@ def _check_successor(
         raise OperationRefusedError(
             f"node {to_id} cannot take over: {reason}",
             hint=f"wait until it has caught up; or {others}",
+        )
+    if member.link is None or member.last_epoch < leader.epoch:
+        # The master would stop its puts, and take the wish back after seconds.
+        raise OperationRefusedError(
+            f"node {to_id} did not follow the master of epoch {leader.epoch} yet when it last said"
+            " what it does",
+            hint="try again in some seconds: nodes say it every third of [cluster] ttl; or"
+            f" {others}",
         )
     lag = lag_of(view, to_id)
     if lag is not None and lag > lag_max:

@@ -101,6 +101,7 @@ def test_a_switchover_is_a_wish_in_the_leaders_epoch():
         ((member(1), member(2), member(3, priority=1)), 3),
         ((member(1), member(2, kept_since=5), member(3, end=0)), 3),
         ((member(1), member(3, end=0)), 3),
+        ((member(1), member(2, link=None), member(3, end=END - 1)), 3),
     ],
 )
 def test_without_a_name_the_best_member_is_wished(members, chosen):
@@ -120,6 +121,12 @@ UNDER_WAY = GroupConfig(switchover=Switchover(from_epoch=7, to_id=2))
         (view_of(), 1, "node 1 is the master already → name another node with --to"),
         (view_of(), 9, "the group has no node 9 → name another one, up now: nodes 1, 2, 3"),
         (view_of(member(1), member(2)), 3, "node 3 is not up → start it"),
+        (
+            view_of(member(1), member(2, link=None)),
+            2,
+            "node 2 did not follow the master of epoch 7",
+        ),
+        (view_of(member(1), member(2, last_epoch=6)), 2, "epoch 7 yet when .* → try again in some"),
         (view_of(state=OUTSIDE), 3, "cannot take over: node 3 is not in the SyncStateSet → wait"),
         (view_of(member(1), member(2, kept_since=4)), 2, "may have lost messages when its machine"),
         (

@@ -34,6 +34,7 @@ def member(node_id: int, *, end: int = END, last_epoch: int = 7, **changes: Any)
         last_epoch=last_epoch,
         end=end,
         ha_address=f"h{node_id}:1",
+        link=None if node_id == 1 else f"l{node_id}:9",
     )
     return attrs.evolve(known, **changes)
 
