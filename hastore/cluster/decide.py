@@ -6,7 +6,9 @@ holder's lease lasts; "the state" is what the group has agreed on::
     a master of epoch e                                                   it
     -----------------------------------------------------------------------------------------
     its deadline has passed                                               steps down
+    the coordinator does not answer, and it has handed over in vain       takes puts again
     the coordinator does not answer                                       goes on
+    the coordinator has gone back in time                                 raises the alarm
     another is the leader, or the state's master, or has a later epoch    steps down
     the leader is gone                                                    takes the key again
     a switchover is wished that cannot be                                 voids the wish
@@ -19,6 +21,7 @@ holder's lease lasts; "the state" is what the group has agreed on::
     -----------------------------------------------------------------------------------------
     the coordinator does not answer                                       stays what it is
     the alarm is raised                                                   waits
+    the coordinator has gone back in time                                 raises the alarm
     no state, all nodes are there and empty                               creates it
     no state otherwise                                                    waits
     the state is behind what this node has seen                           raises the alarm
@@ -98,6 +101,7 @@ class Clock:
     deadline: float | None = None  # of its own leader key; None: it holds none
     no_leader_since: float | None = None
     handover_since: float | None = None  # None: it hands over to nobody
+    is_ready_sent: bool = False  # the successor may have been told that it can take over
 
 
 @final
@@ -111,6 +115,7 @@ class Knowledge:
     is_reachable: bool  # whether the coordinator answers, and ``view`` is what it says now
     # Of a group that its nodes create; None: a person does.
     initial_ids: frozenset[int] | None = None
+    restored: str | None = None  # how this node has seen the coordinator go back in time
 
 
 # -- what to do ----------------------------------------------------------------------------------
@@ -179,6 +184,15 @@ class VoidSwitchover:
 
     def __str__(self) -> str:
         return f"it takes the wish for a switchover back: {self.why}"
+
+
+@final
+@attrs.frozen
+class TakePuts:
+    """Take puts again: the successor was not told that it can take over, and cannot be."""
+
+    def __str__(self) -> str:
+        return "it takes puts again"
 
 
 @final
@@ -267,6 +281,7 @@ Action = (
     | Release
     | HandOver
     | VoidSwitchover
+    | TakePuts
     | TakeOver
     | CreateState
     | RaiseAlarm
@@ -292,7 +307,9 @@ def _decide_as_master(known: Knowledge, epoch: int) -> Action:
     if clock.deadline is None or clock.now >= clock.deadline:
         return StepDown("its lease is over")
     if not known.is_reachable or view is None or view.state is None:
-        return Wait("the coordinator does not answer", clock.deadline)
+        return _decide_without_answer(clock, clock.deadline)
+    if known.restored is not None and view.config.alarm is None:
+        return RaiseAlarm(known.restored)
     state, leader = view.state, view.leader
     if state.epoch != epoch or state.master != own.node:
         return StepDown(_successor_text(state))
@@ -301,6 +318,15 @@ def _decide_as_master(known: Knowledge, epoch: int) -> Action:
     if leader.holder != own.node or leader.epoch != epoch:
         return StepDown(f"{leader.holder} is master of epoch {leader.epoch}")
     return _decide_on_switchover(known, view, state, epoch)
+
+
+def _decide_without_answer(clock: Clock, deadline: float) -> Action:
+    if clock.handover_since is None or clock.is_ready_sent:
+        return Wait("the coordinator does not answer", deadline)
+    until = clock.handover_since + HANDOVER_S
+    if clock.now >= until:
+        return TakePuts()
+    return Wait("the coordinator does not answer", min(until, deadline))
 
 
 def _successor_text(state: GroupState) -> str:
@@ -332,20 +358,31 @@ def _decide_on_switchover(
 # -- any other node ------------------------------------------------------------------------------
 
 
-def _decide_as_other(known: Knowledge) -> Action:
-    view, own = known.view, known.own
-    if not known.is_reachable or view is None:
-        return Wait("the coordinator does not answer")
+def _decide_on_alarm(known: Knowledge, view: GroupView) -> Action | None:
+    """Return what to do if nobody may be elected before a person has looked; None: go on."""
+    own, state = known.own, view.state
     if view.config.alarm is not None:
         return Wait(f"alarm: {view.config.alarm}")
-    state = view.state
-    if state is None:
-        return _create(known, view)
-    if state.epoch < own.last_epoch:
+    if known.restored is not None:
+        return RaiseAlarm(known.restored)
+    if state is not None and state.epoch < own.last_epoch:
         return RaiseAlarm(
             f"{own.node} has messages of epoch {own.last_epoch}, and the coordinator knows epoch"
             f" {state.epoch}: it was restored to the past, or this is another group's directory"
         )
+    return None
+
+
+def _decide_as_other(known: Knowledge) -> Action:
+    view, own = known.view, known.own
+    if not known.is_reachable or view is None:
+        return Wait("the coordinator does not answer")
+    stopped = _decide_on_alarm(known, view)
+    if stopped is not None:
+        return stopped
+    state = view.state
+    if state is None:
+        return _create(known, view)
     if view.leader is None:
         return _decide_on_election(known, view, state)
     if view.leader.holder.node_id == own.node.node_id:

@@ -26,6 +26,7 @@ import attrs
 from hastore.config import NODE_ID_MAX
 from hastore.epoch_history import EPOCH_MAX
 from hastore.errors import ProtocolError
+from hastore.quantities import parse_address
 from hastore.wire.liberal_json import loads_object
 
 if TYPE_CHECKING:
@@ -67,6 +68,17 @@ class _Fields:
 
     def optional_text(self, name: str) -> str | None:
         return None if self.values.get(name) is None else self.text(name)
+
+    def address(self, name: str) -> str:
+        text = self.text(name)
+        try:
+            parse_address(text)
+        except ValueError as error:
+            raise ProtocolError(f"{self.what}: {name}: {error}") from error
+        return text
+
+    def optional_address(self, name: str) -> str | None:
+        return None if self.values.get(name) is None else self.address(name)
 
     def flag(self, name: str) -> bool:
         value = self.values.get(name, False)
@@ -150,8 +162,8 @@ class Leader:
         return cls(
             holder=Incarnation.read(fields),
             epoch=fields.number("epoch", 1, EPOCH_MAX),
-            ha_address=fields.text("ha"),
-            client_address=fields.optional_text("client"),
+            ha_address=fields.address("ha"),
+            client_address=fields.optional_address("client"),
         )
 
     def encode(self) -> bytes:
@@ -222,20 +234,29 @@ class GroupState:
 @final
 @attrs.frozen(kw_only=True)
 class Registration:
-    """The directory of a node id, and its newest start: no other directory may use the id."""
+    """The directory of a node id, and its newest start: no other directory may use the id.
+
+    ``nonce`` is drawn by the process of that start: a directory that was restored to just before
+    it, or copied, has the same uuid and comes to the same start.
+    """
 
     uuid: str
     start: int
+    nonce: str = ""
 
     @classmethod
     def decode(cls, key: str, data: bytes) -> Self:
         """Read a value.  Raises ProtocolError."""
         fields = _fields_of(key, data)
-        return cls(uuid=fields.text("uuid"), start=fields.number("start", 1))
+        return cls(
+            uuid=fields.text("uuid"),
+            start=fields.number("start", 1),
+            nonce=fields.optional_text("nonce") or "",
+        )
 
     def encode(self) -> bytes:
         """Return the value."""
-        return _encode({"uuid": self.uuid, "start": self.start})
+        return _encode({"uuid": self.uuid, "start": self.start, "nonce": self.nonce})
 
 
 @final
@@ -270,8 +291,8 @@ class Member:
             role=fields.text("role"),
             last_epoch=fields.number("last_epoch", 0, EPOCH_MAX),
             end=fields.number("end"),
-            ha_address=fields.text("ha"),
-            client_address=fields.optional_text("client"),
+            ha_address=fields.address("ha"),
+            client_address=fields.optional_address("client"),
             priority=fields.number("priority", 0, 1_000),
             link=fields.optional_text("link"),
             election=fields.optional_number("election"),

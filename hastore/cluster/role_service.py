@@ -58,6 +58,7 @@ from hastore.errors import (
     CoordinatorRefusedError,
     CoordinatorUnreachableError,
     HastoreError,
+    LeaseGoneError,
     ProtocolError,
     RequestFailedError,
     RoleChangedError,
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
 
 RETRY_PAUSE_S: Final = 1.0  # after the coordinator did not answer
+SIT_OUT_MAX_S: Final = 300.0  # after promotions that failed, one after the other
 STOP_TIMEOUT_S: Final = 1.0  # for telling the coordinator that this node stops
 _HANDOVER_TICK_S: Final = 0.01
 _HANDOVER = "this master hands over to node {}: ask it"
@@ -120,7 +122,10 @@ class RoleService:
     _node: GroupNode = attrs.field(init=False)
     _me: Incarnation = attrs.field(init=False)
     _started_at: float = attrs.field(init=False)
+    _nonce: str = attrs.field(init=False)  # of this process
+    _is_running: bool = attrs.field(default=False, init=False)  # ``run`` has its node
     _held: Grant | None = attrs.field(default=None, init=False)  # of the leader key, or a campaign
+    _is_given_up: bool = attrs.field(default=False, init=False)  # it is only to be revoked
     # When its last renewal was sent, and what was granted.
     _renewal: tuple[float, float] = attrs.field(default=(-math.inf, 0.0), init=False)
     _session: Grant | None = attrs.field(default=None, init=False)
@@ -128,18 +133,24 @@ class RoleService:
     _published_revision: int = attrs.field(default=0, init=False)
     _publishing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _following: Following | None = attrs.field(default=None, init=False)
+    _followed_id: int | None = attrs.field(default=None, init=False)
     _stands_in: int | None = attrs.field(default=None, init=False)
     _no_leader: tuple[int, float] | None = attrs.field(default=None, init=False)  # revision, since
     _unflushed: tuple[int, float] | None = attrs.field(default=None, init=False)  # offset, since
     # Until when it has promised a master not to stand, on its own clock.
     _promised_until: float = attrs.field(default=-math.inf, init=False)
+    _sits_out_s: float = attrs.field(default=0.0, init=False)  # after a promotion that failed
+    # Whether the successor may have been told that it can take over.
+    _is_ready_sent: bool = attrs.field(default=False, init=False)
     _handover_since: float | None = attrs.field(default=None, init=False)
     _term: TermCoordinator | None = attrs.field(default=None, init=False)
     _term_scope: trio.CancelScope | None = attrs.field(default=None, init=False)
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _lease_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _is_silent: bool = attrs.field(default=False, init=False)  # unreachable: it answers nothing
     _is_failsafe: bool = attrs.field(default=False, init=False)  # leads by promises alone
     _unanswered: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _restored: str | None = attrs.field(default=None, init=False)  # how etcd went back in time
     _nursery: trio.Nursery = attrs.field(init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
 
@@ -147,6 +158,7 @@ class RoleService:
         """Begin without a lease."""
         self.lease = Lease(self.env.wall_clock.boot_s)
         self._started_at = self.env.wall_clock.boot_s()
+        self._nonce = f"{self.env.randomness.random():.8f}"
 
     # -- what the node asks ----------------------------------------------------------------------
 
@@ -185,7 +197,8 @@ class RoleService:
 
     def coordinator_status(self) -> CoordinatorStatus:
         """Return what it does, for ``status``."""
-        leads = isinstance(self._node.role_node, Master) and self.lease.deadline > -math.inf
+        leads = self._is_running and self.lease.deadline > -math.inf
+        leads = leads and isinstance(self._node.role_node, Master)
         config = None if self.view is None else self.view.config
         return CoordinatorStatus(
             is_reachable=self.is_reachable,
@@ -198,12 +211,23 @@ class RoleService:
 
     def promise(self, wish: PromiseWish) -> None:
         """Promise a master not to stand for a while, unless there may be a newer one."""
+        if not self._is_running:
+            raise RequestFailedError(
+                "this node has just started, and promises nothing",
+                code=ResponseCode.SERVICE_NOT_AVAILABLE,
+            )
         now, identity = self._now(), self._node.identity
         seen_epoch = 0 if identity is None else identity.current.seen_epoch
-        following = self._following
+        following, view = self._following, self.view
         reason = None
-        if wish.group != self._node.config.replica_group:
-            reason = f"it is of replica group {self._node.config.replica_group}"
+        if wish.group != self.broker_name:
+            reason = f"it is of replica group {self.broker_name}"
+        elif wish.ttl_s > self.config.ttl_s:
+            reason = f"its ttl is {self.config.ttl_s} s"
+        elif wish.master_id != self._followed_id:
+            reason = f"it does not follow node {wish.master_id}"
+        elif view is not None and view.state is not None and view.state.epoch > wish.epoch:
+            reason = f"epoch {view.state.epoch} has begun"
         elif self._stands_in is not None or self._held is not None:
             reason = "it stands for election, or has won one"
         elif following is None or following.epoch != wish.epoch or seen_epoch > wish.epoch:
@@ -225,7 +249,7 @@ class RoleService:
     @property
     def broker_name(self) -> str:
         """The group's name: the same on all of its nodes, and after a failover."""
-        return self._node.config.replica_group or self._node.name
+        return self.keys.base.rstrip("/").rpartition("/")[2]
 
     def nodes(self) -> tuple[KnownNode, ...]:
         """Return the nodes that are up, as the coordinator knows them."""
@@ -258,6 +282,7 @@ class RoleService:
         node's id; CoordinatorRefusedError if the coordinator refuses the first request.
         """
         self._node, self._me = node, _incarnation_of(node)
+        self._is_running = True
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
@@ -310,7 +335,7 @@ class RoleService:
         """Write this start to ``ids/ID``; return whether it is there.  Raises WrongNodeError."""
         me, key = self._me, self.keys.registration(self._me.node_id)
         item = (await self.store.read(self.keys.base)).items.get(key)
-        own = Registration(uuid=me.uuid, start=me.start)
+        own = Registration(uuid=me.uuid, start=me.start, nonce=self._nonce)
         put = [Put(key, own.encode())]
         if item is None:
             return (await self.store.commit([Absent(key)], put)).succeeded
@@ -325,9 +350,9 @@ class RoleService:
                 hint=f"give this node another id; or, if the other directory is lost: hastore"
                 f" cluster remove {me.node_id}, and start it again",
             )
-        if known.start > me.start:
+        if known.start >= me.start:
             raise WrongNodeError(
-                f"{path} is an older state of its disk: {self.keys.base} has seen start"
+                f"{path} is a copy, or an older state of its disk: {self.keys.base} has seen start"
                 f" {known.start} of {me}, and this is start {me.start}",
                 path=path,
                 hint=f"it may lack acknowledged messages: hastore cluster remove {me.node_id}, then"
@@ -341,6 +366,7 @@ class RoleService:
         if self.is_reachable or self.view is None:
             _log.warning("coordinator_unreachable", reason=str(error), next=error.hint)
         self.is_reachable = False
+        self._is_silent = isinstance(error, CoordinatorUnreachableError)
         self._wake.wakeup()
         self._unanswered.wakeup()
 
@@ -367,15 +393,23 @@ class RoleService:
                 self._unreachable(error)
             await trio.sleep(RETRY_PAUSE_S * (0.5 + self.env.randomness.random()))
 
-    def _take(self, view: GroupView) -> None:
+    def _take(self, view: GroupView, before: GroupView | None = None) -> None:
+        """Take what the coordinator says; ``before``: what was known when it was asked."""
         known = self.view
-        is_same = known is not None and known.cluster_id == view.cluster_id
-        if is_same and self.is_reachable and known is not None and view.revision < known.revision:
-            return  # a read that a newer one has overtaken
+        if before is not None and before.cluster_id != view.cluster_id:
+            self._restored = f"etcd was cluster {before.cluster_id:x}, now {view.cluster_id:x}"
+        elif before is not None and view.revision < before.revision:
+            self._restored = f"etcd was at revision {before.revision}, now at {view.revision}"
+        elif known is not None and (
+            known.cluster_id != view.cluster_id or view.revision < known.revision
+        ):
+            return  # something newer has overtaken it
+        if known is not None and known.config.alarm is not None and view.config.alarm is None:
+            self._restored = None  # a person has looked
         if not self.is_reachable:
             _log.info("coordinator_reachable", revision=view.revision)
             self._is_failsafe = False
-        self.view, self.is_reachable = view, True
+        self.view, self.is_reachable, self._is_silent = view, True, False
         if view.leader is not None or view.state is None:
             self._no_leader = None
         elif self._no_leader is None or self._no_leader[0] != view.state_revision:
@@ -387,7 +421,8 @@ class RoleService:
 
     async def _refresh(self) -> None:
         """Read the group now: a transaction has changed it, or was refused because it changed."""
-        self._take(read_group(self.keys, await self.store.read(self.keys.base)))
+        before = self.view
+        self._take(read_group(self.keys, await self.store.read(self.keys.base)), before)
 
     # -- leases ----------------------------------------------------------------------------------
 
@@ -402,7 +437,7 @@ class RoleService:
             if self._flush_hangs(sent_at):
                 await self._give_up_hanging()
                 continue
-            if held is None:
+            if held is None or self._is_given_up:
                 await self._wait_without_lease()
                 continue
             try:
@@ -436,7 +471,7 @@ class RoleService:
         if not self._leads:
             await self._lease_wake.wait_for_running()
             return
-        if not self.is_reachable:
+        if self._is_silent:
             await self._ask_members()
         with trio.move_on_after(self._pause_s / 4):
             await self._lease_wake.wait_for_running()
@@ -465,6 +500,8 @@ class RoleService:
         master = self._node.role_node
         if not self.config.failsafe or not isinstance(master, Master):
             return
+        if self._handover_since is not None and self._is_ready_sent:
+            return  # the successor may begin the next epoch at any moment
         assert isinstance(master.ha_service, GroupHAService), "a master of a group"
         group = master.ha_service.sync_state_set
         asked, asked_at = group.needed - {self._me.node_id}, self._now()
@@ -496,7 +533,7 @@ class RoleService:
                 _log.warning("promise_refused", node_id=node_id, reason=reason)
 
     def _flush_hangs(self, now: float) -> bool:
-        """Return whether this master's disk has synced nothing of what waits for a whole ttl."""
+        """Return whether this master's disk has synced nothing of what waits for too long."""
         role_node = self._node.role_node
         if not isinstance(role_node, Master):
             self._unflushed = None
@@ -506,12 +543,16 @@ class RoleService:
             self._unflushed = None
         elif self._unflushed is None or self._unflushed[0] != log.flushed_offset:
             self._unflushed = log.flushed_offset, now
-        return self._unflushed is not None and now - self._unflushed[1] > self.config.ttl_s
+        # Few dirty pages wait for more, at most for that interval.
+        thorough_s = role_node.config.store.flush_thorough_interval_ms / 1000
+        limit_s = self.config.ttl_s + thorough_s
+        return self._unflushed is not None and now - self._unflushed[1] > limit_s
 
     async def _give_up_hanging(self) -> None:
         """Let the lease end: another disk may be well."""
         _log.error("disk_hangs", ttl_s=self.config.ttl_s, next="look at this machine's disk")
         self._unflushed = None
+        self._is_given_up = True
         self.lease.end()
         self._wake.wakeup()
         await self._lease_wake.wait_for_running()  # until it leads again
@@ -519,7 +560,9 @@ class RoleService:
     def _prolong(self) -> None:
         """Count the last renewal, if the leader key goes with the lease that was renewed."""
         held, view = self._held, self.view
-        if held is not None and view is not None and view.leader_lease == held.lease_id:
+        if held is None or self._is_given_up or view is None:
+            return
+        if view.leader_lease == held.lease_id:
             sent_at, granted_s = self._renewal
             self.lease.renewed(sent_at, self.config.ttl_s, granted_s)
 
@@ -546,7 +589,9 @@ class RoleService:
             if self._session is None:
                 self._session = await self.store.grant(self.config.ttl_s)
                 self._published, self._published_revision = None, 0
-            if member == self._published:
+            view = self.view
+            is_there = view is None or view.members.get(self._me.node_id) is not None
+            if member == self._published and is_there:
                 return
             key = self.keys.member(self._me.node_id)
             put = Put(key, member.encode(), lease=self._session.lease_id)
@@ -554,12 +599,29 @@ class RoleService:
             while True:
                 revision = self._published_revision
                 comparison = Unchanged(key, revision) if revision else Absent(key)
-                outcome = await self.store.commit([comparison], [put])
+                try:
+                    outcome = await self.store.commit([comparison], [put])
+                except LeaseGoneError:
+                    self._session = None
+                    raise
                 if outcome.succeeded:
                     self._published, self._published_revision = member, outcome.revision
                     return
                 item = (await self.store.read(key)).items.get(key)
                 self._published_revision = 0 if item is None else item.mod_revision
+                if item is not None:
+                    self._check_is_own(key, item.value)
+
+    def _check_is_own(self, key: str, data: bytes) -> None:
+        """Raise WrongNodeError if another directory says that it is this node."""
+        other = Member.decode(key, data).node
+        if other.uuid != self._me.uuid:
+            path = self._node.config.store.data_dir
+            raise WrongNodeError(
+                f"another directory than {path} runs as {self._me} of {self.keys.base}",
+                path=path,
+                hint="give one of the two another id, and an empty directory",
+            )
 
     def _as_member(self, election: int | None) -> Member:
         own, node = self._own(), self._node
@@ -619,10 +681,12 @@ class RoleService:
                 deadline=self.lease.deadline if has_lease else None,
                 no_leader_since=None if self._no_leader is None else self._no_leader[1],
                 handover_since=self._handover_since,
+                is_ready_sent=self._is_ready_sent,
             ),
             view=self.view,
             is_reachable=self.is_reachable,
             initial_ids=self.config.initial_ids,
+            restored=self._restored,
         )
 
     async def _act(self) -> None:
@@ -642,14 +706,16 @@ class RoleService:
                 await trio.sleep(RETRY_PAUSE_S)
             except RoleChangedError:
                 await trio.sleep(RETRY_PAUSE_S)  # the node stops
-            except HastoreError as error:  # it has no role now; a leader key is given up next
+            except HastoreError as error:  # it has no role now
                 _log.error("role_not_changed", reason=str(error), next=error.hint)
                 await trio.sleep(RETRY_PAUSE_S)
 
     async def _wait(self, action: actions.Wait) -> None:
         left_s = math.inf if action.until is None else max(0.0, action.until - self._now())
         wish = None if self.view is None else self.view.config.switchover
-        if wish is not None and wish.to_id == self._me.node_id:  # its own end may be there soon
+        leads = self.view is not None and self.view.leader is not None
+        # Its own end may be there soon.
+        if wish is not None and leads and wish.to_id == self._me.node_id:
             left_s = min(left_s, _HANDOVER_TICK_S)
         with trio.move_on_after(left_s):
             await self._wake.wait_for_running()
@@ -667,6 +733,8 @@ class RoleService:
                 await self._refresh()
             case actions.HandOver():
                 await self._hand_over(action.to_id)
+            case actions.TakePuts():
+                self._take_puts()
             case actions.VoidSwitchover():
                 await self._void_switchover(action.why)
             case actions.TakeOver():
@@ -689,6 +757,7 @@ class RoleService:
     # -- actions ---------------------------------------------------------------------------------
 
     async def _step_down(self, why: str) -> None:
+        self._is_given_up = True
         self.lease.end()
         self._end_term()
         self._handover_since = self._following = None
@@ -706,6 +775,7 @@ class RoleService:
         held = self._held
         if held is None:
             return
+        self._is_given_up = True
         self.lease.end()
         await self.store.revoke(held.lease_id)
         if self._held is held:
@@ -719,6 +789,7 @@ class RoleService:
         sent_at = self._now()
         grant = await self.store.grant(self.config.ttl_s)
         self._held, self._renewal = grant, (sent_at, grant.ttl_s)
+        self._is_given_up = False
         self._lease_wake.wakeup()
         return grant
 
@@ -841,13 +912,27 @@ class RoleService:
     async def _become_master(self, action: actions.BecomeMaster) -> None:
         self._following = self._stands_in = self._handover_since = None
         promotion = Promotion(epoch=action.epoch, members=action.members)
-        with trio.move_on_after(self.config.ttl_s) as scope:
-            await self._node.become_master(promotion)
+        try:
+            with trio.move_on_after(self.config.ttl_s) as scope:
+                await self._node.become_master(promotion)
+        except RoleChangedError:
+            raise
+        except HastoreError as error:
+            _log.error("role_not_changed", reason=str(error), next=error.hint)
+            await self._sit_out()
+            return
         if scope.cancelled_caught:
             _log.error("promotion_too_slow", epoch=action.epoch, ttl_s=self.config.ttl_s)
-            await self._release()
+            await self._sit_out()
             return
+        self._sits_out_s = 0.0
         await self._publish(None)
+
+    async def _sit_out(self) -> None:
+        """Give the key up, and let others stand: what has failed here may fail again."""
+        self._sits_out_s = min(max(self.config.ttl_s, 2 * self._sits_out_s), SIT_OUT_MAX_S)
+        self._promised_until = max(self._promised_until, self._now() + self._sits_out_s)
+        await self._release()
 
     async def _follow(self, leader: Leader) -> None:
         self._stands_in = None
@@ -859,6 +944,7 @@ class RoleService:
             client_port=None if client is None else parse_address(client),
         )
         self._following = Following(ha_address=leader.ha_address, epoch=leader.epoch)
+        self._followed_id = leader.holder.node_id
         await self._publish(None)
 
     # -- switchover ------------------------------------------------------------------------------
@@ -869,7 +955,7 @@ class RoleService:
         if not isinstance(master, Master) or not isinstance(master.ha_service, GroupHAService):
             return
         if self._handover_since is None:
-            self._handover_since = self._now()
+            self._handover_since, self._is_ready_sent = self._now(), False
             master.put_message.hold(_HANDOVER.format(to_id))
             _log.info("handing_over", to=to_id, at=master.max_offset)
         service = master.ha_service
@@ -885,6 +971,7 @@ class RoleService:
         if wish is None or wish.to_id != to_id:
             return
         config = attrs.evolve(view.config, switchover=attrs.evolve(wish, ready_end=end))
+        self._is_ready_sent = True
         await self._write_config(config, [Unchanged(self.keys.leader, view.leader_revision)])
         await self._refresh()
 
@@ -897,6 +984,10 @@ class RoleService:
                 return
             _log.warning("switchover_void", reason=why)
             await self._refresh()
+        self._take_puts()
+
+    def _take_puts(self) -> None:
+        """Take puts again after a handover that does not come about."""
         self._handover_since = None
         master = self._node.role_node
         if isinstance(master, Master):

@@ -22,7 +22,7 @@ import trio
 
 from hastore.cluster.group_records import GroupState, Incarnation, read_group
 from hastore.cluster.key_value_store import Put, Unchanged
-from hastore.concurrency.tcp import describe
+from hastore.concurrency.tcp import describe, unmapped
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import CoordinatorError, ProtocolError
 from hastore.ha.group_ha_service import GroupHAService
@@ -44,6 +44,16 @@ _log = logger("cluster")
 
 
 @final
+@attrs.frozen
+class _Attempt:
+    """A write of a proposal that was sent, and may still be made while the state has not moved."""
+
+    proposal: Proposal
+    revision: int  # of the state that it is compared with
+    members: tuple[Incarnation, ...]
+
+
+@final
 @attrs.define(eq=False)
 class TermCoordinator:
     """Decides on the set of one master; ``run`` works until the term is over."""
@@ -54,6 +64,7 @@ class TermCoordinator:
     epoch: int
     lease: Lease | None
     _proposal: Proposal | None = attrs.field(default=None, init=False)
+    _attempt: _Attempt | None = attrs.field(default=None, init=False)
     _view: GroupView | None = attrs.field(default=None, init=False)
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _service: GroupHAService = attrs.field(init=False)
@@ -108,8 +119,6 @@ class TermCoordinator:
     async def _write_proposal(self, proposal: Proposal) -> None:
         """Write a proposal; return once it is answered, or the term is over."""
         group = self._service.sync_state_set
-        members: tuple[Incarnation, ...] | None = None
-        written_at = 0  # the revision of the state that ``members`` are compared with
         while group.proposal is proposal:
             view = await self._read()
             if not self._is_mine(view):
@@ -119,15 +128,21 @@ class TermCoordinator:
             if state.proposal == proposal.number:
                 await self._service.answer(proposal, Answer.ACCEPTED)
                 return
-            if view.state_revision != written_at:  # whatever was sent before is void
+            attempt = self._attempt
+            if (
+                attempt is None
+                or attempt.proposal is not proposal
+                or attempt.revision != view.state_revision  # it is void
+            ):
                 if state.ids != group.accepted:
                     self._moved(state)
                     return
-                members, written_at = self._members_of(proposal, view, state), view.state_revision
-            if members is None:
-                await self._service.answer(proposal, Answer.VOIDED)
-                return
-            change = attrs.evolve(state, members=members, proposal=proposal.number)
+                members = self._members_of(proposal, view, state)
+                if members is None:
+                    await self._service.answer(proposal, Answer.VOIDED)
+                    return
+                self._attempt = attempt = _Attempt(proposal, view.state_revision, members)
+            change = attrs.evolve(state, members=attempt.members, proposal=proposal.number)
             try:
                 await self._swap(view, change)
             except CoordinatorError as error:
@@ -179,16 +194,20 @@ class TermCoordinator:
     def _linked(self, view: GroupView, node_id: int) -> Member | None:
         """Return what a node says of itself, if its acks are known to be of that start.
 
-        They are on the link that it names, and it has acknowledged all that is confirmed.
+        They are on the link that it names, and it has acknowledged all that is confirmed, and all
+        of the epochs before.
         """
         member, group = view.members.get(node_id), self._service.sync_state_set
         node = group.acks.get(node_id)
         if member is None or node is None or node.connection_id is None or node.ack_offset is None:
             return None
         connection = self._service.connections.get(node.connection_id)
-        if connection is None or describe(connection.address) != member.link:
+        if connection is None or describe(unmapped(connection.address)) != member.link:
             return None
-        return member if node.ack_offset >= group.confirm_offset else None
+        # The confirm offset of a new term may be an old one; all that was acknowledged before it is
+        # below its start.
+        has_all = node.ack_offset >= max(group.confirm_offset, group.entry.start_offset)
+        return member if has_all else None
 
     async def _swap(self, view: GroupView, change: GroupState) -> bool:
         outcome = await self.store.commit(

@@ -33,6 +33,12 @@ def describe(address: tuple[str, int] | None) -> str:
     return "-" if address is None else format_address(address)
 
 
+def unmapped(address: tuple[str, int]) -> tuple[str, int]:
+    """Return an IPv4 address that a port of both families shows as ``::ffff:…`` in its own form."""
+    host, port = address
+    return host.removeprefix("::ffff:") if "." in host else host, port
+
+
 async def _resolve(address: tuple[str, int]) -> list[tuple[int, Any]]:
     """Return every (family, socket address) of a host name, in the system's order."""
     found = await trio.socket.getaddrinfo(

@@ -155,7 +155,8 @@ class Identity:
             kept_since=self.kept_since if has_kept else starts,
             boot_id=boot_id,
             last_exit_ok=last_exit_ok,
-            acks_flushed=acks_flushed,
+            # Bytes that an earlier start has acknowledged, and not synced, are of this one, too.
+            acks_flushed=acks_flushed and (last_exit_ok or self.acks_flushed),
         )
 
 

@@ -84,6 +84,7 @@ def known(
     *,
     is_reachable: bool = True,
     initial_ids: frozenset[int] | None = None,
+    restored: str | None = None,
     **times: float | None,
 ) -> Knowledge:
     """Return what a node knows; a master's lease lasts for another 5 s."""
@@ -97,4 +98,5 @@ def known(
         view=seen,
         is_reachable=is_reachable,
         initial_ids=initial_ids,
+        restored=restored,
     )

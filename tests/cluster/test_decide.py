@@ -26,6 +26,7 @@ from hastore.cluster.decide import (
     Stand,
     StepDown,
     TakeOver,
+    TakePuts,
     VoidSwitchover,
     Wait,
     decide,
@@ -77,7 +78,28 @@ MASTERS_ROWS = {
         (known(MASTER, AGREED, deadline=None), StepDown("its lease is over")),
         (known(MASTER, None, deadline=NOW, is_reachable=False), StepDown("its lease is over")),
     ],
+    "the coordinator does not answer, and it has handed over in vain": [
+        (
+            known(MASTER, AGREED, is_reachable=False, handover_since=NOW - HANDOVER_S),
+            TakePuts(),
+        ),
+    ],
     "the coordinator does not answer": [
+        (
+            known(MASTER, AGREED, is_reachable=False, handover_since=NOW - 1),
+            Wait("the coordinator does not answer", NOW - 1 + HANDOVER_S),
+        ),
+        # The successor may have been told: it may be master by now.
+        (
+            known(
+                MASTER,
+                AGREED,
+                is_reachable=False,
+                handover_since=NOW - HANDOVER_S,
+                is_ready_sent=True,
+            ),
+            Wait("the coordinator does not answer", NOW + 5),
+        ),
         (
             known(MASTER, AGREED, is_reachable=False),
             Wait("the coordinator does not answer", NOW + 5),
@@ -89,6 +111,9 @@ MASTERS_ROWS = {
             known(MASTER, elected(), is_reachable=False),
             Wait("the coordinator does not answer", NOW + 5),
         ),
+    ],
+    "the coordinator has gone back in time": [
+        (known(MASTER, AGREED, restored="it went back"), RaiseAlarm("it went back")),
     ],
     "another is the leader, or the state's master, or has a later epoch": [
         (known(MASTER, elected()), StepDown("node 2 is master of epoch 6")),
@@ -160,6 +185,9 @@ OTHERS_ROWS = {
             known(STANDING, view(state(), None, ALL_STAND, GroupConfig(alarm="restored"))),
             Wait("alarm: restored"),
         )
+    ],
+    "the coordinator has gone back in time": [
+        (known(own(TWO), AGREED, restored="it went back"), RaiseAlarm("it went back")),
     ],
     "no state, all nodes are there and empty": [
         (
@@ -626,7 +654,7 @@ def test_a_master_whose_deadline_has_passed_steps_down(knowledge):
 def test_nobody_acts_on_a_coordinator_that_does_not_answer(knowledge):
     """What is known of it may be long over: a master goes on, or its lease ends."""
     if knowledge.view is None or not knowledge.is_reachable:
-        assert isinstance(decide(knowledge), Wait | StepDown)
+        assert isinstance(decide(knowledge), Wait | StepDown | TakePuts)
 
 
 @given(knowledges())

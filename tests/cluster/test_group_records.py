@@ -37,7 +37,7 @@ EXAMPLES = {
         holder=ONE, epoch=12, ha_address="10.0.0.1:10912", client_address="10.0.0.1:10911"
     ),
     "state": GroupState(epoch=12, master=ONE, members=(ONE, TWO), acks="all", proposal=4),
-    "ids/1": Registration(uuid=UUID_1, start=7),
+    "ids/1": Registration(uuid=UUID_1, start=7, nonce="0.48213706"),
     "members/2": Member(
         node=TWO,
         kept_since=2,
@@ -156,7 +156,7 @@ VALUES = st.one_of(
         proposal=st.none() | NUMBERS,
     ),
     st.builds(GroupState, epoch=st.just(0), master=st.none(), members=SETS, acks=TEXTS),
-    st.builds(Registration, uuid=TEXTS, start=st.integers(1, 2**63 - 1)),
+    st.builds(Registration, uuid=TEXTS, start=st.integers(1, 2**63 - 1), nonce=TEXTS),
     st.builds(
         Member,
         node=INCARNATIONS,

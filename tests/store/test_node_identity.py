@@ -330,7 +330,17 @@ def test_a_power_cut_takes_nothing_from_a_start_that_acknowledged_what_was_flush
     start(disk, boot_id="a", acks_flushed=flushed)
     identity = start(disk, last_exit_ok=False, boot_id="b", acks_flushed=not flushed)
     assert identity.current.kept_since == kept_since
-    assert identity.current.acks_flushed is not flushed
+    assert identity.current.acks_flushed is False
+
+
+def test_a_start_that_syncs_vouches_for_earlier_ones_only_after_a_clean_stop():
+    """What an earlier start has acknowledged from its page cache may not be on the disk yet."""
+    disk = FakeDisk()
+    start(disk, boot_id="a")
+    assert not start(disk, last_exit_ok=False, boot_id="a", acks_flushed=True).current.acks_flushed
+    assert start(disk, boot_id="a", acks_flushed=True).current.acks_flushed
+    killed = start(disk, last_exit_ok=False, boot_id="a", acks_flushed=True)
+    assert killed.current.acks_flushed
 
 
 def test_a_file_of_an_earlier_version_acknowledged_anything():
