@@ -76,9 +76,12 @@ class TermCoordinator:
         return None
 
     def saw(self, view: GroupView) -> None:
-        """Take what the coordinator says now."""
-        self._view = view
-        self._wake.wakeup()
+        """Take what the coordinator says now, unless something newer was read."""
+        known = self._view
+        is_same = known is not None and known.cluster_id == view.cluster_id
+        if known is None or not is_same or view.revision >= known.revision:
+            self._view = view
+            self._wake.wakeup()
 
     async def run(self, master: Master) -> None:
         """Bring ``state`` and the set in line, until cancelled."""
@@ -102,7 +105,8 @@ class TermCoordinator:
             await self._write_later_starts(self._view)
 
     async def _read(self) -> GroupView:
-        return read_group(self.keys, await self.store.read(self.keys.base))
+        self._view = view = read_group(self.keys, await self.store.read(self.keys.base))
+        return view
 
     def _is_mine(self, view: GroupView) -> bool:
         """Return whether this master's term goes on: nobody else writes the state meanwhile."""

@@ -4,6 +4,7 @@ import attrs
 import pytest
 import trio
 
+from hastore.sim.coordinator.model_client import LinkFaults
 from hastore.status import FlushDiskType
 from hastore.status import PutMessageStatus as Status
 from tests.cluster.simulated import simulated
@@ -103,3 +104,19 @@ async def test_a_start_that_follows_at_once_is_named_without_leaving_the_set(gro
     await group.until(lambda: group.starts.get(lost) == 2)
     assert {1, 2, 3} == group.starts.keys()
     assert group.view.state.epoch == 1
+
+
+@simulated()
+async def test_an_old_view_does_not_undo_what_was_accepted(group):
+    """A watch may bring the state of before the master's own write after its answer."""
+    node_id, master = await group.master()
+    lost = await lose_a_member(group, node_id)
+    await group.until(lambda: lost not in group.starts)
+    await trio.sleep(1.0)
+    group.client(node_id).faults = LinkFaults(watch_delay_s=(3.0, 3.0))
+    group.start(lost)
+    await group.until(lambda: set_of(master).accepted == {1, 2, 3})
+    until = trio.current_time() + 5.0
+    while trio.current_time() < until:
+        assert set_of(master).needed >= group.view.state.ids, "one that may stand is not awaited"
+        await trio.sleep(0.001)

@@ -55,4 +55,7 @@ PINNED_GROUPS = {
 }
 
 # Of groups whose nodes decide roles by a model of etcd (``simulate_group(seed, with_etcd=True)``).
-PINNED_WITH_ETCD: dict[int, str] = {}
+PINNED_WITH_ETCD = {
+    197: "a view from before its own write took a node out of a master's set that could be elected:"
+    " tests/cluster/test_term_coordinator.py::test_an_old_view_does_not_undo_what_was_accepted",
+}
