@@ -22,7 +22,7 @@ import trio
 
 from hastore.cluster.group_records import GroupState, Incarnation, read_group
 from hastore.cluster.key_value_store import Put, Unchanged
-from hastore.concurrency.tcp import describe, unmapped
+from hastore.concurrency.tcp import describe
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import CoordinatorError, ProtocolError
 from hastore.ha.group_ha_service import GroupHAService
@@ -45,12 +45,12 @@ _log = logger("cluster")
 
 @final
 @attrs.frozen
-class _Attempt:
-    """A write of a proposal that was sent, and may still be made while the state has not moved."""
+class _Sent:
+    """A write of a proposal, which may still be made while ``state`` has its revision."""
 
     proposal: Proposal
-    revision: int  # of the state that it is compared with
     members: tuple[Incarnation, ...]
+    revision: int
 
 
 @final
@@ -64,9 +64,9 @@ class TermCoordinator:
     epoch: int
     lease: Lease | None
     _proposal: Proposal | None = attrs.field(default=None, init=False)
-    _attempt: _Attempt | None = attrs.field(default=None, init=False)
     _view: GroupView | None = attrs.field(default=None, init=False)
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _sent: _Sent | None = attrs.field(default=None, init=False)  # the last attempt
     _service: GroupHAService = attrs.field(init=False)
 
     def propose(self, proposal: Proposal, /) -> Answer | None:
@@ -132,12 +132,9 @@ class TermCoordinator:
             if state.proposal == proposal.number:
                 await self._service.answer(proposal, Answer.ACCEPTED)
                 return
-            attempt = self._attempt
-            if (
-                attempt is None
-                or attempt.proposal is not proposal
-                or attempt.revision != view.state_revision  # it is void
-            ):
+            sent = self._sent
+            if sent is None or (sent.proposal, sent.revision) != (proposal, view.state_revision):
+                # Whatever was sent before is void.
                 if state.ids != group.accepted:
                     self._moved(state)
                     return
@@ -145,8 +142,8 @@ class TermCoordinator:
                 if members is None:
                     await self._service.answer(proposal, Answer.VOIDED)
                     return
-                self._attempt = attempt = _Attempt(proposal, view.state_revision, members)
-            change = attrs.evolve(state, members=attempt.members, proposal=proposal.number)
+                self._sent = sent = _Sent(proposal, members, view.state_revision)
+            change = attrs.evolve(state, members=sent.members, proposal=proposal.number)
             try:
                 await self._swap(view, change)
             except CoordinatorError as error:
@@ -198,20 +195,16 @@ class TermCoordinator:
     def _linked(self, view: GroupView, node_id: int) -> Member | None:
         """Return what a node says of itself, if its acks are known to be of that start.
 
-        They are on the link that it names, and it has acknowledged all that is confirmed, and all
-        of the epochs before.
+        They are on the link that it names, and it has acknowledged all that is confirmed.
         """
         member, group = view.members.get(node_id), self._service.sync_state_set
         node = group.acks.get(node_id)
         if member is None or node is None or node.connection_id is None or node.ack_offset is None:
             return None
         connection = self._service.connections.get(node.connection_id)
-        if connection is None or describe(unmapped(connection.address)) != member.link:
+        if connection is None or describe(connection.address) != member.link:
             return None
-        # The confirm offset of a new term may be an old one; all that was acknowledged before it is
-        # below its start.
-        has_all = node.ack_offset >= max(group.confirm_offset, group.entry.start_offset)
-        return member if has_all else None
+        return member if node.ack_offset >= group.confirm_offset else None
 
     async def _swap(self, view: GroupView, change: GroupState) -> bool:
         outcome = await self.store.commit(

@@ -120,3 +120,22 @@ async def test_an_old_view_does_not_undo_what_was_accepted(group):
     while trio.current_time() < until:
         assert set_of(master).needed >= group.view.state.ids, "one that may stand is not awaited"
         await trio.sleep(0.001)
+
+
+@simulated()
+async def test_a_write_that_may_come_late_is_not_forgotten_by_a_read_that_fails(group):
+    """The proposal stays pending: what was sent may be made even if its node is gone by then."""
+    node_id, master = await group.master()
+    lost = await lose_a_member(group, node_id)
+    await group.until(lambda: lost not in group.starts)
+    await trio.sleep(1.0)
+    store = group.stores[node_id]
+    store.late_s = 4.0
+    store.next("commit", "state", Fate.LATE, *[Fate.LOST] * 20)
+    group.start(lost)
+    await group.until(lambda: set_of(master).proposal is not None)
+    await trio.sleep(0.02)
+    store.next("read", "", Fate.LOST)
+    group.node(lost).kill()
+    await group.until(lambda: lost in group.starts)
+    assert set_of(master).needed >= group.view.state.ids, "one that may stand is not awaited"
