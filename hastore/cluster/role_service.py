@@ -148,6 +148,8 @@ class RoleService:
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _lease_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _is_silent: bool = attrs.field(default=False, init=False)  # unreachable: it answers nothing
+    # Until when it may decide by promises alone, on its own clock.
+    promised_deadline: float = attrs.field(default=-math.inf, init=False)
     _is_failsafe: bool = attrs.field(default=False, init=False)  # leads by promises alone
     _unanswered: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _restored: str | None = attrs.field(default=None, init=False)  # how etcd went back in time
@@ -525,6 +527,7 @@ class RoleService:
             )
             if not refusals and group.needed - {self._me.node_id} <= asked and self._leads:
                 self.lease.renewed(asked_at, ttl_s, ttl_s)
+                self.promised_deadline = self.lease.deadline
                 if not self._is_failsafe:
                     _log.warning("failsafe", members=len(asked), ttl_s=self.config.ttl_s)
                 self._is_failsafe = True

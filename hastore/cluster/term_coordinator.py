@@ -22,7 +22,7 @@ import trio
 
 from hastore.cluster.group_records import GroupState, Incarnation, read_group
 from hastore.cluster.key_value_store import Put, Unchanged
-from hastore.concurrency.tcp import describe
+from hastore.concurrency.tcp import describe, unmapped
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import CoordinatorError, ProtocolError
 from hastore.ha.group_ha_service import GroupHAService
@@ -195,16 +195,20 @@ class TermCoordinator:
     def _linked(self, view: GroupView, node_id: int) -> Member | None:
         """Return what a node says of itself, if its acks are known to be of that start.
 
-        They are on the link that it names, and it has acknowledged all that is confirmed.
+        They are on the link that it names, and it has acknowledged all that is confirmed, and all
+        of the epochs before.
         """
         member, group = view.members.get(node_id), self._service.sync_state_set
         node = group.acks.get(node_id)
         if member is None or node is None or node.connection_id is None or node.ack_offset is None:
             return None
         connection = self._service.connections.get(node.connection_id)
-        if connection is None or describe(connection.address) != member.link:
+        if connection is None or describe(unmapped(connection.address)) != member.link:
             return None
-        return member if node.ack_offset >= group.confirm_offset else None
+        # The confirm offset of a new term may be an old one; all that was acknowledged before it is
+        # below its start.
+        has_all = node.ack_offset >= max(group.confirm_offset, group.entry.start_offset)
+        return member if has_all else None
 
     async def _swap(self, view: GroupView, change: GroupState) -> bool:
         outcome = await self.store.commit(

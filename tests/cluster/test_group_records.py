@@ -132,6 +132,9 @@ def test_keys_stand_below_prefix_cluster_and_group():
 # -- round trips ----------------------------------------------------------------------------------
 
 TEXTS = st.text(max_size=20)
+ADDRESSES = st.builds(
+    "{}:{}".format, st.sampled_from(["h1", "10.0.0.1", "[::1]"]), st.integers(1, 65_535)
+)
 NODE_IDS = st.integers(1, NODE_ID_MAX)
 EPOCHS = st.integers(1, EPOCH_MAX)
 NUMBERS = st.integers(0, 2**63 - 1)
@@ -144,8 +147,8 @@ VALUES = st.one_of(
         Leader,
         holder=INCARNATIONS,
         epoch=EPOCHS,
-        ha_address=TEXTS,
-        client_address=st.none() | TEXTS,
+        ha_address=ADDRESSES,
+        client_address=st.none() | ADDRESSES,
     ),
     st.builds(
         GroupState,
@@ -164,8 +167,8 @@ VALUES = st.one_of(
         role=TEXTS,
         last_epoch=st.integers(0, EPOCH_MAX),
         end=NUMBERS,
-        ha_address=TEXTS,
-        client_address=st.none() | TEXTS,
+        ha_address=ADDRESSES,
+        client_address=st.none() | ADDRESSES,
         priority=st.integers(0, 1_000),
         link=st.none() | TEXTS,
         election=st.none() | NUMBERS,

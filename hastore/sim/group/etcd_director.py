@@ -198,7 +198,8 @@ class EtcdDirector:
     def why_not_deciding(self, agent: Agent, epoch: int) -> str | None:
         """Return why the master of an epoch may decide nothing; None while it has the leader key.
 
-        None, too, if etcd has not kept what it said of a lease of that key.
+        None, too, if etcd has not kept what it said of a lease of that key, or while the members
+        have promised and nobody has the key.
         """
         item = self.model.state.items.get(self.keys.leader)
         leader = None if item is None else Leader.decode(item.key, item.value)
@@ -208,6 +209,9 @@ class EtcdDirector:
             if (holder.node_id, number) == (agent.node_id, agent.boot.number):
                 return None
         if not self._leases.get(epoch, set()).isdisjoint(self.model.broken_leases):
+            return None
+        now = agent.sim_node.wall_clock.boot_s()
+        if leader is None and now < self.roles[agent.node_id].promised_deadline:
             return None
         return "its lease is over" if leader is None else f"{holder} leads epoch {leader.epoch}"
 
