@@ -1,0 +1,191 @@
+"""Bugs of leases, elections and proposals, planted into a simulated group with a coordinator.
+
+Each is a function that patches the product with ``patch`` (pytest's MonkeyPatch).
+"""
+
+import contextlib
+from weakref import WeakKeyDictionary
+
+import attrs
+import pytest
+
+from hastore.broker.node import group_node, master_store
+from hastore.cluster import decide
+from hastore.cluster.decide import Action, BecomeMaster, Knowledge
+from hastore.cluster.group_records import (
+    GroupState,
+    GroupView,
+    Incarnation,
+    Leader,
+    Member,
+    Registration,
+)
+from hastore.cluster.key_value_store import Absent, Put, Unchanged
+from hastore.cluster.role_service import RoleService
+from hastore.cluster.term_coordinator import TermCoordinator
+from hastore.concurrency.lease import Lease, margin_s
+from hastore.epoch_history import EpochEntry, EpochHistory
+from hastore.errors import CoordinatorError, StaleEpochError
+from hastore.ha.set_proposal import Answer, Proposal
+from hastore.sim.group.etcd_director import EtcdDirector
+from hastore.store.node_identity import NodeIdentity
+from tests.support.worlds.planted import Plant
+from tests.support.worlds.planted_in_groups import (
+    acknowledges_after_stepping_down,
+    awaits_a_joining_node_once_it_is_accepted,
+    elects_a_node_that_lost_its_cache,
+    keep_no_confirm_marks,
+    shrinks_before_it_is_accepted,
+)
+
+# -- leases ---------------------------------------------------------------------------------------
+
+
+def decides_after_its_deadline(patch: pytest.MonkeyPatch) -> None:
+    """A master decides puts until it has stepped down, however long its lease is over."""
+    patch.setattr(Lease, "is_over", lambda _self: False)
+
+
+def counts_from_the_answer(patch: pytest.MonkeyPatch) -> None:
+    """A deadline counts from the answer to a renewal, not from before it was sent."""
+    answered_at: WeakKeyDictionary[Lease, dict[float, float]] = WeakKeyDictionary()
+
+    def renewed(self: Lease, sent_at: float, asked_s: float, granted_s: float) -> None:
+        at = answered_at.setdefault(self, {}).setdefault(sent_at, self.clock())
+        ttl_s = min(asked_s, granted_s)
+        self.deadline = max(self.deadline, at + ttl_s - margin_s(ttl_s))
+
+    patch.setattr(Lease, "renewed", renewed)
+
+
+def leases_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
+    """Deadlines are times of a clock that a person, or NTP, may set back."""
+
+    def begin(self: RoleService) -> None:
+        self.lease = Lease(self.env.wall_clock.now_s)
+        self._started_at = self.env.wall_clock.now_s()
+
+    patch.setattr(RoleService, "__attrs_post_init__", begin)
+    patch.setattr(RoleService, "_now", lambda self: self.env.wall_clock.now_s())
+
+
+# -- elections ------------------------------------------------------------------------------------
+
+
+def stands_outside_the_set(patch: pytest.MonkeyPatch) -> None:
+    """A node that is not in the SyncStateSet may stand, too."""
+    why_not = decide.why_not_standing
+
+    def why_not_standing(node: Incarnation, kept_since: int, state: GroupState) -> str | None:
+        is_member = state.member(node.node_id) is not None
+        return why_not(node, kept_since, state) if is_member else None
+
+    patch.setattr(decide, "why_not_standing", why_not_standing)
+
+
+def stands_with_another_directory(patch: pytest.MonkeyPatch) -> None:
+    """A member whose directory is new stays a member: nobody compares the uuid."""
+    why_not = decide.why_not_standing
+
+    def why_not_standing(node: Incarnation, _kept_since: int, state: GroupState) -> str | None:
+        return why_not(node, 0, state) if state.member(node.node_id) is None else None
+
+    async def claim(self: RoleService) -> bool:
+        me, key = self._me, self.keys.registration(self._me.node_id)
+        item = (await self.store.read(key)).items.get(key)
+        own = Registration(uuid=me.uuid, start=me.start)
+        comparison = Absent(key) if item is None else Unchanged(key, item.mod_revision)
+        return (await self.store.commit([comparison], [Put(key, own.encode())])).succeeded
+
+    patch.setattr(decide, "why_not_standing", why_not_standing)
+    patch.setattr(RoleService, "_claim_id", claim)
+    patch.setattr(EtcdDirector, "remove", lambda _self, _node_id: None)
+
+
+def continues_its_epoch_after_a_start(patch: pytest.MonkeyPatch) -> None:
+    """A node that finds its own leader key, of an earlier start, goes on in that epoch."""
+    as_leader = decide._decide_as_leader
+
+    def go_on(known: Knowledge, state: GroupState, leader: Leader) -> Action:
+        own = known.own
+        is_own = leader.holder.uuid == own.node.uuid and leader.holder.start < own.node.start
+        if is_own and state.master == leader.holder:
+            return BecomeMaster(leader.epoch, state.ids)
+        return as_leader(known, state, leader)
+
+    def check(identity: NodeIdentity, epoch: int) -> None:
+        if epoch < identity.current.seen_epoch:
+            raise StaleEpochError("older", path="", epoch=epoch, seen_epoch=epoch)
+
+    def begin(self: EpochHistory, entry: EpochEntry) -> EpochHistory:
+        kept = [each for each in self.cut(entry.start_offset).entries if each.epoch < entry.epoch]
+        return EpochHistory((*kept, entry))
+
+    patch.setattr(decide, "_decide_as_leader", go_on)
+    patch.setattr(master_store, "check_epoch", check)
+    patch.setattr(group_node, "check_epoch", check)
+    patch.setattr(EpochHistory, "begin", begin)
+
+
+# -- the set --------------------------------------------------------------------------------------
+
+
+def voids_a_proposal_after_a_read(patch: pytest.MonkeyPatch) -> None:
+    """A proposal without an answer counts as void once the state is read without it."""
+
+    async def write_once(self: TermCoordinator, proposal: Proposal) -> None:
+        view = await self._read()
+        if not self._is_mine(view):
+            return
+        assert view.state is not None
+        members = self._members_of(proposal, view, view.state)
+        if members is not None:
+            change = attrs.evolve(view.state, members=members, proposal=proposal.number)
+            with contextlib.suppress(CoordinatorError):
+                await self._swap(view, change)
+            view = await self._read()
+        if self._is_mine(view):
+            assert view.state is not None
+            is_made = view.state.proposal == proposal.number
+            await self._service.answer(proposal, Answer.ACCEPTED if is_made else Answer.VOIDED)
+
+    keep_no_confirm_marks(patch)
+    patch.setattr(TermCoordinator, "_write_proposal", write_once)
+
+
+def names_a_start_whatever_link_acknowledged(patch: pytest.MonkeyPatch) -> None:
+    """A member's newest start is named although the acks may be those of an earlier one."""
+
+    def linked(self: TermCoordinator, view: GroupView, node_id: int) -> Member | None:
+        member, group = view.members.get(node_id), self._service.sync_state_set
+        node = group.acks.get(node_id)
+        if member is None or node is None or node.ack_offset is None:
+            return None
+        return member if node.ack_offset >= group.confirm_offset else None
+
+    patch.setattr(TermCoordinator, "_linked", linked)
+
+
+def acknowledges_after_giving_up_its_role(patch: pytest.MonkeyPatch) -> None:
+    """A node that gives up its role answers the puts that wait, and its lease does not end."""
+    acknowledges_after_stepping_down(patch)
+    patch.setattr(Lease, "end", lambda _self: None)
+
+
+LOST = {"loss", "confirmed loss"}
+UNCONFIRMED = {"ack", "confirm", "shown"}
+# Each bug with the rules that describe it; any other rule would find it only by chance.
+PLANTED_WITH_ETCD: dict[Plant, set[str]] = {
+    decides_after_its_deadline: {"lease"},
+    counts_from_the_answer: {"lease"},
+    leases_by_the_wall_clock: {"lease"},
+    stands_outside_the_set: LOST | UNCONFIRMED,
+    stands_with_another_directory: LOST | UNCONFIRMED,
+    elects_a_node_that_lost_its_cache: LOST | UNCONFIRMED,
+    continues_its_epoch_after_a_start: {"epoch twice"},
+    shrinks_before_it_is_accepted: UNCONFIRMED,
+    awaits_a_joining_node_once_it_is_accepted: UNCONFIRMED,
+    voids_a_proposal_after_a_read: LOST | UNCONFIRMED,
+    names_a_start_whatever_link_acknowledged: LOST | UNCONFIRMED,
+    acknowledges_after_giving_up_its_role: {"ack", "lease"},
+}
