@@ -176,7 +176,6 @@ class EtcdClient:
             yield changes
 
     async def _changes(self, prefix: str, after_revision: int) -> AsyncGenerator[Changes]:
-        may_renew_token = self.config.user is not None
         while True:
             await self._authenticate(trio.current_time() + self.config.timeout_s)
             token, endpoint = self._token, self._endpoints[self._first]
@@ -199,11 +198,10 @@ class EtcdClient:
                 self._avoid(endpoint)
                 raise
             except CoordinatorRefusedError:
-                # etcd calls a watch with an expired token "permission denied".
-                if not may_renew_token:
+                # etcd calls a watch with an expired token "permission denied"; the read with
+                # which a watch begins has renewed the token then.
+                if self._token == token:
                     raise
-                may_renew_token = False
-                self._forget(token)
 
     # -- for doctor ------------------------------------------------------------------------------
 

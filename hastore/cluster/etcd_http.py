@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import email.utils
+import json
 import socket
 import ssl
 from typing import TYPE_CHECKING, Final, final
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from hastore.cluster.etcd_encoding import Body
 
 ANSWER_SIZE_MAX: Final = 16 * 2**20  # bytes of an answer, or of a line of a watch
+_CERTIFICATE_HINT: Final = "does etcd want a client certificate, of its own CA?"
+# httpx counts a time-out twice, for TCP and for TLS.  It must end before the caller's does: a TLS
+# handshake that is cancelled leaves its socket to the garbage collector (httpcore 1.0.9).
+_CONNECT_SHARE: Final = 0.45
 _KEEPALIVE_S: Final = 3  # seconds of silence before the first probe, and between two
 _KEEPALIVE_PROBES: Final = 3
 _SOCKET_OPTIONS: Final = (
@@ -68,11 +73,7 @@ class EtcdHttp:
             trust_env=False,
             socket_options=_SOCKET_OPTIONS,
         )
-        async with httpx.AsyncClient(
-            transport=transport,
-            trust_env=False,
-            headers={"Accept-Encoding": "identity", "User-Agent": "hastore"},
-        ) as client:
+        async with httpx.AsyncClient(transport=transport, trust_env=False) as client:
             yield cls(client)
 
     async def ask(
@@ -113,18 +114,51 @@ class EtcdHttp:
         connect_s: float,
     ) -> AsyncGenerator[httpx.Response]:
         with errors_of(endpoint):
-            request = self._client.build_request(
-                "GET" if body is None else "POST",
-                endpoint + path,
-                json=body,
-                headers=dict(headers),
-                timeout=httpx.Timeout(None, connect=connect_s),
-            )
+            request = _request(endpoint + path, body, headers, connect_s * _CONNECT_SHARE)
             response = await self._client.send(request, stream=True)
         try:
             yield response
         finally:
             await response.aclose()
+
+
+@final
+class _Content(httpx.AsyncByteStream):
+    """The bytes of a request.
+
+    httpx's own is a generator, which httpcore leaves suspended where sending fails; trio warns.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._parts = [data] if data else []
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self._parts:
+            raise StopAsyncIteration
+        return self._parts.pop()
+
+
+def _request(
+    url: str, body: Body | None, headers: Mapping[str, str], connect_s: float
+) -> httpx.Request:
+    data = b"" if body is None else json.dumps(body).encode()
+    own = {
+        "Host": httpx.URL(url).netloc.decode(),
+        "Accept-Encoding": "identity",
+        "Content-Length": str(len(data)),
+        "Content-Type": "application/json",
+        "User-Agent": "hastore",
+    }
+    return httpx.Request(
+        "GET" if body is None else "POST",
+        url,
+        headers={**own, **headers},
+        stream=_Content(data),
+        extensions={"timeout": httpx.Timeout(None, connect=connect_s).as_dict()},
+    )
 
 
 async def _read_whole(endpoint: str, response: httpx.Response) -> bytes:
@@ -194,9 +228,11 @@ def errors_of(endpoint: str) -> Iterator[None]:
                 f"TLS with etcd at {endpoint} failed: {reason}", hint=_tls_hint(tls)
             ) from error
         if is_sent:
-            reason = str(error) or type(error).__name__
+            # A server that refuses our certificate may say so only by a reset.
             raise CoordinatorUnreachableError(
-                f"etcd at {endpoint}: the connection broke before the answer: {reason}"
+                f"etcd at {endpoint}: the connection broke before the answer:"
+                f" {str(error) or type(error).__name__}",
+                hint=_CERTIFICATE_HINT if endpoint.startswith("https:") else NOT_ETCD_HINT,
             ) from error
         timeout = isinstance(error, httpx.ConnectTimeout)
         reason = "it does not answer" if timeout else str(error)
@@ -219,7 +255,7 @@ def _tls_hint(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return "is its certificate signed by the configured CA, and for this host name?"
     if "ALERT" in str(error).upper():
-        return "etcd wants another client certificate: check the configured one and its key"
+        return _CERTIFICATE_HINT
     return "does etcd speak https at this address?"
 
 

@@ -58,8 +58,8 @@ async def watch(
                     endpoint, "/v3/watch", body, {**headers, **_REQUIRE_LEADER}, connect_s=timeout_s
                 )
             )
-            line = await _line_of(lines)
             await _check_history(endpoint, prefix, after_revision, read)
+            line = await _line_of(lines)
         if opening.cancelled_caught:
             raise CoordinatorUnreachableError(
                 f"etcd at {endpoint}: no answer to a watch within {timeout_s:g} s"
