@@ -9,7 +9,8 @@ Begin with ``tests.patience`` (how long to wait) and the topic:
   that send exactly what a test wants (``raw_client``, ``scripted_node``);
 - ``commands``: `hastore …` in processes (``running``) or beside nodes in this one (``in_process``);
 - ``worlds``: scenario worlds that are checked at their end, disks on loop devices, planted bugs;
-- ``etcd``: real etcd servers, on ports that stay theirs when they are killed and started again;
+- ``etcd``: real etcd servers, on ports that stay theirs when they are killed and started again,
+  and ``certificates`` for TLS;
 - ``bench``: rows of the benchmarks' tables;
 - ``repository``: this repository's files, for tests about code and documents.
 """

