@@ -236,7 +236,7 @@ class GroupState:
 class Registration:
     """The directory of a node id, and its newest start: no other directory may use the id.
 
-    ``nonce`` is drawn by the process of that start: a directory that was restored to just before
+    ``nonce`` tells the process of that start from another one: a directory that was restored to just before
     it, or copied, has the same uuid and comes to the same start.
     """
 

@@ -160,7 +160,8 @@ class RoleService:
         """Begin without a lease."""
         self.lease = Lease(self.env.wall_clock.boot_s)
         self._started_at = self.env.wall_clock.boot_s()
-        self._nonce = f"{self.env.randomness.random():.8f}"
+        env = self.env
+        self._nonce = f"{env.boot_id}/{env.process_id}/{env.wall_clock.now_ms()}"
 
     # -- what the node asks ----------------------------------------------------------------------
 

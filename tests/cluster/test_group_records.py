@@ -37,7 +37,7 @@ EXAMPLES = {
         holder=ONE, epoch=12, ha_address="10.0.0.1:10912", client_address="10.0.0.1:10911"
     ),
     "state": GroupState(epoch=12, master=ONE, members=(ONE, TWO), acks="all", proposal=4),
-    "ids/1": Registration(uuid=UUID_1, start=7, nonce="0.48213706"),
+    "ids/1": Registration(uuid=UUID_1, start=7, nonce="e0a1c2d3/4711/1764000000000"),
     "members/2": Member(
         node=TWO,
         kept_since=2,
