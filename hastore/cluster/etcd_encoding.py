@@ -71,7 +71,7 @@ _HINTS: Final = (
 )
 
 
-class TokenRefusedError(CoordinatorRefusedError):
+class TokenRefusedError(CoordinatorLoginError):
     """The token has expired, or is of an older set of users: authenticate again."""
 
 

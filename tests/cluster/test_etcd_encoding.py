@@ -26,6 +26,7 @@ from hastore.cluster.key_value_store import (
 from hastore.errors import (
     CompactedError,
     CoordinatorError,
+    CoordinatorLoginError,
     CoordinatorRefusedError,
     CoordinatorUnreachableError,
     LeaseGoneError,
@@ -188,7 +189,7 @@ REFUSALS = [
     (401, 16, "etcdserver: invalid auth token", TokenRefusedError),
     (400, 3, "etcdserver: revision of auth store is old", TokenRefusedError),
     (400, 3, "etcdserver: user name is empty", TokenRefusedError),
-    (400, 3, "etcdserver: authentication failed, invalid user ID", CoordinatorRefusedError),
+    (400, 3, "etcdserver: authentication failed, invalid user ID", CoordinatorLoginError),
     (403, 7, "etcdserver: permission denied", CoordinatorRefusedError),
     (429, 8, "etcdserver: mvcc: database space exceeded", CoordinatorRefusedError),
     (400, 3, "etcdserver: duplicate key given in txn request", CoordinatorRefusedError),
