@@ -81,7 +81,7 @@ async def test_garbage_ends_a_watch(garbage: str) -> None:
 
 @pytest.mark.parametrize("call", CALLS)
 async def test_no_answer_within_the_timeout(call: str) -> None:
-    """One timeout is over everything, whoever answers slowly or not at all."""
+    """One timeout is over everything, also where answers are slow."""
     async with scripted_http(lambda _: None) as server:
         async with EtcdClient.open(config(server.endpoint, timeout_s=SHORT_S)) as client:
             began = trio.current_time()
