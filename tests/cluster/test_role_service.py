@@ -327,7 +327,7 @@ async def test_a_switchover_that_its_successor_does_not_take_is_voided(group):
     wish(group, second)
     await group.until(lambda: master.put_message.unavailable_because is not None)
     took_s = await group.until(lambda: master.put_message.unavailable_because is None)
-    assert HANDOVER_S <= took_s < HANDOVER_S + 0.5
+    assert 0.99 * HANDOVER_S <= took_s < HANDOVER_S + 0.5, "clocks drift by up to 1 %"
     assert group.view.config == GroupConfig()
     assert await group.put(master) is Status.PUT_OK
     group.client(second).heal()

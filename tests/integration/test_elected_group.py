@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from hastore.cluster.operations import switchover
+from hastore.errors import OperationRefusedError
 from tests.integration.elected_group import KEYS, TTL_S, ElectedGroup, elected_group
 from tests.support.etcd import EtcdServer, etcd_of_kind, preferred_kind
 
@@ -27,10 +28,15 @@ def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
 
 async def switch_over(group: ElectedGroup) -> None:
     """Let another member become master, under load."""
-    view = await group.settled()
-    assert view.leader is not None
-    epoch = view.leader.epoch
-    change = switchover(KEYS, view)
+    change = None
+    while change is None:  # a node that has just followed may not be connected yet
+        view = await group.settled()
+        assert view.leader is not None
+        epoch = view.leader.epoch
+        try:
+            change = switchover(KEYS, view)
+        except OperationRefusedError:
+            await trio.sleep(0.1)
     began = trio.current_time()
     assert (await group.store.commit(change.comparisons, change.writes)).succeeded
     await group.view(

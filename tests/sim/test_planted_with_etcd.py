@@ -12,9 +12,6 @@ FOUND_BY = {
     "stands_outside_the_set": 6,
     "continues_its_epoch_after_a_start": 4,
     "shrinks_before_it_is_accepted": 140,
-    "names_a_start_whatever_link_acknowledged": 175,
-    "acknowledges_after_giving_up_its_role": 132,
-    "stands_with_another_directory": 97,
     "elects_a_node_that_lost_its_cache": 105,
     "awaits_a_joining_node_once_it_is_accepted": 60,
 }

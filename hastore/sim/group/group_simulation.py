@@ -126,9 +126,10 @@ class GroupSimulation:
         if self.config.has_observer:
             self.observer = GroupObserver(self.cluster, self.oracle, self.readers)
         # From a generator of its own, so that all else in a seed's plan is as without it.
+        # A coordinator refuses a second directory with a node's id as it registers.
         own = random.Random(f"double {seed}")
         self.double: GroupDouble | None = None
-        if own.random() < _DOUBLE_SHARE:
+        if not with_etcd and own.random() < _DOUBLE_SHARE:
             self.double = GroupDouble(self.cluster, own)
         self.violation: ViolationError | None = None
         self.virtual_s = 0.0
