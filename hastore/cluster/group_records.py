@@ -236,8 +236,8 @@ class GroupState:
 class Registration:
     """The directory of a node id, and its newest start: no other directory may use the id.
 
-    ``nonce`` tells the process of that start from another one: a directory that was restored to just before
-    it, or copied, has the same uuid and comes to the same start.
+    ``nonce`` tells the process of that start from another one: a directory that was copied, or
+    restored to just before it, has the same uuid and comes to the same start.
     """
 
     uuid: str
