@@ -77,18 +77,19 @@ clean: ## remove what was built and installed here
 	rm -rf .venv .venv-* build dist hastore-runs .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage* hastore/native/*.so
 
 # A stamp each, so that an install happens once for each change of its lock file.
+# --no-deps: a lock has all of them, and pip would look for newer ones of what is named with extras.
 $(VENV)/.run: requirements/run.lock pyproject.toml hatch_build.py $(wildcard hastore/native/*.c hastore/native/*.h)
 	@test -x $(BIN)/python || { python="$(or $(PYTHON),$$($(CHOOSE)))" && "$$python" -m venv $(VENV); }
-	$(PIP) --require-hashes -r requirements/run.lock
+	$(PIP) --no-deps --require-hashes -r requirements/run.lock
 	$(PIP) --no-deps --no-build-isolation -e .
 	@$(BIN)/hastore version | grep '^extension'
 	touch $@
 $(VENV)/.cluster: requirements/cluster.lock $(VENV)/.run
-	$(PIP) --require-hashes -r requirements/cluster.lock
+	$(PIP) --no-deps --require-hashes -r requirements/cluster.lock
 	touch $@
 $(VENV)/.dev: requirements/dev.lock $(VENV)/.cluster
-	$(PIP) --require-hashes -r requirements/dev.lock
+	$(PIP) --no-deps --require-hashes -r requirements/dev.lock
 	touch $@
 $(VENV)/.spark: requirements/spark.lock $(VENV)/.dev
-	$(PIP) --require-hashes -r requirements/spark.lock
+	$(PIP) --no-deps --require-hashes -r requirements/spark.lock
 	touch $@
