@@ -18,6 +18,7 @@ from hastore.cluster.cluster_node import run_cluster_node
 from hastore.cluster.group_records import Keys
 from hastore.cluster.role_service import RoleConfig, RoleService
 from hastore.errors import ConfigError
+from hastore.install_source import install_command
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -77,7 +78,7 @@ async def open_coordinator(
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"a coordinator needs the package {error.name}, which is not installed",
-            hint="pip install 'hastore[cluster]'",
+            hint=install_command("cluster"),
         ) from error
     etcd = EtcdConfig(
         endpoints=config.endpoints,

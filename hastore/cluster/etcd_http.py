@@ -19,13 +19,14 @@ import attrs
 
 from hastore.cluster.etcd_encoding import NOT_ETCD_HINT, Answer
 from hastore.errors import ConfigError, CoordinatorTlsError, CoordinatorUnreachableError
+from hastore.install_source import install_command
 
 try:
     import httpx
 except ModuleNotFoundError as error:
     raise ConfigError(
         f"etcd needs the package {error.name}, which is not installed",
-        hint="pip install 'hastore[cluster]'",
+        hint=install_command("cluster"),
     ) from error
 
 if TYPE_CHECKING:

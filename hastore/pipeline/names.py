@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, Final
 
-from hastore.pipeline.spark.install_source import install_command
+from hastore.install_source import install_command
 
 _HOMES: Final = {
     "read": "hastore.pipeline.spark.table",

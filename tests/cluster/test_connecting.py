@@ -9,6 +9,7 @@ from hastore.cluster.connecting import keys_of, open_coordinator, read_password,
 from hastore.config import CoordinatorConfig
 from hastore.env.real import real_env
 from hastore.errors import ConfigError
+from hastore.install_source import install_command
 from hastore.sim.coordinator.etcd_model import EtcdModel
 from tests.support.nodes.group_nodes import node_config
 
@@ -68,7 +69,7 @@ async def test_a_missing_package_is_one_clear_line(monkeypatch):
     with pytest.raises(ConfigError, match="needs the package httpx") as caught:
         async with open_coordinator(ETCD):
             pass
-    assert caught.value.hint == "pip install 'hastore[cluster]'"
+    assert caught.value.hint == install_command("cluster")
 
 
 async def test_a_role_service_has_the_settings_of_its_node(tmp_path):

@@ -8,7 +8,7 @@ from importlib import metadata
 
 import pytest
 
-from hastore.pipeline.spark.install_source import command_of, install_command
+from hastore.install_source import command_of, install_command
 from tests.support.repository import REPO_ROOT
 
 

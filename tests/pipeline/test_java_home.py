@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hastore.errors import ConfigError
+from hastore.install_source import install_command
 from hastore.pipeline.spark import java_home
-from hastore.pipeline.spark.install_source import install_command
 
 MODULE = "--add-modules=jdk.incubator.vector"
 

