@@ -46,7 +46,7 @@ test: lint types layers pytest ## the whole test suite, from a fresh clone too
 quick: lint types layers $(VENV)/.spark ## lint, types, layers and the tests that start no process: a minute
 	$(BIN)/pytest -q -n 2 $(PURE) tests/columnar
 pure: $(VENV)/.spark ## the tests again without the C extension, except those of packages, bench and Spark
-	HASTORE_PURE=1 $(BIN)/pytest -q $(PYTEST_ARGS) $(PURE) $(NODES) tests/columnar tests/golden tests/tidy/test_pictures.py
+	HASTORE_PURE=1 $(BIN)/pytest -q $(PYTEST_ARGS) $(PURE) $(NODES) tests/columnar tests/golden
 test-pythons: ## the tests without processes, and some with, on each Python of 3.11 to 3.13 that is here
 	@for python in $(PYTHONS); do \
 		if $$python -c '' 2>/dev/null; then $(MAKE) --no-print-directory try-python PYTHON=$$python || exit 1; \
