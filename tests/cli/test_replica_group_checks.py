@@ -3,6 +3,7 @@
 import attrs
 import pytest
 
+from hastore.broker.observe.coordinator_status import CoordinatorStatus
 from hastore.broker.observe.health import health
 from hastore.broker.observe.sync_state_status import ProposalRow
 from hastore.store.node_identity import Identity
@@ -393,3 +394,23 @@ def identity_of(uuid):
         vote=None,
         confirm_mark=None,
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "text"),
+    [
+        ({}, NagiosState.OK, "n2 follows"),
+        ({"is_paused": True}, NagiosState.OK, "n2 follows"),
+        ({"is_reachable": False}, NagiosState.WARNING, "does not answer"),
+        ({"is_reachable": False, "is_failsafe": True}, NagiosState.WARNING, "by the promises"),
+        ({"alarm": "etcd went back"}, NagiosState.CRITICAL, "etcd went back"),
+    ],
+)
+def test_check_says_what_is_wrong_with_the_coordinator(changes, state, text):
+    """A silent one is a warning, for it stops nothing yet; an alarm stops elections."""
+    coordinator = CoordinatorStatus(is_reachable=True, doing="it follows node 1")
+    status = attrs.evolve(UNCUT, coordinator=attrs.evolve(coordinator, **changes))
+    assert type(status).from_dict(status.to_dict()).coordinator == status.coordinator
+    result = check_status(status, DEFAULTS)
+    assert result.state is state
+    assert text in str(result)

@@ -64,7 +64,7 @@ async def test_a_group_survives_kills_of_its_master_by_itself(
 async def test_a_frozen_master_comes_back_as_a_slave(
     tmp_path: Path, etcd: EtcdServer, times: int
 ) -> None:
-    """What it had answered PUT_OK is in all logs, and its own tail is cut."""
+    """``elected_group`` compares all logs, which are equal, with what it had answered PUT_OK."""
     async with elected_group(tmp_path / "group", etcd) as group:
         for _ in range(times):
             await group.freeze_master(2 * TTL_S)
@@ -76,7 +76,7 @@ async def test_a_frozen_master_comes_back_as_a_slave(
 async def test_a_switchover_under_load_loses_nothing(
     tmp_path: Path, etcd: EtcdServer, times: int
 ) -> None:
-    """Puts go on at the successor."""
+    """Puts go on at the successor; ``elected_group`` compares the logs with all answers."""
     async with elected_group(tmp_path / "group", etcd) as group:
         for _ in range(times):
             await switch_over(group)
