@@ -10,7 +10,7 @@ It has what ``Producer`` uses of a ``RemotingClient``.  A request is kept until 
 that the same bytes can be sent to the next master: the same UNIQ_KEY, and the same batch.
 
 When the link is left, nothing more is sent on it; what is in flight there still gets its answers.
-Then the next master is searched for ``failover_timeout_s``.  If none is found, held requests end
+The link then looks for the next master for ``failover_timeout_s``.  Without one, held requests end
 with the answer that they had, and later ones are refused.  No request is held for longer than that.
 
 Invariant: every posted request is decided once; held requests leave in the order in which they

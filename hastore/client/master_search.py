@@ -9,7 +9,7 @@
 ``choose_master`` follows, of the nodes that answered:
 
 1. the one that says it is master, of the highest epoch; at one epoch, the first.  Not one of an
-   epoch below one that another node of its group has seen: it has not heard of its successor yet.
+   epoch below one that another node of its group has seen: it does not know its successor yet.
    Of several groups that of the first address counts, and only that one from then on;
 2. else a broker that does not say what it is (RocketMQ's has neither route nor such a status), the
    next one after that tried last: its answer to a message will show it;

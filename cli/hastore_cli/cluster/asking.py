@@ -33,7 +33,7 @@ _VOID_AFTER_S: Final = 1.0  # for the master's view and the successor's, after t
 
 
 class TimedOutError(HastoreError):
-    """What was asked for has not come about in time, and may still."""
+    """The change was not seen in time; it may still happen."""
 
     exit_code = 5
 

@@ -1,6 +1,6 @@
 """A group without a coordinator: asks its nodes, and makes one of them master.
 
-``hastore.cluster.by_hand`` decides; a node is told by RocketMQ's request 1008.
+``hastore.cluster.by_hand`` decides; RocketMQ's request 1008 tells the nodes.
 """
 
 from __future__ import annotations

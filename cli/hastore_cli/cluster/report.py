@@ -175,7 +175,7 @@ def _number(value: int | None) -> str:
 
 
 def _notes(view: GroupView) -> Iterator[str]:
-    """Yield what is not as it should be, or is under way."""
+    """Yield what is wrong, and what is under way."""
     config = view.config
     if config.alarm is not None:
         yield label_row("damage", f"alarm: {config.alarm}")

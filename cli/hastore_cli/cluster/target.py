@@ -57,7 +57,7 @@ class Target:
         """Raise ConfigError if no etcd is named."""
         if not self.has_coordinator:
             raise ConfigError(
-                "which etcd? none is named",
+                "no etcd is named",
                 hint="--etcd http://127.0.0.1:2379, or HASTORE_CLUSTER_ENDPOINTS, or endpoints in"
                 " [cluster] of the file (-c)",
             )
