@@ -22,6 +22,7 @@ import trio
 from hastore.broker.node.slave import run_slave
 from hastore.config import HAConfig, SlaveConfig
 from hastore.ha.client_port import ask_client_port
+from hastore.ha.master_framing import AutoswitchMasterFraming
 from hastore.ha.node_claims import REPLACED_LINK_S
 from hastore.sim.cluster import HA_PORT, SimNode
 from hastore.sim.disk import SimDisk
@@ -149,6 +150,10 @@ class GroupDouble:
     def _check_former(self, master: Master, link: HAConnection) -> None:
         member = self.cluster.node(self.node_id).host
         for other in service_of(master).connections.values():
+            framing = other.framing
+            assert isinstance(framing, AutoswitchMasterFraming), "a link of a group"
+            if framing.handshake is None:
+                continue  # it has connected again, and has not said who it is, or has no answer yet
             silent_s = trio.current_time() - other.last_read_time
             lives = other.progress.ended_because is None and silent_s < REPLACED_LINK_S
             if other is not link and other.address[0] == member and lives:
