@@ -9,7 +9,7 @@ from collections import Counter
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hastore.epoch_history import EpochEntry, EpochHistory, EpochSpan
@@ -73,6 +73,7 @@ def stop(pair):
 # -- what is cut ---------------------------------------------------------------------------------
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 2**32), st.integers(1, 80), st.booleans(), st.data())
 def test_cut_store_equals_one_that_never_had_the_rest(seed, count, clean, data):
     """At any record of any store: the model is the list of its messages, without those cut."""

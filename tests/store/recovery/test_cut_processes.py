@@ -28,10 +28,14 @@ def run(tmp_path, times):
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("times", [20, pytest.param(400, marks=pytest.mark.soak)])
-def test_cut_killed_at_any_step_and_instant_ends_at_the_same_bytes(tmp_path, times):
-    """Before each change of the disk, and at some random instants."""
-    found = run(tmp_path, times)
+@pytest.mark.soak
+def test_cut_killed_at_any_step_and_instant_ends_at_the_same_bytes(tmp_path):
+    """Before each change of the disk, and at some random instants.
+
+    ``make test`` kills some steps of it (tests/integration/test_killed_cuts.py), and all of them
+    on a simulated disk (test_cut_crashes.py).
+    """
+    found = run(tmp_path, 400)
     assert found["wrong"] == []
     assert found["changes"] > 25
     assert found["killed"] >= found["changes"]
