@@ -9,6 +9,10 @@
 It has what ``Producer`` uses of a ``RemotingClient``.  A request is kept until it has an answer, so
 that the same bytes can be sent to the next master: the same UNIQ_KEY, and the same batch.
 
+A master that is stopped or cut off keeps its connections up and answers nothing.  After
+``SILENCE_S`` without an answer the other nodes are asked; once one of them is master of a later
+epoch, the link is left.  Until then the silent one is still the master, and may only be slow.
+
 When the link is left, nothing more is sent on it; what is in flight there still gets its answers.
 The link then looks for the next master for ``failover_timeout_s``.  Without one, held requests end
 with the answer that they had, and later ones are refused.  No request is held for longer than that.
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
     from hastore.wire.usual_frames import OkReply
 
 FAILOVER_TIMEOUT_S: Final = 30.0
+SILENCE_S: Final = 1.0
 
 # A RemotingClient counts its own requests from 1: these are the same on every link.
 _OPAQUE_MIN: Final = 1 << 30
@@ -227,6 +232,7 @@ class MasterLink:
                     task_status.started()
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(serve, client)
+                    nursery.start_soon(self._leave_a_deposed, client, found)
                     await self._left.wait()
                     if self._is_silent:  # the others would only wait for their time to be up
                         client.break_link("it does not answer")
@@ -266,6 +272,18 @@ class MasterLink:
         )
         if self._settings.on_failover is not None:
             self._settings.on_failover(failover)
+
+    async def _leave_a_deposed(self, client: RemotingClient, found: NodeAnswer) -> None:
+        """Leave a silent node whose successor is known."""
+        while found.epoch is not None:
+            await client.wait_for_silence(SILENCE_S)
+            successor = await self._search.find_now()
+            if successor is not None and (successor.epoch or 0) > found.epoch:
+                self._is_silent = True
+                epoch = successor.epoch
+                reason = f"it does not answer, and {successor.title} is master of epoch {epoch}"
+                self._leave(client, reason)
+                return
 
     def _leave(self, client: RemotingClient | None, reason: str) -> None:
         """Send nothing more on a link; the first reason counts."""

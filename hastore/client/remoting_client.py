@@ -15,6 +15,7 @@ Invariant: every posted request is decided: answered, timed out, or failed with 
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import trio
@@ -110,6 +111,9 @@ class RemotingClient:
         self._out_size = 0
         self._to_send = WaitNotifyObject()
         self._to_watch = WaitNotifyObject()
+        self._received_at = -math.inf
+        self._silence_s = math.inf  # how long one is that ``wait_for_silence`` waits for
+        self._silent = WaitNotifyObject()
         # For how many requests each task waits, the first of them first.
         self._waiting_for_room: dict[WaitNotifyObject, int] = {}
         self._waiting_for_none = trio.lowlevel.ParkingLot()
@@ -299,6 +303,7 @@ class RemotingClient:
         reader = self._reader
         try:
             while data := await self._sock.recv(_RECEIVE_SIZE):
+                self._received_at = trio.current_time()
                 reader.feed(data)
                 while True:
                     for reply in reader.take_replies():
@@ -353,7 +358,13 @@ class RemotingClient:
             if oldest is None:
                 await self._to_watch.wait_for_running()
                 continue
-            await trio.sleep_until(oldest.deadline)
+            since = max(oldest.deadline - self.request_timeout_s, self._received_at)
+            silent_at = since + self._silence_s
+            now = trio.current_time()
+            if silent_at <= now:
+                self._silent.wakeup()
+                silent_at = now + self._silence_s  # it is told once in that time
+            await trio.sleep_until(min(oldest.deadline, silent_at))
             now = trio.current_time()
             due = []
             for pending in self._pending.values():
@@ -364,6 +375,14 @@ class RemotingClient:
                 self._answered(pending.opaque)
                 pending.fail(f"no answer within {self.request_timeout_s:g} s")
             self._signal_room()
+
+    async def wait_for_silence(self, seconds: float) -> None:
+        """Wait until requests have waited for ``seconds`` in which nothing was received.
+
+        For one task, and from the connection's start on.
+        """
+        self._silence_s = seconds
+        await self._silent.wait_for_running()
 
     def break_link(self, reason: str) -> None:
         """End the connection and fail all requests in flight; the first reason counts."""

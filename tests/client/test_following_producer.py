@@ -8,8 +8,9 @@ import trio
 
 from hastore.client.admin import AdminClient
 from hastore.client.consumer import Consumer
+from hastore.client.master_search import MasterSearch
 from hastore.client.producer import Producer
-from hastore.concurrency.tcp import bound_address, open_listener
+from hastore.concurrency.tcp import bound_address, describe, open_listener
 from hastore.errors import RequestFailedError, UnknownOutcomeError, UnreachableError
 from hastore.message import Message
 from hastore.status import BrokerRole
@@ -28,7 +29,8 @@ MASTER, SLAVE = BrokerRole.SYNC_MASTER, BrokerRole.SLAVE
 @contextlib.asynccontextmanager
 async def pair(**settings):
     """A master that holds its puts, a slave, and a producer for both; ``failovers`` it has seen."""
-    a, b = InMemoryTarget(answer=None), InMemoryTarget(role=SLAVE)
+    a = InMemoryTarget(answer=None, replica_group="G", epoch=1)
+    b = InMemoryTarget(role=SLAVE, replica_group="G", epoch=1)
     failovers = []
     async with (
         serving(a) as (_, first),
@@ -70,7 +72,7 @@ async def test_refused_messages_are_sent_again_in_order(retry):
     assert keys[:5] == [message.properties["UNIQ_KEY"] for message in a.messages][:5]
     assert keys[:5] == [result.unique_key for result in results]
     (failover,) = failovers
-    assert (failover.sent_again, failover.name, failover.epoch) == (6, "hastore-a", None)
+    assert (failover.sent_again, failover.name, failover.epoch) == (6, "hastore-a", 1)
     assert failover.address == b.address
     assert failover.reason.endswith("the master of epoch 4 is node 2")
 
@@ -169,6 +171,48 @@ async def test_a_node_that_does_not_answer_is_left():
     assert failover.reason.endswith("no answer within 3 s")
     assert failover.sent_again == 2
     assert failover.seconds < 1.9
+
+
+@pytest.mark.parametrize("retry", ["refused", "at_least_once"])
+async def test_a_silent_master_is_left_once_another_one_is_known(retry):
+    """Long before a request's time is up: a frozen node, or one that is cut off."""
+    async with pair(request_timeout_s=600, retry=retry) as (a, b, producer, failovers):
+        pending = await producer.submit(Message("T", b"one"))
+        await held_by(a, 1)
+        b.role, b.epoch = MASTER, 2
+        if retry == "refused":
+            with pytest.raises(UnknownOutcomeError, match="it does not answer"):
+                await pending.wait()
+        else:
+            assert (await pending.wait()).ok
+        assert (await producer.send(Message("T", b"two"))).ok
+    (failover,) = failovers
+    assert failover.epoch == 2
+    assert failover.reason.endswith(
+        f"it does not answer, and hastore-a at {describe(b.address)} is master of epoch 2"
+    )
+
+
+async def test_a_slow_master_without_a_successor_is_not_left(monkeypatch):
+    """It is asked about again and again; its answer counts."""
+    searches = []
+    find_now = MasterSearch.find_now
+
+    async def counted(search):
+        found = await find_now(search)
+        searches.append(found)
+        return found
+
+    async with pair(request_timeout_s=600) as (a, b, producer, failovers):
+        b.epoch = 1
+        pending = await producer.submit(Message("T", b"one"))
+        await held_by(a, 1)
+        monkeypatch.setattr(MasterSearch, "find_now", counted)
+        await eventually(lambda: len(searches) >= 2, "it was asked about twice")
+        a.release()
+        assert (await pending.wait()).ok
+        assert not b.messages
+    assert not failovers
 
 
 async def test_without_a_new_master_what_was_refused_stays_refused():

@@ -40,6 +40,8 @@ class InMemoryTarget:
     reason: str | None = None
     role: BrokerRole = BrokerRole.SYNC_MASTER
     name: str = "hastore-a"
+    replica_group: str | None = None
+    epoch: int | None = None  # of the group
     cluster: str = "DefaultCluster"
     address: tuple[str, int] | None = ("127.0.0.1", 10911)
     messages: list[Message] = attrs.field(factory=list)
@@ -104,6 +106,8 @@ class InMemoryTarget:
         """Return a status like that of a node."""
         return NodeStatus(
             name=self.name,
+            replica_group=self.replica_group,
+            epoch=self.epoch,
             cluster=self.cluster,
             role=self.role.value,
             state="serving",
