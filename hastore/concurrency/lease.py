@@ -42,6 +42,10 @@ class Lease:
         """Return whether another node may be master now, so that nothing may be decided."""
         return self.clock() >= self.deadline
 
+    def lasts(self) -> bool:
+        """Return whether it is not over."""
+        return self.clock() < self.deadline
+
     def renewed(self, sent_at: float, asked_s: float, granted_s: float) -> None:
         """Take a renewal that was asked for at ``sent_at``, and answered."""
         ttl_s = min(asked_s, granted_s)

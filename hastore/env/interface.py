@@ -276,6 +276,19 @@ class SendNow(Protocol):
         """
 
 
+class SendWhile(Protocol):
+    """Sending bytes that must not leave after some instant, however long the peer reads nothing."""
+
+    async def __call__(
+        self, sock: trio.socket.SocketType, data: memoryview, may_leave: Callable[[], bool]
+    ) -> int | None:
+        """Send what there is room for, once there is some, and return its size.
+
+        Nothing runs between ``may_leave`` and the attempt that follows it.  Returns None once that
+        says no: none of ``data`` has left.  Raises OSError if the link breaks.
+        """
+
+
 class Receive(Protocol):
     """Receiving where nothing has arrived yet, as a rule."""
 
@@ -310,6 +323,7 @@ class Env:
     offload: Offload
     send_file: SendFile
     send_now: SendNow
+    send_while: SendWhile
     receive: Receive
     poll: Poll
     process_id: int

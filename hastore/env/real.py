@@ -24,7 +24,14 @@ import trio
 
 from hastore.env.interface import DiskFile, Env, FileStat
 from hastore.env.memory import RealMemory, forget_pages
-from hastore.env.sending import CANNOT_PROBE, RealSendFile, real_poll, real_receive, real_send_now
+from hastore.env.sending import (
+    CANNOT_PROBE,
+    RealSendFile,
+    real_poll,
+    real_receive,
+    real_send_now,
+    real_send_while,
+)
 from hastore.env.sync_thread import RealSyncThread, sync_error
 from hastore.errors import DiskError, DiskFullError, StoreLockedError
 
@@ -424,6 +431,7 @@ def real_env() -> Env:
         offload=offload,
         send_file=RealSendFile(offload),
         send_now=real_send_now,
+        send_while=real_send_while,
         receive=real_receive,
         poll=real_poll,
         process_id=os.getpid(),

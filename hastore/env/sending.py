@@ -23,7 +23,7 @@ import trio
 from hastore.errors import DiskError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hastore.env.interface import DiskFile, Offload
 
@@ -132,6 +132,23 @@ def real_send_now(sock: trio.socket.SocketType, buffers: Sequence[bytes | memory
         return os.writev(sock.fileno(), buffers)
     except OSError:
         return 0
+
+
+async def real_send_while(
+    sock: trio.socket.SocketType, data: memoryview, may_leave: Callable[[], bool]
+) -> int | None:
+    """Send by one write(2), repeated after a wait: trio's ``send`` asks nobody in between."""
+    await trio.lowlevel.checkpoint_if_cancelled()
+    while may_leave():
+        try:
+            sent = os.write(sock.fileno(), data)
+        except BlockingIOError:
+            await trio.lowlevel.wait_writable(sock)
+        else:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            return sent
+    await trio.lowlevel.cancel_shielded_checkpoint()
+    return None
 
 
 async def real_receive(sock: trio.socket.SocketType, buffer: memoryview) -> int:

@@ -9,7 +9,13 @@ import attrs
 import trio
 
 from hastore.env.interface import Env
-from hastore.sim.sockets import sim_poll, sim_receive, sim_send_file, sim_send_now
+from hastore.sim.sockets import (
+    sim_poll,
+    sim_receive,
+    sim_send_file,
+    sim_send_now,
+    sim_send_while,
+)
 
 if TYPE_CHECKING:
     import random
@@ -167,6 +173,7 @@ def sim_env(disk: SimDisk, wall_clock: SimWallClock, offload: SimOffload, proces
         offload=offload,
         send_file=sim_send_file,
         send_now=sim_send_now,
+        send_while=sim_send_while,
         receive=sim_receive,
         poll=sim_poll,
         process_id=process_id,

@@ -12,7 +12,7 @@ import trio
 from hastore.sim.network import Connection, Pipe, Way
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from hastore.env.interface import DiskFile
     from hastore.sim.network import Network
@@ -156,8 +156,14 @@ class SimSocket(trio.socket.SocketType):
 
     async def send(self, data: Any, _flags: int = 0) -> int:
         """Send what there is room for, at least a byte."""
+        sent = await self.send_while(data, lambda: True)
+        assert sent is not None, "it may leave at any time"
+        return sent
+
+    async def send_while(self, data: Any, may_leave: Callable[[], bool]) -> int | None:
+        """Send what there is room for, at least a byte; None if it may not leave any more."""
         await trio.lowlevel.checkpoint()
-        while True:
+        while may_leave():
             # No view of a map outlives its call, not even in the traceback of a cancelled one.
             with memoryview(data) as whole, whole.cast("B") as view:
                 size = len(view)
@@ -165,6 +171,7 @@ class SimSocket(trio.socket.SocketType):
             if sent or not size:
                 return sent
             await self._open(self._outbound).room_changed()
+        return None
 
     async def sendmsg(self, buffers: Iterable[Any], *_args: Any) -> int:
         """Send parts as one."""
@@ -281,6 +288,14 @@ def sim_send_now(sock: trio.socket.SocketType, buffers: Sequence[bytes | memoryv
         return sock.send_some(memoryview(b"".join(bytes(part) for part in buffers)))
     except (OSError, trio.ClosedResourceError):
         return 0
+
+
+async def sim_send_while(
+    sock: trio.socket.SocketType, data: memoryview, may_leave: Callable[[], bool]
+) -> int | None:
+    """Send what there is room for, once there is some, while it may leave."""
+    assert isinstance(sock, SimSocket)
+    return await sock.send_while(data, may_leave)
 
 
 async def sim_receive(sock: trio.socket.SocketType, buffer: memoryview) -> int:

@@ -16,7 +16,14 @@ import trio.testing
 
 from hastore.env import sending
 from hastore.env.real import RealDisk, real_env
-from hastore.env.sending import COPY_SIZE, PROBE_DISTANCE, STEP_SIZE, THREADS_MAX, RealSendFile
+from hastore.env.sending import (
+    COPY_SIZE,
+    PROBE_DISTANCE,
+    STEP_SIZE,
+    THREADS_MAX,
+    RealSendFile,
+    real_send_while,
+)
 from hastore.errors import DiskError
 from tests.support.env.fake_env import FakeOffload
 
@@ -317,3 +324,42 @@ async def test_receive_goes_on_after_a_spurious_wake_up(monkeypatch):
         theirs.send(b"12345")
         assert await real_env().receive(sock, memoryview(bytearray(3))) == 3
     assert len(tried) == 2
+
+
+# -- bytes that must not leave late ---------------------------------------------------------------
+
+
+async def test_send_while_sends_what_may_leave():
+    """As much as there is room for, at once."""
+    one, other = trio.socket.socketpair()
+    with one, other:
+        assert await real_send_while(one, memoryview(b"frame"), lambda: True) == 5
+        assert await other.recv(10) == b"frame"
+        assert await real_send_while(one, memoryview(b"late"), lambda: False) is None
+        one.shutdown(trio.socket.SHUT_WR)
+        assert await other.recv(10) == b""
+
+
+async def test_send_while_asks_again_once_a_full_socket_has_room():
+    """What has waited for a peer that did not read stays here if it is too late by then."""
+    one, other = trio.socket.socketpair()
+    may_leave, outcomes = True, []
+
+    async def send(data):
+        outcomes.append(await real_send_while(one, memoryview(data), lambda: may_leave))
+
+    with one, other:
+        filled = 0
+        with trio.move_on_after(0.05):
+            while True:
+                filled += await one.send(bytes(65_536))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send, b"late")
+            await trio.testing.wait_all_tasks_blocked()
+            may_leave = False
+            received = 0
+            while received < filled:
+                received += len(await other.recv(65_536))
+        assert outcomes == [None]
+        one.shutdown(trio.socket.SHUT_WR)
+        assert await other.recv(10) == b""

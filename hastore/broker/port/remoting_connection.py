@@ -43,6 +43,8 @@ from hastore.wire.remoting_codes import FLAG_RESPONSE, ResponseCode, SerializeTy
 from hastore.wire.remoting_command import RemotingCommand
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hastore.broker.port.buffered_total import BufferedTotal
     from hastore.broker.port.request_processors import RequestProcessors
     from hastore.broker.puts.send_message_processor import SendMessageProcessor
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
     from hastore.concurrency.group_commit_request import GroupCommitRequest
     from hastore.concurrency.lease import Lease
     from hastore.config import RemotingConfig
-    from hastore.env.interface import SendFile
+    from hastore.env.interface import SendFile, SendWhile
     from hastore.message import Message
     from hastore.wire.usual_frames import ReplyTo
 
@@ -75,7 +77,8 @@ class RemotingConnection:
     buffered_total: BufferedTotal
     output_total: OutputTotal
     send_file: SendFile
-    # Of a master: once it is over no answer leaves, because it may say PUT_OK.
+    send_while: SendWhile
+    # Of a master: once it is over no PUT_OK leaves.
     lease: Lease | None = None
     in_flight: int = attrs.field(default=0, init=False)  # undecided puts, answers not yet made
     requests: int = attrs.field(default=0, init=False)  # commands read, also refused ones
@@ -84,6 +87,8 @@ class RemotingConnection:
     _header_deadline: float = attrs.field(default=_NEVER, init=False)
     _idle_deadline: float = attrs.field(default=_NEVER, init=False)
     _out: list[bytes | Later] = attrs.field(factory=list, init=False)
+    # Whether replies in ``_out`` may say PUT_OK, and were made while the lease lasted.
+    _is_fenced: bool = attrs.field(default=False, init=False)
     # Requests that are decided, and whose replies are not made yet.
     _decided: list[GroupCommitRequest] = attrs.field(factory=list, init=False)
     # The bytes of replies that are not taken, and of requests whose turn has not come.
@@ -273,7 +278,7 @@ class RemotingConnection:
             self.in_flight += 1
             request.on_done = self._on_put_done
         elif request.tag is not None:
-            self._reply(self.sends.reply_frame(request))
+            self._reply(self._reply_maker()(request))
 
     # -- replies out -----------------------------------------------------------------------------
 
@@ -292,12 +297,21 @@ class RemotingConnection:
     def _answer_decided(self) -> None:
         """Make the replies to all requests that were decided since the last call."""
         decided, self._decided = self._decided, []
-        reply_frame = self.sends.reply_frame
+        reply_frame = self._reply_maker()
         replies = [reply_frame(request) for request in decided if request.tag is not None]
         if replies:
             self._out += replies
             self._held.count(sum(map(len, replies)))
         self._signal_room()
+
+    def _reply_maker(self) -> Callable[[GroupCommitRequest], bytes]:
+        """Return what makes replies to puts; they are PUT_OK only while the lease lasts."""
+        if self.lease is None:
+            return self.sends.reply_frame
+        if self.lease.is_over():
+            return self.sends.late_reply_frame
+        self._is_fenced = True
+        return self.sends.reply_frame
 
     def _reply(self, reply: bytes) -> None:
         if not self._out:
@@ -341,6 +355,7 @@ class RemotingConnection:
                     await self._to_send.wait_for_running()
                     continue
                 turn, self._out = deque(self._out), []
+                is_fenced, self._is_fenced = self._is_fenced, False
                 gathered: list[bytes] = []
                 while turn:
                     reply = turn.popleft()
@@ -348,20 +363,20 @@ class RemotingConnection:
                         gathered.append(reply)
                         continue
                     if gathered:
-                        await self._send_all(b"".join(gathered))
+                        await self._send_replies(gathered, is_fenced=is_fenced)
                         gathered = []
                     size = self.config.pull_size_max
                     if reply.is_large and not self._held.reserve_now(size):
-                        turn = await self._wait_for_room(turn, size, nursery)
+                        turn = await self._wait_for_room(turn, size, nursery, is_fenced=is_fenced)
                     await self._answer(reply)
                 if gathered:
-                    await self._send_all(b"".join(gathered))
+                    await self._send_replies(gathered, is_fenced=is_fenced)
         except (OSError, DiskError, RoleChangedError) as error:
             # A disk fails in the middle of a frame.
             self._fail(error)
 
     async def _wait_for_room(
-        self, turn: deque[bytes | Later], size: int, nursery: trio.Nursery
+        self, turn: deque[bytes | Later], size: int, nursery: trio.Nursery, *, is_fenced: bool
     ) -> deque[bytes | Later]:
         """Wait for room for a large answer, sending replies; return the answers that are left."""
 
@@ -374,10 +389,12 @@ class RemotingConnection:
             self._answer_decided()
             turn.extend(self._out)
             self._out = []
+            is_fenced, self._is_fenced = is_fenced or self._is_fenced, False
             replies = [reply for reply in turn if isinstance(reply, bytes)]
             if replies:
                 turn = deque(later for later in turn if not isinstance(later, bytes))
-                await self._send_all(b"".join(replies))
+                await self._send_replies(replies, is_fenced=is_fenced)
+                is_fenced = False
             else:
                 await self._to_send.wait_for_running()
         return turn
@@ -411,14 +428,25 @@ class RemotingConnection:
             for part in answer.ranges:
                 await self._send_range(part)
 
-    async def _send_all(self, data: bytes, flags: int = 0) -> None:
+    async def _send_replies(self, replies: list[bytes], *, is_fenced: bool) -> None:
+        """Send replies; ``is_fenced``: the connection ends if the lease does before all have left.
+
+        Of a reply that has left in part the rest would complete a PUT_OK.
+        """
+        await self._send_all(b"".join(replies), lease=self.lease if is_fenced else None)
+
+    async def _send_all(self, data: bytes, flags: int = 0, lease: Lease | None = None) -> None:
         left = memoryview(data)
         self._held.begin(len(data))
         try:
             while left:
-                if self.lease is not None and self.lease.is_over():
-                    raise RoleChangedError(LEASE_OVER)
-                sent = await self.sock.send(left, flags)
+                if lease is None:
+                    sent = await self.sock.send(left, flags)
+                else:
+                    fenced = await self.send_while(self.sock, left, lease.lasts)
+                    if fenced is None:
+                        raise RoleChangedError(LEASE_OVER)
+                    sent = fenced
                 left = left[sent:]
                 self._held.taken(sent)
                 self._progressed()

@@ -188,6 +188,7 @@ class RemotingServer:
                 self._buffered_total,
                 self._output_total,
                 self._env.send_file,
+                self._env.send_while,
                 self._lease,
             )
             self._connections[connection] = self._unidentified[connection] = None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
+from hastore.concurrency.group_commit_request import LEASE_OVER
 from hastore.errors import RequestFailedError
 from hastore.message import PROPERTY_UNIQ_KEY, Message
 from hastore.status import BrokerRole, PutMessageStatus
@@ -129,7 +130,9 @@ class SendMessageProcessor:
         """Return the encoded reply to a decided request, whose ``tag`` is not None."""
         appended = request.append_result
         if request.status is not _PUT_OK or appended is None:
-            return _other_reply_frame(request, is_master=self.target.takes_puts)
+            assert request.status is not None, "only decided requests are answered"
+            is_master = self.target.takes_puts
+            return _other_reply_frame(request, request.status, request.reason, is_master=is_master)
         _, physic_offset, _, queue_offset, _, _, store_host, batch_offsets = appended
         if batch_offsets is None:
             return ok_reply(request.tag, physic_offset, request.queue_id, queue_offset, store_host)
@@ -142,6 +145,17 @@ class SendMessageProcessor:
             queue_offset=queue_offset,
             transaction_id=None,
         )
+
+    def late_reply_frame(self, request: GroupCommitRequest) -> bytes:
+        """Return the reply after the end of the master's lease: it does not say PUT_OK any more.
+
+        A put that was decided before is stored; that every later master has it is not told.
+        """
+        status, reason = request.status, request.reason
+        assert status is not None, "only decided requests are answered"
+        if status is _PUT_OK:
+            status, reason = PutMessageStatus.FLUSH_SLAVE_TIMEOUT, LEASE_OVER
+        return _other_reply_frame(request, status, reason, is_master=self.target.takes_puts)
 
 
 def _reply_to(command: RemotingCommand, unique_key: str | None) -> ReplyTo:
@@ -156,9 +170,9 @@ def _check(message: Message) -> None:
         raise RequestFailedError(msg, code=ResponseCode.NO_PERMISSION)
 
 
-def _other_reply_frame(request: GroupCommitRequest, *, is_master: bool) -> bytes:
-    status = request.status
-    assert status is not None, "only decided requests are answered"
+def _other_reply_frame(
+    request: GroupCommitRequest, status: PutMessageStatus, reason: str | None, *, is_master: bool
+) -> bytes:
     opaque, serialize_type, transaction_id = request.tag
     appended = request.append_result
     fields = {}
@@ -175,7 +189,7 @@ def _other_reply_frame(request: GroupCommitRequest, *, is_master: bool) -> bytes
             opaque=opaque,
             flag=FLAG_RESPONSE,
             ext_fields=fields,
-            remark=request.reason or status.value,
+            remark=reason or status.value,
             serialize_type=SerializeType(serialize_type),
         )
     )

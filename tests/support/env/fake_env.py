@@ -187,6 +187,10 @@ def _send_now(sock: object, buffers: object) -> NoReturn:
     raise AssertionError("there is no socket in a fake environment")
 
 
+async def _send_while(sock: object, data: object, may_leave: object) -> NoReturn:
+    raise AssertionError("there is no socket in a fake environment")
+
+
 async def _receive(sock: object, buffer: object) -> NoReturn:
     raise AssertionError("there is no socket in a fake environment")
 
@@ -210,6 +214,7 @@ def fake_env(
         offload=offload or FakeOffload(),
         send_file=_send_file,
         send_now=_send_now,
+        send_while=_send_while,
         receive=_receive,
         poll=_poll,
         process_id=4711,

@@ -25,6 +25,7 @@ from tests.support.nodes.configs import ANY_PORT
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from hastore.concurrency.lease import Lease
     from hastore.message import Message
     from hastore.store.message_store import MessageStore
 
@@ -137,13 +138,19 @@ class InMemoryTarget:
 
 @contextlib.asynccontextmanager
 async def serving(
-    target: InMemoryTarget, config: RemotingConfig | None = None
+    target: InMemoryTarget,
+    config: RemotingConfig | None = None,
+    *,
+    lease: Lease | None = None,
+    send_buffer_size: int | None = None,
 ) -> AsyncIterator[tuple[RemotingServer, tuple[str, int]]]:
     """Serve ``target`` on a free loopback port during the block."""
     listener = await open_listener(ANY_PORT, "clients")
+    if send_buffer_size is not None:
+        listener.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_SNDBUF, send_buffer_size)
     address = bound_address(listener)
     target.address = address
-    server = RemotingServer(real_env(), config or RemotingConfig(), target, [listener])
+    server = RemotingServer(real_env(), config or RemotingConfig(), target, [listener], lease=lease)
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
