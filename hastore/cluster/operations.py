@@ -178,9 +178,11 @@ def init(
 
     Where a node has a log already the coordinator has lost what the group had agreed on, and
     nothing says which log has all that was acknowledged: ``force`` takes the newest one.  A state
-    that is there is never overwritten.
+    that is there is overwritten only while the alarm says that it is not the newest, and by
+    ``force``.
     """
-    if view.state is not None:
+    is_outdated = force and view.config.alarm is not None and view.leader is None
+    if view.state is not None and not is_outdated:
         raise OperationRefusedError(
             f"the group has its state: epoch {view.state.epoch}, SyncStateSet"
             f" {nodes_text(view.state.ids)}",
@@ -203,7 +205,7 @@ def init(
     logs = [member for member in members if member.last_epoch or member.end]
     if not logs:
         state = GroupState(epoch=0, master=None, members=tuple(member.node for member in members))
-        return _first(keys, f"the group begins with {nodes_text(wanted)}", state)
+        return _first(keys, view, f"the group begins with {nodes_text(wanted)}", state)
     best = min(members, key=_rank)
     if not force:
         raise OperationRefusedError(
@@ -218,14 +220,16 @@ def init(
         if (member.last_epoch, member.end) == (best.last_epoch, best.end)
     )
     ids_text = nodes_text(frozenset(each.node_id for each in newest))
-    state = GroupState(epoch=max(1, best.last_epoch), master=best.node, members=newest)
-    return _first(keys, f"the group begins with the log of {ids_text}, at {best.end}", state)
+    former = 0 if view.state is None else view.state.epoch
+    state = GroupState(epoch=max(1, former, best.last_epoch), master=best.node, members=newest)
+    what = f"the group begins with the log of {ids_text}, at {best.end}"
+    return _first(keys, view, what, state)
 
 
-def _first(keys: Keys, what: str, state: GroupState) -> Change:
+def _first(keys: Keys, view: GroupView, what: str, state: GroupState) -> Change:
     return Change(
         what=what,
-        comparisons=(Absent(keys.state), Absent(keys.leader)),
+        comparisons=(_same(keys.state, view.state_revision), Absent(keys.leader)),
         writes=(Put(keys.state, state.encode()),),
     )
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never, final
 
 import attrs
@@ -57,6 +58,7 @@ from hastore.errors import (
     CoordinatorError,
     CoordinatorRefusedError,
     CoordinatorUnreachableError,
+    DiskError,
     HastoreError,
     LeaseGoneError,
     ProtocolError,
@@ -67,6 +69,7 @@ from hastore.errors import (
 from hastore.ha.autoswitch_framing import AutoswitchFraming
 from hastore.ha.group_ha_service import GroupHAService
 from hastore.quantities import parse_address
+from hastore.store.node_identity import CoordinatorMark
 from hastore.trace import logger
 from hastore.wire.remoting_codes import ResponseCode
 
@@ -80,9 +83,11 @@ if TYPE_CHECKING:
     from hastore.cluster.key_value_store import KeyValueStore
     from hastore.cluster.key_value_store import Lease as Grant
     from hastore.env.interface import Env
+    from hastore.store.node_identity import NodeIdentity
 
 RETRY_PAUSE_S: Final = 1.0  # after the coordinator did not answer
 SIT_OUT_MAX_S: Final = 300.0  # after promotions that failed, one after the other
+_FOLLOW_PAUSE_S: Final = 0.5  # after the way to the coordinator broke
 STOP_TIMEOUT_S: Final = 1.0  # for telling the coordinator that this node stops
 _HANDOVER_TICK_S: Final = 0.01
 _HANDOVER = "this master hands over to node {}: ask it"
@@ -153,6 +158,9 @@ class RoleService:
     _is_failsafe: bool = attrs.field(default=False, init=False)  # leads by promises alone
     _unanswered: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _restored: str | None = attrs.field(default=None, init=False)  # how etcd went back in time
+    # What earlier starts have seen of it, until a person has looked; it is never older.
+    _seen_before: CoordinatorMark | None = attrs.field(default=None, init=False)
+    _state_moved: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _nursery: trio.Nursery = attrs.field(init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
 
@@ -286,6 +294,7 @@ class RoleService:
         """
         self._node, self._me = node, _incarnation_of(node)
         self._is_running = True
+        self._seen_before = _identity_of(node).current.coordinator
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
@@ -293,6 +302,7 @@ class RoleService:
                 await self._register()
                 nursery.start_soon(self._keep_view)
                 nursery.start_soon(self._keep_reachable)
+                nursery.start_soon(self._keep_mark)
                 nursery.start_soon(self._keep_session)
                 nursery.start_soon(self._keep_lease)
                 await self._act()
@@ -389,26 +399,27 @@ class RoleService:
         """Keep ``view`` what the coordinator says."""
         while True:
             try:
+                await self._refresh()  # it may be older than what is known
                 async with follow(self.store, self.keys.base) as snapshots:
                     async for snapshot in snapshots:
                         self._take(read_group(self.keys, snapshot))
             except (CoordinatorError, ProtocolError) as error:
                 self._unreachable(error)
-            await trio.sleep(RETRY_PAUSE_S * (0.5 + self.env.randomness.random()))
+            await trio.sleep(_FOLLOW_PAUSE_S * (0.5 + self.env.randomness.random()))
 
     def _take(self, view: GroupView, before: GroupView | None = None) -> None:
         """Take what the coordinator says; ``before``: what was known when it was asked."""
-        known = self.view
-        if before is not None and before.cluster_id != view.cluster_id:
-            self._restored = f"etcd was cluster {before.cluster_id:x}, now {view.cluster_id:x}"
-        elif before is not None and view.revision < before.revision:
-            self._restored = f"etcd was at revision {before.revision}, now at {view.revision}"
+        known, mark = self.view, _mark_of(view)
+        earlier = self._seen_before if before is None else _mark_of(before)
+        went_back = None if earlier is None else earlier.went_back(mark)
+        if went_back is not None:
+            self._restored = went_back
         elif known is not None and (
             known.cluster_id != view.cluster_id or view.revision < known.revision
         ):
             return  # something newer has overtaken it
         if known is not None and known.config.alarm is not None and view.config.alarm is None:
-            self._restored = None  # a person has looked
+            self._restored = self._seen_before = None  # a person has looked
         if not self.is_reachable:
             _log.info("coordinator_reachable", revision=view.revision)
             self._is_failsafe = False
@@ -419,8 +430,31 @@ class RoleService:
             self._no_leader = view.state_revision, self._now()
         self._prolong()
         if self._term is not None:
-            self._term.saw(view)
+            self._term.saw(view, went_back=went_back is not None)
+        if self._restored is None and mark.state_revision != self._marked_state_revision:
+            self._state_moved.wakeup()
         self._wake.wakeup()
+
+    @property
+    def _marked_state_revision(self) -> int | None:
+        identity = self._node.identity
+        mark = None if identity is None else identity.current.coordinator
+        return None if mark is None else mark.state_revision
+
+    async def _keep_mark(self) -> None:
+        """Record in the directory how far the coordinator is, each time that the state moves.
+
+        So a start notices, too, that the coordinator was restored to the past since.
+        """
+        while True:
+            await self._state_moved.wait_for_running()
+            view, identity = self.view, self._node.identity
+            if view is None or identity is None or self._restored is not None:
+                continue
+            try:
+                await self.env.offload.run(partial(identity.see_coordinator, _mark_of(view)))
+            except DiskError as error:
+                _log.warning("mark_not_written", reason=str(error), next=error.hint)
 
     async def _refresh(self) -> None:
         """Read the group now: a transaction has changed it, or was refused because it changed."""
@@ -998,8 +1032,20 @@ class RoleService:
             master.put_message.hold(None)
 
 
-def _incarnation_of(node: GroupNode) -> Incarnation:
+def _mark_of(view: GroupView) -> CoordinatorMark:
+    return CoordinatorMark(
+        cluster_id=view.cluster_id,
+        revision=view.revision,
+        state_revision=view.state_revision,
+    )
+
+
+def _identity_of(node: GroupNode) -> NodeIdentity:
     identity = node.identity
     assert identity is not None, "a node that serves has one"
-    current = identity.current
+    return identity
+
+
+def _incarnation_of(node: GroupNode) -> Incarnation:
+    current = _identity_of(node).current
     return Incarnation(current.node_id, current.uuid, current.starts)

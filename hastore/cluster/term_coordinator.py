@@ -75,11 +75,14 @@ class TermCoordinator:
         self._wake.wakeup()
         return None
 
-    def saw(self, view: GroupView) -> None:
-        """Take what the coordinator says now, unless something newer was read."""
+    def saw(self, view: GroupView, *, went_back: bool = False) -> None:
+        """Take what the coordinator says now, unless something newer was read.
+
+        ``went_back``: nothing newer is there any more, because it was restored to the past.
+        """
         known = self._view
         is_same = known is not None and known.cluster_id == view.cluster_id
-        if known is None or not is_same or view.revision >= known.revision:
+        if known is None or not is_same or went_back or view.revision >= known.revision:
             self._view = view
             self._wake.wakeup()
 
@@ -136,7 +139,7 @@ class TermCoordinator:
             if sent is None or (sent.proposal, sent.revision) != (proposal, view.state_revision):
                 # Whatever was sent before is void.
                 if state.ids != group.accepted:
-                    self._moved(state)
+                    await self._settle(view, state)
                     return
                 members = self._members_of(proposal, view, state)
                 if members is None:
@@ -165,12 +168,24 @@ class TermCoordinator:
             found.append(known)
         return tuple(found)
 
-    def _moved(self, state: GroupState) -> None:
-        """Take a set that somebody else has written: a person who removes a node."""
+    async def _settle(self, view: GroupView, state: GroupState) -> None:
+        """Bring the set and a state together that somebody else has written.
+
+        A person removes nodes, and adds none.  So a state with another node is an older one, of a
+        coordinator that was restored: a node in it may lack what was acknowledged since.
+        """
         group = self._service.sync_state_set
-        if group.own_id in state.ids:
+        strange = state.ids - group.accepted
+        if group.own_id not in state.ids:
+            return
+        if not strange:
             group.moved(state.ids, frozenset(), trio.current_time())
             self._service.set_changed()
+            return
+        _log.warning("set_restored", without=sorted(strange))
+        kept = tuple(each for each in state.members if each.node_id not in strange)
+        if await self._swap(view, attrs.evolve(state, members=kept, proposal=None)):
+            self._wake.wakeup()
 
     # -- later starts ----------------------------------------------------------------------------
 
@@ -182,7 +197,7 @@ class TermCoordinator:
         state, group = view.state, self._service.sync_state_set
         assert state is not None, "it is mine"
         if group.proposal is None and state.ids != group.accepted:
-            self._moved(state)
+            await self._settle(view, state)
             return
         members = tuple(self._newest(view, member) for member in state.members)
         if members != state.members:

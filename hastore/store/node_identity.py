@@ -15,6 +15,7 @@
      "seen_epoch": 12,                      the highest heard of; 0: none
      "vote": {"epoch": 12, "node_id": 1},   null: none yet
      "confirm_mark": {"epoch": 11, "offset": 5242880, "master_uuid": "77ab…"},     null: none
+     "coordinator": {"cluster_id": 77, "revision": 812, "state_revision": 790},    absent: none
      "crc32": 1951004802                    of all bytes before this line
     }
 
@@ -55,6 +56,7 @@ IDENTITY_FILE: Final = "identity.json"
 SCHEMA: Final = "hastore.identity/1"
 _FILE_SIZE_MAX: Final = 4096
 _OFFSET_MAX: Final = (1 << 63) - 1
+_CLUSTER_ID_MAX: Final = (1 << 64) - 1
 _STARTS_MAX: Final = (1 << 63) - 1
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BOOT_ID: Final = re.compile(r"[!-~]{1,64}")
@@ -113,6 +115,29 @@ class ConfirmMark:
 
 @final
 @attrs.frozen(kw_only=True)
+class CoordinatorMark:
+    """How far this node has seen its group's coordinator: an older one was restored."""
+
+    cluster_id: int = attrs.field(validator=_number(0, _CLUSTER_ID_MAX))
+    revision: int = attrs.field(validator=_number(0, _OFFSET_MAX))
+    state_revision: int = attrs.field(validator=_number(0, _OFFSET_MAX))  # of the group's state
+
+    def went_back(self, newer: CoordinatorMark) -> str | None:
+        """Return how a coordinator that says ``newer`` now has gone back; None if it has not."""
+        if newer.cluster_id != self.cluster_id:
+            return f"etcd was cluster {self.cluster_id:x}, now {newer.cluster_id:x}"
+        if newer.revision < self.revision:
+            return f"etcd was at revision {self.revision}, now at {newer.revision}"
+        if 0 < newer.state_revision < self.state_revision:
+            return (
+                f"the group's state was of revision {self.state_revision}, now of"
+                f" {newer.state_revision}"
+            )
+        return None
+
+
+@final
+@attrs.frozen(kw_only=True)
 class Identity:
     """The content of the file.  Raises ValueError for a value that is out of range.
 
@@ -133,6 +158,7 @@ class Identity:
     seen_epoch: int = attrs.field(validator=_number(0, EPOCH_MAX))
     vote: Vote | None
     confirm_mark: ConfirmMark | None
+    coordinator: CoordinatorMark | None = None
 
     def __attrs_post_init__(self) -> None:
         """Check the bound between fields."""
@@ -160,9 +186,18 @@ class Identity:
         )
 
 
+_KINDS: Final = (
+    ("vote", Vote),
+    ("confirm_mark", ConfirmMark),
+    ("coordinator", CoordinatorMark),
+)
+
+
 def encode_identity(identity: Identity) -> bytes:
     """Return the file's bytes."""
     content = {"schema": SCHEMA, **attrs.asdict(identity)}
+    if identity.coordinator is None:
+        del content["coordinator"]
     covered = json.dumps(content, indent=1).removesuffix("\n}").encode() + b",\n"
     return b'%s "crc32": %d\n}\n' % (covered, zlib.crc32(covered))
 
@@ -186,7 +221,7 @@ def decode_identity(data: bytes) -> Identity | str:
     if schema != SCHEMA:
         return f"its schema is {schema!r}, and this version of hastore reads {SCHEMA!r}"
     try:
-        for name, kind in (("vote", Vote), ("confirm_mark", ConfirmMark)):
+        for name, kind in _KINDS:
             if content.get(name) is not None:
                 content[name] = kind(**content[name])
         return Identity(**content)
@@ -327,6 +362,12 @@ class NodeIdentity:
             present = self.current.confirm_mark
             if present is not None and mark.offset < present.offset:
                 self._store(attrs.evolve(self.current, confirm_mark=mark))
+
+    def see_coordinator(self, mark: CoordinatorMark) -> None:
+        """Record how far the coordinator is, be it less than before: a person has looked."""
+        with self._lock:
+            if mark != self.current.coordinator:
+                self._store(attrs.evolve(self.current, coordinator=mark))
 
     def clear_confirm_mark(self) -> None:
         """Remove the confirm mark: what was confirmed is no longer known, or no longer counts."""

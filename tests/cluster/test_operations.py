@@ -198,6 +198,23 @@ def test_force_takes_the_newest_log_and_never_overwrites_a_state():
         )
 
 
+def test_force_overwrites_a_state_that_an_alarm_says_is_an_old_one():
+    """While there is no master; it has the newest log, and no epoch begins twice."""
+    alarm = {"config": GroupConfig(alarm="etcd was restored"), "config_revision": 3}
+    logs = (member(1), member(2, end=END + 7), member(3, last_epoch=6))
+    view = view_of(*logs, **alarm, **NO_LEADER)
+    change = operations.init(KEYS, view, force=True)
+    assert set(change.comparisons) == {
+        Unchanged(KEYS.state, view.state_revision),
+        Absent(KEYS.leader),
+    }
+    state = applied(view, change).state
+    assert state == GroupState(epoch=7, master=node(2), members=(node(2),))
+    assert "has its state" in refused(operations.init, view)
+    assert "has its state" in refused(operations.init, view_of(*logs, **alarm), force=True)
+    assert "has its state" in refused(operations.init, view_of(*logs, **NO_LEADER), force=True)
+
+
 def test_a_removed_node_leaves_the_set_and_its_id_is_free():
     """If neither state nor leader has changed, and it has not come up."""
     view = view_of(member(1), member(2))

@@ -5,13 +5,17 @@ import pytest
 import trio
 
 from hastore.broker.request_target import RoleWish
+from hastore.client.admin import query_offset
+from hastore.cluster import operations
 from hastore.cluster.decide import HANDOVER_S, Wait
 from hastore.cluster.group_records import GroupConfig, Registration, Switchover
 from hastore.errors import CoordinatorRefusedError, WrongNodeError
 from hastore.message import Message
 from hastore.sim.group.node_log import EPOCH_PATH
 from hastore.status import PutMessageStatus as Status
+from hastore.wire.remoting_codes import RequestCode
 from tests.cluster.simulated import simulated
+from tests.support.nodes.group_nodes import set_of
 from tests.support.nodes.simulated_group import TTL_S, Fate, run_group
 
 
@@ -318,6 +322,41 @@ async def test_a_switchover(group):
     assert (record.why, record.former_id, record.master_id) == ("switchover", first, second)
 
 
+@simulated(listens=True)
+async def test_a_switchover_takes_consumers_offsets_along(group):
+    """Also those that were committed since the last copy, which is made each second."""
+    first, master = await group.master()
+    second = first % 3 + 1
+    for _ in range(8):
+        assert await group.put(master) is Status.PUT_OK
+    fields = {"consumerGroup": "readers", "topic": "orders", "queueId": "0"}
+    await group.until(lambda: copying_of(group, second).status().age_s is not None)
+    async with group.to_client_port(first) as client:
+        await client.invoke(RequestCode.UPDATE_CONSUMER_OFFSET, fields | {"commitOffset": "7"})
+    wish(group, second)
+    await group.master(epoch=2)
+    async with group.to_client_port(second) as client:
+        assert await query_offset(client, fields) == 7
+
+
+def copying_of(group, node_id):
+    """Return what copies the tables of a slave."""
+    return group.cluster.agent(node_id).node.role_node.slave_synchronize
+
+
+@simulated()
+async def test_a_successor_that_does_not_serve_soon_gives_the_key_up(group):
+    """The members elect as usual, and puts do not wait for its disk."""
+    first, _ = await group.master()
+    second = first % 3 + 1
+    await trio.sleep(2 * TTL_S)  # after a start nobody stands before its ttl
+    wish(group, second)
+    await group.until(lambda: group.view.state.epoch == 2)
+    group.node(second).set_slow_disk(4 * TTL_S)
+    took_s = await group.until(lambda: group.view.leader is None)
+    assert took_s < TTL_S / 2
+
+
 @simulated()
 async def test_a_switchover_that_its_successor_does_not_take_is_voided(group):
     """The wish goes first, so that the successor cannot come late; then puts are taken again."""
@@ -385,6 +424,94 @@ async def test_a_coordinator_that_was_restored_to_the_past_raises_the_alarm(grou
     await trio.sleep(5 * TTL_S)
     assert group.masters() == {}
     assert group.view.state.epoch == 1
+
+
+@simulated()
+async def test_a_wish_from_before_a_pause_is_not_carried_out(group):
+    """Nor once elections go on: the master takes it back."""
+    first, master = await group.master()
+    group.client(first).cut()
+    wish(group, first % 3 + 1)
+    group.configure(attrs.evolve(group.view.config, is_paused=True))
+    group.client(first).heal()
+    await group.until(lambda: group.view.config.switchover is None)
+    assert await group.put(master) is Status.PUT_OK
+    group.configure(GroupConfig())
+    await trio.sleep(2 * TTL_S)
+    assert group.masters() == {first: master}
+    assert group.terms == [(first, 1)]
+
+
+# -- etcd goes back in time -----------------------------------------------------------------------
+
+
+async def shrunk(group):
+    """Return a backup from before a member left the set, and that member, which is down."""
+    node_id, master = await group.master()
+    backup = group.model.backup()
+    lost = node_id % 3 + 1
+    group.node(lost).kill()
+    await group.until(lambda: set_of(master).accepted == group.view.state.ids == {1, 2, 3} - {lost})
+    assert await group.put(master) is Status.PUT_OK
+    await trio.sleep(1.0)
+    return backup, lost
+
+
+async def restore(group, backup, *, as_other_cluster):
+    """Restore a backup."""
+    group.model.stop()
+    await trio.sleep(1.0)
+    group.model.restore(backup, as_other_cluster=as_other_cluster)
+    group.model.start()
+
+
+@pytest.mark.parametrize("as_other_cluster", [False, True])
+@simulated()
+async def test_a_start_notices_that_the_coordinator_was_restored_since(group, as_other_cluster):
+    """What it saw before is in its directory: nobody stands, and the member that lacks a put waits.
+
+    The epochs in the logs say nothing, as the epoch is the same.
+    """
+    backup, lost = await shrunk(group)
+    for node_id in {1, 2, 3} - {lost}:
+        group.node(node_id).kill()
+    await restore(group, backup, as_other_cluster=as_other_cluster)
+    group.start(lost)
+    await trio.sleep(TTL_S / 2)
+    group.start(*{1, 2, 3} - {lost})
+    await group.until(lambda: group.view.config.alarm is not None)
+    assert " now " in group.view.config.alarm
+    await trio.sleep(5 * TTL_S)
+    assert group.masters() == {}
+    assert group.view.state.epoch == 1
+    # A person looks, and takes the newest log.
+    group.commit_change(operations.init(group.keys, group.view, force=True))
+    assert lost not in group.view.state.ids
+    group.configure(GroupConfig())
+    node_id, master = await group.master(epoch=2)
+    assert node_id != lost
+    assert await group.put(master) is Status.PUT_OK
+    # Who has looked need not look again.
+    other = node_id % 3 + 1
+    group.node(other).kill()
+    group.start(other)
+    await trio.sleep(3 * TTL_S)
+    assert group.view.config.alarm is None
+    assert group.masters() == {node_id: master}
+
+
+@simulated()
+async def test_a_master_does_not_take_a_restored_set(group):
+    """A node of it may lack what was acknowledged since: it writes its own set again."""
+    backup, lost = await shrunk(group)
+    ((node_id, master),) = group.masters().items()
+    await restore(group, backup, as_other_cluster=False)
+    assert group.view.state.ids == {1, 2, 3}
+    await group.until(lambda: group.view.config.alarm is not None)
+    await group.until(lambda: group.view.state.ids == {1, 2, 3} - {lost})
+    assert set_of(master).accepted == {1, 2, 3} - {lost}
+    assert group.masters() == {node_id: master}
+    assert await group.put(master) is Status.PUT_OK
 
 
 @simulated()

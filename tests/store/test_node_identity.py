@@ -20,6 +20,7 @@ from hastore.store.node_identity import (
     IDENTITY_FILE,
     SCHEMA,
     ConfirmMark,
+    CoordinatorMark,
     Identity,
     NodeIdentity,
     Vote,
@@ -57,6 +58,13 @@ marks = st.builds(
     offset=st.integers(0, (1 << 63) - 1),
     master_uuid=uuids,
 )
+numbers = st.integers(0, (1 << 63) - 1)
+seen_coordinators = st.builds(
+    CoordinatorMark,
+    cluster_id=st.integers(0, (1 << 64) - 1),
+    revision=numbers,
+    state_revision=numbers,
+)
 identities = st.builds(
     Identity,
     node_id=st.integers(1, NODE_ID_MAX),
@@ -70,6 +78,7 @@ identities = st.builds(
     seen_epoch=st.integers(0, EPOCH_MAX),
     vote=st.none() | votes,
     confirm_mark=st.none() | marks,
+    coordinator=st.none() | seen_coordinators,
 )
 
 
@@ -699,3 +708,38 @@ def test_a_crash_before_the_identity_is_stored_leaves_none(adopt):
         with pytest.raises(WrongNodeError):
             start(left)
     assert start(left, adopt=adopt).current.starts == 1
+
+
+# -- the coordinator ------------------------------------------------------------------------------
+
+SEEN = CoordinatorMark(cluster_id=0xA, revision=50, state_revision=40)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"revision": 51, "state_revision": 51}, None),
+        ({"state_revision": 0}, None),  # a person has removed the state
+        ({"cluster_id": 0xB, "revision": 99}, "etcd was cluster a, now b"),
+        ({"revision": 49}, "etcd was at revision 50, now at 49"),
+        # Other groups have written since it was restored.
+        (
+            {"revision": 99, "state_revision": 39},
+            "the group's state was of revision 40, now of 39",
+        ),
+    ],
+)
+def test_a_coordinator_that_has_gone_back_is_noticed(changes, reason):
+    """By its cluster, its revision, or that of the group's state."""
+    assert SEEN.went_back(attrs.evolve(SEEN, **changes)) == reason
+
+
+def test_how_far_the_coordinator_was_is_kept():
+    """Also where that is less than before: a person has looked.  Without it the file is as ever."""
+    disk = FakeDisk()
+    identity = start(disk)
+    assert b"coordinator" not in disk.read_file(PATH)
+    for mark in (SEEN, attrs.evolve(SEEN, revision=7)):
+        identity.see_coordinator(mark)
+        assert start(disk).current.coordinator == mark

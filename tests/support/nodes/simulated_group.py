@@ -8,8 +8,9 @@ starts what it wants to, and says what becomes of single requests to etcd (``Scr
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import Enum
 from typing import Any, TypeVar
@@ -19,13 +20,15 @@ import trio
 
 from hastore.broker.node.master import Master
 from hastore.broker.node.slave import Slave
+from hastore.client.remoting_client import RemotingClient, open_remoting_client
 from hastore.cluster.group_records import GroupConfig, GroupView, Keys, read_group
 from hastore.cluster.key_value_store import Lease, Outcome, Put, Snapshot
+from hastore.cluster.operations import Change
 from hastore.cluster.role_service import RoleConfig, RoleService
 from hastore.env.interface import Env
 from hastore.errors import CoordinatorRefusedError, CoordinatorUnreachableError
 from hastore.message import Message
-from hastore.sim.cluster import SimNode
+from hastore.sim.cluster import CLIENT_PORT, SimNode
 from hastore.sim.coordinator.etcd_model import EtcdModel
 from hastore.sim.coordinator.model_client import ModelClient
 from hastore.sim.group.etcd_director import BootClient
@@ -33,7 +36,7 @@ from hastore.sim.group.group_cluster import Agent, GroupCluster, set_of
 from hastore.sim.group.group_cluster import GroupConfig as SimConfig
 from hastore.sim.network import Network
 from hastore.sim.seams import run_by_seed
-from hastore.sim.sockets import SimResolver, SimSocketFactory
+from hastore.sim.sockets import HOST, SimResolver, SimSocketFactory
 from hastore.sim.trace import Trace
 from hastore.status import FlushDiskType, PutMessageStatus
 
@@ -176,9 +179,20 @@ class SimulatedGroup:
         """Return a node's way to etcd."""
         return self.model.client(self.node(node_id).name, timeout_s=1.0)
 
+    @contextlib.asynccontextmanager
+    async def to_client_port(self, node_id: int) -> AsyncIterator[RemotingClient]:
+        """Connect to a node's client port, from another host."""
+        HOST.set("10.0.0.99")
+        async with open_remoting_client((self.node(node_id).host, CLIENT_PORT)) as client:
+            yield client
+
     def commit(self, key: str, value: bytes) -> None:
         """Write a key, as another than the nodes."""
         self.model.take(lambda: self.model.state.commit([], [Put(key, value)]))
+
+    def commit_change(self, change: Change) -> None:
+        """Make a change of ``operations``."""
+        self.model.take(lambda: self.model.state.commit(change.comparisons, change.writes))
 
     def configure(self, config: GroupConfig) -> None:
         """Wish something, as a person does."""
@@ -249,6 +263,7 @@ def run_group(
     starts: bool = True,
     ttl_s: int = TTL_S,
     creates_itself: bool = True,
+    listens: bool = False,
     seed: int = 1,
 ) -> None:
     """Run a test in virtual time, with nodes 1 to ``nodes``; blocks."""
@@ -264,6 +279,7 @@ def run_group(
             min_in_sync_replicas=1,
             mapped_file_size=64 * 1024,
             ha_transfer_batch_size=32_768,
+            listens=listens,
         )
         cluster = GroupCluster(config, network, choices, Trace())
         async with trio.open_nursery() as nursery:
