@@ -11,7 +11,7 @@ holder's lease lasts; "the state" is what the group has agreed on::
     the coordinator has gone back in time                                 raises the alarm
     another is the leader, or the state's master, or has a later epoch    steps down
     the leader is gone                                                    takes the key again
-    a switchover is wished that cannot be                                 voids the wish
+    a switchover is wished that cannot be, or while elections are paused  voids the wish
     a switchover has taken too long                                       voids the wish
     a switchover is wished                                                hands over
     the wish is gone, and it hands over                                   takes puts again
@@ -54,7 +54,14 @@ from hastore.ha.set_rules import nodes_text
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hastore.cluster.group_records import GroupState, GroupView, Incarnation, Leader, Member
+    from hastore.cluster.group_records import (
+        GroupState,
+        GroupView,
+        Incarnation,
+        Leader,
+        Member,
+        Switchover,
+    )
 
 ELECTION_WAIT_S: Final = 1.0  # for others that may stand
 HANDOVER_S: Final = 3.0  # at most, from the first refused put to the successor's key
@@ -341,10 +348,9 @@ def _decide_on_switchover(
         if clock.handover_since is not None:
             return VoidSwitchover("the wish was taken back")
         return Wait("it is master", clock.deadline)
-    if wish.from_epoch != epoch:
-        return VoidSwitchover(f"it was wished in epoch {wish.from_epoch}")
-    if wish.to_id == known.own.node.node_id or wish.to_id not in state.ids:
-        return VoidSwitchover(f"node {wish.to_id} is not another member of the SyncStateSet")
+    reason = _why_void(wish, view, state, epoch)
+    if reason is not None:
+        return VoidSwitchover(reason)
     if clock.handover_since is None:
         return HandOver(wish.to_id)
     until = clock.handover_since + HANDOVER_S
@@ -353,6 +359,17 @@ def _decide_on_switchover(
     if wish.ready_end is None:
         return HandOver(wish.to_id)
     return Wait(f"it hands over to node {wish.to_id}", until)
+
+
+def _why_void(wish: Switchover, view: GroupView, state: GroupState, epoch: int) -> str | None:
+    if view.config.is_paused:
+        return "elections are paused"
+    if wish.from_epoch != epoch:
+        return f"it was wished in epoch {wish.from_epoch}"
+    master = state.master
+    if (master is not None and wish.to_id == master.node_id) or wish.to_id not in state.ids:
+        return f"node {wish.to_id} is not another member of the SyncStateSet"
+    return None
 
 
 # -- any other node ------------------------------------------------------------------------------
@@ -412,6 +429,7 @@ def _is_to_take_over(own: OwnNode, view: GroupView, state: GroupState, leader: L
     wish = view.config.switchover
     return (
         wish is not None
+        and not view.config.is_paused
         and wish.to_id == own.node.node_id
         and wish.from_epoch == leader.epoch == state.epoch == own.last_epoch
         and wish.ready_end == own.end

@@ -90,6 +90,9 @@ SIT_OUT_MAX_S: Final = 300.0  # after promotions that failed, one after the othe
 _FOLLOW_PAUSE_S: Final = 0.5  # after the way to the coordinator broke
 STOP_TIMEOUT_S: Final = 1.0  # for telling the coordinator that this node stops
 _HANDOVER_TICK_S: Final = 0.01
+# Of a switchover: for the tables, which are copied each second anyway, and until it serves.
+_LAST_COPY_S: Final = 0.3
+_SERVES_WITHIN_S: Final = 1.0
 _HANDOVER = "this master hands over to node {}: ask it"
 
 _log = logger("cluster")
@@ -145,6 +148,8 @@ class RoleService:
     # Until when it has promised a master not to stand, on its own clock.
     _promised_until: float = attrs.field(default=-math.inf, init=False)
     _sits_out_s: float = attrs.field(default=0.0, init=False)  # after a promotion that failed
+    # Within which time it is to serve as master after a switchover; None: within a ttl.
+    _serves_within_s: float | None = attrs.field(default=None, init=False)
     # Whether the successor may have been told that it can take over.
     _is_ready_sent: bool = attrs.field(default=False, init=False)
     _handover_since: float | None = attrs.field(default=None, init=False)
@@ -899,14 +904,28 @@ class RoleService:
         return isinstance(role_node, Master) or role_node.ha_client.state.value != "unassigned"
 
     async def _campaign(self, action: actions.Campaign) -> None:
+        self._serves_within_s = None
         await self._win(action.epoch, action.members, [Absent(self.keys.leader)], "election", [])
 
     async def _take_over(self, epoch: int) -> None:
+        await self._copy_tables()
         view = self._agreed()
+        if decide(self._known()) != actions.TakeOver(epoch):
+            return  # the wish was taken back meanwhile
+        self._serves_within_s = min(_SERVES_WITHIN_S, self.config.ttl_s)
         assert view.state is not None
         comparisons = [Unchanged(self.keys.leader, view.leader_revision)]
         config = Put(self.keys.config, attrs.evolve(view.config, switchover=None).encode())
         await self._win(epoch, view.state.members, comparisons, "switchover", [config])
+
+    async def _copy_tables(self) -> None:
+        """Copy topics, groups and offsets a last time, while the former master still answers."""
+        slave = self._node.role_node
+        if isinstance(slave, Master) or slave.slave_synchronize is None:
+            return
+        if slave.slave_synchronize.address is not None:
+            with trio.move_on_after(_LAST_COPY_S):
+                await slave.slave_synchronize.copy_now()
 
     async def _win(
         self,
@@ -950,8 +969,9 @@ class RoleService:
     async def _become_master(self, action: actions.BecomeMaster) -> None:
         self._following = self._stands_in = self._handover_since = None
         promotion = Promotion(epoch=action.epoch, members=action.members)
+        within_s, self._serves_within_s = self._serves_within_s or self.config.ttl_s, None
         try:
-            with trio.move_on_after(self.config.ttl_s) as scope:
+            with trio.move_on_after(within_s) as scope:
                 await self._node.become_master(promotion)
         except RoleChangedError:
             raise
@@ -960,7 +980,7 @@ class RoleService:
             await self._sit_out()
             return
         if scope.cancelled_caught:
-            _log.error("promotion_too_slow", epoch=action.epoch, ttl_s=self.config.ttl_s)
+            _log.error("promotion_too_slow", epoch=action.epoch, within_s=within_s)
             await self._sit_out()
             return
         self._sits_out_s = 0.0

@@ -218,6 +218,21 @@ async def test_only_what_has_changed_is_written(slave, nursery):
         nursery.cancel_scope.cancel()
 
 
+async def test_a_copy_may_be_asked_for(slave, nursery, monkeypatch):
+    """A whole round begins at once, and what the master had before it is there after it."""
+    async with stock_master() as port:
+        copying = slave.follow(port)
+        nursery.start_soon(copying.run)
+        await copying.copy_now()
+        monkeypatch.setattr(slave_synchronize, "INTERVAL_S", 1_000.0)
+        await more_rounds(port, 0)
+        port.answers[Code.GET_ALL_CONSUMER_OFFSET] = (0, b'{"offsetTable":{"T@g":{0:6,1:3}}}')
+        with trio.fail_after(WITHIN_S):
+            await copying.copy_now()
+        assert slave.data.offsets.offsets == {"T@g": {0: 6, 1: 3}}
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_delay_offset_waits_for_the_deliveries_that_it_passes(slave, nursery):
     """They are below the end that the master named: it must be confirmed here and on the disk."""
     slave.queue_ends = {0: 3, 2: 100}

@@ -66,6 +66,11 @@ def wished(**changes):
     return attrs.evolve(AGREED, config=GroupConfig(switchover=wish))
 
 
+def paused(seen):
+    """Return a group whose elections are paused."""
+    return attrs.evolve(seen, config=attrs.evolve(seen.config, is_paused=True))
+
+
 def elected(winner=TWO, epoch=6):
     """Return a group whose new master has the leader key."""
     return view(state(epoch, winner), leader(winner, epoch))
@@ -135,7 +140,7 @@ MASTERS_ROWS = {
         (known(MASTER, view(state(6, TWO), None)), StepDown("node 2 is master of epoch 6")),
     ],
     "the leader is gone": [(known(MASTER, NO_LEADER), Retake())],
-    "a switchover is wished that cannot be": [
+    "a switchover is wished that cannot be, or while elections are paused": [
         (
             known(MASTER, wished(to_id=1)),
             VoidSwitchover("node 1 is not another member of the SyncStateSet"),
@@ -145,6 +150,11 @@ MASTERS_ROWS = {
             VoidSwitchover("node 4 is not another member of the SyncStateSet"),
         ),
         (known(MASTER, wished(from_epoch=4)), VoidSwitchover("it was wished in epoch 4")),
+        (known(MASTER, paused(wished())), VoidSwitchover("elections are paused")),
+        (
+            known(MASTER, paused(wished(ready_end=1_000)), handover_since=NOW - 1),
+            VoidSwitchover("elections are paused"),
+        ),
         (
             known(MASTER, wished(from_epoch=4), handover_since=NOW - 1),
             VoidSwitchover("it was wished in epoch 4"),
@@ -302,6 +312,7 @@ OTHERS_ROWS = {
         (known(own(TWO, kept_since=2), wished(ready_end=1_000)), Follow(leader())),
         (known(own(TWO), wished(from_epoch=4, ready_end=1_000)), Follow(leader())),
         (known(own(THREE), wished(ready_end=1_000)), Follow(leader())),
+        (known(own(TWO), paused(wished(ready_end=1_000))), Follow(leader())),
     ],
     "no leader, and elections are paused": [
         (
@@ -689,6 +700,7 @@ def test_nobody_takes_over_but_a_ready_successor(knowledge):
     assert why_not_standing(own_node.node, own_node.kept_since, agreed) is None
     assert action.epoch > max(own_node.seen_epoch, agreed.epoch)
     assert seen.config.alarm is None
+    assert not seen.config.is_paused
 
 
 @given(knowledges())

@@ -37,6 +37,7 @@ from hastore.broker.groups.copied_tables import (
 )
 from hastore.broker.observe.node_status import TableCopies
 from hastore.concurrency.tcp import describe
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError, HastoreError, ProtocolError
 from hastore.ha.client_port import PortKind
 from hastore.ha.client_port_link import open_client_port_link
@@ -129,6 +130,8 @@ class SlaveSynchronize:
     _reason: str | None = attrs.field(default=None, init=False)
     _hint: str | None = attrs.field(default=None, init=False)
     _last_round: float | None = attrs.field(default=None, init=False)
+    _awaited: list[trio.Event] = attrs.field(factory=list, init=False)  # by a round to come
+    _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
 
     def __attrs_post_init__(self) -> None:
         """List the tables."""
@@ -175,6 +178,13 @@ class SlaveSynchronize:
             delay_offsets_wait=self._waiting is not None,
         )
 
+    async def copy_now(self) -> None:
+        """Wait for a whole round that begins now; for ever where nothing can be copied."""
+        done = trio.Event()
+        self._awaited.append(done)
+        self._wake.wakeup()
+        await done.wait()
+
     async def run(self) -> None:
         """Copy while there is a link, until cancelled."""
         address = self.address
@@ -217,14 +227,19 @@ class SlaveSynchronize:
             for copy in self._copies:
                 copy.tag = copy.version = None
             while True:
+                awaited = tuple(self._awaited)
                 for copy in self._copies:
                     await self._copy(port, copy, link)
                 await self._copy_delay_offsets(port, link)
+                for done in awaited:
+                    done.set()
+                    self._awaited.remove(done)
                 if self._last_round is None or self._reason is not None:
                     _log.info("tables_copied", master=describe(address))
                 self._reason = self._hint = None
                 self._last_round = trio.current_time()
-                await trio.sleep(INTERVAL_S)
+                with trio.move_on_after(INTERVAL_S):
+                    await self._wake.wait_for_running()
                 self._check_link(link)
 
     async def _check_master(self, port: ClientPortLink) -> None:
