@@ -61,7 +61,8 @@ class Cluster(Protocol):
 class LinkFaults:
     """What the network between a node and etcd does; how likely, from 0 to 1, or for how long.
 
-    ``late``: a transaction is done, but ``late_s`` after its sender has given up.
+    ``late``: a transaction is done, but ``late_s`` after its sender has given up, if a key of its
+    ends with ``late_key``.
     """
 
     delay_s: tuple[float, float] = (0.0005, 0.003)  # of a request, and of an answer
@@ -70,6 +71,7 @@ class LinkFaults:
     answer_lost: float = 0.0  # although what was asked for is done
     late: float = 0.0
     late_s: tuple[float, float] = (0.1, 10.0)
+    late_key: str = ""
 
 
 @final
@@ -102,6 +104,7 @@ class ModelClient:
     name: str
     timeout_s: float  # for an answer, and for signs of life of a watch
     faults: LinkFaults = attrs.field(factory=LinkFaults, init=False)
+    late_count: int = attrs.field(default=0, init=False)  # transactions that were late, or will be
     _cut_at: float | None = attrs.field(default=None, init=False)
     # What a deposed leader believes to be alive, None: the true one answers.
     _believed: dict[int, float] | None = attrs.field(default=None, init=False)
@@ -120,7 +123,11 @@ class ModelClient:
         """Make all writes if all comparisons hold."""
         what = f"write {', '.join(write.key for write in writes)}"
         asked = tuple(comparisons), tuple(writes)
-        return await self._ask(what, lambda: self.model.state.commit(*asked), may_be_late=True)
+        late_key = self.faults.late_key
+        may_be_late = any(write.key.endswith(late_key) for write in writes)
+        return await self._ask(
+            what, lambda: self.model.state.commit(*asked), may_be_late=may_be_late
+        )
 
     async def grant(self, ttl_s: int) -> Lease:
         """Return a new lease."""
@@ -176,6 +183,7 @@ class ModelClient:
         if choices.random() < faults.request_lost or self._cut_at is not None:
             return
         if may_be_late and choices.random() < faults.late:
+            self.late_count += 1
             arrives_at = now + self.timeout_s + choices.uniform(*faults.late_s)
             self.model.do_at(arrives_at, lambda: self._arrives_late(act))
             return
@@ -257,6 +265,12 @@ class ModelClient:
         if self._cut_at is None:
             self._cut_at = trio.current_time()
             self.wake_watches()
+
+    @property
+    def is_troubled(self) -> bool:
+        """Whether a fault of this way lasts."""
+        faults = self.faults
+        return self._cut_at is not None or self._believed is not None or faults != LinkFaults()
 
     def heal(self) -> None:
         """Let everything through again, and take all other faults away."""

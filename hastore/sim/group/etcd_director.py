@@ -10,15 +10,20 @@ node from the set, or wishes a switchover.
 
 from __future__ import annotations
 
+import math
+from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import attrs
 import trio
 
+from hastore.cluster import operations
 from hastore.cluster.group_records import GroupConfig, Keys, Leader, Switchover, read_group
 from hastore.cluster.group_records import GroupState as AgreedState
 from hastore.cluster.key_value_store import Absent, Delete, Put, Unchanged
 from hastore.cluster.role_service import RoleConfig, RoleService
+from hastore.concurrency.lease import margin_s
 from hastore.errors import CoordinatorUnreachableError
 from hastore.sim.coordinator.etcd_model import EtcdModel
 from hastore.sim.coordinator.model_client import LinkFaults
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
     from hastore.ha.set_proposal import Coordinator
     from hastore.sim.cluster import Boot
+    from hastore.sim.coordinator.etcd_state import EtcdState
     from hastore.sim.coordinator.model_client import ModelClient
     from hastore.sim.group.group_cluster import Agent, GroupCluster
 
@@ -46,6 +52,9 @@ _TTLS_S: Final = (3, 5, 10)
 _DRIFT: Final = 0.01  # of a clock
 _HALF: Final = 0.5
 _PATIENCE_S: Final = 10.0  # with an election in which nobody may stand
+_LOOKS_S: Final = 3.0  # at a group in which nobody may stand before somebody has looked
+_BACKUP_EVERY_S: Final = 2.0
+_BACKUPS_MAX: Final = 8
 
 
 @final
@@ -55,6 +64,8 @@ class BootClient:
 
     client: ModelClient
     boot: Boot
+    # Called with a lease that was granted or renewed, when that was asked for, and its time.
+    on_renewed: Callable[[int, float, float], None] = lambda *_renewal: None
 
     async def _ask(self, ask: Callable[[], Awaitable[T]]) -> T:
         if self.boot.is_over:
@@ -71,11 +82,18 @@ class BootClient:
 
     async def grant(self, ttl_s: int) -> Lease:
         """Return a new lease."""
-        return await self._ask(lambda: self.client.grant(ttl_s))
+        asked_at = trio.current_time()
+        lease = await self._ask(lambda: self.client.grant(ttl_s))
+        self.on_renewed(lease.lease_id, asked_at, lease.ttl_s)
+        return lease
 
     async def renew(self, lease_id: int) -> float | None:
         """Renew a lease."""
-        return await self._ask(lambda: self.client.renew(lease_id))
+        asked_at = trio.current_time()
+        granted_s = await self._ask(lambda: self.client.renew(lease_id))
+        if granted_s is not None:
+            self.on_renewed(lease_id, asked_at, granted_s)
+        return granted_s
 
     async def revoke(self, lease_id: int) -> None:
         """End a lease."""
@@ -96,9 +114,11 @@ class EtcdDirector:
     on_deposed: Callable[[int, GroupState], None]  # before an epoch's state is given up
     on_loss: Callable[[int], None]  # a person has elected a node that may lack something
     has_lost: Callable[[int], bool]  # whether a node may lack what it acknowledged
+    is_foreign: Callable[[int], bool]  # whether a node has another group's log
     model: EtcdModel = attrs.field(init=False)
     keys: Keys = attrs.field(init=False)
     is_calm: bool = attrs.field(default=False, init=False)  # all heals
+    is_joining: bool = attrs.field(default=False, init=False)  # a fault lets a node join late
     # The members of changes that are on their way; unknown here.
     flying: list[frozenset[int]] = attrs.field(factory=list, init=False)
     roles: dict[int, RoleService] = attrs.field(factory=dict, init=False)  # by node id, the newest
@@ -109,6 +129,11 @@ class EtcdDirector:
         default=(0, 0), init=False
     )  # its revision, the key's
     _leases: dict[int, set[int]] = attrs.field(factory=dict, init=False)  # of the key, by epoch
+    # Until when their holders may decide, on their own clocks, by lease.
+    _deadlines: dict[int, float] = attrs.field(factory=dict, init=False)
+    _backups: deque[EtcdState] = attrs.field(factory=lambda: deque(maxlen=_BACKUPS_MAX), init=False)
+    # What the group had agreed on before etcd went back in time, until a person has put it right.
+    _before_restore: GroupState | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Choose the coordinator's ways."""
@@ -125,10 +150,16 @@ class EtcdDirector:
     def role_service_for(self, agent: Agent, env: Env) -> RoleService:
         """Return the part of a node's process that its coordinator speaks to."""
         client = self.model.client(agent.sim_node.name)
-        config = self.cluster.config
+        config, clock = self.cluster.config, agent.sim_node.wall_clock
+
+        def renewed(lease_id: int, asked_at: float, granted_s: float) -> None:
+            ttl_s = min(float(self.ttl_s), granted_s)
+            until = asked_at * clock.rate + ttl_s - margin_s(ttl_s)
+            self._deadlines[lease_id] = max(self._deadlines.get(lease_id, -math.inf), until)
+
         roles = RoleService(
             env,
-            BootClient(client, agent.boot),
+            BootClient(client, agent.boot, renewed),
             self.keys,
             RoleConfig(
                 ttl_s=self.ttl_s,
@@ -163,6 +194,8 @@ class EtcdDirector:
     @property
     def state(self) -> GroupState:
         """What the group has agreed on, as the oracles read it."""
+        if self._before_restore is not None:
+            return self._before_restore
         items = self.model.state.items
         state, leader = items.get(self.keys.state), items.get(self.keys.leader)
         revision = 0 if state is None else state.mod_revision
@@ -198,9 +231,19 @@ class EtcdDirector:
     def why_not_deciding(self, agent: Agent, epoch: int) -> str | None:
         """Return why the master of an epoch may decide nothing; None while it has the leader key.
 
+        And while its deadline has not passed, which counts from before a renewal was asked for.
         None, too, if etcd has not kept what it said of a lease of that key, or while the members
         have promised and nobody has the key.
         """
+        now = agent.sim_node.wall_clock.boot_s()
+        promised_until = self.roles[agent.node_id].promised_deadline
+        leases = self._leases.get(epoch, set())
+        deadlines = [self._deadlines.get(each, -math.inf) for each in leases]
+        deadline = max(promised_until, *deadlines, -math.inf)
+        if now >= deadline:
+            return f"its deadline has passed by {now - deadline:.3f} s"
+        if self._before_restore is not None:
+            return None
         item = self.model.state.items.get(self.keys.leader)
         leader = None if item is None else Leader.decode(item.key, item.value)
         holder = None if leader is None else leader.holder
@@ -208,10 +251,9 @@ class EtcdDirector:
             number = self._boots.get((holder.node_id, holder.uuid, holder.start))
             if (holder.node_id, number) == (agent.node_id, agent.boot.number):
                 return None
-        if not self._leases.get(epoch, set()).isdisjoint(self.model.broken_leases):
+        if not leases.isdisjoint(self.model.broken_leases):
             return None
-        now = agent.sim_node.wall_clock.boot_s()
-        if leader is None and now < self.roles[agent.node_id].promised_deadline:
+        if leader is None and now < promised_until:
             return None
         return "its lease is over" if leader is None else f"{holder} leads epoch {leader.epoch}"
 
@@ -250,6 +292,72 @@ class EtcdDirector:
         self.model.state.commit([], writes)
         self.model.take(lambda: None)
 
+    # -- etcd goes back in time ------------------------------------------------------------------
+
+    def restorable(self) -> list[EtcdState]:
+        """Return the backups to which etcd can be restored so that a node knows better.
+
+        None before a person has put an earlier one right.
+        """
+        is_well = self.model.is_running and self.view.config.alarm is None
+        if not is_well or self._before_restore is not None or self.is_calm:
+            return []
+        known = [
+            roles.view.revision
+            for node_id, roles in self.roles.items()
+            if self._is_well(node_id) and roles.is_reachable and roles.view is not None
+        ]
+        newest = max(known, default=0)
+        return [each for each in self._backups if each.revision < newest]
+
+    def _is_well(self, node_id: int) -> bool:
+        """Whether a node serves, is not stopped, and reaches etcd."""
+        node, agent = self.cluster.node(node_id), self.cluster.agent(node_id)
+        return (
+            agent is not None and node.frozen is None and not self.client_of(node.name).is_troubled
+        )
+
+    def restore(self, backup: EtcdState, *, as_other_cluster: bool) -> None:
+        """Put a backup in place of what etcd has; it is stopped."""
+        self._before_restore = attrs.evolve(self.state, is_electing=False)
+        for leases in self._leases.values():
+            self.model.broken_leases |= leases
+        self.model.restore(backup, as_other_cluster=as_other_cluster)
+        self._backups.clear()
+
+    async def _look_after_alarms(self) -> None:
+        """Put a group right in which nobody may stand: the newest log of all nodes counts."""
+        since: float | None = None
+        while True:
+            await trio.sleep(0.5)
+            view, ids = self.view, self.cluster.config.ids
+            if view.config.alarm is None or not self.model.is_running:
+                since = None
+                continue
+            is_whole = view.members.keys() == set(ids) and all(map(self._is_well, ids))
+            is_led = view.leader is not None
+            has_master = bool(self.cluster.masters())
+            if not is_whole or is_led is not has_master:
+                since = None
+            elif since is None:
+                since = trio.current_time()
+            elif trio.current_time() >= since + _LOOKS_S:
+                since = None
+                if not is_led:
+                    own = [each for each in ids if not self.is_foreign(each)]
+                    change = operations.init(self.keys, view, own, force=True)
+                    ask = partial(self.model.state.commit, change.comparisons, change.writes)
+                    self.model.take(ask)
+                self.cluster.trace.add("world", f"somebody has looked: {view.config.alarm}")
+                self._before_restore = None
+                self._write_config(self.view, GroupConfig())
+
+    async def _back_up(self) -> None:
+        while True:
+            await trio.sleep(_BACKUP_EVERY_S)
+            if self.model.is_running and self.state.epoch and self._before_restore is None:
+                self._backups.append(self.model.backup())
+
     # -- the run ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -257,6 +365,8 @@ class EtcdDirector:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.model.run)
             nursery.start_soon(self._watch_over)
+            nursery.start_soon(self._back_up)
+            nursery.start_soon(self._look_after_alarms)
 
     async def _watch_over(self) -> None:
         """Elect a node that may lack something, where no member is left that has kept all."""

@@ -216,6 +216,7 @@ class GroupSimulation:
                 on_deposed=oracle.deposed,
                 on_loss=oracle.accepted_loss,
                 has_lost=oracle.has_lost,
+                is_foreign=lambda node_id: oracle.logs[node_id].foreign is not None,
             )
             oracle.controller = director
             self.cluster.coordinators = self.cluster.role_services = director
