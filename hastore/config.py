@@ -660,7 +660,7 @@ class NodeConfig:
     name: str = setting(
         "hastore-a",
         "node.name",
-        "Broker name in routes and status.",
+        "Name in status; in routes, too, outside of a replica group.",
         kind=Kind.TEXT,
         flag="--name",
     )

@@ -65,7 +65,11 @@ class RequestTarget(Protocol):
 
     @property
     def name(self) -> str:
-        """The broker's name."""
+        """The node's name."""
+
+    @property
+    def broker_name(self) -> str:
+        """The broker's name in routes: its replica group's, else its own."""
 
     @property
     def cluster(self) -> str:

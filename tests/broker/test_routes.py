@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import attrs
 import pytest
 import trio
 
@@ -75,6 +76,18 @@ def test_a_node_that_knows_nothing_answers_for_itself(directory):
     assert (broker.broker_name, broker.addresses) == ("hastore-a", {0: A})
     (broker,) = brokers_of(target(A, directory, is_slave=True), A)
     assert broker.addresses == {1: A}
+
+
+async def test_without_a_directory_a_group_is_still_one_broker(tmp_path):
+    """By its name, whatever its nodes are called: a client keeps its queues after a failover."""
+    config = attrs.evolve(node_config(tmp_path, 2), name="n2")
+    async with hastore.open_node(config) as node:
+        await promote(node)
+        async with AdminClient.connect(node.address) as admin:
+            await admin.create_topic("T", read_queue_nums=2)
+            route = await admin.route("T")
+        assert [each["brokerName"] for each in route["brokerDatas"]] == ["g1"]
+        assert (node.name, node.status().name) == ("n2", "n2")
 
 
 def test_wildcards_are_no_addresses():

@@ -87,7 +87,7 @@ def test_a_group_with_etcd_survives_its_master_and_leaves_nothing_behind(tmp_pat
         first = up.node(up.info["master"])
         os.kill(first["pid"], signal.SIGKILL)
         up.wait_for_text("is master of epoch 2")
-        assert f"node {first['id']} has ended, killed by SIGKILL" in up.log.read_text()
+        assert f"n{first['id']} has ended, killed by SIGKILL" in up.log.read_text()
         assert "PUT_OK" in send(up.addresses)
         shown = hastore("cluster", "status", "--etcd", up.info["etcd"], "-o", "json")
         assert json.loads(shown.stdout)["epoch"] == 2, shown.stderr
@@ -102,6 +102,9 @@ def test_a_group_without_etcd_is_kept_and_goes_on(tmp_path):
     keep = tmp_path / "demo"
     with running_up(tmp_path, "--no-etcd", "--keep", keep) as up:
         assert (up.info["etcd"], up.info["epoch"]) == (None, 2)
+        assert [n["name"] for n in up.info["nodes"]] == ["n1", "n2", "n3"]
+        shown = hastore("status", "-o", "json", up.node(2)["address"])
+        assert json.loads(shown.stdout)["name"] == "n2", shown.stderr
         assert "PUT_OK" in send(up.addresses)
         first = up.node(up.info["master"])
         os.kill(first["pid"], signal.SIGKILL)
@@ -138,4 +141,4 @@ def test_a_group_that_does_not_start_says_why(tmp_path):
     (keep / "n2").write_text("a file where the directory should be")
     done = hastore("up", "--no-etcd", "--keep", keep)
     assert done.returncode == 1
-    assert "node 2 did not start: exit code" in done.stderr
+    assert "n2 did not start: exit code" in done.stderr

@@ -113,6 +113,11 @@ class Node:
     process: Process
 
     @property
+    def name(self) -> str:
+        """Its name in `status`."""
+        return self.process.name
+
+    @property
     def address(self) -> str:
         """HOST:PORT of its client port."""
         return f"127.0.0.1:{self.client.number}"
@@ -173,7 +178,7 @@ def _node_of(directory: Path, node_id: int, count: int, etcd: Etcd | None) -> No
     ids = ",".join(str(each) for each in range(1, count + 1))
     text = (
         f"[node]\ndata = {json.dumps(str(data_dir))}\nid = {node_id}\n"
-        f'group = "{GROUP}"\ngroup_ids = "{ids}"\n\n'
+        f'name = "n{node_id}"\ngroup = "{GROUP}"\ngroup_ids = "{ids}"\n\n'
         f'[listen]\nclient = "127.0.0.1:{client.number}"\nha = "127.0.0.1:{ha.number}"\n\n'
         f'[store]\nfile_size = "64MiB"\nindex_slots = 100000\nindex_entries = 400000\n'
     )
@@ -182,7 +187,7 @@ def _node_of(directory: Path, node_id: int, count: int, etcd: Etcd | None) -> No
     file.write_text(text)
     command = hastore_command("node", "-c", str(file))
     process = Process(
-        f"node {node_id}", command, directory / f"n{node_id}.log", f"hastore node -c {file}"
+        f"n{node_id}", command, directory / f"n{node_id}.log", f"hastore node -c {file}"
     )
     return Node(node_id, client, ha, data_dir, process)
 
@@ -386,7 +391,7 @@ async def _tell_roles(group: Group, epoch: int) -> None:
             leads = _leading(view)
             if leads is not None and leads[0] > epoch:
                 epoch = leads[0]
-                say(f"node {leads[1]} is master of epoch {epoch}")
+                say(f"n{leads[1]} is master of epoch {epoch}")
 
 
 # -- what it says --------------------------------------------------------------------------------
@@ -400,7 +405,7 @@ def _announce(group: Group, epoch: int, master_id: int, *, is_kept: bool, as_jso
     say(f"ready: {len(group.nodes)} nodes, {how}, in {group.directory}")
     rows: list[tuple[str, ...]] = [
         (
-            str(node.node_id),
+            node.name,
             "master" if node.node_id == master_id else "slave",
             str(node.process.pid),
             node.address,
@@ -440,6 +445,7 @@ def _json(group: Group, epoch: int, master_id: int) -> dict[str, Any]:
         "nodes": [
             {
                 "id": node.node_id,
+                "name": node.name,
                 "address": node.address,
                 "ha_address": f"127.0.0.1:{node.ha.number}",
                 "data": str(node.data_dir),

@@ -66,8 +66,13 @@ class RunningNode:
 
     @property
     def name(self) -> str:
-        """The broker's name."""
+        """The node's name."""
         return self.config.name
+
+    @property
+    def broker_name(self) -> str:
+        """The broker's name in routes: its replica group's, else its own."""
+        return self.config.replica_group or self.config.name
 
     @property
     def cluster(self) -> str:

@@ -2,7 +2,8 @@
 
 ::
 
-    no directory       one broker, itself: id 0 as a master, 1 as a slave
+    no directory       one broker, itself: id 0 as a master, 1 as a slave; in a replica group it has
+                       the group's name, so that clients see one broker whoever is master
     a directory        its group as one broker, the master as id 0, each slave under its node id;
                        and each other group as one more
 
@@ -44,7 +45,9 @@ def brokers_of(target: RequestTarget, reached_at: Address) -> tuple[BrokerRoute,
         broker_id = _SLAVE_ID if target.role is BrokerRole.SLAVE else MASTER_ID
         return (
             BrokerRoute(
-                cluster=target.cluster, broker_name=target.name, addresses={broker_id: address}
+                cluster=target.cluster,
+                broker_name=target.broker_name,
+                addresses={broker_id: address},
             ),
         )
     own = BrokerRoute(

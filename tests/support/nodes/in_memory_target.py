@@ -43,6 +43,7 @@ class InMemoryTarget:
     name: str = "hastore-a"
     replica_group: str | None = None
     epoch: int | None = None  # of the group
+    broker_name: str = "hastore-a"
     cluster: str = "DefaultCluster"
     address: tuple[str, int] | None = ("127.0.0.1", 10911)
     messages: list[Message] = attrs.field(factory=list)
