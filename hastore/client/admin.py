@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, final
 
 from hastore.client.received_messages import read_messages
@@ -16,6 +17,7 @@ from hastore.client.remoting_client import (
 )
 from hastore.errors import ProtocolError
 from hastore.quantities import format_address
+from hastore.store.tools.group_log import GroupLog
 from hastore.topic import DEFAULT_TOPIC
 from hastore.wire import liberal_json
 from hastore.wire.config_tables import PERM_READ_WRITE, SubscriptionGroupConfig, TopicConfig
@@ -77,6 +79,30 @@ class AdminClient:
         return integer_field(
             liberal_json.loads_object(response.body, "the digest"), "crc32", bits=64
         )
+
+    async def group_log(self) -> GroupLog:
+        """Return the epochs and the ends of a hastore node's log, and its cuts (28104)."""
+        response = await self._client.invoke(RequestCode.GROUP_LOG)
+        return GroupLog.from_json(liberal_json.loads_object(response.body, "the group log"))
+
+    async def count_messages(self, begin: int, end: int) -> Counter[str]:
+        """Count the messages in [begin, end) of a hastore node's log, by topic (28105).
+
+        ``begin`` is a record's start.
+        """
+        counts: Counter[str] = Counter()
+        while begin < end:
+            response = await self._client.invoke(
+                RequestCode.COUNT_MESSAGES, {"from": str(begin), "to": str(end)}
+            )
+            body = liberal_json.loads_object(response.body, "the counts")
+            messages, next_offset = body.get("messages"), integer_field(body, "next", bits=64)
+            if not isinstance(messages, dict) or not begin < next_offset <= end:
+                raise ProtocolError(f"the counts from {begin} on go on at {next_offset}")
+            for topic in messages:
+                counts[topic] += integer_field(messages, topic, bits=64)
+            begin = next_offset
+        return counts
 
     async def change_role(
         self,

@@ -86,6 +86,15 @@ class _Fields:
             raise ProtocolError(f"{self.what}: {name} is {value!r:.100}, not true or false")
         return value
 
+    def counts(self, name: str) -> dict[str, int]:
+        value = self.values.get(name, {})
+        if not isinstance(value, dict) or not all(
+            isinstance(key, str) and type(count) is int and count >= 0
+            for key, count in value.items()
+        ):
+            raise ProtocolError(f"{self.what}: {name} is {value!r:.100}, not numbers by name")
+        return value
+
     def inner(self, name: str) -> _Fields:
         value = self.values.get(name)
         if not isinstance(value, dict):
@@ -329,6 +338,7 @@ class EpochRecord:
     end: int  # of the winner's log when it stood
     why: str  # election, switchover, failover
     at_ms: int
+    lost: Mapping[str, int] = attrs.field(factory=dict)  # by topic, at least; a failover's
 
     @classmethod
     def decode(cls, key: str, data: bytes) -> Self:
@@ -341,6 +351,7 @@ class EpochRecord:
             end=fields.number("offset"),
             why=fields.text("why"),
             at_ms=fields.number("at"),
+            lost=fields.counts("lost"),
         )
 
     def encode(self) -> bytes:
@@ -354,6 +365,7 @@ class EpochRecord:
                 "why": self.why,
                 "at": self.at_ms,
             }
+            | ({"lost": dict(self.lost)} if self.lost else {})
         )
 
 

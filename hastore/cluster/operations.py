@@ -30,7 +30,7 @@ from hastore.ha.set_rules import nodes_text
 from hastore.quantities import format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from hastore.cluster.group_records import GroupConfig, GroupView, Keys, Leader, Member
 
@@ -291,11 +291,13 @@ def failover(
     at_ms: int,
     accept_loss: bool = False,
     force_with_live_master: bool = False,
+    lost: Mapping[str, int] | None = None,
 ) -> Change:
     """Let one node stand, and no other, in an epoch after the state's.
 
     The epoch is one that nobody leads: the former master, wherever it is, steps down as it sees
-    it, and does not take its key again.  ``at_ms`` is for the history.
+    it, and does not take its key again.  ``at_ms`` and ``lost``, the messages by topic that are
+    known to be lost, are for the history.
     """
     state, member = _agreed(view), _up(view, to_id)
     if view.config.is_paused:
@@ -329,6 +331,7 @@ def failover(
         end=member.end,
         why="failover" if loss is None else "failover with loss",
         at_ms=at_ms,
+        lost={} if loss is None or lost is None else lost,
     )
     agreed = GroupState(epoch=epoch, master=member.node, members=(member.node,), acks=state.acks)
     writes += [

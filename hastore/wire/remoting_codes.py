@@ -56,6 +56,8 @@ class RequestCode(enum.IntEnum):
     EXPLAIN_PUTS = 28_101
     LOG_DIGEST = 28_102
     PROMISE_NOT_TO_STAND = 28_103
+    GROUP_LOG = 28_104
+    COUNT_MESSAGES = 28_105
 
 
 class ResponseCode(enum.IntEnum):

@@ -154,7 +154,11 @@ async def test_a_node_that_may_lack_messages_becomes_master_only_with_their_loss
         assert code == 6
         assert "node 2 may lack acknowledged messages: node 2 is not in the SyncStateSet" in told
         assert "start node 1, which has all; if it is lost: --accept-loss" in told
-        code, shown, _ = await call("cluster", "failover", "--to", "2", "--accept-loss")
+        assert "what node 1 alone may have is not known: no answer" in told
+        flags = ("--to", "2", "--accept-loss")
+        code, dry = await call_json("cluster", "failover", *flags, "--dry-run")
+        assert (code, dry["loss"]["silent"], dry["loss"]["at_least"]) == (10, [1], {})
+        code, shown, _ = await call("cluster", "failover", *flags)
         assert (code, "node 2 is master of epoch" in shown) == (0, True)
         assert await put(two.role_node) is PutMessageStatus.PUT_OK
         _, history = await call_json("cluster", "history")

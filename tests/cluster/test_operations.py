@@ -328,12 +328,13 @@ def test_a_loss_is_said_first_and_accepted_by_name(changes, state, reason):
     assert "which has all; if it is lost: --accept-loss" in refused(
         operations.failover, alone, 3, at_ms=1
     )
-    change = operations.failover(KEYS, view, 3, at_ms=1, accept_loss=True)
+    change = operations.failover(KEYS, view, 3, at_ms=1, accept_loss=True, lost={"T": 2})
     assert reason in change.what
     after = applied(view, change)
     assert after.state is not None
     assert after.state.members == (lacking.node,)
     assert after.history[-1].why == "failover with loss"
+    assert after.history[-1].lost == {"T": 2}
 
 
 @pytest.mark.parametrize(

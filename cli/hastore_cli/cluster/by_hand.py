@@ -33,6 +33,11 @@ class Heard:
     nodes: tuple[NodeFacts, ...]
     silent: tuple[str, ...]
 
+    @property
+    def addresses(self) -> dict[int, tuple[str, int]]:
+        """The client ports of those that are nodes of a group, by id."""
+        return {each.node_id: each.address for each in self.nodes if each.node_id is not None}
+
 
 async def hear(addresses: Sequence[str]) -> Heard:
     """Ask all nodes at once.  Raises UnreachableError if none answers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import rich_click as click
@@ -18,11 +19,14 @@ from hastore_cli.settings.param_types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from hastore.cluster.group_records import GroupView, Keys
+    from hastore.cluster.loss import Loss, NodeCut
     from hastore.cluster.operations import Change
+    from hastore.store.tools.group_log import GroupLog
     from hastore_cli.cluster.asking import Asked
+    from hastore_cli.cluster.by_hand import Heard
     from hastore_cli.cluster.target import Target
 
 _T = TypeVar("_T")
@@ -158,24 +162,71 @@ def members(*, target: Target, output: str) -> None:
 @cluster_group.command(
     name="history",
     cls=ExampleCommand,
-    examples=("hastore cluster history", "hastore cluster history -o json | jq .epochs[-1]"),
-    epilog="Exit code: 0 when it was shown; 3 etcd does not answer; 2 no such group.",
+    examples=(
+        "hastore cluster history",
+        "hastore cluster history -o json | jq '.epochs[-1].lost'",
+        "hastore cluster history --node D1 --node D2 --node D3",
+    ),
+    epilog="Exit code: 0 when it was shown; 3 etcd, or one of the nodes, does not answer; 2 no such"
+    " group.",
 )
+@_nodes
 @target_options
 @output_option()
-def history(*, target: Target, output: str) -> None:
-    """List the group's epochs: when each began, from which master to which, and why."""
+def history(*, nodes: tuple[str, ...], target: Target, output: str) -> int:
+    """List the group's epochs: when each began, from which master to which, why, and what it cost.
+
+    Lost is what the failover was known to lose; cut is what nodes have cut off their logs since,
+    and keep in trimmed/. Without a coordinator (--node) the epochs are those of the newest log.
+    """
+    if nodes:
+        return _node_history(nodes, output)
     from hastore_cli.app.terminal import say, tell
+    from hastore_cli.cluster.asking import ask
+    from hastore_cli.cluster.losses import addresses_of, ask_cuts
     from hastore_cli.cluster.report import history_json, history_lines
 
-    asked, view = _look(target)
+    async def run() -> tuple[Asked, GroupView, list[NodeCut], list[int]]:
+        async with ask(target) as asked:
+            view = await asked.view()
+            return asked, view, *await ask_cuts(addresses_of(view))
+
+    asked, view, cuts, silent = _run(run)
     if output == "json":
-        _echo(history_json(asked, view))
+        _echo(history_json(asked, view, cuts, silent))
     elif view.history:
-        for line in history_lines(view):
+        for line in history_lines(view, cuts):
             tell(line)
     else:
         say("the group has had no master yet")
+    for node_id in silent:
+        say(f"node {node_id} does not say what it has cut")
+    return 3 if silent else 0
+
+
+def _node_history(nodes: tuple[str, ...], output: str) -> int:
+    from hastore_cli.app.terminal import say, tell
+    from hastore_cli.cluster.by_hand import hear
+    from hastore_cli.cluster.losses import ask_logs, cuts_in
+    from hastore_cli.cluster.report import log_history_json, log_history_lines
+
+    async def run() -> tuple[Heard, dict[int, GroupLog]]:
+        heard = await hear(nodes)
+        return heard, await ask_logs(heard.addresses)
+
+    heard, logs = _run(run)
+    if not logs:
+        raise click.UsageError(f"None of {', '.join(nodes)} is a node of a replica group.")
+    silent = sorted(heard.addresses.keys() - logs.keys())
+    newest = max(logs.values(), key=lambda log: (log.epochs.last_epoch or 0, log.end_offset))
+    if output == "json":
+        _echo(log_history_json(heard.nodes[0].group, newest, cuts_in(logs), silent))
+    else:
+        for line in log_history_lines(newest, cuts_in(logs)):
+            tell(line)
+    for text in (*heard.silent, *(f"node {node_id}" for node_id in silent)):
+        say(f"{text} does not answer")
+    return 3 if heard.silent or silent else 0
 
 
 # -- changing ------------------------------------------------------------------------------------
@@ -264,11 +315,18 @@ def failover(
             dry_run=dry_run,
         )
     from hastore.cluster import operations
+    from hastore_cli.cluster.losses import addresses_of, known_ids, survey_loss
     from hastore_cli.log.options import wall_clock_ms
 
     target.require_coordinator()
     if to_id is None:
         raise click.UsageError("Missing option '--to'.")
+    found: list[Loss] = []
+
+    async def look(view: GroupView) -> Loss:
+        found.append(await survey_loss(addresses_of(view), known_ids(view), to_id))
+        _tell_loss(found[0], output, dry_run=dry_run)
+        return found[0]
 
     def decide(keys: Keys, view: GroupView) -> Change:
         return operations.failover(
@@ -278,9 +336,38 @@ def failover(
             at_ms=wall_clock_ms(),
             accept_loss=accept_loss,
             force_with_live_master=force_with_live_master,
+            lost=found[0].at_least,
         )
 
-    return _become_master(target, decide, timeout_ms, output, dry_run=dry_run)
+    return _become_master(target, decide, timeout_ms, output, dry_run=dry_run, look=look)
+
+
+def _tell_loss(loss: Loss, output: str, *, dry_run: bool) -> None:
+    """Say what a failover would lose: on stdout if that was all that was asked for."""
+    from hastore_cli.app.terminal import say, tell
+    from hastore_cli.cluster.losses import loss_lines, silent_text
+
+    to = tell if dry_run and output != "json" else say
+    for line in loss_lines(loss):
+        to(line)
+    unknown = silent_text(loss)
+    if unknown is not None:
+        say(unknown)
+
+
+@contextlib.contextmanager
+def _loss_in_refusals(loss: Loss | None, output: str, *, dry_run: bool) -> Iterator[None]:
+    """Say in JSON, too, what would be lost, if it is refused to change anything for that."""
+    from hastore.errors import OperationRefusedError
+    from hastore_cli.cluster.report import CHANGE_SCHEMA
+
+    try:
+        yield
+    except OperationRefusedError as error:
+        if loss is not None and dry_run and output == "json":
+            refused = {"what": str(error), "done": False, "loss": loss.to_json()}
+            _echo({"schema": CHANGE_SCHEMA, **refused})
+        raise
 
 
 def _fail_over_by_hand(
@@ -298,27 +385,38 @@ def _fail_over_by_hand(
 
     from hastore.cluster.by_hand import plan
     from hastore_cli.cluster.by_hand import fail_over, hear, wait_for_master
+    from hastore_cli.cluster.losses import survey_loss
 
     async def run() -> tuple[str, dict[str, Any]]:
         heard = await hear(nodes)
-        planned = plan(
-            heard.nodes,
-            ids,
-            to_id,
-            accept_loss=accept_loss,
-            force_with_live_master=force_with_live_master,
-        )
         known = ids or next((n.configured_ids for n in heard.nodes if n.configured_ids), None)
+        addresses = heard.addresses
+        best_id = min(heard.nodes, key=lambda each: each.rank).node_id
+        chosen_id = best_id if to_id is None else to_id
+        loss = None
+        if chosen_id in addresses:
+            loss = await survey_loss(addresses, {*addresses, *(known or ())}, chosen_id)
+            _tell_loss(loss, output, dry_run=dry_run)
+        with _loss_in_refusals(loss, output, dry_run=dry_run):
+            planned = plan(
+                heard.nodes,
+                ids,
+                to_id,
+                accept_loss=accept_loss,
+                force_with_live_master=force_with_live_master,
+            )
+        lost = None if loss is None else loss.to_json()
         what = f"node {planned.master_id} becomes master of epoch {planned.epoch}"
         what += f"; {planned.loss}" if planned.loss else ""
         if dry_run:
-            return what, {"to": planned.master_id, "epoch": planned.epoch}
+            return what, {"to": planned.master_id, "epoch": planned.epoch, "loss": lost}
         began = trio.current_time()
         master_id = await fail_over(heard, planned, known, accept_loss=accept_loss, chosen=to_id)
         await wait_for_master(heard, master_id, planned.epoch, timeout_ms / 1_000)
         took_s = trio.current_time() - began
         what = f"node {master_id} is master of epoch {planned.epoch}, after {took_s:.1f} s"
-        return what, {"to": master_id, "epoch": planned.epoch, "took_s": round(took_s, 3)}
+        done = {"to": master_id, "epoch": planned.epoch, "took_s": round(took_s, 3)}
+        return what, done | {"loss": lost}
 
     what, values = _run(run)
     return _report(what, values, output, dry_run=dry_run)
@@ -471,8 +569,12 @@ def _become_master(
     output: str,
     *,
     dry_run: bool,
+    look: Callable[[GroupView], Awaitable[Loss]] | None = None,
 ) -> int:
-    """Change something by which a node becomes master, and wait until it is."""
+    """Change something by which a node becomes master, and wait until it is.
+
+    ``look`` says before what would be lost.
+    """
     import trio
 
     from hastore_cli.app.terminal import say
@@ -480,18 +582,21 @@ def _become_master(
 
     async def run() -> tuple[str, dict[str, Any]]:
         async with ask(target) as asked:
-            change, view = await asked.change(decide, dry_run=dry_run)
+            loss = None if look is None else await look(await asked.view())
+            values = {} if loss is None else {"loss": loss.to_json()}
+            with _loss_in_refusals(loss, output, dry_run=dry_run):
+                change, view = await asked.change(decide, dry_run=dry_run)
             to_id = change.to_id
             assert to_id is not None, change
             if dry_run:
-                return change.what, {"to": to_id}
+                return change.what, {"to": to_id, **values}
             began = trio.current_time()
             say(change.what)
             before = 0 if view.state is None else view.state.epoch
             epoch = await asked.wait_for_master(to_id, before, timeout_ms / 1_000)
             took_s = trio.current_time() - began
             what = f"node {to_id} is master of epoch {epoch}, after {took_s:.1f} s"
-            return what, {"to": to_id, "epoch": epoch, "took_s": round(took_s, 3)}
+            return what, {"to": to_id, "epoch": epoch, "took_s": round(took_s, 3), **values}
 
     what, values = _run(run)
     return _report(what, values, output, dry_run=dry_run)

@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from hastore.cluster.decide import why_not_standing
+from hastore.cluster.loss import cut_json, cuts_by_epoch
 from hastore.cluster.operations import lag_of
 from hastore.ha.set_rules import nodes_text
 from hastore.quantities import format_size
 from hastore_cli.app.terminal import columns, escaped, label_row, number, time_text
+from hastore_cli.cluster import losses
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from hastore.cluster.by_hand import NodeFacts
     from hastore.cluster.group_records import GroupView
+    from hastore.cluster.loss import NodeCut
+    from hastore.store.tools.group_log import GroupLog
     from hastore_cli.cluster.asking import Asked
 
 SCHEMA: Final = "hastore.cluster/1"
@@ -252,28 +256,21 @@ def members_lines(view: GroupView) -> Iterable[str]:
     return columns(head, rows)
 
 
-def history_json(asked: Asked, view: GroupView) -> dict[str, Any]:
-    """Return the epochs as JSON, the oldest first."""
+def history_json(
+    asked: Asked, view: GroupView, cuts: Sequence[NodeCut], silent: Sequence[int]
+) -> dict[str, Any]:
+    """Return the epochs as JSON, the oldest first; ``silent`` nodes did not say what they cut."""
     return {
         "schema": HISTORY_SCHEMA,
         "cluster": asked.cluster,
         "group": asked.group,
-        "epochs": [
-            {
-                "epoch": each.epoch,
-                "from": each.former_id,
-                "to": each.master_id,
-                "offset": each.end,
-                "why": each.why,
-                "at_ms": each.at_ms,
-            }
-            for each in view.history
-        ],
+        **losses.epochs_json(view.history, cuts, silent),
     }
 
 
-def history_lines(view: GroupView) -> Iterable[str]:
+def history_lines(view: GroupView, cuts: Sequence[NodeCut]) -> Iterable[str]:
     """Return the epochs as lines, the oldest first."""
+    by_epoch, others = cuts_by_epoch([each.epoch for each in view.history], cuts)
     rows: list[tuple[str, ...]] = [
         (
             str(each.epoch),
@@ -282,10 +279,53 @@ def history_lines(view: GroupView) -> Iterable[str]:
             number(each.end),
             time_text(each.at_ms),
             escaped(each.why),
+            losses.lost_text(each.lost, by_epoch[each.epoch]),
         )
         for each in view.history
     ]
-    return columns(("epoch", "from", "to", "at offset", "time", "why"), rows)
+    head = ("epoch", "from", "to", "at offset", "time", "why", "lost, cut")
+    yield from columns(head, rows)
+    yield from _other_cuts(others)
+
+
+def _other_cuts(cuts: Iterable[NodeCut]) -> Iterator[str]:
+    for each in cuts:
+        yield label_row(
+            "note",
+            f"node {each.node_id} cut {losses.counts_text(each.cut.messages)} at"
+            f" {number(each.cut.physic_offset)}: {escaped(each.cut.reason)}",
+        )
+
+
+def log_history_json(
+    group: str | None, newest: GroupLog, cuts: Sequence[NodeCut], silent: Sequence[int]
+) -> dict[str, Any]:
+    """Return the epochs of a group without a coordinator, as its newest log has them."""
+    by_epoch, others = cuts_by_epoch([each.epoch for each in newest.epochs.entries], cuts)
+    unknown: dict[str, Any] = {"from": None, "to": None, "why": None, "at_ms": None, "lost": {}}
+    return {
+        "schema": HISTORY_SCHEMA,
+        "cluster": None,
+        "group": group,
+        "epochs": [
+            {"epoch": epoch, "offset": start, **unknown}
+            | {"cuts": [cut_json(cut) for cut in by_epoch[epoch]]}
+            for epoch, start in newest.epochs.entries
+        ],
+        "other_cuts": [cut_json(cut) for cut in others],
+        "silent": list(silent),
+    }
+
+
+def log_history_lines(newest: GroupLog, cuts: Sequence[NodeCut]) -> Iterable[str]:
+    """Return the same as lines."""
+    by_epoch, others = cuts_by_epoch([each.epoch for each in newest.epochs.entries], cuts)
+    rows: list[tuple[str, ...]] = [
+        (str(epoch), number(start), losses.lost_text({}, by_epoch[epoch]))
+        for epoch, start in newest.epochs.entries
+    ]
+    yield from columns(("epoch", "at offset", "cut"), rows)
+    yield from _other_cuts(others)
 
 
 # -- nodes without a coordinator -----------------------------------------------------------------

@@ -9,6 +9,8 @@ UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)      body: one group's configuration
 GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)         → subscriptionGroup.json
 EXPLAIN_PUTS (28101, hastore's own)            last → hastore.explain/1 (``explanation``)
 LOG_DIGEST (28102, hastore's own)              from to → crc32 of the log's bytes between them
+GROUP_LOG (28104, hastore's own)               → hastore.group-log/1: epochs, ends, cuts
+COUNT_MESSAGES (28105, hastore's own)          from to → messages by topic, and where to go on
 =============================================  ==================================================
 
 Source: RocketMQ 4.9.8 ``AdminBrokerProcessor``.
@@ -30,6 +32,7 @@ import trio
 from hastore.broker.groups.topic_config_manager import new_topic_config
 from hastore.errors import RequestFailedError
 from hastore.status import BrokerRole
+from hastore.store.tools.group_log import count_messages, read_group_log
 from hastore.topic import DEFAULT_TOPIC, topic_fault
 from hastore.wire import liberal_json
 from hastore.wire.config_tables import PERM_READ_WRITE, TABLE_TAG, SubscriptionGroupConfig
@@ -42,9 +45,12 @@ from hastore.wire.remoting_command import (
 )
 
 if TYPE_CHECKING:
+    from collections import Counter
+
     from hastore.broker.groups.broker_data import BrokerData
     from hastore.broker.request_target import RequestTarget
     from hastore.env.interface import Offload
+    from hastore.store.tools.group_log import GroupLog
     from hastore.wire.remoting_command import RemotingCommand
 
 DIGEST_SIZE_MAX: Final = 4 * 1024 * 1024  # of one request: a read of some milliseconds
@@ -157,6 +163,44 @@ class AdminProcessors:
         async with self._one_digest:  # leaves threads to the flushes
             crc = await self.offload.run(digest)
         return json_response(request, {"from": begin, "to": end, "crc32": crc})
+
+    async def group_log(self, request: RemotingCommand) -> RemotingCommand:
+        """Return the epochs and the ends of this node's log, and what it has cut off."""
+        store, status = self.target.message_store, self.target.status()
+        group = status.sync_state
+
+        def read() -> GroupLog:
+            return read_group_log(
+                store.env.disk,
+                store.config.data_dir,
+                min_offset=status.min_offset,
+                end_offset=status.max_offset,
+                confirm_offset=status.confirm_offset if group is None else group.confirm_offset,
+            )
+
+        return json_response(request, (await self.offload.run(read)).to_json())
+
+    async def count_messages(self, request: RemotingCommand) -> RemotingCommand:
+        """Count the messages in a range of the log, or in its beginning if it is long."""
+        begin = integer_field(request.ext_fields, "from", bits=64)
+        end = integer_field(request.ext_fields, "to", bits=64)
+        store = self.target.message_store
+        min_offset, max_offset = store.commit_log.min_offset, store.commit_log.max_offset
+        if not min_offset <= begin <= end <= max_offset:
+            msg = (
+                f"no messages are counted from {begin} to {end}: the log has {min_offset} to"
+                f" {max_offset}"
+            )
+            raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+
+        def count() -> tuple[Counter[str], int]:
+            return count_messages(store.env.disk, store.config.data_dir, begin, end)
+
+        async with self._one_digest:  # leaves threads to the flushes
+            counts, next_offset = await self.offload.run(count)
+        return json_response(
+            request, {"from": begin, "next": next_offset, "messages": dict(counts)}
+        )
 
     def _check_master(self) -> None:
         if self.target.role is BrokerRole.SLAVE:

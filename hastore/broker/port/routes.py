@@ -3,7 +3,7 @@
 ::
 
     no directory       one broker, itself: id 0 as a master, 1 as a slave; in a replica group it has
-                       the group's name, so that clients see one broker whoever is master
+                       the group's name, so that clients see one broker after a failover, too
     a directory        its group as one broker, the master as id 0, each slave under its node id;
                        and each other group as one more
 

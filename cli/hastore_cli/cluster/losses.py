@@ -1,0 +1,186 @@
+"""Asks the nodes of a group what a failover would lose, and what failovers have cut."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hastore.client.admin import AdminClient
+from hastore.cluster.loss import (
+    Loss,
+    NodeCut,
+    NodeLoss,
+    cut_json,
+    cuts_by_epoch,
+    lacking,
+    merged,
+    split,
+)
+from hastore.errors import HastoreError
+from hastore.ha.set_rules import nodes_text
+from hastore.quantities import format_size, parse_address
+from hastore_cli.app.terminal import columns, escaped, number
+from hastore_cli.node.client import gather
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from hastore.cluster.group_records import EpochRecord, GroupView
+    from hastore.store.tools.group_log import GroupLog
+
+Addresses = dict[int, tuple[str, int]]
+
+_HEAD = ("node", "from", "to", "size", "messages", "confirmed", "topic")
+
+
+def addresses_of(view: GroupView) -> Addresses:
+    """Return the client ports of the nodes that are up."""
+    return {
+        node_id: parse_address(member.client_address)
+        for node_id, member in view.members.items()
+        if member.client_address is not None
+    }
+
+
+def known_ids(view: GroupView) -> frozenset[int]:
+    """Return the ids of all nodes that may have something of the group's log."""
+    in_set = frozenset[int]() if view.state is None else view.state.ids
+    return frozenset(view.members) | frozenset(view.registrations) | in_set
+
+
+async def ask_logs(addresses: Addresses) -> dict[int, GroupLog]:
+    """Ask all nodes for their logs' epochs, ends and cuts; those that do not say are left out."""
+
+    async def ask(node_id: int) -> GroupLog | None:
+        try:
+            async with AdminClient.connect(addresses[node_id]) as admin:
+                return await admin.group_log()
+        except HastoreError:
+            return None  # silent, or of an older version
+
+    ids = list(addresses)
+    answers = await gather(ask, ids)
+    return {node_id: log for node_id, log in zip(ids, answers, strict=True) if log is not None}
+
+
+async def survey_loss(addresses: Addresses, ids: Collection[int], to_id: int) -> Loss:
+    """Say what would be lost if a node became master; ``ids`` are those of all nodes."""
+    logs = await ask_logs(addresses)
+    chosen = logs.pop(to_id, None)
+    if chosen is None:
+        return Loss(to_id=to_id, silent=tuple(sorted({*ids, to_id})))
+    found, silent = [], set(ids) - logs.keys() - {to_id}
+    for node_id, log in sorted(logs.items()):
+        missing = lacking(chosen, log)
+        if missing is None:
+            continue
+        try:
+            found.append(await _count(addresses[node_id], node_id, log, *missing))
+        except HastoreError:
+            silent.add(node_id)  # it has gone, or has cut its log, meanwhile
+    return Loss(to_id=to_id, nodes=tuple(found), silent=tuple(sorted(silent)))
+
+
+async def _count(
+    address: tuple[str, int], node_id: int, log: GroupLog, begin: int, end: int
+) -> NodeLoss:
+    parts = split(begin, end, log.confirm_offset)
+    async with AdminClient.connect(address) as admin:
+        counts: list[Counter[str]] = [await admin.count_messages(*part) for part in parts]
+    return NodeLoss(
+        node_id=node_id,
+        begin=begin,
+        end=end,
+        messages=dict(sum(counts[1:], counts[0])),
+        confirmed=None if log.confirm_offset is None else dict(counts[0]),
+    )
+
+
+# -- as text -------------------------------------------------------------------------------------
+
+
+def loss_lines(loss: Loss) -> Iterator[str]:
+    """Yield what would be lost; nothing if nothing is known to be."""
+    if loss.nodes:
+        yield (
+            f"would be lost, at least: {counts_text(loss.at_least)}; the nodes that have it cut it"
+            " off, and keep it in trimmed/"
+        )
+        rows = [row for node in loss.nodes for row in _rows(node)]
+        yield from columns(_HEAD, rows)
+
+
+def silent_text(loss: Loss) -> str | None:
+    """Return of which nodes nothing is known; None: all have answered."""
+    if not loss.silent:
+        return None
+    what = nodes_text(frozenset(loss.silent))
+    return f"what {what} alone may have is not known: no answer"
+
+
+def _rows(node: NodeLoss) -> Iterator[tuple[str, ...]]:
+    for topic, count in sorted(node.messages.items()) or [("-", 0)]:
+        confirmed = "-" if node.confirmed is None else number(node.confirmed.get(topic, 0))
+        yield (
+            str(node.node_id),
+            number(node.begin),
+            number(node.end),
+            format_size(node.end - node.begin),
+            number(count),
+            confirmed,
+            escaped(topic),
+        )
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """Return ``orders 20, audit 3``."""
+    texts = [f"{escaped(topic)} {number(count)}" for topic, count in sorted(counts.items())]
+    return ", ".join(texts) or "no whole message"
+
+
+# -- history -------------------------------------------------------------------------------------
+
+
+def cuts_in(logs: Mapping[int, GroupLog]) -> list[NodeCut]:
+    """Return the cuts that nodes have kept."""
+    return [NodeCut(node_id=at, cut=cut) for at, log in logs.items() for cut in log.cuts]
+
+
+async def ask_cuts(addresses: Addresses) -> tuple[list[NodeCut], list[int]]:
+    """Return the cuts that the nodes have kept, and the ids of nodes that do not say."""
+    logs = await ask_logs(addresses)
+    return cuts_in(logs), sorted(addresses.keys() - logs.keys())
+
+
+def epochs_json(
+    records: Sequence[EpochRecord], cuts: Sequence[NodeCut], silent: Sequence[int]
+) -> dict[str, Any]:
+    """Return the epochs with what each has cut, and the cuts of no epoch that is known."""
+    by_epoch, others = cuts_by_epoch([each.epoch for each in records], cuts)
+    return {
+        "epochs": [
+            {
+                "epoch": each.epoch,
+                "from": each.former_id,
+                "to": each.master_id,
+                "offset": each.end,
+                "why": each.why,
+                "at_ms": each.at_ms,
+                "lost": dict(each.lost),
+                "cuts": [cut_json(cut) for cut in by_epoch[each.epoch]],
+            }
+            for each in records
+        ],
+        "other_cuts": [cut_json(cut) for cut in others],
+        "silent": list(silent),
+    }
+
+
+def lost_text(lost: Mapping[str, int], cuts: Sequence[NodeCut]) -> str:
+    """Return what an epoch's beginning has cost: what was known before, and what was cut since."""
+    parts = [f"lost {counts_text(lost)}"] if lost else []
+    for node_id in sorted({each.node_id for each in cuts}):
+        counts = [each.cut.messages for each in cuts if each.node_id == node_id]
+        total = {topic: sum(c.get(topic, 0) for c in counts) for topic in merged(counts)}
+        parts.append(f"node {node_id} cut {counts_text(total)}")
+    return "; ".join(parts) or "-"

@@ -1,0 +1,116 @@
+"""What a node of a replica group has of the group's log, for those who decide on a failover.
+
+``GroupLog`` is what two logs are compared by; ``count_messages`` says what a range of a log is
+worth.  Both only read, also beside a node that writes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, Self, final
+
+import attrs
+
+from hastore.epoch_history import EpochEntry, EpochHistory, fault_of
+from hastore.errors import ProtocolError
+from hastore.store.epoch_file import EPOCH_FILE, EpochFile
+from hastore.store.record.record_check import RecordKind
+from hastore.store.recovery.log_cut import LogCut, kept_cuts
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_walker import LogWalker
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hastore.env.interface import Disk
+
+SCHEMA: Final = "hastore.group-log/1"
+CUTS_MAX: Final = 1_000  # of one answer: the newest
+COUNTED_SIZE_MAX: Final = 32 * 2**20  # bytes that one request walks: some tenths of a second
+
+
+@final
+@attrs.frozen(kw_only=True)
+class GroupLog:
+    """The epochs and the ends of a node's log, and what it has cut off.
+
+    Everything below ``confirm_offset`` was on every member of the SyncStateSet, as far as this node
+    knows; None: it knows nothing.
+    """
+
+    epochs: EpochHistory
+    min_offset: int
+    end_offset: int
+    confirm_offset: int | None
+    cuts: tuple[LogCut, ...]  # those that ``trimmed/`` has, the oldest first
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return {
+            "schema": SCHEMA,
+            "epochs": [list(entry) for entry in self.epochs.entries],
+            "min": self.min_offset,
+            "end": self.end_offset,
+            "confirm": self.confirm_offset,
+            "cuts": [cut.to_json() for cut in self.cuts],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read what ``to_json`` returned.  Raises ProtocolError."""
+        try:
+            entries = tuple(EpochEntry(int(epoch), int(start)) for epoch, start in value["epochs"])
+            fault = fault_of(entries)
+            if fault is not None:
+                raise ValueError(fault)
+            confirm = value["confirm"]
+            return cls(
+                epochs=EpochHistory(entries),
+                min_offset=int(value["min"]),
+                end_offset=int(value["end"]),
+                confirm_offset=None if confirm is None else int(confirm),
+                cuts=tuple(LogCut.from_json(cut) for cut in value["cuts"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            msg = f"what a node says of its log cannot be understood: {error!r:.200}"
+            raise ProtocolError(msg) from error
+
+
+def read_group_log(
+    disk: Disk, data_dir: str, *, min_offset: int, end_offset: int, confirm_offset: int | None
+) -> GroupLog:
+    """Read epochs and cuts of a store's directory; blocks.  Raises EpochFileError, DiskError."""
+    return GroupLog(
+        epochs=EpochFile(disk, f"{data_dir}/{EPOCH_FILE}").load(),
+        min_offset=min_offset,
+        end_offset=end_offset,
+        confirm_offset=confirm_offset,
+        cuts=tuple(kept_cuts(disk, data_dir)[-CUTS_MAX:]),
+    )
+
+
+def count_messages(
+    disk: Disk, data_dir: str, begin: int, end: int, *, size_max: int = COUNTED_SIZE_MAX
+) -> tuple[Counter[str], int]:
+    """Count the whole messages in [begin, end) by topic; return them, and where to go on.
+
+    ``begin`` is a record's start.  Where to go on is ``end`` once all are counted, and at most
+    about ``size_max`` after ``begin``; blocks.  Raises DiskError, NotAStoreError.
+    """
+    counts: Counter[str] = Counter()
+    walker = LogWalker(
+        disk,
+        find_log(disk, data_dir),
+        from_offset=begin,
+        at_record=True,
+        check_crc=False,
+        scan_zeros=False,
+    )
+    for offset, check in walker.walk():
+        if offset >= end:
+            break
+        if offset - begin >= size_max:
+            return counts, offset
+        if check.kind is RecordKind.MESSAGE and offset + check.size <= end:
+            counts[check.topic.decode(errors="replace")] += 1
+    return counts, end
