@@ -126,6 +126,7 @@ class RoleService:
     view: GroupView | None = attrs.field(default=None, init=False)
     is_reachable: bool = attrs.field(default=False, init=False)
     action: Action | None = attrs.field(default=None, init=False)  # the last decision
+    _heard_at: float | None = attrs.field(default=None, init=False)  # it said something last
     lease: Lease = attrs.field(init=False)
     _node: GroupNode = attrs.field(init=False)
     _me: Incarnation = attrs.field(init=False)
@@ -223,6 +224,8 @@ class RoleService:
             is_failsafe=self._is_failsafe,
             alarm=None if config is None else config.alarm,
             is_paused=config is not None and config.is_paused,
+            epoch=None if self.view is None or self.view.state is None else self.view.state.epoch,
+            last_contact_age_s=None if self._heard_at is None else self._now() - self._heard_at,
         )
 
     def promise(self, wish: PromiseWish) -> None:
@@ -414,6 +417,7 @@ class RoleService:
 
     def _take(self, view: GroupView, before: GroupView | None = None) -> None:
         """Take what the coordinator says; ``before``: what was known when it was asked."""
+        self._heard_at = self._now()
         known, mark = self.view, _mark_of(view)
         earlier = self._seen_before if before is None else _mark_of(before)
         went_back = None if earlier is None else earlier.went_back(mark)

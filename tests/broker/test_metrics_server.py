@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import hastore
 from hastore.broker.node.master import run_master
 from hastore.broker.observe import metrics_server
+from hastore.broker.observe.coordinator_status import CoordinatorStatus
 from hastore.broker.observe.health import health
 from hastore.broker.observe.metrics_server import LIMITS, open_metrics
 from hastore.broker.observe.metrics_text import metrics_text
@@ -77,6 +78,31 @@ def test_a_page_has_the_samples_of_the_first_version(page, status):
 
     written = (Path(__file__).parent / "metrics_pages" / page).read_text()
     assert read(metrics_text(status).decode()) == read(written)
+
+
+def test_a_node_with_a_coordinator_has_its_lease_and_its_contact():
+    """No other node has those samples; a slave has no lease."""
+    coordinator = CoordinatorStatus(
+        is_reachable=False,
+        doing="it is master",
+        lease_left_s=2.5,
+        is_failsafe=True,
+        epoch=7,
+        last_contact_age_s=4.0,
+    )
+    names = ("reachable", "last_contact_age_seconds", "epoch", "lease_left_seconds", "failsafe")
+    names = (*names, "alarm", "paused")
+    found = samples(attrs.evolve(GROUP_MASTER, coordinator=coordinator))
+    values = [found[f"hastore_coordinator_{name}",] for name in names]
+    assert values == [0, 4.0, 7, 2.5, 1, 0, 0]
+    slave = CoordinatorStatus(is_reachable=True, doing="x", alarm="restored", is_paused=True)
+    found = samples(attrs.evolve(MEMBER, coordinator=slave))
+    known = {name for (name, *_) in found if name.startswith("hastore_coordinator_")}
+    assert known == {
+        f"hastore_coordinator_{name}" for name in ("reachable", "failsafe", "alarm", "paused")
+    }
+    assert (found["hastore_coordinator_alarm",], found["hastore_coordinator_paused",]) == (1, 1)
+    assert not [name for (name, *_) in samples(MEMBER) if "coordinator" in name]
 
 
 def test_a_slave_of_a_replica_group_has_its_epochs_and_cuts():

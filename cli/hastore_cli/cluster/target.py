@@ -33,7 +33,7 @@ def _parse_name(text: str) -> str:
 
 
 _NAME = ParsedType("NAME", _parse_name, ())
-_URLS = ParsedType(Kind.URLS.value, parse_endpoints, ())
+URLS = ParsedType(Kind.URLS.value, parse_endpoints, ())
 
 
 @attrs.frozen(kw_only=True)
@@ -82,7 +82,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
         (
             click.option(
                 "--etcd",
-                type=_URLS,
+                type=URLS,
                 metavar="URL,URL",
                 envvar="HASTORE_CLUSTER_ENDPOINTS",
                 show_envvar=True,

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Final
 import rich_click as click
 
 from hastore_cli.app.command import ExampleCommand, output_option
+from hastore_cli.cluster.target import URLS, target_of
+from hastore_cli.settings.config_file import config_option_of
 from hastore_cli.settings.param_types import complete_directory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hastore.config import CoordinatorConfig
     from hastore_cli.app.interpreter import Interpreter
     from hastore_cli.doctor.facts import Facts
     from hastore_cli.doctor.rules import Diagnosis
@@ -30,6 +33,7 @@ _STYLES: Final = {"ok": "green", "warn": "yellow", "bad": "red", "unknown": "yel
         "hastore doctor",
         "hastore doctor 127.0.0.1:10911 127.0.0.1:10921   # a master and its slave",
         "hastore doctor D1 D2 --full                      # every byte of both logs",
+        "hastore doctor D1 --etcd http://127.0.0.1:2379   # and the group's coordinator",
         "hastore doctor D1 -o json | jq '.findings[] | select(.result != \"ok\")'",
     ),
     epilog="Exit code: 0 when nothing is bad (a warning is not), 1 when something is, 4 when logs"
@@ -39,8 +43,24 @@ _STYLES: Final = {"ok": "green", "warn": "yellow", "bad": "red", "unknown": "yel
 @click.option(
     "--full", is_flag=True, help="Compare all bytes of the logs, not only the end and samples."
 )
+@click.option(
+    "--etcd",
+    type=URLS,
+    metavar="URL,URL",
+    envvar="HASTORE_CLUSTER_ENDPOINTS",
+    show_envvar=True,
+    help="The coordinator of a replica group: URLs of etcd servers.",
+)
+@config_option_of("A node's configuration, for [cluster].")
 @output_option()
-def doctor(addrs: tuple[str, ...], output: str, *, full: bool) -> int:
+def doctor(
+    addrs: tuple[str, ...],
+    output: str,
+    *,
+    full: bool,
+    etcd: tuple[str, ...] | None,
+    config_flag: str | None,
+) -> int:
     """Find faults in ports, links, disks, clocks and configuration, gaps, and logs that differ.
 
     Name a master together with its slaves to have them compared, too. ADDR is the HOST:PORT of a
@@ -52,9 +72,12 @@ def doctor(addrs: tuple[str, ...], output: str, *, full: bool) -> int:
     from hastore_cli.app.error_report import collapsed
     from hastore_cli.app.interpreter import this_interpreter
 
+    coordinator = target_of(etcd, None, None, config_flag).coordinator
     asked = addrs or (os.environ.get("HASTORE_ADDR") or "127.0.0.1:10911",)
     with collapsed():
-        nodes, findings = trio.run(partial(_examine, tuple(dict.fromkeys(asked)), is_full=full))
+        nodes, findings = trio.run(
+            partial(_examine, tuple(dict.fromkeys(asked)), coordinator, is_full=full)
+        )
     python = this_interpreter()
     if output == "json":
         click.echo(json.dumps(_to_json(findings) | {"python": python._asdict()}, indent=2))
@@ -63,8 +86,11 @@ def doctor(addrs: tuple[str, ...], output: str, *, full: bool) -> int:
     return _exit_code(nodes, findings)
 
 
-async def _examine(asked: Sequence[str], *, is_full: bool) -> tuple[list[Facts], list[Diagnosis]]:
+async def _examine(
+    asked: Sequence[str], coordinator: CoordinatorConfig, *, is_full: bool
+) -> tuple[list[Facts], list[Diagnosis]]:
     from hastore.env.real import RealDisk
+    from hastore_cli.doctor.coordinator import ask_coordinator, check_coordinator, not_asked
     from hastore_cli.doctor.facts import gather_facts
     from hastore_cli.doctor.group_files import check_group_files
     from hastore_cli.doctor.logs import compare_logs
@@ -72,6 +98,10 @@ async def _examine(asked: Sequence[str], *, is_full: bool) -> tuple[list[Facts],
 
     nodes = await gather_facts(asked)
     findings = [*diagnose(nodes), *check_group_files(nodes, RealDisk())]
+    if coordinator.endpoints:
+        findings += check_coordinator(await ask_coordinator(coordinator))
+    else:
+        findings += not_asked(nodes)
     return nodes, [*findings, *await compare_logs(nodes, is_full=is_full)]
 
 

@@ -17,4 +17,6 @@ class CoordinatorStatus:
     lease_left_s: float | None = None  # a master: for how long it may decide; None: no master
     is_failsafe: bool = False  # it leads by the promises of its members alone
     alarm: str | None = None  # why elections have stopped, until a person has looked
+    epoch: int | None = None  # of the group's state there, as far as this node knows
+    last_contact_age_s: float | None = None  # since it said something; None: never
     is_paused: bool = False  # elections wait for ``hastore cluster resume``

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from enum import Enum
 
+    from hastore.broker.observe.coordinator_status import CoordinatorStatus
     from hastore.broker.observe.node_status import MasterLink, NodeStatus, SlaveRow
     from hastore.broker.observe.sync_state_status import GroupNodeRow, SyncStateStatus
 
@@ -95,6 +96,8 @@ def _metrics(status: NodeStatus) -> Iterator[Metric]:
             ("cut_bytes_total", "Bytes cut off the log since the start.", status.cut_bytes),
         ):
             yield _metric(f"hastore_{name}", text, [({}, value)])
+    if status.coordinator is not None:
+        yield from _coordinator(status.coordinator)
     yield _stages(status)
 
 
@@ -216,6 +219,31 @@ def _link(link: MasterLink) -> Iterator[Metric]:
         ("masters_epoch", "The epoch that the master named last.", link.masters_epoch),
     ):
         yield _metric(f"hastore_ha_link_{name}", text, [({}, value)])
+
+
+def _coordinator(coordinator: CoordinatorStatus) -> Iterator[Metric]:
+    for name, text, value in (
+        ("reachable", "1 while the coordinator answers.", int(coordinator.is_reachable)),
+        (
+            "last_contact_age_seconds",
+            "Time since the coordinator said something.",
+            coordinator.last_contact_age_s,
+        ),
+        ("epoch", "The group's epoch at the coordinator.", coordinator.epoch),
+        (
+            "lease_left_seconds",
+            "For how long this master may decide about puts.",
+            coordinator.lease_left_s,
+        ),
+        (
+            "failsafe",
+            "1 while this master leads by the promises of its members.",
+            int(coordinator.is_failsafe),
+        ),
+        ("alarm", "1 while the alarm stops elections.", int(coordinator.alarm is not None)),
+        ("paused", "1 while elections are paused.", int(coordinator.is_paused)),
+    ):
+        yield _metric(f"hastore_coordinator_{name}", text, [({}, value)])
 
 
 def _stages(status: NodeStatus) -> Metric:
