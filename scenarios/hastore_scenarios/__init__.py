@@ -7,6 +7,8 @@ A story imports everything it needs from here::
 To read the code, begin with ``runner``.
 """
 
+from hastore.cluster import operations
+from hastore.errors import OperationRefusedError
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus, SlaveStart
 from hastore.testing.group import NotInSetError
 from hastore_scenarios.story.scenario import scenario
@@ -32,6 +34,7 @@ __all__ = [
     "LinkMode",
     "Node",
     "NotInSetError",
+    "OperationRefusedError",
     "PutMessageStatus",
     "ScenarioSkipped",
     "SlaveStart",
@@ -39,5 +42,6 @@ __all__ = [
     "Tally",
     "World",
     "members_of",
+    "operations",
     "scenario",
 ]

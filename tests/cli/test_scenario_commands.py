@@ -209,8 +209,8 @@ def test_scenario_new_writes_a_story_that_passes_in_both_worlds(tmp_path):
 def test_examples_of_the_documentation_pass(tmp_path):
     """They are taken from docs/scenarios.md unchanged."""
     text = (REPO_ROOT / "docs" / "scenarios.md").read_text()
-    classic, group = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    for name, source in (("classic", classic), ("group", group)):
+    sources = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    for name, source in zip(("classic", "group", "elected"), sources, strict=True):
         file = tmp_path / f"{name}.py"
         file.write_text(source)
         done = run_in(tmp_path, file, "--world", "sim", "--repeat", 3)

@@ -9,10 +9,10 @@ import pytest
 from hastore_scenarios.registry import find
 from hastore_scenarios.runner import WorldKind, run_one, run_scenario
 from hastore_scenarios.story.scenario import Scenario
-from tests.scenarios.passing import NETWORK, catalog, check
+from tests.scenarios.passing import NETWORK, catalog, check, quick_catalog
 
 
-@catalog
+@quick_catalog
 async def test_scenario_holds(scenario: Scenario, tmp_path: Path) -> None:
     """Its expectations hold, and the checker finds no violation."""
     check(await run_scenario(scenario, tmp_path / scenario.name))

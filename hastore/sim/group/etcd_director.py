@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, final
 
 import attrs
 import trio
@@ -57,13 +57,21 @@ _BACKUP_EVERY_S: Final = 2.0
 _BACKUPS_MAX: Final = 8
 
 
+class Process(Protocol):
+    """What runs a node: a boot of a simulated host."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is dead."""
+
+
 @final
 @attrs.frozen(eq=False)
 class BootClient:
     """The coordinator as one process of a node reaches it: not at all, once the process is dead."""
 
     client: ModelClient
-    boot: Boot
+    boot: Process
     # Called with a lease that was granted or renewed, when that was asked for, and its time.
     on_renewed: Callable[[int, float, float], None] = lambda *_renewal: None
 

@@ -254,7 +254,7 @@ class Account:
                 self._caught_up(event)
             case EventKind.END:
                 self._end_of_story()
-            case EventKind.SAY | EventKind.EXPECT:
+            case EventKind.SAY | EventKind.EXPECT | EventKind.COORDINATOR:
                 pass
 
     def _start_master(self, event: Event) -> None:

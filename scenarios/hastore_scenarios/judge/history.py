@@ -51,6 +51,7 @@ class EventKind(enum.Enum):
     EXIT = "exit"  # a node ended by itself
     LINK = "link"  # the network between a slave and its master was changed
     DISK = "disk"  # a disk fault began or ended
+    COORDINATOR = "coordinator"  # something was done to it, or asked of it
     HEALTHY = "healthy"  # a slave was seen connected and in step
     CAUGHT_UP = "caught-up"
     SAY = "say"

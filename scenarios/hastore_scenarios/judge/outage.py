@@ -5,7 +5,8 @@
     PUT_OK  PUT_OK  │ fault   timeout  timeout  no answer   PUT_OK
                     └──────────────── RTO ─────────────────►┘
 
-An outage begins with a fault (a node stopped, killed or frozen; a link or a disk disturbed) that
+An outage begins with a fault (a node stopped, killed or frozen; a link, a disk or the
+coordinator disturbed) that
 ended acknowledgements, and ends with the next PUT_OK of a put that waits.  A fault ended them if
 the next put got a weaker answer or none, or if it took the master that answered.  Of several faults
 it is the last one before the first failed put was sent, or else the first while that put waited.
@@ -43,6 +44,7 @@ _CHANGES: Final = {
     EventKind.RESUME: "process",
     EventKind.LINK: "link",
     EventKind.DISK: "disk",
+    EventKind.COORDINATOR: "coordinator",
 }
 
 
@@ -91,6 +93,8 @@ def is_fault(event: Event) -> bool:
     if event.kind is EventKind.LINK:
         # A change to an open link is a fault if it slows, splits or resets the stream.
         return event.details.get("mode") != "open" or "," in event.text
+    if event.kind is EventKind.COORDINATOR:
+        return bool(event.details.get("fault"))
     return event.kind is EventKind.DISK and event.details.get("fault") != DISK_HEALED
 
 

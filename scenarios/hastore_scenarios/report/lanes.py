@@ -214,7 +214,7 @@ def _marks(story: list[Event]) -> list[Mark]:
         if event.kind is EventKind.EXPECT:
             is_good = not event.text.startswith("NOT ")
             marks.append(Mark(time_s=event.done_s, is_good=is_good, text=event.text))
-        elif event.kind is EventKind.SAY:
+        elif event.kind in {EventKind.SAY, EventKind.COORDINATOR}:
             marks.append(Mark(time_s=event.done_s, is_good=None, text=event.text))
     return marks
 

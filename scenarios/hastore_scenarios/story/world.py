@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from hastore.broker.observe.node_status import NodeStatus
+    from hastore.cluster.group_records import GroupView
+    from hastore.cluster.operations import Change
     from hastore_scenarios.judge.history import History, Operation
 
     Condition = Callable[[NodeStatus], bool]
+    Operate = Callable[..., Change]  # one of hastore.cluster.operations
 
 STORY_TOPIC = "Scenario"
 
@@ -80,6 +83,10 @@ class Node(Protocol):
     @property
     def is_running(self) -> bool:
         """Whether it has been started and neither stopped nor killed."""
+
+    @property
+    def node_id(self) -> int:
+        """Its id in its replica group, from 1 on; 0: it is in none."""
 
 
 class Link(Protocol):
@@ -146,6 +153,46 @@ class Stranger(Protocol):
         """Close the connection."""
 
 
+class Backup(Protocol):
+    """What a coordinator had at one time."""
+
+
+class Coordinator(Protocol):
+    """The etcd of a replica group: its faults, and what a person asks of it."""
+
+    async def stop(self, servers: int | None = None) -> None:
+        """Stop some of its servers, None: all; without a majority nothing is answered."""
+
+    async def start(self) -> None:
+        """Start those that were stopped."""
+
+    async def cut_off(self, *nodes: Node) -> None:
+        """Let nothing pass between these nodes and any server; no error is reported."""
+
+    async def reconnect(self, *nodes: Node) -> None:
+        """Let everything pass again."""
+
+    async def backup(self) -> Backup:
+        """Return all that it has, to restore it later."""
+
+    async def restore(self, backup: Backup) -> None:
+        """Go back to a backup: stop, replace what is there, start again."""
+
+    async def view(self) -> GroupView:
+        """Return what it says of the group."""
+
+    async def wait_until(
+        self, what: str, condition: Callable[[GroupView], bool], *, within_s: float = 60.0
+    ) -> GroupView:
+        """Wait until ``condition`` holds for what it says.  Raises ScenarioFailed."""
+
+    async def change(self, operation: Operate, *args: object, **how: object) -> Change:
+        """Do what `hastore cluster` does: an operation of ``hastore.cluster.operations``.
+
+        ``args`` and ``how`` are what it takes besides the group.  Raises OperationRefusedError.
+        """
+
+
 @attrs.frozen
 class Tally:
     """Operations, counted by status."""
@@ -206,6 +253,7 @@ class World(Protocol):
         self,
         count: int = 3,
         *,
+        coordinator: int = 0,
         role: BrokerRole = BrokerRole.SYNC_MASTER,
         flush: FlushDiskType = FlushDiskType.ASYNC_FLUSH,
         faulty_disk: bool = False,
@@ -215,7 +263,30 @@ class World(Protocol):
 
         All of them are in the SyncStateSet.  ``role`` is that of each master.  A slave that is
         started with one of them as its master observes the group, and never counts.
+
+        ``coordinator``: so many etcd servers decide on roles, and the story does not; ``ttl_ms``,
+        ``failsafe`` and ``priority`` may be among ``config``.  Raises ScenarioSkipped where there
+        is no etcd.
         """
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """The etcd that decides on the roles of the group."""
+
+    async def wait_master(self, epoch: int = 1, *, within_s: float = 60.0) -> Node:
+        """Wait until the coordinator has let a node be master of ``epoch`` or a later one.
+
+        Returns that node, which serves.  Raises ScenarioFailed.
+        """
+
+    async def cut_off(self, node: Node, *others: Node) -> None:
+        """Let nothing pass between a node of a group and these; no error is reported.
+
+        Raises ScenarioSkipped in a world whose nodes have one network.
+        """
+
+    async def reconnect(self, node: Node) -> None:
+        """Let everything pass again between a node and all others."""
 
     async def stop(self, node: Node) -> None:
         """Stop a node as an operator does (SIGTERM).  Raises NodeFailed if it fails or hangs."""
@@ -298,8 +369,23 @@ class World(Protocol):
         in_flight: int = 16,
         topic: str = STORY_TOPIC,
         wait: bool = True,
+        every_ms: int = 0,
     ) -> AbstractAsyncContextManager[Tally]:
-        """Put without pause for the length of the block, through broken links and restarts."""
+        """Put without pause for the length of the block, through broken links and restarts.
+
+        ``every_ms``: one put each so many milliseconds, at most.
+        """
+
+    def group_load(
+        self,
+        *,
+        every_ms: int = 5,
+        size: int = 1024,
+        in_flight: int = 16,
+        topic: str = STORY_TOPIC,
+        wait: bool = True,
+    ) -> AbstractAsyncContextManager[Tally]:
+        """Put to the master that the coordinator names, one put each ``every_ms`` at most."""
 
     # -- waiting
 

@@ -57,6 +57,26 @@ class StagedGroups(StagedCluster[N]):
         **config: Any,
     ) -> Sequence[N]:
         """Start a replica group, the first node as its master, and wait until it is in step."""
+        settings = {**GROUP_DEFAULTS, **config}
+        group = await self._new_group(
+            count, settings, role=role, flush=flush, faulty_disk=faulty_disk
+        )
+        async with trio.open_nursery() as nursery:
+            for node in group.nodes:
+                nursery.start_soon(self._boot, node)
+        await self.promote(group.nodes[0])
+        return tuple(group.nodes)
+
+    async def _new_group(
+        self,
+        count: int,
+        config: dict[str, Any],
+        *,
+        role: BrokerRole,
+        flush: FlushDiskType,
+        faulty_disk: bool,
+    ) -> ReplicaGroup[N]:
+        """Return a group of new nodes, which do not run yet.  Raises ConfigError."""
         expect_kind("role", role, BrokerRole)
         with_defaults(config)
         if any(node.group is not None for node in self.nodes.values()):
@@ -66,17 +86,12 @@ class StagedGroups(StagedCluster[N]):
         )
         for number in range(1, count + 1):
             name = chr(ord("a") + len(self.nodes))
-            settings = {**GROUP_DEFAULTS, **config}
-            node = await self._new_node(name, BrokerRole.SLAVE, flush, settings)
+            node = await self._new_node(name, BrokerRole.SLAVE, flush, dict(config))
             node.group, node.node_id, node.on_role = group, number, self._role_changes
             if faulty_disk:
                 self._expect_faults(node)
             group.nodes.append(node)
-        async with trio.open_nursery() as nursery:
-            for node in group.nodes:
-                nursery.start_soon(self._boot, node)
-        await self.promote(group.nodes[0])
-        return tuple(group.nodes)
+        return group
 
     async def promote(
         self,
@@ -214,9 +229,10 @@ class StagedGroups(StagedCluster[N]):
             if node.group is not None and node.is_reachable:
                 await self._rejoin(node)
 
-    def _role_changes(self, node: N) -> Callable[..., None]:
-        """Begin a change of a role; return what records it."""
-        begun_s = self._disturb(node)
+    def _role_changes(self, node: N, seen_s: float | None = None) -> Callable[..., None]:
+        """Begin a change of a role, at ``seen_s`` or now; return what records it."""
+        now_s = self._disturb(node)
+        begun_s = now_s if seen_s is None else seen_s
 
         def record(*, epoch: int, **details: Any) -> None:
             if node.is_master:
@@ -271,6 +287,8 @@ def _copies_min(node: Any, members: int) -> int:
         return 1
     if wanted != "all":
         return int(wanted)
+    if node.coordinator is not None:
+        return least  # the coordinator may accept any set of at least so many
     return max(least, min(members, len(node.group.nodes) // 2 + 1))
 
 

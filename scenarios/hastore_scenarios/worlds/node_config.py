@@ -11,7 +11,7 @@ import json
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
-from hastore.config import PARTS
+from hastore.config import PARTS, CoordinatorConfig
 from hastore.errors import ConfigError
 from hastore.setting import Kind, settings_in
 from hastore.status import HAProtocol
@@ -27,6 +27,13 @@ _SETTINGS: Final = {
     for setting, field in settings_in(config)
     if setting.kind not in (Kind.PATH, Kind.FLUSH, Kind.PEERS)
 }
+# A world has the coordinator's addresses, and a story what a node does by it.
+_BY_COORDINATOR: Final = ("ttl_ms", "priority", "failsafe")
+_SETTINGS.update(
+    (field.name, (setting, field.default))
+    for setting, field in settings_in(CoordinatorConfig)
+    if field.name in _BY_COORDINATOR
+)
 
 # A scenario takes seconds: small files, so that it reaches their ends, and short timeouts, though
 # far above the delays of a process on two busy cores.
@@ -47,6 +54,17 @@ GROUP_DEFAULTS: Final[Mapping[str, object]] = {
     "sync_state_timeout_ms": 3_000,
     "ha_reconnect_backoff_max_ms": 50,
 }
+
+# And where a coordinator decides: the shortest lease, so that a story need not wait long.
+ELECTED_DEFAULTS: Final[Mapping[str, object]] = {**GROUP_DEFAULTS, "ttl_ms": 3_000}
+
+
+def coordinator_config(
+    config: Mapping[str, object], endpoints: tuple[str, ...] = ()
+) -> CoordinatorConfig:
+    """Return what a node is told of its coordinator."""
+    given: dict[str, Any] = {name: config[name] for name in _BY_COORDINATOR if name in config}
+    return CoordinatorConfig(endpoints=endpoints, **given)
 
 
 def with_defaults(config: Mapping[str, object]) -> dict[str, object]:

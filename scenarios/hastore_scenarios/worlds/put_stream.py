@@ -87,10 +87,12 @@ class PutStream:
         in_flight: int,
         topic: str,
         wait: bool = True,
+        every_s: float = 0.0,
     ) -> None:
         """Put without pause until ``stopped``, across broken links and restarts.
 
-        Each put is appended to ``operations`` when it is sent.
+        Each put is appended to ``operations`` when it is sent; ``every_s``: one each so many
+        seconds, at most.
         """
         window: deque[PendingSend] = deque()
         pause_s = _RECONNECT_S[0]
@@ -108,6 +110,8 @@ class PutStream:
             operations.append(operation)
             if pending is not None:
                 window.append(pending)
+            if every_s:
+                await trio.sleep(every_s)
         for pending in window:
             await pending.done()
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from hastore.testing.group import ReplicaGroup
+    from hastore_scenarios.worlds.coordinator import StagedCoordinator
     from hastore_scenarios.worlds.put_stream import PutStream
 
 STOP_WITHIN_S: Final = 60.0  # for a very busy machine; usually a stop takes less than 0.3 s
@@ -49,6 +50,8 @@ class StagedNode(GroupMember):
     disk_fault: str | None = None  # the lasting fault of its disk
     group: ReplicaGroup[Any] | None = None  # None: a classic node
     node_id: int = 0  # its place in the group, from 1 on
+    coordinator: StagedCoordinator | None = None  # that decides on its role; None: the story does
+    cut_from: set[str] = attrs.field(factory=set)  # the nodes of its group that it cannot reach
     # Whom it was told to follow since its start, and in which epoch; None: nothing yet.
     told: tuple[Self | None, int] | None = None
     # The world's: called before a change of its role, it returns what to call after it.
@@ -178,7 +181,8 @@ class StagedNode(GroupMember):
             facts[name] = config.get(name, default_of(name))
         if self.master is not None:
             facts["master"] = self.master.name
-            facts["flows"] = self.link_mode is LinkMode.OPEN
+            is_cut = self.master.name in self.cut_from
+            facts["flows"] = self.link_mode is LinkMode.OPEN and not is_cut
             facts["observes"] = self.group is None and self.master.group is not None
         return facts
 

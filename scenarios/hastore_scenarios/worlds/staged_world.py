@@ -28,7 +28,7 @@ from hastore_scenarios.story.world import (
     describe_seen,
 )
 from hastore_scenarios.worlds.cluster import N, in_step
-from hastore_scenarios.worlds.groups import StagedGroups
+from hastore_scenarios.worlds.elected_groups import ElectedGroups
 from hastore_scenarios.worlds.put_stream import PutStream
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _SMALL_BODY_SIZE: Final = 100
 _READ_SIZE: Final = 64 * 1024
 
 
-class StagedWorld(StagedGroups[N]):
+class StagedWorld(ElectedGroups[N]):
     """A `World` without the way its nodes run.
 
     ``key_prefix`` distinguishes the messages of this world from those of others; ``env`` is the
@@ -101,6 +101,7 @@ class StagedWorld(StagedGroups[N]):
         in_flight: int = 16,
         topic: str = STORY_TOPIC,
         wait: bool = True,
+        every_ms: int = 0,
     ) -> AsyncIterator[Tally]:
         """Put without pause for the length of the block."""
         stream = self._stream(self._node(node))
@@ -109,9 +110,52 @@ class StagedWorld(StagedGroups[N]):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(
                 lambda: stream.put_until(
-                    lambda: stopped, size, operations, in_flight=in_flight, topic=topic, wait=wait
+                    lambda: stopped,
+                    size,
+                    operations,
+                    in_flight=in_flight,
+                    topic=topic,
+                    wait=wait,
+                    every_s=every_ms / 1000,
                 )
             )
+            try:
+                yield Tally(operations)
+            finally:
+                stopped = True
+
+    @contextlib.asynccontextmanager
+    async def group_load(
+        self,
+        *,
+        every_ms: int = 5,
+        size: int = 1024,
+        in_flight: int = 16,
+        topic: str = STORY_TOPIC,
+        wait: bool = True,
+    ) -> AsyncIterator[Tally]:
+        """Put to the master of the moment, for the length of the block."""
+        operations: list[Operation] = []
+        stopped = False
+
+        async def put_to(stream: PutStream) -> None:
+            await stream.put_until(
+                lambda: stopped,
+                size,
+                operations,
+                in_flight=in_flight,
+                topic=topic,
+                wait=wait,
+                every_s=every_ms / 1000,
+            )
+
+        async def put_to_masters() -> None:
+            while not stopped:
+                # Puts that a former master has not answered are recorded when it does.
+                await self.while_master(lambda node: put_to(self._stream(node)))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(put_to_masters)
             try:
                 yield Tally(operations)
             finally:
@@ -150,9 +194,8 @@ class StagedWorld(StagedGroups[N]):
                 pause_s = min(2 * pause_s, _ASK_AGAIN_S[1])
         raise ScenarioFailed(f"{own.name}: not within {within_s:g} s: {what}; {problem}")
 
-    async def wait_healthy(self, slave: Node, *, within_s: float = 60.0) -> None:
-        """Wait until a slave is in step with its master.  Raises ScenarioFailed."""
-        own = self._node(slave)
+    async def _wait_in_step(self, slave: N, *, within_s: float) -> None:
+        own = slave
         assert own.master is not None, f"{own.name} is not a slave"
 
         async def healthy(status: NodeStatus) -> bool:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hastore.status import BrokerRole, FlushDiskType
     from hastore_scenarios.judge.history import Event
     from hastore_scenarios.story.world import Link, Node
+    from hastore_scenarios.worlds.process.coordinator import ProcessCoordinator
 
 
 @final
@@ -149,6 +150,9 @@ class NetnsWorld(ProcessWorld):
             prefix=inside(namespace),
             number=self.network.hosts,
         )
+
+    async def _make_coordinator(self, servers: int) -> ProcessCoordinator:
+        raise ScenarioSkipped(f"no network for {servers} etcd servers: --world process has one")
 
     async def _connect(self, node: ProcessNode, master: ProcessNode, *, direct: bool) -> None:  # noqa: ARG002
         await trio.lowlevel.checkpoint()

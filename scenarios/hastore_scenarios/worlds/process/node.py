@@ -13,6 +13,7 @@ from hastore.testing.free_port import FreePort
 from hastore_scenarios.judge.log_image import log_end
 from hastore_scenarios.story.world import LinkMode
 from hastore_scenarios.worlds.node_config import GROUP_NAME, to_toml, with_defaults
+from hastore_scenarios.worlds.process.coordinator import ProcessCoordinator
 from hastore_scenarios.worlds.process.node_process import NodeProcess, tail
 from hastore_scenarios.worlds.staged_node import StagedNode
 
@@ -184,6 +185,9 @@ class ProcessNode(StagedNode):
 
     def _group_arguments(self, group: ReplicaGroup[Any]) -> list[str]:
         """Return what a node of a replica group is told at its start: not its role."""
+        decides = ["--remote-roles"]
+        if isinstance(self.coordinator, ProcessCoordinator):
+            decides = ["--etcd", ",".join(self.coordinator.endpoints_for(self))]
         return [
             "--node-id",
             str(self.node_id),
@@ -197,5 +201,5 @@ class ProcessNode(StagedNode):
             format_address(self.ha_address()),
             "--observer-listen",
             format_address(self.observer_address()),
-            "--remote-roles",
+            *decides,
         ]

