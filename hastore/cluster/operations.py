@@ -68,9 +68,20 @@ def resume(keys: Keys, view: GroupView) -> Change:
 
 
 def clear_alarm(keys: Keys, view: GroupView) -> Change:
-    """Take the alarm back: nodes may stand again, unless what raised it is still so."""
+    """Take the alarm back: nodes may stand again.
+
+    Raises OperationRefusedError where a node would raise it again at once.
+    """
     if view.config.alarm is None:
         return Change(what="there is no alarm")
+    ahead = _ahead_of_state(view)
+    if ahead is not None and view.state is not None:
+        raise OperationRefusedError(
+            f"{_ahead_text(ahead, view.state)}: the alarm would be raised again",
+            hint="if it has another group's directory, stop it; if the coordinator was restored to"
+            f" the past: hastore cluster failover --to {ahead.node.node_id} --accept-loss, which"
+            " goes on with that log",
+        )
     config = attrs.evolve(view.config, alarm=None)
     return _config_change(f"the alarm is taken back: {view.config.alarm}", keys, view, config)
 
@@ -298,8 +309,13 @@ def failover(
     The epoch is one that nobody leads: the former master, wherever it is, steps down as it sees
     it, and does not take its key again.  ``at_ms`` and ``lost``, the messages by topic that are
     known to be lost, are for the history.
+
+    Where the state is behind a log, because the coordinator was restored to the past, it takes
+    ``accept_loss``: the epoch is after those of all logs that are up, and the alarm is taken back.
     """
-    state, member = _agreed(view), _up(view, to_id)
+    ahead = _ahead_of_state(view)
+    state = _agreed(view) if ahead is None or not accept_loss else _known(view)
+    member = _up(view, to_id)
     if view.config.is_paused:
         raise OperationRefusedError(
             "elections are paused, so nobody would stand",
@@ -319,11 +335,13 @@ def failover(
             )
         writes.append(Delete(keys.leader))
     loss = loss_text(view, member)
+    if loss is None and ahead is not None:
+        loss = f"{_ahead_text(ahead, state)}, so it may not know who has all"
     if loss is not None and not accept_loss:
         raise OperationRefusedError(
             f"node {to_id} may lack acknowledged messages: {loss}", hint=_safer(view, to_id)
         )
-    epoch = state.epoch + 1
+    epoch = max(state.epoch, *(each.last_epoch for each in view.members.values())) + 1
     record = EpochRecord(
         epoch=epoch,
         master_id=to_id,
@@ -338,6 +356,8 @@ def failover(
         Put(keys.state, agreed.encode()),
         Put(keys.history(epoch), record.encode()),
     ]
+    if view.config.alarm is not None:
+        writes.append(Put(keys.config, attrs.evolve(view.config, alarm=None).encode()))
     return Change(
         what=f"node {to_id} alone may become master, with its log's end at {member.end}"
         + (f"; {loss}" if loss else ""),
@@ -387,6 +407,26 @@ def _agreed(view: GroupView) -> GroupState:
             f"the alarm is raised: {view.config.alarm}",
             hint="look at it, then: hastore cluster clear-alarm",
         )
+    return _known(view)
+
+
+def _ahead_of_state(view: GroupView) -> Member | None:
+    """Return the node with the newest log, if that has an epoch which the state does not know."""
+    newest = min(view.members.values(), key=_rank, default=None)
+    if newest is None or view.state is None or newest.last_epoch <= view.state.epoch:
+        return None
+    return newest
+
+
+def _ahead_text(ahead: Member, state: GroupState) -> str:
+    return (
+        f"{ahead.node} has messages of epoch {ahead.last_epoch}, and the coordinator knows epoch"
+        f" {state.epoch}"
+    )
+
+
+def _known(view: GroupView) -> GroupState:
+    """Return the state.  Raises OperationRefusedError if there is none."""
     if view.state is None:
         raise OperationRefusedError(
             "the coordinator does not know the group", hint="hastore cluster init"

@@ -12,6 +12,7 @@ from hastore.cluster.decide import (
     Clock,
     Knowledge,
     OwnNode,
+    RaiseAlarm,
     Stand,
     StepDown,
     decide,
@@ -83,6 +84,24 @@ def test_an_alarm_is_cleared_and_a_pause_stays():
     assert change.what == "the alarm is taken back: restored"
     assert applied(view, change).config == GroupConfig(is_paused=True)
     assert operations.clear_alarm(KEYS, view_of()).writes == ()
+
+
+def test_after_a_restore_a_failover_goes_on_with_the_newest_log():
+    """An alarm that would be raised again is not cleared; the epoch is after those of all logs."""
+    alarm = GroupConfig(alarm="restored")
+    members = (member(1), member(2, last_epoch=9), member(3, last_epoch=9))
+    view = view_of(*members, config=alarm, config_revision=40, **NO_LEADER)
+    told = refused(operations.clear_alarm, view)
+    assert "node 2 has messages of epoch 9, and the coordinator knows epoch 7" in told
+    assert "failover --to 2 --accept-loss" in told
+    assert "clear-alarm" in refused(operations.failover, view, 2, at_ms=1)
+    change = operations.failover(KEYS, view, 2, at_ms=1, accept_loss=True)
+    assert "may not know who has all" in change.what
+    after = applied(view, change)
+    assert after.config == GroupConfig()
+    assert after.state is not None
+    assert (after.state.epoch, after.state.members) == (10, (members[1].node,))
+    assert not isinstance(decide(knowledge(after, 2, last_epoch=9, seen_epoch=9)), RaiseAlarm)
 
 
 def test_a_switchover_is_a_wish_in_the_leaders_epoch():

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from hastore.cluster.key_value_store import Lease, Outcome, Snapshot
     from hastore.env.interface import Env
     from hastore.ha.set_proposal import Coordinator
-    from hastore.sim.cluster import Boot
     from hastore.sim.coordinator.etcd_state import EtcdState
     from hastore.sim.coordinator.model_client import ModelClient
     from hastore.sim.group.group_cluster import Agent, GroupCluster
