@@ -493,7 +493,9 @@ def _decide_on_election(known: Knowledge, view: GroupView, state: GroupState) ->
     if reason is not None:
         return Wait(f"there is no master: {reason}")
     if clock.now < clock.may_stand_from and state.epoch:
-        return Wait("it has just started, and does not stand yet", clock.may_stand_from)
+        return Wait(
+            "it does not stand yet: it has just started, or has promised so", clock.may_stand_from
+        )
     if own.stands_in != election or not _has_published(own, view, election):
         return Stand(election)
     candidates = sorted(_candidates(view, state), key=_rank)

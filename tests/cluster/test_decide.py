@@ -342,7 +342,7 @@ OTHERS_ROWS = {
         ),
         (
             known(own(TWO), NO_LEADER, may_stand_from=NOW + 3),
-            Wait("it has just started, and does not stand yet", NOW + 3),
+            Wait("it does not stand yet: it has just started, or has promised so", NOW + 3),
         ),
     ],
     "no leader, and it has not stood in this election": [
