@@ -2,7 +2,7 @@
 
 ::
 
-    coordinator ──snapshots──▶ GroupView ──┐
+    coordinator ──GroupWatch──▶ GroupView ─┐
     node: log, epochs, role ───────────────┼──▶ decide ──▶ transactions, GroupNode.become_master,
     clock: lease, election ────────────────┘              follow, step_down
 
@@ -15,9 +15,7 @@ Invariants: a campaign's lease is revoked, with an answer, before the next campa
 
 from __future__ import annotations
 
-import contextlib
 import math
-from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never, final
 
 import attrs
@@ -47,9 +45,9 @@ from hastore.cluster.group_records import (
     Leader,
     Member,
     Registration,
-    read_group,
 )
-from hastore.cluster.key_value_store import Absent, Delete, Put, Unchanged, follow
+from hastore.cluster.group_watch import RETRY_PAUSE_S, GroupWatch
+from hastore.cluster.key_value_store import Absent, Delete, Put, Unchanged
 from hastore.cluster.term_coordinator import TermCoordinator
 from hastore.concurrency.lease import Lease
 from hastore.concurrency.tcp import describe
@@ -58,7 +56,6 @@ from hastore.errors import (
     CoordinatorError,
     CoordinatorRefusedError,
     CoordinatorUnreachableError,
-    DiskError,
     HastoreError,
     LeaseGoneError,
     ProtocolError,
@@ -69,7 +66,6 @@ from hastore.errors import (
 from hastore.ha.autoswitch_framing import AutoswitchFraming
 from hastore.ha.group_ha_service import GroupHAService
 from hastore.quantities import parse_address
-from hastore.store.node_identity import CoordinatorMark
 from hastore.trace import logger
 from hastore.wire.remoting_codes import ResponseCode
 
@@ -83,11 +79,8 @@ if TYPE_CHECKING:
     from hastore.cluster.key_value_store import KeyValueStore
     from hastore.cluster.key_value_store import Lease as Grant
     from hastore.env.interface import Env
-    from hastore.store.node_identity import NodeIdentity
 
-RETRY_PAUSE_S: Final = 1.0  # after the coordinator did not answer
 SIT_OUT_MAX_S: Final = 300.0  # after promotions that failed, one after the other
-_FOLLOW_PAUSE_S: Final = 0.5  # after the way to the coordinator broke
 STOP_TIMEOUT_S: Final = 1.0  # for telling the coordinator that this node stops
 _HANDOVER_TICK_S: Final = 0.01
 # Of a switchover: for the tables, which are copied each second anyway, and until it serves.
@@ -123,8 +116,7 @@ class RoleService:
     store: KeyValueStore
     keys: Keys
     config: RoleConfig
-    view: GroupView | None = attrs.field(default=None, init=False)
-    is_reachable: bool = attrs.field(default=False, init=False)
+    watch: GroupWatch = attrs.field(init=False)
     action: Action | None = attrs.field(default=None, init=False)  # the last decision
     _heard_at: float | None = attrs.field(default=None, init=False)  # it said something last
     lease: Lease = attrs.field(init=False)
@@ -158,20 +150,15 @@ class RoleService:
     _term_scope: trio.CancelScope | None = attrs.field(default=None, init=False)
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _lease_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
-    _is_silent: bool = attrs.field(default=False, init=False)  # unreachable: it answers nothing
     # Until when it may decide by promises alone, on its own clock.
     promised_deadline: float = attrs.field(default=-math.inf, init=False)
     _is_failsafe: bool = attrs.field(default=False, init=False)  # leads by promises alone
-    _unanswered: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
-    _restored: str | None = attrs.field(default=None, init=False)  # how etcd went back in time
-    # What earlier starts have seen of it, until a person has looked; it is never older.
-    _seen_before: CoordinatorMark | None = attrs.field(default=None, init=False)
-    _state_moved: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _nursery: trio.Nursery = attrs.field(init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Begin without a lease."""
+        self.watch = GroupWatch(self.env, self.store, self.keys, self._saw, self._wake.wakeup)
         self.lease = Lease(self.env.wall_clock.boot_s)
         self._started_at = self.env.wall_clock.boot_s()
         env = self.env
@@ -302,15 +289,13 @@ class RoleService:
         """
         self._node, self._me = node, _incarnation_of(node)
         self._is_running = True
-        self._seen_before = _identity_of(node).current.coordinator
+        self.watch.begin(lambda: node.identity)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
             try:
                 await self._register()
-                nursery.start_soon(self._keep_view)
-                nursery.start_soon(self._keep_reachable)
-                nursery.start_soon(self._keep_mark)
+                self.watch.start(nursery)
                 nursery.start_soon(self._keep_session)
                 nursery.start_soon(self._keep_lease)
                 await self._act()
@@ -345,7 +330,7 @@ class RoleService:
                 if is_first:
                     raise
             except (CoordinatorError, ProtocolError) as error:
-                self._unreachable(error)
+                self.watch.failed(error)
             else:
                 is_first = False
                 continue
@@ -383,92 +368,27 @@ class RoleService:
 
     # -- what the coordinator says ---------------------------------------------------------------
 
-    def _unreachable(self, error: HastoreError) -> None:
-        if self.is_reachable or self.view is None:
-            _log.warning("coordinator_unreachable", reason=str(error), next=error.hint)
-        self.is_reachable = False
-        self._is_silent = isinstance(error, CoordinatorUnreachableError)
-        self._wake.wakeup()
-        self._unanswered.wakeup()
-
-    async def _keep_reachable(self) -> None:
-        """Read the group after a request without an answer, until there is one.
-
-        The watch may be whole, and have nothing to say.
-        """
-        while True:
-            await self._unanswered.wait_for_running()
-            while not self.is_reachable:
-                await trio.sleep(RETRY_PAUSE_S)
-                with contextlib.suppress(CoordinatorError, ProtocolError):
-                    await self._refresh()
-
-    async def _keep_view(self) -> None:
-        """Keep ``view`` what the coordinator says."""
-        while True:
-            try:
-                await self._refresh()  # it may be older than what is known
-                async with follow(self.store, self.keys.base) as snapshots:
-                    async for snapshot in snapshots:
-                        self._take(read_group(self.keys, snapshot))
-            except (CoordinatorError, ProtocolError) as error:
-                self._unreachable(error)
-            await trio.sleep(_FOLLOW_PAUSE_S * (0.5 + self.env.randomness.random()))
-
-    def _take(self, view: GroupView, before: GroupView | None = None) -> None:
-        """Take what the coordinator says; ``before``: what was known when it was asked."""
+    def _saw(self, view: GroupView, went_back: bool) -> None:  # noqa: FBT001 - a callback
+        self._is_failsafe = False
         self._heard_at = self._now()
-        known, mark = self.view, _mark_of(view)
-        earlier = self._seen_before if before is None else _mark_of(before)
-        went_back = None if earlier is None else earlier.went_back(mark)
-        if went_back is not None:
-            self._restored = went_back
-        elif known is not None and (
-            known.cluster_id != view.cluster_id or view.revision < known.revision
-        ):
-            return  # something newer has overtaken it
-        if known is not None and known.config.alarm is not None and view.config.alarm is None:
-            self._restored = self._seen_before = None  # a person has looked
-        if not self.is_reachable:
-            _log.info("coordinator_reachable", revision=view.revision)
-            self._is_failsafe = False
-        self.view, self.is_reachable, self._is_silent = view, True, False
         if view.leader is not None or view.state is None:
             self._no_leader = None
         elif self._no_leader is None or self._no_leader[0] != view.state_revision:
             self._no_leader = view.state_revision, self._now()
         self._prolong()
         if self._term is not None:
-            self._term.saw(view, went_back=went_back is not None)
-        if self._restored is None and mark.state_revision != self._marked_state_revision:
-            self._state_moved.wakeup()
+            self._term.saw(view, went_back=went_back)
         self._wake.wakeup()
 
     @property
-    def _marked_state_revision(self) -> int | None:
-        identity = self._node.identity
-        mark = None if identity is None else identity.current.coordinator
-        return None if mark is None else mark.state_revision
+    def view(self) -> GroupView | None:
+        """The newest that the coordinator has said; None: nothing yet."""
+        return self.watch.view
 
-    async def _keep_mark(self) -> None:
-        """Record in the directory how far the coordinator is, each time that the state moves.
-
-        So a start notices, too, that the coordinator was restored to the past since.
-        """
-        while True:
-            await self._state_moved.wait_for_running()
-            view, identity = self.view, self._node.identity
-            if view is None or identity is None or self._restored is not None:
-                continue
-            try:
-                await self.env.offload.run(partial(identity.see_coordinator, _mark_of(view)))
-            except DiskError as error:
-                _log.warning("mark_not_written", reason=str(error), next=error.hint)
-
-    async def _refresh(self) -> None:
-        """Read the group now: a transaction has changed it, or was refused because it changed."""
-        before = self.view
-        self._take(read_group(self.keys, await self.store.read(self.keys.base)), before)
+    @property
+    def is_reachable(self) -> bool:
+        """Whether it answers, so that ``view`` is what it says now."""
+        return self.watch.is_reachable
 
     # -- leases ----------------------------------------------------------------------------------
 
@@ -497,7 +417,7 @@ class RoleService:
                 await self._without_answer(CoordinatorUnreachableError(what))
                 continue
             except CoordinatorError as error:
-                self._unreachable(error)
+                self.watch.failed(error)
                 await trio.sleep(self._pause_s / 4)
                 continue
             if held is not self._held:
@@ -517,14 +437,14 @@ class RoleService:
         if not self._leads:
             await self._lease_wake.wait_for_running()
             return
-        if self._is_silent:
+        if self.watch.is_silent:
             await self._ask_members()
         with trio.move_on_after(self._pause_s / 4):
             await self._lease_wake.wait_for_running()
 
     async def _without_answer(self, error: CoordinatorError) -> None:
         """Go on as master for as long as all members promise that none of them stands."""
-        self._unreachable(error)
+        self.watch.failed(error)
         if self._leads:
             await self._ask_members()
         with trio.move_on_after(self._pause_s / 4):
@@ -622,9 +542,9 @@ class RoleService:
                     if granted_s is None:
                         self._session = None
                 await self._publish(self._stands_in)
-                await self._refresh()  # a watch may be dead, and not know it
+                await self.watch.refresh()  # a watch may be dead, and not know it
             except (CoordinatorError, ProtocolError) as error:
-                self._unreachable(error)
+                self.watch.failed(error)
                 await trio.sleep(RETRY_PAUSE_S)
                 continue
             await trio.sleep(self._pause_s)
@@ -733,7 +653,7 @@ class RoleService:
             view=self.view,
             is_reachable=self.is_reachable,
             initial_ids=self.config.initial_ids,
-            restored=self._restored,
+            restored=self.watch.restored,
         )
 
     async def _act(self) -> None:
@@ -749,7 +669,7 @@ class RoleService:
             try:
                 await self._carry_out(action)
             except (CoordinatorError, ProtocolError) as error:
-                self._unreachable(error)
+                self.watch.failed(error)
                 await trio.sleep(RETRY_PAUSE_S)
             except RoleChangedError:
                 await trio.sleep(RETRY_PAUSE_S)  # the node stops
@@ -777,7 +697,7 @@ class RoleService:
                 await self._retake()
             case actions.Release():
                 await self._release()
-                await self._refresh()
+                await self.watch.refresh()
             case actions.HandOver():
                 await self._hand_over(action.to_id)
             case actions.TakePuts():
@@ -814,7 +734,7 @@ class RoleService:
         try:
             await self._release()  # before its disk is waited for, which may hang
         except CoordinatorError as error:
-            self._unreachable(error)
+            self.watch.failed(error)
         await self._node.step_down(why)
 
     async def _release(self) -> None:
@@ -865,7 +785,7 @@ class RoleService:
             [Absent(self.keys.leader), Unchanged(self.keys.state, view.state_revision)],
             [self._leader(state.epoch, grant), Put(self.keys.state, state.encode())],
         )
-        await self._refresh()
+        await self.watch.refresh()
 
     def _agreed(self) -> GroupView:
         assert self.view is not None
@@ -874,16 +794,16 @@ class RoleService:
     async def _create(self, members: tuple[Incarnation, ...]) -> None:
         state = GroupState(epoch=0, master=None, members=members, acks=self.config.acks)
         await self.store.commit([Absent(self.keys.state)], [Put(self.keys.state, state.encode())])
-        await self._refresh()
+        await self.watch.refresh()
 
     async def _raise_alarm(self, why: str) -> None:
-        await self._refresh()  # a link may have been quicker than the coordinator's watch
+        await self.watch.refresh()  # a link may have been quicker than the coordinator's watch
         if not isinstance(decide(self._known()), actions.RaiseAlarm):
             return
         _log.error("alarm", reason=why)
         config = attrs.evolve(self._agreed().config, alarm=why)
         await self._write_config(config, [])
-        await self._refresh()
+        await self.watch.refresh()
 
     async def _write_config(self, config: GroupConfig, others: Sequence[Unchanged]) -> bool:
         put = Put(self.keys.config, config.encode())
@@ -901,7 +821,7 @@ class RoleService:
                 await self._node.step_down("its group elects a master")
             self._stands_in = election
         await self._publish(election)
-        await self._refresh()
+        await self.watch.refresh()
 
     def _node_follows(self) -> bool:
         role_node = self._node.role_node
@@ -968,7 +888,7 @@ class RoleService:
         )
         if not outcome.succeeded:
             await self._release()
-        await self._refresh()
+        await self.watch.refresh()
 
     async def _become_master(self, action: actions.BecomeMaster) -> None:
         self._following = self._stands_in = self._handover_since = None
@@ -1035,17 +955,17 @@ class RoleService:
         config = attrs.evolve(view.config, switchover=attrs.evolve(wish, ready_end=end))
         self._is_ready_sent = True
         await self._write_config(config, [Unchanged(self.keys.leader, view.leader_revision)])
-        await self._refresh()
+        await self.watch.refresh()
 
     async def _void_switchover(self, why: str) -> None:
         """Take the wish back, with an answer; only then take puts again."""
         config = self._agreed().config
         if config.switchover is not None:
             if not await self._write_config(attrs.evolve(config, switchover=None), []):
-                await self._refresh()
+                await self.watch.refresh()
                 return
             _log.warning("switchover_void", reason=why)
-            await self._refresh()
+            await self.watch.refresh()
         self._take_puts()
 
     def _take_puts(self) -> None:
@@ -1056,20 +976,8 @@ class RoleService:
             master.put_message.hold(None)
 
 
-def _mark_of(view: GroupView) -> CoordinatorMark:
-    return CoordinatorMark(
-        cluster_id=view.cluster_id,
-        revision=view.revision,
-        state_revision=view.state_revision,
-    )
-
-
-def _identity_of(node: GroupNode) -> NodeIdentity:
+def _incarnation_of(node: GroupNode) -> Incarnation:
     identity = node.identity
     assert identity is not None, "a node that serves has one"
-    return identity
-
-
-def _incarnation_of(node: GroupNode) -> Incarnation:
-    current = _identity_of(node).current
+    current = identity.current
     return Incarnation(current.node_id, current.uuid, current.starts)

@@ -1,0 +1,167 @@
+"""A group as its coordinator says it is: kept by a watch, and read again after each doubt.
+
+::
+
+    watch ──────────────┐                          ┌──▶ on_view, on_doubt: the node decides again
+    read after a write ─┼──▶ newer than known? ──▶ view
+    read after a break ─┘         │                └──▶ identity.json, as the state moves
+                                  └──▶ older, although asked later: it was restored to the past
+
+Invariant: ``view`` falls behind only where the coordinator itself has gone back, and then
+``restored`` says how, until a person has looked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.cluster.group_records import read_group
+from hastore.cluster.key_value_store import follow
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.errors import (
+    CoordinatorError,
+    CoordinatorUnreachableError,
+    DiskError,
+    HastoreError,
+    ProtocolError,
+)
+from hastore.store.node_identity import CoordinatorMark
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hastore.cluster.group_records import GroupView, Keys
+    from hastore.cluster.key_value_store import KeyValueStore
+    from hastore.env.interface import Env
+    from hastore.store.node_identity import NodeIdentity
+
+RETRY_PAUSE_S: Final = 1.0  # after the coordinator did not answer
+_FOLLOW_PAUSE_S: Final = 0.5  # after the way to the coordinator broke
+
+_log = logger("cluster")
+
+
+@final
+@attrs.define(eq=False)
+class GroupWatch:
+    """Keeps ``view``; ``run`` works until cancelled."""
+
+    env: Env
+    store: KeyValueStore
+    keys: Keys
+    on_view: Callable[[GroupView, bool], None]  # and whether the coordinator has gone back
+    on_doubt: Callable[[], None]  # it does not answer
+    view: GroupView | None = attrs.field(default=None, init=False)
+    is_reachable: bool = attrs.field(default=False, init=False)
+    is_silent: bool = attrs.field(default=False, init=False)  # unreachable: it answers nothing
+    restored: str | None = attrs.field(default=None, init=False)  # how it went back in time
+    _identity: Callable[[], NodeIdentity | None] = attrs.field(init=False)
+    # What earlier starts have seen of it, until a person has looked; it is never older.
+    _seen_before: CoordinatorMark | None = attrs.field(default=None, init=False)
+    _state_moved: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _unanswered: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+
+    def begin(self, identity: Callable[[], NodeIdentity | None]) -> None:
+        """Take the identity of the directory, which knows how far the coordinator was."""
+        self._identity = identity
+        current = identity()
+        self._seen_before = None if current is None else current.current.coordinator
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Keep the view in ``nursery``."""
+        nursery.start_soon(self._keep_view)
+        nursery.start_soon(self._keep_reachable)
+        nursery.start_soon(self._keep_mark)
+
+    def failed(self, error: HastoreError) -> None:
+        """Take that a request was not answered, or not as it should be."""
+        if self.is_reachable or self.view is None:
+            _log.warning("coordinator_unreachable", reason=str(error), next=error.hint)
+        self.is_reachable = False
+        self.is_silent = isinstance(error, CoordinatorUnreachableError)
+        self.on_doubt()
+        self._unanswered.wakeup()
+
+    async def refresh(self) -> None:
+        """Read the group now: a transaction has changed it, or was refused because it changed."""
+        before = self.view
+        self._take(read_group(self.keys, await self.store.read(self.keys.base)), before)
+
+    async def _keep_reachable(self) -> None:
+        """Read the group after a request without an answer, until there is one.
+
+        The watch may be whole, and have nothing to say.
+        """
+        while True:
+            await self._unanswered.wait_for_running()
+            while not self.is_reachable:
+                await trio.sleep(RETRY_PAUSE_S)
+                with contextlib.suppress(CoordinatorError, ProtocolError):
+                    await self.refresh()
+
+    async def _keep_view(self) -> None:
+        """Keep ``view`` what the coordinator says."""
+        while True:
+            try:
+                await self.refresh()  # it may be older than what is known
+                async with follow(self.store, self.keys.base) as snapshots:
+                    async for snapshot in snapshots:
+                        self._take(read_group(self.keys, snapshot))
+            except (CoordinatorError, ProtocolError) as error:
+                self.failed(error)
+            await trio.sleep(_FOLLOW_PAUSE_S * (0.5 + self.env.randomness.random()))
+
+    def _take(self, view: GroupView, before: GroupView | None = None) -> None:
+        """Take what the coordinator says; ``before``: what was known when it was asked."""
+        known, mark = self.view, _mark_of(view)
+        earlier = self._seen_before if before is None else _mark_of(before)
+        went_back = None if earlier is None else earlier.went_back(mark)
+        if went_back is not None:
+            self.restored = went_back
+        elif known is not None and (
+            known.cluster_id != view.cluster_id or view.revision < known.revision
+        ):
+            return  # something newer has overtaken it
+        if known is not None and known.config.alarm is not None and view.config.alarm is None:
+            self.restored = self._seen_before = None  # a person has looked
+        if not self.is_reachable:
+            _log.info("coordinator_reachable", revision=view.revision)
+        self.view, self.is_reachable, self.is_silent = view, True, False
+        self.on_view(view, went_back is not None)
+        if self.restored is None and mark.state_revision != self._marked_state_revision:
+            self._state_moved.wakeup()
+
+    @property
+    def _marked_state_revision(self) -> int | None:
+        identity = self._identity()
+        mark = None if identity is None else identity.current.coordinator
+        return None if mark is None else mark.state_revision
+
+    async def _keep_mark(self) -> None:
+        """Record in the directory how far the coordinator is, each time that the state moves.
+
+        So a start notices, too, that the coordinator was restored to the past since.
+        """
+        while True:
+            await self._state_moved.wait_for_running()
+            view, identity = self.view, self._identity()
+            if view is None or identity is None or self.restored is not None:
+                continue
+            try:
+                await self.env.offload.run(partial(identity.see_coordinator, _mark_of(view)))
+            except DiskError as error:
+                _log.warning("mark_not_written", reason=str(error), next=error.hint)
+
+
+def _mark_of(view: GroupView) -> CoordinatorMark:
+    return CoordinatorMark(
+        cluster_id=view.cluster_id,
+        revision=view.revision,
+        state_revision=view.state_revision,
+    )
