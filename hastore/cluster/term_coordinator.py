@@ -184,8 +184,7 @@ class TermCoordinator:
             return
         _log.warning("set_restored", without=sorted(strange))
         kept = tuple(each for each in state.members if each.node_id not in strange)
-        if await self._swap(view, attrs.evolve(state, members=kept, proposal=None)):
-            self._wake.wakeup()
+        await self._swap(view, attrs.evolve(state, members=kept, proposal=None))
 
     # -- later starts ----------------------------------------------------------------------------
 

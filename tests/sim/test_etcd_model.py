@@ -95,6 +95,9 @@ async def test_a_late_transaction_is_done_after_its_sender_has_read_back(
     for key, revision in (("/state", before), ("/void", before_void)):
         with pytest.raises(CoordinatorUnreachableError):
             await client.commit([Unchanged(key, revision)], [Put(key, b"2")])
+    client.faults = LinkFaults(late=1.0, late_key="/state")
+    await put(client, "/other")
+    assert client.late_count == 2
     client.heal()
     items = (await client.read("/")).items
     assert items["/void"].value == items["/state"].value == b"1"
