@@ -13,7 +13,7 @@ from hastore.errors import CoordinatorRefusedError, WrongNodeError
 from hastore.message import Message
 from hastore.sim.group.node_log import EPOCH_PATH
 from hastore.status import PutMessageStatus as Status
-from hastore.wire.remoting_codes import RequestCode
+from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from tests.cluster.simulated import simulated
 from tests.support.nodes.group_nodes import set_of
 from tests.support.nodes.simulated_group import TTL_S, Fate, run_group
@@ -278,6 +278,35 @@ def test_a_stopped_process_decides_nothing_as_it_goes_on(seed):
         await group.master(epoch=2)
 
     run_group(stop_and_go_on, seed=seed)
+
+
+@simulated(listens=True)
+async def test_a_deposed_master_does_not_confirm_what_consumers_send_back(group):
+    """They would drop the message, and no later master need have it."""
+    node_id, master = await group.master()
+    assert await group.put(master) is Status.PUT_OK
+    await group.until(lambda: master.reput_message_service.behind == 0)
+    fields = {"group": "readers", "offset": "0", "delayLevel": "1"}
+    answers = []
+
+    async def send_back():
+        answers.append(await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields))
+
+    async with group.to_client_port(node_id) as client:
+        await send_back()
+        others = {1, 2, 3} - {node_id}
+        for other in others:
+            group.node(other).freeze()
+        end = master.max_offset
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send_back)
+            await group.until(lambda: master.max_offset > end)
+            group.client(node_id).cut()
+            await group.until(lambda: master.has_stepped_down)
+        for other in others:
+            group.node(other).thaw()
+    assert [each.code for each in answers] == [ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR]
+    assert "FLUSH_SLAVE_TIMEOUT" in answers[1].remark
 
 
 # -- handing over ---------------------------------------------------------------------------------

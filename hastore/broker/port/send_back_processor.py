@@ -11,7 +11,8 @@ The whole message is stored again, with its original topic in RETRY_TOPIC and it
 ORIGIN_MESSAGE_ID.  Source: RocketMQ 4.9.8 ``AbstractSendMessageProcessor``.
 
 Invariant: the answer is a success if and only if the message is stored again, or the group's
-configuration says that it should not be.
+configuration says that it should not be.  In a replica group, stored is what is PUT_OK: another
+node may become master, and lack the rest.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from hastore.message import (
     PROPERTY_WAIT_STORE_MSG_OK,
     Message,
 )
-from hastore.status import BrokerRole
+from hastore.status import BrokerRole, PutMessageStatus
 from hastore.store.record import layout, message_codec
 from hastore.topic import DLQ_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from hastore.wire.config_tables import RETRY_QUEUE_NUMS
@@ -78,7 +79,8 @@ class SendBackProcessor:
         times_max = integer_field(fields, "maxReconsumeTimes", group.retry_max_times)
         put = await self._put_again(physic_offset, group, delay_level, times_max)
         status = await put.wait()
-        if not status.stored:
+        may_move = self.target.role_control is not None
+        if not status.stored or (may_move and status is not PutMessageStatus.PUT_OK):
             msg = f"{status.value}: {put.reason or 'not stored'}"
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
         return request.response(ResponseCode.SUCCESS)

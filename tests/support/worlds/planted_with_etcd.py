@@ -102,6 +102,7 @@ def stands_with_another_directory(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(decide, "why_not_standing", why_not_standing)
     patch.setattr(RoleService, "_claim_id", claim)
+    patch.setattr(RoleService, "_check_is_own", lambda _self, _key, _data: None)
     patch.setattr(EtcdDirector, "remove", lambda _self, _node_id: None)
 
 
