@@ -128,7 +128,7 @@ class GroupWatch:
             known.cluster_id != view.cluster_id or view.revision < known.revision
         ):
             return  # something newer has overtaken it
-        if known is not None and known.config.alarm is not None and view.config.alarm is None:
+        elif known is not None and known.config.alarm is not None and view.config.alarm is None:
             self.restored = self._seen_before = None  # a person has looked
         if not self.is_reachable:
             _log.info("coordinator_reachable", revision=view.revision)

@@ -530,6 +530,21 @@ async def test_a_start_notices_that_the_coordinator_was_restored_since(group, as
 
 
 @simulated()
+async def test_a_second_restore_takes_no_alarm_back(group):
+    """The alarm is not there any more because etcd has gone back, not because anybody looked."""
+    backup, lost = await shrunk(group)
+    for _ in range(2):
+        await restore(group, backup, as_other_cluster=False)
+        await group.until(lambda: group.view.config.alarm is not None)
+        await trio.sleep(1.0)
+    ((node_id, _),) = group.masters().items()
+    group.node(node_id).kill()
+    group.start(lost)
+    await trio.sleep(5 * TTL_S)
+    assert group.masters() == {}
+
+
+@simulated()
 async def test_a_master_does_not_take_a_restored_set(group):
     """A node of it may lack what was acknowledged since: it writes its own set again."""
     backup, lost = await shrunk(group)
