@@ -287,6 +287,7 @@ class EtcdDirector:
 
     def remove(self, node_id: int) -> None:
         """Take a node out of the set, before its directory is emptied, and forget the directory."""
+        self._backups.clear()  # they know another directory by this id
         view, keys = self.view, self.keys
         writes: list[Put | Delete] = [Delete(keys.registration(node_id))]
         if node_id in view.members:
