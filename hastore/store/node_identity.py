@@ -325,6 +325,16 @@ class NodeIdentity:
         disk.write_file(path, encode_identity(current))
         return cls(disk, path, current)
 
+    def is_as_stored(self) -> bool:
+        """Return whether the file has the value stored last, and no other process's.
+
+        Raises what ``read_identity`` raises.
+        """
+        with self._lock:
+            return read_identity(self.disk, self.path.removesuffix(f"/{IDENTITY_FILE}")) == (
+                self.current
+            )
+
     def see(self, epoch: int) -> None:
         """Record an epoch that a peer or the coordinator has named, unless a higher one is known.
 

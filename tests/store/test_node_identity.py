@@ -743,3 +743,27 @@ def test_how_far_the_coordinator_was_is_kept():
     for mark in (SEEN, attrs.evolve(SEEN, revision=7)):
         identity.see_coordinator(mark)
         assert start(disk).current.coordinator == mark
+
+
+def test_a_change_of_our_own_is_not_another_process(tmp_path):
+    """The file may be new already, and the value not yet: a change is one step for the reader."""
+    found = []
+    identity = start(RealDisk(), str(tmp_path))
+
+    class Watched(RealDisk):
+        def write_file(self, path, data):
+            super().write_file(path, data)
+            reader = threading.Thread(target=lambda: found.append(identity.is_as_stored()))
+            readers.append(reader)
+            reader.start()
+            reader.join(0.2)  # it waits for the change; without a lock it would not
+
+    readers = []
+    identity.disk = Watched()
+    identity.see(7)
+    readers[0].join()
+    assert found == [True]
+    (tmp_path / IDENTITY_FILE).write_bytes(
+        encode_identity(attrs.evolve(identity.current, starts=9))
+    )
+    assert not identity.is_as_stored()

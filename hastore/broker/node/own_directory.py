@@ -37,6 +37,14 @@ def identify(
     ``identity`` is that of an earlier opening by this process; without one, this is a start.
     Raises WrongNodeError, EpochFileError, and what ``NodeIdentity.open`` raises.
     """
+    if identity is not None:
+        if not identity.is_as_stored():
+            raise WrongNodeError(
+                f"{lock.path}: {IDENTITY_FILE} has changed while this process had the store closed",
+                path=lock.path,
+                hint="start this node again",
+            )
+        return identity
     present = read_identity(env.disk, lock.path)
     if config.ha.protocol is HAProtocol.CLASSIC:
         if present is None:
@@ -50,26 +58,18 @@ def identify(
         )
     assert config.node_id is not None
     assert config.replica_group is not None
-    if identity is None:
-        opened = NodeIdentity.open(
-            env.disk,
-            lock.path,
-            node_id=config.node_id,
-            group=config.replica_group,
-            last_exit_ok=lock.last_exit_ok,
-            boot_id=env.boot_id,
-            acks_flushed=config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH,
-            randomness=env.randomness,
-        )
-        _check_epochs(env.disk, lock.path, opened.current)
-        return opened
-    if present != identity.current:
-        raise WrongNodeError(
-            f"{lock.path}: {IDENTITY_FILE} has changed while this process had the store closed",
-            path=lock.path,
-            hint="start this node again",
-        )
-    return identity
+    opened = NodeIdentity.open(
+        env.disk,
+        lock.path,
+        node_id=config.node_id,
+        group=config.replica_group,
+        last_exit_ok=lock.last_exit_ok,
+        boot_id=env.boot_id,
+        acks_flushed=config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH,
+        randomness=env.randomness,
+    )
+    _check_epochs(env.disk, lock.path, opened.current)
+    return opened
 
 
 def limit_confirm_mark(identity: NodeIdentity, end_offset: int) -> None:
