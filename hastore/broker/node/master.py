@@ -262,29 +262,36 @@ async def run_master(
         )
 
 
+def _address_of(sock: trio.socket.SocketType | None) -> tuple[str, int] | None:
+    return None if sock is None else bound_address(sock)
+
+
 @final
 @attrs.frozen(kw_only=True)
 class Ports:
-    """The listening sockets of a node, without that of its metrics."""
+    """The listening sockets of a node, without that of its metrics, and their addresses as bound.
+
+    The addresses stay when the sockets are closed: who still asks then is about to stop.
+    """
 
     ha: trio.socket.SocketType
     client: trio.socket.SocketType | None
     observer: trio.socket.SocketType | None
+    ha_address: tuple[str, int] = attrs.field(init=False)
+    client_address: tuple[str, int] | None = attrs.field(init=False)
+    observer_address: tuple[str, int] | None = attrs.field(init=False)
 
-    @property
-    def ha_address(self) -> tuple[str, int]:
-        """As bound."""
+    @ha_address.default
+    def _ha_address(self) -> tuple[str, int]:
         return bound_address(self.ha)
 
-    @property
-    def client_address(self) -> tuple[str, int] | None:
-        """As bound."""
-        return None if self.client is None else bound_address(self.client)
+    @client_address.default
+    def _client_address(self) -> tuple[str, int] | None:
+        return _address_of(self.client)
 
-    @property
-    def observer_address(self) -> tuple[str, int] | None:
-        """As bound."""
-        return None if self.observer is None else bound_address(self.observer)
+    @observer_address.default
+    def _observer_address(self) -> tuple[str, int] | None:
+        return _address_of(self.observer)
 
 
 @contextlib.asynccontextmanager
