@@ -8,7 +8,8 @@
     pause, resume      elections stop, and go on
     switchover         the wish that another member becomes master; its master carries it out
     failover           the state names one node only, which may stand then
-    remove             a node leaves the SyncStateSet, and its id is free
+    remove, reinit     a node leaves the SyncStateSet, and its id is free
+    adopt              the first state of a group that begins with a log of no group
     init               the first state
     clear_alarm        elections go on after a person has looked
 
@@ -32,7 +33,14 @@ from hastore.quantities import format_size
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from hastore.cluster.group_records import GroupConfig, GroupView, Keys, Leader, Member
+    from hastore.cluster.group_records import (
+        GroupConfig,
+        GroupView,
+        Incarnation,
+        Keys,
+        Leader,
+        Member,
+    )
 
 SWITCHOVER_LAG_MAX: Final = 16 * 2**20  # bytes; what a link carries while puts wait
 
@@ -292,6 +300,56 @@ def remove(keys: Keys, view: GroupView, node_id: int) -> Change:
         ),
         writes=tuple(writes),
     )
+
+
+def reinit(keys: Keys, view: GroupView, node_id: int, uuid: str) -> Change:
+    """Take a node out of the set before its directory ``uuid`` is thrown away, as ``remove`` does.
+
+    There is nothing to write if the group does not know the node any more.
+    """
+    state, leader, known = view.state, view.leader, view.registrations.get(node_id)
+    in_set = [] if state is None else [e for e in state.members if e.node_id == node_id]
+    uuids = {each.uuid for each in in_set} | ({known.uuid} if known is not None else set())
+    if uuids - {uuid}:
+        raise OperationRefusedError(
+            f"node {node_id} has another directory now: the group does not need this one",
+            hint="name the directory of the node that runs; this one may be moved away",
+        )
+    if leader is None:
+        raise OperationRefusedError(
+            "no node is master now: there is nobody to copy the log from",
+            hint="hastore cluster status says who may become it",
+        )
+    if not uuids and node_id not in view.members and leader.holder.node_id != node_id:
+        return Change(what=f"the group does not know node {node_id}")
+    return remove(keys, view, node_id)
+
+
+def adopt(keys: Keys, view: GroupView, node: Incarnation) -> Change:
+    """Write the first state of a group whose only log is in the directory of ``node``: epoch 1."""
+    if view.state is not None:
+        raise OperationRefusedError(
+            f"the group has begun: epoch {view.state.epoch}, SyncStateSet"
+            f" {nodes_text(view.state.ids)}",
+            hint=f"start node {node.node_id} with an empty directory: it copies its master's log",
+        )
+    with_log = [each.node.node_id for each in view.members.values() if each.last_epoch or each.end]
+    if with_log:
+        raise OperationRefusedError(
+            f"{nodes_text(frozenset(with_log))} already with a log: a group has one",
+            hint="hastore cluster init says what to do with them",
+        )
+    away = frozenset(view.registrations.keys() - view.members.keys())
+    if away or node.node_id in view.members:
+        ids = away or frozenset({node.node_id})
+        raise OperationRefusedError(
+            f"{nodes_text(ids)} known to the coordinator already, and may have a log",
+            hint=f"if it has none: stop it, and hastore cluster remove {min(ids)}",
+        )
+    state = GroupState(epoch=1, master=node, members=(node,))
+    change = _first(keys, f"the group begins with the log of {node}", state)
+    absent = Absent(keys.registration(node.node_id))
+    return attrs.evolve(change, comparisons=(*change.comparisons, absent))
 
 
 def failover(

@@ -418,7 +418,7 @@ def _check_has_no_log(disk: Disk, data_dir: str, node_id: int, group: str) -> No
             " group",
             path=data_dir,
             hint=f"give node {node_id} of {group} an empty directory, which it fills from"
-            " its master; a log from before cannot be taken over yet",
+            " its master; or begin the group with this log: hastore cluster adopt",
         )
 
 

@@ -1,6 +1,5 @@
 """`hastore cluster` with a real etcd, and nodes whose roles it decides."""
 
-import contextlib
 import json
 
 import attrs
@@ -9,72 +8,23 @@ import pytest
 import trio
 
 import hastore
-from hastore.broker.node.master import Master
 from hastore.cluster.connecting import open_coordinator
 from hastore.cluster.group_records import GroupConfig, Keys
 from hastore.cluster.key_value_store import Delete, Put
-from hastore.config import CoordinatorConfig
 from hastore.errors import CoordinatorLoginError, WrongNodeError
 from hastore.status import PutMessageStatus
 from tests.support.commands.in_process import at, call, call_json
-from tests.support.etcd import etcd_of_kind, preferred_kind
+from tests.support.nodes.elected_nodes import (
+    follow_its_master,
+    has_all,
+    master_of,
+    nodes_by,
+    status_once,
+)
 from tests.support.nodes.group_nodes import HA, node_config, put
 from tests.support.waiting import eventually
 
 KEYS = Keys.of("/hastore", "DefaultCluster", "g1")
-
-
-@pytest.fixture
-def etcd(tmp_path, monkeypatch):
-    """An etcd that the commands find by the environment; no other configuration."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
-    with etcd_of_kind(preferred_kind(), tmp_path / "etcd") as server:
-        url = server.endpoint
-        monkeypatch.setenv("HASTORE_CLUSTER_ENDPOINTS", url)
-        yield CoordinatorConfig(endpoints=(url,), ttl_ms=3_000)
-
-
-@contextlib.asynccontextmanager
-async def nodes_by(etcd, tmp_path, count=3, *, ids=(1, 2, 3)):
-    """Run nodes 1 to ``count``."""
-    async with contextlib.AsyncExitStack() as stack:
-        nodes = []
-        for at in range(1, count + 1):
-            config = node_config(tmp_path / f"D{at}", at, ids, coordinator=etcd)
-            nodes.append(await stack.enter_async_context(hastore.open_node(config)))
-        yield nodes
-
-
-def master_of(nodes):
-    """Return the id of the node that is master; None: none is."""
-    return next((n.config.node_id for n in nodes if isinstance(n.role_node, Master)), None)
-
-
-async def status_once(predicate):
-    """Return the group's status once a predicate holds; before, its keys may not be there yet."""
-    while True:
-        code, shown, _ = await call("cluster", "status", "-o", "json")
-        if code == 0 and predicate(json.loads(shown)):
-            return json.loads(shown)
-        await trio.sleep(0.05)
-
-
-def follow_its_master(status):
-    """Return whether each node may become master, and all but the master say that they follow."""
-    leader = status["leader"]
-    return leader is not None and all(
-        node["may_stand"]
-        and node["last_epoch"] == leader["epoch"]
-        and (node["link"] is not None or node["id"] == leader["id"])
-        for node in status["nodes"]
-    )
-
-
-async def has_all(nodes):
-    """Wait until there is a master and all three may become one."""
-    await eventually(lambda: master_of(nodes) is not None)
-    return await status_once(follow_its_master)
 
 
 async def test_a_group_with_etcd_elects_switches_over_and_fails_over(etcd, tmp_path):

@@ -23,6 +23,7 @@ from hastore.cluster.group_records import (
     GroupView,
     Incarnation,
     Leader,
+    Registration,
     Switchover,
     read_group,
 )
@@ -377,3 +378,63 @@ def test_a_failover_that_cannot_be_is_refused_whatever_is_accepted(view, to_id, 
         accept_loss=True,
         force_with_live_master=True,
     )
+
+
+# -- directories ---------------------------------------------------------------------------------
+
+
+def test_a_node_leaves_the_set_before_its_directory_is_thrown_away():
+    """As with remove; nothing is written for one that the group does not know any more."""
+    view = view_of(member(1), member(2))
+    change = operations.reinit(KEYS, view, 3, "uuid-3")
+    after = applied(view, change)
+    assert after.state is not None
+    assert (after.state.ids, 3 in after.registrations) == ({1, 2}, False)
+    again = attrs.evolve(view, state=after.state, registrations=after.registrations)
+    assert operations.reinit(KEYS, again, 3, "uuid-3").writes == ()
+
+
+@pytest.mark.parametrize(
+    ("view", "node_id", "uuid", "message"),
+    [
+        (view_of(), 1, "uuid-1", "node 1 is the master of epoch 7.*switchover first"),
+        (view_of(), 3, "uuid-3", "node 3 is up"),
+        (view_of(member(1)), 3, "other", "another directory now.* → name the directory"),
+        (view_of(member(2), **NO_LEADER), 3, "uuid-3", "no node is master now"),
+    ],
+)
+def test_what_may_not_begin_again(view, node_id, uuid, message):
+    """The master, a node that is up, an older directory; and nobody to copy from."""
+    assert re.search(message, refused(operations.reinit, view, node_id, uuid))
+
+
+BARE = {"state": None, "state_revision": 0, "leader": None, "leader_revision": 0}
+
+
+def test_a_group_begins_with_an_adopted_log():
+    """Nodes that wait with empty directories do not stand in the way."""
+    node = Incarnation(1, "uuid-1", 1)
+    empty = member(2, end=0, last_epoch=0)
+    known = {2: Registration(uuid="uuid-2", start=1)}
+    view = view_of(empty, registrations=known, **BARE)
+    after = applied(view, operations.adopt(KEYS, view, node))
+    assert after.state is not None
+    assert (after.state.epoch, after.state.master, after.state.members) == (1, node, (node,))
+
+
+@pytest.mark.parametrize(
+    ("view", "message"),
+    [
+        (view_of(), "the group has begun: epoch 7"),
+        (view_of(member(2), **BARE), "node 2 already with a log"),
+        (view_of(member(2, end=0, last_epoch=0), **BARE), "nodes 1, 3 known to the coordinator"),
+        (
+            view_of(member(1, end=0, last_epoch=0), registrations={}, **BARE),
+            "node 1 known to the coordinator",
+        ),
+    ],
+)
+def test_a_group_that_may_have_a_log_adopts_none(view, message):
+    """Two logs that both begin with epoch 1 could not be told apart."""
+    told = refused(operations.adopt, view, Incarnation(1, "uuid-1", 1))
+    assert message in told

@@ -136,10 +136,11 @@ def _why_void(view: GroupView, to_id: int) -> str:
 
 
 @contextlib.asynccontextmanager
-async def ask(target: Target) -> AsyncIterator[Asked]:
+async def ask(target: Target, *, may_be_new: bool = False) -> AsyncIterator[Asked]:
     """Open the way to a group's coordinator while the block runs.
 
-    Raises ConfigError if it does not know the group, and names those that it knows.
+    Raises ConfigError if it does not know the group, and names those that it knows; a group that
+    is named ``may_be_new``.
     """
     target.require_coordinator()
     async with open_coordinator(target.coordinator) as store:
@@ -147,7 +148,7 @@ async def ask(target: Target) -> AsyncIterator[Asked]:
         prefix = target.coordinator.prefix
         if group is not None:
             keys = Keys.of(prefix, target.cluster, group)
-            if (await store.read(keys.base)).items:
+            if may_be_new or (await store.read(keys.base)).items:
                 yield Asked(store, keys, target.cluster, group)
                 return
         known = groups_in((await store.read(f"{prefix}/")).items, prefix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import rich_click as click
@@ -39,6 +40,8 @@ _CODES: Final = (
 _WAIT_CODES: Final = f"{_CODES[:-1]}; 5 it was not master in time."
 _ID: Final = WholeNumber(min=1)
 _IDS: Final = ParsedType("N,N", lambda text: parse_value(Kind.COUNTS, text), ())
+
+_DIRECTORY: Final = click.Path(path_type=Path)
 
 _dry_run: Final = click.option(
     "--dry-run", is_flag=True, help="Say what would change, and change nothing."
@@ -504,6 +507,117 @@ def remove(*, node_id: int, dry_run: bool, target: Target, output: str) -> int:
         return operations.remove(keys, view, node_id)
 
     return _change(target, decide, output, dry_run=dry_run)
+
+
+@cluster_group.command(
+    name="reinit",
+    cls=ExampleCommand,
+    examples=("hastore cluster reinit /var/lib/hastore/n3 --dry-run", "hastore cluster reinit D3"),
+    epilog=_CODES,
+)
+@click.argument("directory", type=_DIRECTORY, metavar="DIR", shell_complete=complete_directory)
+@_dry_run
+@target_options
+@output_option()
+def reinit(*, directory: Path, dry_run: bool, target: Target, output: str) -> int:
+    """Let a node begin again with an empty directory: its next start copies the master's log.
+
+    On the node's machine, with the node stopped. It leaves the SyncStateSet first. DIR is kept
+    beside itself under another name, DIR.before-TIME, until you remove it.
+    """
+    from hastore.cluster import operations
+    from hastore_cli.app.terminal import say_next
+    from hastore_cli.cluster import directories
+    from hastore_cli.cluster.asking import ask
+
+    target.require_coordinator()
+    if not directory.is_symlink():
+        directory = directory.resolve()  # for its own name, and its parent's
+    identity = directories.identity_of(directory)
+    target = target.of_group(identity.group, f"{directory} belongs to {identity}")
+
+    def decide(keys: Keys, view: GroupView) -> Change:
+        return operations.reinit(keys, view, identity.node_id, identity.uuid)
+
+    async def run() -> Change:
+        async with ask(target) as asked:
+            change, _ = await asked.change(decide, dry_run=dry_run)
+            return change
+
+    with directories.locked(directory):
+        kept = directories.place_beside(directory)
+        change = _run(run)
+        if not dry_run:
+            directories.set_aside(directory, kept)
+    values = {"node": identity.node_id, "kept": str(kept)}
+    code = _report(f"{change.what}; {directory} is kept as {kept}", values, output, dry_run=dry_run)
+    if not dry_run:
+        say_next(f"start node {identity.node_id} as before: it copies its master's log")
+    return code
+
+
+@cluster_group.command(
+    name="adopt",
+    cls=ExampleCommand,
+    examples=(
+        "hastore cluster adopt /var/lib/hastore/a --node-id 1 --group g1 --dry-run",
+        "hastore cluster adopt D1 --node-id 1 --group g1 --etcd http://127.0.0.1:2379",
+    ),
+    epilog=_CODES,
+)
+@click.argument("directory", type=_DIRECTORY, metavar="DIR", shell_complete=complete_directory)
+@click.option("--node-id", type=_ID, required=True, metavar="ID", help="The node's id from now on.")
+@_dry_run
+@target_options
+@output_option()
+def adopt(*, directory: Path, node_id: int, dry_run: bool, target: Target, output: str) -> int:
+    """Let a group begin with the log of a classic master, which becomes its epoch 1.
+
+    On the master's machine, with all nodes stopped. The group's other nodes start with empty
+    directories and copy it: nothing says how far the log of a classic slave is the same. The
+    classic protocol does not accept DIR afterwards.
+    """
+    from hastore.cluster import operations
+    from hastore.cluster.group_records import Incarnation
+    from hastore.errors import HastoreError
+    from hastore_cli.app.terminal import say_next
+    from hastore_cli.cluster import directories
+    from hastore_cli.cluster.asking import ask
+
+    target.require_coordinator()
+    if target.group is None:
+        raise click.UsageError("Missing option '--group'.")
+    group = target.group
+    drawn = Incarnation(node_id, "00000000-0000-0000-0000-000000000000", 1)  # for the check only
+
+    async def run() -> str:
+        async with ask(target, may_be_new=True) as asked:
+            change = operations.adopt(asked.keys, await asked.view(), drawn)
+            if dry_run:
+                return change.what
+            identity = directories.adopt_directory(directory, node_id, group)
+            node = Incarnation(node_id, identity.uuid, identity.starts)
+            try:
+                await asked.change(
+                    lambda keys, view: operations.adopt(keys, view, node), dry_run=False
+                )
+            except HastoreError as error:
+                error.hint = f"{directory} is {identity} now, and the group has no state: start it"
+                error.hint += " with --etcd, then: hastore cluster init --force"
+                raise
+            return change.what
+
+    with directories.locked(directory):
+        begin = directories.check_adoptable(directory)
+        what = _run(run)
+    values = {"node": node_id, "group": group, "begin": begin}
+    code = _report(f"{what}, from {begin} on: epoch 1", values, output, dry_run=dry_run)
+    if not dry_run:
+        say_next(
+            f"hastore node --data {directory} --node-id {node_id} --node-group {group}"
+            " --etcd …; the others with empty directories"
+        )
+    return code
 
 
 @cluster_group.command(

@@ -53,6 +53,12 @@ class Target:
         """Whether there is an etcd to ask."""
         return bool(self.coordinator.endpoints)
 
+    def of_group(self, group: str, why: str) -> Target:
+        """Return the target with this group.  Raises ConfigError if another one was named."""
+        if self.group not in {None, group}:
+            raise ConfigError(f"{why}, not to group {self.group}", hint=f"--group {group}")
+        return attrs.evolve(self, group=group)
+
     def require_coordinator(self) -> None:
         """Raise ConfigError if no etcd is named."""
         if not self.has_coordinator:

@@ -33,7 +33,7 @@ _STYLES: Final = {"ok": "green", "warn": "yellow", "bad": "red", "unknown": "yel
         "hastore doctor",
         "hastore doctor 127.0.0.1:10911 127.0.0.1:10921   # a master and its slave",
         "hastore doctor D1 D2 --full                      # every byte of both logs",
-        "hastore doctor D1 --etcd http://127.0.0.1:2379   # and the group's coordinator",
+        "hastore doctor D1 --etcd http://127.0.0.1:2379     # and etcd",
         "hastore doctor D1 -o json | jq '.findings[] | select(.result != \"ok\")'",
     ),
     epilog="Exit code: 0 when nothing is bad (a warning is not), 1 when something is, 4 when logs"
