@@ -29,6 +29,7 @@ _COMMANDS: Final = {
         "cluster.commands:cluster_group",
         "Show who is master in a replica group; change it.",
     ),
+    "config": ("config_files.commands:config_group", "Write a node's configuration file."),
     "produce": (
         "produce.command:produce",
         "Send lines as messages, and print each outcome.",
@@ -63,7 +64,7 @@ _COMMANDS: Final = {
 }
 
 _PANELS: Final = (
-    ("Run nodes", ["master", "slave", "node", "up", "cluster"]),
+    ("Run nodes", ["master", "slave", "node", "up", "cluster", "config"]),
     ("Messages", ["produce", "consume", "get", "topic", "group"]),
     ("Observe", ["status", "explain", "doctor", "check", "wait"]),
     ("Files", ["log"]),

@@ -43,6 +43,7 @@ from hastore_cli.app.logging_setup import set_up_logging
 from hastore_cli.app.terminal import say, say_error, say_next, use_colour
 from hastore_cli.node.address import running_pid
 from hastore_cli.node.file import NodeFile, read_node_file, remove_node_file, write_node_file
+from hastore_cli.node.notify import notify
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -135,6 +136,7 @@ async def _run_until_signal(config: MasterConfig | SlaveConfig, log: LogConfig, 
                     await keeper.write()
                     watchers.start_soon(keeper.run)
                     _announce(running.node, config, log)
+                    notify(READY="1", STATUS=_status_text(keeper.current()))
             watchers.cancel_scope.cancel()
     if not stopped_by:
         say_error("the node has ended, and nobody asked it to", "please report it; start it again")
@@ -181,6 +183,7 @@ async def _stop_on_signal(
     """Stop ``running`` at the first signal; end at the second, or after ``STOP_TIME_MAX_S``."""
     stopped_by.append(await anext(signals))
     _log.info("stopping", signal=signal.Signals(stopped_by[0]).name)
+    notify(STOPPING="1", STATUS="it answers what waits, and flushes its log")
     running.stop()
     with trio.move_on_after(STOP_TIME_MAX_S):
         again = await anext(signals)
@@ -204,10 +207,18 @@ def _node_file_of(node: AnyNode, env: Env) -> NodeFile:
     )
 
 
+def _status_text(node_file: NodeFile) -> str:
+    """Return what ``systemctl status`` shows."""
+    address = node_file.address
+    return node_file.role + ("" if address is None else f", clients {format_address(address)}")
+
+
 @final
 @attrs.define(eq=False)
 class NodeFileKeeper:
     """Keeps ``node.json`` up to date: for programs, the node's role and its addresses.
+
+    A change goes to systemd, too.
 
     The file is a convenience: a node on a full disk still serves its slaves.
     """
@@ -244,6 +255,7 @@ class NodeFileKeeper:
         while True:
             with trio.move_on_after(NODE_FILE_RETRY_S if self._has_failed else math.inf):
                 await self._wake.wait_for_running()
+                notify(STATUS=_status_text(self.current()))
             await self.write()
 
 

@@ -1,0 +1,1 @@
+"""``hastore config``: begin with ``commands``; ``sample`` is what it writes."""

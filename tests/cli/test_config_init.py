@@ -1,0 +1,86 @@
+"""`hastore config init` writes a file that its node accepts, and never over another one."""
+
+import tomllib
+
+import pytest
+
+from hastore_cli.config_files.sample import sample
+from hastore_cli.settings.settings import PLACES
+from tests.support.commands.running import hastore
+
+ROLES = ("master", "slave", "node")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_node_accepts_what_was_written(run, tmp_path, role):
+    """Each value that is no default is from the file, and needs no other flag."""
+    file = tmp_path / "hastore.toml"
+    code, shown, told = run("config", "init", "--role", role, file)
+    assert (code, shown) == (0, f"{file}\n")
+    assert f"hastore {role} -c {file} --check-config" in told
+    code, shown, told = run(role, "-c", file, "--check-config")
+    assert code == 0, told
+    assert f"# {file}" in shown
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_key_is_there_and_every_default_is_right(run, tmp_path, role):
+    """Without the comments' marks the configuration is the same."""
+    text = sample(role)
+    keys = {line.removeprefix("# ").split(" =")[0] for line in text.splitlines() if " =" in line}
+    assert {setting.key for setting in PLACES[role]} <= keys
+    plain, full = tmp_path / "plain.toml", tmp_path / "full.toml"
+    plain.write_text(text)
+    lines = [
+        line.removeprefix("# ") if " = " in line and line[-1] != " " else line
+        for line in text.splitlines()
+    ]
+    lines = [line for line in lines if not line.startswith(("hastore ", "A key"))]
+    full.write_text("\n".join(lines))
+    assert len(tomllib.loads(full.read_text())["store"]) > 30
+
+    def values(file):
+        code, shown, told = run(role, "-c", file, "--check-config")
+        assert code == 0, told
+        return [line.partition("#")[0].rstrip() for line in shown.splitlines()]
+
+    assert values(plain) == values(full)
+
+
+def test_what_is_given_is_in_the_file(run, tmp_path):
+    """In place of the examples."""
+    file = tmp_path / "n.toml"
+    flags = ("--data", "/d", "--node-id", "7", "--node-group", "orders", "--group-ids", "7,8")
+    flags = (*flags, "--etcd", "http://e1:2379,http://e2:2379")
+    assert run("config", "init", "--role", "node", *flags, file)[0] == 0
+    table = tomllib.loads(file.read_text())
+    assert table["node"] == {"data": "/d", "id": 7, "group": "orders", "group_ids": "7,8"}
+    assert table["cluster"]["endpoints"] == "http://e1:2379,http://e2:2379"
+
+
+def test_a_file_that_exists_is_never_overwritten(run, tmp_path):
+    """Nor is one written for a mistake."""
+    file = tmp_path / "mine.toml"
+    file.write_text("mine")
+    code, _, told = run("config", "init", "--role", "master", file)
+    assert (code, f"{file} exists, and was not changed" in told) == (6, True)
+    assert file.read_text() == "mine"
+    for arguments, code, said in (
+        (("--role", "node", "--node-id", "x"), 2, "[node] id"),
+        (("--role", "node", "--etcd", "e1:2379"), 2, "[cluster] endpoints"),
+        (("--role", "master", "--node-id", "1"), 2, "--node-id is not for a master"),
+        ((), 2, "--role"),
+    ):
+        found, shown, told = run("config", "init", *arguments, tmp_path / "new.toml")
+        assert (found, shown, said in told, "next" in told) == (code, "", True, True), told
+    code, _, told = run("config", "init", "--role", "node", tmp_path / "none/x.toml")
+    assert (code, "cannot write" in told) == (1, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
+
+
+def test_the_default_file_is_the_one_that_nodes_look_for(tmp_path):
+    """In the current directory."""
+    done = hastore("config", "init", "--role", "slave", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "hastore.toml\n"), done.stderr
+    done = hastore("slave", "--check-config", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
