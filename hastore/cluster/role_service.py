@@ -859,9 +859,13 @@ class RoleService:
         why: str,
         writes: Sequence[Put | Delete],
     ) -> None:
-        """Write leader and state of an epoch of this node, if nothing has changed."""
+        """Write leader and state of an epoch of this node, if nothing has changed.
+
+        All comparisons are of what it was decided on: there may be news while it gets a lease.
+        """
         view = self._agreed()
         assert view.state is not None
+        same_config = self._same_config()  # no alarm, no pause, the same wish
         former = view.state.master
         state = GroupState(epoch=epoch, master=self._me, members=members, acks=self.config.acks)
         record = EpochRecord(
@@ -877,7 +881,7 @@ class RoleService:
             [
                 *comparisons,
                 Unchanged(self.keys.state, view.state_revision),
-                self._same_config(),  # no alarm, no pause
+                same_config,
             ],
             [
                 self._leader(epoch, grant),

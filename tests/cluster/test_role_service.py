@@ -1,5 +1,7 @@
 """Nodes and their coordinator: what they do of what ``decide`` says, and when answers are lost."""
 
+from collections.abc import Callable
+
 import attrs
 import pytest
 import trio
@@ -9,6 +11,7 @@ from hastore.client.admin import query_offset
 from hastore.cluster import operations
 from hastore.cluster.decide import HANDOVER_S, Wait
 from hastore.cluster.group_records import GroupConfig, Registration, Switchover
+from hastore.cluster.key_value_store import Lease
 from hastore.errors import CoordinatorRefusedError, WrongNodeError
 from hastore.message import Message
 from hastore.sim.group.node_log import EPOCH_PATH
@@ -16,7 +19,13 @@ from hastore.status import PutMessageStatus as Status
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from tests.cluster.simulated import simulated
 from tests.support.nodes.group_nodes import set_of
-from tests.support.nodes.simulated_group import TTL_S, Fate, run_group
+from tests.support.nodes.simulated_group import (
+    TTL_S,
+    Fate,
+    ScriptedStore,
+    SimulatedGroup,
+    run_group,
+)
 
 
 @simulated()
@@ -419,7 +428,59 @@ async def test_a_wish_that_may_still_be_there_keeps_puts_held(group, fate):
     assert await group.put(master) is Status.PUT_OK
 
 
+def hold_leases(
+    group: SimulatedGroup, patch: pytest.MonkeyPatch, until: Callable[[SimulatedGroup, int], bool]
+) -> None:
+    """Let no node get a lease before something holds; ``until`` gets the node's id."""
+    grant = ScriptedStore.grant
+
+    async def grant_later(self: ScriptedStore, ttl_s: int) -> Lease:
+        node_id = next(each for each, store in group.stores.items() if store is self)
+        await group.until(lambda: until(group, node_id))
+        return await grant(self, ttl_s)
+
+    patch.setattr(ScriptedStore, "grant", grant_later)
+
+
+@simulated()
+async def test_a_successor_that_gets_its_lease_after_the_wish_is_gone_does_not_take_over(
+    group, monkeypatch
+):
+    """It has decided by an older view than the one it has when it writes."""
+    first, master = await group.master()
+    second = first % 3 + 1
+    hold_leases(
+        group, monkeypatch, lambda group, at: group.roles[at].view.config.switchover is None
+    )
+    wish(group, second)
+    await group.until(lambda: master.put_message.unavailable_because is not None)
+    await group.until(lambda: master.put_message.unavailable_because is None)
+    await trio.sleep(2 * TTL_S)
+    assert group.masters() == {first: master}
+
+
 # -- other wishes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [GroupConfig(is_paused=True), GroupConfig(alarm="restored")])
+@simulated()
+async def test_a_wish_that_comes_during_a_campaign_voids_it(group, monkeypatch, config):
+    """The candidate knows of it by the time it has its lease, and did not when it decided."""
+    first, _ = await group.master()
+    wished = []
+
+    def is_known(group: SimulatedGroup, node_id: int) -> bool:
+        if not wished:
+            group.configure(config)
+            wished.append(node_id)
+        return group.roles[node_id].view.config == config
+
+    hold_leases(group, monkeypatch, is_known)
+    group.node(first).kill()
+    await group.until(lambda: wished, "a candidate that asks for a lease")
+    await trio.sleep(3 * TTL_S)
+    assert group.view.leader is None
+    assert group.view.config == config
 
 
 @simulated()
