@@ -474,6 +474,7 @@ class GroupHAService(HAService):
         """Release the puts that may be answered PUT_OK, and let the dispatch go on."""
         group = self.sync_state_set
         self.group_transfer_service.release(group.ack_limit, slave)
+        self.rounds.released = self.group_transfer_service.released
         self.notify_flushed()
 
     def notify_flushed(self) -> None:

@@ -86,6 +86,7 @@ class GroupTransferService:
     on_timed_out: Callable[[], None] = lambda: None  # called after requests have timed out
     decisions: DecisionLog | None = None
     awaited: str = "no slave"  # who has not acknowledged a request that times out
+    released: int = attrs.field(default=0, init=False)  # how many puts, when any was
     # Seconds from a put's append to the ack that released it.
     waits: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)
     _queue: OffsetOrderedQueue = attrs.field(init=False)
@@ -138,7 +139,7 @@ class GroupTransferService:
             return
         _, oldest_deadline, oldest = queue.waiting[0]
         now = trio.current_time()
-        count = queue.release(reached)
+        self.released = count = queue.release(reached)
         # A deadline is the time of the append plus the timeout.
         since = now + self._timeout_s
         oldest_s, newest_s = since - oldest_deadline, since - queue.released_deadline

@@ -217,6 +217,7 @@ class HAService:
         elif self.ack_table.acknowledge(connection.connection_id, ack_offset):
             self.rounds.nearest = connection.write_socket_service
             self.group_transfer_service.notify_transfer_some(connection.address)
+            self.rounds.released = self.group_transfer_service.released
             self.on_acknowledged()
 
     def handle_ha(self, request: GroupCommitRequest, next_offset: int) -> None:

@@ -12,6 +12,10 @@ only the nearest slave gets each append at once.  The others get what has gather
 lasts ROUND_S, or longer where there are many.  Whichever slave raises ``push2_slave_max_offset`` is
 the nearest from then on, so a slow or frozen one loses that place within a round.
 
+An ack that has released many puts is followed by as many new ones, in the same turn of all tasks.
+Then the nearest slave's bytes leave at the end of that turn, in one frame: one for the first put
+alone would cost both nodes a send, a read and a wake-up.
+
 In a replica group a put waits for several nodes, and all of those get each append at once
 (``GroupSendRounds``); learners and observers get the rounds.
 
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
 ROUND_S: Final = 0.003  # its timer costs as much as many appends
 ROUND_S_A_LINK: Final = 0.0005  # so a round's sends and reads take a tenth of the time at most
 HELD_SIZE_MAX: Final = 64 * 1024
+CROWD: Final = 4  # puts that one ack has released: as many are worth a wait for the turn's end
 
 
 class IdleLink(Protocol):
@@ -51,6 +56,7 @@ class SendRounds:
     commit_log: CommitLog
     # Whether a turn's appends leave in one frame, not the first at once: see WriteSocketService.
     gathers: bool
+    released: int = attrs.field(default=0, init=False)  # how many puts, by the last ack
     # A dict as an ordered set: iterating a set of objects would not be deterministic.  A link adds
     # itself when it goes idle, and removes itself when it is woken.
     idle: dict[IdleLink, None] = attrs.field(factory=dict, init=False)
@@ -69,14 +75,18 @@ class SendRounds:
             return
         nearest = self.nearest
         if nearest is None:
-            self._notify_all(at_once=not self.gathers)
+            self._notify_all(at_once=self._sends_at_once)
             return
         others = len(idle)
         if nearest in idle:
             others -= 1
-            nearest.on_appended(self.commit_log.readable_offset, at_once=not self.gathers)
+            nearest.on_appended(self.commit_log.readable_offset, at_once=self._sends_at_once)
         if others and not self._is_under_way:
             self._begin()
+
+    @property
+    def _sends_at_once(self) -> bool:
+        return self.released < CROWD and not self.gathers
 
     def holds_back(self, link: IdleLink, size: int) -> bool:
         """Return whether a link with ``size`` bytes to send leaves them for the next round."""
@@ -123,7 +133,7 @@ class GroupSendRounds(SendRounds):
         idle = self.idle
         if not idle:
             return
-        others, end, at_once = len(idle), self.commit_log.readable_offset, not self.gathers
+        others, end, at_once = len(idle), self.commit_log.readable_offset, self._sends_at_once
         for link in self.awaited:
             if link in idle:
                 others -= 1

@@ -12,9 +12,10 @@ from the cache (``hastore.store.recovery.trim``).
 While nothing is in flight to the slave, ``on_appended`` sends the bytes itself, as many as the
 socket accepts at once, so that the slave need not wait for this task's turn.  ``SendRounds`` calls
 it: for the nearest slave in the appending producer, for the others a few milliseconds later.  This
-task sends the rest, and all bytes until the next ack.  On a SYNC_FLUSH master it sends
-everything: one frame holds what all producers have appended in a turn, and a SYNC_FLUSH slave syncs
-it once.  A frame with the first message alone would cost the slave another sync.
+task sends the rest, and all bytes until the next ack.  While many producers put, and on a
+SYNC_FLUSH master, it sends everything: one frame holds what all of them have appended in a turn,
+and a SYNC_FLUSH slave syncs it once.  A frame with the first message alone would cost the slave
+another sync.
 
 Each slave has its own task and socket: one that reads slowly blocks only itself.
 """

@@ -3,12 +3,14 @@
 import contextlib
 
 import attrs
+import pytest
 import trio
 
 import hastore
 from hastore.config import HAConfig
 from hastore.ha import send_rounds
 from hastore.ha.send_rounds import (
+    CROWD,
     HELD_SIZE_MAX,
     ROUND_S,
     ROUND_S_A_LINK,
@@ -118,6 +120,20 @@ async def test_a_sync_flush_master_leaves_sending_to_the_links_tasks(autojump_cl
     assert nearest.told[1:] == [(0.0, 20, False)]
 
 
+@pytest.mark.parametrize("kind", [SendRounds, GroupSendRounds])
+async def test_the_puts_that_follow_a_crowd_leave_in_one_frame(kind):
+    """The puts that one ack released are likely to be followed by as many in the same turn."""
+    BEGAN.set(trio.current_time())
+    rounds = kind(Log(), gathers=False)
+    (link,) = with_links(rounds, 1)
+    rounds.nearest = link
+    if isinstance(rounds, GroupSendRounds):
+        rounds.awaited[link] = None
+    for rounds.released in (0, CROWD - 1, CROWD, 1):
+        append(rounds)
+    assert [at_once for _, _, at_once in link.told] == [True, True, False, True]
+
+
 async def test_a_link_that_holds_bytes_back_gets_a_round_of_its_own(autojump_clock, nursery):
     """It found more bytes after a frame, and perhaps no append follows."""
     rounds = served(nursery)
@@ -203,6 +219,22 @@ async def first_put(master, peer):
     await peer.report(0)
     await eventually(lambda: master.ha_service.is_slave_ok(0) and master.ha_service.rounds.idle)
     return await put_through(master, peer, messages(1)[0])
+
+
+async def test_a_slave_gets_a_crowds_next_puts_in_one_frame(tmp_path):
+    """Else the first of them has a frame and a report of its own."""
+    config = master_config(tmp_path / "m", ha=SILENT)
+    async with hastore.open_master(config) as master, raw_slave(master) as slave:
+        await first_put(master, slave)
+        frames = []
+        for _ in range(2):  # bursts
+            requests = [master.submit(message) for message in messages(CROWD)]
+            end = requests[-1].append_result.next_offset
+            frames.append(len(await frames_up_to(slave, end)))
+            await slave.report(end)
+            await requests[-1].wait()
+            await eventually(lambda: master.ha_service.rounds.idle)
+        assert frames == [2, 1]
 
 
 async def test_a_slave_that_no_put_waits_for_gets_one_frame(tmp_path, monkeypatch):
