@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,12 @@ import trio
 
 from hastore.broker.node import slave
 from hastore.broker.puts.put_message import PutMessage
-from hastore.cluster import decide
+from hastore.cluster import connecting, decide, operations
 from hastore.cluster.decide import Action, Knowledge, Wait
 from hastore.cluster.group_records import GroupState, GroupView
+from hastore.cluster.role_service import RoleConfig, RoleService
 from hastore.epoch_history import ConsistentPoint, EpochHistory
+from hastore.errors import RequestFailedError
 from hastore.ha.group_ha_service import GroupHAService
 from hastore.ha.group_transfer_service import GroupTransferService
 from hastore.ha.set_rules import SetRules
@@ -23,12 +26,14 @@ from hastore.store.log.store_directory import CUT_FILE
 from hastore.store.message_store import lock_store
 from hastore.store.recovery import cut
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
+from hastore.wire.remoting_codes import ResponseCode
 from hastore_scenarios.registry import find
 from hastore_scenarios.runner import WorldKind, run_one
 from tests.support.worlds import planted, planted_in_groups, planted_with_etcd
 
 if TYPE_CHECKING:
     from hastore.broker.node.slave_store import SlaveStore
+    from hastore.broker.request_target import PromiseWish
     from hastore.config import SlaveConfig
     from hastore.env.interface import Env
     from hastore.store.node_identity import NodeIdentity
@@ -183,6 +188,66 @@ def never_campaigns(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decide, "_decide_on_election", wait)
 
 
+def promises_nothing(patch: pytest.MonkeyPatch) -> None:
+    """A member refuses each promise, so no master goes on without etcd."""
+
+    def refuse(_self: RoleService, _wish: PromiseWish) -> None:
+        raise RequestFailedError("planted", code=ResponseCode.SERVICE_NOT_AVAILABLE)
+
+    patch.setattr(RoleService, "promise", refuse)
+
+
+def forgets_its_promises(patch: pytest.MonkeyPatch) -> None:
+    """A member promises not to stand, and stands."""
+    patch.setattr(RoleService, "promise", lambda _self, _wish: None)
+
+
+def asks_for_promises_in_any_case(patch: pytest.MonkeyPatch) -> None:
+    """Whether failsafe is off is not looked at."""
+
+    def with_failsafe(**values: Any) -> RoleConfig:
+        return RoleConfig(**{**values, "failsafe": True})
+
+    patch.setattr(connecting, "RoleConfig", with_failsafe)
+
+
+def leads_beyond_its_lease(patch: pytest.MonkeyPatch) -> None:
+    """A master that etcd does not hear of stays one."""
+    decide_as_master = decide._decide_as_master
+
+    def lead(known: Knowledge, epoch: int) -> Action:
+        clock = attrs.evolve(known.clock, deadline=math.inf)
+        return decide_as_master(attrs.evolve(known, clock=clock), epoch)
+
+    patch.setattr(decide, "_decide_as_master", lead)
+
+
+def ignores_the_alarm(patch: pytest.MonkeyPatch) -> None:
+    """A node goes by what etcd says now, whatever it knew before."""
+    patch.setattr(decide, "_decide_on_alarm", lambda _known, _view: None)
+
+
+def wishes_any_successor(patch: pytest.MonkeyPatch) -> None:
+    """A switchover is not refused before it begins."""
+    patch.setattr(operations, "_check_successor", lambda *_args: None)
+
+
+def elects_the_lowest_id(patch: pytest.MonkeyPatch) -> None:
+    """Nobody compares the ends of the candidates' logs."""
+    patch.setattr(decide, "_rank", lambda member: member.node.node_id)
+
+
+def elects_in_spite_of_a_pause(patch: pytest.MonkeyPatch) -> None:
+    """A person's wish is not looked at."""
+    elect = decide._decide_on_election
+
+    def go_on(known: Knowledge, view: GroupView, state: GroupState) -> Action:
+        config = attrs.evolve(view.config, is_paused=False)
+        return elect(known, attrs.evolve(view, config=config), state)
+
+    patch.setattr(decide, "_decide_on_election", go_on)
+
+
 def takes_puts_while_it_hands_over(patch: pytest.MonkeyPatch) -> None:
     """The end of the log moves on, so the successor never has all of it."""
     patch.setattr(PutMessage, "hold", lambda _self, _why: None)
@@ -228,6 +293,41 @@ def takes_puts_while_it_hands_over(patch: pytest.MonkeyPatch) -> None:
             *(takes_puts_while_it_hands_over, "switchover-under-load", "no master of epoch 2"),
             marks=pytest.mark.soak,  # a minute of puts
         ),
+        # A minute of puts each, until the story gives up.
+        pytest.param(
+            *(forgets_its_promises, "cut-off-from-etcd", "acknowledges without the key"),
+            marks=pytest.mark.soak,
+        ),
+        pytest.param(
+            *(leads_beyond_its_lease, "cut-off-without-failsafe", "it has stepped down"),
+            marks=pytest.mark.soak,
+        ),
+        pytest.param(
+            planted_with_etcd.stands_outside_the_set,
+            "cut-off-from-slaves",
+            "why it does not stand",
+            marks=pytest.mark.soak,
+        ),
+        pytest.param(
+            *(promises_nothing, "etcd-down-with-failsafe", "leads by promises"),
+            marks=pytest.mark.soak,
+        ),
+        pytest.param(
+            *(asks_for_promises_in_any_case, "etcd-down-without-failsafe", "it has stepped down"),
+            marks=pytest.mark.soak,
+        ),
+        pytest.param(
+            *(promises_nothing, "etcd-majority-lost", "after two leases"), marks=pytest.mark.soak
+        ),
+        (ignores_the_alarm, "etcd-restored", "it waits for a person"),
+        pytest.param(
+            *(wishes_any_successor, "switchover-refused", "the switchover is refused"),
+            marks=pytest.mark.soak,
+        ),
+        (elects_the_lowest_id, "two-candidates", "the longer log wins"),
+        (planted_with_etcd.stands_outside_the_set, "outside-the-set", "why it does not stand"),
+        (never_shrinks, "rolling-upgrade", "every put was acknowledged"),
+        (elects_in_spite_of_a_pause, "elections-paused", "why it does not stand"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
