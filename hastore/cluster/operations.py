@@ -347,7 +347,7 @@ def adopt(keys: Keys, view: GroupView, node: Incarnation) -> Change:
             hint=f"if it has none: stop it, and hastore cluster remove {min(ids)}",
         )
     state = GroupState(epoch=1, master=node, members=(node,))
-    change = _first(keys, f"the group begins with the log of {node}", state)
+    change = _first(keys, view, f"the group begins with the log of {node}", state)
     absent = Absent(keys.registration(node.node_id))
     return attrs.evolve(change, comparisons=(*change.comparisons, absent))
 
