@@ -122,14 +122,14 @@ class GroupWatch:
         known, mark = self.view, _mark_of(view)
         earlier = self._seen_before if before is None else _mark_of(before)
         went_back = None if earlier is None else earlier.went_back(mark)
-        if went_back is not None:
+        if known is not None and _is_taken_back(known, view):
+            self.restored = self._seen_before = went_back = None  # a person has looked
+        elif went_back is not None:
             self.restored = went_back
         elif known is not None and (
             known.cluster_id != view.cluster_id or view.revision < known.revision
         ):
             return  # something newer has overtaken it
-        elif known is not None and known.config.alarm is not None and view.config.alarm is None:
-            self.restored = self._seen_before = None  # a person has looked
         if not self.is_reachable:
             _log.info("coordinator_reachable", revision=view.revision)
         self.view, self.is_reachable, self.is_silent = view, True, False
@@ -157,6 +157,12 @@ class GroupWatch:
                 await self.env.offload.run(partial(identity.see_coordinator, _mark_of(view)))
             except DiskError as error:
                 _log.warning("mark_not_written", reason=str(error), next=error.hint)
+
+
+def _is_taken_back(known: GroupView, view: GroupView) -> bool:
+    """Return whether the alarm was taken back between two views of one history."""
+    has_gone = known.config.alarm is not None and view.config.alarm is None
+    return has_gone and _mark_of(known).went_back(_mark_of(view)) is None
 
 
 def _mark_of(view: GroupView) -> CoordinatorMark:
