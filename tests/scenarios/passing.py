@@ -22,6 +22,9 @@ NETWORK = (
     "swizzle-clog",
     "torn-tail",
     "loss-window",
+    "cut-off-from-etcd",
+    "cut-off-from-slaves",
+    "two-candidates",
 )
 catalog = pytest.mark.parametrize("scenario", all_scenarios(), ids=lambda scenario: scenario.name)
 

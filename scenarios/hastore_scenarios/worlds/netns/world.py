@@ -14,7 +14,10 @@ import attrs
 import trio
 
 from hastore_scenarios.story.world import LinkMode, ScenarioSkipped
+from hastore_scenarios.worlds.elected_groups import KEYS
 from hastore_scenarios.worlds.netns.network import AddressPair, NetnsNetwork, inside
+from hastore_scenarios.worlds.process.coordinator import ProcessCoordinator, found_etcd
+from hastore_scenarios.worlds.process.etcd_server import EtcdServer
 from hastore_scenarios.worlds.process.node import ProcessNode
 from hastore_scenarios.worlds.process.world import ProcessWorld
 
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     from hastore.status import BrokerRole, FlushDiskType
     from hastore_scenarios.judge.history import Event
     from hastore_scenarios.story.world import Link, Node
-    from hastore_scenarios.worlds.process.coordinator import ProcessCoordinator
 
 
 @final
@@ -106,6 +108,34 @@ class NetnsLink:
         self.on_change(mode, detail)
 
 
+def _ways_between(one: str, other: str) -> tuple[AddressPair, AddressPair]:
+    return AddressPair(one, other), AddressPair(other, one)
+
+
+@final
+@attrs.define(eq=False, kw_only=True)
+class NetnsCoordinator(ProcessCoordinator):
+    """Etcd servers with a host each; a router between them and the nodes, and no proxy."""
+
+    network: NetnsNetwork
+
+    def endpoints_for(self, node: Node) -> tuple[str, ...]:  # noqa: ARG002 - the same for all
+        """Return the URLs of the servers."""
+        return tuple(server.endpoint for server in self.etcd)
+
+    async def _cut_off(self, node: NetnsNode) -> None:
+        await trio.lowlevel.checkpoint()
+        for server in self.etcd:
+            for way in _ways_between(node.host, server.host):
+                self.network.drop(way)
+
+    async def _reconnect(self, node: NetnsNode) -> None:
+        await trio.lowlevel.checkpoint()
+        for server in self.etcd:
+            for way in _ways_between(node.host, server.host):
+                self.network.pass_again(way)
+
+
 @final
 class NetnsWorld(ProcessWorld):
     """A `World`; ``NetnsWorld.open`` raises ScenarioSkipped if there are no namespaces."""
@@ -152,7 +182,37 @@ class NetnsWorld(ProcessWorld):
         )
 
     async def _make_coordinator(self, servers: int) -> ProcessCoordinator:
-        raise ScenarioSkipped(f"no network for {servers} etcd servers: --world process has one")
+        binary, place = found_etcd(), self.directory / "etcd"
+        etcd = []
+        for number in range(1, servers + 1):
+            namespace, host = await trio.to_thread.run_sync(self.network.add_host)
+            name, prefix = f"e{number}", inside(namespace)
+            etcd.append(
+                EtcdServer(
+                    binary=binary, name=name, directory=place / name, host=host, prefix=prefix
+                )
+            )
+        own = NetnsCoordinator(
+            servers=servers,
+            keys=KEYS,
+            history=self.history,
+            directory=place,
+            nursery=self._nursery,
+            etcd=etcd,
+            network=self.network,
+        )
+        await own.open()
+        return own
+
+    async def _part(self, one: ProcessNode, other: ProcessNode) -> None:
+        await trio.lowlevel.checkpoint()
+        for way in _ways_between(one.host, other.host):
+            self.network.drop(way)
+
+    async def _unite(self, one: ProcessNode, other: ProcessNode) -> None:
+        await trio.lowlevel.checkpoint()
+        for way in _ways_between(one.host, other.host):
+            self.network.pass_again(way)
 
     async def _connect(self, node: ProcessNode, master: ProcessNode, *, direct: bool) -> None:  # noqa: ARG002
         await trio.lowlevel.checkpoint()

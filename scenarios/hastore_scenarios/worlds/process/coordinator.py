@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self, final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import trio
@@ -22,23 +22,21 @@ from hastore.config import CoordinatorConfig
 from hastore.errors import CoordinatorError
 from hastore_scenarios.story.world import NodeFailed, ScenarioSkipped
 from hastore_scenarios.worlds.coordinator import StagedCoordinator
-from hastore_scenarios.worlds.process.etcd_server import EtcdServer, etcd_binary
+from hastore_scenarios.worlds.process.etcd_server import etcd_binary
 from hastore_scenarios.worlds.process.node_process import tail
 from hastore_scenarios.worlds.process.proxy import Proxy
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hastore.cluster.group_records import Keys
     from hastore.cluster.key_value_store import KeyValueStore
-    from hastore_scenarios.judge.history import History
     from hastore_scenarios.story.world import Node
+    from hastore_scenarios.worlds.process.etcd_server import EtcdServer
 
 SERVES_WITHIN_S: Final = 120.0  # for a very busy machine; usually it takes a second
 _ASK_AGAIN_S: Final = 0.05
 
 
-@final
 @attrs.define(eq=False, kw_only=True)
 class ProcessCoordinator(StagedCoordinator):
     """Etcd servers, which end with the world."""
@@ -50,39 +48,18 @@ class ProcessCoordinator(StagedCoordinator):
     _ways: dict[str, list[Proxy]] = attrs.field(factory=dict)  # by node
     _closing: trio.Event = attrs.field(factory=trio.Event)
 
-    @classmethod
-    async def open(
-        cls, directory: Path, nursery: trio.Nursery, servers: int, *, keys: Keys, history: History
-    ) -> Self:
-        """Start servers in ``directory``, and wait until they serve.  Raises ScenarioSkipped."""
-        binary = etcd_binary()
-        if binary is None:
-            raise ScenarioSkipped(
-                "no etcd here: install Debian's etcd-server, or the extra cluster"
-            )
-        directory.mkdir()
-        etcd = [
-            EtcdServer(binary=binary, name=f"e{number}", directory=directory / f"e{number}")
-            for number in range(1, servers + 1)
-        ]
-        own = cls(
-            servers=servers,
-            keys=keys,
-            history=history,
-            directory=directory,
-            nursery=nursery,
-            etcd=etcd,
-        )
+    async def open(self) -> None:
+        """Start the servers, and wait until they serve."""
+        self.directory.mkdir()
         try:
-            for server in etcd:
-                server.members = ",".join(f"{each.name}={each.peer_url}" for each in etcd)
+            for server in self.etcd:
+                server.members = ",".join(f"{each.name}={each.peer_url}" for each in self.etcd)
                 server.start()
-            await nursery.start(own._run)
-            await own._serves()
+            await self.nursery.start(self._run)
+            await self._serves()
         except BaseException:
-            await own.close()
+            await self.close()
             raise
-        return own
 
     async def _run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Keep the story's way to the servers open."""
@@ -153,12 +130,12 @@ class ProcessCoordinator(StagedCoordinator):
                 server.start()
         await self._serves()
 
-    async def _cut_off(self, node: Node) -> None:
+    async def _cut_off(self, node: Any) -> None:
         await trio.lowlevel.checkpoint()
         for proxy in self._ways[node.name]:
             proxy.cut()
 
-    async def _reconnect(self, node: Node) -> None:
+    async def _reconnect(self, node: Any) -> None:
         await trio.lowlevel.checkpoint()
         for proxy in self._ways[node.name]:
             proxy.heal()
@@ -169,3 +146,11 @@ class ProcessCoordinator(StagedCoordinator):
             shutil.rmtree(server.directory)
             shutil.copytree(backup / server.name, server.directory)
         await self._start()
+
+
+def found_etcd() -> str:
+    """Return the path of an etcd.  Raises ScenarioSkipped where there is none."""
+    binary = etcd_binary()
+    if binary is None:
+        raise ScenarioSkipped("no etcd here: Debian's etcd-server has one, and the extra cluster")
+    return binary

@@ -45,11 +45,16 @@ def etcd_binary() -> str | None:
 @final
 @attrs.define(eq=False, kw_only=True)
 class EtcdServer:
-    """One member of a cluster: its directory, its ports, and its process while it runs."""
+    """One member of a cluster: its directory, its ports, and its process while it runs.
+
+    ``prefix`` is the beginning of its command line, which runs it at ``host``.
+    """
 
     binary: str
     name: str
     directory: Path
+    host: str = "127.0.0.1"
+    prefix: tuple[str, ...] = ()
     client_port: FreePort = attrs.field(factory=FreePort)
     peer_port: FreePort = attrs.field(factory=FreePort)
     members: str = ""  # as etcd's --initial-cluster
@@ -58,17 +63,17 @@ class EtcdServer:
     @property
     def address(self) -> tuple[str, int]:
         """Where clients reach it."""
-        return "127.0.0.1", self.client_port.number
+        return self.host, self.client_port.number
 
     @property
     def endpoint(self) -> str:
         """The same as a URL."""
-        return f"http://127.0.0.1:{self.client_port.number}"
+        return f"http://{self.host}:{self.client_port.number}"
 
     @property
     def peer_url(self) -> str:
         """Where other members reach it."""
-        return f"http://127.0.0.1:{self.peer_port.number}"
+        return f"http://{self.host}:{self.peer_port.number}"
 
     @property
     def output_path(self) -> Path:
@@ -78,6 +83,7 @@ class EtcdServer:
     def start(self) -> None:
         """Start the process; it may take a second until it serves."""
         command = [
+            *self.prefix,
             self.binary,
             f"--name={self.name}",
             f"--data-dir={self.directory}",

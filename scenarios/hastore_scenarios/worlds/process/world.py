@@ -22,8 +22,9 @@ from hastore_scenarios.judge.judgement import HISTORY_FILE, judge
 from hastore_scenarios.story.world import LinkMode, ScenarioSkipped
 from hastore_scenarios.worlds.cluster import in_step
 from hastore_scenarios.worlds.elected_groups import KEYS
-from hastore_scenarios.worlds.process.coordinator import ProcessCoordinator
+from hastore_scenarios.worlds.process.coordinator import ProcessCoordinator, found_etcd
 from hastore_scenarios.worlds.process.disk import ProcessDisk
+from hastore_scenarios.worlds.process.etcd_server import EtcdServer
 from hastore_scenarios.worlds.process.faulty_node import NodeFaults
 from hastore_scenarios.worlds.process.node import ProcessNode
 from hastore_scenarios.worlds.process.proxy import Proxy
@@ -114,13 +115,22 @@ class ProcessWorld(StagedWorld[ProcessNode]):
             node.faults.set(dies_before=step.value, data_dir=str(node.directory))
 
     async def _make_coordinator(self, servers: int) -> ProcessCoordinator:
-        return await ProcessCoordinator.open(
-            self.directory / "etcd", self._nursery, servers, keys=KEYS, history=self.history
+        binary, place = found_etcd(), self.directory / "etcd"
+        names = [f"e{number}" for number in range(1, servers + 1)]
+        own = ProcessCoordinator(
+            servers=servers,
+            keys=KEYS,
+            history=self.history,
+            directory=place,
+            nursery=self._nursery,
+            etcd=[EtcdServer(binary=binary, name=name, directory=place / name) for name in names],
         )
+        await own.open()
+        return own
 
     async def _part(self, one: ProcessNode, other: ProcessNode) -> None:
         raise ScenarioSkipped(
-            f"{one.name} and {other.name} have one network: --world sim can part them"
+            f"{one.name} and {other.name} have one network: --world netns, or sim, can part them"
         )
 
     async def _unite(self, one: ProcessNode, other: ProcessNode) -> None:
