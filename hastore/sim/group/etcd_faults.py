@@ -132,12 +132,25 @@ class EtcdFaults:
             self.director.model.change_leader(extend_s=choices.uniform(0.0, _EXTEND_MAX_S))
 
     async def _revoke(self, fault: PlannedFault, _node: SimNode, choices: Random) -> None:
-        """End a lease that its holder renews."""
+        """End a lease that its holder renews; a master's, as it puts, before it hears of it."""
         await trio.lowlevel.checkpoint()
         leases = sorted(self.director.model.state.leases)
-        if leases and self.director.model.is_running:
+        if not leases or not self.director.model.is_running:
+            return
+        leader_lease = self.director.view.leader_lease
+        masters = [agent.sim_node for agent, _ in self.director.cluster.masters()]
+        if len(masters) != 1 or leader_lease not in leases or choices.random() < _HALF:
             self.faults.begins(fault, "etcd", "ends a lease early")
             self.director.model.end_lease_early(choices.choice(leases))
+            return
+        self.faults.begins(fault, "etcd", f"ends the lease of {masters[0].name} early")
+        client = self.director.client_of(masters[0].name)
+        client.faults = LinkFaults(delay_s=(0.2, 0.8), watch_delay_s=(0.5, 2.0))
+        self.director.model.end_lease_early(leader_lease)
+        for _ in range(_PUTS_MAX):
+            await trio.sleep(choices.uniform(0.1, 0.6))
+            self._put_some(choices)
+        client.heal()
 
     async def _meet_deposed_leader(
         self, fault: PlannedFault, node: SimNode, choices: Random
