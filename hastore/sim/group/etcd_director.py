@@ -139,7 +139,9 @@ class EtcdDirector:
     # Until when their holders may decide, on their own clocks, by lease.
     _deadlines: dict[int, float] = attrs.field(factory=dict, init=False)
     _backups: deque[EtcdState] = attrs.field(factory=lambda: deque(maxlen=_BACKUPS_MAX), init=False)
-    # What the group had agreed on before etcd went back in time, until a person has put it right.
+    # Whether etcd has gone back in time, and no person has put it right since.
+    _is_restored: bool = attrs.field(default=False, init=False)
+    # What the group had agreed on before, until what etcd has names nobody else as a member.
     _before_restore: GroupState | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -201,22 +203,35 @@ class EtcdDirector:
     @property
     def state(self) -> GroupState:
         """What the group has agreed on, as the oracles read it."""
-        if self._before_restore is not None:
-            return self._before_restore
         items = self.model.state.items
         state, leader = items.get(self.keys.state), items.get(self.keys.leader)
         revision = 0 if state is None else state.mod_revision
         value = revision, 0 if leader is None else leader.mod_revision
         if value != self._state_value:
             self._state_value = value
-            former, data = self._state, None if state is None else state.value
-            self._state = self._read(data, revision, is_electing=leader is None)
             if leader is not None and leader.lease is not None:
                 epoch = Leader.decode(leader.key, leader.value).epoch
                 self._leases.setdefault(epoch, set()).add(leader.lease)
+            before = self._before_restore
+            if before is not None and self._is_within(before):
+                self._before_restore = None
+            if self._before_restore is not None:
+                return self._before_restore
+            former, data = self._state, None if state is None else state.value
+            self._state = self._read(data, revision, is_electing=leader is None)
             if former.epoch != self._state.epoch and former.epoch:
                 self.on_deposed(former.epoch, former)
-        return self._state
+        return self._before_restore or self._state
+
+    def _is_within(self, before: GroupState) -> bool:
+        """Whether etcd has the same term, and no members but those of ``before``."""
+        item = self.model.state.items.get(self.keys.state)
+        if item is None:
+            return False
+        agreed = AgreedState.decode(item.key, item.value)
+        master = None if agreed.master is None else agreed.master.node_id
+        is_same_term = (agreed.epoch, master) == (before.epoch, before.master)
+        return is_same_term and agreed.ids <= before.members.keys()
 
     def _read(self, data: bytes | None, revision: int, *, is_electing: bool) -> GroupState:
         if data is None:
@@ -249,7 +264,7 @@ class EtcdDirector:
         deadline = max(promised_until, *deadlines, -math.inf)
         if now >= deadline:
             return f"its deadline has passed by {now - deadline:.3f} s"
-        if self._before_restore is not None:
+        if self._is_restored:
             return None
         item = self.model.state.items.get(self.keys.leader)
         leader = None if item is None else Leader.decode(item.key, item.value)
@@ -308,7 +323,7 @@ class EtcdDirector:
         None before a person has put an earlier one right.
         """
         is_well = self.model.is_running and self.view.config.alarm is None
-        if not is_well or self._before_restore is not None or self.is_calm:
+        if not is_well or self._is_restored or self.is_calm:
             return []
         known = [
             roles.view.revision
@@ -328,6 +343,7 @@ class EtcdDirector:
     def restore(self, backup: EtcdState, *, as_other_cluster: bool) -> None:
         """Put a backup in place of what etcd has; it is stopped."""
         self._before_restore = attrs.evolve(self.state, is_electing=False)
+        self._is_restored = True
         for leases in self._leases.values():
             self.model.broken_leases |= leases
         self.model.restore(backup, as_other_cluster=as_other_cluster)
@@ -357,13 +373,14 @@ class EtcdDirector:
                     ask = partial(self.model.state.commit, change.comparisons, change.writes)
                     self.model.take(ask)
                 self.cluster.trace.add("world", f"somebody has looked: {view.config.alarm}")
-                self._before_restore = None
+                self._before_restore, self._is_restored = None, False
+                self._state_value = (-1, -1)  # read it again
                 self._write_config(self.view, GroupConfig())
 
     async def _back_up(self) -> None:
         while True:
             await trio.sleep(_BACKUP_EVERY_S)
-            if self.model.is_running and self.state.epoch and self._before_restore is None:
+            if self.model.is_running and self.state.epoch and not self._is_restored:
                 self._backups.append(self.model.backup())
 
     # -- the run ---------------------------------------------------------------------------------
