@@ -31,7 +31,9 @@ def test_scenario_holds_between_namespaces(name: str, tmp_path: Path) -> None:
     check(run_one(scenario, world=WorldKind.NETNS, directory=tmp_path / name))
 
 
-@pytest.mark.parametrize("name", ["promotion", "flush-slave-timeout", "two-masters"])
+@pytest.mark.parametrize(
+    "name", ["promotion", "flush-slave-timeout", "two-masters", "switchover-under-load"]
+)
 def test_a_seed_determines_the_history(name: str, tmp_path: Path) -> None:
     """The same seed writes the same bytes; another seed does not."""
     (scenario,) = find(name)

@@ -143,3 +143,20 @@ def test_a_fault_without_later_puts_is_reported_as_not_measured() -> None:
     story.start_master("b", log_end=100)
     story.put(S.PUT_OK, node="b", logs="b")
     assert find_unmeasured(story.history) is None
+
+
+def test_the_coordinator_is_a_fault_until_it_is_back() -> None:
+    """What a person asks of it is none."""
+    story = Story()
+    story.put(S.PUT_OK)
+    story.event(EventKind.COORDINATOR, text="etcd: a person asks: a switchover", fault=False)
+    story.put(S.FLUSH_SLAVE_TIMEOUT, took_s=2.0)
+    assert find_outages(story.history) == ()
+    story.put(S.PUT_OK)
+    story.event(EventKind.COORDINATOR, text="etcd: stopped", fault=True)
+    begin_s = story.time_s
+    story.put(S.FLUSH_SLAVE_TIMEOUT, took_s=2.0)
+    story.event(EventKind.COORDINATOR, text="etcd: started", fault=False)
+    story.put(S.PUT_OK)
+    (outage,) = find_outages(story.history)
+    assert (outage.begin_s, outage.fault, outage.node) == (begin_s, "etcd: stopped", None)
