@@ -22,7 +22,7 @@ from hastore.config import CoordinatorConfig
 from hastore.errors import CoordinatorError
 from hastore_scenarios.story.world import NodeFailed, ScenarioSkipped
 from hastore_scenarios.worlds.coordinator import StagedCoordinator
-from hastore_scenarios.worlds.process.etcd_server import etcd_binary
+from hastore_scenarios.worlds.process.etcd_server import etcd_binary, etcd_version
 from hastore_scenarios.worlds.process.node_process import tail
 from hastore_scenarios.worlds.process.proxy import Proxy
 
@@ -50,6 +50,8 @@ class ProcessCoordinator(StagedCoordinator):
 
     async def open(self) -> None:
         """Start the servers, and wait until they serve."""
+        version = await etcd_version(self.etcd[0].binary)
+        self._changed(f"version {version}", self.history.now_s())
         self.directory.mkdir()
         try:
             for server in self.etcd:

@@ -42,6 +42,12 @@ def etcd_binary() -> str | None:
     return str(binary) if binary.is_file() else shutil.which("etcd")
 
 
+async def etcd_version(binary: str) -> str:
+    """Return the version of a binary, from its first line: ``etcd Version: 3.4.23``."""
+    done = await trio.run_process([binary, "--version"], capture_stdout=True)
+    return done.stdout.decode(errors="replace").partition("\n")[0].rpartition(" ")[2]
+
+
 @final
 @attrs.define(eq=False, kw_only=True)
 class EtcdServer:
