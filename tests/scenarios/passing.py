@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from types import FunctionType
 
 import pytest
@@ -10,6 +11,10 @@ from hastore_scenarios.judge.result import ScenarioResult
 from hastore_scenarios.registry import all_scenarios
 from hastore_scenarios.runner import WorldKind
 from hastore_scenarios.story.scenario import Scenario
+from hastore_scenarios.worlds.sim.world import SimWorld
+
+# Runs a story of a test in the simulator, with seed 1, in the directory ``w``.
+RunStory = Callable[[Callable[[SimWorld], Awaitable[None]]], ScenarioResult]
 
 # Scenarios about partitions: `make test` runs the first two, `make soak` all of them.
 NETWORK = (

@@ -15,9 +15,7 @@ from hastore_scenarios.runner import WorldKind, run_one
 from hastore_scenarios.story.world import ScenarioFailed, members_of
 from hastore_scenarios.worlds.process import coordinator
 from hastore_scenarios.worlds.sim.world import SimWorld
-from tests.scenarios.test_sim_groups import RunStory, run_story
-
-__all__ = ["run_story"]  # the fixture
+from tests.scenarios.passing import RunStory
 
 
 def test_a_story_does_not_decide_where_a_coordinator_does(run_story: RunStory) -> None:

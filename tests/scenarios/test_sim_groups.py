@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -11,25 +10,10 @@ from hastore.errors import ConfigError
 from hastore.status import BrokerRole
 from hastore.testing.group import NotInSetError
 from hastore_scenarios.judge.judgement import recheck
-from hastore_scenarios.judge.result import ScenarioResult
-from hastore_scenarios.runner import WorldKind, run_one
 from hastore_scenarios.story.world import CutStep, ScenarioFailed
 from hastore_scenarios.worlds.cut_watch import step_of
 from hastore_scenarios.worlds.sim.world import SimWorld
-from tests.scenarios.passing import scenario_of
-
-RunStory = Callable[[Callable[[SimWorld], Awaitable[None]]], ScenarioResult]
-
-
-@pytest.fixture
-def run_story(tmp_path: Path) -> RunStory:
-    """Return a function that runs a story with seed 1 and returns the result."""
-
-    def run(story: Callable[[SimWorld], Awaitable[None]]) -> ScenarioResult:
-        place = tmp_path / "w"
-        return run_one(scenario_of(story), world=WorldKind.SIM, seed=1, directory=place, keep=True)
-
-    return run
+from tests.scenarios.passing import RunStory
 
 
 def test_what_groups_do_not_do_is_an_error(run_story: RunStory) -> None:
