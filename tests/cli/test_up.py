@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from hastore_scenarios.worlds.process.etcd_server import etcd_binary
+from hastore.testing.etcd_binary import etcd_binary
 from tests.support.commands.running import WITHIN_S, command, environment, hastore
 from tests.support.waiting import wait_until
 

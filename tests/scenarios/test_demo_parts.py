@@ -15,7 +15,7 @@ from rich.console import Console
 
 from hastore.errors import ConfigError
 from hastore.status import PutMessageStatus
-from hastore_scenarios.demo import command, place
+from hastore_scenarios.demo import command, place, second_act
 from hastore_scenarios.demo import input as demo_input
 from hastore_scenarios.demo.input import LINE_SIZE_MAX, LINES_MAX, read_input
 from hastore_scenarios.demo.place import DemoPlace
@@ -31,6 +31,22 @@ from tests.support.repository import REPO_ROOT
 
 if TYPE_CHECKING:
     from hastore_scenarios.judge.history import Operation
+
+
+# -- the second act
+
+
+async def test_without_an_etcd_the_second_act_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says so, starts nothing, and nothing is wrong."""
+    monkeypatch.setattr(second_act, "etcd_binary", lambda: None)
+    output = io.StringIO()
+    stage = DemoStage(tmp_path, Console(file=output, width=80))
+    await second_act.second_act(stage)
+    assert "There is no etcd here" in output.getvalue()
+    assert "hastore up" not in output.getvalue()
+    assert (stage.failures, list(tmp_path.iterdir())) == ([], [])
 
 
 # -- the input

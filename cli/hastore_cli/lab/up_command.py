@@ -47,9 +47,9 @@ def up(count: int, keep: Path | None, output: str, *, no_etcd: bool) -> int:
     """
     import trio
 
+    from hastore.testing.etcd_binary import etcd_binary
     from hastore_cli.app.error_report import collapsed
     from hastore_cli.lab.up import run_up
-    from hastore_scenarios.worlds.process.etcd_server import etcd_binary
 
     with collapsed():
         return trio.run(run_up, count, keep, None if no_etcd else etcd_binary(), output)

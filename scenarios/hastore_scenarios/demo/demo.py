@@ -1,4 +1,4 @@
-"""``make demo``: one master, one slave, real messages, and faults.
+"""``make demo``: one master, one slave, real messages, and faults; then a group that elects.
 
 ::
 
@@ -10,7 +10,7 @@ runs, followed by its output, what that means, and whether it is as expected.  I
 verify``, ``log diff``, the scenarios' checker, a timeline and a report.  Exit code 1 if anything
 was not as expected.
 
-``hastore_scenarios.demo.command`` starts it.
+``second_act`` follows where an etcd is there.  ``hastore_scenarios.demo.command`` starts it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from hastore.status import BrokerRole, FlushDiskType
 from hastore_scenarios.demo.input import DemoInput, read_input
 from hastore_scenarios.demo.place import DemoPlace
 from hastore_scenarios.demo.report import judge_demo, write_report
+from hastore_scenarios.demo.second_act import second_act
 from hastore_scenarios.demo.stage import WAIT_S, DemoFailed, DemoStage
 from hastore_scenarios.demo.terminal import grouped, speak_ascii
 from hastore_scenarios.judge.history import EventKind
@@ -421,6 +422,7 @@ async def _in_place(given: DemoInput, console: Console, place: DemoPlace, *, spa
     async with _processes_ended(stage):
         try:
             verdict = await run_story(stage, given, spark=spark)
+            await second_act(stage)
         except (DemoFailed, ScenarioFailed, trio.TooSlowError) as error:
             stage.expect(False, str(error) or "a step took too long", "the demo ends here")
     stage.step("The whole story")

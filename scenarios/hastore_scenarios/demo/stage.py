@@ -7,8 +7,10 @@ all commands could be repeated.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import signal
 import textwrap
 import time
 from typing import TYPE_CHECKING, Final, final
@@ -204,6 +206,12 @@ class DemoStage:
         begun_s = self.history.now_s()
         await self.nodes.pop(name).kill()
         self.history.event(EventKind.KILL, name, f"{name}: killed (SIGKILL)", begun_s=begun_s)
+
+    def kill_process(self, pid: int, what: str) -> None:
+        """Kill a process that is not of this stage's nodes with SIGKILL."""
+        self._show_shell(f"kill -9 {pid}    # {what}")
+        self.note("did", f"killed {what} with SIGKILL")
+        os.kill(pid, signal.SIGKILL)
 
     async def freeze(self, name: str) -> None:
         """Freeze a node with SIGSTOP."""

@@ -20,9 +20,10 @@ import trio
 from hastore.cluster.connecting import open_coordinator
 from hastore.config import CoordinatorConfig
 from hastore.errors import CoordinatorError
+from hastore.testing.etcd_binary import etcd_binary
 from hastore_scenarios.story.world import NodeFailed, ScenarioSkipped
 from hastore_scenarios.worlds.coordinator import StagedCoordinator
-from hastore_scenarios.worlds.process.etcd_server import etcd_binary, etcd_version
+from hastore_scenarios.worlds.process.etcd_server import etcd_version
 from hastore_scenarios.worlds.process.node_process import tail
 from hastore_scenarios.worlds.process.proxy import Proxy
 

