@@ -1,5 +1,7 @@
 """`hastore cluster failover` of a group without a coordinator, by its nodes."""
 
+from hastore.errors import UnreachableError
+from hastore_cli.cluster import by_hand
 from tests.support.commands.in_process import at, call, call_json
 from tests.support.nodes.group_nodes import group, promote, put
 from tests.support.waiting import eventually
@@ -52,5 +54,25 @@ async def test_a_minority_is_refused_and_a_silent_node_is_named(tmp_path):
         code, shown, _ = await call("cluster", "failover", *alone, "--accept-loss", "--dry-run")
         assert code == 10
         assert "node 2 becomes master of epoch 3; node 2 alone is no majority" in shown
-        code, shown, _ = await call("cluster", "failover", *alone, "--accept-loss")
-        assert (code, "node 2 is master of epoch 3" in shown) == (0, True)
+        code, shown, told = await call("cluster", "failover", *alone, "--accept-loss")
+        assert (code, "node 2 is master of epoch 3" in shown) == (0, True), told
+
+
+async def test_a_node_that_does_not_answer_while_it_changes_its_role_is_asked_again(
+    tmp_path, monkeypatch
+):
+    """Its log is being opened as a master's; only the time that was given ends the command."""
+    asked = []
+    fetch = by_hand.fetch_status
+
+    async def silent_at_times(address):
+        asked.append(address)
+        if len(asked) in {2, 4}:  # the first question is answered, the promise's and the role's not
+            raise UnreachableError("no answer")
+        return await fetch(address)
+
+    monkeypatch.setattr(by_hand, "fetch_status", silent_at_times)
+    async with group(tmp_path, 1) as (one,):
+        code, shown, told = await call("cluster", "failover", *ports(one), "--ids", "1")
+        assert (code, "node 1 is master of epoch" in shown) == (0, True), told
+    assert len(asked) >= 5

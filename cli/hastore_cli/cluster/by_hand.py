@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _LOOK_AGAIN_S: Final = 0.1
+_CHANGE_TIME_MAX_S: Final = 10.0
 
 
 @final
@@ -81,7 +83,7 @@ async def fail_over(
     if not promised:
         assert failure is not None, "there is a node"
         raise failure
-    again = await hear([format_address(node.address) for node in promised])
+    again = await _hear_again([format_address(node.address) for node in promised])
     if not accept_loss:
         check_promises(again.nodes, ids, planned.nobodys_epoch)
     master_id, _ = choose(again.nodes, chosen, accept_loss=accept_loss)
@@ -94,6 +96,16 @@ async def fail_over(
                 raise
             say(f"node {node.node_id} was not told who is master: {error}")
     return master_id
+
+
+async def _hear_again(addresses: Sequence[str]) -> Heard:
+    """Ask nodes that change their roles, during which they may not answer."""
+    with trio.move_on_after(_CHANGE_TIME_MAX_S):
+        while True:
+            with contextlib.suppress(UnreachableError):
+                return await hear(addresses)
+            await trio.sleep(_LOOK_AGAIN_S)
+    return await hear(addresses)
 
 
 async def _name_master(
@@ -113,10 +125,12 @@ async def wait_for_master(heard: Heard, master_id: int, epoch: int, timeout_s: f
     address = next(node.address for node in heard.nodes if node.node_id == master_id)
     with trio.move_on_after(timeout_s):
         while True:
-            facts = NodeFacts.of(address, await fetch_status(address))
-            if facts.is_master and facts.last_epoch == epoch:
+            facts = None
+            with contextlib.suppress(UnreachableError):  # it opens its log as a master's
+                facts = NodeFacts.of(address, await fetch_status(address))
+            if facts is not None and facts.is_master and facts.last_epoch == epoch:
                 return
-            if facts.seen_epoch > epoch:
+            if facts is not None and facts.seen_epoch > epoch:
                 raise OperationRefusedError(
                     f"node {master_id} has seen epoch {facts.seen_epoch} meanwhile: somebody else"
                     " changes roles, too",

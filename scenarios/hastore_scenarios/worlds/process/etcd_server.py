@@ -7,8 +7,7 @@ Its binary is another etcd on PATH, such as Debian's etcd-server, or else that o
 from __future__ import annotations
 
 import signal
-from pathlib import Path
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 import attrs
 import trio
@@ -17,6 +16,9 @@ from hastore.testing.free_port import FreePort
 from hastore_scenarios.story.world import NodeFailed
 from hastore_scenarios.worlds.process.child_process import ChildProcess
 from hastore_scenarios.worlds.process.node_process import tail
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _STOPS_WITHIN_S: Final = 10.0  # a clean stop waits for the streams of watches; then SIGKILL
 
