@@ -1,6 +1,7 @@
 """What a failover would lose, and what it has cut: by topic and count, from the nodes' logs."""
 
 from hastore.testing.free_port import FreePort
+from hastore_cli.cluster import losses
 from tests.support.commands.in_process import at, call, call_json
 from tests.support.nodes.group_nodes import group, promote, put
 from tests.support.nodes.lossy_failover import LOST, two_ahead_of_three
@@ -34,6 +35,15 @@ async def test_a_failover_says_first_what_it_loses_and_history_what_was_cut(tmp_
         assert [(c["id"], c["messages"]) for c in cut["cuts"]] == [(2, {"orders": LOST})]
         shown = (await call("cluster", "history", *nodes))[1]
         assert f"node 2 cut orders {LOST}" in shown
+
+
+async def test_a_count_that_takes_too_long_holds_no_failover_up(tmp_path, monkeypatch):
+    """The node is one of those of which nothing is known."""
+    monkeypatch.setattr(losses, "COUNT_TIME_MAX_S", 0.0)
+    async with two_ahead_of_three(tmp_path) as (two, three, _):
+        flags = ("--node", at(two), "--node", at(three), "--ids", "1,2,3,4,5", "--to", 3)
+        code, dry = await call_json("cluster", "failover", *flags, "--accept-loss", "--dry-run")
+    assert (code, dry["loss"]["nodes"], dry["loss"]["silent"]) == (10, [], [1, 2, 4, 5])
 
 
 async def test_without_a_loss_nothing_is_listed(tmp_path):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
 
 from hastore.client.admin import AdminClient
 from hastore.cluster.loss import (
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
 
 Addresses = dict[int, tuple[str, int]]
 
+ASK_TIME_MAX_S: Final = 3.0  # a node that is gone must not hold a failover up
+COUNT_TIME_MAX_S: Final = 30.0  # of all nodes; a log is walked with some 100 MB/s
+
 _HEAD = ("node", "from", "to", "size", "messages", "confirmed", "topic")
 
 
@@ -52,11 +58,13 @@ async def ask_logs(addresses: Addresses) -> dict[int, GroupLog]:
     """Ask all nodes for their logs' epochs, ends and cuts; those that do not say are left out."""
 
     async def ask(node_id: int) -> GroupLog | None:
-        try:
-            async with AdminClient.connect(addresses[node_id]) as admin:
-                return await admin.group_log()
-        except HastoreError:
-            return None  # silent, or of an older version
+        with trio.move_on_after(ASK_TIME_MAX_S):
+            try:
+                async with AdminClient.connect(addresses[node_id]) as admin:
+                    return await admin.group_log()
+            except HastoreError:  # silent, or of an older version
+                return None
+        return None
 
     ids = list(addresses)
     answers = await gather(ask, ids)
@@ -70,14 +78,16 @@ async def survey_loss(addresses: Addresses, ids: Collection[int], to_id: int) ->
     if chosen is None:
         return Loss(to_id=to_id, silent=tuple(sorted({*ids, to_id})))
     found, silent = [], set(ids) - logs.keys() - {to_id}
-    for node_id, log in sorted(logs.items()):
-        missing = lacking(chosen, log)
-        if missing is None:
-            continue
-        try:
-            found.append(await _count(addresses[node_id], node_id, log, *missing))
-        except HastoreError:
-            silent.add(node_id)  # it has gone, or has cut its log, meanwhile
+    ranges = {node_id: lacking(chosen, log) for node_id, log in sorted(logs.items())}
+    silent |= {node_id for node_id, missing in ranges.items() if missing is not None}
+    with trio.move_on_after(COUNT_TIME_MAX_S):
+        for node_id, missing in ranges.items():
+            if missing is None:
+                continue
+            # One that has gone, or has cut its log, meanwhile stays silent.
+            with contextlib.suppress(HastoreError):
+                found.append(await _count(addresses[node_id], node_id, logs[node_id], *missing))
+                silent.discard(node_id)
     return Loss(to_id=to_id, nodes=tuple(found), silent=tuple(sorted(silent)))
 
 
@@ -115,7 +125,7 @@ def silent_text(loss: Loss) -> str | None:
     if not loss.silent:
         return None
     what = nodes_text(frozenset(loss.silent))
-    return f"what {what} alone may have is not known: no answer"
+    return f"what {what} alone may have is not known: no answer in time"
 
 
 def _rows(node: NodeLoss) -> Iterator[tuple[str, ...]]:
