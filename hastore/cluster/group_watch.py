@@ -134,14 +134,17 @@ class GroupWatch:
             _log.info("coordinator_reachable", revision=view.revision)
         self.view, self.is_reachable, self.is_silent = view, True, False
         self.on_view(view, went_back is not None)
-        if self.restored is None and mark.state_revision != self._marked_state_revision:
+        if self.restored is None and self._has_moved(mark):
             self._state_moved.wakeup()
 
-    @property
-    def _marked_state_revision(self) -> int | None:
+    def _has_moved(self, mark: CoordinatorMark) -> bool:
+        """Return whether the state, or the cluster, is another one than the directory's."""
         identity = self._identity()
-        mark = None if identity is None else identity.current.coordinator
-        return None if mark is None else mark.state_revision
+        marked = None if identity is None else identity.current.coordinator
+        return marked is None or (marked.cluster_id, marked.state_revision) != (
+            mark.cluster_id,
+            mark.state_revision,
+        )
 
     async def _keep_mark(self) -> None:
         """Record in the directory how far the coordinator is, each time that the state moves.
@@ -157,6 +160,8 @@ class GroupWatch:
                 await self.env.offload.run(partial(identity.see_coordinator, _mark_of(view)))
             except DiskError as error:
                 _log.warning("mark_not_written", reason=str(error), next=error.hint)
+                await trio.sleep(RETRY_PAUSE_S)
+                self._state_moved.wakeup()
 
 
 def _is_taken_back(known: GroupView, view: GroupView) -> bool:

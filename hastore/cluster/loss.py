@@ -63,6 +63,11 @@ class Loss:
         """The messages by topic: the most that one node has, because several have the same."""
         return merged(node.messages for node in self.nodes)
 
+    @property
+    def confirmed(self) -> dict[str, int]:
+        """Those of them that were certainly acknowledged."""
+        return merged(node.confirmed for node in self.nodes if node.confirmed is not None)
+
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
         return {
@@ -87,14 +92,6 @@ def lacking(chosen: GroupLog, other: GroupLog) -> tuple[int, int] | None:
     point = chosen.epochs.consistent_point(chosen.end_offset, other.epochs, other.end_offset)
     begin = other.min_offset if point is None else max(point.offset, other.min_offset)
     return (begin, other.end_offset) if begin < other.end_offset else None
-
-
-def split(begin: int, end: int, confirm_offset: int | None) -> tuple[tuple[int, int], ...]:
-    """Return the confirmed part of a range, and the rest; one part if nothing is known."""
-    if confirm_offset is None:
-        return ((begin, end),)
-    middle = min(max(confirm_offset, begin), end)
-    return (begin, middle), (middle, end)
 
 
 @final

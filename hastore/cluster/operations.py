@@ -78,7 +78,9 @@ def resume(keys: Keys, view: GroupView) -> Change:
 def clear_alarm(keys: Keys, view: GroupView) -> Change:
     """Take the alarm back: nodes may stand again.
 
-    Raises OperationRefusedError where a node would raise it again at once.
+    Raises OperationRefusedError where a node would raise it again at once, and while there is no
+    master: only a master knows its set, and a state from before may name a node that lacks what
+    was acknowledged since.
     """
     if view.config.alarm is None:
         return Change(what="there is no alarm")
@@ -90,8 +92,16 @@ def clear_alarm(keys: Keys, view: GroupView) -> Change:
             f" the past: hastore cluster failover --to {ahead.node.node_id} --accept-loss, which"
             " goes on with that log",
         )
+    if view.leader is None and view.state is not None and view.state.epoch > 0:
+        raise OperationRefusedError(
+            "no node is master: the SyncStateSet that the coordinator names may be an old one, with"
+            " a node that lacks acknowledged messages",
+            hint=f"start all nodes, then {_newest_log(view)}, which goes on with the newest log",
+        )
     config = attrs.evolve(view.config, alarm=None)
-    return _config_change(f"the alarm is taken back: {view.config.alarm}", keys, view, config)
+    change = _config_change(f"the alarm is taken back: {view.config.alarm}", keys, view, config)
+    same_leader, same_state = _same_leader(keys, view), _same_state(keys, view)
+    return attrs.evolve(change, comparisons=(*change.comparisons, same_leader, same_state))
 
 
 def switchover(
@@ -222,6 +232,11 @@ def init(
         )
     members = [view.members[node_id] for node_id in sorted(wanted)]
     logs = [member for member in members if member.last_epoch or member.end]
+    if not logs and view.state is not None and view.state.epoch > 0:
+        raise OperationRefusedError(
+            f"no node that is up has a log, and the group was in epoch {view.state.epoch}",
+            hint="start the nodes that have one",
+        )
     if not logs:
         state = GroupState(epoch=0, master=None, members=tuple(member.node for member in members))
         return _first(keys, view, f"the group begins with {nodes_text(wanted)}", state)
@@ -246,9 +261,12 @@ def init(
 
 
 def _first(keys: Keys, view: GroupView, what: str, state: GroupState) -> Change:
+    same_state = _same(keys.state, view.state_revision)
+    # Only the alarm, if it is raised, says that a state may be overwritten.
+    alarm = () if view.state is None else (_same_config(keys, view),)
     return Change(
         what=what,
-        comparisons=(_same(keys.state, view.state_revision), Absent(keys.leader)),
+        comparisons=(same_state, Absent(keys.leader), *alarm),
         writes=(Put(keys.state, state.encode()),),
     )
 
@@ -361,19 +379,22 @@ def failover(
     accept_loss: bool = False,
     force_with_live_master: bool = False,
     lost: Mapping[str, int] | None = None,
+    confirmed: Mapping[str, int] | None = None,
 ) -> Change:
     """Let one node stand, and no other, in an epoch after the state's.
 
     The epoch is one that nobody leads: the former master, wherever it is, steps down as it sees
-    it, and does not take its key again.  ``at_ms`` and ``lost``, the messages by topic that are
-    known to be lost, are for the history.
+    it, and does not take its key again.  ``at_ms`` is for the history; so is ``lost``, the messages
+    by topic that other nodes have and this one lacks.  ``confirmed`` are those of them that were
+    certainly acknowledged under "all".
 
-    Where the state is behind a log, because the coordinator was restored to the past, it takes
-    ``accept_loss``: the epoch is after those of all logs that are up, and the alarm is taken back.
+    While the alarm is raised, because the coordinator was restored to the past, it takes
+    ``accept_loss``: the state does not say who has all.  The epoch is after those of all logs that
+    are up, and the alarm is taken back.
     """
-    ahead = _ahead_of_state(view)
-    state = _agreed(view) if ahead is None or not accept_loss else _known(view)
-    member = _up(view, to_id)
+    alarm, ahead = view.config.alarm, _ahead_of_state(view)
+    goes_on = ahead is not None or view.leader is None  # a master knows its set: it needs no other
+    state, member = _known(view) if goes_on else _agreed(view), _up(view, to_id)
     if view.config.is_paused:
         raise OperationRefusedError(
             "elections are paused, so nobody would stand",
@@ -393,11 +414,18 @@ def failover(
             )
         writes.append(Delete(keys.leader))
     loss = loss_text(view, member)
+    # With a number of acks a message may be acknowledged that not all of the set have.
+    lacks = confirmed if state.acks == "all" else lost
+    if loss is None and lacks:
+        loss = f"it lacks {sum(lacks.values())} messages that another node has"
     if loss is None and ahead is not None:
         loss = f"{_ahead_text(ahead, state)}, so it may not know who has all"
+    if loss is None and alarm is not None:
+        loss = f"the alarm is raised, so the state may not say who has all: {alarm}"
     if loss is not None and not accept_loss:
         raise OperationRefusedError(
-            f"node {to_id} may lack acknowledged messages: {loss}", hint=_safer(view, to_id)
+            f"node {to_id} may lack acknowledged messages: {loss}",
+            hint=_safer(view, to_id) if alarm is None else _newest_log(view),
         )
     epoch = max(state.epoch, *(each.last_epoch for each in view.members.values())) + 1
     record = EpochRecord(
@@ -414,7 +442,7 @@ def failover(
         Put(keys.state, agreed.encode()),
         Put(keys.history(epoch), record.encode()),
     ]
-    if view.config.alarm is not None:
+    if alarm is not None:
         writes.append(Put(keys.config, attrs.evolve(view.config, alarm=None).encode()))
     return Change(
         what=f"node {to_id} alone may become master, with its log's end at {member.end}"
@@ -449,6 +477,8 @@ def _safer(view: GroupView, to_id: int) -> str:
     ]
     if able:
         best = min(able, key=_rank).node.node_id
+        if best == to_id:  # another node, outside the set, has more
+            return "if that is lost: --accept-loss"
         return f"node {best} lacks nothing: --to {best}; else: --to {to_id} --accept-loss"
     waits = sorted(state.ids - view.members.keys())
     start = f"start {nodes_text(frozenset(waits))}, which has all; " if waits else ""
@@ -466,6 +496,13 @@ def _agreed(view: GroupView) -> GroupState:
             hint="look at it, then: hastore cluster clear-alarm",
         )
     return _known(view)
+
+
+def _newest_log(view: GroupView) -> str:
+    """Return the command that goes on with the newest log."""
+    newest = min(view.members.values(), key=_rank, default=None)
+    to_id = "ID" if newest is None else str(newest.node.node_id)
+    return f"hastore cluster failover --to {to_id} --accept-loss"
 
 
 def _ahead_of_state(view: GroupView) -> Member | None:

@@ -369,7 +369,6 @@ class RoleService:
     # -- what the coordinator says ---------------------------------------------------------------
 
     def _saw(self, view: GroupView, went_back: bool) -> None:  # noqa: FBT001 - a callback
-        self._is_failsafe = False
         self._heard_at = self._now()
         if view.leader is not None or view.state is None:
             self._no_leader = None

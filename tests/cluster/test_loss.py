@@ -2,7 +2,7 @@
 
 import pytest
 
-from hastore.cluster.loss import Loss, NodeCut, NodeLoss, cuts_by_epoch, lacking, split
+from hastore.cluster.loss import Loss, NodeCut, NodeLoss, cuts_by_epoch, lacking
 from hastore.epoch_history import EpochEntry, EpochHistory, EpochSpan
 from hastore.store.recovery.log_cut import LogCut
 from hastore.store.tools.group_log import GroupLog
@@ -39,20 +39,6 @@ def log(end, *entries, begin=0):
 def test_what_a_node_lacks_begins_at_the_consistent_point(chosen, other, expected):
     """The same as where the other's log would be cut."""
     assert lacking(chosen, other) == expected
-
-
-@pytest.mark.parametrize(
-    ("confirm", "parts"),
-    [
-        (None, ((10, 20),)),
-        (5, ((10, 10), (10, 20))),
-        (15, ((10, 15), (15, 20))),
-        (25, ((10, 20), (20, 20))),
-    ],
-)
-def test_a_range_has_a_confirmed_part(confirm, parts):
-    """What every member of the set had."""
-    assert split(10, 20, confirm) == parts
 
 
 def test_what_two_nodes_have_is_not_counted_twice():

@@ -95,7 +95,7 @@ def test_after_a_restore_a_failover_goes_on_with_the_newest_log():
     told = refused(operations.clear_alarm, view)
     assert "node 2 has messages of epoch 9, and the coordinator knows epoch 7" in told
     assert "failover --to 2 --accept-loss" in told
-    assert "clear-alarm" in refused(operations.failover, view, 2, at_ms=1)
+    assert "failover --to 2 --accept-loss" in refused(operations.failover, view, 2, at_ms=1)
     change = operations.failover(KEYS, view, 2, at_ms=1, accept_loss=True)
     assert "may not know who has all" in change.what
     after = applied(view, change)
@@ -103,6 +103,26 @@ def test_after_a_restore_a_failover_goes_on_with_the_newest_log():
     assert after.state is not None
     assert (after.state.epoch, after.state.members) == (10, (members[1].node,))
     assert not isinstance(decide(knowledge(after, 2, last_epoch=9, seen_epoch=9)), RaiseAlarm)
+
+
+def test_without_a_master_an_alarm_is_not_cleared_but_a_failover_goes_on():
+    """The set may be that of a backup, with a node that lacks what was acknowledged since."""
+    alarm = {"config": GroupConfig(alarm="etcd was at revision 9"), "config_revision": 40}
+    logs = (member(1), member(2, end=END + 5))
+    view = view_of(*logs, **alarm, **NO_LEADER)
+    told = refused(operations.clear_alarm, view)
+    assert "no node is master" in told
+    assert "failover --to 2 --accept-loss" in told
+    told = refused(operations.failover, view, 2, at_ms=1)
+    assert "the alarm is raised" in told
+    assert "failover --to 2 --accept-loss" in told
+    change = operations.failover(KEYS, view, 2, at_ms=1, accept_loss=True)
+    assert Unchanged(KEYS.config, 40) in change.comparisons
+    after = applied(view, change)
+    assert after.config == GroupConfig()
+    assert after.state == GroupState(epoch=8, master=node(2), members=(node(2),))
+    change = operations.clear_alarm(KEYS, view_of(*logs, **alarm))
+    assert {Unchanged(KEYS.leader, 80), Unchanged(KEYS.state, 90)} < set(change.comparisons)
 
 
 def test_a_switchover_is_a_wish_in_the_leaders_epoch():
@@ -226,6 +246,7 @@ def test_force_overwrites_a_state_that_an_alarm_says_is_an_old_one():
     change = operations.init(KEYS, view, force=True)
     assert set(change.comparisons) == {
         Unchanged(KEYS.state, view.state_revision),
+        Unchanged(KEYS.config, 3),
         Absent(KEYS.leader),
     }
     state = applied(view, change).state
@@ -233,6 +254,8 @@ def test_force_overwrites_a_state_that_an_alarm_says_is_an_old_one():
     assert "has its state" in refused(operations.init, view)
     assert "has its state" in refused(operations.init, view_of(*logs, **alarm), force=True)
     assert "has its state" in refused(operations.init, view_of(*logs, **NO_LEADER), force=True)
+    empty = view_of(member(4, last_epoch=0, end=0), **alarm, **NO_LEADER)
+    assert "no node that is up has a log" in refused(operations.init, empty, force=True)
 
 
 def test_a_removed_node_leaves_the_set_and_its_id_is_free():
@@ -307,6 +330,23 @@ def knowledge(view: GroupView, node_id: int, **changes: object) -> Knowledge:
     own = OwnNode(node=node(node_id), kept_since=1, seen_epoch=7, last_epoch=7, end=END)
     clock = Clock(now=100.0, may_stand_from=0.0, deadline=110.0, no_leader_since=100.0)
     return Knowledge(own=attrs.evolve(own, **changes), clock=clock, view=view, is_reachable=True)
+
+
+def test_what_nodes_have_that_were_asked_counts_as_a_loss_too():
+    """With all only what is confirmed; with a number of acks all that another node has."""
+    view = view_of(member(2), member(3), **NO_LEADER)
+    known = {"lost": {"T": 5}, "at_ms": 1}
+    free = operations.failover(KEYS, view, 3, confirmed={}, **known)
+    assert applied(view, free).history[-1].why == "failover"
+    told = refused(operations.failover, view, 3, confirmed={"T": 2}, **known)
+    assert "it lacks 2 messages that another node has" in told
+    assert view.state is not None
+    counted = attrs.evolve(view, state=attrs.evolve(view.state, acks="2"))
+    told = refused(operations.failover, counted, 3, confirmed={}, **known)
+    assert "it lacks 5 messages that another node has" in told
+    done = operations.failover(KEYS, counted, 3, confirmed={}, accept_loss=True, **known)
+    record = applied(counted, done).history[-1]
+    assert (record.why, record.lost) == ("failover with loss", {"T": 5})
 
 
 def test_a_live_master_is_deposed_only_by_force_and_does_not_take_its_key_again():

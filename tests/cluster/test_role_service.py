@@ -591,6 +591,25 @@ async def test_a_start_notices_that_the_coordinator_was_restored_since(group, as
 
 
 @simulated()
+async def test_who_has_looked_need_not_look_again_where_only_the_cluster_is_another(group):
+    """The state is the same, so nothing but the cluster's id says that the mark is an old one."""
+    node_id, master = await group.master()
+    await restore(group, group.model.backup(), as_other_cluster=True)
+    await group.until(lambda: group.view.config.alarm is not None)
+    state = group.view.state_revision
+    await trio.sleep(3 * TTL_S)
+    group.configure(GroupConfig())
+    await trio.sleep(TTL_S)
+    other = node_id % 3 + 1
+    group.node(other).kill()
+    group.start(other)
+    await trio.sleep(3 * TTL_S)
+    assert group.view.config.alarm is None
+    assert group.masters() == {node_id: master}
+    assert group.view.state_revision >= state
+
+
+@simulated()
 async def test_a_second_restore_takes_no_alarm_back(group):
     """The alarm is not there any more because etcd has gone back, not because anybody looked."""
     backup, lost = await shrunk(group)

@@ -340,6 +340,7 @@ def failover(
             accept_loss=accept_loss,
             force_with_live_master=force_with_live_master,
             lost=found[0].at_least,
+            confirmed=found[0].confirmed,
         )
 
     return _become_master(target, decide, timeout_ms, output, dry_run=dry_run, look=look)
@@ -466,7 +467,8 @@ def resume(*, dry_run: bool, target: Target, output: str) -> int:
 @click.option(
     "--force",
     is_flag=True,
-    help="Also if nodes have logs: begin with the newest one. Never replaces what etcd has.",
+    help="Also if nodes have logs: begin with the newest one. What etcd has stays, unless"
+    " the alarm is raised and no node is master.",
 )
 @_dry_run
 @target_options

@@ -130,7 +130,8 @@ def check_adoptable(directory: Path) -> int:
         raise OperationRefusedError(
             f"{directory} has epochs, but no identity.json: it is of a RocketMQ broker in"
             " controller mode, or was copied in part",
-            hint="let that group's master be followed by hastore nodes with empty directories",
+            hint="let that group's master be followed by hastore nodes with empty directories;"
+            f" after an adopt that was cut short: remove {EPOCH_FILE}, and adopt it again",
         )
     if (directory / ABORT_FILE).exists():
         raise OperationRefusedError(

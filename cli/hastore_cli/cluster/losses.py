@@ -16,7 +16,6 @@ from hastore.cluster.loss import (
     cuts_by_epoch,
     lacking,
     merged,
-    split,
 )
 from hastore.errors import HastoreError
 from hastore.ha.set_rules import nodes_text
@@ -25,7 +24,6 @@ from hastore_cli.app.terminal import columns, escaped, number
 from hastore_cli.node.client import gather
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from hastore.cluster.group_records import EpochRecord, GroupView
@@ -94,15 +92,17 @@ async def survey_loss(addresses: Addresses, ids: Collection[int], to_id: int) ->
 async def _count(
     address: tuple[str, int], node_id: int, log: GroupLog, begin: int, end: int
 ) -> NodeLoss:
-    parts = split(begin, end, log.confirm_offset)
+    confirmed_end = min(max(log.confirm_offset or begin, begin), end)
     async with AdminClient.connect(address) as admin:
-        counts: list[Counter[str]] = [await admin.count_messages(*part) for part in parts]
+        # Twice, because the confirm offset may be inside a record.
+        messages = await admin.count_messages(begin, end)
+        confirmed = await admin.count_messages(begin, confirmed_end)
     return NodeLoss(
         node_id=node_id,
         begin=begin,
         end=end,
-        messages=dict(sum(counts[1:], counts[0])),
-        confirmed=None if log.confirm_offset is None else dict(counts[0]),
+        messages=dict(messages),
+        confirmed=None if log.confirm_offset is None else dict(confirmed),
     )
 
 
