@@ -1,9 +1,14 @@
 """What a failover would lose, and what it has cut: by topic and count, from the nodes' logs."""
 
+import trio
+
+import hastore
+from hastore.status import PutMessageStatus
 from hastore.testing.free_port import FreePort
 from hastore_cli.cluster import losses
 from tests.support.commands.in_process import at, call, call_json
-from tests.support.nodes.group_nodes import group, promote, put
+from tests.support.nodes.elected_nodes import has_all, status_once
+from tests.support.nodes.group_nodes import group, node_config, promote, put
 from tests.support.nodes.lossy_failover import LOST, two_ahead_of_three
 from tests.support.waiting import eventually
 
@@ -35,6 +40,49 @@ async def test_a_failover_says_first_what_it_loses_and_history_what_was_cut(tmp_
         assert [(c["id"], c["messages"]) for c in cut["cuts"]] == [(2, {"orders": LOST})]
         shown = (await call("cluster", "history", *nodes))[1]
         assert f"node 2 cut orders {LOST}" in shown
+
+
+async def serve(config, stops, *, task_status):
+    """Run a node until its event in ``stops``; the second one says that it has ended."""
+    ended = trio.Event()
+    async with hastore.open_node(config) as node:
+        stop = trio.Event()
+        stops[config.node_id] = (stop, ended)
+        task_status.started(node)
+        await stop.wait()
+    ended.set()
+
+
+async def stopped(stops, node_id):
+    """Stop a node, and wait until it has ended."""
+    stop, ended = stops[node_id]
+    stop.set()
+    await ended.wait()
+
+
+async def test_with_a_coordinator_the_loss_is_counted_where_it_is_refused(etcd, tmp_path):
+    """A node that was down lacks what the others acknowledged meanwhile; one of them is up."""
+    configs = {at: node_config(tmp_path / f"D{at}", at, coordinator=etcd) for at in (1, 2, 3)}
+    stops = {}
+    async with trio.open_nursery() as nursery:
+        nodes = {at: await nursery.start(serve, configs[at], stops) for at in configs}
+        first = (await has_all(list(nodes.values())))["leader"]["id"]
+        left, behind = (each for each in configs if each != first)
+        await stopped(stops, behind)
+        await status_once(lambda shown: shown["sync_state_set"] == sorted([first, left]))
+        for _ in range(LOST):
+            assert await put(nodes[first].role_node) is PutMessageStatus.PUT_OK
+        assert (await call("cluster", "pause"))[0] == 0
+        await stopped(stops, first)
+        await nursery.start(serve, configs[behind], stops)
+        await status_once(lambda s: [n["is_up"] for n in s["nodes"]].count(True) == 2)
+        flags = ("cluster", "failover", "--to", behind, "--accept-loss", "--dry-run")
+        code, shown = await call_json(*flags)
+        assert (code, shown["done"], "are paused" in shown["what"]) == (6, False, True)
+        assert (shown["loss"]["at_least"], shown["loss"]["silent"]) == ({"orders": LOST}, [first])
+        assert [node["id"] for node in shown["loss"]["nodes"]] == [left]
+        for node_id in (left, behind):
+            await stopped(stops, node_id)
 
 
 async def test_a_count_that_takes_too_long_holds_no_failover_up(tmp_path, monkeypatch):
