@@ -208,7 +208,7 @@ def init(
     Where a node has a log already the coordinator has lost what the group had agreed on, and
     nothing says which log has all that was acknowledged: ``force`` takes the newest one.  A state
     that is there is overwritten only while the alarm says that it is not the newest, and by
-    ``force``.
+    ``force``, which takes the alarm back.
     """
     is_outdated = force and view.config.alarm is not None and view.leader is None
     if view.state is not None and not is_outdated:
@@ -262,12 +262,19 @@ def init(
 
 def _first(keys: Keys, view: GroupView, what: str, state: GroupState) -> Change:
     same_state = _same(keys.state, view.state_revision)
-    # Only the alarm, if it is raised, says that a state may be overwritten.
-    alarm = () if view.state is None else (_same_config(keys, view),)
-    return Change(
+    change = Change(
         what=what,
-        comparisons=(same_state, Absent(keys.leader), *alarm),
+        comparisons=(same_state, Absent(keys.leader)),
         writes=(Put(keys.state, state.encode()),),
+    )
+    if view.state is None:
+        return change
+    # Only the alarm says that a state may be overwritten, and with it the reason for it goes.
+    config = attrs.evolve(view.config, alarm=None)
+    return attrs.evolve(
+        change,
+        comparisons=(*change.comparisons, _same_config(keys, view)),
+        writes=(*change.writes, Put(keys.config, config.encode())),
     )
 
 

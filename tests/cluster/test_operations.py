@@ -251,6 +251,7 @@ def test_force_overwrites_a_state_that_an_alarm_says_is_an_old_one():
     }
     state = applied(view, change).state
     assert state == GroupState(epoch=7, master=node(2), members=(node(2),))
+    assert applied(view, change).config == GroupConfig()
     assert "has its state" in refused(operations.init, view)
     assert "has its state" in refused(operations.init, view_of(*logs, **alarm), force=True)
     assert "has its state" in refused(operations.init, view_of(*logs, **NO_LEADER), force=True)
