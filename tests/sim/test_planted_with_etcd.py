@@ -11,7 +11,7 @@ SEEDS_MAX = 200
 FOUND_BY = {
     "decides_after_its_deadline": 59,
     "counts_from_the_answer": 53,
-    "leases_by_the_wall_clock": 4,
+    "leases_by_the_wall_clock": 59,
     "stands_outside_the_set": 3,
     "stands_with_another_directory": 19,
     "elects_a_node_that_lost_its_cache": 19,
@@ -20,6 +20,7 @@ FOUND_BY = {
     "awaits_a_joining_node_once_it_is_accepted": 3,
     "voids_a_proposal_after_a_read": 65,
     "names_a_start_whatever_link_acknowledged": 3,
+    "acknowledges_after_giving_up_its_role": 132,
 }
 
 
