@@ -427,7 +427,8 @@ class RoleService:
                 self._wake.wakeup()
                 continue
             self._renewal = sent_at, granted_s
-            self._prolong()
+            if self._prolong():
+                self._is_failsafe = False
             with trio.move_on_after(self._pause_s):
                 await self._lease_wake.wait_for_running()
 
@@ -523,14 +524,16 @@ class RoleService:
         self._wake.wakeup()
         await self._lease_wake.wait_for_running()  # until it leads again
 
-    def _prolong(self) -> None:
-        """Count the last renewal, if the leader key goes with the lease that was renewed."""
+    def _prolong(self) -> bool:
+        """Count the last renewal if the leader key goes with its lease; return whether it does."""
         held, view = self._held, self.view
         if held is None or self._is_given_up or view is None:
-            return
-        if view.leader_lease == held.lease_id:
-            sent_at, granted_s = self._renewal
-            self.lease.renewed(sent_at, self.config.ttl_s, granted_s)
+            return False
+        if view.leader_lease != held.lease_id:
+            return False
+        sent_at, granted_s = self._renewal
+        self.lease.renewed(sent_at, self.config.ttl_s, granted_s)
+        return True
 
     async def _keep_session(self) -> None:
         """Renew the lease of what this node says of itself, and say it again where it changed."""

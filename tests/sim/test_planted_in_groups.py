@@ -30,7 +30,7 @@ FOUND_BY = {
     "dispatches_all_at_a_promotion": 13,
     "acknowledges_after_stepping_down": 8,
     "counts_queue_offsets_on_after_a_cut": 65,
-    "elects_a_node_that_lost_its_cache": 31,
+    "elects_a_node_that_lost_its_cache": 30,
     "elects_an_id_with_an_empty_directory": 13,
     "elects_a_node_that_was_only_proposed": 1,
     "forgets_a_proposal_after_a_read": 12,

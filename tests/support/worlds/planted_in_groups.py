@@ -544,7 +544,7 @@ PLANTED_IN_GROUPS: dict[Plant, set[str]] = {
     dispatches_all_at_a_promotion: {"shown", "confirmed loss", "cut"},
     acknowledges_after_stepping_down: {"stepped down"},
     counts_queue_offsets_on_after_a_cut: {"queue order"},
-    elects_a_node_that_lost_its_cache: {"loss", "confirmed loss"},
+    elects_a_node_that_lost_its_cache: {"loss", "confirmed loss", "confirm"},
     elects_an_id_with_an_empty_directory: {"loss", "confirmed loss", "confirm", "ack", "shown"},
     elects_a_node_that_was_only_proposed: {"loss", "confirmed loss", "confirm"},
     forgets_a_proposal_after_a_read: {"ack", "confirm", "shown", "loss", "confirmed loss"},
