@@ -204,7 +204,11 @@ class TermCoordinator:
 
     def _newest(self, view: GroupView, member: Incarnation) -> Incarnation:
         linked = None if member == self.own else self._linked(view, member.node_id)
-        return member if linked is None or linked.node <= member else linked.node
+        if linked is None:
+            return member
+        # Another directory: a restored coordinator may name one that was thrown away since.
+        is_newer = linked.node.uuid != member.uuid or linked.node.start > member.start
+        return linked.node if is_newer else member
 
     def _linked(self, view: GroupView, node_id: int) -> Member | None:
         """Return what a node says of itself, if its acks are known to be of that start.

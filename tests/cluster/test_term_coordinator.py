@@ -11,6 +11,8 @@ from tests.cluster.simulated import simulated
 from tests.support.nodes.group_nodes import set_of
 from tests.support.nodes.simulated_group import TTL_S, Fate
 
+HEX = "0123456789abcdef"
+
 
 async def lose_a_member(group, node_id):
     """Kill a member, whose link is closed then; return who it is."""
@@ -104,6 +106,20 @@ async def test_a_start_that_follows_at_once_is_named_without_leaving_the_set(gro
     await group.until(lambda: group.starts.get(lost) == 2)
     assert {1, 2, 3} == group.starts.keys()
     assert group.view.state.epoch == 1
+
+
+@pytest.mark.parametrize("digit", ["0", "f"])
+@simulated()
+async def test_a_directory_that_was_thrown_away_is_named_no_more(group, digit):
+    """A restored coordinator names it; it would be elected, and the one that has all would not."""
+    node_id, master = await group.master()
+    other, state = node_id % 3 + 1, group.view.state
+    wanted = state.member(other)
+    thrown_away = attrs.evolve(wanted, uuid=wanted.uuid.translate({ord(c): digit for c in HEX}))
+    members = tuple(thrown_away if each == wanted else each for each in state.members)
+    group.commit(group.keys.state, attrs.evolve(state, members=members).encode())
+    await group.until(lambda: group.view.state.member(other) == wanted)
+    assert await group.put(master) is Status.PUT_OK
 
 
 @simulated()
