@@ -5,6 +5,7 @@ The master is a port with prepared answers, so that stock masters of both genera
 
 import contextlib
 import json
+from functools import partial
 from types import SimpleNamespace
 
 import attrs
@@ -460,7 +461,17 @@ async def test_a_large_table_is_read_in_a_thread(slave, nursery, monkeypatch):
     """So that reading it holds up no append."""
     monkeypatch.setattr(slave_synchronize, "_READ_HERE_SIZE_MAX", 10)
     async with stock_master() as port:
-        nursery.start_soon(slave.follow(port).run)
+        service = slave.follow(port)
+        offload, offloaded = type(service.env.offload), []
+        run = offload.run
+
+        def counted(self, call):
+            offloaded.append(call)
+            return run(self, call)
+
+        monkeypatch.setattr(offload, "run", counted)
+        nursery.start_soon(service.run)
         with trio.fail_after(WITHIN_S):
             await eventually(lambda: slave.data.offsets.offsets == {"T@g": {0: 5, 1: 7}})
+        assert any(isinstance(call, partial) and len(call.args[0]) > 10 for call in offloaded)
         nursery.cancel_scope.cancel()
