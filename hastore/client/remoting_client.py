@@ -363,7 +363,7 @@ class RemotingClient:
             now = trio.current_time()
             if silent_at <= now:
                 self._silent.wakeup()
-                silent_at = now + self._silence_s  # it is told once in that time
+                silent_at = now + self._silence_s  # the next time
             await trio.sleep_until(min(oldest.deadline, silent_at))
             now = trio.current_time()
             due = []
@@ -377,9 +377,9 @@ class RemotingClient:
             self._signal_room()
 
     async def wait_for_silence(self, seconds: float) -> None:
-        """Wait until requests have waited for ``seconds`` in which nothing was received.
+        """Wait until a request has waited for ``seconds``, and nothing was received meanwhile.
 
-        For one task, and from the connection's start on.
+        Only one task may wait for it.
         """
         self._silence_s = seconds
         await self._silent.wait_for_running()

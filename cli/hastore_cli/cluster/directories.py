@@ -72,7 +72,7 @@ def place_beside(directory: Path) -> Path:
         kind = "a symbolic link" if directory.is_symlink() else "a file system of its own"
         raise OperationRefusedError(
             f"{directory} is {kind}, and cannot be kept under another name",
-            hint="hastore cluster remove ID; move what is in it elsewhere; start the node again",
+            hint="hastore cluster remove ID, move its files elsewhere, and start the node again",
         )
     if not os.access(directory.parent, os.W_OK | os.X_OK):
         raise OperationRefusedError(

@@ -251,11 +251,11 @@ class EtcdDirector:
         )
 
     def why_not_deciding(self, agent: Agent, epoch: int) -> str | None:
-        """Return why the master of an epoch may decide nothing; None while it has the leader key.
+        """Return why the master of an epoch may decide nothing; None if it may.
 
-        And while its deadline has not passed, which counts from before a renewal was asked for.
-        None, too, if etcd has not kept what it said of a lease of that key, or while the members
-        have promised and nobody has the key.
+        It may while it has the leader key, and its deadline has not passed.  The deadline counts
+        from the moment before a renewal was sent.  None, too, if etcd has not kept what it said of
+        a lease of that key, or while the members have promised and nobody has the key.
         """
         now = agent.sim_node.wall_clock.boot_s()
         promised_until = self.roles[agent.node_id].promised_deadline

@@ -153,7 +153,7 @@ class GroupDouble:
             framing = other.framing
             assert isinstance(framing, AutoswitchMasterFraming), "a link of a group"
             if framing.handshake is None:
-                continue  # it has connected again, and has not said who it is, or has no answer yet
+                continue  # a new link, whose handshake has not come, or is not answered yet
             silent_s = trio.current_time() - other.last_read_time
             lives = other.progress.ended_because is None and silent_s < REPLACED_LINK_S
             if other is not link and other.address[0] == member and lives:
