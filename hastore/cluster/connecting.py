@@ -16,7 +16,8 @@ import trio
 
 from hastore.cluster.cluster_node import run_cluster_node
 from hastore.cluster.group_records import Keys
-from hastore.cluster.role_service import RoleConfig, RoleService
+from hastore.cluster.role_config import RoleConfig
+from hastore.cluster.role_service import RoleService
 from hastore.errors import ConfigError
 from hastore.install_source import install_command
 

@@ -1,18 +1,92 @@
-"""Asks the members of a set for promises, over requests of their own to their client ports."""
+"""Lets a master go on while its coordinator is silent: all members promise that none stands.
+
+The promises are asked for over requests of their own to the members' client ports.  The coordinator
+elects nobody meanwhile who has not stood; so nobody else is master before the oldest promise has
+run out.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, final
 
+import attrs
 import trio
 
+from hastore.broker.node.master import Master
+from hastore.broker.request_target import PromiseWish
 from hastore.client.admin import AdminClient
+from hastore.cluster.node_facts import is_leading
 from hastore.errors import HastoreError
+from hastore.ha.group_ha_service import GroupHAService
+from hastore.trace import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from hastore.broker.request_target import PromiseWish
+    from hastore.broker.group_directory import KnownNode
+    from hastore.broker.node.group_node import GroupNode
+    from hastore.concurrency.lease import Lease
+    from hastore.env.interface import Randomness
+
+_log = logger("cluster")
+
+
+@final
+@attrs.define(eq=False, kw_only=True)
+class Failsafe:
+    """A master's way to a later deadline than its lease's."""
+
+    node: GroupNode
+    own_id: int
+    group: str
+    lease: Lease  # whose deadline it prolongs
+    ttl_s: int
+    randomness: Randomness
+    # No, too, while a successor may begin the next epoch at any moment.
+    may_ask: Callable[[], bool]
+    nodes: Callable[[], Sequence[KnownNode]]  # of the group, as last known
+    # Until when the node may decide by promises alone, on its own clock.
+    promised_deadline: float = attrs.field(default=-math.inf, init=False)
+    is_active: bool = attrs.field(default=False, init=False)  # it leads by promises alone
+
+    async def ask_members(self) -> None:
+        """Prolong a leading master's deadline, if all other members promise not to stand."""
+        if not self.may_ask():
+            return
+        master = self.node.role_node
+        assert isinstance(master, Master), "it leads"
+        assert isinstance(master.ha_service, GroupHAService), "a master of a group"
+        group = master.ha_service.sync_state_set
+        asked, asked_at = group.needed - {self.own_id}, self.lease.clock()
+        addresses = {
+            known.node_id: known.client_address for known in self.nodes() if known.node_id in asked
+        }
+        if addresses.keys() != asked:
+            return
+        ttl_s, timeout_s = float(self.ttl_s), self.ttl_s / 3 / 2
+        with trio.move_on_after(timeout_s):
+            refusals = await ask_all(
+                addresses,
+                PromiseWish(
+                    group=self.group,
+                    epoch=group.entry.epoch,
+                    master_id=self.own_id,
+                    ttl_s=ttl_s,
+                ),
+                nonce=f"{self.randomness.random():.17f}",
+                timeout_s=timeout_s,
+            )
+            is_whole = group.needed - {self.own_id} <= asked
+            if not refusals and is_whole and is_leading(self.node, self.lease):
+                self.lease.renewed(asked_at, ttl_s, ttl_s)
+                self.promised_deadline = self.lease.deadline
+                if not self.is_active:
+                    _log.warning("failsafe", members=len(asked), ttl_s=self.ttl_s)
+                self.is_active = True
+                return
+            for node_id, reason in refusals.items():
+                _log.warning("promise_refused", node_id=node_id, reason=reason)
 
 
 async def ask_all(

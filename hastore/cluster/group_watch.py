@@ -73,6 +73,12 @@ class GroupWatch:
         current = identity()
         self._seen_before = None if current is None else current.current.coordinator
 
+    @property
+    def known(self) -> GroupView:
+        """The newest that the coordinator has said, where it has said something."""
+        assert self.view is not None
+        return self.view
+
     def start(self, nursery: trio.Nursery) -> None:
         """Keep the view in ``nursery``."""
         nursery.start_soon(self._keep_view)

@@ -15,7 +15,8 @@ from hastore.broker.puts.put_message import PutMessage
 from hastore.cluster import connecting, decide, operations
 from hastore.cluster.decide import Action, Knowledge, Wait
 from hastore.cluster.group_records import GroupState, GroupView
-from hastore.cluster.role_service import RoleConfig, RoleService
+from hastore.cluster.role_config import RoleConfig
+from hastore.cluster.role_service import RoleService
 from hastore.epoch_history import ConsistentPoint, EpochHistory
 from hastore.errors import RequestFailedError
 from hastore.ha.group_ha_service import GroupHAService

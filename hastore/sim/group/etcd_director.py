@@ -22,7 +22,8 @@ from hastore.cluster import operations
 from hastore.cluster.group_records import GroupConfig, Keys, Leader, Switchover, read_group
 from hastore.cluster.group_records import GroupState as AgreedState
 from hastore.cluster.key_value_store import Absent, Delete, Put, Unchanged
-from hastore.cluster.role_service import RoleConfig, RoleService
+from hastore.cluster.role_config import RoleConfig
+from hastore.cluster.role_service import RoleService
 from hastore.concurrency.lease import margin_s
 from hastore.errors import CoordinatorUnreachableError
 from hastore.sim.coordinator.etcd_model import EtcdModel

@@ -24,7 +24,8 @@ from hastore.client.remoting_client import RemotingClient, open_remoting_client
 from hastore.cluster.group_records import GroupConfig, GroupView, Keys, read_group
 from hastore.cluster.key_value_store import Lease, Outcome, Put, Snapshot
 from hastore.cluster.operations import Change
-from hastore.cluster.role_service import RoleConfig, RoleService
+from hastore.cluster.role_config import RoleConfig
+from hastore.cluster.role_service import RoleService
 from hastore.env.interface import Env
 from hastore.errors import CoordinatorRefusedError, CoordinatorUnreachableError
 from hastore.message import Message

@@ -21,6 +21,8 @@ from hastore.cluster.group_records import (
     Registration,
 )
 from hastore.cluster.key_value_store import Absent, Put, Unchanged
+from hastore.cluster.own_member import OwnMember
+from hastore.cluster.registration import NodeRegistration
 from hastore.cluster.role_service import RoleService
 from hastore.cluster.term_coordinator import TermCoordinator
 from hastore.concurrency.lease import Lease, margin_s
@@ -61,14 +63,6 @@ def counts_from_the_answer(patch: pytest.MonkeyPatch) -> None:
 
 def leases_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
     """Deadlines are times of a clock that a person, or NTP, may set back."""
-    begin_by_boot_clock = RoleService.__attrs_post_init__
-
-    def begin(self: RoleService) -> None:
-        begin_by_boot_clock(self)
-        self.lease = Lease(self.env.wall_clock.now_s)
-        self._started_at = self.env.wall_clock.now_s()
-
-    patch.setattr(RoleService, "__attrs_post_init__", begin)
     patch.setattr(RoleService, "_now", lambda self: self.env.wall_clock.now_s())
 
 
@@ -93,16 +87,16 @@ def stands_with_another_directory(patch: pytest.MonkeyPatch) -> None:
     def why_not_standing(node: Incarnation, _kept_since: int, state: GroupState) -> str | None:
         return why_not(node, 0, state) if state.member(node.node_id) is None else None
 
-    async def claim(self: RoleService) -> bool:
-        me, key = self._me, self.keys.registration(self._me.node_id)
+    async def claim(self: NodeRegistration) -> bool:
+        me, key = self.me, self.keys.registration(self.me.node_id)
         item = (await self.store.read(key)).items.get(key)
         own = Registration(uuid=me.uuid, start=me.start)
         comparison = Absent(key) if item is None else Unchanged(key, item.mod_revision)
         return (await self.store.commit([comparison], [Put(key, own.encode())])).succeeded
 
     patch.setattr(decide, "why_not_standing", why_not_standing)
-    patch.setattr(RoleService, "_claim_id", claim)
-    patch.setattr(RoleService, "_check_is_own", lambda _self, _key, _data: None)
+    patch.setattr(NodeRegistration, "claim", claim)
+    patch.setattr(OwnMember, "_check_is_own", lambda _self, _key, _data: None)
     patch.setattr(EtcdDirector, "remove", lambda _self, _node_id: None)
 
 

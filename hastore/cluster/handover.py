@@ -1,0 +1,106 @@
+"""A switchover, as its master sees it: it takes no puts, and offers its term to the successor.
+
+::
+
+    begun ──▶ puts are held ──▶ the successor has all ──▶ offered: the log's end in ``config``
+      │                                                              │
+      └──────────────▶ ended, and puts are taken again ◀── the wish is taken back, with an answer
+
+Invariant: once the term was offered, puts are taken again only after an answer of the coordinator
+that the wish is gone: the successor may begin the next epoch until then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.broker.node.master import Master
+from hastore.cluster.key_value_store import Unchanged
+from hastore.ha.group_ha_service import GroupHAService
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hastore.broker.node.group_node import GroupNode
+    from hastore.cluster.group_watch import GroupWatch
+    from hastore.cluster.group_writer import GroupWriter
+    from hastore.concurrency.wait_notify_object import WaitNotifyObject
+
+HANDOVER_TICK_S: Final = 0.01  # between two looks at the successor's acks
+_HELD: Final = "this master hands over to node {}: ask it"
+
+_log = logger("cluster")
+
+
+@final
+@attrs.define(eq=False, kw_only=True)
+class Handover:
+    """The handover of one term of a node that is master."""
+
+    node: GroupNode
+    watch: GroupWatch
+    writer: GroupWriter
+    wake: WaitNotifyObject  # something has changed: decide again
+    clock: Callable[[], float]
+    since: float | None = attrs.field(default=None, init=False)  # None: it hands over to nobody
+    # Whether the successor may have been told that it can take over.
+    is_ready_sent: bool = attrs.field(default=False, init=False)
+
+    @property
+    def is_offered(self) -> bool:
+        """Whether the successor may begin the next epoch at any moment."""
+        return self.since is not None and self.is_ready_sent
+
+    async def go_on(self, to_id: int) -> None:
+        """Take no puts, then write the log's end once the successor has acknowledged it."""
+        master = self.node.role_node
+        if not isinstance(master, Master) or not isinstance(master.ha_service, GroupHAService):
+            return
+        if self.since is None:
+            self.since, self.is_ready_sent = self.clock(), False
+            master.put_message.hold(_HELD.format(to_id))
+            _log.info("handing_over", to=to_id, at=master.max_offset)
+        service = master.ha_service
+        node = service.sync_state_set.acks.get(to_id)
+        end = master.max_offset
+        is_there = node is not None and node.ack_offset == end
+        if not is_there or len(service.group_transfer_service):
+            with trio.move_on_after(HANDOVER_TICK_S):
+                await self.wake.wait_for_running()
+            return
+        view = self.watch.known
+        wish = view.config.switchover
+        if wish is None or wish.to_id != to_id:
+            return
+        config = attrs.evolve(view.config, switchover=attrs.evolve(wish, ready_end=end))
+        self.is_ready_sent = True
+        await self.writer.write_config(
+            config, [Unchanged(self.writer.keys.leader, view.leader_revision)]
+        )
+        await self.watch.refresh()
+
+    async def void(self, why: str) -> None:
+        """Take the wish back, with an answer; only then take puts again."""
+        config = self.watch.known.config
+        if config.switchover is not None:
+            if not await self.writer.write_config(attrs.evolve(config, switchover=None), []):
+                await self.watch.refresh()
+                return
+            _log.warning("switchover_void", reason=why)
+            await self.watch.refresh()
+        self.take_puts()
+
+    def take_puts(self) -> None:
+        """Take puts again after a handover that does not come about."""
+        self.end()
+        master = self.node.role_node
+        if isinstance(master, Master):
+            master.put_message.hold(None)
+
+    def end(self) -> None:
+        """Hand over to nobody: the term is over, or another begins."""
+        self.since = None

@@ -1,0 +1,267 @@
+"""Carries out what ``decide`` says, one action after the other.
+
+::
+
+    coordinator ──GroupWatch──▶ GroupView ─┐
+    node: log, epochs, role ───NodeFacts───┼──▶ decide ──▶ GroupWriter, Handover: transactions
+    clock: LeaderLease, Abstention ────────┘          └──▶ GroupNode: its role
+
+An action that fails is not repeated as such: it is decided again.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, assert_never, final
+
+import attrs
+import trio
+
+from hastore.broker.node.master import Master
+from hastore.broker.node.master_store import Promotion
+from hastore.cluster import decide as actions
+from hastore.cluster.decide import Action, Clock, Following, Knowledge, decide
+from hastore.cluster.group_watch import RETRY_PAUSE_S
+from hastore.cluster.group_writer import Bid
+from hastore.cluster.handover import HANDOVER_TICK_S
+from hastore.cluster.key_value_store import Absent, Put, Unchanged
+from hastore.errors import CoordinatorError, HastoreError, ProtocolError, RoleChangedError
+from hastore.quantities import parse_address
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hastore.cluster.abstention import Abstention
+    from hastore.cluster.group_records import Leader
+    from hastore.cluster.group_watch import GroupWatch
+    from hastore.cluster.group_writer import GroupWriter
+    from hastore.cluster.handover import Handover
+    from hastore.cluster.leader_lease import LeaderLease
+    from hastore.cluster.node_facts import NodeFacts
+    from hastore.cluster.own_member import OwnMember
+    from hastore.concurrency.wait_notify_object import WaitNotifyObject
+
+# Of a switchover: for the tables, which are copied each second anyway, and until it serves.
+_LAST_COPY_S: Final = 0.3
+_SERVES_WITHIN_S: Final = 1.0
+
+_log = logger("cluster")
+
+
+@final
+@attrs.define(eq=False, kw_only=True)
+class RoleActions:
+    """Decisions about one start of a node; ``run`` works until cancelled."""
+
+    facts: NodeFacts
+    watch: GroupWatch
+    writer: GroupWriter
+    leader: LeaderLease
+    member: OwnMember
+    handover: Handover
+    abstention: Abstention
+    wake: WaitNotifyObject  # something has changed: decide again
+    clock: Callable[[], float]
+    no_leader_since: Callable[[], float | None]
+    end_term: Callable[[], None]  # of this node as master: its set is changed no more
+    action: Action | None = attrs.field(default=None, init=False)  # the last decision
+    # Within which time it is to serve as master after a switchover; None: within a ttl.
+    _serves_within_s: float | None = attrs.field(default=None, init=False)
+
+    async def run(self) -> None:
+        """Decide and act, until cancelled."""
+        while True:
+            action = decide(self._known())
+            if type(action) is not type(self.action):
+                _log.info("decided", what=type(action).__name__, why=getattr(action, "why", None))
+            self.action = action
+            if isinstance(action, actions.Wait):
+                await self._wait(action)
+                continue
+            try:
+                await self._carry_out(action)
+            except (CoordinatorError, ProtocolError) as error:
+                self.watch.failed(error)
+                await trio.sleep(RETRY_PAUSE_S)
+            except RoleChangedError:
+                await trio.sleep(RETRY_PAUSE_S)  # the node stops
+            except HastoreError as error:  # it has no role now
+                _log.error("role_not_changed", reason=str(error), next=error.hint)
+                await trio.sleep(RETRY_PAUSE_S)
+
+    def _known(self) -> Knowledge:
+        has_lease = self.leader.lease.deadline > -math.inf
+        return Knowledge(
+            own=self.facts.own(holds_lease=self.leader.held is not None),
+            clock=Clock(
+                now=self.clock(),
+                may_stand_from=self.abstention.stands_from,
+                deadline=self.leader.lease.deadline if has_lease else None,
+                no_leader_since=self.no_leader_since(),
+                handover_since=self.handover.since,
+                is_ready_sent=self.handover.is_ready_sent,
+            ),
+            view=self.watch.view,
+            is_reachable=self.watch.is_reachable,
+            initial_ids=self.facts.config.initial_ids,
+            restored=self.watch.restored,
+        )
+
+    async def _wait(self, action: actions.Wait) -> None:
+        left_s = math.inf if action.until is None else max(0.0, action.until - self.clock())
+        wish = None if self.watch.view is None else self.watch.view.config.switchover
+        leads = self.watch.view is not None and self.watch.view.leader is not None
+        # Its own end may be there soon.
+        if wish is not None and leads and wish.to_id == self.facts.me.node_id:
+            left_s = min(left_s, HANDOVER_TICK_S)
+        with trio.move_on_after(left_s):
+            await self.wake.wait_for_running()
+
+    async def _carry_out(self, action: Action) -> None:  # noqa: C901, PLR0912 - a table
+        match action:
+            case actions.Wait():
+                raise AssertionError("waited for")
+            case actions.StepDown():
+                await self._step_down(action.why)
+            case actions.Retake():
+                await self.writer.retake(self.leader)
+            case actions.Release():
+                await self.leader.release()
+                await self.watch.refresh()
+            case actions.HandOver():
+                await self.handover.go_on(action.to_id)
+            case actions.TakePuts():
+                self.handover.take_puts()
+            case actions.VoidSwitchover():
+                await self.handover.void(action.why)
+            case actions.TakeOver():
+                await self._take_over(action.epoch)
+            case actions.CreateState():
+                await self.writer.create(action.members)
+            case actions.RaiseAlarm():
+                await self._raise_alarm(action.why)
+            case actions.BecomeMaster():
+                await self._become_master(action)
+            case actions.Follow():
+                await self._follow(action.leader)
+            case actions.Stand():
+                await self._stand(action.election)
+            case actions.Campaign():
+                await self._campaign(action)
+            case _:
+                assert_never(action)
+
+    # -- actions ---------------------------------------------------------------------------------
+
+    async def _step_down(self, why: str) -> None:
+        self.leader.give_up()
+        self.end_term()
+        self.handover.end()
+        self.facts.following = None
+        master = self.facts.node.role_node
+        if isinstance(master, Master):
+            master.step_down(why)
+        try:
+            await self.leader.release()  # before its disk is waited for, which may hang
+        except CoordinatorError as error:
+            self.watch.failed(error)
+        await self.facts.node.step_down(why)
+
+    async def _raise_alarm(self, why: str) -> None:
+        await self.watch.refresh()  # a link may have been quicker than the coordinator's watch
+        if not isinstance(decide(self._known()), actions.RaiseAlarm):
+            return
+        _log.error("alarm", reason=why)
+        config = attrs.evolve(self.watch.known.config, alarm=why)
+        await self.writer.write_config(config, [])
+        await self.watch.refresh()
+
+    async def _stand(self, election: int) -> None:
+        """Follow nobody, then publish the end."""
+        if self.facts.stands_in != election:
+            if self.facts.following is not None or self._node_follows():
+                self.facts.following = None
+                await self.facts.node.step_down("its group elects a master")
+            self.facts.stands_in = election
+        await self.member.publish(election)
+        await self.watch.refresh()
+
+    def _node_follows(self) -> bool:
+        role_node = self.facts.node.role_node
+        return isinstance(role_node, Master) or role_node.ha_client.state.value != "unassigned"
+
+    async def _campaign(self, action: actions.Campaign) -> None:
+        self._serves_within_s = None
+        bid = Bid(
+            epoch=action.epoch,
+            members=action.members,
+            why="election",
+            leader=Absent(self.writer.keys.leader),
+        )
+        await self.writer.win(bid, self.leader)
+
+    async def _take_over(self, epoch: int) -> None:
+        await self._copy_tables()
+        view = self.watch.known
+        if decide(self._known()) != actions.TakeOver(epoch):
+            return  # the wish was taken back meanwhile
+        self._serves_within_s = min(_SERVES_WITHIN_S, self.facts.config.ttl_s)
+        assert view.state is not None
+        config = attrs.evolve(view.config, switchover=None)
+        bid = Bid(
+            epoch=epoch,
+            members=view.state.members,
+            why="switchover",
+            leader=Unchanged(self.writer.keys.leader, view.leader_revision),
+            writes=(Put(self.writer.keys.config, config.encode()),),
+        )
+        await self.writer.win(bid, self.leader)
+
+    async def _copy_tables(self) -> None:
+        """Copy topics, groups and offsets a last time, while the former master still answers."""
+        slave = self.facts.node.role_node
+        if isinstance(slave, Master) or slave.slave_synchronize is None:
+            return
+        if slave.slave_synchronize.address is not None:
+            with trio.move_on_after(_LAST_COPY_S):
+                await slave.slave_synchronize.copy_now()
+
+    async def _become_master(self, action: actions.BecomeMaster) -> None:
+        self.facts.following = self.facts.stands_in = None
+        self.handover.end()
+        promotion = Promotion(epoch=action.epoch, members=action.members)
+        within_s, self._serves_within_s = self._serves_within_s or self.facts.config.ttl_s, None
+        try:
+            with trio.move_on_after(within_s) as scope:
+                await self.facts.node.become_master(promotion)
+        except RoleChangedError:
+            raise
+        except HastoreError as error:
+            _log.error("role_not_changed", reason=str(error), next=error.hint)
+            await self._sit_out()
+            return
+        if scope.cancelled_caught:
+            _log.error("promotion_too_slow", epoch=action.epoch, within_s=within_s)
+            await self._sit_out()
+            return
+        self.abstention.served()
+        await self.member.publish(None)
+
+    async def _sit_out(self) -> None:
+        """Give the key up, and let others stand: what has failed here may fail again."""
+        self.abstention.sit_out(self.clock())
+        await self.leader.release()
+
+    async def _follow(self, leader: Leader) -> None:
+        self.facts.stands_in = None
+        await self.leader.release()
+        client = leader.client_address
+        await self.facts.node.follow(
+            parse_address(leader.ha_address),
+            leader.epoch,
+            client_port=None if client is None else parse_address(client),
+        )
+        self.facts.following = Following(ha_address=leader.ha_address, epoch=leader.epoch)
+        self.facts.followed_id = leader.holder.node_id
+        await self.member.publish(None)
