@@ -28,6 +28,7 @@ holder's lease lasts; "the state" is what the group has agreed on::
     it is the leader, in this start                                       becomes master
     it is the leader, in this start, and cannot begin the epoch           gives the key up
     it is the leader, in an earlier start                                 waits for the lease's end
+    a switchover to it is ready, and its dispatch is behind               waits
     a switchover to it is ready, and it has all                           takes the key over
     another is the leader                                                 follows it
     no leader, and elections are paused                                   waits
@@ -89,6 +90,7 @@ class OwnNode:
     seen_epoch: int
     last_epoch: int  # of its log
     end: int  # of its log
+    undispatched: int = 0  # bytes that are confirmed, and that consumers cannot read yet
     priority: int = 0
     master_of: int | None = None  # the epoch; None: it is no master
     following: Following | None = None
@@ -405,6 +407,8 @@ def _decide_as_other(known: Knowledge) -> Action:
     if view.leader.holder.node_id == own.node.node_id:
         return _decide_as_leader(known, state, view.leader)
     if _is_to_take_over(own, view, state, view.leader):
+        if own.undispatched:  # a master dispatches before it serves, and puts would wait for it
+            return Wait(f"it dispatches {own.undispatched} bytes before it takes over")
         return TakeOver(_next_epoch(own, state))
     return _decide_to_follow(own, view.leader)
 

@@ -56,6 +56,7 @@ class NodeFacts:
             seen_epoch=identity.current.seen_epoch,
             last_epoch=last_epoch,
             end=role_node.max_offset,
+            undispatched=role_node.reput_message_service.behind,
             priority=self.config.priority,
             master_of=master_of,
             following=self.following,

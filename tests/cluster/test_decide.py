@@ -287,6 +287,12 @@ OTHERS_ROWS = {
             Wait("it waits for the end of the lease of its earlier start"),
         )
     ],
+    "a switchover to it is ready, and its dispatch is behind": [
+        (
+            known(own(TWO, undispatched=90), wished(ready_end=1_000)),
+            Wait("it dispatches 90 bytes before it takes over"),
+        ),
+    ],
     "a switchover to it is ready, and it has all": [
         (known(own(TWO), wished(ready_end=1_000)), TakeOver(6)),
         (known(own(TWO, seen_epoch=8), wished(ready_end=1_000)), TakeOver(9)),
@@ -535,6 +541,7 @@ OWN_CHANGES = {
     "seen_epoch": EPOCHS,
     "last_epoch": EPOCHS,
     "end": ENDS,
+    "undispatched": st.sampled_from((0, 90)),
     "priority": st.integers(0, 1),
     "master_of": st.none() | EPOCHS,
     "following": st.none()
@@ -697,6 +704,7 @@ def test_nobody_takes_over_but_a_ready_successor(knowledge):
     assert wish.to_id == own_node.node.node_id != seen.leader.holder.node_id
     assert wish.from_epoch == seen.leader.epoch == agreed.epoch == own_node.last_epoch
     assert wish.ready_end == own_node.end
+    assert not own_node.undispatched
     assert why_not_standing(own_node.node, own_node.kept_since, agreed) is None
     assert action.epoch > max(own_node.seen_epoch, agreed.epoch)
     assert seen.config.alarm is None
