@@ -11,9 +11,10 @@ import contextlib
 import signal
 import statistics
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import attrs
 import trio
@@ -40,18 +41,27 @@ _PACE_S: Final = 0.002
 _LOOK_S: Final = 0.02
 
 
+class Acknowledged(NamedTuple):
+    """When a message was sent that was PUT_OK, and when its producer knew: trio's times."""
+
+    sent_at: float
+    known_at: float
+
+
 @attrs.define(eq=False)
 class ElectedGroup:
     """The nodes, and what became of the messages."""
 
     directory: Path
-    etcd: EtcdServer
+    etcd: Sequence[EtcdServer]  # the members of one cluster
     store: EtcdClient
+    failsafe: bool = True
     ports: dict[int, tuple[FreePort, FreePort]] = attrs.field(
         factory=lambda: {node_id: (FreePort(), FreePort()) for node_id in IDS}
     )
     nodes: dict[int, ChildProcess] = attrs.field(factory=dict)
     acknowledged: dict[str, int] = attrs.field(factory=dict)  # PUT_OK: key → physic offset
+    times: list[Acknowledged] = attrs.field(factory=list)  # of the same, as they became known
     refused: set[str] = attrs.field(factory=set)  # certainly not stored
     last_ok: float = 0.0  # trio's time
     recoveries: list[float] = attrs.field(factory=list)  # seconds from a fault to the next PUT_OK
@@ -65,11 +75,14 @@ class ElectedGroup:
     def start(self, node_id: int) -> None:
         """Start a node's process."""
         client, ha = self.ports[node_id]
+        settings = self.directory / "node.toml"
+        settings.write_text(f"[cluster]\nfailsafe = {str(self.failsafe).lower()}\n")
         self.nodes[node_id] = ChildProcess.start(
             hastore_command(
-                "node", "--data", str(self.data_of(node_id)), "--node-id", str(node_id),
+                "node", "--config", str(settings),
+                "--data", str(self.data_of(node_id)), "--node-id", str(node_id),
                 "--node-group", "g1", "--group-ids", ",".join(map(str, IDS)),
-                "--etcd", self.etcd.endpoint, "--ttl", f"{TTL_S}s",
+                "--etcd", ",".join(each.endpoint for each in self.etcd), "--ttl", f"{TTL_S}s",
                 "--listen", f"127.0.0.1:{client.number}", "--ha-listen", f"127.0.0.1:{ha.number}",
                 "--mapped-file-size", "64MiB",
             ),
@@ -117,14 +130,16 @@ class ElectedGroup:
             while not self._is_over:
                 await room.acquire()
                 number += 1
-                key = f"key-{number}"
+                key, sent_at = f"key-{number}", trio.current_time()
                 pending = await producer.submit(
                     Message(TOPIC, key.encode() + b" " * 200, properties={"KEYS": key})
                 )
-                nursery.start_soon(self._record, key, pending, room)
+                nursery.start_soon(self._record, key, pending, room, sent_at)
                 await trio.sleep(_PACE_S)
 
-    async def _record(self, key: str, pending: PendingSend, room: trio.Semaphore) -> None:
+    async def _record(
+        self, key: str, pending: PendingSend, room: trio.Semaphore, sent_at: float
+    ) -> None:
         try:
             result = await pending.wait()
         except HastoreError:
@@ -135,6 +150,7 @@ class ElectedGroup:
             assert result.physic_offset is not None
             self.acknowledged[key] = result.physic_offset
             self.last_ok = trio.current_time()
+            self.times.append(Acknowledged(sent_at, self.last_ok))
         elif not result.status.stored:
             self.refused.add(key)
 
@@ -145,6 +161,19 @@ class ElectedGroup:
                 await trio.sleep(_LOOK_S)
         assert not scope.cancelled_caught, f"no PUT_OK within {PROCESS_WITHIN_S:g} s"
         self.recoveries.append(self.last_ok - time)
+
+    async def acknowledges_for(self, seconds: float) -> None:
+        """Wait for that long, and see that puts are PUT_OK all the time: at least one each ttl."""
+        until = trio.current_time() + seconds
+        while (now := trio.current_time()) < until:
+            await self.acknowledged_after(now)
+            await trio.sleep_until(min(now + TTL_S, until))
+        await self.acknowledged_after(until)
+
+    def longest_pause_s(self, begin: float, end: float) -> float:
+        """Return the longest time without a PUT_OK between two times."""
+        known = [each.known_at for each in self.times if begin < each.known_at < end]
+        return max(after - at for at, after in pairwise([begin, *known, end]))
 
     def end_load(self) -> None:
         """Let the producer end."""
@@ -211,11 +240,14 @@ def _is_settled(view: GroupView) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def elected_group(directory: Path, etcd: EtcdServer) -> AsyncIterator[ElectedGroup]:
+async def elected_group(
+    directory: Path, *etcd: EtcdServer, failsafe: bool = True
+) -> AsyncIterator[ElectedGroup]:
     """Run a group under load; at the end all nodes are back in step, and their logs are checked."""
     directory.mkdir()
-    async with EtcdClient.open(EtcdConfig(endpoints=(etcd.endpoint,))) as store:
-        group = ElectedGroup(directory, etcd, store)
+    endpoints = tuple(each.endpoint for each in etcd)
+    async with EtcdClient.open(EtcdConfig(endpoints=endpoints)) as store:
+        group = ElectedGroup(directory, etcd, store, failsafe)
         try:
             for node_id in IDS:
                 group.start(node_id)

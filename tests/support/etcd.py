@@ -105,6 +105,12 @@ class EtcdServer:
         """The member as others name it."""
         return f"{self.name}=http://127.0.0.1:{self.peer_port.number}"
 
+    def version(self) -> str:
+        """Return what the binary says of itself, in a line."""
+        command = [str(self.binary), "--version"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return done.stdout.partition("\n")[0]
+
     def start(self) -> None:
         """Start the process, and wait until it serves."""
         self.launch()
