@@ -171,7 +171,8 @@ class Faults:
     _over: trio.Event = attrs.field(factory=trio.Event)  # all faults end, nodes that are down start
 
     async def run(self) -> None:
-        """Start each fault of the plan at its time."""
+        """Start each fault of the plan at its time, counted from now."""
+        began_at = trio.current_time()
         carry_out: dict[str, FaultAction] = {
             "kill": self._kill,
             "power": self._cut_power,
@@ -195,7 +196,7 @@ class Faults:
         for fault in self.plan.faults:
             if fault.number in self.left_out:
                 continue
-            await trio.sleep_until(fault.at)
+            await trio.sleep_until(began_at + fault.at)
             node = self.target.nodes[fault.node]
             self.nursery.start_soon(carry_out[fault.kind], fault, node, fault.choices())
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from hastore.sim.group.etcd_outage import Outage
 from hastore.sim.group.group_simulation import simulate_group
 from hastore.sim.simulation import simulate
 from tests.sim.hashes import hashes_elsewhere
@@ -43,3 +44,15 @@ def test_five_thousand_seeds_with_etcd_hold_and_replay(first):
     assert [(each.seed, str(each.violation)) for each in results if not each.ok] == []
     hashes = [each.trace_hash for each in results]
     assert hashes_elsewhere(seeds, groups=True, with_etcd=True) == hashes
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("failsafe", [True, False], ids=["failsafe", "no failsafe"])
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_two_thousand_seeds_with_etcd_down_hold(first, failsafe):
+    """Etcd is down for 60 s: puts go on, or stop before the lease is over; nothing is lost."""
+    outage = Outage(seconds=60.0, failsafe=failsafe)
+    seeds = range(first, first + CHUNK)
+    results = [simulate_group(seed, with_etcd=True, outage=outage) for seed in seeds]
+    assert [(each.seed, str(each.violation)) for each in results if not each.ok] == []

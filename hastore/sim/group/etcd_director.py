@@ -123,10 +123,12 @@ class EtcdDirector:
     on_loss: Callable[[int], None]  # a person has elected a node that may lack something
     has_lost: Callable[[int], bool]  # whether a node may lack what it acknowledged
     is_foreign: Callable[[int], bool]  # whether a node has another group's log
+    failsafe: bool = True  # whether masters ask for promises while etcd is silent
     model: EtcdModel = attrs.field(init=False)
     keys: Keys = attrs.field(init=False)
     is_calm: bool = attrs.field(default=False, init=False)  # all heals
     is_joining: bool = attrs.field(default=False, init=False)  # a fault lets a node join late
+    is_out: bool = attrs.field(default=False, init=False)  # it stays down until ``end_outage``
     # The members of changes that are on their way; unknown here.
     flying: list[frozenset[int]] = attrs.field(factory=list, init=False)
     roles: dict[int, RoleService] = attrs.field(factory=dict, init=False)  # by node id, the newest
@@ -175,6 +177,7 @@ class EtcdDirector:
                 ttl_s=self.ttl_s,
                 initial_ids=frozenset(config.ids),
                 acks=str(config.in_sync_replicas),
+                failsafe=self.failsafe,
             ),
         )
         self.roles[agent.node_id] = roles
@@ -286,7 +289,7 @@ class EtcdDirector:
         """Wish another master, by a switchover or by ending the lease of this one."""
         view = self.view
         state, leader = view.state, view.leader
-        if state is None or leader is None or view.leader_lease is None:
+        if state is None or leader is None or view.leader_lease is None or self.is_out:
             return False
         others = sorted(state.ids - {leader.holder.node_id})
         if self.choices.random() < _HALF and others:
@@ -434,9 +437,19 @@ class EtcdDirector:
             self.client_of(node.name).heal()
 
     def start_again(self, extend_s: float) -> None:
-        """Start the coordinator, if it is stopped."""
-        if not self.model.is_running:
+        """Start the coordinator, if it is stopped, and no outage lasts longer."""
+        if not self.model.is_running and not self.is_out:
             self.model.start(extend_s=extend_s)
+
+    def begin_outage(self) -> None:
+        """Stop the coordinator; no fault starts it again."""
+        self.is_out = True
+        self.model.stop()
+
+    def end_outage(self) -> None:
+        """Start the coordinator again."""
+        self.is_out = False
+        self.start_again(0.0)
 
     def client_of(self, name: str) -> ModelClient:
         """Return a node's way to the coordinator."""

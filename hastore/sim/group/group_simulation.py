@@ -27,6 +27,7 @@ from hastore.sim.group import group_double, group_observer
 from hastore.sim.group.controller import Controller
 from hastore.sim.group.etcd_director import EtcdDirector
 from hastore.sim.group.etcd_faults import ETCD_KINDS, ETCD_WEIGHTS, EtcdFaults
+from hastore.sim.group.etcd_outage import EtcdOutage
 from hastore.sim.group.group_cluster import GroupCluster, GroupConfig, set_of
 from hastore.sim.group.group_consumer import GroupConsumer
 from hastore.sim.group.group_double import GroupDouble
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from hastore.broker.node.slave import Slave
     from hastore.config import InSyncReplicas
     from hastore.sim.cluster import SimNode
+    from hastore.sim.group.etcd_outage import Outage
     from hastore.sim.group.group_cluster import Agent
 
 LIVENESS_S: Final = 180.0
@@ -71,14 +73,15 @@ def simulate_group(
     keeps_trace: bool = False,
     left_out: Collection[int] = (),
     with_etcd: bool = False,
+    outage: Outage | None = None,
 ) -> SimResult:
     """Run one seed without the faults whose numbers are ``left_out``; blocks.
 
-    ``with_etcd``: the nodes decide roles by a model of etcd.  An error that ends the run, of the
-    product or of the simulator, is a violation ``crash``.
+    ``with_etcd``: the nodes decide roles by a model of etcd; with an ``outage`` that is down for
+    long.  An error that ends the run, of the product or of the simulator, is a violation ``crash``.
     """
     simulation = GroupSimulation(
-        seed, keeps_trace=keeps_trace, left_out=left_out, with_etcd=with_etcd
+        seed, keeps_trace=keeps_trace, left_out=left_out, with_etcd=with_etcd, outage=outage
     )
     try:
         with leak_guards(), node_log(simulation.logged):
@@ -99,10 +102,14 @@ class GroupSimulation:
         keeps_trace: bool = False,
         left_out: Collection[int] = (),
         with_etcd: bool = False,
+        outage: Outage | None = None,
     ) -> None:
+        assert with_etcd or outage is None, "an outage is one of etcd"
         self.seed = seed
         self.left_out = left_out
         self.with_etcd = with_etcd
+        self.wished_outage = outage
+        self.outage: EtcdOutage | None = None
         choices = random.Random(f"{'etcd' if with_etcd else 'group'} {seed}")
         self.config = choose_group_config(choices)
         kinds, weights = GROUP_KINDS, dict(GROUP_WEIGHTS)
@@ -111,6 +118,7 @@ class GroupSimulation:
             weights |= ETCD_WEIGHTS
             # Members promise over their client ports.
             listens = self.config.listens or choices.random() < _HALF
+            listens = listens or outage is not None
             self.config = attrs.evolve(self.config, listens=listens)
         self.plan = make_fault_plan(choices, kinds, len(self.config.ids), weights)
         self.choices = random.Random(choices.getrandbits(64))  # producers and restarts
@@ -191,7 +199,11 @@ class GroupSimulation:
                         if self.observer is not None:
                             phases.start_soon(self.observer.run, nursery)
                         trio.lowlevel.add_instrument(self._steps)
+                        if self.outage is not None:
+                            await self._begin_outage(self.outage, controller)
                         await self._safety(nursery)
+                        if self.outage is not None:
+                            self._check(self.outage.end)
                         controller.calm_down()
                         await self._liveness(controller)
                         if self.violation is None:
@@ -217,7 +229,11 @@ class GroupSimulation:
                 on_loss=oracle.accepted_loss,
                 has_lost=oracle.has_lost,
                 is_foreign=lambda node_id: oracle.logs[node_id].foreign is not None,
+                failsafe=self.wished_outage is None or self.wished_outage.failsafe,
             )
+            if self.wished_outage is not None:
+                own = random.Random(f"outage {self.seed}")
+                self.outage = EtcdOutage(self.wished_outage, director, self.producers, oracle, own)
             oracle.controller = director
             self.cluster.coordinators = self.cluster.role_services = director
             self.cluster.watcher = self
@@ -297,6 +313,15 @@ class GroupSimulation:
 
     # -- phases ------------------------------------------------------------------------------------
 
+    async def _begin_outage(
+        self, outage: EtcdOutage, controller: Controller | EtcdDirector
+    ) -> None:
+        """Let etcd be down, with nothing else wrong at first."""
+        try:
+            await outage.begin(self.plan, lambda: self._is_settled(controller, dispatched=False))
+        except ViolationError as error:
+            self._violated(error)
+
     async def _safety(self, nodes: trio.Nursery) -> None:
         assert self.faults is not None
         with trio.move_on_after(self.plan.safety_s):
@@ -304,12 +329,20 @@ class GroupSimulation:
                 nursery.start_soon(self.faults.run)
                 if self.double is not None:
                     nursery.start_soon(self.double.run, nodes)
+                if self.outage is not None:
+                    nursery.start_soon(self._end_outage, self.outage)
                 for _ in range(self.choices.randint(1, 3)):
                     own = random.Random(self.choices.getrandbits(64))
                     nursery.start_soon(self.producers.produce, own)
         self.faults.end()
         if self.double is not None:
             self.double.stop()
+
+    async def _end_outage(self, outage: EtcdOutage) -> None:
+        try:
+            await outage.end_in_time()
+        except ViolationError as error:
+            self._violated(error)
 
     async def _liveness(self, controller: Controller | EtcdDirector) -> None:
         """Wait until there is one master, all logs are equal, and a put is PUT_OK.
