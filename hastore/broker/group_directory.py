@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from hastore.wire.config_tables import TopicConfig
 
 Address = tuple[str, int]
 
@@ -30,17 +32,47 @@ class KnownNode:
 
 @final
 @attrs.frozen(kw_only=True)
+class TopicQueues:
+    """How many queues a topic has in a group, and its permissions (4 read, 2 write)."""
+
+    read: int
+    write: int
+    perm: int
+
+
+@final
+@attrs.frozen(kw_only=True)
 class BrokerRoute:
     """A replica group as clients see it: RocketMQ's broker, with the addresses of its nodes."""
 
     cluster: str
     broker_name: str
     addresses: Mapping[int, Address]  # by broker id
+    topics: Mapping[str, TopicQueues] | None = None  # None: as the answering node has them
 
     @property
     def has_master(self) -> bool:
         """Whether clients can send to it."""
         return MASTER_ID in self.addresses
+
+
+class TopicTable(Protocol):
+    """The topics of a node, as they are now."""
+
+    @property
+    def topics(self) -> Mapping[str, TopicConfig]:
+        """All of them, by name."""
+
+    @property
+    def changes(self) -> int:
+        """How often the table has changed."""
+
+    @property
+    def watchers(self) -> list[Callable[[], None]]:
+        """What is called after each change."""
+
+    def find(self, topic: str) -> TopicConfig | None:
+        """Return a topic that exists, or that a message would make."""
 
 
 class GroupDirectory(Protocol):
@@ -55,3 +87,6 @@ class GroupDirectory(Protocol):
 
     def other_groups(self) -> tuple[BrokerRoute, ...]:
         """Return the other groups of the cluster."""
+
+    def serves(self, topics: TopicTable) -> None:
+        """Take the topics of this node, which begins to serve as a master."""

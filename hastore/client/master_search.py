@@ -32,6 +32,7 @@ from hastore.concurrency.tcp import describe
 from hastore.errors import ConfigError, ProtocolError, UnreachableError
 from hastore.topic import DEFAULT_TOPIC
 from hastore.wire import liberal_json
+from hastore.wire.config_tables import GROUP_ONLY
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ def choose_master(answers: Sequence[NodeAnswer], tried: Address | None = None) -
 
 async def ask_node(client: RemotingClient) -> NodeAnswer:
     """Ask a connected node what it is.  Raises UnreachableError, ProtocolError."""
-    route = await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": DEFAULT_TOPIC})
+    fields = {"topic": DEFAULT_TOPIC, GROUP_ONLY: "true"}
+    route = await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
     queue_nums: int | None = None
     named: tuple[Address, ...] = ()
     if route.code == ResponseCode.SUCCESS:

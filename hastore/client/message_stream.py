@@ -28,6 +28,7 @@ from hastore.client.pull_client import NO_GROUP, PullResult, PullStatus, pull
 from hastore.client.route import read_readable_queue_nums
 from hastore.errors import HastoreError
 from hastore.trace import logger
+from hastore.wire.config_tables import GROUP_ONLY
 from hastore.wire.pull_message import PullRequest
 from hastore.wire.remoting_codes import RequestCode
 
@@ -125,7 +126,7 @@ class MessageStream:
         queue_ids = settings.queue_ids
         if queue_ids is None:
             route = await self._client.invoke(
-                RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": settings.topic}
+                RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": settings.topic, GROUP_ONLY: "true"}
             )
             queue_ids = range(read_readable_queue_nums(route.body))
         async with trio.open_nursery() as nursery:

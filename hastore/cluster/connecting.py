@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from hastore.cluster.cluster_node import run_cluster_node
+from hastore.cluster.cluster_routes import ClusterRoutes
 from hastore.cluster.group_records import Keys
 from hastore.cluster.role_config import RoleConfig
 from hastore.cluster.role_service import RoleService
+from hastore.cluster.route_records import RouteKeys
 from hastore.errors import ConfigError
 from hastore.install_source import install_command
 
@@ -59,7 +61,10 @@ def role_service(
         advertised_host=config.coordinator.advertised_host,
         version=version,
     )
-    return RoleService(env, store, keys_of(config), roles)
+    keys = keys_of(config)
+    assert config.replica_group is not None, "a node of a group"
+    neighbours = ClusterRoutes(store, RouteKeys.of(keys.base), config.replica_group)
+    return RoleService(env, store, keys, roles, neighbours)
 
 
 @asynccontextmanager

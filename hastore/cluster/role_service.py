@@ -6,6 +6,7 @@
     GroupWatch       ◀── what the coordinator says ──┐
     LeaderLease      ──▶ leader, by a lease ─────────┴─ wake ──▶ RoleActions: decides, and acts
     OwnMember        ──▶ members/ID, by another
+    ClusterRoutes    ◀─▶ @routes/: the other groups of the cluster
 
 Here the parts are put together; each of them says what it does.
 """
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
-from hastore.broker.group_directory import BrokerRoute, KnownNode
+from hastore.broker.group_directory import BrokerRoute, KnownNode, TopicTable
 from hastore.broker.node.master import Master
 from hastore.broker.observe.coordinator_status import CoordinatorStatus
 from hastore.cluster.abstention import Abstention, Promiser, why_not_promising
@@ -26,11 +27,13 @@ from hastore.cluster.failsafe import Failsafe
 from hastore.cluster.group_watch import GroupWatch
 from hastore.cluster.group_writer import GroupWriter
 from hastore.cluster.handover import Handover
+from hastore.cluster.key_value_store import Unchanged
 from hastore.cluster.leader_lease import LeaderLease
 from hastore.cluster.node_facts import NodeFacts, incarnation_of
 from hastore.cluster.own_member import OwnMember
 from hastore.cluster.registration import NodeRegistration
 from hastore.cluster.role_actions import RoleActions
+from hastore.cluster.route_records import RouteNode
 from hastore.cluster.term_coordinator import TermCoordinator
 from hastore.concurrency.lease import Lease
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     from hastore.broker.node.group_node import GroupNode
     from hastore.broker.node.master_store import Term
     from hastore.broker.request_target import PromiseWish, RoleWish
+    from hastore.cluster.cluster_routes import ClusterRoutes
     from hastore.cluster.decide import Action
     from hastore.cluster.group_records import GroupView, Keys
     from hastore.cluster.key_value_store import KeyValueStore
@@ -63,6 +67,7 @@ class RoleService:
     store: KeyValueStore
     keys: Keys
     config: RoleConfig
+    neighbours: ClusterRoutes | None = None  # the other groups; None: it asks for none
     watch: GroupWatch = attrs.field(init=False)
     lease: Lease = attrs.field(init=False)
     _abstention: Abstention = attrs.field(init=False)
@@ -200,8 +205,35 @@ class RoleService:
         )
 
     def other_groups(self) -> tuple[BrokerRoute, ...]:
-        """Return nothing: each group answers for itself."""
-        return ()
+        """Return the other groups of the cluster, as they say they are."""
+        return () if self.neighbours is None else self.neighbours.groups()
+
+    def serves(self, topics: TopicTable) -> None:
+        """Tell the other groups of the topics of this node, which begins to serve as a master."""
+        if self.neighbours is not None:
+            self.neighbours.serves(topics)
+
+    # -- what it says to other groups ------------------------------------------------------------
+
+    def route_node(self) -> tuple[int, RouteNode] | None:
+        """Return its id, and where clients reach it; None: nowhere."""
+        member = self._facts.member(None)
+        if member.client_address is None:
+            return None
+        epoch = member.last_epoch if member.role == "master" else None
+        return self._facts.me.node_id, RouteNode(member.client_address, epoch)
+
+    def session(self) -> int | None:
+        """Return the lease of what it says of itself; None: it has none now."""
+        session = self._member.session
+        return None if session is None else session.lease_id
+
+    def leader_key(self) -> Unchanged | None:
+        """Return its own leader key, unchanged; None: it is not the group's master."""
+        view = self.view
+        if view is None or view.leader is None or view.leader.holder != self._facts.me:
+            return None
+        return Unchanged(self.keys.leader, view.leader_revision)
 
     # -- the run ---------------------------------------------------------------------------------
 
@@ -232,6 +264,8 @@ class RoleService:
                 self.watch.start(nursery)
                 nursery.start_soon(self._member.keep)
                 nursery.start_soon(self._leader.keep)
+                if self.neighbours is not None:
+                    nursery.start_soon(self.neighbours.run, self)
                 await self._actions.run()
             finally:
                 self._has_ended = True
@@ -308,6 +342,8 @@ class RoleService:
         if self._term is not None:
             self._term.saw(view, went_back=went_back)
         self._wake.wakeup()
+        if self.neighbours is not None:
+            self.neighbours.changed()
 
     @property
     def action(self) -> Action | None:

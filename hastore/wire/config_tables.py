@@ -38,6 +38,8 @@ RETRY_TIMES_MAX: Final = 16
 RETRY_QUEUE_NUMS: Final = 1
 # hastore's ext field in 21, 43 and 201 and their answers; valid on one connection only.
 TABLE_TAG: Final = "tableTag"
+# hastore's ext field in 105: the answer names the group of the node that is asked, and no other.
+GROUP_ONLY: Final = "groupOnly"
 _SINGLE_TAG: Final = "SINGLE_TAG"
 
 

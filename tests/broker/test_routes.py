@@ -1,5 +1,6 @@
 """Routes of a node that knows its group: the master as id 0, on every node; other groups, too."""
 
+import json
 from functools import partial
 
 import attrs
@@ -7,13 +8,15 @@ import pytest
 import trio
 
 import hastore
-from hastore.broker.group_directory import BrokerRoute
+from hastore.broker.group_directory import BrokerRoute, TopicQueues
 from hastore.broker.port.routes import brokers_of, route_json
 from hastore.client.admin import AdminClient
 from hastore.client.producer import Producer
+from hastore.client.remoting_client import open_remoting_client
 from hastore.message import Message
 from hastore.status import BrokerRole
-from hastore.wire.config_tables import TopicConfig
+from hastore.wire.config_tables import GROUP_ONLY, TopicConfig
+from hastore.wire.remoting_codes import RequestCode
 from tests.patience import WITHIN_S
 from tests.support.nodes.directory import Directory, known
 from tests.support.nodes.group_nodes import node_config, promote
@@ -43,7 +46,7 @@ def test_each_node_names_the_whole_group(asked, is_slave):
 def test_a_group_without_a_master_takes_no_messages():
     """Consumers may read from its slaves."""
     brokers = brokers_of(target(B, Directory(known(A, B)), is_slave=True), B)
-    route = route_json(brokers, TopicConfig(topic="T", read_queue_nums=8, write_queue_nums=8))
+    route = route_json(brokers, "T", TopicConfig(topic="T", read_queue_nums=8, write_queue_nums=8))
     assert route["brokerDatas"][0]["brokerAddrs"] == {"1": "10.0.0.1:10911", "2": "10.0.0.2:10911"}
     assert route["queueDatas"][0] == {
         "brokerName": "g1", "perm": 4, "readQueueNums": 8, "topicSynFlag": 0, "writeQueueNums": 0,
@@ -58,15 +61,54 @@ def test_a_node_that_takes_no_messages_is_not_named_master():
 
 
 def test_a_topic_has_its_queues_on_each_group():
-    """Of a cluster of two."""
-    directory = Directory(known(A, master=A), (G2,))
+    """As many as it has there, on those that have it; the node's own group comes first."""
+    others = (
+        attrs.evolve(G2, broker_name="g0", topics={"X": TopicQueues(read=1, write=1, perm=6)}),
+        attrs.evolve(G2, topics={"T": TopicQueues(read=8, write=8, perm=4)}),
+    )
+    directory = Directory(known(A, master=A), others)
     brokers = brokers_of(target(A, directory), A)
-    route = route_json(brokers, TopicConfig(topic="T", read_queue_nums=4, write_queue_nums=2))
-    assert [broker["brokerName"] for broker in route["brokerDatas"]] == ["g1", "g2"]
-    assert [
+    config = TopicConfig(topic="T", read_queue_nums=4, write_queue_nums=2)
+    assert queues_in(route_json(brokers, "T", config)) == [("g1", 4, 2, 6), ("g2", 8, 8, 4)]
+    assert queues_in(route_json(brokers, "T", None)) == [("g2", 8, 8, 4)]
+    assert queues_in(route_json(brokers, "Y", None)) == []
+
+
+def test_a_group_without_a_master_is_read_only_for_others_too():
+    """Its slaves serve consumers."""
+    queues = {"T": TopicQueues(read=8, write=8, perm=6)}
+    other = attrs.evolve(G2, addresses={2: ("10.0.1.2", 1)}, topics=queues)
+    route = route_json([other], "T", None)
+    assert route["brokerDatas"][0]["brokerAddrs"] == {"2": "10.0.1.2:1"}
+    assert queues_in(route) == [("g2", 8, 0, 4)]
+
+
+def queues_in(route):
+    """Return broker, read and write queues and permissions, as the route lists them."""
+    assert [each["brokerName"] for each in route["brokerDatas"]] == [
+        each["brokerName"] for each in route["queueDatas"]
+    ]
+    return [
         (queue["brokerName"], queue["readQueueNums"], queue["writeQueueNums"], queue["perm"])
         for queue in route["queueDatas"]
-    ] == [("g1", 4, 2, 6), ("g2", 4, 2, 6)]
+    ]
+
+
+async def test_a_client_may_ask_for_the_group_only(tmp_path):
+    """Hastore's own clients do, which speak to one group each; a stock client gets all groups."""
+    other = attrs.evolve(G2, topics={"T": TopicQueues(read=8, write=8, perm=6)})
+    open_one = partial(hastore.open_node, directory=Directory((), (other,)))
+    async with open_one(node_config(tmp_path, 1, (1,))) as node:
+        node.directory.known = known(node.address, master=node.address)
+        await promote(node)
+        async with open_remoting_client(node.address) as client:
+            for fields, names in [({}, ["g1", "g2"]), ({GROUP_ONLY: "true"}, ["g1"])]:
+                answer = await client.invoke(
+                    RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T", **fields}
+                )
+                route = json.loads(answer.body)
+                assert [each["brokerName"] for each in route["brokerDatas"]] == names
+        assert node.directory.topics is not None, "the master has said which topics it has"
 
 
 @pytest.mark.parametrize("directory", [None, Directory(), Directory((), (G2,))])

@@ -23,7 +23,7 @@ def test_a_disk_that_flushes_something_does_not_hang():
         assert not look(watch, float(second), second, 1_000)
 
 
-def test_a_log_that_has_been_flushed_whole_begins_anew():
+def test_a_log_that_has_been_flushed_whole_begins_again():
     """Its next bytes have waited for nothing yet."""
     watch = FlushWatch()
     assert not look(watch, 0.0, 100, 200)

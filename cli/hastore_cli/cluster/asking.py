@@ -12,6 +12,7 @@ from hastore.cluster.connecting import open_coordinator
 from hastore.cluster.group_records import Keys, read_group
 from hastore.cluster.key_value_store import follow
 from hastore.cluster.operations import lag_of
+from hastore.config import REPLICA_GROUP
 from hastore.errors import (
     ConfigError,
     CoordinatorUnreachableError,
@@ -159,7 +160,8 @@ async def ask(target: Target, *, may_be_new: bool = False) -> AsyncIterator[Aske
 def groups_in(keys: Iterable[str], prefix: str) -> list[tuple[str, str]]:
     """Return cluster and group of all keys below a prefix."""
     found = {tuple(key.removeprefix(f"{prefix}/").split("/")[:2]) for key in keys}
-    return sorted((each[0], each[1]) for each in found if len(each) == 2)
+    groups = (each for each in found if len(each) == 2 and REPLICA_GROUP.fullmatch(each[1]))
+    return sorted((each[0], each[1]) for each in groups)
 
 
 def _pick(known: list[tuple[str, str]], target: Target) -> str:

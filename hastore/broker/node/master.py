@@ -549,6 +549,8 @@ async def _serve(master: Master, ports: Ports, announce: Callable[[Master], None
                 master.reput_message_service.subscribe(server.on_dispatched, server.has_held_pulls)
                 await nursery.start(server.run)
                 register(nursery, master, server.data.topics, MASTER_ID, master.ha_address)
+                if master.directory is not None:
+                    master.directory.serves(server.data.topics)
             _log.info(
                 "master_serving",
                 ha_address=describe(master.ha_address),

@@ -27,8 +27,14 @@ from hastore.broker.pulls.pull_message_processor import PullMessageProcessor
 from hastore.broker.pulls.query_message_processor import QueryMessageProcessor
 from hastore.broker.reply import Answer, ClientConnection, Later
 from hastore.errors import HastoreError, ProtocolError, RequestFailedError
+from hastore.wire.config_tables import GROUP_ONLY
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
-from hastore.wire.remoting_command import RemotingCommand, json_response, required_text_field
+from hastore.wire.remoting_command import (
+    RemotingCommand,
+    json_response,
+    required_text_field,
+    text_field,
+)
 
 if TYPE_CHECKING:
     from hastore.broker.groups.broker_data import BrokerData
@@ -149,11 +155,14 @@ class RequestProcessors:
     def _route(self, request: RemotingCommand, client: ClientConnection) -> RemotingCommand:
         topic = required_text_field(request.ext_fields, "topic")
         config = self.data.topics.find(topic)
-        if config is None:
+        brokers = brokers_of(self.target, client.local_address)
+        if text_field(request.ext_fields, GROUP_ONLY) is not None:
+            brokers = brokers[:1]
+        route = route_json(brokers, topic, config)
+        if not route["brokerDatas"]:
             fault = self.data.topics.fault_of(topic)
             return request.response(ResponseCode.TOPIC_NOT_EXIST, remark=fault)
-        brokers = brokers_of(self.target, client.local_address)
-        return json_response(request, route_json(brokers, config))
+        return json_response(request, route)
 
     def _ha_status(self, request: RemotingCommand) -> RemotingCommand:
         status = self.target.status()

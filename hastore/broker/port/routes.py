@@ -7,8 +7,8 @@
     a directory        its group as one broker, the master as id 0, each slave under its node id;
                        and each other group as one more
 
-A topic has the same queues on each broker: this node's numbers.  A broker without a master takes no
-messages.
+A topic is on each broker that has it, with the queues that it has there; the node's own group comes
+first.  A broker without a master takes no messages.
 
 Invariant: no node is listed as a master that does not take messages itself, as far as it is this
 one.
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hastore.broker.group_directory import MASTER_ID, BrokerRoute
+from hastore.broker.group_directory import MASTER_ID, BrokerRoute, TopicQueues
 from hastore.concurrency.tcp import describe
 from hastore.status import BrokerRole
 from hastore.wire.config_tables import PERM_READ
@@ -72,8 +72,18 @@ def _addresses(
     return found
 
 
-def route_json(brokers: Sequence[BrokerRoute], config: TopicConfig) -> dict[str, Any]:
-    """Return the body of the answer to 105 about a topic."""
+def route_json(
+    brokers: Sequence[BrokerRoute], topic: str, config: TopicConfig | None
+) -> dict[str, Any]:
+    """Return the body of the answer to 105 about a topic, on the brokers that have it.
+
+    ``config`` is this node's; None: it does not have the topic.
+    """
+    found = [
+        (broker, queues)
+        for broker in brokers
+        if (queues := _queues_of(broker, topic, config)) is not None
+    ]
     return {
         "brokerDatas": [
             {
@@ -84,17 +94,25 @@ def route_json(brokers: Sequence[BrokerRoute], config: TopicConfig) -> dict[str,
                 "brokerName": broker.broker_name,
                 "cluster": broker.cluster,
             }
-            for broker in brokers
+            for broker, _ in found
         ],
         "filterServerTable": {},
         "queueDatas": [
             {
                 "brokerName": broker.broker_name,
-                "perm": config.perm if broker.has_master else config.perm & PERM_READ,
-                "readQueueNums": config.read_queue_nums,
+                "perm": queues.perm if broker.has_master else queues.perm & PERM_READ,
+                "readQueueNums": queues.read,
                 "topicSynFlag": 0,
-                "writeQueueNums": config.write_queue_nums if broker.has_master else 0,
+                "writeQueueNums": queues.write if broker.has_master else 0,
             }
-            for broker in brokers
+            for broker, queues in found
         ],
     }
+
+
+def _queues_of(broker: BrokerRoute, topic: str, config: TopicConfig | None) -> TopicQueues | None:
+    if broker.topics is not None:
+        return broker.topics.get(topic)
+    if config is None:
+        return None
+    return TopicQueues(read=config.read_queue_nums, write=config.write_queue_nums, perm=config.perm)

@@ -59,6 +59,8 @@ class GroupConfig:
     has_observer: bool = False  # a classic slave reads from the masters
     has_delays: bool = False  # some messages are delayed
     slave_timeout_ms: int = 3_000
+    name: str = GROUP
+    net: str = "10.0.0"  # of its hosts: another group on the same network has another
 
     @property
     def ids(self) -> range:
@@ -91,7 +93,7 @@ class GroupConfig:
         return GroupNodeConfig(
             store=self.store(self.flushes[node_id - 1]),
             node_id=node_id,
-            replica_group=GROUP,
+            replica_group=self.name,
             group_ids=tuple(self.ids),
             listen=(host, CLIENT_PORT) if self.listens else None,
             ha_listen=(host, HA_PORT),
@@ -220,9 +222,11 @@ class GroupCluster:
         """Set up the hosts."""
         for node_id in self.config.ids:
             clock = SimWallClock()
-            host = f"10.0.0.{node_id}"
+            host = f"{self.config.net}.{node_id}"
             disk = SimDisk(clock.now_ms)
-            self.nodes.append(SimNode(self, f"node-{node_id}", host, False, disk, clock))
+            group = "" if self.config.name == GROUP else f"{self.config.name}-"
+            name = f"{group}node-{node_id}"
+            self.nodes.append(SimNode(self, name, host, False, disk, clock))
 
     def node(self, node_id: int) -> SimNode:
         """Return the host of a node."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from hastore.broker.group_directory import BrokerRoute, KnownNode
+from hastore.broker.group_directory import BrokerRoute, KnownNode, TopicTable
 
 Address = tuple[str, int]
 
@@ -16,6 +16,7 @@ class Directory:
     known: tuple[KnownNode, ...] = ()
     others: tuple[BrokerRoute, ...] = ()
     broker_name: str = "g1"
+    topics: TopicTable | None = None
 
     def nodes(self) -> tuple[KnownNode, ...]:
         """Return the group's nodes."""
@@ -24,6 +25,10 @@ class Directory:
     def other_groups(self) -> tuple[BrokerRoute, ...]:
         """Return the other groups."""
         return self.others
+
+    def serves(self, topics: TopicTable) -> None:
+        """Keep the topics of a master that begins to serve."""
+        self.topics = topics
 
 
 def known(*addresses: Address, master: Address | None = None) -> tuple[KnownNode, ...]:

@@ -21,11 +21,13 @@ import trio
 from hastore.broker.node.master import Master
 from hastore.broker.node.slave import Slave
 from hastore.client.remoting_client import RemotingClient, open_remoting_client
+from hastore.cluster.cluster_routes import ClusterRoutes
 from hastore.cluster.group_records import GroupConfig, GroupView, Keys, read_group
 from hastore.cluster.key_value_store import Lease, Outcome, Put, Snapshot
 from hastore.cluster.operations import Change
 from hastore.cluster.role_config import RoleConfig
 from hastore.cluster.role_service import RoleService
+from hastore.cluster.route_records import RouteKeys
 from hastore.env.interface import Env
 from hastore.errors import CoordinatorRefusedError, CoordinatorUnreachableError
 from hastore.message import Message
@@ -128,6 +130,7 @@ class SimulatedGroup:
     nursery: trio.Nursery
     role_config: RoleConfig
     keys: Keys = attrs.field(factory=lambda: Keys.of("/test", "c1", "g1"))
+    neighbour: SimulatedGroup | None = None  # another group of the cluster
     stores: dict[int, ScriptedStore] = attrs.field(factory=dict)  # of the newest processes
     roles: dict[int, RoleService] = attrs.field(factory=dict)
     ended: dict[int, BaseException | None] = attrs.field(factory=dict)  # by itself, and why
@@ -142,7 +145,10 @@ class SimulatedGroup:
         store = ScriptedStore(client, self.model)
         self.before(agent.node_id, store)
         self.stores[agent.node_id] = store
-        roles = RoleService(env, store, self.keys, self.role_config)
+        name = self.cluster.config.name
+        routes = ClusterRoutes(store, RouteKeys.of(self.keys.base), name)
+        neighbours = None if self.neighbour is None else routes
+        roles = RoleService(env, store, self.keys, self.role_config, neighbours)
         self.roles[agent.node_id] = roles
         return roles
 
@@ -265,9 +271,13 @@ def run_group(
     ttl_s: int = TTL_S,
     creates_itself: bool = True,
     listens: bool = False,
+    has_neighbour: bool = False,
     seed: int = 1,
 ) -> None:
-    """Run a test in virtual time, with nodes 1 to ``nodes``; blocks."""
+    """Run a test in virtual time, with nodes 1 to ``nodes``; blocks.
+
+    ``has_neighbour``: another group like it is in the same cluster.
+    """
 
     async def main() -> None:
         choices = random.Random(seed)
@@ -276,31 +286,42 @@ def run_group(
         trio.socket.set_custom_hostname_resolver(SimResolver())
         config = SimConfig(
             flushes=(flush,) * nodes,
+            name="g1",
             in_sync_replicas="all",
             min_in_sync_replicas=1,
             mapped_file_size=64 * 1024,
             ha_transfer_batch_size=32_768,
             listens=listens,
         )
-        cluster = GroupCluster(config, network, choices, Trace())
+        model = EtcdModel(choices=choices)
+        ids = frozenset(config.ids)
+        roles = RoleConfig(ttl_s=ttl_s, initial_ids=ids if creates_itself else None)
         async with trio.open_nursery() as nursery:
-            ids = frozenset(config.ids)
-            group = SimulatedGroup(
-                cluster,
-                EtcdModel(choices=choices),
-                nursery,
-                RoleConfig(ttl_s=ttl_s, initial_ids=ids if creates_itself else None),
-            )
-            cluster.role_services, cluster.watcher = group, group
-            nursery.start_soon(group.model.run)
-            if starts:
-                group.start(*config.ids)
+
+            def make(config: SimConfig) -> SimulatedGroup:
+                cluster = GroupCluster(config, network, choices, Trace())
+                keys = Keys.of("/test", "c1", config.name)
+                group = SimulatedGroup(cluster, model, nursery, roles, keys)
+                cluster.role_services, cluster.watcher = group, group
+                return group
+
+            group = make(config)
+            groups = [group]
+            if has_neighbour:
+                other = make(attrs.evolve(config, name="g2", net="10.0.1"))
+                group.neighbour, other.neighbour = other, group
+                groups.append(other)
+            nursery.start_soon(model.run)
+            for each in groups:
+                if starts:
+                    each.start(*config.ids)
             try:
                 await test(group)
             finally:
-                for node in cluster.nodes:
-                    if node.is_up:
-                        node.kill()
+                for each in groups:
+                    for node in each.cluster.nodes:
+                        if node.is_up:
+                            node.kill()
                 nursery.cancel_scope.cancel()
 
     run_by_seed(seed, main)
