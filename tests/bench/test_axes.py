@@ -16,7 +16,7 @@ import trio
 from hastore.native.in_use import extension
 from tests.bench import __main__ as bench
 from tests.bench.axes.axis import Axis
-from tests.bench.axes.bare_log import FILE_SIZE, BareLog
+from tests.bench.axes.bare_log import BareLog
 from tests.bench.axes.child import Child, cpu_s, uses_extension
 from tests.bench.axes.growth import growth
 from tests.bench.axes.load import STRETCH_MAX, Load, closed_loop, percentiles
@@ -115,12 +115,13 @@ def test_a_child_that_ends_is_reported(tmp_path: Path) -> None:
 
 async def test_bare_puts_arrive_at_the_peer_in_order(tmp_path: Path) -> None:
     """Its files have the bytes of all tasks, one after the other, beyond the end of a file, too."""
-    count, size = 21, FILE_SIZE // 10 + 1
+    file_size = 4 * 2**20
+    count, size = 21, file_size // 10 + 1
     load = Load(body_size=size - 205)
-    options = {"load": attrs.asdict(load), "path": str(tmp_path / "peer")}
+    options = {"load": attrs.asdict(load), "path": str(tmp_path / "peer"), "file_size": file_size}
     with (
         Child("tests.bench.axes.bare_peer", **options) as peer,
-        contextlib.closing(BareLog(tmp_path / "own" / "log")) as log,
+        contextlib.closing(BareLog(tmp_path / "own" / "log", file_size=file_size)) as log,
     ):
         turns = iter(range(count))
 
@@ -135,13 +136,13 @@ async def test_bare_puts_arrive_at_the_peer_in_order(tmp_path: Path) -> None:
                     producers.start_soon(produce)
             nursery.cancel_scope.cancel()
         end = log.end
-    assert 2 * FILE_SIZE < end == count * size  # the first file is gone
+    assert 2 * file_size < end == count * size  # the first file is gone
     expected = b"".join(bytes([turn % 251]) * size for turn in range(count))
     for name in ("own", "peer"):
         files = [tmp_path / name / "log" / str(number) for number in (1, 2)]
         assert sorted((tmp_path / name / "log").iterdir()) == files
-        written = b"".join(file.read_bytes() for file in files)[: end - FILE_SIZE]
-        assert written == expected[FILE_SIZE:], name
+        written = b"".join(file.read_bytes() for file in files)[: end - file_size]
+        assert written == expected[file_size:], name
 
 
 async def test_a_relay_answers_after_its_slave(tmp_path: Path) -> None:

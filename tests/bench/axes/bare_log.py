@@ -46,18 +46,19 @@ class BareLink:
 class BareFiles:
     """The files of a log, allocated one after the other; the last two are there."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, file_size: int = FILE_SIZE) -> None:
+        self.file_size = file_size
         self._path = path
         self._descriptors: dict[int, int] = {}
         path.mkdir(parents=True, exist_ok=True)
 
     def descriptor(self, offset: int) -> int:
         """Return the file that has an offset; make it if it is the next one."""
-        number = offset // FILE_SIZE
+        number = offset // self.file_size
         descriptor = self._descriptors.get(number)
         if descriptor is None:
             descriptor = os.open(self._path / str(number), os.O_RDWR | os.O_CREAT)
-            os.posix_fallocate(descriptor, 0, FILE_SIZE)
+            os.posix_fallocate(descriptor, 0, self.file_size)
             self._descriptors[number] = descriptor
             if number - 2 in self._descriptors:
                 os.close(self._descriptors.pop(number - 2))
@@ -79,15 +80,16 @@ class BareMaps:
 
     def __init__(self, files: BareFiles | None) -> None:
         self._files = files
+        self.file_size = FILE_SIZE if files is None else files.file_size
         self._maps: dict[int, tuple[mmap.mmap, memoryview]] = {}
 
     def view(self, offset: int) -> memoryview:
         """Return the map that has an offset."""
-        number = offset // FILE_SIZE if self._files else 0
+        number = offset // self.file_size if self._files else 0
         found = self._maps.get(number)
         if found is None:
             descriptor = self._files.descriptor(offset) if self._files else -1
-            mapped = mmap.mmap(descriptor, FILE_SIZE)
+            mapped = mmap.mmap(descriptor, self.file_size)
             found = self._maps[number] = mapped, memoryview(mapped)
             self._close(number - 2)
         return found[1]
@@ -108,9 +110,14 @@ class BareLog:
     """Bytes that are sent to every peer; ``path`` None: in memory only, as a client's."""
 
     def __init__(
-        self, path: Path | None, *, is_flushed: bool = False, waits_for_peer: bool = True
+        self,
+        path: Path | None,
+        *,
+        file_size: int = FILE_SIZE,
+        is_flushed: bool = False,
+        waits_for_peer: bool = True,
     ) -> None:
-        self.files = None if path is None else BareFiles(path)
+        self.files = None if path is None else BareFiles(path, file_size)
         self._maps = BareMaps(self.files)
         self.end = 0
         self.flushed = 0
@@ -144,8 +151,9 @@ class BareLog:
 
     def append(self, data: bytes) -> None:
         """Copy into the map; send it if nothing is in flight."""
-        at = self.end % FILE_SIZE
-        room = FILE_SIZE - at
+        file_size = self._maps.file_size
+        at = self.end % file_size
+        room = file_size - at
         if len(data) <= room:
             self._maps.view(self.end)[at : at + len(data)] = data
         else:
@@ -161,7 +169,7 @@ class BareLog:
 
     def _send(self, link: BareLink) -> None:
         while link.sent < self.end and link.writable is None:
-            at = link.sent % FILE_SIZE
+            at = link.sent % self._maps.file_size
             view = self._maps.view(link.sent)
             try:
                 link.sent += link.sock.send(view[at : at + self.end - link.sent])

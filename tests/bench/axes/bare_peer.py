@@ -37,24 +37,25 @@ async def main(given: dict[str, Any]) -> None:
             slave = socket.create_connection(tuple(given["slave"]))
             nursery.start_soon(relay, listener, slave, path, load)
         else:
-            nursery.start_soon(receive, listener, path, load)
+            file_size = given.get("file_size", FILE_SIZE)
+            nursery.start_soon(receive, listener, path, load, file_size)
         await serve({"address": list(listener.getsockname())}, _nothing)
         nursery.cancel_scope.cancel()
 
 
-async def receive(listener: socket.socket, path: Path, load: Load) -> None:
+async def receive(listener: socket.socket, path: Path, load: Load, file_size: int) -> None:
     """Be a slave."""
     sock = await _accept(listener)
-    files = BareFiles(path / "log")
+    files = BareFiles(path / "log", file_size)
     queues = BareQueues(path / "queues", load.queues)
     buffer = memoryview(bytearray(RECEIVE_SIZE))
     end = records = 0
     while True:
         await trio.lowlevel.wait_readable(sock)
-        count = sock.recv_into(buffer[: FILE_SIZE - end % FILE_SIZE])
+        count = sock.recv_into(buffer[: file_size - end % file_size])
         if not count:
             return
-        os.pwrite(files.descriptor(end), buffer[:count], end % FILE_SIZE)
+        os.pwrite(files.descriptor(end), buffer[:count], end % file_size)
         if load.is_slave_flushed:
             files.sync(end)
         end += count
