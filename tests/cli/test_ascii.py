@@ -144,7 +144,7 @@ def test_a_node_and_its_clients_print_ascii(here):
             (0, ["status", "näme", "-o", "json"]),
             (0, ["explain", "näme"]),
             (0, ["doctor", "näme"]),
-            (0, ["check", "näme"]),
+            (0, ["check", "näme", "--warn-disk", "100", "--crit-disk", "100"]),
         ):
             found, lines = on_a_terminal(*arguments, cwd=here, stdin=body, **streams)
             assert found == code, (arguments, lines)

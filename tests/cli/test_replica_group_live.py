@@ -8,17 +8,20 @@ from tests.support.commands.in_process import at, call, call_json
 from tests.support.nodes.group_nodes import HA, group, promote, put, set_of
 from tests.support.waiting import eventually
 
+# However full the disk of this machine is.
+ROOM = ("--warn-disk", "100", "--crit-disk", "100")
+
 
 async def test_a_group_is_shown_by_every_command(tmp_path):
     """Its master has the set; a slave has its epoch and the confirm offset."""
     async with group(tmp_path) as (one, two, three):
-        code, shown, _ = await call("check", at(one))
+        code, shown, _ = await call("check", at(one), *ROOM)
         assert (code, "follows nobody" in shown) == (2, True)
         master = await promote(one, two, three)
         assert await put(master) is Status.PUT_OK
         end = master.max_offset
         await eventually(lambda: two.status().confirm_offset == end)
-        code, shown, _ = await call("check", at(one))
+        code, shown, _ = await call("check", at(one), *ROOM)
         assert code == 0, shown
         assert "SYNC_MASTER of epoch 1, SyncStateSet 1, 2, 3, 2 slaves" in shown
         _, shown, _ = await call("status", at(one))
@@ -33,7 +36,7 @@ async def test_a_group_is_shown_by_every_command(tmp_path):
         assert (status["sync_state"], status["cuts"], status["last_cut"]) == (None, 0, None)
         _, shown, _ = await call("doctor", at(one), at(two))
         master.identity.see(2)
-        code, critical, _ = await call("check", at(one))
+        code, critical, _ = await call("check", at(one), *ROOM)
         assert (code, "is the master of epoch 1, and has heard of epoch 2" in critical) == (2, True)
         assert "2 of 2 other nodes of the SyncStateSet connected" in shown
 
@@ -45,7 +48,7 @@ async def test_a_missing_member_is_named_by_check_and_explain(tmp_path):
         await three.step_down("a test")
         state = set_of(master)
         await eventually(lambda: state.missing() == {3})
-        code, shown, _ = await call("check", at(one))
+        code, shown, _ = await call("check", at(one), *ROOM)
         assert code == 2
         assert "puts are SLAVE_NOT_AVAILABLE: node 3 not connected" in shown
         assert "node 3 is in the SyncStateSet, and not connected for" in shown
@@ -68,7 +71,7 @@ async def test_a_former_masters_cut_is_shown_also_after_it_was_master_again(tmp_
         former_end = one.max_offset
         await promote(two, three, one, members={2, 3})
         await eventually(lambda: one.status().cuts == 1)
-        code, shown, _ = await call("check", at(one))
+        code, shown, _ = await call("check", at(one), *ROOM)
         assert (code, f"its log was cut at {point}: " in shown) == (1, True), shown
         _, status = await call_json("status", at(one))
         assert status["last_cut"]["end"] == former_end
