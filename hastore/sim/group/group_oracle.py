@@ -97,6 +97,8 @@ class GroupOracle:
     _deciders: dict[int, tuple[int, int]] = attrs.field(factory=dict)  # epoch: node id, boot
     _relieved: dict[Master, None] = attrs.field(factory=dict)
     _last_members: dict[int, GroupState] = attrs.field(factory=dict)  # of epochs that are over
+    # Node id, epoch: up to where a master had enough copies while its set was large enough.
+    _acknowledged_to: dict[tuple[int, int], int] = attrs.field(factory=dict)
     _lost_boot: dict[int, int] = attrs.field(factory=dict)  # node id: whose bytes may be lost
     _starts: dict[int, int] = attrs.field(factory=dict)  # epoch: its start offset
     _compared: dict[tuple[int, int], tuple[object, ...]] = attrs.field(factory=dict)
@@ -238,7 +240,9 @@ class GroupOracle:
         if each.master in self._relieved:
             detail = f"put {put.number} is PUT_OK, but {log.name} was told to step down before"
             raise ViolationError("stepped down", detail, put.number)
-        if len(group.accepted) < config.min_in_sync_replicas:
+        is_enough = len(group.accepted) >= config.min_in_sync_replicas
+        # Or its copies were enough before a member left, and it waited for the master's disk.
+        if not is_enough and put.next_offset > self._acknowledged_to.get((agent.node_id, epoch), 0):
             detail = f"put {put.number} is PUT_OK with {sorted(group.accepted)} only"
             raise ViolationError("min in sync", detail, put.number)
         if config.in_sync_replicas != "all":
@@ -312,6 +316,7 @@ class GroupOracle:
                 if one in changed or other in changed:
                     self._check_matching(one, other)
         for agent, master in self.cluster.masters():
+            self._note_acknowledged(agent, master)
             self._check_confirmed(agent, master)
 
     def _update(self, agent: Agent, role_node: Master | Slave) -> None:
@@ -465,6 +470,14 @@ class GroupOracle:
             raise ViolationError("log matching", detail)
         self._matched[one_id, other_id] = (lineage, max(start, end))
 
+    def _note_acknowledged(self, agent: Agent, master: Master) -> None:
+        """Note up to where a master had enough copies, while its set was large enough."""
+        group = set_of(master)
+        if len(group.accepted) >= self.cluster.config.min_in_sync_replicas:
+            term = agent.node_id, group.entry.epoch
+            known = self._acknowledged_to.get(term, 0)
+            self._acknowledged_to[term] = max(known, group.ack_limit)
+
     def _check_confirmed(self, agent: Agent, master: Master) -> None:
         """Check that what a master has confirmed newly is on every member."""
         epoch, state = epoch_of(master), self.controller.state
@@ -572,9 +585,10 @@ def _mark(agent: Agent | None, state: GroupState) -> tuple[object, ...] | None:
         return None
     role_node = agent.node.role_node
     commit_log = role_node.message_store.commit_log
-    queue, confirmed = commit_log.mapped_file_queue, 0
+    queue, confirmed = commit_log.mapped_file_queue, (0, 0)
     if isinstance(role_node, Master):
-        confirmed = set_of(role_node).confirm_offset
+        group = set_of(role_node)
+        confirmed = group.confirm_offset, group.ack_limit
     return (
         role_node,
         queue,
