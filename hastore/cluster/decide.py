@@ -50,6 +50,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
+from hastore.concurrency.group_commit_request import LEASE_OVER
 from hastore.ha.set_rules import nodes_text
 
 if TYPE_CHECKING:
@@ -314,7 +315,7 @@ def decide(known: Knowledge) -> Action:
 def _decide_as_master(known: Knowledge, epoch: int) -> Action:
     clock, view, own = known.clock, known.view, known.own
     if clock.deadline is None or clock.now >= clock.deadline:
-        return StepDown("its lease is over")
+        return StepDown(LEASE_OVER)
     if not known.is_reachable or view is None or view.state is None:
         return _decide_without_answer(clock, clock.deadline)
     if known.restored is not None and view.config.alarm is None:

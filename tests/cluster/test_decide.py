@@ -37,6 +37,7 @@ from hastore.cluster.group_records import (
     Incarnation,
     Switchover,
 )
+from hastore.concurrency.group_commit_request import LEASE_OVER
 from tests.cluster.knowledge import (
     NOW,
     ONE,
@@ -79,9 +80,9 @@ def elected(winner=TWO, epoch=6):
 # By row of the table: what is known, and what is done.  The first case of a row is its plain one.
 MASTERS_ROWS = {
     "its deadline has passed": [
-        (known(MASTER, AGREED, deadline=NOW), StepDown("its lease is over")),
-        (known(MASTER, AGREED, deadline=None), StepDown("its lease is over")),
-        (known(MASTER, None, deadline=NOW, is_reachable=False), StepDown("its lease is over")),
+        (known(MASTER, AGREED, deadline=NOW), StepDown(LEASE_OVER)),
+        (known(MASTER, AGREED, deadline=None), StepDown(LEASE_OVER)),
+        (known(MASTER, None, deadline=NOW, is_reachable=False), StepDown(LEASE_OVER)),
     ],
     "the coordinator does not answer, and it has handed over in vain": [
         (
