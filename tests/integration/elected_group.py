@@ -23,8 +23,9 @@ from hastore.client.producer import Producer
 from hastore.client.send_result import PendingSend
 from hastore.cluster.etcd_client import EtcdClient, EtcdConfig
 from hastore.cluster.group_records import GroupView, Keys, read_group
+from hastore.cluster.operations import switchover
 from hastore.env.real import real_env
-from hastore.errors import CoordinatorError, HastoreError
+from hastore.errors import CoordinatorError, HastoreError, OperationRefusedError
 from hastore.message import Message
 from hastore.testing.free_port import FreePort
 from hastore_scenarios.judge.log_image import read_records
@@ -200,6 +201,24 @@ class ElectedGroup:
         await trio.sleep(seconds)
         self.nodes[former].send_signal(signal.SIGCONT)
         await self.acknowledged_after(trio.current_time())
+
+    async def switch_over(self) -> None:
+        """Let another member become master, under load."""
+        change = None
+        while change is None:  # a node that has just followed may not be connected yet
+            view = await self.settled()
+            assert view.leader is not None
+            epoch = view.leader.epoch
+            try:
+                change = switchover(KEYS, view)
+            except OperationRefusedError:
+                await trio.sleep(_LOOK_S)
+        began = trio.current_time()
+        assert (await self.store.commit(change.comparisons, change.writes)).succeeded
+        await self.view(
+            lambda view: view.leader is not None and view.leader.epoch > epoch, "the next master"
+        )
+        await self.acknowledged_after(max(began, self.last_ok))
 
     # -- the end ---------------------------------------------------------------------------------
 

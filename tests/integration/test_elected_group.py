@@ -13,9 +13,7 @@ import attrs
 import pytest
 import trio
 
-from hastore.cluster.operations import switchover
-from hastore.errors import OperationRefusedError
-from tests.integration.elected_group import KEYS, TTL_S, ElectedGroup, elected_group
+from tests.integration.elected_group import TTL_S, elected_group
 from tests.support.etcd import EtcdServer, etcd_of_kind, preferred_kind
 
 
@@ -24,25 +22,6 @@ def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
     """Run an etcd; skip the test where there is no binary."""
     with etcd_of_kind(preferred_kind(), tmp_path / "etcd") as server:
         yield server
-
-
-async def switch_over(group: ElectedGroup) -> None:
-    """Let another member become master, under load."""
-    change = None
-    while change is None:  # a node that has just followed may not be connected yet
-        view = await group.settled()
-        assert view.leader is not None
-        epoch = view.leader.epoch
-        try:
-            change = switchover(KEYS, view)
-        except OperationRefusedError:
-            await trio.sleep(0.1)
-    began = trio.current_time()
-    assert (await group.store.commit(change.comparisons, change.writes)).succeeded
-    await group.view(
-        lambda view: view.leader is not None and view.leader.epoch > epoch, "the next master"
-    )
-    await group.acknowledged_after(max(began, group.last_ok))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +58,7 @@ async def test_a_switchover_under_load_loses_nothing(
     """Puts go on at the successor; ``elected_group`` compares the logs with all answers."""
     async with elected_group(tmp_path / "group", etcd) as group:
         for _ in range(times):
-            await switch_over(group)
+            await group.switch_over()
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 import trio
 
+from hastore.cluster.etcd_client import EtcdHealth
 from hastore.concurrency.lease import margin_s
-from tests.integration.elected_group import TTL_S, ElectedGroup, elected_group
-from tests.support.etcd import EtcdServer, etcd_of_kind, preferred_kind
+from tests.integration.elected_group import KEYS, TTL_S, ElectedGroup, elected_group
+from tests.support.etcd import EtcdServer, etcd_of_kind, preferred_kind, start_cluster
 
-# `make test` has the catalog's stories of a silent etcd instead.
+# `make test` has the catalog's stories of a silent etcd, in the simulator.
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3_600)]
 DEAD_FOR_S = 60.0
+KILLS = 10
 
 
 @pytest.fixture
@@ -50,15 +52,90 @@ async def test_without_failsafe_puts_stop_before_the_lease_is_over(
     async with elected_group(tmp_path / "group", etcd, failsafe=False) as group:
         await group.settled()
         etcd.kill()
-        await stops_until_etcd_is_back(group, [etcd])
+        await stops_until_etcd_is_back(group, DEAD_FOR_S, [etcd])
 
 
-async def stops_until_etcd_is_back(group: ElectedGroup, dead: list[EtcdServer]) -> None:
+@pytest.fixture
+def members(tmp_path: Path) -> Iterator[list[EtcdServer]]:
+    """Run an etcd of three members; skip the test where there is no binary."""
+    with start_cluster(preferred_kind(), tmp_path / "etcd") as servers:
+        print(servers[0].version(), "three members")
+        yield servers
+
+
+async def leader_among(group: ElectedGroup) -> EtcdServer:
+    """Return the member that leads etcd."""
+    while True:
+        answers = await group.store.health(KEYS.base)
+        for server, answer in zip(group.etcd, answers, strict=True):
+            if isinstance(answer, EtcdHealth) and answer.leader_id == answer.member_id:
+                return server
+        await trio.sleep(0.1)  # etcd elects one
+
+
+async def test_puts_go_on_while_etcd_elects_another_leader(
+    tmp_path: Path, members: list[EtcdServer]
+) -> None:
+    """No epoch ends by that; and the nodes reach the others, for a switchover in its absence."""
+    async with elected_group(tmp_path / "group", *members) as group:
+        pauses_s = []
+        for _ in range(KILLS):
+            before = (await group.settled()).leader
+            leader, began_at = await leader_among(group), trio.current_time()
+            leader.kill()
+            await group.acknowledges_for(2 * TTL_S)
+            pauses_s.append(group.longest_pause_s(began_at, trio.current_time()))
+            assert (await group.settled()).leader == before
+            await group.switch_over()
+            leader.launch()
+        view = await group.settled()
+        print(f"{KILLS} times etcd's leader killed: at most {max(pauses_s):.2f} s without a PUT_OK")
+    assert len(view.history) == 1 + KILLS
+
+
+async def test_puts_go_on_without_etcds_majority(tmp_path: Path, members: list[EtcdServer]) -> None:
+    """With failsafe; afterwards the master leads by its lease again, in the same epoch."""
+    async with elected_group(tmp_path / "group", *members) as group:
+        before = (await group.settled()).leader
+        dead = await kill_majority(group)
+        killed_at = trio.current_time()
+        await group.acknowledges_for(10 * TTL_S)
+        for server in dead:
+            server.launch()
+        view = await group.settled()
+        pause_s = group.longest_pause_s(killed_at, trio.current_time())
+        print(f"no majority for {10 * TTL_S} s: at most {pause_s:.2f} s without a PUT_OK")
+    assert view.leader == before
+    assert len(view.history) == 1
+
+
+async def test_without_failsafe_puts_stop_without_etcds_majority(
+    tmp_path: Path, members: list[EtcdServer]
+) -> None:
+    """They go on by themselves once the majority is back."""
+    async with elected_group(tmp_path / "group", *members, failsafe=False) as group:
+        await group.settled()
+        dead = await kill_majority(group)
+        await stops_until_etcd_is_back(group, 10 * TTL_S, dead)
+
+
+async def kill_majority(group: ElectedGroup) -> list[EtcdServer]:
+    """Kill the member that leads etcd, and another one; return both."""
+    leader = await leader_among(group)
+    other = next(each for each in group.etcd if each is not leader)
+    for server in (leader, other):
+        server.kill()
+    return [leader, other]
+
+
+async def stops_until_etcd_is_back(
+    group: ElectedGroup, seconds: float, dead: list[EtcdServer]
+) -> None:
     """Wait; start what is dead of etcd; puts have stopped by the deadline, and go on now."""
     dead_at = trio.current_time()
     # Each renewal that was answered was sent before.
     deadline = dead_at + TTL_S - margin_s(TTL_S)
-    await trio.sleep(DEAD_FOR_S)
+    await trio.sleep(seconds)
     back_at = trio.current_time()
     for server in dead:
         server.launch()
@@ -67,6 +144,6 @@ async def stops_until_etcd_is_back(group: ElectedGroup, dead: list[EtcdServer]) 
     assert late == [], "sent after the deadline, and PUT_OK without etcd"
     last_at = max(each.known_at for each in group.times if each.known_at < back_at)
     print(
-        f"etcd dead for {DEAD_FOR_S:g} s: the last PUT_OK after {last_at - dead_at:.2f} s, the next"
+        f"etcd dead for {seconds:g} s: the last PUT_OK after {last_at - dead_at:.2f} s, the next"
         f" {group.last_ok - back_at:.2f} s after etcd was started"
     )
