@@ -17,7 +17,7 @@ from hastore.client.remoting_client import (
 )
 from hastore.errors import ProtocolError
 from hastore.quantities import format_address
-from hastore.store.tools.group_log import GroupLog
+from hastore.store.tools.group_log import GroupLog, MessageCounts
 from hastore.topic import DEFAULT_TOPIC
 from hastore.wire import liberal_json
 from hastore.wire.config_tables import PERM_READ_WRITE, SubscriptionGroupConfig, TopicConfig
@@ -85,12 +85,13 @@ class AdminClient:
         response = await self._client.invoke(RequestCode.GROUP_LOG)
         return GroupLog.from_json(liberal_json.loads_object(response.body, "the group log"))
 
-    async def count_messages(self, begin: int, end: int) -> Counter[str]:
+    async def count_messages(self, begin: int, end: int) -> MessageCounts:
         """Count the messages in [begin, end) of a hastore node's log, by topic (28105).
 
         ``begin`` is a record's start.
         """
         counts: Counter[str] = Counter()
+        unread: list[int] = []
         while begin < end:
             response = await self._client.invoke(
                 RequestCode.COUNT_MESSAGES, {"from": str(begin), "to": str(end)}
@@ -101,8 +102,12 @@ class AdminClient:
                 raise ProtocolError(f"the counts from {begin} on go on at {next_offset}")
             for topic in messages:
                 counts[topic] += integer_field(messages, topic, bits=64)
+            if body.get("unread_from") is not None:
+                unread.append(integer_field(body, "unread_from", bits=64))
             begin = next_offset
-        return counts
+        return MessageCounts(
+            messages=counts, next_offset=end, unread_from=min(unread, default=None)
+        )
 
     async def change_role(
         self,

@@ -30,6 +30,10 @@ class NodeLoss:
 
     ``messages`` counts whole messages by topic; ``confirmed`` those of them that every member of
     the SyncStateSet had, so that they were acknowledged; None: the node does not know.
+
+    ``unread_from`` is the first offset where its log could not be read, so that there may be more
+    messages than those; ``confirmed_unread_from`` likewise of the confirmed ones.  None: all are
+    counted.
     """
 
     node_id: int
@@ -37,6 +41,8 @@ class NodeLoss:
     end: int
     messages: Mapping[str, int]
     confirmed: Mapping[str, int] | None
+    unread_from: int | None = None
+    confirmed_unread_from: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -46,6 +52,7 @@ class NodeLoss:
             "to": self.end,
             "messages": dict(self.messages),
             "confirmed": None if self.confirmed is None else dict(self.confirmed),
+            "unread_from": self.unread_from,
         }
 
 
@@ -67,6 +74,18 @@ class Loss:
     def confirmed(self) -> dict[str, int]:
         """Those of them that were certainly acknowledged."""
         return merged(node.confirmed for node in self.nodes if node.confirmed is not None)
+
+    @property
+    def uncounted(self) -> frozenset[int]:
+        """The nodes that may have more messages than were counted."""
+        return frozenset(each.node_id for each in self.nodes if each.unread_from is not None)
+
+    @property
+    def uncounted_confirmed(self) -> frozenset[int]:
+        """The nodes that may have more messages that were acknowledged."""
+        return frozenset(
+            each.node_id for each in self.nodes if each.confirmed_unread_from is not None
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""

@@ -387,13 +387,16 @@ def failover(
     force_with_live_master: bool = False,
     lost: Mapping[str, int] | None = None,
     confirmed: Mapping[str, int] | None = None,
+    uncounted: Collection[int] = (),
+    uncounted_confirmed: Collection[int] = (),
 ) -> Change:
     """Let one node stand, and no other, in an epoch after the state's.
 
     The epoch is one that nobody leads: the former master, wherever it is, steps down as it sees
     it, and does not take its key again.  ``at_ms`` is for the history; so is ``lost``, the messages
     by topic that other nodes have and this one lacks.  ``confirmed`` are those of them that were
-    certainly acknowledged under "all".
+    certainly acknowledged under "all".  ``uncounted`` are the nodes that may have more than
+    ``lost``, because their logs cannot be read in full; ``uncounted_confirmed`` likewise.
 
     While the alarm is raised, because the coordinator was restored to the past, it takes
     ``accept_loss``: the state does not say who has all.  The epoch is after those of all logs that
@@ -422,9 +425,13 @@ def failover(
         writes.append(Delete(keys.leader))
     loss = loss_text(view, member)
     # With a number of acks a message may be acknowledged that not all of the set have.
-    lacks = confirmed if state.acks == "all" else lost
+    is_all = state.acks == "all"
+    lacks, others = (confirmed, uncounted_confirmed) if is_all else (lost, uncounted)
     if loss is None and lacks:
-        loss = f"it lacks {sum(lacks.values())} messages that another node has"
+        least = "at least " if others else ""
+        loss = f"it lacks {least}{sum(lacks.values())} messages that another node has"
+    if loss is None and others:
+        loss = f"what {nodes_text(frozenset(others))} alone may have cannot be read, or counted"
     if loss is None and ahead is not None:
         loss = f"{_ahead_text(ahead, state)}, so it may not know who has all"
     if loss is None and alarm is not None:

@@ -3,12 +3,18 @@
 import trio
 
 import hastore
+from hastore.env.real import real_env
+from hastore.epoch_history import EpochSpan
 from hastore.status import PutMessageStatus
+from hastore.store.log.mapped_file_queue import file_name
+from hastore.store.recovery.log_cut import LogCut
 from hastore.testing.free_port import FreePort
+from hastore_cli.app.terminal import number
 from hastore_cli.cluster import losses
+from hastore_scenarios.judge.log_image import read_records
 from tests.support.commands.in_process import at, call, call_json
 from tests.support.nodes.elected_nodes import has_all, status_once
-from tests.support.nodes.group_nodes import group, node_config, promote, put
+from tests.support.nodes.group_nodes import FILE_SIZE, group, node_config, promote, put
 from tests.support.nodes.lossy_failover import LOST, two_ahead_of_three
 from tests.support.waiting import eventually
 
@@ -40,6 +46,55 @@ async def test_a_failover_says_first_what_it_loses_and_history_what_was_cut(tmp_
         assert [(c["id"], c["messages"]) for c in cut["cuts"]] == [(2, {"orders": LOST})]
         shown = (await call("cluster", "history", *nodes))[1]
         assert f"node 2 cut orders {LOST}" in shown
+
+
+async def test_the_count_of_a_damaged_log_is_called_a_lower_bound(tmp_path):
+    """It names the node, and the offset that cannot be read; the count goes on after it."""
+    async with two_ahead_of_three(tmp_path) as (two, three, _):
+        records = read_records(real_env().disk, str(tmp_path / "2"))
+        lost = [each.physic_offset for each in records if each.physic_offset >= three.max_offset]
+        assert len(lost) == LOST
+        unread_from = lost[4]
+        file = tmp_path / "2" / "commitlog" / file_name(unread_from // FILE_SIZE * FILE_SIZE)
+        with file.open("r+b") as log:
+            log.seek(unread_from % FILE_SIZE)
+            log.write(b"\xff" * 8)  # its size and magic
+        nodes = ("--node", at(two), "--node", at(three))
+        flags = ("cluster", "failover", *nodes, "--ids", "1,2,3,4,5", "--to", 3, "--accept-loss")
+        code, dry = await call_json(*flags, "--dry-run")
+        (node,) = dry["loss"]["nodes"]
+        assert (code, node["messages"]) == (10, {"orders": LOST - 1})
+        assert (node["id"], node["unread_from"]) == (2, unread_from)
+        shown = (await call(*flags, "--dry-run"))[1]
+        at_offset = f"its log cannot be read at {number(unread_from)}"
+        assert f"node 2 may have more than that: {at_offset}" in shown
+
+
+async def test_history_says_where_the_count_of_a_cut_ended(tmp_path):
+    """In the table, in a line below it, and in JSON."""
+    cut = LogCut(
+        physic_offset=100,
+        end_offset=900,
+        reason="the group went on without it",
+        time_ms=5,
+        epochs=(EpochSpan(1, 100, 900),),
+        messages={"orders": 4},
+        saved_paths=(),
+        unread_from=700,
+    )
+    async with group(tmp_path) as (one, two, three):
+        await promote(one, two, three)
+        await promote(two, one, three)
+        path = tmp_path / "3" / cut.path
+        path.parent.mkdir()
+        path.write_bytes(cut.encode())
+        nodes = ("--node", at(two), "--node", at(three))
+        code, past = await call_json("cluster", "history", *nodes)
+        (told,) = (cut for each in past["epochs"] for cut in each["cuts"])
+        assert (code, told["messages"], told["unread_from"]) == (0, {"orders": 4}, 700)
+        shown = (await call("cluster", "history", *nodes))[1]
+        assert "node 3 cut at least orders 4" in shown
+        assert "node 3 may have cut more than that at 100: what begins at 700 could not be" in shown
 
 
 async def serve(config, stops, *, task_status):

@@ -52,6 +52,21 @@ def test_what_two_nodes_have_is_not_counted_twice():
     assert loss.to_json()["nodes"][1]["messages"] == {"a": 3}
 
 
+def test_a_loss_names_the_nodes_that_may_have_more():
+    """Of all messages, and of those that were confirmed."""
+    known = {"begin": 0, "end": 90, "messages": {"a": 1}, "confirmed": {"a": 1}}
+    loss = Loss(
+        to_id=3,
+        nodes=(
+            NodeLoss(node_id=1, **known),
+            NodeLoss(node_id=2, unread_from=40, **known),
+            NodeLoss(node_id=4, unread_from=9, confirmed_unread_from=9, **known),
+        ),
+    )
+    assert (loss.uncounted, loss.uncounted_confirmed) == ({2, 4}, {4})
+    assert [each["unread_from"] for each in loss.to_json()["nodes"]] == [None, 40, 9]
+
+
 def cut(node_id, *epochs, time_ms=1):
     """Return a cut of a node's log."""
     spans = tuple(EpochSpan(epoch, 100, 200) for epoch in epochs)

@@ -350,6 +350,19 @@ def test_what_nodes_have_that_were_asked_counts_as_a_loss_too():
     assert (record.why, record.lost) == ("failover with loss", {"T": 5})
 
 
+def test_what_cannot_be_counted_counts_as_a_loss_too():
+    """A damaged log may have messages, although none was found."""
+    view = view_of(member(2), member(3), **NO_LEADER)
+    known = {"at_ms": 1, "uncounted": {2}}
+    free = operations.failover(KEYS, view, 3, confirmed={}, lost={}, **known)
+    assert applied(view, free).history[-1].why == "failover"
+    known["uncounted_confirmed"] = {2}
+    told = refused(operations.failover, view, 3, confirmed={}, lost={}, **known)
+    assert "what node 2 alone may have cannot be read, or counted" in told
+    told = refused(operations.failover, view, 3, confirmed={"T": 2}, lost={"T": 2}, **known)
+    assert "it lacks at least 2 messages that another node has" in told
+
+
 def test_a_live_master_is_deposed_only_by_force_and_does_not_take_its_key_again():
     """Its key is deleted with the same transaction that names the other."""
     view = view_of()

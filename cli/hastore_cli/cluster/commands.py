@@ -341,6 +341,8 @@ def failover(
             force_with_live_master=force_with_live_master,
             lost=found[0].at_least,
             confirmed=found[0].confirmed,
+            uncounted=found[0].uncounted,
+            uncounted_confirmed=found[0].uncounted_confirmed,
         )
 
     return _become_master(target, decide, timeout_ms, output, dry_run=dry_run, look=look)

@@ -20,7 +20,7 @@ from hastore.cluster.loss import (
 from hastore.errors import HastoreError
 from hastore.ha.set_rules import nodes_text
 from hastore.quantities import format_size, parse_address
-from hastore_cli.app.terminal import columns, escaped, number
+from hastore_cli.app.terminal import columns, escaped, label_row, number
 from hastore_cli.node.client import gather
 
 if TYPE_CHECKING:
@@ -101,8 +101,10 @@ async def _count(
         node_id=node_id,
         begin=begin,
         end=end,
-        messages=dict(messages),
-        confirmed=None if log.confirm_offset is None else dict(confirmed),
+        messages=dict(messages.messages),
+        confirmed=None if log.confirm_offset is None else dict(confirmed.messages),
+        unread_from=messages.unread_from,
+        confirmed_unread_from=confirmed.unread_from,
     )
 
 
@@ -118,6 +120,12 @@ def loss_lines(loss: Loss) -> Iterator[str]:
         )
         rows = [row for node in loss.nodes for row in _rows(node)]
         yield from columns(_HEAD, rows)
+    for node in loss.nodes:
+        if node.unread_from is not None:
+            yield (
+                f"node {node.node_id} may have more than that: its log cannot be read at"
+                f" {number(node.unread_from)}"
+            )
 
 
 def silent_text(loss: Loss) -> str | None:
@@ -188,9 +196,23 @@ def epochs_json(
 
 def lost_text(lost: Mapping[str, int], cuts: Sequence[NodeCut]) -> str:
     """Return what an epoch's beginning has cost: what was known before, and what was cut since."""
-    parts = [f"lost {counts_text(lost)}"] if lost else []
+    parts = [f"lost at least {counts_text(lost)}"] if lost else []
     for node_id in sorted({each.node_id for each in cuts}):
-        counts = [each.cut.messages for each in cuts if each.node_id == node_id]
+        own = [each.cut for each in cuts if each.node_id == node_id]
+        counts = [each.messages for each in own]
         total = {topic: sum(c.get(topic, 0) for c in counts) for topic in merged(counts)}
-        parts.append(f"node {node_id} cut {counts_text(total)}")
+        least = "at least " if any(each.unread_from is not None for each in own) else ""
+        parts.append(f"node {node_id} cut {least}{counts_text(total)}")
     return "; ".join(parts) or "-"
+
+
+def uncounted_cuts(cuts: Sequence[NodeCut]) -> Iterator[str]:
+    """Yield for each cut that may have taken more messages than were counted why that is so."""
+    for each in cuts:
+        if each.cut.unread_from is not None:
+            yield label_row(
+                "note",
+                f"node {each.node_id} may have cut more than that at"
+                f" {number(each.cut.physic_offset)}: what begins at"
+                f" {number(each.cut.unread_from)} could not be read",
+            )

@@ -286,6 +286,7 @@ def history_lines(view: GroupView, cuts: Sequence[NodeCut]) -> Iterable[str]:
     head = ("epoch", "from", "to", "at offset", "time", "why", "lost, cut")
     yield from columns(head, rows)
     yield from _other_cuts(others)
+    yield from losses.uncounted_cuts(cuts)
 
 
 def _other_cuts(cuts: Iterable[NodeCut]) -> Iterator[str]:
@@ -326,6 +327,7 @@ def log_history_lines(newest: GroupLog, cuts: Sequence[NodeCut]) -> Iterable[str
     ]
     yield from columns(("epoch", "at offset", "cut"), rows)
     yield from _other_cuts(others)
+    yield from losses.uncounted_cuts(cuts)
 
 
 # -- nodes without a coordinator -----------------------------------------------------------------

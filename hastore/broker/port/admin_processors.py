@@ -45,12 +45,10 @@ from hastore.wire.remoting_command import (
 )
 
 if TYPE_CHECKING:
-    from collections import Counter
-
     from hastore.broker.groups.broker_data import BrokerData
     from hastore.broker.request_target import RequestTarget
     from hastore.env.interface import Offload
-    from hastore.store.tools.group_log import GroupLog
+    from hastore.store.tools.group_log import GroupLog, MessageCounts
     from hastore.wire.remoting_command import RemotingCommand
 
 DIGEST_SIZE_MAX: Final = 4 * 1024 * 1024  # of one request: a read of some milliseconds
@@ -193,13 +191,19 @@ class AdminProcessors:
             )
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
 
-        def count() -> tuple[Counter[str], int]:
+        def count() -> MessageCounts:
             return count_messages(store.env.disk, store.config.data_dir, begin, end)
 
         async with self._one_digest:  # leaves threads to the flushes
-            counts, next_offset = await self.offload.run(count)
+            counted = await self.offload.run(count)
         return json_response(
-            request, {"from": begin, "next": next_offset, "messages": dict(counts)}
+            request,
+            {
+                "from": begin,
+                "next": counted.next_offset,
+                "messages": dict(counted.messages),
+                "unread_from": counted.unread_from,
+            },
         )
 
     def _check_master(self) -> None:

@@ -31,6 +31,7 @@ from hastore.store.record.layout import (
     PROP_CRC_SIZE,
     RECORD_SIZE_MIN,
     SIZE_AND_MAGIC,
+    SIZE_AND_OFFSET,
     TEXT_SIZE_MAX,
     TEXTS_SIZE_MAX,
     TEXTS_SIZE_MIN,
@@ -207,6 +208,20 @@ def claims_fit(head: Buffer) -> bool:
     _, body_size = moved.unpack_from(head)
     texts_size: int = size - body_size - moved.size
     return TEXTS_SIZE_MIN <= texts_size <= TEXTS_SIZE_MAX
+
+
+def is_one_begun(head: Buffer, physic_offset: int, end_offset: int) -> bool:
+    """Whether one message can begin at an offset that goes on after the end, so none is whole.
+
+    ``head`` is what is there, up to HEAD_READ_SIZE bytes.
+    """
+    size = end_offset - physic_offset
+    if size < RECORD_SIZE_MIN:
+        return True
+    _, magic = SIZE_AND_MAGIC.unpack_from(head)
+    claimed, stored_offset = SIZE_AND_OFFSET.unpack_from(head)
+    is_head = magic in MESSAGE_MAGICS and stored_offset == physic_offset and claims_fit(head)
+    return is_head and claimed > size
 
 
 def _check_other(size: int, magic: int, available: int) -> RecordCheck:

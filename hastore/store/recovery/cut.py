@@ -171,6 +171,7 @@ def _describe(survey: CutSurvey, history: EpochHistory, reason: str, now_ms: int
         epochs=tuple(span for span in spans if span.start_offset < span.end_offset),
         messages=dict(sorted(survey.messages.items())),
         saved_paths=(),
+        unread_from=survey.unread_from,
     )
 
 

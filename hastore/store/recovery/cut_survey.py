@@ -19,7 +19,13 @@ import attrs
 from hastore.errors import CutRefusedError
 from hastore.store.log.mapped_file_queue import file_name
 from hastore.store.log.store_directory import COMMIT_LOG_DIR, find_log_files
-from hastore.store.record.record_check import INTACT_KINDS, RecordKind, check_record
+from hastore.store.record.layout import HEAD_READ_SIZE
+from hastore.store.record.record_check import (
+    INTACT_KINDS,
+    RecordKind,
+    check_record,
+    is_one_begun,
+)
 from hastore.store.recovery.tail_scan import CHUNK_SIZE, check_at, nonzero_chunks
 
 if TYPE_CHECKING:
@@ -36,9 +42,10 @@ class CutSurvey:
     """One walk over the part of a log from ``physic_offset`` on, and the file before it.
 
     ``end_offset`` is the end of all bytes that are not 0; a torn tail counts.  ``messages`` counts
-    the whole messages to be cut, by topic.  ``kept_store_ms`` is the store time of the last record
-    before the cut, 0 if there is none; ``first_message_end`` is the end of the first whole message
-    to be cut.
+    the whole messages to be cut, by topic, up to the first damage.  That begins at ``unread_from``;
+    None: nothing follows them but the beginning of a message.  ``kept_store_ms`` is the store time
+    of the last record before the cut, 0 if there is none; ``first_message_end`` is the end of the
+    first whole message to be cut.
     """
 
     disk: Disk
@@ -47,6 +54,7 @@ class CutSurvey:
     physic_offset: int
     end_offset: int = attrs.field(default=0, init=False)
     messages: Counter[str] = attrs.field(factory=Counter, init=False)
+    unread_from: int | None = attrs.field(default=None, init=False)
     kept_store_ms: int = attrs.field(default=0, init=False)
     first_message_end: int | None = attrs.field(default=None, init=False)
 
@@ -66,7 +74,10 @@ class CutSurvey:
             last = self._walk(min(first, len(offsets) - 1))
         if self.physic_offset > self.end_offset:
             self._refuse("the log ends before that", "compare the epochs of both logs")
+        counted_to = self.end_offset
         self._find_last_byte(last)
+        if not is_one_begun(self._head_at(counted_to), counted_to, self.end_offset):
+            self.unread_from = counted_to
 
     def _walk(self, index: int) -> int:
         """Walk from a file's start to the log's end, and return the file where that is."""
@@ -106,6 +117,15 @@ class CutSurvey:
             with self._reading(base) as disk_file:
                 for start, data in nonzero_chunks(disk_file, max(end - base, 0)):
                     self.end_offset = max(self.end_offset, base + start + len(data.rstrip(b"\0")))
+
+    def _head_at(self, physic_offset: int) -> bytes:
+        """Return what a record's head would be; nothing where no file has it."""
+        for base in self.found.offsets:
+            if base <= physic_offset < base + self.found.file_size:
+                with self._reading(base) as disk_file:
+                    head = disk_file.pread(HEAD_READ_SIZE, physic_offset - base)
+                return head.ljust(HEAD_READ_SIZE, b"\0")
+        return bytes(HEAD_READ_SIZE)
 
     def _reading(self, base: int) -> contextlib.closing[DiskFile]:
         path = f"{self.data_dir}/{COMMIT_LOG_DIR}/{file_name(base)}"

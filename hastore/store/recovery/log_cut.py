@@ -41,7 +41,9 @@ class LogCut:
     """Bytes ``[physic_offset, end_offset)`` that were cut off a log.
 
     ``epochs`` are the parts of epochs among them, ``messages`` the whole messages by topic, and
-    ``saved_paths`` the files with the bytes, relative to the store's directory.
+    ``saved_paths`` the files with the bytes, relative to the store's directory.  ``unread_from`` is
+    where the damage begins that ended the count, so that there may be more messages; None: all are
+    counted.
     """
 
     physic_offset: int
@@ -51,6 +53,7 @@ class LogCut:
     epochs: tuple[EpochSpan, ...]
     messages: Mapping[str, int]
     saved_paths: tuple[str, ...]
+    unread_from: int | None = None
 
     @property
     def size(self) -> int:
@@ -77,12 +80,14 @@ class LogCut:
                 {"epoch": epoch, "from": start, "to": end} for epoch, start, end in self.epochs
             ],
             "messages": dict(self.messages),
+            "unread_from": self.unread_from,
             "files": list(self.saved_paths),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> LogCut:
         """Read what ``to_json`` returned.  Raises KeyError, TypeError or ValueError."""
+        unread_from = value.get("unread_from")  # earlier versions do not write it
         return cls(
             physic_offset=_whole(value["offset"]),
             end_offset=_whole(value["end"]),
@@ -94,6 +99,7 @@ class LogCut:
             ),
             messages=_counts(value["messages"]),
             saved_paths=tuple(map(str, value["files"])),
+            unread_from=None if unread_from is None else _whole(unread_from),
         )
 
 

@@ -1,7 +1,7 @@
 """What a node of a replica group has of the group's log, for those who decide on a failover.
 
 ``GroupLog`` is what two logs are compared by; ``count_messages`` says what a range of a log is
-worth.  Both only read, also beside a node that writes.
+worth, or at least is.  Both only read, also beside a node that writes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import attrs
 from hastore.epoch_history import EpochEntry, EpochHistory, fault_of
 from hastore.errors import ProtocolError
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
-from hastore.store.record.record_check import RecordKind
+from hastore.store.record.layout import HEAD_READ_SIZE, RECORD_SIZE_MIN
+from hastore.store.record.record_check import RecordKind, is_one_begun
 from hastore.store.recovery.log_cut import LogCut, kept_cuts
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_walker import LogWalker
@@ -89,15 +90,32 @@ def read_group_log(
     )
 
 
+@final
+@attrs.frozen(kw_only=True)
+class MessageCounts:
+    """The whole messages of a range of a log, by topic.
+
+    ``next_offset`` is where to go on; the range's end once all are counted.  ``unread_from``: the
+    first offset where a part of the range could not be read, because it is damaged, or its file is
+    gone; there may be more messages then.  None: all are counted.
+    """
+
+    messages: Mapping[str, int]
+    next_offset: int
+    unread_from: int | None = None
+
+
 def count_messages(
     disk: Disk, data_dir: str, begin: int, end: int, *, size_max: int = COUNTED_SIZE_MAX
-) -> tuple[Counter[str], int]:
-    """Count the whole messages in [begin, end) by topic; return them, and where to go on.
+) -> MessageCounts:
+    """Count the whole messages in [begin, end), at most in about the first ``size_max`` bytes.
 
-    ``begin`` is a record's start.  Where to go on is ``end`` once all are counted, and at most
-    about ``size_max`` after ``begin``; blocks.  Raises DiskError, NotAStoreError.
+    ``begin`` is a record's start.  Blocks.  Raises DiskError, NotAStoreError.
     """
     counts: Counter[str] = Counter()
+    position, next_offset = begin, end
+    unread: list[int] = []
+    begun: int | None = None  # where damage is that may be a message that has only begun
     walker = LogWalker(
         disk,
         find_log(disk, data_dir),
@@ -107,10 +125,34 @@ def count_messages(
         scan_zeros=False,
     )
     for offset, check in walker.walk():
+        if offset > position:
+            unread.append(position)  # its file has just expired
+        position = offset
         if offset >= end:
             break
+        if begun is not None:
+            unread.append(begun)
+            begun = None
         if offset - begin >= size_max:
-            return counts, offset
-        if check.kind is RecordKind.MESSAGE and offset + check.size <= end:
-            counts[check.topic.decode(errors="replace")] += 1
-    return counts, end
+            next_offset = offset
+            break
+        if check.kind is RecordKind.MESSAGE:
+            if offset + check.size <= end:
+                counts[check.topic.decode(errors="replace")] += 1
+        elif check.kind is not RecordKind.BLANK:
+            is_there = check.kind is not RecordKind.MISSING
+            if is_there and is_one_begun(_head_at(walker, offset), offset, end):
+                begun = offset
+            else:
+                unread.append(offset)
+        position = offset + check.size
+    if begun is None and next_offset - position >= RECORD_SIZE_MIN:
+        unread.append(position)  # the walk ended early
+    return MessageCounts(
+        messages=counts, next_offset=next_offset, unread_from=min(unread, default=None)
+    )
+
+
+def _head_at(walker: LogWalker, physic_offset: int) -> bytes:
+    """Return the head of what a walk has just found; zeros follow the end of its file."""
+    return walker.read(physic_offset, HEAD_READ_SIZE).ljust(HEAD_READ_SIZE, b"\0")

@@ -123,6 +123,7 @@ def test_bytes_are_described_in_a_log_line_and_beside_them(caplog):
         "time_ms": done.time_ms,
         "epochs": [{"epoch": e, "from": f, "to": t} for e, f, t in done.epochs],
         "messages": done.messages,
+        "unread_from": None,
         "files": list(done.saved_paths),
     }
     line = next(r for r in caplog.records if "log_cut" in r.getMessage())
@@ -205,9 +206,24 @@ def test_half_a_record_at_the_end_is_cut_and_kept():
     end = len(log_bytes(store.disk).rstrip(b"\0"))
     image = log_bytes(store.disk)
     done = cut(store.disk, last.physic_offset)
-    assert (done.end_offset, done.messages) == (end, {})
+    assert (done.end_offset, done.messages, done.unread_from) == (end, {}, None)
     assert_saved(store.disk, image, last.physic_offset, end)
     assert not log_bytes(store.disk)[last.physic_offset :].strip(b"\0")
+
+
+def test_a_cut_says_where_damage_has_ended_its_count():
+    """All of it is cut and kept: there may be more messages than were counted."""
+    store = closed_store(3)
+    first, second, third = (store.puts[at] for at in (-3, -2, -1))
+    path = f"/d/commitlog/{file_name(second.physic_offset - second.physic_offset % FILE_SIZE)}"
+    image = bytearray(store.disk.inodes[path].seen())
+    image[second.physic_offset % FILE_SIZE + 1] ^= 0xFF  # its size
+    store.disk.put(path, bytes(image))
+    done = cut(store.disk, first.physic_offset)
+    assert sum(done.messages.values()) == 1
+    assert done.unread_from == second.physic_offset
+    assert done.end_offset == third.next_offset
+    assert json.loads(store.disk.read_file(f"/d/{done.path}"))["unread_from"] == done.unread_from
 
 
 def test_prepared_file_of_a_killed_node_is_removed():
@@ -335,6 +351,8 @@ def test_intent_with_a_wrong_value_is_not_understood():
         for wrong in (None, -1, True, 1.5):
             value = json.loads(intent)
             place = value if len(path) == 1 else value["cut"]
+            if path[-1] == "unread_from" and wrong is None:
+                continue  # all messages were counted
             if path[-1] == "reason":
                 del place[path[-1]]
             else:

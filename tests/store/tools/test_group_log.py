@@ -8,7 +8,7 @@ from hastore.epoch_history import EpochEntry, EpochHistory, EpochSpan
 from hastore.errors import ProtocolError
 from hastore.store.recovery.log_cut import LogCut
 from hastore.store.tools.group_log import GroupLog, count_messages
-from tests.support.store.log_builder import LogBuilder
+from tests.support.store.log_builder import LogBuilder, disk_with
 
 CUT = LogCut(
     physic_offset=100,
@@ -34,10 +34,11 @@ def test_messages_are_counted_in_pieces():
     first = builder.offsets[0]
     begin, end, pieces, total = first, builder.end, 0, {}
     while begin < end:
-        counts, at = count_messages(builder.on_disk(), "/d", begin, end, size_max=200)
-        assert begin < at <= end
-        begin, pieces = at, pieces + 1
-        for topic, count in counts.items():
+        counted = count_messages(builder.on_disk(), "/d", begin, end, size_max=200)
+        assert begin < counted.next_offset <= end
+        assert counted.unread_from is None
+        begin, pieces = counted.next_offset, pieces + 1
+        for topic, count in counted.messages.items():
             total[topic] = total.get(topic, 0) + count
     assert (total, pieces > 2) == ({"a": 5, "b": 7}, True)
 
@@ -45,8 +46,51 @@ def test_messages_are_counted_in_pieces():
 def test_only_whole_messages_count():
     """A range may end in the middle of one."""
     builder = LogBuilder().fill(2)
-    assert sum(count_messages(builder.on_disk(), "/d", 0, builder.end)[0].values()) == 2
-    assert sum(count_messages(builder.on_disk(), "/d", 0, builder.end - 1)[0].values()) == 1
+    for end, count in ((builder.end, 2), (builder.end - 1, 1), (builder.offsets[1] + 40, 1)):
+        counted = count_messages(builder.on_disk(), "/d", 0, end)
+        assert (counted.messages, counted.unread_from) == ({"orders": count}, None)
+
+
+@pytest.mark.parametrize("missing", [1, 20, 100, 200])
+def test_a_message_that_has_only_begun_is_not_unread(missing):
+    """A slave's log may end anywhere: nothing whole is in the rest."""
+    builder = LogBuilder().fill(3)
+    end = builder.end - missing
+    counted = count_messages(builder.on_disk(builder.data[:-missing]), "/d", 0, end)
+    assert (counted.messages, counted.unread_from) == ({"orders": 2}, None)
+
+
+def damaged(builder):
+    """The second message has another size; reading resumes at the third one."""
+    return builder.on_disk(builder.flipped(builder.offsets[1] + 1)), builder.offsets[1], 3
+
+
+def zeroed(builder):
+    """Nothing is left from the third message on."""
+    at = builder.offsets[2]
+    return builder.on_disk(builder.data[:at] + bytes(builder.end - at)), at, 2
+
+
+def without_a_file(builder):
+    """The first file has expired since the range was chosen."""
+    files = builder.files()
+    first = min(files)
+    left = sum(offset >= builder.file_size for offset in builder.offsets)
+    return disk_with(d={name: files[name] for name in files if name != first}), 0, left
+
+
+@pytest.mark.parametrize("damage", [damaged, zeroed, without_a_file])
+@pytest.mark.parametrize("size_max", [150, 1 << 20])
+def test_a_count_says_where_it_is_a_lower_bound(damage, size_max):
+    """The first offset that could not be read, whichever piece of the log it is in."""
+    builder = LogBuilder().fill(4 if damage is not without_a_file else 40)
+    disk, unread_from, expected = damage(builder)
+    begin, total, unread = 0, 0, []
+    while begin < builder.end:
+        counted = count_messages(disk, "/d", begin, builder.end, size_max=size_max)
+        begin, total = counted.next_offset, total + sum(counted.messages.values())
+        unread.append(counted.unread_from)
+    assert (min(each for each in unread if each is not None), total) == (unread_from, expected)
 
 
 def test_a_node_says_what_it_has_in_json():
