@@ -1,4 +1,4 @@
-"""Every scenario of the catalog, once in the simulator and once on real processes."""
+"""Every scenario of the catalog, once in the simulator; most, once on real processes."""
 
 from __future__ import annotations
 

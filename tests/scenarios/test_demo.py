@@ -101,7 +101,14 @@ def test_the_demo_runs_to_its_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(WITHIN_S + 60)
-@pytest.mark.parametrize("moment", ["--data D1", "6. Kill the master", "hastore cluster status"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "--data D1",
+        "6. Kill the master",
+        pytest.param("hastore cluster status", marks=pytest.mark.soak),  # near the end
+    ],
+)
 def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, moment: str) -> None:
     """Ctrl-C ends all processes and removes all directories; an ASCII locale gets ASCII."""
     lines = tmp_path / "lines.txt"
