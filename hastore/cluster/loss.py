@@ -64,6 +64,7 @@ class Loss:
     to_id: int
     nodes: tuple[NodeLoss, ...] = ()
     silent: tuple[int, ...] = ()  # nothing is known of what these have
+    too_old: tuple[int, ...] = ()  # those of them that answered, but cannot say it
 
     @property
     def at_least(self) -> dict[str, int]:
@@ -94,6 +95,7 @@ class Loss:
             "at_least": self.at_least,
             "nodes": [node.to_json() for node in self.nodes],
             "silent": list(self.silent),
+            "too_old": list(self.too_old),
         }
 
 

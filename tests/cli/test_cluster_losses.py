@@ -1,21 +1,29 @@
 """What a failover would lose, and what it has cut: by topic and count, from the nodes' logs."""
 
+import contextlib
+from functools import partial
+
 import trio
 
 import hastore
+from hastore.cluster.connecting import open_coordinator
+from hastore.cluster.group_records import Incarnation, Keys, Member
+from hastore.cluster.key_value_store import Put
 from hastore.env.real import real_env
 from hastore.epoch_history import EpochSpan
 from hastore.status import PutMessageStatus
 from hastore.store.log.mapped_file_queue import file_name
 from hastore.store.recovery.log_cut import LogCut
 from hastore.testing.free_port import FreePort
+from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from hastore_cli.app.terminal import number
 from hastore_cli.cluster import losses
 from hastore_scenarios.judge.log_image import read_records
 from tests.support.commands.in_process import at, call, call_json
-from tests.support.nodes.elected_nodes import has_all, status_once
+from tests.support.nodes.elected_nodes import has_all, master_of, nodes_by, status_once
 from tests.support.nodes.group_nodes import FILE_SIZE, group, node_config, promote, put
 from tests.support.nodes.lossy_failover import LOST, two_ahead_of_three
+from tests.support.nodes.raw_client import RawClient, raw_client
 from tests.support.waiting import eventually
 
 
@@ -176,3 +184,76 @@ async def test_history_of_nodes_that_do_not_answer_is_an_error(tmp_path):
         assert (code, "cannot connect" in told) == (3, True)
     finally:
         free.release()
+
+
+async def older_node(nursery, real=None):
+    """Serve as a node of a version before request 28104, and return its address.
+
+    It answers what the ``real`` node does, or, without one, nothing but that.
+    """
+
+    async def serve_client(stream):
+        client = RawClient(stream.socket)
+        async with contextlib.AsyncExitStack() as stack:
+            behind = None if real is None else await stack.enter_async_context(raw_client(real))
+            while (asked := await client.receive()) is not None:
+                if behind is None or asked.code == RequestCode.GROUP_LOG:
+                    code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                    remark = f"request type {asked.code} not supported"
+                    await client.send(asked.response(code, remark=remark))
+                else:
+                    await client.send(await behind.ask(asked))
+
+    serve_all = partial(trio.serve_tcp, serve_client, 0, host="127.0.0.1")
+    (listener,) = await nursery.start(serve_all)
+    return "{}:{}".format(*listener.socket.getsockname())
+
+
+async def test_history_is_shown_while_nodes_are_upgraded(nursery, tmp_path):
+    """The one that is too old is named; what the others tell is shown, and that is no error."""
+    async with group(tmp_path) as (one, two, three):
+        await promote(one, two, three)
+        old = await older_node(nursery, three.address)
+        nodes = ("--node", at(one), "--node", at(two), "--node", old)
+        code, shown, told = await call("cluster", "history", *nodes)
+        assert (code, len(shown.splitlines())) == (0, 2)
+        assert told == "node 3 is too old to say what it has cut: upgrade it\n"
+        code, past = await call_json("cluster", "history", *nodes)
+        assert (code, past["silent"], past["too_old"]) == (0, [], [3])
+        assert [each["epoch"] for each in past["epochs"]] == [1]
+        code, shown, told = await call("cluster", "history", "--node", old)
+        assert (code, shown, "node 3 is too old" in told) == (3, "", True)
+        await one.step_down("a test")
+        flags = ("--node", at(one), "--node", at(two), "--node", old, "--ids", "1,2,3")
+        code, dry = await call_json("cluster", "failover", *flags, "--dry-run")
+        assert (code, dry["loss"]["silent"], dry["loss"]["too_old"]) == (10, [3], [3])
+        told = (await call("cluster", "failover", *flags, "--dry-run"))[2]
+        assert "what node 3 alone may have is not known: its version cannot say it" in told
+    nursery.cancel_scope.cancel()
+
+
+async def test_history_of_a_coordinator_is_shown_while_nodes_are_upgraded(nursery, etcd, tmp_path):
+    """Likewise; etcd has the address of the one that is too old."""
+    async with (
+        nodes_by(etcd, tmp_path, 2, ids=(1, 2)) as nodes,
+        open_coordinator(etcd) as store,
+    ):
+        await eventually(lambda: master_of(nodes) is not None)
+        await status_once(lambda shown: shown["leader"] is not None)
+        older = Member(
+            node=Incarnation(3, "u3", 1),
+            kept_since=1,
+            role="slave",
+            last_epoch=1,
+            end=0,
+            ha_address="127.0.0.1:1",
+            client_address=await older_node(nursery),
+        )
+        keys = Keys.of("/hastore", "DefaultCluster", "g1")
+        await store.commit([], [Put(keys.member(3), older.encode())])
+        code, shown, told = await call("cluster", "history")
+        assert (code, len(shown.splitlines())) == (0, 2)
+        assert "node 3 is too old to say what it has cut: upgrade it" in told
+        code, past = await call_json("cluster", "history")
+        assert (code, past["silent"], past["too_old"]) == (0, [], [3])
+    nursery.cancel_scope.cancel()

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from hastore.cluster.group_records import GroupView, Keys
-    from hastore.cluster.loss import Loss, NodeCut
+    from hastore.cluster.loss import Loss
     from hastore.cluster.operations import Change
-    from hastore.store.tools.group_log import GroupLog
     from hastore_cli.cluster.asking import Asked
     from hastore_cli.cluster.by_hand import Heard
+    from hastore_cli.cluster.losses import LogAnswers
     from hastore_cli.cluster.target import Target
 
 _T = TypeVar("_T")
@@ -170,8 +170,8 @@ def members(*, target: Target, output: str) -> None:
         "hastore cluster history -o json | jq '.epochs[-1].lost'",
         "hastore cluster history --node D1 --node D2 --node D3",
     ),
-    epilog="Exit code: 0 when it was shown; 3 etcd, or one of the nodes, does not answer; 2 no such"
-    " group.",
+    epilog="Exit code: 0 when it was shown, without the cuts of nodes of a version that cannot tell"
+    " them; 3 etcd, or one of the nodes, does not answer; 2 no such group.",
 )
 @_nodes
 @target_options
@@ -186,50 +186,57 @@ def history(*, nodes: tuple[str, ...], target: Target, output: str) -> int:
         return _node_history(nodes, output)
     from hastore_cli.app.terminal import say, tell
     from hastore_cli.cluster.asking import ask
-    from hastore_cli.cluster.losses import addresses_of, ask_cuts
+    from hastore_cli.cluster.losses import addresses_of, ask_logs, too_old_lines
     from hastore_cli.cluster.report import history_json, history_lines
 
-    async def run() -> tuple[Asked, GroupView, list[NodeCut], list[int]]:
+    async def run() -> tuple[Asked, GroupView, LogAnswers]:
         async with ask(target) as asked:
             view = await asked.view()
-            return asked, view, *await ask_cuts(addresses_of(view))
+            return asked, view, await ask_logs(addresses_of(view))
 
-    asked, view, cuts, silent = _run(run)
+    asked, view, answers = _run(run)
     if output == "json":
-        _echo(history_json(asked, view, cuts, silent))
+        _echo(history_json(asked, view, answers))
     elif view.history:
-        for line in history_lines(view, cuts):
+        for line in history_lines(view, answers):
             tell(line)
     else:
         say("the group has had no master yet")
-    for node_id in silent:
+    for line in too_old_lines(answers):
+        say(line)
+    for node_id in answers.silent:
         say(f"node {node_id} does not say what it has cut")
-    return 3 if silent else 0
+    return 3 if answers.silent else 0
 
 
 def _node_history(nodes: tuple[str, ...], output: str) -> int:
     from hastore_cli.app.terminal import say, tell
     from hastore_cli.cluster.by_hand import hear
-    from hastore_cli.cluster.losses import ask_logs, cuts_in
+    from hastore_cli.cluster.losses import ask_logs, too_old_lines
     from hastore_cli.cluster.report import log_history_json, log_history_lines
 
-    async def run() -> tuple[Heard, dict[int, GroupLog]]:
+    async def run() -> tuple[Heard, LogAnswers]:
         heard = await hear(nodes)
         return heard, await ask_logs(heard.addresses)
 
-    heard, logs = _run(run)
-    if not logs:
+    heard, answers = _run(run)
+    if not heard.addresses:
         raise click.UsageError(f"None of {', '.join(nodes)} is a node of a replica group.")
-    silent = sorted(heard.addresses.keys() - logs.keys())
-    newest = max(logs.values(), key=lambda log: (log.epochs.last_epoch or 0, log.end_offset))
+    newest = max(
+        answers.logs.values(),
+        key=lambda log: (log.epochs.last_epoch or 0, log.end_offset),
+        default=None,
+    )
     if output == "json":
-        _echo(log_history_json(heard.nodes[0].group, newest, cuts_in(logs), silent))
-    else:
-        for line in log_history_lines(newest, cuts_in(logs)):
+        _echo(log_history_json(heard.nodes[0].group, newest, answers))
+    elif newest is not None:
+        for line in log_history_lines(newest, answers):
             tell(line)
-    for text in (*heard.silent, *(f"node {node_id}" for node_id in silent)):
+    for line in too_old_lines(answers):
+        say(line)
+    for text in (*heard.silent, *(f"node {node_id}" for node_id in answers.silent)):
         say(f"{text} does not answer")
-    return 3 if heard.silent or silent else 0
+    return 3 if heard.silent or answers.silent or newest is None else 0
 
 
 # -- changing ------------------------------------------------------------------------------------
@@ -351,14 +358,13 @@ def failover(
 def _tell_loss(loss: Loss, output: str, *, dry_run: bool) -> None:
     """Say what a failover would lose: on stdout if that was all that was asked for."""
     from hastore_cli.app.terminal import say, tell
-    from hastore_cli.cluster.losses import loss_lines, silent_text
+    from hastore_cli.cluster.losses import loss_lines, silent_lines
 
     to = tell if dry_run and output != "json" else say
     for line in loss_lines(loss):
         to(line)
-    unknown = silent_text(loss)
-    if unknown is not None:
-        say(unknown)
+    for line in silent_lines(loss):
+        say(line)
 
 
 @contextlib.contextmanager

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, final
 
+import attrs
 import trio
 
 from hastore.client.admin import AdminClient
@@ -17,9 +18,10 @@ from hastore.cluster.loss import (
     lacking,
     merged,
 )
-from hastore.errors import HastoreError
+from hastore.errors import HastoreError, RequestFailedError
 from hastore.ha.set_rules import nodes_text
 from hastore.quantities import format_size, parse_address
+from hastore.wire.remoting_codes import ResponseCode
 from hastore_cli.app.terminal import columns, escaped, label_row, number
 from hastore_cli.node.client import gather
 
@@ -52,29 +54,59 @@ def known_ids(view: GroupView) -> frozenset[int]:
     return frozenset(view.members) | frozenset(view.registrations) | in_set
 
 
-async def ask_logs(addresses: Addresses) -> dict[int, GroupLog]:
-    """Ask all nodes for their logs' epochs, ends and cuts; those that do not say are left out."""
+@final
+@attrs.frozen(kw_only=True)
+class LogAnswers:
+    """What nodes say of their logs: epochs, ends and cuts; and who does not say it, by id.
+
+    Those that are ``too_old`` answer, but do not know the request yet: a rolling upgrade.
+    """
+
+    logs: Mapping[int, GroupLog]
+    silent: tuple[int, ...]
+    too_old: tuple[int, ...]
+
+    @property
+    def cuts(self) -> list[NodeCut]:
+        """The cuts that nodes have kept."""
+        return [NodeCut(node_id=at, cut=cut) for at, log in self.logs.items() for cut in log.cuts]
+
+
+async def ask_logs(addresses: Addresses) -> LogAnswers:
+    """Ask all nodes for their logs' epochs, ends and cuts."""
+    silent, too_old = [], []
 
     async def ask(node_id: int) -> GroupLog | None:
         with trio.move_on_after(ASK_TIME_MAX_S):
             try:
                 async with AdminClient.connect(addresses[node_id]) as admin:
                     return await admin.group_log()
-            except HastoreError:  # silent, or of an older version
-                return None
+            except RequestFailedError as error:
+                if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    too_old.append(node_id)
+                    return None
+            except HastoreError:
+                pass
+        silent.append(node_id)
         return None
 
     ids = list(addresses)
     answers = await gather(ask, ids)
-    return {node_id: log for node_id, log in zip(ids, answers, strict=True) if log is not None}
+    return LogAnswers(
+        logs={at: log for at, log in zip(ids, answers, strict=True) if log is not None},
+        silent=tuple(sorted(silent)),
+        too_old=tuple(sorted(too_old)),
+    )
 
 
 async def survey_loss(addresses: Addresses, ids: Collection[int], to_id: int) -> Loss:
     """Say what would be lost if a node became master; ``ids`` are those of all nodes."""
-    logs = await ask_logs(addresses)
+    answers = await ask_logs(addresses)
+    logs = dict(answers.logs)
     chosen = logs.pop(to_id, None)
     if chosen is None:
-        return Loss(to_id=to_id, silent=tuple(sorted({*ids, to_id})))
+        unknown = tuple(sorted({*ids, to_id}))
+        return Loss(to_id=to_id, silent=unknown, too_old=answers.too_old)
     found, silent = [], set(ids) - logs.keys() - {to_id}
     ranges = {node_id: lacking(chosen, log) for node_id, log in sorted(logs.items())}
     silent |= {node_id for node_id, missing in ranges.items() if missing is not None}
@@ -86,7 +118,12 @@ async def survey_loss(addresses: Addresses, ids: Collection[int], to_id: int) ->
             with contextlib.suppress(HastoreError):
                 found.append(await _count(addresses[node_id], node_id, logs[node_id], *missing))
                 silent.discard(node_id)
-    return Loss(to_id=to_id, nodes=tuple(found), silent=tuple(sorted(silent)))
+    return Loss(
+        to_id=to_id,
+        nodes=tuple(found),
+        silent=tuple(sorted(silent)),
+        too_old=answers.too_old,
+    )
 
 
 async def _count(
@@ -128,12 +165,15 @@ def loss_lines(loss: Loss) -> Iterator[str]:
             )
 
 
-def silent_text(loss: Loss) -> str | None:
-    """Return of which nodes nothing is known; None: all have answered."""
-    if not loss.silent:
-        return None
-    what = nodes_text(frozenset(loss.silent))
-    return f"what {what} alone may have is not known: no answer in time"
+def silent_lines(loss: Loss) -> Iterator[str]:
+    """Yield of which nodes nothing is known, and why; nothing: all have answered."""
+    too_old = frozenset(loss.too_old)
+    for ids, why in (
+        (frozenset(loss.silent) - too_old, "no answer in time"),
+        (too_old, "its version cannot say it"),
+    ):
+        if ids:
+            yield f"what {nodes_text(ids)} alone may have is not known: {why}"
 
 
 def _rows(node: NodeLoss) -> Iterator[tuple[str, ...]]:
@@ -159,22 +199,9 @@ def counts_text(counts: Mapping[str, int]) -> str:
 # -- history -------------------------------------------------------------------------------------
 
 
-def cuts_in(logs: Mapping[int, GroupLog]) -> list[NodeCut]:
-    """Return the cuts that nodes have kept."""
-    return [NodeCut(node_id=at, cut=cut) for at, log in logs.items() for cut in log.cuts]
-
-
-async def ask_cuts(addresses: Addresses) -> tuple[list[NodeCut], list[int]]:
-    """Return the cuts that the nodes have kept, and the ids of nodes that do not say."""
-    logs = await ask_logs(addresses)
-    return cuts_in(logs), sorted(addresses.keys() - logs.keys())
-
-
-def epochs_json(
-    records: Sequence[EpochRecord], cuts: Sequence[NodeCut], silent: Sequence[int]
-) -> dict[str, Any]:
+def epochs_json(records: Sequence[EpochRecord], answers: LogAnswers) -> dict[str, Any]:
     """Return the epochs with what each has cut, and the cuts of no epoch that is known."""
-    by_epoch, others = cuts_by_epoch([each.epoch for each in records], cuts)
+    by_epoch, others = cuts_by_epoch([each.epoch for each in records], answers.cuts)
     return {
         "epochs": [
             {
@@ -190,8 +217,19 @@ def epochs_json(
             for each in records
         ],
         "other_cuts": [cut_json(cut) for cut in others],
-        "silent": list(silent),
+        **unknown_json(answers),
     }
+
+
+def unknown_json(answers: LogAnswers) -> dict[str, Any]:
+    """Return the ids of the nodes that do not say what they have cut."""
+    return {"silent": list(answers.silent), "too_old": list(answers.too_old)}
+
+
+def too_old_lines(answers: LogAnswers) -> Iterator[str]:
+    """Yield for each node that is too old for it that its cuts are not shown."""
+    for node_id in answers.too_old:
+        yield f"node {node_id} is too old to say what it has cut: upgrade it"
 
 
 def lost_text(lost: Mapping[str, int], cuts: Sequence[NodeCut]) -> str:

@@ -256,20 +256,19 @@ def members_lines(view: GroupView) -> Iterable[str]:
     return columns(head, rows)
 
 
-def history_json(
-    asked: Asked, view: GroupView, cuts: Sequence[NodeCut], silent: Sequence[int]
-) -> dict[str, Any]:
-    """Return the epochs as JSON, the oldest first; ``silent`` nodes did not say what they cut."""
+def history_json(asked: Asked, view: GroupView, answers: losses.LogAnswers) -> dict[str, Any]:
+    """Return the epochs as JSON, the oldest first."""
     return {
         "schema": HISTORY_SCHEMA,
         "cluster": asked.cluster,
         "group": asked.group,
-        **losses.epochs_json(view.history, cuts, silent),
+        **losses.epochs_json(view.history, answers),
     }
 
 
-def history_lines(view: GroupView, cuts: Sequence[NodeCut]) -> Iterable[str]:
+def history_lines(view: GroupView, answers: losses.LogAnswers) -> Iterable[str]:
     """Return the epochs as lines, the oldest first."""
+    cuts = answers.cuts
     by_epoch, others = cuts_by_epoch([each.epoch for each in view.history], cuts)
     rows: list[tuple[str, ...]] = [
         (
@@ -299,10 +298,11 @@ def _other_cuts(cuts: Iterable[NodeCut]) -> Iterator[str]:
 
 
 def log_history_json(
-    group: str | None, newest: GroupLog, cuts: Sequence[NodeCut], silent: Sequence[int]
+    group: str | None, newest: GroupLog | None, answers: losses.LogAnswers
 ) -> dict[str, Any]:
     """Return the epochs of a group without a coordinator, as its newest log has them."""
-    by_epoch, others = cuts_by_epoch([each.epoch for each in newest.epochs.entries], cuts)
+    entries = () if newest is None else newest.epochs.entries
+    by_epoch, others = cuts_by_epoch([each.epoch for each in entries], answers.cuts)
     unknown: dict[str, Any] = {"from": None, "to": None, "why": None, "at_ms": None, "lost": {}}
     return {
         "schema": HISTORY_SCHEMA,
@@ -311,15 +311,16 @@ def log_history_json(
         "epochs": [
             {"epoch": epoch, "offset": start, **unknown}
             | {"cuts": [cut_json(cut) for cut in by_epoch[epoch]]}
-            for epoch, start in newest.epochs.entries
+            for epoch, start in entries
         ],
         "other_cuts": [cut_json(cut) for cut in others],
-        "silent": list(silent),
+        **losses.unknown_json(answers),
     }
 
 
-def log_history_lines(newest: GroupLog, cuts: Sequence[NodeCut]) -> Iterable[str]:
+def log_history_lines(newest: GroupLog, answers: losses.LogAnswers) -> Iterable[str]:
     """Return the same as lines."""
+    cuts = answers.cuts
     by_epoch, others = cuts_by_epoch([each.epoch for each in newest.epochs.entries], cuts)
     rows: list[tuple[str, ...]] = [
         (str(epoch), number(start), losses.lost_text({}, by_epoch[epoch]))
