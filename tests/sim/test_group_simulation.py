@@ -8,7 +8,7 @@ from hastore.sim.group.group_simulation import simulate_group
 from tests.sim.hashes import hashes_elsewhere
 from tests.sim.pinned import PINNED_GROUPS
 
-SEEDS = 30  # `make soak` has 2,000
+SEEDS = 20  # `make soak` has 2,000
 CHUNK = 10  # so that the seeds are spread over the workers
 
 

@@ -21,7 +21,7 @@ from hastore.sim.simulation import simulate
 from hastore.sim.violation import ViolationError
 from tests.sim.hashes import hashes_elsewhere
 
-SEEDS = 60  # `make soak` has 2,000
+SEEDS = 40  # `make soak` has 2,000
 CHUNK = 10  # so that the seeds are spread over the workers
 
 
