@@ -56,6 +56,23 @@ def broker_addresses(body: bytes) -> tuple[tuple[str, int], ...]:
     return tuple(address for _, address in sorted(found, key=lambda one: one[0]))
 
 
+def groups_in(body: bytes) -> dict[str, tuple[tuple[str, int], ...]]:
+    """Return the nodes of each broker, its master first, by the broker's name.
+
+    Without those that are no addresses, and brokers without any.  Raises ProtocolError.
+    """
+    found: dict[str, tuple[tuple[str, int], ...]] = {}
+    for broker in _rows(liberal_json.loads_object(body, "the route"), "brokerDatas"):
+        nodes: list[tuple[bool, tuple[str, int]]] = []
+        for broker_id, text in _addresses(broker).items():
+            with contextlib.suppress(ValueError):
+                nodes.append((broker_id != _MASTER_ID, parse_address(str(text))))
+        if nodes:
+            ordered = sorted(nodes, key=lambda one: one[0])
+            found[str(broker.get("brokerName"))] = tuple(address for _, address in ordered)
+    return found
+
+
 def _has_master(broker: dict[str, Any]) -> bool:
     return _MASTER_ID in _addresses(broker)
 

@@ -33,6 +33,11 @@ NO_STORE = cast("MessageStore", SimpleNamespace(consume_queues=()))
 STORE_HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 
 
+def _broker_name(target: InMemoryTarget) -> str:
+    """Return the name in routes: the group's, in one."""
+    return target.replica_group or "hastore-a"
+
+
 @attrs.define(eq=False)
 class InMemoryTarget:
     """Decides each put at once with ``answer``, or (``answer`` None) when ``release`` is called."""
@@ -43,7 +48,7 @@ class InMemoryTarget:
     name: str = "hastore-a"
     replica_group: str | None = None
     epoch: int | None = None  # of the group
-    broker_name: str = "hastore-a"
+    broker_name: str = attrs.field(default=attrs.Factory(_broker_name, takes_self=True))
     cluster: str = "DefaultCluster"
     address: tuple[str, int] | None = ("127.0.0.1", 10911)
     messages: list[Message] = attrs.field(factory=list)
