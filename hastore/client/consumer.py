@@ -12,7 +12,8 @@
         ...                                                    # whichever of them answers
 
 With several addresses the consumer reads from the master, or from a slave while there is none, and
-after a failover goes on where it was (``reader_link``).
+after a failover goes on where it was (``reader_link``).  If the routes name other groups with the
+same topic, its streams read these, too (``reader_groups``).
 
 With a group, the offsets of handled messages are committed every few seconds and at the end of the
 block (unless it raises), and ``ConsumeFrom.stored()`` continues there.  The node lists the consumer
@@ -36,6 +37,7 @@ from hastore.client.master_link import FAILOVER_TIMEOUT_S
 from hastore.client.master_search import addresses_in
 from hastore.client.message_stream import MessageStream, StreamSettings
 from hastore.client.pull_client import NO_GROUP, PullResult, pull
+from hastore.client.reader_groups import ReaderGroups
 from hastore.client.reader_link import ReaderLink, open_reader_link
 from hastore.client.remoting_client import (
     CONNECT_TIMEOUT_S,
@@ -70,6 +72,7 @@ class Consumer:
         self._nursery = nursery
         self._suspend_timeout_ms = round(suspend_s * 1000)
         self._streams: list[MessageStream] = []
+        self._groups: ReaderGroups | None = None  # None: it stays with one node
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -116,9 +119,11 @@ class Consumer:
                     )
                 )
             nursery = await stack.enter_async_context(block_nursery())
-            consumer = cls(client, nursery, suspend_timeout_s, env or real_env())
+            outside = env or real_env()
+            consumer = cls(client, nursery, suspend_timeout_s, outside)
             if isinstance(client, ReaderLink):
                 client.on_reconnect = consumer._membership.rejoin
+                consumer._groups = ReaderGroups(client, outside, nursery)
             nursery.start_soon(consumer._membership.run)
             yield consumer
             await consumer._finish(request_timeout_s)
@@ -139,6 +144,8 @@ class Consumer:
     ) -> MessageStream:
         """Return a stream over a topic's queues (all of them, or ``queue_ids``).
 
+        With several groups: over the queues of each; ``queue_ids`` are of the first group only.
+
         ``start`` None: the group's committed offset, or the beginning without a group.  ``tags``:
         ``*`` or ``A || B``.  ``until_end``: the stream ends where the queues end now; otherwise it
         waits for more.  The stream raises the errors; this raises ConfigError only.
@@ -158,7 +165,7 @@ class Consumer:
             suspend_timeout_ms=self._suspend_timeout_ms,
             commit_interval_s=commit_interval_s,
         )
-        stream = MessageStream(self._client, settings, self._membership)
+        stream = MessageStream(self._client, settings, self._membership, self._groups)
         self._streams.append(stream)
         self._nursery.start_soon(stream.run)
         return stream
@@ -172,6 +179,9 @@ class Consumer:
                 await stream.commit()
         with trio.move_on_after(timeout_s):
             await self._membership.leave()
+            for reader in () if self._groups is None else self._groups.readers.values():
+                if reader.membership is not None:
+                    await reader.membership.leave()
 
     # -- single pulls ----------------------------------------------------------------------------
 

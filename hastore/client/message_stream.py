@@ -6,6 +6,11 @@
     queue 1  pull ─┼─► one answer at a time ─► its messages, one by one ─► async for
     queue 2  pull ─┘        the caller asks for more: handled ─► committed every few seconds
 
+In a cluster of several groups the queues are those of all groups that have the topic; groups that
+get it later are found by a look at its route now and then.  A group of which no node answers ends
+the stream if it is the first one, or if the stream ends by itself; another is read again, from
+where it was, once it answers.
+
 Within a queue messages come in order; each queue is at most two answers ahead of the caller.  A
 message counts as handled when the caller asks for the next, or leaves the consumer's block without
 an exception; the group receives unhandled messages again (at least once).  An answer without
@@ -25,17 +30,20 @@ import trio
 
 from hastore.client.consume_from import ConsumeFrom
 from hastore.client.pull_client import NO_GROUP, PullResult, PullStatus, pull
+from hastore.client.reader_groups import GroupReader
 from hastore.client.route import read_readable_queue_nums
-from hastore.errors import HastoreError
+from hastore.client.topic_routes import INTERVAL_S
+from hastore.errors import HastoreError, RequestFailedError, UnreachableError
 from hastore.trace import logger
 from hastore.wire.config_tables import GROUP_ONLY
 from hastore.wire.pull_message import PullRequest
-from hastore.wire.remoting_codes import RequestCode
+from hastore.wire.remoting_codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from hastore.client.group_membership import GroupMembership
+    from hastore.client.reader_groups import ReaderGroups
     from hastore.client.remoting_client import Asker
     from hastore.message import StoredMessage
 
@@ -49,6 +57,7 @@ _log = logger("client")
 class _Answer:
     """The answer to one pull; once its messages are handled, so is the queue up to next_offset."""
 
+    reader: GroupReader
     queue_id: int
     messages: Sequence[StoredMessage]
     next_offset: int
@@ -82,16 +91,21 @@ class MessageStream:
         client: Asker,
         settings: StreamSettings,
         membership: GroupMembership | None = None,
+        groups: ReaderGroups | None = None,
     ) -> None:
         self.settings = settings
         self.passed_over = 0
-        self._client = client
-        self._membership = membership
+        self._home = GroupReader(None, client, membership)
+        self._groups = groups  # None: there is one group
+        self._read: set[str] = set()  # the other groups that are read now
+        self._positions: dict[tuple[str | None, int], int] = {}  # where a queue is read on
         self._send, self._receive = trio.open_memory_channel[_Answer](0)
         self._answer: _Answer | None = None  # the one whose rest is in _ready
         self._ready: deque[StoredMessage] = deque()
-        self._taken: StoredMessage | None = None  # returned to the caller, perhaps not handled yet
-        self._handled: dict[int, int] = {}  # queue → next offset, not committed yet
+        # The one returned to the caller, perhaps not handled yet.
+        self._taken: tuple[GroupReader, StoredMessage] | None = None
+        # Queue → next offset, not committed yet.
+        self._handled: dict[tuple[GroupReader, int], int] = {}
         self._one_commit = trio.Lock()
         self._error: HastoreError | None = None
         self._scope = trio.CancelScope()
@@ -120,28 +134,69 @@ class MessageStream:
     # -- pulling ---------------------------------------------------------------------------------
 
     async def _pull_all(self) -> None:
+        """Pull the queues of all groups that have the topic."""
+        others: dict[str, GroupReader] = {}
+        if self._groups is not None and self.settings.queue_ids is None:
+            others = await self._groups.others(self.settings.topic)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._or_fail, partial(self._pull_home, is_only=not others))
+            if self._groups is None or self.settings.queue_ids is not None:
+                return
+            self._start(nursery, others)
+            while not self.settings.until_end:
+                await trio.sleep(INTERVAL_S)
+                try:
+                    self._start(nursery, await self._groups.others(self.settings.topic))
+                except UnreachableError:
+                    continue  # those that read it say so, too
+
+    def _start(self, nursery: trio.Nursery, others: Mapping[str, GroupReader]) -> None:
+        """Pull groups that are not read yet."""
+        for name, reader in others.items():
+            if name not in self._read:
+                self._read.add(name)
+                nursery.start_soon(self._or_fail, partial(self._pull_other, name, reader))
+
+    async def _pull_home(self, *, is_only: bool) -> None:
+        try:
+            await self._pull_group(self._home)
+        except RequestFailedError as error:
+            if is_only or error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+
+    async def _pull_other(self, name: str, reader: GroupReader) -> None:
+        try:
+            await self._pull_group(reader)
+        except (UnreachableError, RequestFailedError) as error:
+            if self.settings.until_end:
+                raise
+            _log.warning("group_not_read", group=name, reason=str(error))
+            self._read.discard(name)
+
+    async def _pull_group(self, reader: GroupReader) -> None:
+        """Pull the queues of one group."""
         settings = self.settings
-        if settings.group is not None and self._membership is not None:
-            await self._membership.join(settings.group, settings.topic, settings.tags)
+        if settings.group is not None and reader.membership is not None:
+            await reader.membership.join(settings.group, settings.topic, settings.tags)
         queue_ids = settings.queue_ids
         if queue_ids is None:
-            route = await self._client.invoke(
+            route = await reader.client.invoke(
                 RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": settings.topic, GROUP_ONLY: "true"}
             )
             queue_ids = range(read_readable_queue_nums(route.body))
-        async with trio.open_nursery() as nursery:
-            for queue_id in queue_ids:
-                nursery.start_soon(self._or_fail, partial(self._pull_queue, queue_id))
+        await _run_all([partial(self._pull_queue, reader, queue_id) for queue_id in queue_ids])
 
-    async def _pull_queue(self, queue_id: int) -> None:
-        settings = self.settings
-        offset = await settings.start.find(self._client, settings.group, settings.topic, queue_id)
+    async def _pull_queue(self, reader: GroupReader, queue_id: int) -> None:
+        settings, client, place = self.settings, reader.client, (reader.name, queue_id)
+        offset = self._positions.get(place)
+        if offset is None:
+            offset = await settings.start.find(client, settings.group, settings.topic, queue_id)
         end = None
         if settings.until_end:
-            end = await ConsumeFrom.end().find(self._client, None, settings.topic, queue_id)
+            end = await ConsumeFrom.end().find(client, None, settings.topic, queue_id)
         while end is None or offset < end:
             result = await pull(
-                self._client,
+                client,
                 PullRequest(
                     group=settings.group or NO_GROUP,
                     topic=settings.topic,
@@ -157,8 +212,9 @@ class MessageStream:
                 messages = tuple(one for one in messages if one.queue_offset < end)
                 next_offset = min(next_offset, end)
             if messages or next_offset != offset:
-                await self._send.send(_Answer(queue_id, messages, next_offset))
+                await self._send.send(_Answer(reader, queue_id, messages, next_offset))
             offset = await self._next_offset(queue_id, offset, result)
+            self._positions[place] = offset
             if end is not None and result.status is PullStatus.NO_NEW_MESSAGE:
                 return
 
@@ -205,16 +261,20 @@ class MessageStream:
             self._ready.extend(self._answer.messages)
             if not self._ready:
                 self.handled()
-        self._taken = message = self._ready.popleft()
+        message = self._ready.popleft()
+        assert self._answer is not None, "it is one of its messages"
+        self._taken = self._answer.reader, message
         return message
 
     def handled(self) -> None:
         """Mark the last message returned as handled."""
         if self._taken is not None:
-            self._handled[self._taken.queue_id] = self._taken.queue_offset + 1
+            reader, message = self._taken
+            self._handled[reader, message.queue_id] = message.queue_offset + 1
             self._taken = None
         if self._answer is not None and not self._ready:
-            self._handled[self._answer.queue_id] = self._answer.next_offset
+            answer = self._answer
+            self._handled[answer.reader, answer.queue_id] = answer.next_offset
             self._answer = None
 
     # -- committing ------------------------------------------------------------------------------
@@ -225,24 +285,35 @@ class MessageStream:
             await self.commit()
 
     async def commit(self) -> None:
-        """Commit the handled offsets, if there is a group.
+        """Commit the handled offsets, if there is a group; those of each group at the same time.
 
         Raises as ``RemotingClient.invoke`` does.
         """
-        group = self.settings.group
-        if group is None:
+        if self.settings.group is None:
             return
         async with self._one_commit:
-            for queue_id, offset in tuple(self._handled.items()):
-                fields = {
-                    "consumerGroup": group,
-                    "topic": self.settings.topic,
-                    "queueId": str(queue_id),
-                    "commitOffset": str(offset),
-                }
-                await self._client.invoke(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
-                if self._handled[queue_id] == offset:
-                    del self._handled[queue_id]
+            group = self.settings.group
+            readers = {reader: None for reader, _ in self._handled}
+            await _run_all([partial(self._commit_to, reader, group) for reader in readers])
+
+    async def _commit_to(self, reader: GroupReader, group: str) -> None:
+        places = {place: self._handled[place] for place in self._handled if place[0] is reader}
+        for place, offset in places.items():
+            fields = {
+                "consumerGroup": group,
+                "topic": self.settings.topic,
+                "queueId": str(place[1]),
+                "commitOffset": str(offset),
+            }
+            is_lost = False  # its group gets these messages again
+            try:
+                await reader.client.invoke(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+            except UnreachableError:
+                is_lost = reader is not self._home
+                if not is_lost:
+                    raise
+            if is_lost or self._handled[place] == offset:
+                del self._handled[place]
 
     def close(self) -> None:
         """Stop pulling, and return no more messages."""
@@ -251,3 +322,21 @@ class MessageStream:
         if self._ready:
             self._answer = None  # some of its messages were not returned
             self._ready.clear()
+
+
+async def _run_all(acts: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    """Run all at the same time; the first HastoreError ends the others, and is raised."""
+    errors: list[HastoreError] = []
+    async with trio.open_nursery() as nursery:
+
+        async def run(act: Callable[[], Awaitable[None]]) -> None:
+            try:
+                await act()
+            except HastoreError as error:
+                errors.append(error)
+                nursery.cancel_scope.cancel()
+
+        for act in acts:
+            nursery.start_soon(run, act)
+    if errors:
+        raise errors[0]

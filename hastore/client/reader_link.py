@@ -73,7 +73,7 @@ class ReaderLink:
         self.broken_because: str | None = None
         self.on_reconnect: Callable[[], Awaitable[None]] | None = None
         self._search = search
-        self._settings = settings
+        self.settings = settings
         self._node: NodeAnswer | None = None
         self._client: RemotingClient | None = None  # None: a node is searched for
         self._first: RemotingClient | None = None
@@ -90,6 +90,11 @@ class ReaderLink:
         return self._node.address
 
     @property
+    def group_name(self) -> str | None:
+        """The replica group of that node; None: it is in none, or does not say it."""
+        return None if self._node is None else self._node.group
+
+    @property
     def local_address(self) -> Address:
         """This end of the first connection."""
         assert self._first is not None, "run announces it once a node answers"
@@ -102,7 +107,7 @@ class ReaderLink:
 
         Raises UnreachableError if none does at the start; later ``broken_because`` says so.
         """
-        timeout_s = self._settings.connect_timeout_s
+        timeout_s = self.settings.connect_timeout_s
         try:
             while True:
                 found = await self._search.find(timeout_s)
@@ -112,7 +117,7 @@ class ReaderLink:
                     if self._first is None:
                         raise
                     await trio.sleep(BACK_OFF_S[0])  # it answered a moment ago: search again
-                timeout_s = self._settings.failover_timeout_s
+                timeout_s = self.settings.failover_timeout_s
         except UnreachableError as error:
             if self._first is None:
                 raise
@@ -122,7 +127,7 @@ class ReaderLink:
             self._end("the connection was closed here")
 
     async def _follow(self, found: NodeAnswer, task_status: trio.TaskStatus[None]) -> None:
-        settings = self._settings
+        settings = self.settings
         async with open_remoting_client(
             found.address,
             connect_timeout_s=settings.connect_timeout_s,
@@ -146,7 +151,7 @@ class ReaderLink:
             await act()
 
     def _up(self, client: RemotingClient, found: NodeAnswer) -> None:
-        settings = self._settings
+        settings = self.settings
         self._node, self._client, self._left = found, client, trio.Event()
         client.on_broken = lambda: self._leave(client, client.broken_because or "")
         self._is_up.set()
@@ -239,7 +244,7 @@ class ReaderLink:
                 self._leave(client, str(error))
                 now = trio.current_time()
                 failed_at = now if failed_at is None else failed_at
-                if now > failed_at + self._settings.failover_timeout_s:
+                if now > failed_at + self.settings.failover_timeout_s:
                     raise
                 continue
             is_moved = response.code == ResponseCode.PULL_OFFSET_MOVED

@@ -169,7 +169,7 @@ async def test_the_last_commit_completes_a_cancelled_one(nursery):
         commit_interval_s=60,
     )
     stream = MessageStream(Client(), settings)
-    stream._handled = {0: 5, 1: 7}
+    stream._handled = {(stream._home, 0): 5, (stream._home, 1): 7}
     scope = trio.CancelScope()
 
     async def commit():
