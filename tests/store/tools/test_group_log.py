@@ -98,6 +98,14 @@ def test_a_node_says_what_it_has_in_json():
     assert GroupLog.from_json(json.loads(json.dumps(LOG.to_json()))) == LOG
 
 
+def test_a_cut_of_an_earlier_version_is_read():
+    """It does not say whether damage has ended its count."""
+    value = CUT.to_json()
+    del value["unread_from"]
+    assert LogCut.from_json(value) == CUT
+    assert LogCut.from_json(value | {"unread_from": 200}).unread_from == 200
+
+
 @pytest.mark.parametrize(
     "change",
     [
