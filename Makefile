@@ -11,8 +11,8 @@ BIN := $(VENV)/bin
 MINUTES ?= 1
 SPARK ?=
 ONLY ?=
-# Many tests wait for processes and time-outs: more workers than cores.
-PYTEST_ARGS ?= -n 4 --dist loadgroup
+# Many tests wait for processes, disks and time-outs: many more workers than cores.
+PYTEST_ARGS ?= -n 6 --dist loadgroup
 # What starts no node and needs no Spark.
 PURE := tests/wire tests/store tests/concurrency tests/dispatch tests/native tests/test_config.py
 # What runs nodes, in the simulator and as processes.
