@@ -1,13 +1,20 @@
 """Two groups of one cluster, in virtual time, with the model of etcd: each knows the other."""
 
+import contextlib
+from collections import Counter
+
 import attrs
 import trio
 
 from hastore.broker.group_directory import TopicQueues
+from hastore.client.consumer import Consumer
+from hastore.client.producer import Producer
 from hastore.client.remoting_client import open_remoting_client
 from hastore.cluster.cluster_routes import INTERVAL_S
 from hastore.cluster.key_value_store import Delete
 from hastore.cluster.route_records import RouteKeys
+from hastore.errors import UnknownOutcomeError
+from hastore.message import Message
 from hastore.sim.cluster import CLIENT_PORT
 from hastore.sim.sockets import HOST
 from hastore.wire import liberal_json
@@ -97,6 +104,53 @@ async def test_a_failover_of_the_other_group_is_followed(group):
     assert took_s < 1.5
     assert known(group, 1).addresses[0] == (other.node(second).host, CLIENT_PORT)
     assert "orders" in known(group, 1).topics
+
+
+@simulated(has_neighbour=True, listens=True)
+async def test_clients_of_one_group_use_both_and_go_on_while_one_fails_over(group):
+    """No put waits for the other group's election, and a consumer sees all that was PUT_OK."""
+    other = group.neighbour
+    await group.master()
+    first, _ = await other.master()
+    for each in (group, other):
+        await create(each, "orders", 2)
+    await group.until(lambda: "orders" in topics_known(group, 1))
+    await trio.sleep(TTL_S)
+    nodes = [(group.node(node_id).host, CLIENT_PORT) for node_id in (1, 2, 3)]
+    HOST.set("10.0.0.99")
+    acknowledged: dict[bytes, str] = {}
+
+    async def send(producer, number):
+        body = b"%d" % number
+        with contextlib.suppress(UnknownOutcomeError):  # it was on its way to the killed master
+            result = await producer.send(Message("orders", body))
+            assert result.ok
+            acknowledged[body] = result.message_id[:8]  # the host
+
+    async with Producer.connect(nodes) as producer, trio.open_nursery() as nursery:
+        for number in range(100):
+            await send(producer, number)
+            await trio.sleep(0.02)
+        hosts = Counter(acknowledged.values())
+        assert len(hosts) == 2, "each master has stored some"
+        assert min(hosts.values()) > 30
+        other.node(first).kill()
+        for number in range(100, 110):
+            nursery.start_soon(send, producer, number)
+        await trio.sleep(1.0)
+        for number in range(110, 140):
+            with trio.fail_after(0.5):
+                await send(producer, number)
+        await other.master(epoch=2, members=2)
+        await trio.sleep(1.0)
+        for number in range(140, 180):
+            await send(producer, number)
+    assert len(Counter(acknowledged.values())) == 3, "the new master has stored some, too"
+    async with Consumer.connect(nodes) as consumer:
+        stream = consumer.messages("orders", until_end=True)
+        consumed = Counter([message.body async for message in stream])
+    assert acknowledged.keys() <= consumed.keys()
+    assert set(consumed.values()) == {1}
 
 
 @simulated(has_neighbour=True, listens=True)

@@ -56,6 +56,7 @@ class ElectedGroup:
     directory: Path
     etcd: Sequence[EtcdServer]  # the members of one cluster
     store: EtcdClient
+    name: str = "g1"
     failsafe: bool = True
     ports: dict[int, tuple[FreePort, FreePort]] = attrs.field(
         factory=lambda: {node_id: (FreePort(), FreePort()) for node_id in IDS}
@@ -82,7 +83,7 @@ class ElectedGroup:
             hastore_command(
                 "node", "--config", str(settings),
                 "--data", str(self.data_of(node_id)), "--node-id", str(node_id),
-                "--node-group", "g1", "--group-ids", ",".join(map(str, IDS)),
+                "--node-group", self.name, "--group-ids", ",".join(map(str, IDS)),
                 "--etcd", ",".join(each.endpoint for each in self.etcd), "--ttl", f"{TTL_S}s",
                 "--listen", f"127.0.0.1:{client.number}", "--ha-listen", f"127.0.0.1:{ha.number}",
                 "--mapped-file-size", "64MiB",
@@ -99,10 +100,11 @@ class ElectedGroup:
     async def view(self, holds: Callable[[GroupView], bool], what: str) -> GroupView:
         """Wait until etcd's view of the group fulfils a condition, and return it."""
         view: GroupView | None = None
+        keys = Keys.of("/hastore", "DefaultCluster", self.name)
         with trio.move_on_after(PROCESS_WITHIN_S):
             while True:
                 with contextlib.suppress(CoordinatorError):
-                    view = read_group(KEYS, await self.store.read(KEYS.base))
+                    view = read_group(keys, await self.store.read(keys.base))
                     if holds(view):
                         return view
                 await trio.sleep(_LOOK_S)
@@ -222,8 +224,44 @@ class ElectedGroup:
 
     # -- the end ---------------------------------------------------------------------------------
 
+    async def same_ends(self, beyond: int = 0) -> None:
+        """Wait until the logs of all nodes have the same end, beyond an offset."""
+        await self.view(
+            lambda view: (
+                len(view.members) == len(IDS)
+                and min(each.end for each in view.members.values()) > beyond
+                and len({each.end for each in view.members.values()}) == 1
+            ),
+            "all nodes have the same end",
+        )
+
+    async def stop(self) -> None:
+        """Stop all nodes cleanly."""
+        for node in self.nodes.values():
+            node.send_signal(signal.SIGTERM)
+        for node in self.nodes.values():
+            await node.wait()
+
+    async def end(self) -> None:
+        """End all processes, and give the ports back."""
+        with trio.CancelScope(shield=True):
+            for node in self.nodes.values():
+                await node.end()
+        for client, ha in self.ports.values():
+            client.release()
+            ha.release()
+
     def check_logs(self) -> None:
         """Compare the logs with each other, and with all answers."""
+        log = self.log()
+        offsets = {offset for offset, _, _ in log}
+        lost = {key: at for key, at in self.acknowledged.items() if at not in offsets}
+        assert lost == {}, "PUT_OK, and not in the log"
+        counts = Counter(key for _, _, key in log)
+        assert [key for key, count in counts.items() if count > 1] == []
+
+    def log(self) -> list[tuple[int, int, str]]:
+        """Return start, end and UNIQ_KEY of the records of all logs, which are the same."""
         disk = real_env().disk
         logs = {
             node_id: [
@@ -233,11 +271,7 @@ class ElectedGroup:
             for node_id in IDS
         }
         assert len({tuple(log) for log in logs.values()}) == 1, "the logs differ"
-        offsets = {offset for offset, _, _ in logs[1]}
-        lost = {key: at for key, at in self.acknowledged.items() if at not in offsets}
-        assert lost == {}, "PUT_OK, and not in the log"
-        counts = Counter(key for _, _, key in logs[1])
-        assert [key for key, count in counts.items() if count > 1] == []
+        return logs[1]
 
     def print_recoveries(self) -> None:
         """Print how long puts were not acknowledged."""
@@ -266,7 +300,7 @@ async def elected_group(
     directory.mkdir()
     endpoints = tuple(each.endpoint for each in etcd)
     async with EtcdClient.open(EtcdConfig(endpoints=endpoints)) as store:
-        group = ElectedGroup(directory, etcd, store, failsafe)
+        group = ElectedGroup(directory, etcd, store, failsafe=failsafe)
         try:
             for node_id in IDS:
                 group.start(node_id)
@@ -278,24 +312,9 @@ async def elected_group(
                 yield group
                 await group.settled()
                 group.end_load()
-            end = max(group.acknowledged.values())
-            await group.view(
-                lambda view: (
-                    min(each.end for each in view.members.values()) > end
-                    and len({each.end for each in view.members.values()}) == 1
-                ),
-                "all nodes have the same end",
-            )
-            for node in group.nodes.values():
-                node.send_signal(signal.SIGTERM)
-            for node in group.nodes.values():
-                await node.wait()
+            await group.same_ends(max(group.acknowledged.values()))
+            await group.stop()
             group.check_logs()
             group.print_recoveries()
         finally:
-            with trio.CancelScope(shield=True):
-                for node in group.nodes.values():
-                    await node.end()
-            for client, ha in group.ports.values():
-                client.release()
-                ha.release()
+            await group.end()
