@@ -443,6 +443,11 @@ class Keys:
         return cls(base=f"{prefix.rstrip('/')}/{cluster}/{group}/")
 
     @property
+    def prefix(self) -> str:
+        """That of all clusters, without a slash at its end."""
+        return self.base.rsplit("/", 3)[0]
+
+    @property
     def leader(self) -> str:
         """The master's key."""
         return f"{self.base}leader"

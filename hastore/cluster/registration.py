@@ -1,12 +1,15 @@
 """Claims a node's id for its directory and this start of it: ``ids/ID``.
 
+A directory that the coordinator knows in another group is refused before anything is written.
+
 Invariant: once ``register`` has returned, no other directory, and no earlier state of this one, can
 run under the id.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+import contextlib
+from typing import TYPE_CHECKING, Final, final
 
 import attrs
 import trio
@@ -26,7 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hastore.cluster.group_records import Incarnation, Keys
-    from hastore.cluster.key_value_store import KeyValueStore
+    from hastore.cluster.key_value_store import KeyValue, KeyValueStore
+
+_REGISTRATION_PARTS: Final = 4  # CLUSTER/GROUP/ids/ID
 
 
 @final
@@ -39,6 +44,8 @@ class NodeRegistration:
     me: Incarnation
     nonce: str  # of this process
     data_dir: str  # for messages
+    # The directory has been in a group with a coordinator: another name is probably a mistake.
+    has_taken_part: bool = False
 
     async def register(self, on_failure: Callable[[HastoreError], None]) -> None:
         """Claim the id; retry while the coordinator does not answer, after ``on_failure``.
@@ -68,6 +75,8 @@ class NodeRegistration:
         own = Registration(uuid=me.uuid, start=me.start, nonce=self.nonce)
         put = [Put(key, own.encode())]
         if item is None:
+            if self.has_taken_part:
+                await self._check_is_nowhere_else()
             return (await self.store.commit([Absent(key)], put)).succeeded
         known = Registration.decode(key, item.value)
         if known == own:
@@ -89,3 +98,34 @@ class NodeRegistration:
                 " start it with an empty directory",
             )
         return (await self.store.commit([Unchanged(key, item.mod_revision)], put)).succeeded
+
+    async def _check_is_nowhere_else(self) -> None:
+        """Raise WrongNodeError if the coordinator knows the directory in another group.
+
+        By a mistyped name of the cluster it would begin a second group, or join a foreign one.
+        """
+        try:
+            items = (await self.store.read(f"{self.keys.prefix}/")).items
+        except CoordinatorRefusedError:
+            return  # it may read its own cluster only
+        for key, item in items.items():
+            cluster, group, node_id = self._place_of(key, item)
+            if cluster is None or f"{self.keys.prefix}/{cluster}/{group}/" == self.keys.base:
+                continue
+            raise WrongNodeError(
+                f"{self.data_dir} is node {node_id} of group {group} in cluster {cluster}, as etcd"
+                f" knows it, and not of {self.keys.base}",
+                path=self.data_dir,
+                hint=f"set [cluster] name (or [node] cluster) to {cluster} and [node] group to"
+                f" {group}; or, if it is to change: hastore cluster remove {node_id} --cluster"
+                f" {cluster} --group {group}, and start it again",
+            )
+
+    def _place_of(self, key: str, item: KeyValue) -> tuple[str, str, str] | tuple[None, None, None]:
+        """Return cluster, group and id of this directory's registration; None of other keys."""
+        parts = key.removeprefix(f"{self.keys.prefix}/").split("/")
+        if len(parts) == _REGISTRATION_PARTS and parts[2] == "ids":
+            with contextlib.suppress(ProtocolError):
+                if Registration.decode(key, item.value).uuid == self.me.uuid:
+                    return parts[0], parts[1], parts[3]
+        return None, None, None

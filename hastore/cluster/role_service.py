@@ -255,6 +255,8 @@ class RoleService:
             me=self._facts.me,
             nonce=f"{env.boot_id}/{env.process_id}/{env.wall_clock.now_ms()}",
             data_dir=node.config.store.data_dir,
+            has_taken_part=node.identity is not None
+            and node.identity.current.coordinator is not None,
         )
         async with trio.open_nursery() as nursery:
             self._nursery = nursery

@@ -10,8 +10,14 @@ from hastore.broker.request_target import RoleWish
 from hastore.client.admin import query_offset
 from hastore.cluster import operations
 from hastore.cluster.decide import HANDOVER_S, Wait
-from hastore.cluster.group_records import GroupConfig, Registration, Switchover
-from hastore.cluster.key_value_store import Lease
+from hastore.cluster.group_records import (
+    GroupConfig,
+    GroupState,
+    Keys,
+    Registration,
+    Switchover,
+)
+from hastore.cluster.key_value_store import Delete, Lease
 from hastore.errors import CoordinatorRefusedError, WrongNodeError
 from hastore.message import Message
 from hastore.sim.group.node_log import EPOCH_PATH
@@ -69,6 +75,53 @@ async def test_another_directory_under_an_id_is_refused(group):
     assert "is another directory than the one that /test/c1/g1/ knows as node 2" in str(error)
     assert "hastore cluster remove 2" in error.hint
     assert group.view.registrations[2].uuid == "another"
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["nobody", "another group"])
+@simulated()
+async def test_a_directory_of_another_cluster_is_refused(group, is_known):
+    """By its name the group would be another one; nothing is written, and the right name works."""
+    await group.master()
+    await group.until(lambda: identity_of(group, 2).coordinator is not None)
+    right, wrong = group.keys, Keys.of("/test", "c2", "g1")
+    if is_known:  # of the same name, without a node 2
+        state = GroupState(epoch=0, master=None, members=(), acks="all")
+        group.commit(wrong.state, state.encode())
+    group.node(2).kill()
+    before = dict(group.model.state.read(wrong.base).items)
+    group.keys = wrong
+    group.start(2)
+    error = await ended(group, 2)
+    assert isinstance(error, WrongNodeError)
+    assert error.exit_code == 6
+    assert str(error).endswith("as etcd knows it, and not of /test/c2/g1/")
+    assert " is node 2 of group g1 in cluster c1," in str(error)
+    assert "set [cluster] name (or [node] cluster) to c1" in error.hint
+    assert group.model.state.read(wrong.base).items == before
+    group.ended.clear()
+    group.keys = right
+    group.start(2)
+    await group.until(lambda: group.view.registrations[2].start == 3)
+    assert not group.ended
+
+
+def identity_of(group, node_id):
+    """Return what is in a node's identity.json."""
+    return group.cluster.agent(node_id).node.identity.current
+
+
+@simulated()
+async def test_a_directory_that_was_removed_may_go_to_another_cluster(group):
+    """That is the way on which a person moves it."""
+    await group.master()
+    await group.until(lambda: identity_of(group, 2).coordinator is not None)
+    group.node(2).kill()
+    change = Delete(group.keys.registration(2))
+    group.model.take(lambda: group.model.state.commit([], [change]))
+    group.keys = Keys.of("/test", "c2", "g1")
+    group.start(2)
+    await group.until(lambda: 2 in group.view.registrations)
+    assert not group.ended
 
 
 @simulated()
