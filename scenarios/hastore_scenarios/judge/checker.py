@@ -37,7 +37,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 import attrs
 
-from hastore.concurrency.group_commit_request import LEASE_OVER
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
 from hastore_scenarios.judge.account import Account, MasterTerm
 from hastore_scenarios.judge.epoch_lines import holds
@@ -52,6 +51,9 @@ VIOLATIONS_KEPT_MAX: Final = 100
 # A producer's clock starts before the request is sent and stops after the answer is read, so a
 # timeout can only look longer than it was; a millisecond is for rounding.
 _CLOCK_SLACK_S: Final = 0.001
+
+# What a put is told that was decided just then, and one that waited as the master stepped down.
+_LEASE_IS_OVER: Final = "lease is over"
 
 # Bytes of the fixed fields, the topic and the properties of a world's message.
 _RECORD_OVERHEAD_MAX: Final = 1024
@@ -387,7 +389,7 @@ class Checker:
             timeout_s is not None
             and end_s - begin_s < timeout_s - _CLOCK_SLACK_S
             and not term.was_disturbed(begin_s, end_s)
-            and LEASE_OVER not in (operation.error or "")  # it could not be told to be safe
+            and _LEASE_IS_OVER not in (operation.error or "")  # it could not be told to be safe
         ):
             self._broken(
                 Rule.ANSWERED_TOO_EARLY,
