@@ -54,7 +54,10 @@ def run_bench(tmp_path: Path, *only: str, scale: Scale = TINY) -> tuple[int, dic
 
 @pytest.mark.parametrize(
     "key",
-    ["tcp", "keys", *(pytest.param(key, marks=pytest.mark.soak) for key in ("producers", "flush"))],
+    [
+        "tcp",
+        *(pytest.param(key, marks=pytest.mark.soak) for key in ("keys", "producers", "flush")),
+    ],
 )
 def test_an_axis_measures_all_variants(tmp_path: Path, key: str) -> None:
     """Every variant has a rate at the first point; ratios are taken of the bare loop."""
@@ -86,6 +89,7 @@ def test_catch_up_ends_when_consumers_can_read(tmp_path: Path) -> None:
         assert all(figures["rss_mib"] > 1 for figures in point["variants"].values())
 
 
+@pytest.mark.soak
 async def test_a_point_with_several_slaves_and_queues(tmp_path: Path) -> None:
     """All slaves take part, in the bare loop, too: each uses CPU."""
     load = Load(tasks=2, slaves=2, queues=3, body_size=100)
