@@ -19,7 +19,6 @@ from hastore.concurrency.tcp import describe
 from hastore.errors import ConfigError, HastoreError, RequestFailedError, UnreachableError
 from hastore.message import PROPERTY_UNIQ_KEY, PROPERTY_WAIT_STORE_MSG_OK, Message
 from hastore.topic import DEFAULT_TOPIC
-from hastore.wire.config_tables import GROUP_ONLY
 from hastore.wire.frame_reader import encode_head
 from hastore.wire.property_text import write_properties
 from hastore.wire.remoting_codes import RequestCode, ResponseCode, SerializeType
@@ -241,7 +240,7 @@ class GroupSender:
         try:
             response = await client.invoke(
                 RequestCode.GET_ROUTEINFO_BY_TOPIC,
-                {"topic": DEFAULT_TOPIC, GROUP_ONLY: "true"},
+                {"topic": DEFAULT_TOPIC},
                 serialize_type=self.serialize_type,
             )
         except RequestFailedError:

@@ -16,20 +16,20 @@ _QUEUE_NUMS_MAX: Final = 65_536
 
 
 def read_queue_nums(body: bytes) -> int | None:
-    """Return the number of writable queues; None if the route has no master.
+    """Return the number of writable queues of the first broker; None if it has no master.
 
-    Raises ProtocolError.
+    A node names its own group first.  Raises ProtocolError.
     """
     route = liberal_json.loads_object(body, "the route")
     masters = {
         str(broker.get("brokerName"))
-        for broker in _rows(route, "brokerDatas")
+        for broker in _rows(route, "brokerDatas")[:1]
         if _has_master(broker)
     }
     queue_nums = 0
     for queue in _rows(route, "queueDatas"):
         if str(queue.get("brokerName")) in masters:
-            queue_nums += _queue_nums(queue, "writeQueueNums")
+            queue_nums = max(queue_nums, _queue_nums(queue, "writeQueueNums"))
     return min(queue_nums, _QUEUE_NUMS_MAX) if queue_nums > 0 else None
 
 

@@ -15,8 +15,9 @@ from hastore.client.producer import Producer
 from hastore.client.remoting_client import open_remoting_client
 from hastore.message import Message
 from hastore.status import BrokerRole
+from hastore.topic import DEFAULT_TOPIC
 from hastore.wire.config_tables import GROUP_ONLY, TopicConfig
-from hastore.wire.remoting_codes import RequestCode
+from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from tests.patience import WITHIN_S
 from tests.support.nodes.directory import Directory, known
 from tests.support.nodes.group_nodes import node_config, promote
@@ -97,11 +98,18 @@ def queues_in(route):
 async def test_a_client_may_ask_for_the_group_only(tmp_path):
     """Hastore's own clients do, which speak to one group each; a stock client gets all groups."""
     other = attrs.evolve(G2, topics={"T": TopicQueues(read=8, write=8, perm=6)})
+    other = attrs.evolve(other, topics={**other.topics, DEFAULT_TOPIC: other.topics["T"]})
     open_one = partial(hastore.open_node, directory=Directory((), (other,)))
-    async with open_one(node_config(tmp_path, 1, (1,))) as node:
+    config = node_config(tmp_path, 1, (1,))
+    remoting = attrs.evolve(config.remoting, auto_create_topic_enable=False)
+    async with open_one(attrs.evolve(config, remoting=remoting)) as node:
         node.directory.known = known(node.address, master=node.address)
         await promote(node)
+        async with AdminClient.connect(node.address) as admin:
+            await admin.create_topic("T", read_queue_nums=2)
         async with open_remoting_client(node.address) as client:
+            answer = await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": DEFAULT_TOPIC})
+            assert answer.code == ResponseCode.TOPIC_NOT_EXIST, "of itself it has nothing to say"
             for fields, names in [({}, ["g1", "g2"]), ({GROUP_ONLY: "true"}, ["g1"])]:
                 answer = await client.invoke(
                     RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T", **fields}

@@ -10,6 +10,7 @@ from hastore.client.producer import Producer
 from hastore.message import Message
 from hastore.status import BrokerRole
 from hastore.status import PutMessageStatus as Status
+from hastore.topic import DEFAULT_TOPIC
 from tests.patience import WITHIN_S
 from tests.support.nodes.directory import Directory, known
 from tests.support.nodes.in_memory_target import InMemoryTarget, serving
@@ -132,9 +133,10 @@ async def test_a_group_that_has_gone_takes_nothing_more():
 
 
 async def test_a_producer_of_one_address_stays_with_its_node():
-    """Its caller has chosen it."""
-    async with cluster("T") as (_, b, following):
+    """Its caller has chosen it; the queues of other groups are not its own."""
+    async with cluster("T", DEFAULT_TOPIC) as (_, b, following):
         async with Producer.connect(following.address) as producer:
+            assert producer.queue_nums == following.queue_nums == 8
             for _ in range(10):
                 assert (await producer.send(Message("T", b"x"))).ok
         assert not b.messages

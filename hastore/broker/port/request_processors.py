@@ -27,6 +27,7 @@ from hastore.broker.pulls.pull_message_processor import PullMessageProcessor
 from hastore.broker.pulls.query_message_processor import QueryMessageProcessor
 from hastore.broker.reply import Answer, ClientConnection, Later
 from hastore.errors import HastoreError, ProtocolError, RequestFailedError
+from hastore.topic import DEFAULT_TOPIC
 from hastore.wire.config_tables import GROUP_ONLY
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from hastore.wire.remoting_command import (
@@ -156,7 +157,8 @@ class RequestProcessors:
         topic = required_text_field(request.ext_fields, "topic")
         config = self.data.topics.find(topic)
         brokers = brokers_of(self.target, client.local_address)
-        if text_field(request.ext_fields, GROUP_ONLY) is not None:
+        is_own = text_field(request.ext_fields, GROUP_ONLY) is not None
+        if is_own or (config is None and topic == DEFAULT_TOPIC):  # it is about this node
             brokers = brokers[:1]
         route = route_json(brokers, topic, config)
         if not route["brokerDatas"]:
