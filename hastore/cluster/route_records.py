@@ -6,7 +6,7 @@ Below ``PREFIX/CLUSTER/@routes/GROUP/``::
     topics      -       the queues of each topic, as the group's master has them
 
 They are apart from the group's own keys because all nodes of the cluster watch them: those change
-with each put, these with roles and topics only.  No group has a name with ``@``.
+every few seconds, these with roles and topics only.  No group has a name with ``@``.
 
 Invariant: any bytes decode to a value or to a ProtocolError that names the key.
 """
