@@ -84,8 +84,12 @@ class GroupSpread:
     async def ready(self, topic: str, *, has_queue: bool) -> GroupSender:
         """Return the sender of the next message; wait while none has room.
 
-        Its link may be broken, if all are that could take the message.
+        Its link may be broken, if all are that could take the message; and have no room, if no
+        other group is linked.
         """
+        if not self.others:  # the usual case, and each message comes here
+            self.routes.of(topic)
+            return self.home
         while True:
             sender = self.pick(topic, has_queue=has_queue)
             if sender.link.has_room or sender.link.broken_because is not None:
