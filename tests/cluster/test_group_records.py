@@ -1,6 +1,5 @@
 """What a group keeps in its coordinator is read as it was written, or refused by name."""
 
-import itertools
 import json
 
 import pytest
@@ -24,7 +23,7 @@ from hastore.cluster.key_value_store import KeyValue, Snapshot
 from hastore.config import NODE_ID_MAX
 from hastore.epoch_history import EPOCH_MAX
 from hastore.errors import ProtocolError
-from tests.support.repository import REPO_ROOT
+from tests.support.documented_examples import examples_in_the_docs
 
 KEYS = Keys.of("/hastore", "c1", "orders")
 UUID_1 = "5f0c6d7e-3b1a-4c55-9d60-1f2e3d4c5b6a"
@@ -32,6 +31,7 @@ UUID_2 = "77ab0000-1111-4222-8333-444455556666"
 ONE, TWO = Incarnation(1, UUID_1, 7), Incarnation(2, UUID_2, 3)
 
 # The values of the examples in docs/formats.md, by the rest of the key.
+TITLE = "The coordinator's keys"
 EXAMPLES = {
     "leader": Leader(
         holder=ONE, epoch=12, ha_address="10.0.0.1:10912", client_address="10.0.0.1:10911"
@@ -68,26 +68,15 @@ EXAMPLES = {
 }
 
 
-def examples_in_the_docs():
-    """Return the JSON of each key's example: the block after the paragraph that begins with it."""
-    text = (REPO_ROOT / "docs" / "formats.md").read_text()
-    section = text.split("\n## The coordinator's keys\n")[1].split("\n## ")[0]
-    return {
-        paragraph.split("`")[1]: block.removeprefix("```json\n").removesuffix("\n```")
-        for paragraph, block in itertools.pairwise(section.split("\n\n"))
-        if block.startswith("```json\n")
-    }
-
-
 def test_the_documented_examples_are_all_that_there_is():
     """One for each key of a group."""
-    assert examples_in_the_docs().keys() == EXAMPLES.keys()
+    assert examples_in_the_docs(TITLE).keys() == EXAMPLES.keys()
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_documented_example_is_what_is_read_and_written(name):
     """Field by field, without one more."""
-    documented, value = examples_in_the_docs()[name], EXAMPLES[name]
+    documented, value = examples_in_the_docs(TITLE)[name], EXAMPLES[name]
     assert type(value).decode(name, documented.encode()) == value
     assert json.loads(value.encode()) == json.loads(documented)
 

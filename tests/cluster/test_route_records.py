@@ -21,6 +21,7 @@ from hastore.cluster.route_records import (
 )
 from hastore.errors import ProtocolError
 from hastore.wire.config_tables import TopicConfig
+from tests.support.documented_examples import examples_in_the_docs
 
 KEYS = RouteKeys.of(Keys.of("/p/q", "c1", "g1").base)
 
@@ -64,6 +65,18 @@ def test_values_are_read_as_they_were_written():
         "T": TopicQueues(read=8, write=4, perm=6),
         "ü": TopicQueues(read=1, write=1, perm=4),
     }
+
+
+def test_the_documented_examples_are_what_is_read_and_written():
+    """Of both keys, byte for byte but for spaces."""
+    examples = examples_in_the_docs("The cluster's routes")
+    documented = {key: json.dumps(json.loads(examples[key])) for key in ("nodes/2", "topics")}
+    assert examples.keys() == documented.keys()
+    node = RouteNode("10.0.0.2:10911", 12)
+    table = {name: config(name) for name in ("orders", "TBW102")}
+    for key, value in (("nodes/2", node.encode()), ("topics", encode_topics(table)[0])):
+        assert json.dumps(json.loads(value)) == documented[key]
+    assert RouteNode.decode("k", documented["nodes/2"].encode()) == node
 
 
 def test_topics_that_have_no_room_are_left_out_the_last_by_name():
