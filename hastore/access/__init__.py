@@ -1,0 +1,1 @@
+"""Access keys: signatures, permissions, and the files of both.  Begin with ``signature``."""
