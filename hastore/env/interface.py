@@ -108,6 +108,16 @@ class FileStat:
     modified_ms: int
 
 
+@attrs.frozen(kw_only=True)
+class FileStamp:
+    """What changes when a file is written or replaced, and who may read it."""
+
+    mode: int  # the permission bits
+    size: int
+    modified_ns: int
+    inode: int
+
+
 class Disk(Protocol):
     """A file system, kept small so that a test can fake every failure."""
 
@@ -116,6 +126,9 @@ class Disk(Protocol):
 
     def exists(self, path: str) -> bool:
         """Whether the path exists."""
+
+    def stamp(self, path: str) -> FileStamp:
+        """Return a file's stamp; that of a link's target."""
 
     def make_dirs(self, path: str) -> None:
         """Create a directory and its parents; sync each parent that gets a new entry."""

@@ -16,13 +16,13 @@ import os
 import random
 import shutil
 import time
-from stat import S_ISDIR, S_ISREG
+from stat import S_IMODE, S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
 import attrs
 import trio
 
-from hastore.env.interface import DiskFile, Env, FileStat
+from hastore.env.interface import DiskFile, Env, FileStamp, FileStat
 from hastore.env.memory import RealMemory, forget_pages
 from hastore.env.sending import (
     CANNOT_PROBE,
@@ -227,6 +227,17 @@ class RealDisk:
     def exists(self, path: str) -> bool:
         """Whether the path exists."""
         return os.path.exists(path)
+
+    def stamp(self, path: str) -> FileStamp:
+        """Return what stat says."""
+        with _disk_errors("read", path):
+            stat = os.stat(path)
+        return FileStamp(
+            mode=S_IMODE(stat.st_mode),
+            size=stat.st_size,
+            modified_ns=stat.st_mtime_ns,
+            inode=stat.st_ino,
+        )
 
     def make_dirs(self, path: str) -> None:
         """Create a directory and its parents, durably."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
-from hastore.env.interface import FileStat
+from hastore.env.interface import FileStamp, FileStat
 from hastore.errors import DiskError, DiskFullError, FlushFailedError, StoreLockedError
 from hastore.sim.inode import Inode
 
@@ -262,6 +262,12 @@ class SimDisk:
     def exists(self, path: str) -> bool:
         """Whether a file or directory of this name exists."""
         return path in self.inodes or path in self.dirs
+
+    def stamp(self, path: str) -> FileStamp:
+        """Return a file's stamp; nobody else may read it."""
+        inode = self._inode(path)
+        size, modified_ns = len(inode.cache), inode.modified_ms * 1_000_000
+        return FileStamp(mode=0o600, size=size, modified_ns=modified_ns, inode=0)
 
     def make_dirs(self, path: str) -> None:
         """Make a directory and its parents, durably."""

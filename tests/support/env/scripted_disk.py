@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable, Sequence
 
-    from hastore.env.interface import DirectoryLock, Disk, DiskFile, FileStat
+    from hastore.env.interface import DirectoryLock, Disk, DiskFile, FileStamp, FileStat
 
 T = TypeVar("T")
 
@@ -183,6 +183,10 @@ class ScriptedDisk:
     def exists(self, path: str) -> bool:
         """Return whether a path exists."""
         return self.disk.exists(path)
+
+    def stamp(self, path: str) -> FileStamp:
+        """Return a file's stamp."""
+        return self.call(Operation("stamp", path), lambda: self.disk.stamp(path))
 
     def make_dirs(self, path: str) -> None:
         """Make a directory and its parents."""
