@@ -471,6 +471,28 @@ class RemotingConfig:
     )
 
 
+@attrs.frozen(kw_only=True)
+class AccessConfig:
+    """Who may ask the client port for what; no ``file``: everybody for everything."""
+
+    file: str | None = setting(
+        None,
+        "access.file",
+        "Access keys and their permissions: RocketMQ's plain_acl.yml, or the same in TOML. Without"
+        " it everybody may do everything.",
+        kind=Kind.FILE,
+        flag="--access-file",
+    )
+    key_file: str | None = setting(
+        None,
+        "access.key_file",
+        "This node's own access key, an admin's, for requests to other nodes' client ports."
+        " Only its owner may read the file.",
+        kind=Kind.FILE,
+        flag="--access-key-file",
+    )
+
+
 def parse_endpoints(text: str) -> tuple[str, ...]:
     """Return the URLs of ``http://h1:2379,http://h2:2379``.  Raises ValueError."""
     endpoints = tuple(part.strip().rstrip("/") for part in text.split(",") if part.strip())
@@ -713,6 +735,7 @@ class NodeConfig:
     )
     ha: HAConfig = attrs.field(factory=HAConfig)
     remoting: RemotingConfig = attrs.field(factory=RemotingConfig)
+    access: AccessConfig = attrs.field(factory=AccessConfig)
 
     def __attrs_post_init__(self) -> None:
         """Check the bounds between fields."""

@@ -62,6 +62,12 @@ class RequestFailedError(HastoreError):
         self.code = code
 
 
+class AccessDeniedError(RequestFailedError):
+    """A request without a key that counts, or without the permission that it needs."""
+
+    exit_code = 7
+
+
 class UnknownOutcomeError(HastoreError):
     """No answer came to a request, so a message may be stored, once, or not at all.
 

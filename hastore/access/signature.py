@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 ACCESS_KEY_FIELD: Final = "AccessKey"
 SIGNATURE_FIELD: Final = "Signature"
+# hastore's own, in the answer to a request that was refused for its key or its permissions.
+DENIED_FIELD: Final = "accessDenied"
 # Added after the signature by RocketMQ's clients, and left out by its brokers.
 _UNSIGNED: Final = frozenset({SIGNATURE_FIELD, "_UNIQUE_KEY_QUERY"})
 

@@ -96,6 +96,11 @@ def is_batch(command: RemotingCommand) -> bool:
     )
 
 
+def send_topic(fields: Mapping[str, Any]) -> str:
+    """Return the topic of a send request: of each of its messages.  Raises ProtocolError."""
+    return required_text_field(fields, "b" if "b" in fields else "topic")
+
+
 def read_message(command: RemotingCommand, born_host: tuple[str, int]) -> Message:
     """Read the message of a send request; its ``queue_id`` is the client's and may be negative.
 
@@ -153,7 +158,7 @@ _SHORT_NAMES: Final = {name: name for name in _LONG_NAMES}
 def _read_message_slowly(command: RemotingCommand, born_host: tuple[str, int]) -> Message:
     fields: Mapping[str, Any] = command.ext_fields
     names = _SHORT_NAMES if "b" in fields else _LONG_NAMES
-    topic = required_text_field(fields, names["b"])
+    topic = send_topic(fields)
     text = text_field(fields, names["i"])
     check_text("the topic", topic)
     if text:

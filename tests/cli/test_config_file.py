@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hastore.config import (
+    AccessConfig,
     CoordinatorConfig,
     GroupNodeConfig,
     HAConfig,
@@ -94,6 +95,8 @@ def test_check_config_prints_every_setting():
             ("node", "group_ids"),
             ("ha", "master_client"),
             ("listen", "observer"),
+            ("access", "file"),
+            ("access", "key_file"),
         }
         expected = {(s.section, s.key) for s in PLACES[node]} - unset
         assert printed == expected
@@ -108,6 +111,7 @@ def test_check_config_prints_every_setting():
         ("store", StoreConfig),
         ("ha", HAConfig),
         ("remoting", RemotingConfig),
+        ("access", AccessConfig),
         ("coordinator", CoordinatorConfig),
         ("log", LogConfig),
     ],
@@ -115,7 +119,7 @@ def test_check_config_prints_every_setting():
 def test_every_field_of_the_configuration_is_a_setting(part, config):
     """So every option of a node can be set by a file, a variable or a flag."""
     fields = {field.name for field in attrs.fields(config)}
-    fields -= {"store", "ha", "remoting", "coordinator"}
+    fields -= {"store", "ha", "remoting", "access", "coordinator"}
     places = [place for places in PLACES.values() for place in places.values()]
     assert fields <= {place.field.name for place in places if place.part == part}
 

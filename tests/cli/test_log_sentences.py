@@ -31,6 +31,7 @@ PEER_PAIRS = {
     "ha_peer_refused": {"peer", "kind", "reason"},
     "client_refused": {"peer", "kind", "reason"},
     "metrics_refused": {"peer", "kind", "reason"},
+    "access_denied": {"peer", "kind", "code", "reason"},
 }
 # Stands for pairs that a caller passes as `**pairs`.
 SPREAD = "**"

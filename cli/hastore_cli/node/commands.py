@@ -15,6 +15,7 @@ import attrs
 import rich_click as click
 
 from hastore.config import (
+    AccessConfig,
     CoordinatorConfig,
     HAConfig,
     MasterConfig,
@@ -61,6 +62,7 @@ _PANELS = {
     "route": "Replication",
     "store": "Store",
     "remoting": "Client port",
+    "access": "Client port",
     "log": "Configuration and log",
 }
 
@@ -245,6 +247,7 @@ def node_settings(kind: str, flags: Mapping[str, object], config_flag: str | Non
         store=StoreConfig(**values_of("store", places, found)),
         ha=HAConfig(**{**protocol, **values_of("ha", places, found)}),
         remoting=RemotingConfig(**values_of("remoting", places, found)),
+        access=AccessConfig(**values_of("access", places, found)),
         **more,
         **values_of("", places, found),
     )

@@ -16,6 +16,7 @@ from typing import Any, Final
 import attrs
 
 from hastore.config import (
+    AccessConfig,
     CoordinatorConfig,
     GroupNodeConfig,
     HAConfig,
@@ -38,6 +39,7 @@ SECTIONS: Final = (
     "route",
     "store",
     "remoting",
+    "access",
     "log",
 )
 NODE_CONFIGS: Final = {"master": MasterConfig, "slave": SlaveConfig, "node": GroupNodeConfig}
@@ -48,7 +50,7 @@ class Place:
     """The field that a setting's value goes to.
 
     ``part``: empty for a field of the node's configuration itself, the name of a part of it
-    (``store``, ``ha``, ``remoting``, ``coordinator``), or ``log`` for ``LogConfig``.
+    (``store``, ``ha``, ``remoting``, ``access``, ``coordinator``), or ``log`` for ``LogConfig``.
     """
 
     part: str
@@ -62,6 +64,7 @@ def _places(*nodes: str) -> dict[Setting, Place]:
         *(("", NODE_CONFIGS[node]) for node in nodes),
         ("ha", HAConfig),
         ("remoting", RemotingConfig),
+        ("access", AccessConfig),
         *([("coordinator", CoordinatorConfig)] if "node" in nodes else ()),
         ("log", LogConfig),
     )

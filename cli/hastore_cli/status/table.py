@@ -54,6 +54,7 @@ _TROUBLES: Final = {
     "replica group": Level.CRITICAL,
     "confirm offset": Level.WARNING,
     "cut": Level.CRITICAL,
+    "access": Level.FAULT,
 }
 _GAP: Final = 2
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"

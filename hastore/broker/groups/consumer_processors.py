@@ -149,7 +149,7 @@ class ConsumerProcessors:
 
     def lock(self, request: RemotingCommand) -> RemotingCommand:
         """Lock queues for a client that consumes in order."""
-        group, client_id, queues = _read_lock_request(request.body)
+        group, client_id, queues = read_lock_request(request.body)
         locked = self.locks.lock(group, queues, client_id, trio.current_time())
         rows = [
             {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
@@ -159,12 +159,13 @@ class ConsumerProcessors:
 
     def unlock(self, request: RemotingCommand) -> RemotingCommand:
         """Release a client's locks of queues."""
-        group, client_id, queues = _read_lock_request(request.body)
+        group, client_id, queues = read_lock_request(request.body)
         self.locks.unlock(group, queues, client_id)
         return request.response(ResponseCode.SUCCESS)
 
 
-def _read_lock_request(body: bytes) -> tuple[str, str, list[MessageQueue]]:
+def read_lock_request(body: bytes) -> tuple[str, str, list[MessageQueue]]:
+    """Return the group, the client's id and the queues of a request.  Raises ProtocolError."""
     data = liberal_json.loads_object(body, "the lock request")
     rows = data.get("mqSet") or []
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):

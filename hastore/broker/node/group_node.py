@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.broker.access.node_access import open_access
 from hastore.broker.node.master import Master, open_ports, serve_master
 from hastore.broker.node.master_store import Promotion, check_epoch, check_jump
 from hastore.broker.node.slave import Slave, SlaveRun
@@ -52,6 +53,7 @@ from hastore.wire.remoting_codes import ResponseCode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hastore.broker.access.node_access import NodeAccess
     from hastore.broker.group_directory import GroupDirectory
     from hastore.broker.node.master import Ports
     from hastore.broker.node.master_store import Term
@@ -126,6 +128,7 @@ class GroupNode:
     # Who takes requests that change its role; None: it does itself.
     role_control: RoleControl | None = None
     directory: GroupDirectory | None = None  # what it knows of its group, for routes
+    access: NodeAccess | None = None  # the same in each role
     identity: NodeIdentity | None = attrs.field(default=None, init=False)
     cuts: Cuts = attrs.field(factory=Cuts, init=False)  # as a slave
     _serving: Master | Slave | None = attrs.field(default=None, init=False)
@@ -525,6 +528,7 @@ class GroupNode:
             self.env,
             self.metrics,
             self.ports,
+            access=self.access,
             identity=self.identity,
             promotion=promotion,
             coordinator=self.coordinator,
@@ -545,6 +549,7 @@ class GroupNode:
             identity=self.identity,
             on_built=self._built_slave,
             cuts=self.cuts,
+            access=self.access,
         )
         with as_itself():
             async with trio.open_nursery() as nursery:
@@ -615,6 +620,7 @@ async def run_group_node(
     it serves.  ``directory``: what it knows of its group, for routes; None: itself.  Raises
     HastoreError if the node cannot start or must not continue.
     """
+    access = await open_access(config.access.file, env)
     async with open_metrics(config.metrics_listen) as metrics, open_ports(config) as ports:
         is_announced = False
 
@@ -636,5 +642,6 @@ async def run_group_node(
             announce,
             role_control,
             directory,
+            access,
         )
         await node.run()

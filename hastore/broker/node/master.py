@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, final
 import attrs
 import trio
 
+from hastore.broker.access.node_access import open_access
 from hastore.broker.delay.schedule_message_service import ScheduleMessageService
 from hastore.broker.expiry.expiry import make_expiry
 from hastore.broker.group_directory import MASTER_ID
@@ -52,6 +53,7 @@ from hastore.trace import logger
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
+    from hastore.broker.access.node_access import NodeAccess
     from hastore.broker.node.master_store import MasterStore, Promotion, Term
     from hastore.broker.observe.metrics_server import MetricsServer
     from hastore.broker.observe.node_status import NodeStatus
@@ -256,9 +258,16 @@ async def run_master(
     services runs; it must not block or raise.  Raises HastoreError if it cannot start or must not
     continue.
     """
+    access = await open_access(config.access.file, env)
     async with open_metrics(config.metrics_listen) as metrics, open_ports(config) as ports:
         await serve_master(
-            config, env, metrics, ports, on_built=on_built, announce=task_status.started
+            config,
+            env,
+            metrics,
+            ports,
+            access=access,
+            on_built=on_built,
+            announce=task_status.started,
         )
 
 
@@ -317,6 +326,7 @@ async def serve_master(
     metrics: MetricsServer,
     ports: Ports,
     *,
+    access: NodeAccess | None = None,
     identity: NodeIdentity | None = None,
     promotion: Promotion | None = None,
     coordinator: Callable[[Term], Coordinator] | None = None,
@@ -343,6 +353,7 @@ async def serve_master(
             opened,
             ports,
             metrics_address=metrics.address,
+            access=access,
             coordinator=(
                 None if coordinator is None or opened.term is None else coordinator(opened.term)
             ),
@@ -448,6 +459,7 @@ def _build(
     ports: Ports,
     *,
     metrics_address: tuple[str, int] | None,
+    access: NodeAccess | None,
     coordinator: Coordinator | None,
 ) -> Master:
     message_store = opened.message_store
@@ -517,6 +529,7 @@ def _build(
         identity=None if opened.term is None else opened.term.identity,
         address=ports.client_address,
         metrics_address=metrics_address,
+        access=access,
     )
     return master
 
@@ -545,6 +558,7 @@ async def _serve(master: Master, ports: Ports, announce: Callable[[Master], None
                     [ports.client],
                     data_dir=master.config.store.data_dir,
                     lease=master.put_message.decisions.lease,
+                    access=master.access,
                 )
                 master.reput_message_service.subscribe(server.on_dispatched, server.has_held_pulls)
                 await nursery.start(server.run)

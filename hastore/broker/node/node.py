@@ -15,6 +15,7 @@ from hastore.trace import logger
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hastore.broker.access.node_access import NodeAccess
     from hastore.broker.expiry.expiry import Expiry
     from hastore.broker.group_directory import GroupDirectory
     from hastore.broker.node.dispatching import Dispatching
@@ -50,6 +51,7 @@ class RunningNode:
     metrics_address: tuple[str, int] | None
     role_control: RoleControl | None = None  # what may change its role
     directory: GroupDirectory | None = None  # what it knows of its group
+    access: NodeAccess | None = None  # the permissions in force; None: everybody may do everything
     expiry: Expiry = attrs.field(init=False)
     _started: float = attrs.field(factory=trio.current_time, init=False)
     _stop_requested: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -122,6 +124,7 @@ class RunningNode:
             node_id=self.config.node_id,
             replica_group=self.config.replica_group,
             coordinator=None if control is None else control.coordinator_status(),
+            access=None if self.access is None else self.access.status(),
         )
 
     def stop(self) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 import attrs
 import trio
 
+from hastore.broker.access.node_access import open_access
 from hastore.broker.expiry.expiry import make_expiry
 from hastore.broker.groups.broker_data import BrokerData
 from hastore.broker.groups.slave_synchronize import SlaveSynchronize
@@ -48,6 +49,7 @@ from hastore.wire.remoting_codes import ResponseCode
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from hastore.broker.access.node_access import NodeAccess
     from hastore.broker.node.dispatching import Dispatching
     from hastore.broker.node.slave_store import SlaveStore
     from hastore.broker.observe.node_status import NodeStatus
@@ -193,6 +195,7 @@ async def run_slave(
     ``master`` is an HA port; None: do not ask.  ``copies_tables``: see ``SlaveRun``.  Raises
     HastoreError if it cannot start, WrongPortError, and FlushFailedError when the disk fails.
     """
+    access = await open_access(config.access.file, env)
     async with open_metrics(config.metrics_listen) as metrics:
         listener: trio.socket.SocketType | None = None
         try:
@@ -207,6 +210,7 @@ async def run_slave(
                 listener,
                 announce,
                 copies_tables=copies_tables,
+                access=access,
             ).run()
         finally:
             if listener is not None:
@@ -234,6 +238,7 @@ class SlaveRun:
     on_identity: Callable[[NodeIdentity | None], None] = lambda _identity: None
     on_built: Callable[[Slave], None] = lambda _slave: None  # called before it serves
     copies_tables: bool | None = None
+    access: NodeAccess | None = None
     slave: Slave | None = None
     cuts: Cuts = attrs.field(factory=Cuts)
     is_announced: bool = False
@@ -266,7 +271,13 @@ class SlaveRun:
             parts = self._build(opened)
             if self.slave is None:
                 self.slave = _make_slave(
-                    self.config, self.env, parts, address, self.metrics.address, cuts=self.cuts
+                    self.config,
+                    self.env,
+                    parts,
+                    address,
+                    self.metrics.address,
+                    cuts=self.cuts,
+                    access=self.access,
                 )
                 self.on_built(self.slave)
             else:
@@ -390,6 +401,7 @@ def _make_slave(
     metrics_address: tuple[str, int] | None,
     *,
     cuts: Cuts,
+    access: NodeAccess | None,
 ) -> Slave:
     return Slave(
         config=config,
@@ -402,6 +414,7 @@ def _make_slave(
         cuts=cuts,
         address=address,
         metrics_address=metrics_address,
+        access=access,
     )
 
 
@@ -431,7 +444,12 @@ async def _serve(
             server = None
             if listener is not None:
                 server = RemotingServer(
-                    slave.env, slave.config.remoting, slave, [listener], data=synchronize.data
+                    slave.env,
+                    slave.config.remoting,
+                    slave,
+                    [listener],
+                    data=synchronize.data,
+                    access=slave.access,
                 )
                 slave.reput_message_service.subscribe(server.on_dispatched, server.has_held_pulls)
                 await nursery.start(server.run)

@@ -426,6 +426,17 @@ def _consumers(status: NodeStatus, _: Limits) -> Found:
         yield Level.OK, "see all that is confirmed"
 
 
+def _access(status: NodeStatus, _: Limits) -> Found:
+    access = status.access
+    if access is None:
+        return
+    if access.fault is not None:
+        what = "its present permissions file is not in force, an earlier version is"
+        yield Level.FAULT, what, access.fault, access.hint
+    else:
+        yield Level.OK, f"{access.accounts} access keys of {access.file} are in force"
+
+
 def _refused(status: NodeStatus, _: Limits) -> Found:
     for refusal in status.refused[-_REFUSED_MAX:]:
         if refusal.age_s <= _REFUSED_FOR_S:
@@ -530,5 +541,6 @@ _NODE_RULES: Final[dict[str, Rule]] = {
     "coordinator": _coordinator,  # whether it answers, and what the node does by it
     "disk": _disk,  # has room for the log
     "consumers": _consumers,  # see what is confirmed
+    "access": _access,  # the permissions file is in force
     "refused": _refused,  # peers at the HA port, in the last ten minutes
 }

@@ -112,6 +112,17 @@ class TableCopies:
 
 
 @attrs.frozen(kw_only=True)
+class AccessStatus:
+    """The permissions in force; ``fault``: why the file's present version is not."""
+
+    file: str
+    accounts: int
+    failed_attempts: int  # since the start, with an unknown key or a wrong signature
+    fault: str | None
+    hint: str | None
+
+
+@attrs.frozen(kw_only=True)
 class NodeStatus:
     """A node at one instant."""
 
@@ -167,6 +178,7 @@ class NodeStatus:
     sync_state: SyncStateStatus | None = None  # the master of a replica group
     table_copies: TableCopies | None = None  # a slave's; None: it asks nobody
     coordinator: CoordinatorStatus | None = None  # None: it has none
+    access: AccessStatus | None = None  # None: its client port needs no access keys
     # "append", "flush", "sent", "acknowledged" → LatencyHistogram's JSON form, since the start
     stages: dict[str, dict[str, Any]] = attrs.field(factory=dict)
 
@@ -203,6 +215,8 @@ class NodeStatus:
         known["sync_state"] = SyncStateStatus.from_dict(group) if group else None
         copies = data.get("table_copies")
         known["table_copies"] = TableCopies(**pick(TableCopies, copies)) if copies else None
+        access = data.get("access")
+        known["access"] = AccessStatus(**pick(AccessStatus, access)) if access else None
         coordinator = data.get("coordinator")
         known["coordinator"] = (
             CoordinatorStatus(**pick(CoordinatorStatus, coordinator)) if coordinator else None

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.broker.access.access_guard import denial
 from hastore.broker.port.output_total import HeldOutput, OutputTotal
 from hastore.broker.puts.send_message_processor import SEND_CODES
 from hastore.broker.reply import Later, ZeroCopyReply, silently
@@ -32,6 +33,7 @@ from hastore.concurrency.group_commit_request import LEASE_OVER
 from hastore.concurrency.tcp import bound_address
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import (
+    AccessDeniedError,
     DiskError,
     LimitReachedError,
     ProtocolError,
@@ -45,6 +47,8 @@ from hastore.wire.remoting_command import RemotingCommand
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hastore.access.permissions import Account
+    from hastore.broker.access.access_guard import AccessGuard
     from hastore.broker.port.buffered_total import BufferedTotal
     from hastore.broker.port.request_processors import RequestProcessors
     from hastore.broker.puts.send_message_processor import SendMessageProcessor
@@ -80,6 +84,9 @@ class RemotingConnection:
     send_while: SendWhile
     # Of a master: once it is over no PUT_OK leaves.
     lease: Lease | None = None
+    guard: AccessGuard | None = None  # None: everybody may do everything
+    # The key of its last request with a right signature.
+    proven_key: str | None = attrs.field(default=None, init=False)
     in_flight: int = attrs.field(default=0, init=False)  # undecided puts, answers not yet made
     requests: int = attrs.field(default=0, init=False)  # commands read, also refused ones
     _reader: FrameReader = attrs.field(init=False)
@@ -179,7 +186,12 @@ class RemotingConnection:
         reader = self._reader
         next_break = self.requests + _REQUESTS_WITHOUT_A_BREAK
         while True:
-            sends = reader.take_sends(next_break - self.requests, self.peer)
+            # A signature covers what the usual frames are not read for.
+            sends = (
+                reader.take_sends(next_break - self.requests, self.peer)
+                if self.guard is None
+                else None
+            )
             if sends:
                 self._end_header()
                 await self._take_sends(sends)
@@ -235,9 +247,16 @@ class RemotingConnection:
         self.requests += 1
         if command.is_response:
             return  # this server sends no requests
+        account = None
+        if self.guard is not None:
+            account = self._admitted(self.guard, command)
+            if account is None:
+                return
         if command.code not in SEND_CODES:
             response = self.processors.process(command, self)
             if not isinstance(response, RemotingCommand):
+                if self.guard is not None and account is not None:
+                    response = self.guard.checked(response, command, account)
                 later = silently(response) if command.is_one_way else response
                 self.answer_later(self._counted(later, self._reader.frame_size))
             elif not command.is_one_way:
@@ -250,6 +269,17 @@ class RemotingConnection:
                 self._reply(_refusal(error, command.opaque, command.serialize_type))
         else:
             self._submitted(request)
+
+    def _admitted(self, guard: AccessGuard, command: RemotingCommand) -> Account | None:
+        """Return whose request it is; None for one that is refused, which is answered."""
+        try:
+            account = guard.admit(command, self.peer, proven_key=self.proven_key)
+        except AccessDeniedError as error:
+            if not command.is_one_way:
+                self._reply(encode_command(denial(command, error)))
+            return None
+        self.proven_key = account.key.name
+        return account
 
     async def _take_sends(self, sends: list[tuple[Message, ReplyTo]]) -> None:
         submit = self.sends.submit_message

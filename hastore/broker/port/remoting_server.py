@@ -8,7 +8,8 @@ request yet is evicted for a newcomer, so that silent peers cannot keep clients 
 
 Topics, groups and offsets are read before the first request and written when they change
 (``BrokerData``); without ``data_dir`` they live in memory only.  A slave passes its own ``data``,
-which it fills from its master even without a client port.
+which it fills from its master even without a client port.  With ``access`` each request needs an
+access key (``hastore.broker.access``).
 
 Invariant: at most ``connections_max`` connections, each within the limits of RemotingConnection,
 and together within ``buffered_size_max`` and ``output_size_total_max``.
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.broker.access.access_guard import AccessGuard
 from hastore.broker.groups.broker_data import BrokerData
 from hastore.broker.port.buffered_total import BufferedTotal
 from hastore.broker.port.output_total import OutputTotal
@@ -38,6 +40,7 @@ from hastore.trace import logger
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from hastore.broker.access.node_access import NodeAccess
     from hastore.broker.request_target import RequestTarget
     from hastore.concurrency.lease import Lease
     from hastore.config import RemotingConfig
@@ -74,6 +77,7 @@ class RemotingServer:
         data_dir: str | None = None,
         data: BrokerData | None = None,
         lease: Lease | None = None,
+        access: NodeAccess | None = None,
     ) -> None:
         self.config = config
         self.listeners = listeners
@@ -82,6 +86,8 @@ class RemotingServer:
         self._env = env
         self._target = target
         self._lease = lease
+        self._access = access
+        self._guard = None if access is None else AccessGuard(access, target, env.offload)
         self._sends = SendMessageProcessor(target, self.data.topics)
         self._processors = RequestProcessors(env, target, config, self.data)
         self._connections: dict[RemotingConnection, None] = {}
@@ -113,6 +119,8 @@ class RemotingServer:
                     async with trio.open_nursery() as services:
                         if self._owns_data:
                             services.start_soon(self.data.run)
+                        if self._access is not None:
+                            services.start_soon(self._access.run)
                         services.start_soon(self._processors.consumers.run)
                         services.start_soon(self._processors.pulls.holds.run)
                         await self._serve_all()
@@ -190,6 +198,7 @@ class RemotingServer:
                 self._env.send_file,
                 self._env.send_while,
                 self._lease,
+                self._guard,
             )
             self._connections[connection] = self._unidentified[connection] = None
             self._peers.add(peer)

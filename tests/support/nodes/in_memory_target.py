@@ -25,6 +25,7 @@ from tests.support.nodes.configs import ANY_PORT
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from hastore.broker.access.node_access import NodeAccess
     from hastore.concurrency.lease import Lease
     from hastore.message import Message
     from hastore.store.message_store import MessageStore
@@ -149,6 +150,7 @@ async def serving(
     *,
     lease: Lease | None = None,
     send_buffer_size: int | None = None,
+    access: NodeAccess | None = None,
 ) -> AsyncIterator[tuple[RemotingServer, tuple[str, int]]]:
     """Serve ``target`` on a free loopback port during the block."""
     listener = await open_listener(ANY_PORT, "clients")
@@ -156,7 +158,8 @@ async def serving(
         listener.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_SNDBUF, send_buffer_size)
     address = bound_address(listener)
     target.address = address
-    server = RemotingServer(real_env(), config or RemotingConfig(), target, [listener], lease=lease)
+    config = config or RemotingConfig()
+    server = RemotingServer(real_env(), config, target, [listener], lease=lease, access=access)
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)

@@ -1,0 +1,197 @@
+"""The guard of a client port: each request is proven and allowed before anything is done.
+
+::
+
+    attempts of the address ── key and signature ── address of the key ── rule ── process
+                                                                            └── topics in the log
+
+The answer to a refused request is RocketMQ's: SYSTEM_ERROR with the reason.  hastore adds the ext
+field ``accessDenied``.  An unknown key and a wrong signature have the same answer, and take the
+same work.
+
+Invariant: a refused request has changed nothing, and its answer has nothing of the log.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.access.permissions import SUB, Need, Subject
+from hastore.access.secret import Secret
+from hastore.access.signature import ACCESS_KEY_FIELD, DENIED_FIELD, is_signed_by
+from hastore.broker.access.rules import RULES, Found
+from hastore.broker.pulls.query_message_processor import visible_record
+from hastore.concurrency.peers import PeerLog
+from hastore.errors import AccessDeniedError, HastoreError, ProtocolError
+from hastore.store.record import message_codec
+from hastore.store.record.delay_message import PROPERTY_REAL_TOPIC
+from hastore.topic import SCHEDULE_TOPIC
+from hastore.trace import logger
+from hastore.wire.remoting_codes import ResponseCode
+from hastore.wire.remoting_command import RemotingCommand, integer_field, text_field
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hastore.access.permissions import Account
+    from hastore.broker.access.node_access import NodeAccess
+    from hastore.broker.reply import Answer, Later
+    from hastore.broker.request_target import RequestTarget
+    from hastore.env.interface import Offload
+
+NOT_PROVEN: Final = "access denied: unknown access key, or wrong signature"
+_NOBODYS: Final = Secret("signs-for-keys-that-do-not-exist")
+_KEY_SHOWN_MAX: Final = 64
+
+_log = logger("access")
+
+
+@final
+@attrs.define(eq=False)
+class AccessGuard:
+    """Admits the requests of one client port."""
+
+    access: NodeAccess
+    target: RequestTarget
+    offload: Offload
+    _failure_log: PeerLog = attrs.field(factory=lambda: PeerLog(_log, "access_denied"), init=False)
+
+    def admit(
+        self, request: RemotingCommand, peer: tuple[str, int], *, proven_key: str | None
+    ) -> Account:
+        """Return the account on whose behalf a request is carried out.
+
+        ``proven_key``: the connection had a right signature by it already, so failures of others
+        with its address do not keep it out.  Raises AccessDeniedError.
+        """
+        try:
+            account = self._account(request, peer, proven_key=proven_key)
+            rule = RULES.get(request.code)
+            if rule is None:
+                raise _denied(f"no rule allows request type {request.code}")
+            try:
+                needs = rule.needs(request)
+            except ProtocolError as error:
+                raise _denied(f"it is not clear what the request is about: {error}") from error
+            for need in needs:
+                _check(account, need)
+        except AccessDeniedError as error:
+            key = _shown_key(request)
+            self._failure_log.log_line(
+                peer, kind=f"key {key}", code=request.code, reason=str(error)
+            )
+            raise
+        return account
+
+    def _account(
+        self, request: RemotingCommand, peer: tuple[str, int], *, proven_key: str | None
+    ) -> Account:
+        attempts, now, host = self.access.attempts, trio.current_time(), peer[0]
+        name = _key_of(request)
+        if not name:
+            raise _denied("the request has no access key, and this node needs one")
+        wait_s = 0.0 if name == proven_key else attempts.wait_s(host, now)
+        if wait_s:
+            raise _denied(f"too many failed attempts from {host}: try again in {wait_s:.0f} s")
+        account = self.access.table.accounts.get(name)
+        secret = _NOBODYS if account is None else account.key.secret
+        try:
+            is_signed = is_signed_by(secret, request.ext_fields, request.body)
+        except ProtocolError:
+            is_signed = False
+        if account is None or not is_signed:
+            attempts.record(host, now)
+            raise AccessDeniedError(NOT_PROVEN, code=ResponseCode.SYSTEM_ERROR)
+        if not account.takes(host):
+            raise _denied(f"access key {name} does not count from {host}")
+        return account
+
+    # -- topics that only the log knows ------------------------------------------------------------
+
+    def checked(self, later: Later, request: RemotingCommand, account: Account) -> Later:
+        """Return the answer to an admitted request, checked for the messages that it concerns."""
+        found = RULES[request.code].found
+        if found is Found.NOTHING or account.is_admin:
+            return later
+
+        async def make() -> Answer | None:
+            try:
+                if found is Found.AT_OFFSET:
+                    await self._check_at_offset(request, account)
+                answer = await later.make()
+                if found is Found.IN_ANSWER:
+                    _check_answer(answer, account)
+            except AccessDeniedError as error:
+                return denial(request, error)
+            except HastoreError as error:  # there is no such message
+                code = getattr(error, "code", ResponseCode.SYSTEM_ERROR)
+                return request.response(code, remark=str(error))
+            return answer
+
+        return attrs.evolve(later, make=make)
+
+    async def _check_at_offset(self, request: RemotingCommand, account: Account) -> None:
+        """Check the topic of the message that a request names by its offset.
+
+        A message stays what it is, so what follows finds the same.  One that is not there yet is an
+        error here: it could be there a moment later.
+        """
+        offset = integer_field(request.ext_fields, "offset", bits=64)
+        record = await visible_record(self.offload, self.target.message_store, offset)
+        _check(account, _reading(record))
+
+
+def denial(request: RemotingCommand, error: AccessDeniedError) -> RemotingCommand:
+    """Return the answer to a refused request."""
+    return request.response(error.code, remark=str(error), ext_fields={DENIED_FIELD: "true"})
+
+
+def _denied(reason: str) -> AccessDeniedError:
+    return AccessDeniedError(f"access denied: {reason}", code=ResponseCode.SYSTEM_ERROR)
+
+
+def _check(account: Account, need: Need) -> None:
+    if not account.may(need):
+        raise _denied(f"access key {account.key.name} needs {need}")
+
+
+def _key_of(request: RemotingCommand) -> str | None:
+    try:
+        return text_field(request.ext_fields, ACCESS_KEY_FIELD)
+    except ProtocolError:
+        return None
+
+
+def _shown_key(request: RemotingCommand) -> str:
+    """Return the name of a request's key for the log: a peer may send anything."""
+    return ascii((_key_of(request) or "")[:_KEY_SHOWN_MAX])[1:-1] or "none"
+
+
+def _check_answer(answer: Answer | None, account: Account) -> None:
+    """Raise AccessDeniedError if an answer has a message that the account may not read."""
+    if answer is None:
+        return
+    assert isinstance(answer, RemotingCommand), "queries are answered with commands"
+    for record in _records_in(answer.body):
+        _check(account, _reading(record))
+
+
+def _records_in(body: bytes) -> Iterator[bytes]:
+    position = 0
+    while position < len(body):
+        size = int.from_bytes(body[position : position + 4], "big")
+        assert size > 0, "a record is larger than its size field"
+        yield body[position : position + size]
+        position += size
+
+
+def _reading(record: bytes) -> Need:
+    """Return what reading a message needs; a delayed one is of the topic that it is for."""
+    stored = message_codec.decode(record)
+    topic = stored.topic
+    if topic == SCHEDULE_TOPIC:
+        topic = stored.properties.get(PROPERTY_REAL_TOPIC, topic)
+    return Need(Subject.TOPIC, topic, SUB)

@@ -1,0 +1,502 @@
+"""Access keys at the client port: every request code, over real sockets, with every kind of key."""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hastore
+from hastore.access.permissions import PUB, SUB
+from hastore.access.signature import DENIED_FIELD
+from hastore.broker.access.failed_attempts import ATTEMPTS_MAX, PEERS_MAX, PERIOD_S, FailedAttempts
+from hastore.broker.access.node_access import LOOK_S, open_access
+from hastore.broker.access.rules import RULES
+from hastore.broker.groups.broker_data import BrokerData
+from hastore.broker.observe.findings import Level, Limits, findings
+from hastore.broker.observe.node_status import AccessStatus, NodeStatus
+from hastore.broker.port.request_processors import RequestProcessors
+from hastore.broker.puts.send_message_processor import SEND_CODES
+from hastore.config import AccessConfig, MasterConfig, RemotingConfig, StoreConfig
+from hastore.env.real import real_env
+from hastore.errors import ConfigError
+from hastore.message import Message
+from hastore.status import BrokerRole
+from hastore.wire.remoting_codes import RequestCode, SerializeType
+from hastore.wire.remoting_command import RemotingCommand
+from hastore.wire.send_message import write_batch
+from hastore_cli.status.check import check_status
+from tests.support.env.fake_env import FakeOffload
+from tests.support.nodes.access_keys import (
+    ACCOUNTS,
+    ADMIN_KEY,
+    POOR_KEY,
+    SECRET,
+    UNKNOWN_KEY,
+    USER_KEY,
+    WRONG_KEY,
+    signed,
+    write_private,
+)
+from tests.support.nodes.configs import ANY_PORT
+from tests.support.nodes.in_memory_target import InMemoryTarget, serving
+from tests.support.nodes.raw_client import raw_client, send_command
+from tests.support.repository import REPO_ROOT
+from tests.support.waiting import eventually
+
+NOT_PROVEN = "access denied: unknown access key, or wrong signature"
+NO_KEY = "access denied: the request has no access key, and this node needs one"
+HEARTBEAT = {
+    "clientID": "c",
+    "consumerDataSet": [
+        {
+            "groupName": "billing",
+            "subscriptionDataSet": [{"topic": "orders"}, {"topic": "%RETRY%billing"}],
+        }
+    ],
+    "producerDataSet": [],
+}
+LOCK = {
+    "consumerGroup": "billing",
+    "clientId": "c",
+    "mqSet": [{"topic": "orders", "brokerName": "b", "queueId": 0}],
+}
+QUEUE = {"topic": "orders", "queueId": "0"}
+OFFSET = {**QUEUE, "consumerGroup": "billing"}
+
+
+def long_send():
+    """The fields of code 10 in their long form."""
+    names = {"a": "producerGroup", "b": "topic", "e": "queueId", "f": "sysFlag"}
+    names |= {"g": "bornTimestamp", "h": "flag", "i": "properties"}
+    short = send_command(topic="orders").ext_fields
+    return {names[name]: value for name, value in short.items() if name in names}
+
+
+# Each request that the port serves, on topic orders and group billing.
+REQUESTS = {
+    10: (long_send(), b"x"),
+    11: ({**OFFSET, "queueOffset": "0", "maxMsgNums": "1"}, b""),
+    12: ({"topic": "orders", "key": "k"}, b""),
+    14: (OFFSET, b""),
+    15: ({**OFFSET, "commitOffset": "0"}, b""),
+    17: ({"topic": "new", "readQueueNums": "1", "writeQueueNums": "1"}, b""),
+    21: ({}, b""),
+    28: ({}, b""),
+    29: ({**QUEUE, "timestamp": "0"}, b""),
+    30: (QUEUE, b""),
+    31: (QUEUE, b""),
+    32: (QUEUE, b""),
+    33: ({"offset": "0"}, b""),
+    34: ({}, json.dumps(HEARTBEAT).encode()),
+    35: ({"clientID": "c", "consumerGroup": "billing"}, b""),
+    36: ({"group": "billing", "offset": "0"}, b""),
+    38: ({"consumerGroup": "billing"}, b""),
+    41: ({}, json.dumps(LOCK).encode()),
+    42: ({}, json.dumps(LOCK).encode()),
+    43: ({}, b""),
+    45: ({}, b""),
+    105: ({"topic": "orders"}, b""),
+    200: ({}, b'{"groupName": "new"}'),
+    201: ({}, b""),
+    203: ({"consumerGroup": "billing"}, b""),
+    310: (send_command(topic="orders").ext_fields, b"x"),
+    320: (
+        {**send_command(topic="orders").ext_fields, "m": "true"},
+        write_batch([Message("orders", b"x")]),
+    ),
+    907: ({}, b""),
+    1008: ({"masterEpoch": "1"}, b""),
+    28101: ({}, b""),
+    28102: ({"from": "0", "to": "0"}, b""),
+    28103: ({"nonce": "n", "ttlMs": "1", "group": "g", "epoch": "1", "masterId": "1"}, b""),
+    28104: ({}, b""),
+    28105: ({"from": "0", "to": "0"}, b""),
+}
+
+
+def request_of(code, **changes):
+    fields, body = REQUESTS[code]
+    return RemotingCommand(code=code, opaque=9, ext_fields={**fields, **changes}, body=body)
+
+
+def access_config(tmp_path, accounts=ACCOUNTS):
+    return AccessConfig(file=write_private(tmp_path / "acl.yml", accounts))
+
+
+def master_config(tmp_path, accounts=ACCOUNTS):
+    return MasterConfig(
+        store=StoreConfig(data_dir=str(tmp_path / "data"), mapped_file_size=1 << 20),
+        listen=ANY_PORT,
+        ha_listen=ANY_PORT,
+        role=BrokerRole.ASYNC_MASTER,
+        access=access_config(tmp_path, accounts),
+    )
+
+
+async def put(master, topic, **properties):
+    """Store a message, wait until consumers see it; return its offset."""
+    offset = master.max_offset
+    await master.put(Message(topic, b"x", properties=properties))
+    await eventually(lambda: master.message_store.consume_queues.max_physic_offset > offset)
+    return offset
+
+
+def is_denied(response):
+    denied = response.ext_fields.get(DENIED_FIELD) == "true"
+    assert denied is (response.remark or "").startswith("access denied: ")
+    assert not denied or response.code == 1
+    return denied
+
+
+def served_codes():
+    config = RemotingConfig()
+    processors = RequestProcessors(
+        real_env(), InMemoryTarget(), config, BrokerData.make(real_env(), config, None)
+    )
+    return {*processors._now, *processors._in_turn, *SEND_CODES}
+
+
+def test_every_code_that_the_port_serves_has_a_rule_a_test_and_a_row_in_the_docs():
+    """And no other has: what is denied without a rule is denied on purpose."""
+    assert served_codes() == set(RULES) == set(REQUESTS)
+    page = (REPO_ROOT / "docs/security.md").read_text()
+    for code, rule in RULES.items():
+        assert f"| {int(code)} | {RequestCode(code).name} | {rule.text} |\n" in page
+
+
+async def test_every_request_with_every_kind_of_key(tmp_path):
+    """None, unknown and wrong keys are refused in the same way, others by the rule."""
+    async with hastore.open_master(master_config(tmp_path)) as master:
+        await put(master, "orders")
+        end, topics = master.max_offset, None
+        for code, rule in RULES.items():
+            request = request_of(int(code))
+            for key, remark in ((None, NO_KEY), (UNKNOWN_KEY, NOT_PROVEN), (WRONG_KEY, NOT_PROVEN)):
+                master.access.attempts._recent.clear()
+                async with raw_client(master.address) as client:
+                    response = await client.ask(signed(request, key))
+                assert is_denied(response), (code, key)
+                assert response.remark == remark
+                assert response.opaque == request.opaque
+            async with raw_client(master.address) as client:
+                response = await client.ask(signed(request, POOR_KEY))
+                assert is_denied(response) is (rule.text != "any key"), (code, response)
+                if is_denied(response):
+                    assert "access key the-poor needs " in response.remark
+                if rule.is_admins:
+                    assert is_denied(await client.ask(signed(request, USER_KEY))), code
+            assert master.max_offset == end, code
+            assert topics in (None, topics := set(await topics_of(master))), code
+        for code, rule in RULES.items():
+            async with raw_client(master.address) as client:
+                if not rule.is_admins:
+                    assert not is_denied(await client.ask(signed(request_of(int(code)), USER_KEY)))
+                assert not is_denied(await client.ask(signed(request_of(int(code)), ADMIN_KEY)))
+        assert master.max_offset > end
+
+
+async def topics_of(master):
+    async with raw_client(master.address) as client:
+        answer = await client.ask(signed(request_of(21), ADMIN_KEY))
+    return json.loads(answer.body)["topicConfigTable"]
+
+
+@pytest.mark.parametrize("kind", SerializeType)
+@pytest.mark.parametrize("is_one_way", [False, True])
+async def test_messages_reach_the_log_by_permission_only(tmp_path, kind, is_one_way):
+    """Refused ones are not stored, also among allowed ones of one send, and one-way."""
+    async with hastore.open_master(master_config(tmp_path)) as master:
+        flag = 2 if is_one_way else 0
+        requests = [
+            signed(send_command(n, topic=topic, flag=flag, serialize_type=kind), key)
+            for n, (topic, key) in enumerate(
+                [("orders", USER_KEY), ("other", USER_KEY), ("orders", None), ("orders", USER_KEY)]
+            )
+        ]
+        async with raw_client(master.address) as client:
+            await client.send(*requests, signed(request_of(907), USER_KEY))
+            responses = [await client.receive() for _ in range(1 if is_one_way else 5)]
+        assert responses[-1].code == 0
+        assert [is_denied(each) for each in responses[:-1]] == (
+            [] if is_one_way else [False, True, True, False]
+        )
+        assert responses[0].serialize_type is (SerializeType.JSON if is_one_way else kind)
+        queues = master.message_store
+        assert sum(queues.max_offset_in_queue("orders", n) for n in range(8)) in (0, 2)
+        await eventually(
+            lambda: sum(queues.max_offset_in_queue("orders", n) for n in range(8)) == 2
+        )
+        assert not any(queues.max_offset_in_queue("other", n) for n in range(8))
+
+
+async def test_a_batch_is_checked_by_its_header_and_its_form_by_what_is_read(tmp_path):
+    """A field of the other form cannot pass one topic off as another."""
+    accounts = ACCOUNTS
+    async with hastore.open_master(master_config(tmp_path, accounts)) as master:
+        async with raw_client(master.address) as client:
+            for code in (10, 310, 320):
+                short = {**REQUESTS[320][0], "b": "other", "topic": "orders"}
+                request = RemotingCommand(code=code, ext_fields=short, body=REQUESTS[320][1])
+                response = await client.ask(signed(request, USER_KEY))
+                assert response.remark == (
+                    "access denied: access key the-user needs PUB on topic other"
+                )
+
+
+async def test_a_heartbeat_needs_each_subscription_and_a_lock_each_queue(tmp_path):
+    """One topic without permission among others refuses the whole."""
+    async with hastore.open_master(master_config(tmp_path)) as master:
+        async with raw_client(master.address) as client:
+            heartbeat = json.loads(json.dumps(HEARTBEAT))
+            heartbeat["consumerDataSet"][0]["subscriptionDataSet"].append({"topic": "other"})
+            request = RemotingCommand(code=34, body=json.dumps(heartbeat).encode())
+            assert is_denied(await client.ask(signed(request, USER_KEY)))
+            lock = {**LOCK, "mqSet": [*LOCK["mqSet"], {**LOCK["mqSet"][0], "topic": "other"}]}
+            for code in (41, 42):
+                request = RemotingCommand(code=code, body=json.dumps(lock).encode())
+                response = await client.ask(signed(request, USER_KEY))
+                assert "needs SUB on topic other" in response.remark
+            broken = RemotingCommand(code=34, body=b"{")
+            assert (
+                "not clear what the request is about"
+                in (await client.ask(signed(broken, USER_KEY))).remark
+            )
+
+
+async def test_messages_by_offset_are_checked_by_the_topic_that_they_have(tmp_path):
+    """33 and 36 name a place in the log: neither shows another topic's message, nor copies it."""
+    async with hastore.open_master(master_config(tmp_path)) as master:
+        own = await put(master, "orders")
+        others = await put(master, "other")
+        delayed = await put(master, "other", DELAY="3")
+        end = master.max_offset
+        async with raw_client(master.address) as client:
+            for offset in (others, delayed):
+                for code in (33, 36):
+                    request = request_of(code, offset=str(offset))
+                    response = await client.ask(signed(request, USER_KEY))
+                    assert is_denied(response)
+                    assert response.remark.endswith("needs SUB on topic other")
+                    assert not response.body
+            missing = await client.ask(signed(request_of(33, offset="1"), USER_KEY))
+            assert (missing.code, is_denied(missing)) == (1, False)
+            assert master.max_offset == end
+            response = await client.ask(signed(request_of(33, offset=str(own)), USER_KEY))
+            assert response.code == 0
+            assert response.body
+            response = await client.ask(signed(request_of(33, offset=str(others)), ADMIN_KEY))
+            assert response.code == 0
+
+
+async def test_what_an_index_finds_is_checked_too(tmp_path, monkeypatch):
+    """A query whose answer had another topic's message would be refused."""
+    async with hastore.open_master(master_config(tmp_path)) as master:
+        await put(master, "other", KEYS="k")
+        await put(master, "orders", KEYS="k")
+        store = master.message_store
+        async with raw_client(master.address) as client:
+            response = await client.ask(signed(request_of(12), USER_KEY))
+            assert response.code == 0
+            query = store.query_message
+            monkeypatch.setattr(
+                type(store), "query_message", lambda _self, _topic, *a, **k: query("other", *a, **k)
+            )
+            response = await client.ask(signed(request_of(12), USER_KEY))
+            assert response.remark.endswith("needs SUB on topic other")
+            assert not response.body
+
+
+async def test_a_key_counts_from_its_addresses_only(tmp_path):
+    """A right signature from elsewhere is refused, by name."""
+    accounts = ACCOUNTS.replace(
+        "topicPerms: [orders=PUB|SUB]", "allowedRemoteAddresses: [10.0.0.0/8]"
+    )
+    async with hastore.open_master(master_config(tmp_path, accounts)) as master:
+        async with raw_client(master.address) as client:
+            response = await client.ask(signed(request_of(907), USER_KEY))
+            assert response.remark == (
+                "access denied: access key the-user does not count from 127.0.0.1"
+            )
+
+
+async def test_a_code_without_a_rule_is_denied_to_an_admin(tmp_path):
+    """Also one that the port does not serve."""
+    async with hastore.open_master(master_config(tmp_path)) as master:
+        async with raw_client(master.address) as client:
+            response = await client.ask(signed(RemotingCommand(code=25), ADMIN_KEY))
+            assert response.remark == "access denied: no rule allows request type 25"
+
+
+# -- failed attempts -------------------------------------------------------------------------------
+
+
+async def test_failed_attempts_of_an_address_are_limited_and_spare_who_is_proven(tmp_path, caplog):
+    """The log names the key, at most once a minute, and no secret."""
+    async with hastore.open_master(master_config(tmp_path)) as master:
+        async with raw_client(master.address) as proven, raw_client(master.address) as client:
+            assert not is_denied(await proven.ask(signed(request_of(907), USER_KEY)))
+            for _ in range(ATTEMPTS_MAX):
+                response = await client.ask(signed(request_of(907), WRONG_KEY))
+                assert response.remark == NOT_PROVEN
+            response = await client.ask(signed(request_of(907), USER_KEY))
+            assert "too many failed attempts from 127.0.0.1: try again in" in response.remark
+            assert not is_denied(await proven.ask(signed(request_of(907), USER_KEY)))
+            # A connection that is proven does not become a place to guess other keys from.
+            response = await proven.ask(signed(request_of(907), UNKNOWN_KEY))
+            assert "too many failed attempts" in response.remark
+        assert master.status().access.failed_attempts == ATTEMPTS_MAX
+    lines = [record.msg for record in caplog.records if record.msg["event"] == "access_denied"]
+    assert [line["kind"] for line in lines] == ["key the-user", "key unknown-key"]
+    assert SECRET not in caplog.text
+
+
+def test_attempts_are_counted_by_address_for_a_minute():
+    """An IPv6 network is one address; the table does not grow beyond its limit."""
+    attempts = FailedAttempts()
+    for second in range(ATTEMPTS_MAX):
+        assert attempts.wait_s("2001:db8::1", second) == 0
+        attempts.record(f"2001:db8::{second}", second)
+    assert attempts.wait_s("2001:db8::ffff", ATTEMPTS_MAX) == PERIOD_S - ATTEMPTS_MAX
+    assert attempts.wait_s("2001:db9::1", ATTEMPTS_MAX) == 0
+    assert attempts.wait_s("2001:db8::1", PERIOD_S) == 0
+    attempts.record("2001:db8::1", PERIOD_S)
+    assert attempts.wait_s("2001:db8::1", PERIOD_S) == 0
+    for number in range(PEERS_MAX + 5):
+        attempts.record(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", PERIOD_S)
+    assert len(attempts._recent) == PEERS_MAX
+    assert attempts.total == ATTEMPTS_MAX + 1 + PEERS_MAX + 5
+
+
+# -- the file --------------------------------------------------------------------------------------
+
+
+async def test_a_changed_file_is_swapped_whole_or_not_at_all(tmp_path, caplog):
+    """A bad version stays out, is named in status and once in the log, and a good one ends that."""
+    access = await open_access(access_config(tmp_path).file, real_env())
+    before, path = access.table, tmp_path / "acl.yml"
+
+    async def look(times=3):
+        for _ in range(times):
+            await access.look()
+        return access.status().fault
+
+    assert await look() is None
+    write_private(path, ACCOUNTS + "- accessKey: the-fourth\n")
+    assert await look() == f"{path}, line 11: secretKey is missing"
+    assert access.status().hint
+    write_private(path, ACCOUNTS)
+    path.chmod(0o644)
+    assert "has mode 0644: others may read" in await look()
+    path.unlink()
+    assert "No such file" in await look()
+    assert access.table is before
+    assert len([r for r in caplog.records if r.msg["event"] == "permissions_not_taken"]) == 3
+    write_private(path, ACCOUNTS + f"- accessKey: the-fourth\n  secretKey: {SECRET}\n")
+    assert await look(1)
+    assert access.table is before  # it may still be being written
+    assert await look(1) is None
+    assert set(access.table.accounts) == {*before.accounts, "the-fourth"}
+    assert SECRET not in f"{access!r} {access.status()} {caplog.text}"
+
+
+async def test_a_running_node_takes_a_changed_file(tmp_path, autojump_clock):
+    """Without a restart, and without losing a connection."""
+    env = attrs.evolve(real_env(), offload=FakeOffload())
+    access = await open_access(access_config(tmp_path).file, env)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(access.run)
+        write_private(tmp_path / "acl.yml", ACCOUNTS.replace("the-poor", "the-rich"))
+        await trio.sleep(3 * LOOK_S)
+        assert "the-rich" in access.table.accounts
+        nursery.cancel_scope.cancel()
+
+
+def test_a_file_that_is_not_in_force_is_a_fault_everywhere():
+    """In check, doctor and the status table; a node without keys says nothing about them."""
+    status = InMemoryTarget().status()
+    assert "access" not in {each.subject for each in findings(status, Limits())}
+    good = AccessStatus(file="acl.yml", accounts=3, failed_attempts=0, fault=None, hint=None)
+    bad = attrs.evolve(good, fault="acl.yml, line 3: no such key: x", hint="remove it")
+    for access, level in ((good, Level.OK), (bad, Level.FAULT)):
+        known = NodeStatus.from_dict(attrs.evolve(status, access=access).to_dict())
+        assert known.access == access
+        (found,) = [each for each in findings(known, Limits()) if each.subject == "access"]
+        assert found.level is level
+    assert found.sentence.endswith("an earlier version is: acl.yml, line 3: no such key: x")
+    assert found.hint == "remove it"
+    text = check_status(known, Limits()).line
+    assert text.startswith("WARNING hastore-a its present permissions file is not in force")
+
+
+async def test_a_version_that_is_put_back_ends_the_fault(tmp_path):
+    """The table in force is then what the file says."""
+    config = access_config(tmp_path)
+    access = await open_access(config.file, real_env())
+    path = tmp_path / "acl.yml"
+    kept = path.rename(tmp_path / "kept.yml")
+    await access.look()
+    assert access.status().fault is not None
+    kept.rename(path)
+    await access.look()
+    assert access.status().fault is None
+
+
+async def test_a_bad_file_is_an_error_at_the_start(tmp_path):
+    """The node does not run without permissions that somebody wanted."""
+    config = master_config(tmp_path, "accounts: []")
+    with pytest.raises(ConfigError, match="there is no account"):
+        async with hastore.open_master(config):
+            pass
+    config = attrs.evolve(config, access=AccessConfig(file=str(tmp_path / "none.yml")))
+    with pytest.raises(ConfigError, match="No such file"):
+        async with hastore.open_master(config):
+            pass
+
+
+def test_the_words_of_a_rule_say_what_it_needs():
+    """The texts of the docs' table come from the rules themselves."""
+    assert RULES[RequestCode.PULL_MESSAGE].text == "SUB on the topic, SUB on the group"
+    assert RULES[RequestCode.GET_ROUTEINFO_BY_TOPIC].topic == PUB | SUB
+    assert RULES[RequestCode.CONSUMER_SEND_MSG_BACK].text == (
+        "SUB on the group, SUB on the topic of the message at the request's offset"
+    )
+    assert RULES[RequestCode.GET_BROKER_HA_STATUS].text == "any key"
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(["AccessKey", "Signature", "topic", "b", "x"]),
+        st.text(max_size=12) | st.integers() | st.booleans() | st.none() | st.lists(st.integers()),
+        max_size=5,
+    ),
+    st.sampled_from(sorted(RULES)),
+)
+def test_no_made_up_fields_are_admitted(fields, code):
+    """Whatever a peer sends without the secret is refused, and nothing but that happens."""
+
+    async def ask():
+        target = InMemoryTarget()
+        async with serving(target, access=ACCESS) as (_, address), raw_client(address) as client:
+            ACCESS.attempts._recent.clear()
+            request = RemotingCommand(code=int(code), ext_fields=fields)
+            response = await client.ask(request)
+            assert is_denied(response)
+        assert not target.messages
+
+    trio.run(ask)
+
+
+def _made_access():
+    from hastore.access.permissions_file import parse_permissions
+    from hastore.broker.access.node_access import NodeAccess
+
+    return NodeAccess(real_env(), "acl.yml", parse_permissions(ACCOUNTS.encode(), "acl.yml"), None)
+
+
+ACCESS = _made_access()

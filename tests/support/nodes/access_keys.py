@@ -1,0 +1,60 @@
+"""A permissions file, its keys, and nodes that use it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from hastore.access.secret import Secret
+from hastore.access.signature import AccessKey, signed_fields
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hastore.wire.remoting_command import RemotingCommand
+
+# Found in no output; a test looks for it.
+SECRET: Final = "planted-secret-7f3a"
+ADMIN_KEY: Final = AccessKey("the-admin", Secret(f"{SECRET}-admin"))
+# On topic orders and group billing.
+USER_KEY: Final = AccessKey("the-user", Secret(f"{SECRET}-user"))
+# Nothing.
+POOR_KEY: Final = AccessKey("the-poor", Secret(f"{SECRET}-poor"))
+UNKNOWN_KEY: Final = AccessKey("unknown-key", Secret(f"{SECRET}-unknown"))
+WRONG_KEY: Final = AccessKey("the-user", Secret(f"{SECRET}-wrong"))
+
+ACCOUNTS: Final = f"""\
+accounts:
+- accessKey: the-admin
+  secretKey: {SECRET}-admin
+  admin: true
+- accessKey: the-user
+  secretKey: {SECRET}-user
+  topicPerms: [orders=PUB|SUB]
+  groupPerms: [billing=SUB]
+- accessKey: the-poor
+  secretKey: {SECRET}-poor
+"""
+
+
+def write_private(path: Path, text: str) -> str:
+    """Write a file that only its owner may read, in one step; return its path."""
+    new = path.with_name(f".{path.name}.new")
+    new.touch(0o600)
+    new.write_text(text)
+    new.rename(path)
+    return str(path)
+
+
+def write_key(path: Path, key: AccessKey) -> str:
+    """Write a key file; return its path."""
+    text = f"accessKey: {key.name}\nsecretKey: {key.secret.reveal()}\n"
+    return write_private(path, text)
+
+
+def signed(request: RemotingCommand, key: AccessKey | None) -> RemotingCommand:
+    """Return a request with the signature of ``key``."""
+    if key is None:
+        return request
+    return attrs.evolve(request, ext_fields=signed_fields(key, request.ext_fields, request.body))
