@@ -27,6 +27,7 @@ from hastore.wire.remoting_command import integer_field
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping
 
+    from hastore.access.signature import AccessKey
     from hastore.message import StoredMessage
 
 _QUEUE_ID_DIGITS_MAX: Final = 9
@@ -51,10 +52,14 @@ class AdminClient:
         *,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
+        access_key: AccessKey | None = None,
     ) -> AsyncIterator[AdminClient]:
         """Connect to a node while the block runs.  Raises UnreachableError."""
         async with open_remoting_client(
-            address, connect_timeout_s=connect_timeout_s, request_timeout_s=request_timeout_s
+            address,
+            connect_timeout_s=connect_timeout_s,
+            request_timeout_s=request_timeout_s,
+            access_key=access_key,
         ) as client:
             yield cls(client)
 

@@ -53,6 +53,7 @@ from hastore.wire.pull_message import PullRequest
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
+    from hastore.access.signature import AccessKey
     from hastore.client.master_link import Failover
     from hastore.client.master_search import Address
     from hastore.env.interface import Env
@@ -86,6 +87,7 @@ class Consumer:
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         failover_timeout_s: float = FAILOVER_TIMEOUT_S,
         on_failover: Callable[[Failover], None] | None = None,
+        access_key: AccessKey | None = None,
     ) -> AsyncIterator[Consumer]:
         """Connect to a master or a slave while the block runs.
 
@@ -94,7 +96,8 @@ class Consumer:
 
         With several addresses, or a sequence of them, requests fail with UnreachableError only if
         none of the nodes answers for ``failover_timeout_s``.  ``on_failover`` is called, and must
-        not block or raise, once the consumer goes on at another node.
+        not block or raise, once the consumer goes on at another node.  ``access_key`` signs all
+        requests.
         """
         timeout_s = suspend_timeout_s + request_timeout_s
         async with contextlib.AsyncExitStack() as stack:
@@ -106,6 +109,7 @@ class Consumer:
                         addresses,
                         connect_timeout_s=connect_timeout_s,
                         request_timeout_s=timeout_s,
+                        access_key=access_key,
                     )
                 )
             else:
@@ -116,6 +120,7 @@ class Consumer:
                         request_timeout_s=timeout_s,
                         failover_timeout_s=failover_timeout_s,
                         on_failover=on_failover,
+                        access_key=access_key,
                     )
                 )
             nursery = await stack.enter_async_context(block_nursery())

@@ -11,12 +11,19 @@ from typing import TYPE_CHECKING, Final, final
 
 import trio
 
+from hastore.client.access import with_signature
 from hastore.client.batches import BATCH_SIZE_MAX, Batches, Outgoing
 from hastore.client.route import read_queue_nums
 from hastore.client.send_result import PendingBatch, PendingSend
 from hastore.client.unique_key import UniqueKeyMaker
 from hastore.concurrency.tcp import describe
-from hastore.errors import ConfigError, HastoreError, RequestFailedError, UnreachableError
+from hastore.errors import (
+    AccessDeniedError,
+    ConfigError,
+    HastoreError,
+    RequestFailedError,
+    UnreachableError,
+)
 from hastore.message import PROPERTY_UNIQ_KEY, PROPERTY_WAIT_STORE_MSG_OK, Message
 from hastore.topic import DEFAULT_TOPIC
 from hastore.wire.frame_reader import encode_head
@@ -24,11 +31,12 @@ from hastore.wire.property_text import write_properties
 from hastore.wire.remoting_codes import RequestCode, ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
 from hastore.wire.send_message import join_batch, write_batch, write_send_fields
-from hastore.wire.usual_frames import check_text_size, send_head
+from hastore.wire.usual_frames import check_text_size, properties_text, send_head
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hastore.access.signature import AccessKey
     from hastore.client.master_link import MasterLink
     from hastore.client.master_search import NodeAnswer
     from hastore.client.pending_request import PendingRequest
@@ -44,7 +52,14 @@ _BODY_SIZE_MAX: Final = 15 * 1024 * 1024  # fits a frame of 16 MiB with the larg
 class GroupSender:
     """What sends to the master of one group, or to one node."""
 
-    def __init__(self, env: Env, group: str, serialize_type: SerializeType) -> None:
+    def __init__(
+        self,
+        env: Env,
+        group: str,
+        serialize_type: SerializeType,
+        access_key: AccessKey | None = None,
+    ) -> None:
+        self.access_key = access_key
         self.link: RemotingClient | MasterLink
         self.name: str | None = None  # of the replica group; None: not known, or none
         self.group = group  # of producers
@@ -82,12 +97,23 @@ class GroupSender:
         self, pending: PendingSend, message: Message, new_key: str | None, now_ms: int
     ) -> bytes:
         born_ms = message.born_timestamp_ms
+        born_ms = now_ms if born_ms is None else born_ms
+        if self.access_key is not None:
+            fields = write_send_fields(
+                message,
+                properties_text(message, new_key),
+                queue_id=pending.queue_id,
+                born_timestamp_ms=born_ms,
+                group=self.group,
+            )
+            code = RequestCode.SEND_MESSAGE_V2
+            return self._signed_head(code, pending.opaque, fields, message.body)
         return send_head(
             message,
             serialize_type=self.serialize_type,
             opaque=pending.opaque,
             queue_id=pending.queue_id,
-            born_timestamp_ms=now_ms if born_ms is None else born_ms,
+            born_timestamp_ms=born_ms,
             group=self.group,
             unique_key=new_key,
         )
@@ -166,7 +192,7 @@ class GroupSender:
                     one.pending.fail(str(error))
 
         body = join_batch([(one.message, one.text or b"") for one in request])
-        head = self._batch_head(opaque, first.message, first.pending.queue_id, len(body), now_ms)
+        head = self._batch_head(opaque, first.message, first.pending.queue_id, body, now_ms)
         return PendingBatch(opaque, [one.pending for one in request], send_singly), head, body
 
     def post_batch(self, messages: Sequence[Message], queue_id: int | None) -> PendingSend:
@@ -190,12 +216,12 @@ class GroupSender:
         check_text_size(len(first.topic))
         opaque = self.link.next_opaque()
         pending = PendingSend(opaque, first.topic, queue_id, None)
-        head = self._batch_head(opaque, first, queue_id, len(body), now_ms)
+        head = self._batch_head(opaque, first, queue_id, body, now_ms)
         self.link.post(pending, head, body)
         return pending
 
     def _batch_head(
-        self, opaque: int, first: Message, queue_id: int, body_size: int, now_ms: int
+        self, opaque: int, first: Message, queue_id: int, body: bytes, now_ms: int
     ) -> bytes:
         wait = {} if first.wait_store_msg_ok else {PROPERTY_WAIT_STORE_MSG_OK: "false"}
         fields = write_send_fields(
@@ -206,13 +232,19 @@ class GroupSender:
             group=self.group,
             batch=True,
         )
+        return self._signed_head(RequestCode.SEND_BATCH_MESSAGE, opaque, fields, body)
+
+    def _signed_head(
+        self, code: RequestCode, opaque: int, fields: dict[str, str], body: bytes
+    ) -> bytes:
+        """Return a request without its body, signed if there is a key."""
         request = RemotingCommand(
-            code=RequestCode.SEND_BATCH_MESSAGE,
+            code=code,
             opaque=opaque,
-            ext_fields=fields,
+            ext_fields=with_signature(self.access_key, fields, body),
             serialize_type=self.serialize_type,
         )
-        return encode_head(request, body_size)
+        return encode_head(request, len(body))
 
     def _next_queue(self) -> int:
         self._turn += 1
@@ -243,6 +275,8 @@ class GroupSender:
                 {"topic": DEFAULT_TOPIC},
                 serialize_type=self.serialize_type,
             )
+        except AccessDeniedError:
+            raise
         except RequestFailedError:
             return  # a stock broker has no routes: its name server does
         queue_nums = read_queue_nums(response.body)

@@ -39,6 +39,7 @@ from hastore.trace import logger
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from hastore.access.signature import AccessKey
     from hastore.client.failover_rules import Verdict
     from hastore.client.master_search import Address, MasterSearch, NodeAnswer
     from hastore.client.remoting_client import RemotingClient
@@ -92,6 +93,7 @@ class FailoverSettings:
     in_flight_max: int
     on_up: Callable[[NodeAnswer], None]
     on_failover: Callable[[Failover], None] | None
+    access_key: AccessKey | None = None
 
 
 class _Carried(PendingRequest):
@@ -224,6 +226,7 @@ class MasterLink:
                 connect_timeout_s=settings.connect_timeout_s,
                 request_timeout_s=settings.request_timeout_s,
                 in_flight_max=settings.in_flight_max,
+                access_key=settings.access_key,
             ) as client:
                 is_first = self._left_because is None
                 self._up(client, found)

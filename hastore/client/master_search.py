@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING, Any, Final, cast, final
 import attrs
 import trio
 
+from hastore.client.access import access_denied, is_denied
 from hastore.client.remoting_client import open_remoting_client
 from hastore.client.route import broker_addresses, read_queue_nums
 from hastore.concurrency.tcp import describe
-from hastore.errors import ConfigError, ProtocolError, UnreachableError
+from hastore.errors import AccessDeniedError, ConfigError, ProtocolError, UnreachableError
 from hastore.topic import DEFAULT_TOPIC
 from hastore.wire import liberal_json
 from hastore.wire.config_tables import GROUP_ONLY
@@ -38,6 +39,7 @@ from hastore.wire.remoting_codes import RequestCode, ResponseCode
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from hastore.access.signature import AccessKey
     from hastore.client.remoting_client import RemotingClient
 
 Address = tuple[str, int]
@@ -86,9 +88,14 @@ def choose_master(answers: Sequence[NodeAnswer], tried: Address | None = None) -
 
 
 async def ask_node(client: RemotingClient) -> NodeAnswer:
-    """Ask a connected node what it is.  Raises UnreachableError, ProtocolError."""
+    """Ask a connected node what it is.
+
+    Raises UnreachableError, ProtocolError, AccessDeniedError.
+    """
     fields = {"topic": DEFAULT_TOPIC, GROUP_ONLY: "true"}
     route = await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
+    if is_denied(route):
+        raise access_denied(route, describe(client.address))
     queue_nums: int | None = None
     named: tuple[Address, ...] = ()
     if route.code == ResponseCode.SUCCESS:
@@ -140,6 +147,7 @@ class MasterSearch:
     addresses: list[Address]
     ask_timeout_s: float = ASK_TIMEOUT_S
     takes_slaves: bool = False  # a slave will do, if nobody is master
+    access_key: AccessKey | None = None
     _group: str | None = attrs.field(default=None, init=False)  # the only one, once it is known
     _tried: Address | None = attrs.field(default=None, init=False)
     _faults: dict[Address, str] = attrs.field(factory=dict, init=False)
@@ -184,9 +192,10 @@ class MasterSearch:
                     address,
                     connect_timeout_s=self.ask_timeout_s,
                     request_timeout_s=self.ask_timeout_s,
+                    access_key=self.access_key,
                 ) as client:
                     answers[address] = answer = await ask_node(client)
-            except (UnreachableError, ProtocolError) as error:
+            except (UnreachableError, ProtocolError, AccessDeniedError) as error:
                 self._faults[address] = str(error)
                 return
             self._add(answer.named)

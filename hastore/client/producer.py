@@ -57,6 +57,7 @@ from hastore.wire.remoting_codes import SerializeType
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
+    from hastore.access.signature import AccessKey
     from hastore.client.master_link import Failover
     from hastore.client.master_search import Address
     from hastore.client.send_result import PendingSend, SendResult
@@ -91,6 +92,7 @@ class Producer:
         retry: Retry | str = Retry.REFUSED,
         failover_timeout_s: float = FAILOVER_TIMEOUT_S,
         on_failover: Callable[[Failover], None] | None = None,
+        access_key: AccessKey | None = None,
     ) -> AsyncIterator[Producer]:
         """Connect to a master while the block runs.
 
@@ -102,6 +104,8 @@ class Producer:
         for ``failover_timeout_s``; then submitting raises UnreachableError.  ``retry``: which
         messages are sent again (``failover_rules``).  ``on_failover`` is called, and must not block
         or raise, once another link is up and what is sent again is on its way.
+
+        ``access_key`` signs all requests.  Raises AccessDeniedError if a node needs another one.
         """
         addresses = addresses_in(address, more)
         if isinstance(addresses, tuple):
@@ -110,8 +114,9 @@ class Producer:
                 connect_timeout_s=connect_timeout_s,
                 request_timeout_s=request_timeout_s,
                 in_flight_max=in_flight_max,
+                access_key=access_key,
             ) as client:
-                home = GroupSender(env or real_env(), group, serialize_type)
+                home = GroupSender(env or real_env(), group, serialize_type, access_key)
                 home.link = client
                 await home.learn_route(client)
                 async with block_nursery() as nursery:
@@ -130,7 +135,7 @@ class Producer:
                 task_status: trio.TaskStatus[GroupSender],
             ) -> None:
                 """Keep a link to the group with these nodes."""
-                sender = GroupSender(outside, group, serialize_type)
+                sender = GroupSender(outside, group, serialize_type, access_key)
                 settings = FailoverSettings(
                     retry=Retry(retry),
                     failover_timeout_s=failover_timeout_s,
@@ -139,8 +144,10 @@ class Producer:
                     in_flight_max=in_flight_max,
                     on_up=sender.follow,
                     on_failover=on_failover,
+                    access_key=access_key,
                 )
-                sender.link = link = MasterLink(MasterSearch(list(addresses)), settings)
+                search = MasterSearch(list(addresses), access_key=access_key)
+                sender.link = link = MasterLink(search, settings)
 
                 async def beside(node: RemotingClient) -> None:
                     async with trio.open_nursery() as nursery:

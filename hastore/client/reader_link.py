@@ -43,6 +43,7 @@ from hastore.wire.remoting_codes import ResponseCode, SerializeType
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
+    from hastore.access.signature import AccessKey
     from hastore.client.master_search import Address, NodeAnswer
     from hastore.client.remoting_client import RemotingClient
     from hastore.wire.remoting_command import RemotingCommand
@@ -63,6 +64,7 @@ class ReaderSettings:
     connect_timeout_s: float
     request_timeout_s: float
     on_failover: Callable[[Failover], None] | None = None
+    access_key: AccessKey | None = None
 
 
 @final
@@ -132,6 +134,7 @@ class ReaderLink:
             found.address,
             connect_timeout_s=settings.connect_timeout_s,
             request_timeout_s=settings.request_timeout_s,
+            access_key=settings.access_key,
         ) as client:
             is_first = self._first is None
             self._up(client, found)
@@ -268,6 +271,7 @@ async def open_reader_link(
     request_timeout_s: float = REQUEST_TIMEOUT_S,
     failover_timeout_s: float = FAILOVER_TIMEOUT_S,
     on_failover: Callable[[Failover], None] | None = None,
+    access_key: AccessKey | None = None,
 ) -> AsyncIterator[ReaderLink]:
     """Keep a link to one of the nodes while the block runs.
 
@@ -278,8 +282,10 @@ async def open_reader_link(
         connect_timeout_s=connect_timeout_s,
         request_timeout_s=request_timeout_s,
         on_failover=on_failover,
+        access_key=access_key,
     )
-    link = ReaderLink(MasterSearch(addresses, takes_slaves=True), settings)
+    search = MasterSearch(addresses, takes_slaves=True, access_key=access_key)
+    link = ReaderLink(search, settings)
     async with block_nursery() as nursery:
         await nursery.start(link.run)
         yield link

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import trio
 
+from hastore.client.access import access_denied, is_denied, with_signature
 from hastore.client.pending_request import PendingRequest
 from hastore.concurrency.tcp import bound_address, connect, describe, tune
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
@@ -31,6 +32,8 @@ from hastore.wire.remoting_command import RemotingCommand
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
+
+    from hastore.access.signature import AccessKey
 
 CONNECT_TIMEOUT_S: Final = 5.0
 # Above slaveTimeout (3 s) and syncFlushTimeout (5 s), so that their statuses can arrive.
@@ -92,11 +95,13 @@ class RemotingClient:
         address: tuple[str, int],
         request_timeout_s: float,
         in_flight_max: int,
+        access_key: AccessKey | None = None,
     ) -> None:
         self.address = address
         self.local_address = bound_address(sock)
         self.request_timeout_s = request_timeout_s
         self.in_flight_max = in_flight_max
+        self.access_key = access_key  # signs what ``ask`` sends; None: nothing is signed
         self.broken_because: str | None = None
         # Called once, synchronously, when the link breaks; it must not block or raise.
         self.on_broken: Callable[[], None] | None = None
@@ -249,7 +254,7 @@ class RemotingClient:
         request = RemotingCommand(
             code=code,
             opaque=self.next_opaque(),
-            ext_fields=ext_fields or {},
+            ext_fields=with_signature(self.access_key, ext_fields or {}, body),
             body=body,
             serialize_type=serialize_type,
         )
@@ -406,6 +411,8 @@ def request_failed(
     address: tuple[str, int], code: int, response: RemotingCommand
 ) -> RequestFailedError:
     """Return the error for a node's answer other than success."""
+    if is_denied(response):
+        return access_denied(response, describe(address))
     remark = response.remark or "no reason given"
     msg = f"{describe(address)} answered request {int(code)} with {response.code}: {remark}"
     return RequestFailedError(msg, code=response.code)
@@ -418,8 +425,9 @@ async def open_remoting_client(
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
     request_timeout_s: float = REQUEST_TIMEOUT_S,
     in_flight_max: int = 1_024,
+    access_key: AccessKey | None = None,
 ) -> AsyncIterator[RemotingClient]:
-    """Connect while the block runs.
+    """Connect while the block runs; ``access_key`` signs the requests.
 
     Raises UnreachableError if nobody answers; the block's own exception is raised unwrapped.
     """
@@ -432,7 +440,7 @@ async def open_remoting_client(
         )
         raise
     tune(sock)
-    client = RemotingClient(sock, address, request_timeout_s, in_flight_max)
+    client = RemotingClient(sock, address, request_timeout_s, in_flight_max, access_key)
     async with block_nursery() as nursery:
         nursery.start_soon(client.run)
         yield client

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, final
 
+from hastore.client.access import access_denied, is_denied
 from hastore.client.pending_request import PendingRequest
 from hastore.errors import ProtocolError, RequestFailedError, UnknownOutcomeError
 from hastore.status import PutMessageStatus
@@ -118,7 +119,8 @@ class PendingSend(PendingRequest):
         """Return the answer.
 
         Raises UnknownOutcomeError if none came, RequestFailedError if the node refused the request
-        without a put status, ProtocolError if the answer is malformed.
+        without a put status (AccessDeniedError for its key or permissions), ProtocolError if the
+        answer is malformed.
         """
         if self._ok is not None:
             _, message_id, queue_id, queue_offset, _ = self._ok
@@ -132,6 +134,8 @@ class PendingSend(PendingRequest):
             msg = f"unknown whether the message to {self.topic} was stored: {self.failure}"
             hint = "look for its UNIQ_KEY in the log before sending it again"
             raise UnknownOutcomeError(msg, unique_key=self.unique_key, hint=hint)
+        if is_denied(response):
+            raise access_denied(response, f"the message to {self.topic} is not stored")
         status = status_of(response)
         if status is None:
             msg = f"refused with code {response.code}: {response.remark or 'no reason given'}"
@@ -212,6 +216,8 @@ class PendingBatch(PendingRequest):
 
 def status_of(response: RemotingCommand) -> PutMessageStatus | None:
     """Return the put status in an answer to a send request; None for other errors."""
+    if is_denied(response):
+        return None
     if response.code == ResponseCode.SUCCESS:
         return _PUT_OK
     name = response.ext_fields.get(PUT_STATUS_FIELD)

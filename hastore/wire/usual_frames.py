@@ -184,11 +184,7 @@ def send_head_in_python(
     ``unique_key`` is a new one for a message that has none.  Raises ConfigError for properties that
     are too large, or that no text can hold.
     """
-    properties = message.properties
-    text = write_properties(properties) if properties else ""
-    if unique_key is not None:
-        text = f"{PROPERTY_UNIQ_KEY}\x01{unique_key}\x02{text}"
-    check_text_size(len(text) + len(message.topic))
+    text = properties_text(message, unique_key)
     if serialize_type is SerializeType.JSON:
         return send_request_head(
             message,
@@ -205,6 +201,16 @@ def send_head_in_python(
         RemotingCommand(code=RequestCode.SEND_MESSAGE_V2, opaque=opaque, ext_fields=fields)
     )
     return frame_head(SerializeType.ROCKETMQ, header, len(message.body))
+
+
+def properties_text(message: Message, unique_key: str | None) -> str:
+    """Return the properties of a request to send ``message``.  Raises ConfigError as above."""
+    properties = message.properties
+    text = write_properties(properties) if properties else ""
+    if unique_key is not None:
+        text = f"{PROPERTY_UNIQ_KEY}\x01{unique_key}\x02{text}"
+    check_text_size(len(text) + len(message.topic))
+    return text
 
 
 def check_text_size(size: int) -> None:
