@@ -48,15 +48,15 @@ async def open_slave(config: SlaveConfig, *, env: Env | None = None) -> AsyncIte
     """
     from hastore.broker.node.slave import run_slave  # noqa: PLC0415
     from hastore.env.real import real_env  # noqa: PLC0415
-    from hastore.ha.client_port import ask_client_port  # noqa: PLC0415
+    from hastore.ha.client_port import asker_of  # noqa: PLC0415
 
+    world = env or real_env()
     asks = env is None and config.store.mapped_file_size is None
     run = partial(
         run_slave,
-        ask_client_port=ask_client_port if asks else None,
+        ask_client_port=asker_of(config.access, world) if asks else None,
         copies_tables=env is None,
     )
-    world = env or real_env()
     async with _running(lambda nursery: nursery.start(run, config, world)) as slave:
         yield slave
 
@@ -74,16 +74,14 @@ async def open_node(
     from hastore.broker.node.group_node import run_group_node  # noqa: PLC0415
     from hastore.cluster.connecting import run_node_by_etcd  # noqa: PLC0415
     from hastore.env.real import real_env  # noqa: PLC0415
-    from hastore.ha.client_port import ask_client_port  # noqa: PLC0415
+    from hastore.ha.client_port import asker_of  # noqa: PLC0415
 
-    asks = env is None
-    if config.coordinator.endpoints:
-        run = partial(run_node_by_etcd, ask_client_port=ask_client_port if asks else None)
-    else:
-        run = partial(
-            run_group_node, ask_client_port=ask_client_port if asks else None, directory=directory
-        )
     world = env or real_env()
+    ask = asker_of(config.access, world) if env is None else None
+    if config.coordinator.endpoints:
+        run = partial(run_node_by_etcd, ask_client_port=ask)
+    else:
+        run = partial(run_group_node, ask_client_port=ask, directory=directory)
     async with _running(lambda nursery: nursery.start(run, config, world)) as node:
         yield node
 

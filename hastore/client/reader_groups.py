@@ -66,7 +66,11 @@ class ReaderGroups:
             if known is not None and known.client.broken_because is None:
                 continue
             self.readers.pop(name, None)
-            link = ReaderLink(MasterSearch(list(addresses), takes_slaves=True), self.home.settings)
+            settings = self.home.settings
+            search = MasterSearch(
+                list(addresses), takes_slaves=True, access_key=settings.access_key
+            )
+            link = ReaderLink(search, settings)
             try:
                 await self.nursery.start(link.run)
             except UnreachableError as error:

@@ -24,6 +24,7 @@ from hastore.trace import logger
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from hastore.access.signature import AccessKey
     from hastore.broker.group_directory import KnownNode
     from hastore.broker.node.group_node import GroupNode
     from hastore.concurrency.lease import Lease
@@ -46,6 +47,7 @@ class Failsafe:
     # No, too, while a successor may begin the next epoch at any moment.
     may_ask: Callable[[], bool]
     nodes: Callable[[], Sequence[KnownNode]]  # of the group, as last known
+    access_key: AccessKey | None = None  # signs what members are asked
     # Until when the node may decide by promises alone, on its own clock.
     promised_deadline: float = attrs.field(default=-math.inf, init=False)
     is_active: bool = attrs.field(default=False, init=False)  # it leads by promises alone
@@ -76,6 +78,7 @@ class Failsafe:
                 ),
                 nonce=f"{self.randomness.random():.17f}",
                 timeout_s=timeout_s,
+                access_key=self.access_key,
             )
             is_whole = group.needed - {self.own_id} <= asked
             if not refusals and is_whole and is_leading(self.node, self.lease):
@@ -95,6 +98,7 @@ async def ask_all(
     *,
     nonce: str,
     timeout_s: float,
+    access_key: AccessKey | None = None,
 ) -> dict[int, str]:
     """Ask all of ``addresses`` at the same time; return why not, by the ids of those that refuse.
 
@@ -105,7 +109,10 @@ async def ask_all(
     async def ask(node_id: int, address: tuple[str, int]) -> None:
         try:
             async with AdminClient.connect(
-                address, connect_timeout_s=timeout_s, request_timeout_s=timeout_s
+                address,
+                connect_timeout_s=timeout_s,
+                request_timeout_s=timeout_s,
+                access_key=access_key,
             ) as client:
                 await client.ask_promise(
                     group=wish.group,

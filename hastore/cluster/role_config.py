@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import attrs
+
+if TYPE_CHECKING:
+    from hastore.access.signature import AccessKey
 
 
 @final
@@ -20,4 +23,5 @@ class RoleConfig:
     # Whether a master goes on while its coordinator is silent, and all members promise.
     failsafe: bool = True
     advertised_host: str | None = None  # for other nodes and clients; None: as it listens
+    access_key: AccessKey | None = None  # signs what members of the group are asked
     version: str = ""

@@ -298,6 +298,7 @@ class RoleService:
             randomness=self.env.randomness,
             may_ask=lambda: self.config.failsafe and not handover.is_offered,
             nodes=self.nodes,
+            access_key=self.config.access_key,
         )
         self._leader = LeaderLease(
             node=node,

@@ -19,11 +19,14 @@ from __future__ import annotations
 
 import contextlib
 import enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
 import trio
 
+from hastore.access.key_file import read_key_file
+from hastore.access.signature import DENIED_FIELD, signed_fields
 from hastore.concurrency.tcp import connect, describe, send_all, tune
 from hastore.config import MAPPED_FILE_SIZE_MAX, MAPPED_FILE_SIZE_MIN
 from hastore.errors import (
@@ -44,7 +47,9 @@ from hastore.wire.remoting_command import RemotingCommand
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from hastore.config import SlaveConfig
+    from hastore.access.signature import AccessKey
+    from hastore.config import AccessConfig, SlaveConfig
+    from hastore.env.interface import Env
     from hastore.store.commit_log import CommitLog
 
     AskClientPort = Callable[[tuple[str, int]], Awaitable["ClientPort | None"]]
@@ -106,11 +111,25 @@ class ClientPort:
     max_offset: int | None = None  # the end of its log (exclusive), in bytes
     ha_protocol: HAProtocol | None = None  # of its HA port
     replica_group: str | None = None  # hastore's; of other brokers not known
+    denial: str | None = None  # why it answers nothing: it needs an access key
     # Its refusals of peers of its HA port lately, by their address HOST:PORT.
     refusals: Mapping[str, RefusedThere] = attrs.field(factory=dict)
 
 
-async def ask_client_port(address: tuple[str, int]) -> ClientPort | None:
+def own_key(access: AccessConfig, env: Env) -> AccessKey | None:
+    """Return the key with which a node signs; None: it has none.  Blocks.  Raises ConfigError."""
+    return None if access.key_file is None else read_key_file(env.disk, access.key_file)
+
+
+def asker_of(access: AccessConfig, env: Env) -> AskClientPort:
+    """Return what asks client ports with a node's own key, if it has one.  Raises ConfigError."""
+    key = own_key(access, env)
+    return ask_client_port if key is None else partial(ask_client_port, access_key=key)
+
+
+async def ask_client_port(
+    address: tuple[str, int], *, access_key: AccessKey | None = None
+) -> ClientPort | None:
     """Ask; return None if nothing speaks remoting there within ``ASK_TIMEOUT_S``."""
     answers: dict[int, RemotingCommand] = {}
     with (
@@ -119,7 +138,7 @@ async def ask_client_port(address: tuple[str, int]) -> ClientPort | None:
         await connect(address, ASK_TIMEOUT_S) as sock,
     ):
         tune(sock)
-        await send_all(sock, questions())
+        await send_all(sock, questions(access_key))
         reader = FrameReader(_ANSWER_SIZE_MAX)
         while len(answers) < len(QUESTIONS) and (data := await sock.recv(_RECEIVE_SIZE)):
             reader.feed(data)
@@ -129,9 +148,12 @@ async def ask_client_port(address: tuple[str, int]) -> ClientPort | None:
     return read_answers(answers)
 
 
-def questions() -> bytes:
+def questions(access_key: AccessKey | None = None) -> bytes:
     """Return the bytes of all requests; each one's opaque is its code."""
-    fields = {"topic": DEFAULT_TOPIC}  # every broker has it; a name server answers either way
+    # Every broker has this topic; a name server answers either way.
+    fields: Mapping[str, Any] = {"topic": DEFAULT_TOPIC}
+    if access_key is not None:
+        fields = signed_fields(access_key, fields, _PADDING)
     return b"".join(
         encode_command(RemotingCommand(code=code, opaque=code, ext_fields=fields, body=_PADDING))
         for code in QUESTIONS
@@ -142,6 +164,9 @@ def read_answers(answers: Mapping[int, RemotingCommand]) -> ClientPort | None:
     """Return what the answers, by request code, say of the port; None without any."""
     if not answers:
         return None
+    for answer in answers.values():
+        if DENIED_FIELD in answer.ext_fields and answer.opaque == RequestCode.GET_BROKER_HA_STATUS:
+            return ClientPort(kind=PortKind.NODE, denial=answer.remark or "access denied")
     good = {code: each for code, each in answers.items() if each.code == ResponseCode.SUCCESS}
     status = _object(good.get(RequestCode.GET_BROKER_HA_STATUS)).get("hastore")
     if isinstance(status, dict):

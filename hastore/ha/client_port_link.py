@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import attrs
 import trio
 
+from hastore.access.signature import signed_fields
 from hastore.concurrency.tcp import connect, describe, send_all, tune
 from hastore.config import MIB
 from hastore.errors import UnreachableError
@@ -27,6 +28,7 @@ from hastore.wire.remoting_command import RemotingCommand
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
+    from hastore.access.signature import AccessKey
     from hastore.ha.client_port import ClientPort
 
 ANSWER_SIZE_MAX: Final = 16 * MIB  # RocketMQ's largest frame
@@ -41,6 +43,7 @@ class ClientPortLink:
 
     address: tuple[str, int]
     sock: trio.socket.SocketType
+    access_key: AccessKey | None = None  # signs the requests
     _reader: FrameReader = attrs.field(factory=lambda: FrameReader(ANSWER_SIZE_MAX), init=False)
     _opaque: int = attrs.field(default=_FIRST_OPAQUE, init=False)
 
@@ -51,7 +54,7 @@ class ClientPortLink:
         """
         answers: dict[int, RemotingCommand] = {}
         with trio.move_on_after(ASK_TIMEOUT_S), contextlib.suppress(UnreachableError):
-            await send_all(self.sock, questions())
+            await send_all(self.sock, questions(self.access_key))
             while len(answers) < len(QUESTIONS):
                 command = await self._next()
                 if command.is_response and command.opaque in QUESTIONS:
@@ -67,9 +70,10 @@ class ClientPortLink:
         connection is of no use then.
         """
         self._opaque += 1
-        request = RemotingCommand(
-            code=code, opaque=self._opaque, ext_fields=ext_fields or {}, body=body
-        )
+        fields = ext_fields or {}
+        if self.access_key is not None:
+            fields = signed_fields(self.access_key, fields, body)
+        request = RemotingCommand(code=code, opaque=self._opaque, ext_fields=fields, body=body)
         with trio.move_on_after(ASK_TIMEOUT_S):
             await send_all(self.sock, encode_command(request))
             while True:
@@ -98,9 +102,11 @@ class ClientPortLink:
 
 
 @contextlib.asynccontextmanager
-async def open_client_port_link(address: tuple[str, int]) -> AsyncIterator[ClientPortLink]:
+async def open_client_port_link(
+    address: tuple[str, int], access_key: AccessKey | None = None
+) -> AsyncIterator[ClientPortLink]:
     """Connect while the block runs.  Raises UnreachableError."""
     sock = await connect(address, ASK_TIMEOUT_S)
     with sock:
         tune(sock)
-        yield ClientPortLink(address, sock)
+        yield ClientPortLink(address, sock, access_key)

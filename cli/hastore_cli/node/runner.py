@@ -35,7 +35,7 @@ from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.config import GroupNodeConfig, MasterConfig
 from hastore.env.real import real_env
 from hastore.errors import HastoreError, ListenError, StoreLockedError
-from hastore.ha.client_port import ask_client_port
+from hastore.ha.client_port import asker_of
 from hastore.quantities import format_address, format_count
 from hastore.trace import logger
 from hastore_cli.app.error_report import collapsed
@@ -155,15 +155,16 @@ async def _start(
     env: Env,
     on_role: Callable[[Master | Slave], None],
 ) -> AnyNode:
+    ask = asker_of(config.access, env)
     if isinstance(config, GroupNodeConfig):
-        run_group = partial(run_group_node, ask_client_port=ask_client_port, on_role=on_role)
+        run_group = partial(run_group_node, ask_client_port=ask, on_role=on_role)
         if config.coordinator.endpoints:
             from hastore.cluster.connecting import run_node_by_etcd
             from hastore_cli.app.about import hastore_version
 
             run_group = partial(
                 run_node_by_etcd,
-                ask_client_port=ask_client_port,
+                ask_client_port=ask,
                 on_role=on_role,
                 version=hastore_version(),
             )
@@ -172,7 +173,7 @@ async def _start(
     if isinstance(config, MasterConfig):
         master: Master = await nursery.start(run_master, config, env)
         return master
-    run = partial(run_slave, ask_client_port=ask_client_port)
+    run = partial(run_slave, ask_client_port=ask)
     slave: Slave = await nursery.start(run, config, env)
     return slave
 

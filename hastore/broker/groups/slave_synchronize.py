@@ -39,7 +39,7 @@ from hastore.broker.observe.node_status import TableCopies
 from hastore.concurrency.tcp import describe
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError, HastoreError, ProtocolError
-from hastore.ha.client_port import PortKind
+from hastore.ha.client_port import PortKind, own_key
 from hastore.ha.client_port_link import open_client_port_link
 from hastore.store.json_file import JsonFile
 from hastore.store.log.store_directory import DELAY_OFFSET_FILE
@@ -67,6 +67,7 @@ RETRY_MAX_S: Final = 10.0  # RocketMQ's interval
 _READ_HERE_SIZE_MAX: Final = 64 * 1024  # a larger answer is read in a thread
 _OFFSET_TABLE: Final = "offsetTable"
 _DELAY: Final = "delay offsets"
+_KEY_HINT: Final = "give this node the key of an admin's account: --access-key-file FILE"
 _HINT: Final = "name the master's client port with --master-client HOST:PORT ([ha] master_client)"
 
 _log = logger("broker")
@@ -222,7 +223,10 @@ class SlaveSynchronize:
 
     async def _follow(self, address: tuple[str, int], link: object) -> None:
         """Ask on one connection until it or the HA link ends; always raises."""
-        async with open_client_port_link(address) as port:
+        access, key = self.config.access, None
+        if access.key_file is not None:
+            key = await self.env.offload.run(lambda: own_key(access, self.env))
+        async with open_client_port_link(address, key) as port:
             await self._check_master(port)
             for copy in self._copies:
                 copy.tag = copy.version = None
@@ -248,6 +252,8 @@ class SlaveSynchronize:
         if found is None:
             msg = f"{named} does not answer as a client port"
             raise ProtocolError(msg, hint=_HINT)
+        if found.denial is not None:
+            raise ProtocolError(f"{named}: {found.denial}", hint=_KEY_HINT)
         if found.kind is not PortKind.NODE or found.master is not None:
             msg = f"{named} is not a master's client port"
             raise ProtocolError(msg, hint=_HINT)
