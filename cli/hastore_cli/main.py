@@ -30,6 +30,7 @@ _COMMANDS: Final = {
         "Show who is master in a replica group; change it.",
     ),
     "config": ("config_files.commands:config_group", "Write a node's configuration file."),
+    "acl": ("acl.commands:acl_group", "Check and explain permissions; make access keys."),
     "produce": (
         "produce.command:produce",
         "Send lines as messages, and print each outcome.",
@@ -64,7 +65,7 @@ _COMMANDS: Final = {
 }
 
 _PANELS: Final = (
-    ("Run nodes", ["master", "slave", "node", "up", "cluster", "config"]),
+    ("Run nodes", ["master", "slave", "node", "up", "cluster", "config", "acl"]),
     ("Messages", ["produce", "consume", "get", "topic", "group"]),
     ("Observe", ["status", "explain", "doctor", "check", "wait"]),
     ("Files", ["log"]),

@@ -8,7 +8,7 @@ from typing import Any, Final
 from hastore.errors import ProtocolError
 from hastore.quantities import parse_address
 from hastore.wire import liberal_json
-from hastore.wire.config_tables import PERM_READ
+from hastore.wire.config_tables import PERM_READ, TopicConfig
 from hastore.wire.remoting_command import integer_field
 
 _MASTER_ID: Final = "0"
@@ -41,6 +41,21 @@ def read_readable_queue_nums(body: bytes) -> int:
         if integer_field(queue, "perm", PERM_READ) & PERM_READ:
             queue_nums = max(queue_nums, _queue_nums(queue, "readQueueNums"))
     return min(queue_nums, _QUEUE_NUMS_MAX)
+
+
+def read_topic_config(route: dict[str, Any], topic: str) -> TopicConfig:
+    """Return what a node's route says of its topic: that of its first queue data.
+
+    Raises ProtocolError.
+    """
+    for queue in _rows(route, "queueDatas"):
+        return TopicConfig(
+            topic=topic,
+            read_queue_nums=min(_queue_nums(queue, "readQueueNums"), _QUEUE_NUMS_MAX),
+            write_queue_nums=min(_queue_nums(queue, "writeQueueNums"), _QUEUE_NUMS_MAX),
+            perm=integer_field(queue, "perm", PERM_READ),
+        )
+    raise ProtocolError(f"the route of topic {topic} has no queues")
 
 
 def broker_addresses(body: bytes) -> tuple[tuple[str, int], ...]:

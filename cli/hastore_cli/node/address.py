@@ -12,6 +12,7 @@ from hastore.broker.observe.node_status import NodeStatus
 from hastore.client.admin import AdminClient
 from hastore.errors import ConfigError, HastoreError, ProtocolError, UnreachableError
 from hastore.quantities import format_address, parse_address
+from hastore_cli.acl.access_key import access_key
 from hastore_cli.node.file import (
     address_in_directory,
     how_to_start,
@@ -150,7 +151,10 @@ async def fetch_status(address: tuple[str, int]) -> NodeStatus:
     Raises UnreachableError if the node does not answer, ProtocolError if it is not hastore.
     """
     async with AdminClient.connect(
-        address, connect_timeout_s=_STATUS_TIMEOUT_S, request_timeout_s=_STATUS_TIMEOUT_S
+        address,
+        connect_timeout_s=_STATUS_TIMEOUT_S,
+        request_timeout_s=_STATUS_TIMEOUT_S,
+        access_key=access_key(),
     ) as admin:
         answer = await admin.ha_status()
     status = answer.get("hastore")

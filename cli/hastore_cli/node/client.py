@@ -13,11 +13,13 @@ from hastore.client.group_membership import GroupMembership
 from hastore.client.pull_client import NO_GROUP, PullResult, pull
 from hastore.client.reader_link import open_reader_link
 from hastore.client.remoting_client import REQUEST_TIMEOUT_S, Asker, open_remoting_client
+from hastore.client.route import read_topic_config
 from hastore.env.real import real_env
-from hastore.errors import RequestFailedError
+from hastore.errors import AccessDeniedError, RequestFailedError
 from hastore.quantities import format_address
 from hastore.wire.pull_message import PullRequest
 from hastore.wire.remoting_codes import ResponseCode
+from hastore_cli.acl.access_key import access_key
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -44,8 +46,14 @@ class NodeClient:
         return format_address(self.client.address)
 
     async def topic(self, name: str) -> TopicConfig:
-        """Return a topic's configuration.  Raises RequestFailedError if the node has none."""
-        config = (await self.admin.topics()).get(name)
+        """Return a topic's configuration.  Raises RequestFailedError if the node has none.
+
+        All topics are an admin's to list; other keys learn the queues from the topic's route.
+        """
+        try:
+            config = (await self.admin.topics()).get(name)
+        except AccessDeniedError:
+            return read_topic_config(await self.admin.route(name), name)
         if config is None:
             raise RequestFailedError(
                 f"topic {name} does not exist on {self.address}",
@@ -90,7 +98,9 @@ async def connect_node(
 ) -> AsyncIterator[NodeClient]:
     """Connect for the block.  Raises UnreachableError if the node does not answer."""
     timeout_s = REQUEST_TIMEOUT_S + suspend_s
-    async with open_remoting_client(address, request_timeout_s=timeout_s) as client:
+    async with open_remoting_client(
+        address, request_timeout_s=timeout_s, access_key=access_key()
+    ) as client:
         yield NodeClient(client, AdminClient(client), GroupMembership(client, real_env()))
 
 
@@ -111,6 +121,7 @@ async def connect_group(
         request_timeout_s=REQUEST_TIMEOUT_S + suspend_s,
         failover_timeout_s=failover_timeout_s,
         on_failover=on_failover,
+        access_key=access_key(),
     ) as link:
         membership = GroupMembership(link, real_env())
         link.on_reconnect = membership.rejoin

@@ -177,7 +177,7 @@ def node(config_flag: str | None, *, check_config: bool, **flags: object) -> int
 
     With --etcd the group elects its master there, and another one when it dies. Without, it begins
     as a slave of --master, or waits for its role: RocketMQ's request 1008 on its client port
-    changes the role; until there is access control only from its own machine.
+    changes the role, only from its own machine unless --remote-roles is given.
     """
     return _run("node", flags, config_flag, check_config=check_config)
 

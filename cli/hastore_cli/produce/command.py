@@ -164,7 +164,7 @@ def _run_with_history(
 def _run(order: ProduceOrder, addr: str, *, as_json: bool, lenient: bool) -> int:
     import trio
 
-    from hastore.errors import RequestFailedError
+    from hastore.errors import AccessDeniedError, RequestFailedError
     from hastore_cli.app.error_report import collapsed
     from hastore_cli.app.terminal import say, say_error
     from hastore_cli.node.address import next_step, next_steps_of
@@ -182,6 +182,8 @@ def _run(order: ProduceOrder, addr: str, *, as_json: bool, lenient: bool) -> int
     try:
         with next_steps_of(addr), collapsed():
             outcome = trio.run(run.run)
+    except AccessDeniedError:
+        raise  # nothing was sent
     except RequestFailedError as refused:
         say_error(str(refused), refused.hint)
         return EXIT_REJECTED

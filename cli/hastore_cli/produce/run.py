@@ -28,6 +28,7 @@ from hastore.message import (
     PROPERTY_WAIT_STORE_MSG_OK,
     Message,
 )
+from hastore_cli.acl.access_key import access_key
 from hastore_cli.app.interrupts import interruptible
 from hastore_cli.produce.source import MessageSource, batches_channel, chunks, read_ahead
 from hastore_cli.produce.tally import SendTally
@@ -123,6 +124,7 @@ class ProduceRun:
                     retry=order.retry,
                     failover_timeout_s=order.failover_timeout_s,
                     on_failover=on_failover,
+                    access_key=access_key(),
                 ) as producer:
                     interruption.grace_s = _LAST_ANSWERS_S
                     await self._send_and_list(producer, outcome, interruption.scope)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from hastore_cli.settings.settings import Place
 
 CONFIG_VARIABLE: Final = "HASTORE_CONFIG"
+# Read by commands that ask a node (acl.access_key); similar to settings.
+COMMANDS_VARIABLES: Final = frozenset({"HASTORE_ACCESS_KEY", "HASTORE_ACCESS_SECRET"})
 SYSTEM_FILE: Final = "/etc/hastore/hastore.toml"
 
 
@@ -171,7 +173,7 @@ def values_of(
 
 def near_miss_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return variables that look like misspelt settings, each with the nearest one."""
-    known = {setting.environment_name for setting in SETTINGS}
+    known = {setting.environment_name for setting in SETTINGS} | COMMANDS_VARIABLES
     prefixes = tuple(f"HASTORE_{section.upper()}_" for section in SECTIONS)
     misses = []
     for name in sorted(environ):

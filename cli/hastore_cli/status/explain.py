@@ -71,12 +71,14 @@ def explain(addrs: tuple[str, ...], last: int, output: str) -> int:
     127.0.0.1:10911] [env: HASTORE_ADDR] Slaves named after it are shown by name, with the
     meaning of their acknowledgements: received or flushed.
     """
-    from hastore.errors import RequestFailedError
+    from hastore.errors import AccessDeniedError, RequestFailedError
     from hastore_cli.app.terminal import folded, tell
 
     async def question(node: NodeClient) -> dict[str, Any]:
         try:
             return await node.admin.explain(last)
+        except AccessDeniedError:
+            raise
         except RequestFailedError as error:
             raise await _refusal_of(node, error) from error
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from hastore.access.key_file import key_text
 from hastore.access.secret import Secret
 from hastore.access.signature import AccessKey, signed_fields
 
@@ -48,8 +49,10 @@ def write_private(path: Path, text: str) -> str:
 
 
 def write_key(path: Path, key: AccessKey) -> str:
-    """Write a key file; return its path."""
-    text = f"accessKey: {key.name}\nsecretKey: {key.secret.reveal()}\n"
+    """Write a key file in TOML or YAML; return its path."""
+    text = key_text(key)
+    if path.suffix == ".yml":
+        text = f"accessKey: {key.name}\nsecretKey: {key.secret.reveal()}\n"
     return write_private(path, text)
 
 

@@ -1,0 +1,1 @@
+"""hastore acl: permissions and keys; the key of every command.  Begin with ``commands``."""
