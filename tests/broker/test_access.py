@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 import hastore
 from hastore.access.permissions import PUB, SUB
+from hastore.access.permissions_file import parse_permissions
 from hastore.access.signature import DENIED_FIELD
 from hastore.broker.access.failed_attempts import ATTEMPTS_MAX, PEERS_MAX, PERIOD_S, FailedAttempts
-from hastore.broker.access.node_access import LOOK_S, open_access
+from hastore.broker.access.node_access import LOOK_S, NodeAccess, open_access
 from hastore.broker.access.rules import RULES
 from hastore.broker.groups.broker_data import BrokerData
 from hastore.broker.observe.findings import Level, Limits, findings
@@ -48,6 +49,7 @@ from tests.support.nodes.raw_client import raw_client, send_command
 from tests.support.repository import REPO_ROOT
 from tests.support.waiting import eventually
 
+ACCESS = NodeAccess(real_env(), "acl.yml", parse_permissions(ACCOUNTS.encode(), "acl.yml"), None)
 NOT_PROVEN = "access denied: unknown access key, or wrong signature"
 NO_KEY = "access denied: the request has no access key, and this node needs one"
 HEARTBEAT = {
@@ -355,6 +357,21 @@ async def test_failed_attempts_of_an_address_are_limited_and_spare_who_is_proven
     assert SECRET not in caplog.text
 
 
+async def test_who_has_proven_no_key_makes_room_for_others():
+    """A refused request does not make a connection one of a client."""
+    config = RemotingConfig(connections_max=1)
+    ACCESS.attempts._recent.clear()
+    async with serving(InMemoryTarget(), config, access=ACCESS) as (_, address):
+        async with raw_client(address) as unproven:
+            assert is_denied(await unproven.ask(request_of(907)))
+            async with raw_client(address) as client:
+                assert not is_denied(await client.ask(signed(request_of(907), USER_KEY)))
+                await unproven.closed()
+                async with raw_client(address) as third:
+                    await third.closed()  # the proven one stays
+                assert not is_denied(await client.ask(signed(request_of(907), USER_KEY)))
+
+
 def test_attempts_are_counted_by_address_for_a_minute():
     """An IPv6 network is one address; the table does not grow beyond its limit."""
     attempts = FailedAttempts()
@@ -490,13 +507,3 @@ def test_no_made_up_fields_are_admitted(fields, code):
         assert not target.messages
 
     trio.run(ask)
-
-
-def _made_access():
-    from hastore.access.permissions_file import parse_permissions
-    from hastore.broker.access.node_access import NodeAccess
-
-    return NodeAccess(real_env(), "acl.yml", parse_permissions(ACCOUNTS.encode(), "acl.yml"), None)
-
-
-ACCESS = _made_access()

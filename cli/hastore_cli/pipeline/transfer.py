@@ -246,9 +246,12 @@ def import_command(*, path: str, to: str, skip: int, output: str) -> None:
     """Send the messages of an export to a master, in their order."""
     with needs_extra(), ReadingBar("sending", 0, counts=True) as bar:
         from hastore.pipeline.transfer.import_job import INTERRUPTED, import_messages
+        from hastore_cli.acl.access_key import access_key
 
         address = resolve_address(to)
-        result = import_messages(path, address, skip=skip, on_progress=bar.on_progress)
+        result = import_messages(
+            path, address, skip=skip, on_progress=bar.on_progress, access_key=access_key()
+        )
     print_result(result, output)
     if result.found:
         sys.stdout.flush()

@@ -140,6 +140,11 @@ class RemotingConnection:
         return bound_address(self.sock)
 
     @property
+    def is_identified(self) -> bool:
+        """Whether it has sent a request, with access keys one that was signed by a right one."""
+        return self.requests > 0 if self.guard is None else self.proven_key is not None
+
+    @property
     def is_closed(self) -> bool:
         """Whether nothing can be sent any more."""
         return self._held.is_closed

@@ -4,7 +4,8 @@ One task accepts at each listener; each connection is served by two tasks of its
 (``RemotingConnection``).  A peer that breaks the protocol, falls silent, or exceeds
 ``connections_max`` or ``connections_per_address_max`` is closed, recorded in ``statistics``, and
 logged once a minute for each kind and peer; other clients do not notice.  A client that has sent no
-request yet is evicted for a newcomer, so that silent peers cannot keep clients out.
+request yet, or none that an access key proves where one is needed, is evicted for a newcomer, so
+that silent peers cannot keep clients out.
 
 Topics, groups and offsets are read before the first request and written when they change
 (``BrokerData``); without ``data_dir`` they live in memory only.  A slave passes its own ``data``,
@@ -223,7 +224,7 @@ class RemotingServer:
 
     def _without_request(self) -> Iterator[Occupant[RemotingConnection]]:
         for connection in list(self._unidentified):
-            if connection.requests:
+            if connection.is_identified:
                 del self._unidentified[connection]
             else:
                 yield Occupant(connection, connection.peer[0])

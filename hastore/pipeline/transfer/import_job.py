@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from hastore.access.signature import AccessKey
+
 INFO: Final = JobInfo(
     name="import",
     summary="Send the messages of an export to a master.",
@@ -47,11 +49,12 @@ def import_messages(
     *,
     skip: int = 0,
     on_progress: Callable[[int], None] | None = None,
+    access_key: AccessKey | None = None,
 ) -> JobResult:
     """Send the rows of an export after the first ``skip``; the result says if Ctrl-C ended it.
 
-    ``on_progress`` is called with 1 for each row.  Raises ConfigError (nothing is sent then),
-    UnreachableError, RequestFailedError.
+    ``on_progress`` is called with 1 for each row; ``access_key`` signs all requests.
+    Raises ConfigError (nothing is sent then), UnreachableError, RequestFailedError.
     """
     files = find_files(path)
     rows, needed = _check(files)
@@ -60,8 +63,15 @@ def import_messages(
     tally = ImportTally(certain=skip)
 
     async def send() -> None:
-        await make_queues(address, needed, tally)
-        await send_rows(address, read_rows(files), tally, skip=skip, on_progress=on_progress)
+        await make_queues(address, needed, tally, access_key)
+        await send_rows(
+            address,
+            read_rows(files),
+            tally,
+            skip=skip,
+            on_progress=on_progress,
+            access_key=access_key,
+        )
 
     try:
         trio.run(send)

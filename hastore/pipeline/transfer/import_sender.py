@@ -27,6 +27,7 @@ from hastore.pipeline.job import ROWS_MAX
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from hastore.access.signature import AccessKey
     from hastore.client.send_result import PendingSend
     from hastore.pipeline.transfer.import_rows import ImportRow
 
@@ -82,14 +83,17 @@ class ImportTally:
 
 
 async def make_queues(
-    address: tuple[str, int], needed: Mapping[str, int], tally: ImportTally
+    address: tuple[str, int],
+    needed: Mapping[str, int],
+    tally: ImportTally,
+    access_key: AccessKey | None = None,
 ) -> None:
     """Create topics, or add queues to them, so that all queues that rows name exist.
 
     The tally records refusals: a master puts a message for a missing queue into another one.
     Raises UnreachableError.
     """
-    async with AdminClient.connect(address) as admin:
+    async with AdminClient.connect(address, access_key=access_key) as admin:
         there = await admin.topics()
         for topic, count in needed.items():
             config = there.get(topic)
@@ -115,11 +119,12 @@ async def send_rows(
     *,
     skip: int = 0,
     on_progress: Callable[[int], None] | None = None,
+    access_key: AccessKey | None = None,
 ) -> None:
     """Send all rows after the first ``skip``.  Raises UnreachableError, RequestFailedError."""
     waiting: collections.deque[tuple[ImportRow, PendingSend]] = collections.deque()
     async with Producer.connect(
-        address, group="hastore-import", in_flight_max=IN_FLIGHT_MAX
+        address, group="hastore-import", in_flight_max=IN_FLIGHT_MAX, access_key=access_key
     ) as producer:
         for row in rows:
             if on_progress is not None:
