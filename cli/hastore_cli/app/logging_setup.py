@@ -355,6 +355,7 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     "access_denied": ("refused request {code} of {peer}, {kind}: {reason}",),
     "permissions_taken": ("{accounts} access keys of {file} are in force now",),
     "permissions_not_taken": ("the permissions stay as they were: {reason}",),
+    "ports_exposed": ("other machines may reach {ports}: {reason}",),
     "metrics_refused": ("refused {peer} at the metrics port: {reason}",),
     "metrics_failed": ("a page of the metrics port failed",),
     "queue_offset_moved": ("{topic}/{queue_id} holds no message at {asked}: going on at {next}",),

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import ipaddress
 import math
 import os
 import resource
@@ -75,6 +76,7 @@ def run_node(config: MasterConfig | SlaveConfig, log: LogConfig) -> int:
     """Run until a signal and return the exit code.  Raises the HastoreError that ended the node."""
     set_up_logging(log, colour=use_colour(sys.stderr))
     raise_file_limit(config)
+    _warn_of_exposure(config)
     return_large_buffers()
     env = real_env()
     try:
@@ -302,6 +304,43 @@ def _announce(node: AnyNode, config: MasterConfig | SlaveConfig, log: LogConfig)
     if node.metrics_address is not None:
         say(f"       metrics http://{format_address(node.metrics_address)}/metrics")
     say_next(follow_up)
+
+
+def _warn_of_exposure(config: MasterConfig | SlaveConfig) -> None:
+    """Log one warning for a port that other machines may reach, and that proves nobody."""
+    found = exposure_of(config)
+    if found is not None:
+        ports, reason = found
+        _log.warning(
+            "ports_exposed",
+            ports=ports,
+            reason=reason,
+            next="keep them in a network whose machines you trust: docs/security.md",
+        )
+
+
+def exposure_of(config: MasterConfig | SlaveConfig) -> tuple[str, str] | None:
+    """Return which ports listen beyond this machine, and what that means; None: no such port."""
+    ports, reasons = [], []
+    if config.listen is not None and not is_loopback(config.listen[0]):
+        ports.append(format_address(config.listen))
+        reasons.append(
+            "without access keys ([access] file) they may read and write every topic"
+            if config.access.file is None
+            else "without TLS a signed request can be read, recorded and sent again"
+        )
+    if isinstance(config, MasterConfig) and not is_loopback(config.ha_listen[0]):
+        ports.append(format_address(config.ha_listen))
+        reasons.append("on the HA port they may read the whole log, and acknowledge")
+    return (" and ".join(ports), "; ".join(reasons)) if ports else None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a port that listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 # -- open files and memory -----------------------------------------------------------------------
