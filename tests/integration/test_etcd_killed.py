@@ -17,7 +17,7 @@ from tests.integration.elected_group import KEYS, TTL_S, ElectedGroup, elected_g
 from tests.support.etcd import EtcdServer, etcd_of_kind, preferred_kind, start_cluster
 
 # `make test` has the catalog's stories of a silent etcd, in the simulator.
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(3_600)]
+pytestmark = pytest.mark.timeout(3_600)
 DEAD_FOR_S = 60.0
 KILLS = 10
 
@@ -30,6 +30,7 @@ def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
         yield server
 
 
+@pytest.mark.soak
 async def test_puts_go_on_while_etcd_is_dead(tmp_path: Path, etcd: EtcdServer) -> None:
     """With failsafe; afterwards the master leads by its lease again, in the same epoch."""
     async with elected_group(tmp_path / "group", etcd) as group:
@@ -45,6 +46,7 @@ async def test_puts_go_on_while_etcd_is_dead(tmp_path: Path, etcd: EtcdServer) -
     assert len(view.history) == 1
 
 
+@pytest.mark.soak
 async def test_without_failsafe_puts_stop_before_the_lease_is_over(
     tmp_path: Path, etcd: EtcdServer
 ) -> None:
@@ -73,6 +75,7 @@ async def leader_among(group: ElectedGroup) -> EtcdServer:
         await trio.sleep(0.1)  # etcd elects one
 
 
+@pytest.mark.soak
 async def test_puts_go_on_while_etcd_elects_another_leader(
     tmp_path: Path, members: list[EtcdServer]
 ) -> None:
@@ -93,6 +96,7 @@ async def test_puts_go_on_while_etcd_elects_another_leader(
     assert len(view.history) == 1 + KILLS
 
 
+@pytest.mark.soak
 async def test_puts_go_on_without_etcds_majority(tmp_path: Path, members: list[EtcdServer]) -> None:
     """With failsafe; afterwards the master leads by its lease again, in the same epoch."""
     async with elected_group(tmp_path / "group", *members) as group:
@@ -109,6 +113,7 @@ async def test_puts_go_on_without_etcds_majority(tmp_path: Path, members: list[E
     assert len(view.history) == 1
 
 
+@pytest.mark.soak
 async def test_without_failsafe_puts_stop_without_etcds_majority(
     tmp_path: Path, members: list[EtcdServer]
 ) -> None:
