@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from hastore.broker.request_target import PromiseWish
-from hastore.cluster.role_service import RoleConfig, RoleService
+from hastore.cluster.role_config import RoleConfig
+from hastore.cluster.role_service import RoleService
 from hastore.concurrency.lease import Lease
 from hastore.errors import RequestFailedError
 from hastore.sim.group import etcd_director

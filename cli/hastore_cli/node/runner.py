@@ -76,7 +76,6 @@ def run_node(config: MasterConfig | SlaveConfig, log: LogConfig) -> int:
     """Run until a signal and return the exit code.  Raises the HastoreError that ended the node."""
     set_up_logging(log, colour=use_colour(sys.stderr))
     raise_file_limit(config)
-    _warn_of_exposure(config)
     return_large_buffers()
     env = real_env()
     try:
@@ -135,6 +134,7 @@ async def _run_until_signal(config: MasterConfig | SlaveConfig, log: LogConfig, 
                         lambda: _node_file_of(cast("AnyNode", running.node), env),
                     )
                     running.node = await _start(nursery, config, env, keeper.role_changed)
+                    _warn_of_exposure(config)
                     await keeper.write()
                     watchers.start_soon(keeper.run)
                     _announce(running.node, config, log)
