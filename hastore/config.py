@@ -26,7 +26,14 @@ from hastore.setting import (
     size,
     switch,
 )
-from hastore.status import BrokerRole, FlushDiskType, HAProtocol, SlaveStart
+from hastore.status import (
+    BrokerRole,
+    ClientCertificates,
+    FlushDiskType,
+    HAProtocol,
+    SlaveStart,
+    TlsMode,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -491,6 +498,81 @@ class AccessConfig:
         kind=Kind.FILE,
         flag="--access-key-file",
     )
+
+
+@attrs.frozen(kw_only=True)
+class TlsConfig:
+    """The node's certificate, whom it trusts, and what its client port takes.
+
+    Without a certificate there is no TLS.
+    """
+
+    mode: TlsMode = setting(
+        TlsMode.DISABLED,
+        "tls.mode",
+        "What the client port takes: plain bytes (disabled), TLS (enforcing), or either"
+        " (permissive, which protects nobody, for the time in which clients change over).",
+        kind=Kind.TLS_MODE,
+        flag="--tls",
+    )
+    cert_file: str | None = setting(
+        None,
+        "tls.cert",
+        "This node's certificate (PEM), followed by those between it and the CA.",
+        kind=Kind.FILE,
+        flag="--tls-cert",
+    )
+    key_file: str | None = setting(
+        None,
+        "tls.key",
+        "The key of that certificate (PEM). Only its owner may read the file.",
+        kind=Kind.FILE,
+        flag="--tls-key",
+    )
+    key_password_file: str | None = setting(
+        None,
+        "tls.key_password_file",
+        "A file with the password of an encrypted key, which only its owner may read.",
+        kind=Kind.FILE,
+    )
+    ca_file: str | None = setting(
+        None,
+        "tls.ca",
+        "Certificates (PEM) by which clients' and other nodes' must be signed. Default: the"
+        " system's, for other nodes.",
+        kind=Kind.FILE,
+        flag="--tls-ca",
+    )
+    client_certificates: ClientCertificates = setting(
+        ClientCertificates.NONE,
+        "tls.client_certificates",
+        "Whether clients must show a certificate (required), may (asked), or are not asked.",
+        kind=Kind.CLIENT_CERTIFICATES,
+        flag="--tls-client-certificates",
+    )
+    server_name: str | None = setting(
+        None,
+        "tls.server_name",
+        "The name that other nodes' certificates must have. Default: the host that is connected"
+        " to.",
+        kind=Kind.TEXT,
+        flag="--tls-server-name",
+    )
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse half of a pair, and a mode that lacks its files."""
+        if (self.cert_file is None) is not (self.key_file is None):
+            msg = "a certificate and its key need each other"
+            raise ConfigError(msg, hint="set both [tls] cert and [tls] key, or neither")
+        if self.mode is not TlsMode.DISABLED and self.cert_file is None:
+            msg = f"tls {self.mode.value} needs a certificate and its key"
+            raise ConfigError(msg, hint="set [tls] cert and [tls] key (--tls-cert, --tls-key)")
+        if self.client_certificates is not ClientCertificates.NONE and self.ca_file is None:
+            msg = "client certificates are asked for, and nothing says who may sign them"
+            raise ConfigError(msg, hint="set [tls] ca (--tls-ca)")
+        if self.key_password_file is not None and self.key_file is None:
+            msg = "a key's password is given without the key"
+            raise ConfigError(msg, hint="set [tls] key, too, or leave key_password_file out")
 
 
 def parse_endpoints(text: str) -> tuple[str, ...]:

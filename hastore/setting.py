@@ -60,6 +60,8 @@ class Kind(enum.Enum):
     FLUSH = "ASYNC_FLUSH|SYNC_FLUSH"
     START = "earliest|last-file"
     PROTOCOL = "classic|autoswitch"
+    TLS_MODE = "disabled|permissive|enforcing"
+    CLIENT_CERTIFICATES = "none|asked|required"
     LOG_FORMAT = "auto|console|json"
     LOG_LEVEL = "debug|info|warning|error"
 

@@ -92,6 +92,22 @@ class HAProtocol(enum.Enum):
     AUTOSWITCH = "autoswitch"  # RocketMQ 5's in controller mode: with epochs
 
 
+class TlsMode(enum.Enum):
+    """Whether a port takes TLS, plain bytes or both; the first byte of a connection decides."""
+
+    DISABLED = "disabled"  # TLS is closed
+    PERMISSIVE = "permissive"  # both: for the time in which clients change over
+    ENFORCING = "enforcing"  # plain bytes are closed
+
+
+class ClientCertificates(enum.Enum):
+    """Whether a client shows a certificate; one that is shown must be signed by the CA."""
+
+    NONE = "none"
+    ASKED = "asked"  # one without is served
+    REQUIRED = "required"
+
+
 class SlaveStart(enum.Enum):
     """Where a slave without a log begins (``hastore slave --from``)."""
 

@@ -1,16 +1,24 @@
-"""Certificates for tests of TLS: a CA, and what it has signed."""
+"""Certificates for tests of TLS: a CA, and what it signs."""
 
 from __future__ import annotations
 
 import datetime as dt
 import ipaddress
-from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import attrs
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+DAY: Final = dt.timedelta(days=1)
+LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+_PEM: Final = serialization.Encoding.PEM
 
 
 @attrs.frozen
@@ -22,61 +30,106 @@ class Certificates:
     key: Path
 
 
-def make_certificates(directory: Path, name: str) -> Certificates:
-    """Write a CA and a certificate for 127.0.0.1, good for servers and clients."""
-    directory.mkdir(exist_ok=True)
-    now = dt.datetime.now(dt.UTC)
+@attrs.frozen
+class Authority:
+    """A CA, from ``make_authority``."""
 
-    def build(
-        subject: str, key: ec.EllipticCurvePrivateKey, issuer: str
-    ) -> x509.CertificateBuilder:
-        def as_name(text: str) -> x509.Name:
-            return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+    directory: Path
+    name: str
+    ca: Path
+    key: ec.EllipticCurvePrivateKey
 
-        return (
-            x509.CertificateBuilder()
-            .subject_name(as_name(subject))
-            .issuer_name(as_name(issuer))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - dt.timedelta(days=1))
-            .not_valid_after(now + dt.timedelta(days=1))
+    def issue(
+        self,
+        name: str,
+        *,
+        hosts: Sequence[str] = LOOPBACK,
+        valid: tuple[dt.timedelta, dt.timedelta] = (-DAY, DAY),
+        password: bytes | None = None,
+    ) -> Certificates:
+        """Write a certificate, good for servers and clients, with its key.
+
+        ``valid``: from when and until when, from now on; ``password`` encrypts the key.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        usage = x509.ExtendedKeyUsage(
+            [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        )
+        cert = (
+            _begin(name, key, self.name, valid)
+            .add_extension(x509.SubjectAlternativeName([*map(_name_of, hosts)]), critical=False)
+            .add_extension(usage, critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), False
+            )
+            .sign(self.key, hashes.SHA256())
+        )
+        encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
+        if password is not None:
+            encryption = serialization.BestAvailableEncryption(password)
+        key_pem = key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, encryption)
+        return Certificates(
+            self.ca,
+            _write(self.directory / f"{name}-cert.pem", cert.public_bytes(_PEM)),
+            _write(self.directory / f"{name}-key.pem", key_pem),
         )
 
-    def write(kind: str, data: bytes) -> Path:
-        path = directory / f"{name}-{kind}.pem"
-        path.write_bytes(data)
-        return path
 
-    ca_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    pem = serialization.Encoding.PEM
+def make_authority(
+    directory: Path, name: str, *, valid: tuple[dt.timedelta, dt.timedelta] = (-DAY, DAY)
+) -> Authority:
+    """Write a CA's certificate."""
+    directory.mkdir(exist_ok=True)
+    key = ec.generate_private_key(ec.SECP256R1())
     ca = (
-        build(f"{name} CA", ca_key, f"{name} CA")
+        _begin(f"{name} CA", key, f"{name} CA", valid)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
         .add_extension(
             x509.KeyUsage(False, False, False, False, False, True, True, False, False), True
         )
-        .sign(ca_key, hashes.SHA256())
+        .sign(key, hashes.SHA256())
     )
-    host = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    usage = x509.ExtendedKeyUsage(
-        [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    path = _write(directory / f"{name}-ca.pem", ca.public_bytes(_PEM))
+    return Authority(directory, f"{name} CA", path, key)
+
+
+def make_certificates(directory: Path, name: str) -> Certificates:
+    """Write a CA and a certificate for this machine's loopback, good for servers and clients."""
+    return make_authority(directory, name).issue(name)
+
+
+def _begin(
+    subject: str,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: str,
+    valid: tuple[dt.timedelta, dt.timedelta],
+) -> x509.CertificateBuilder:
+    def as_name(text: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+    now = dt.datetime.now(dt.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(as_name(subject))
+        .issuer_name(as_name(issuer))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now + valid[0])
+        .not_valid_after(now + valid[1])
     )
-    cert = (
-        build(name, key, f"{name} CA")
-        .add_extension(host, critical=False)
-        .add_extension(usage, critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), False
-        )
-        .sign(ca_key, hashes.SHA256())
-    )
-    key_pem = key.private_bytes(
-        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return Certificates(
-        write("ca", ca.public_bytes(pem)),
-        write("cert", cert.public_bytes(pem)),
-        write("key", key_pem),
-    )
+
+
+def _name_of(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _write(path: Path, data: bytes) -> Path:
+    """Replace a file, as somebody does whose node watches it."""
+    new = path.with_name(f".{path.name}.new")
+    new.touch(0o600)
+    new.write_bytes(data)
+    return new.rename(path)

@@ -355,6 +355,8 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     "access_denied": ("refused request {code} of {peer}, {kind}: {reason}",),
     "permissions_taken": ("{accounts} access keys of {file} are in force now",),
     "permissions_not_taken": ("the permissions stay as they were: {reason}",),
+    "certificate_taken": ("{certificate} is in force now, until {not_after}",),
+    "certificate_not_taken": ("the certificate stays as it was: {reason}",),
     "ports_exposed": ("other machines may reach {ports}: {reason}",),
     "metrics_refused": ("refused {peer} at the metrics port: {reason}",),
     "metrics_failed": ("a page of the metrics port failed",),

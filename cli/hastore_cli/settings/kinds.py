@@ -21,7 +21,14 @@ from hastore.quantities import (
     ungrouped,
 )
 from hastore.setting import Kind
-from hastore.status import BrokerRole, FlushDiskType, HAProtocol, SlaveStart
+from hastore.status import (
+    BrokerRole,
+    ClientCertificates,
+    FlushDiskType,
+    HAProtocol,
+    SlaveStart,
+    TlsMode,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,6 +45,8 @@ _CHOICES: Final[Mapping[Kind, Mapping[str, object]]] = {
     },
     Kind.START: {start.value: start for start in SlaveStart},
     Kind.PROTOCOL: {protocol.value: protocol for protocol in HAProtocol},
+    Kind.TLS_MODE: {mode.value: mode for mode in TlsMode},
+    Kind.CLIENT_CERTIFICATES: {each.value: each for each in ClientCertificates},
     Kind.LOG_FORMAT: {name: name for name in ("auto", "console", "json")},
     Kind.LOG_LEVEL: {name: name for name in ("debug", "info", "warning", "error")},
 }

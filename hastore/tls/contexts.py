@@ -1,0 +1,234 @@
+"""``ssl`` contexts made of files: TLS 1.2 and up, no renegotiation, no compression, no tickets.
+
+::
+
+    cert, key ── read, checked ──┬── server context    client certificates: none, asked, required
+    ca ──────────────────────────┴── client context    the server's must be signed by ca
+
+Every fault is a ConfigError that names the file and the next step.  OpenSSL reads the certificate
+and the key by their path, so these are files of the machine, also in a test's world.
+"""
+
+from __future__ import annotations
+
+import ssl
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import attrs
+
+from hastore.access.secret_file import read_secret_file
+from hastore.errors import ConfigError, DiskError
+from hastore.status import ClientCertificates
+from hastore.tls.certificate import pem_certificates, validity_of
+
+if TYPE_CHECKING:
+    from hastore.env.interface import Disk, FileStamp
+    from hastore.tls.certificate import Validity
+
+FILE_SIZE_MAX: Final = 1024 * 1024
+_VERIFY: Final = {
+    ClientCertificates.NONE: ssl.CERT_NONE,
+    ClientCertificates.ASKED: ssl.CERT_OPTIONAL,
+    ClientCertificates.REQUIRED: ssl.CERT_REQUIRED,
+}
+_CHECK: Final = "check the path, its owner and its mode"
+_ENCRYPTED_HINT: Final = (
+    "name a file with its password ([tls] key_password_file), or decrypt it: openssl pkey -in KEY"
+    " -out NEW"
+)
+
+
+@attrs.frozen(kw_only=True)
+class TlsFiles:
+    """Paths of PEM files; ``ca`` None: the system's certificates are trusted."""
+
+    cert: str | None = None  # with the chain up to the CA, without it
+    key: str | None = None
+    key_password: str | None = None  # of a file with the key's password
+    ca: str | None = None
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files that there are."""
+        given = (self.cert, self.key, self.key_password, self.ca)
+        return tuple(path for path in given if path is not None)
+
+    def stamps(self, disk: Disk) -> tuple[FileStamp, ...]:
+        """Return what changes when one of the files does.  Raises DiskError."""
+        return tuple(disk.stamp(path) for path in self.paths)
+
+
+@attrs.frozen
+class CertificateDates:
+    """When a file's first certificate is valid."""
+
+    path: str
+    validity: Validity
+
+
+def server_context(
+    files: TlsFiles, client_certificates: ClientCertificates, disk: Disk, now_s: float
+) -> ssl.SSLContext:
+    """Return what accepts TLS.  Blocks.  Raises ConfigError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _harden(context)
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.num_tickets = 0  # links live long, and a resumed one would outlive its certificate
+    _load_certificate(context, files, disk, now_s)
+    if client_certificates is not ClientCertificates.NONE:
+        if files.ca is None:
+            raise ConfigError(
+                "client certificates are asked for, and nothing says who may sign them",
+                hint="name the CA's certificate: [tls] ca",
+            )
+        _load_ca(context, files.ca, disk, now_s)
+    context.verify_mode = _VERIFY[client_certificates]
+    return context
+
+
+def client_context(files: TlsFiles, disk: Disk, now_s: float) -> ssl.SSLContext:
+    """Return what connects by TLS, and checks the server's certificate and name.  Blocks.
+
+    Raises ConfigError.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _harden(context)
+    if files.ca is None:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    else:
+        _load_ca(context, files.ca, disk, now_s)
+    if files.cert is not None:
+        _load_certificate(context, files, disk, now_s)
+    return context
+
+
+def certificate_dates(path: str, disk: Disk) -> CertificateDates:
+    """Return when a file's first certificate is valid.  Blocks.  Raises ConfigError."""
+    return CertificateDates(path, _validities(path, _read(path, disk))[0])
+
+
+def check_dates(dates: CertificateDates, now_s: float) -> None:
+    """Raise ConfigError for a certificate that is not valid now."""
+    path, validity = dates.path, dates.validity
+    if now_s > validity.not_after:
+        raise ConfigError(
+            f"the certificate in {path} has expired on {utc_text(validity.not_after)}",
+            hint="make a new one: docs/security.md",
+        )
+    if now_s < validity.not_before:
+        raise ConfigError(
+            f"the certificate in {path} is valid only from {utc_text(validity.not_before)} on",
+            hint="check this machine's clock, and the certificate's dates",
+        )
+
+
+def utc_text(seconds: int) -> str:
+    """Return an instant for people: ``2027-01-31 23:59:59 UTC``."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _harden(context: ssl.SSLContext) -> None:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+
+
+def _read(path: str, disk: Disk) -> bytes:
+    try:
+        size = disk.stamp(path).size
+        if size > FILE_SIZE_MAX:
+            raise ConfigError(
+                f"{path} has {size} bytes; at most {FILE_SIZE_MAX} are read",
+                hint="is it the right file?",
+            )
+        return disk.read_file(path)
+    except DiskError as error:
+        raise ConfigError(str(error), hint=_CHECK) from error
+
+
+def _validities(path: str, data: bytes) -> list[Validity]:
+    try:
+        found = [validity_of(der) for der in pem_certificates(data)]
+    except ValueError:
+        found = []
+    if not found:
+        raise ConfigError(
+            f"{path} has no certificate in PEM",
+            hint="it begins with -----BEGIN CERTIFICATE-----; from DER: openssl x509 -inform DER",
+        )
+    return found
+
+
+def _load_ca(context: ssl.SSLContext, path: str, disk: Disk, now_s: float) -> None:
+    data = _read(path, disk)
+    validities = _validities(path, data)
+    newest = max(validities, key=lambda one: one.not_after)
+    check_dates(CertificateDates(path, newest), now_s)
+    try:
+        context.load_verify_locations(cadata=data.decode("ascii", "ignore"))
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(
+            f"{path} has a certificate that cannot be read: {_reason(error)}",
+            hint=f"openssl x509 -in {path} -noout -text",
+        ) from None
+
+
+def _load_certificate(context: ssl.SSLContext, files: TlsFiles, disk: Disk, now_s: float) -> None:
+    cert, key = files.cert, files.key
+    if cert is None or key is None:
+        raise ConfigError("a certificate needs its key", hint="name both: [tls] cert and key")
+    check_dates(certificate_dates(cert, disk), now_s)
+    key_data, _ = read_secret_file(disk, key)
+    if b"-----BEGIN " not in key_data or b"PRIVATE KEY-----" not in key_data:
+        raise ConfigError(
+            f"{key} has no private key in PEM",
+            hint="it begins with -----BEGIN PRIVATE KEY-----; is it the right file?",
+        )
+    password = None if files.key_password is None else _password(files.key_password, disk)
+
+    def tell_password() -> bytes:
+        # OpenSSL would ask at the terminal.
+        return _no_password(key) if password is None else password
+
+    try:
+        context.load_cert_chain(cert, key, tell_password)
+    except ssl.SSLError as error:
+        raise _not_loaded(error, cert, key, has_password=password is not None) from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {cert} or {key}: {error.strerror}", hint=_CHECK) from None
+
+
+def _no_password(key: str) -> NoReturn:
+    raise ConfigError(f"the key in {key} is encrypted", hint=_ENCRYPTED_HINT)
+
+
+def _password(path: str, disk: Disk) -> bytes:
+    """Return the first line of a file that only its owner may read."""
+    data, _ = read_secret_file(disk, path)
+    password = data.partition(b"\n")[0].removesuffix(b"\r")
+    if not password:
+        raise ConfigError(f"{path} has no password in its first line", hint="write it there")
+    return password
+
+
+def _not_loaded(error: ssl.SSLError, cert: str, key: str, *, has_password: bool) -> ConfigError:
+    if error.reason in {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"}:
+        return ConfigError(
+            f"the key in {key} is not that of the certificate in {cert}",
+            hint="the certificate comes first in its file, the chain after it; is it another one's"
+            " key?",
+        )
+    if has_password:
+        return ConfigError(
+            f"the key in {key} cannot be decrypted or read", hint="check [tls] key_password_file"
+        )
+    return ConfigError(
+        f"{cert} and {key} cannot be used: {_reason(error)}",
+        hint=f"openssl x509 -in {cert} -noout -text; openssl pkey -in {key} -noout",
+    )
+
+
+def _reason(error: Exception) -> str:
+    """Return OpenSSL's reason in words: ``ca md too weak``."""
+    reason = error.reason if isinstance(error, ssl.SSLError) else None
+    return str(reason or "not a certificate").replace("_", " ").lower()

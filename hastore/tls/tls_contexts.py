@@ -1,0 +1,192 @@
+"""The TLS contexts in force on a node: those of its files, made again whenever these change.
+
+::
+
+    stamps differ ── the same a look later ── made again ──┬── all valid: they replace the former
+                                                           └── not: the former stay; named
+
+A node looks every ``LOOK_S``, as at its permissions file; ``reload`` does not wait for a look.
+Connections that exist keep the certificate with which they began; new ones have the new.  At a
+start a fault in the files is an error.
+
+Invariant: all contexts are of one version of the files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+import attrs
+import trio
+
+from hastore.errors import ConfigError, DiskError
+from hastore.status import ClientCertificates
+from hastore.tls.client_tls import ClientTls
+from hastore.tls.contexts import (
+    TlsFiles,
+    certificate_dates,
+    client_context,
+    server_context,
+    utc_text,
+)
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    import ssl
+
+    from hastore.config import TlsConfig
+    from hastore.env.interface import Env, FileStamp
+
+LOOK_S: Final = 2.0
+
+_log = logger("tls")
+
+
+@attrs.frozen(kw_only=True)
+class TlsStatus:
+    """The certificate in force; ``fault``: why the files' present versions are not."""
+
+    mode: str  # of the client port
+    certificate: str  # its file
+    not_after: int  # seconds since 1970
+    fault: str | None
+    hint: str | None
+
+
+@final
+@attrs.frozen(kw_only=True)
+class ContextSet:
+    """The contexts of one version of the files."""
+
+    server: ssl.SSLContext  # accepts clients, with certificates as the configuration says
+    mutual: ssl.SSLContext | None  # accepts those with a certificate only; None: there is no CA
+    client: ClientTls  # connects to other nodes
+    not_after: int  # of the own certificate: seconds since 1970
+    stamps: tuple[FileStamp, ...]
+
+
+@final
+@attrs.define(eq=False)
+class TlsContexts:
+    """A node's contexts, from ``open_tls``."""
+
+    env: Env
+    config: TlsConfig
+    current: ContextSet
+    _seen: tuple[FileStamp, ...] | None = attrs.field(default=None, init=False)  # at the last look
+    _refused: tuple[FileStamp, ...] | None = attrs.field(default=None, init=False)  # not taken
+    _fault: str | None = attrs.field(default=None, init=False)
+    _hint: str | None = attrs.field(default=None, init=False)
+
+    @property
+    def server(self) -> ssl.SSLContext:
+        """What accepts the next connection of the client port."""
+        return self.current.server
+
+    @property
+    def client(self) -> ClientTls:
+        """What the next connection to another node is made with."""
+        return self.current.client
+
+    def status(self) -> TlsStatus:
+        """Return a snapshot."""
+        assert self.config.cert_file is not None, "open_tls needs one"
+        return TlsStatus(
+            mode=self.config.mode.value,
+            certificate=self.config.cert_file,
+            not_after=self.current.not_after,
+            fault=self._fault,
+            hint=self._hint,
+        )
+
+    async def run(self) -> None:
+        """Take the files when they change, until cancelled."""
+        while True:
+            await trio.sleep(LOOK_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Look at the files once."""
+        files = files_of(self.config)
+        try:
+            stamps = await self.env.offload.run(lambda: files.stamps(self.env.disk))
+        except DiskError as error:
+            self._seen = self._refused = None
+            self._refuse(str(error), "put it back: [tls] cert, key and ca")
+            return
+        before, self._seen = self._seen, stamps
+        if stamps == self.current.stamps:  # versions that were refused may be replaced by these
+            self._fault = self._hint = None
+        elif stamps == before and stamps != self._refused and not await self.reload():
+            self._refused = stamps
+
+    async def reload(self) -> bool:
+        """Make the contexts of the files as they are now; return whether they are in force."""
+        try:
+            made = await self.env.offload.run(lambda: _make(self.config, self.env))
+        except ConfigError as error:
+            self._refuse(str(error), error.hint)
+            return False
+        self.current = made
+        self._fault = self._hint = self._refused = None
+        _log.info(
+            "certificate_taken",
+            certificate=self.config.cert_file,
+            not_after=utc_text(made.not_after),
+        )
+        return True
+
+    def _refuse(self, reason: str, hint: str | None) -> None:
+        """Keep the contexts; log each reason once."""
+        if reason != self._fault:
+            _log.warning("certificate_not_taken", reason=reason, next=hint)
+        self._fault, self._hint = reason, hint
+
+
+async def open_tls(config: TlsConfig, env: Env) -> TlsContexts | None:
+    """Return the contexts of a node's files; None without a certificate.
+
+    Raises ConfigError if one of the files cannot be used.
+    """
+    if config.cert_file is None:
+        return None
+    return TlsContexts(env, config, await env.offload.run(lambda: _make(config, env)))
+
+
+def files_of(config: TlsConfig) -> TlsFiles:
+    """Return the files that a configuration names."""
+    return TlsFiles(
+        cert=config.cert_file,
+        key=config.key_file,
+        key_password=config.key_password_file,
+        ca=config.ca_file,
+    )
+
+
+def _make(config: TlsConfig, env: Env) -> ContextSet:
+    files, disk, now_s = files_of(config), env.disk, env.wall_clock.now_s()
+    assert files.cert is not None, "open_tls needs one"
+    stamps = _stamps(files, env)
+    required = ClientCertificates.REQUIRED
+    made = ContextSet(
+        server=server_context(files, config.client_certificates, disk, now_s),
+        mutual=None if files.ca is None else server_context(files, required, disk, now_s),
+        client=ClientTls(
+            context=client_context(files, disk, now_s), server_name=config.server_name
+        ),
+        not_after=certificate_dates(files.cert, disk).validity.not_after,
+        stamps=stamps,
+    )
+    if _stamps(files, env) != stamps:
+        raise ConfigError(
+            f"{', '.join(files.paths)}: one of them changes while they are read",
+            hint="write new ones under other names and rename them, the certificate last",
+        )
+    return made
+
+
+def _stamps(files: TlsFiles, env: Env) -> tuple[FileStamp, ...]:
+    try:
+        return files.stamps(env.disk)
+    except DiskError as error:
+        raise ConfigError(str(error), hint="check the path, its owner and its mode") from error

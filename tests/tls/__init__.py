@@ -1,0 +1,1 @@
+"""TLS: certificates, contexts, and both ends of encrypted connections."""
