@@ -33,7 +33,7 @@ from hastore.client.master_search import BACK_OFF_S
 from hastore.client.pending_request import PendingRequest
 from hastore.client.remoting_client import open_remoting_client
 from hastore.concurrency.tcp import describe
-from hastore.errors import UnreachableError
+from hastore.errors import AccessDeniedError, UnreachableError
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class MasterLink:
         """Keep a link to the master until cancelled, or until none is found.
 
         ``serve`` runs beside each link.  Raises UnreachableError if there is no master at the
-        start; later ``broken_because`` says so.
+        start, AccessDeniedError if all nodes deny access; later ``broken_because`` says so.
         """
         timeout_s = self._settings.connect_timeout_s
         pause_s = BACK_OFF_S[0]
@@ -203,7 +203,7 @@ class MasterLink:
                     continue
                 await trio.sleep(pause_s)
                 pause_s = min(2 * pause_s, BACK_OFF_S[1])
-        except UnreachableError as error:
+        except (UnreachableError, AccessDeniedError) as error:
             if self._left_because is None:
                 raise
             _log.error("master_not_found", reason=str(error), next=error.hint)

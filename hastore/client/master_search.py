@@ -17,6 +17,9 @@
 
 Not all nodes need to answer: ``SETTLE_S`` after the first that says it is master, the others count
 as silent.
+
+A search ends at once where all nodes have answered and each of them denies access: an unknown key
+does not become known by asking again.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 
     from hastore.access.signature import AccessKey
     from hastore.client.remoting_client import RemotingClient
+    from hastore.errors import HastoreError
 
 Address = tuple[str, int]
 
@@ -150,16 +154,20 @@ class MasterSearch:
     access_key: AccessKey | None = None
     _group: str | None = attrs.field(default=None, init=False)  # the only one, once it is known
     _tried: Address | None = attrs.field(default=None, init=False)
-    _faults: dict[Address, str] = attrs.field(factory=dict, init=False)
+    _faults: dict[Address, HastoreError | str] = attrs.field(factory=dict, init=False)
 
     async def find(self, timeout_s: float) -> NodeAnswer:
-        """Search until a master is found.  Raises UnreachableError after ``timeout_s``."""
+        """Search until a master is found.
+
+        Raises UnreachableError after ``timeout_s``, AccessDeniedError as soon as all deny access.
+        """
         pause_s = BACK_OFF_S[0]
         with trio.move_on_after(timeout_s):
             while True:
                 found = await self.find_now()
                 if found is not None:
                     return found
+                self._check_access()
                 await trio.sleep(pause_s)
                 pause_s = min(2 * pause_s, BACK_OFF_S[1])
         raise UnreachableError(
@@ -196,7 +204,7 @@ class MasterSearch:
                 ) as client:
                     answers[address] = answer = await ask_node(client)
             except (UnreachableError, ProtocolError, AccessDeniedError) as error:
-                self._faults[address] = str(error)
+                self._faults[address] = error
                 return
             self._add(answer.named)
             if answer.is_master:
@@ -224,8 +232,16 @@ class MasterSearch:
             if address not in self.addresses and len(self.addresses) < ADDRESSES_MAX:
                 self.addresses.append(address)
 
+    def _check_access(self) -> None:
+        """Raise AccessDeniedError if every node has answered with one."""
+        faults = [self._faults.get(address) for address in self.addresses]
+        denials = [fault for fault in faults if isinstance(fault, AccessDeniedError)]
+        if not denials or len(denials) < len(faults):
+            return
+        raise AccessDeniedError(self._what_was_seen(), code=denials[0].code, hint=denials[0].hint)
+
     def _what_was_seen(self) -> str:
-        faults = [self._faults[each] for each in self.addresses if each in self._faults]
+        faults = [str(self._faults[each]) for each in self.addresses if each in self._faults]
         return "; ".join(faults) or "nobody has answered"
 
 

@@ -36,7 +36,7 @@ from hastore.client.remoting_client import (
     request_failed,
 )
 from hastore.concurrency.tcp import describe
-from hastore.errors import HastoreError, UnreachableError
+from hastore.errors import AccessDeniedError, HastoreError, UnreachableError
 from hastore.trace import logger
 from hastore.wire.remoting_codes import ResponseCode, SerializeType
 
@@ -107,7 +107,8 @@ class ReaderLink:
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Keep a link up until cancelled, or until no node answers.
 
-        Raises UnreachableError if none does at the start; later ``broken_because`` says so.
+        Raises UnreachableError if none does at the start, AccessDeniedError if all of them deny
+        access; later ``broken_because`` says so.
         """
         timeout_s = self.settings.connect_timeout_s
         try:
@@ -120,7 +121,7 @@ class ReaderLink:
                         raise
                     await trio.sleep(BACK_OFF_S[0])  # it answered a moment ago: search again
                 timeout_s = self.settings.failover_timeout_s
-        except UnreachableError as error:
+        except (UnreachableError, AccessDeniedError) as error:
             if self._first is None:
                 raise
             _log.error("node_not_found", reason=str(error), next=error.hint)
@@ -275,7 +276,8 @@ async def open_reader_link(
 ) -> AsyncIterator[ReaderLink]:
     """Keep a link to one of the nodes while the block runs.
 
-    Raises UnreachableError if none answers within ``connect_timeout_s``.
+    Raises UnreachableError if none answers within ``connect_timeout_s``, AccessDeniedError if all
+    deny access.
     """
     settings = ReaderSettings(
         failover_timeout_s=failover_timeout_s,

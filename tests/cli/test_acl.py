@@ -189,7 +189,9 @@ async def test_commands_ask_a_node_with_their_key(tmp_path, acl):
         for key in (None, WRONG_KEY):
             for command in (
                 ("produce", "orders", *where),
+                ("produce", "orders", "--addr", f"{address},localhost:{master.address[1]}"),
                 ("consume", "orders", "-e", *where),
+                ("consume", "orders", "-e", "--addr", f"{address},localhost:{master.address[1]}"),
                 ("topic", "list", *where),
                 ("status", address),
             ):

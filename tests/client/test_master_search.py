@@ -3,6 +3,8 @@
 import pytest
 import trio
 
+from hastore.access.permissions_file import parse_permissions
+from hastore.broker.access.node_access import NodeAccess
 from hastore.client.master_search import (
     MasterSearch,
     NodeAnswer,
@@ -11,9 +13,11 @@ from hastore.client.master_search import (
     choose_master,
 )
 from hastore.client.remoting_client import open_remoting_client
-from hastore.errors import ConfigError, UnreachableError
+from hastore.env.real import real_env
+from hastore.errors import AccessDeniedError, ConfigError, UnreachableError
 from hastore.status import BrokerRole
 from tests.patience import WITHIN_S
+from tests.support.nodes.access_keys import ACCOUNTS, UNKNOWN_KEY
 from tests.support.nodes.group_nodes import group, promote
 from tests.support.nodes.in_memory_target import InMemoryTarget, serving
 
@@ -113,6 +117,24 @@ async def test_a_search_that_finds_nobody_says_what_each_node_is():
         with pytest.raises(
             UnreachableError, match=r"no master .*hastore-a at .*is no master; .*:1"
         ):
+            await search.find(0.3)
+
+
+async def test_a_search_ends_once_all_nodes_deny_access():
+    """While another node does not answer, it goes on: that one could be the master."""
+    access = NodeAccess(
+        real_env(), "acl.yml", parse_permissions(ACCOUNTS.encode(), "acl.yml"), None
+    )
+    async with (
+        serving(InMemoryTarget(), access=access) as (_, first),
+        serving(InMemoryTarget(), access=access) as (_, second),
+    ):
+        search = MasterSearch([first, second], access_key=UNKNOWN_KEY)
+        with pytest.raises(AccessDeniedError, match=r"denied: .*; .* denied: ") as caught:
+            await search.find(WITHIN_S)
+        assert "HASTORE_ACCESS_KEY_FILE" in caught.value.hint
+        search = MasterSearch([first, ("127.0.0.1", 1)], access_key=UNKNOWN_KEY)
+        with pytest.raises(UnreachableError, match="no master found within"):
             await search.find(0.3)
 
 

@@ -114,7 +114,7 @@ async def connect_group(
 ) -> AsyncIterator[NodeClient]:
     """Read from the master of these nodes, or a slave, for the block.
 
-    Raises UnreachableError if none answers.
+    Raises UnreachableError if none answers, AccessDeniedError if all deny access.
     """
     async with open_reader_link(
         addresses,
