@@ -247,6 +247,19 @@ class LimitReachedError(ProtocolError):
         self.limit = limit
 
 
+class TlsError(ProtocolError, ConnectionError):
+    """TLS with a peer failed, and the connection is of no use; ``fault`` is a ``TlsFault``.
+
+    Also an OSError: on a connection that breaks, what reads and writes need not know of TLS.
+    """
+
+    exit_code = 7
+
+    def __init__(self, message: str, *, fault: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.fault = fault
+
+
 class IllegalReportError(ProtocolError):
     """A report that no slave of this log can send; it is not an ack."""
 

@@ -1,0 +1,488 @@
+"""A socket like trio's whose bytes are encrypted on the way.
+
+::
+
+    send:  data ── SSLObject.write ──► _outgoing ──► _unsent ──► the socket below
+    recv:  data ◄── SSLObject.read ── _incoming ◄── the socket below
+
+OpenSSL works on two buffers in memory and never sees the socket, so this also works over the
+simulator's.  One call encrypts up to ``PIECE_SIZE`` bytes, which are several records of 16 KiB: the
+cost is in AES, not in calls.
+
+A send counts bytes once their ciphertext has left.  What a short or cancelled send has taken, but
+not counted, must come first in the next one, as OpenSSL asks of SSL_write: its ciphertext is kept
+and sent first, and is not made again.  So no record is lost, torn or doubled by a cancellation.
+
+Invariants: at most ``PIECE_SIZE`` bytes are encrypted and unsent, beside a few records of TLS's
+own; before the handshake has ended, at most ``HANDSHAKE_SIZE_MAX`` bytes of the peer's were read;
+there is no file descriptor to be had, so no byte can leave unencrypted by mistake.  One task at a
+time sends, one receives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from typing import TYPE_CHECKING, Any, Final, Self, final
+
+import trio
+
+from hastore.env.sending import real_send_now
+from hastore.errors import TlsError
+from hastore.tls.tls_fault import TlsFault, as_tls_error, cut_short, plain_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hastore.env.interface import Env, SendNow, SendWhile
+
+HANDSHAKE_SIZE_MAX: Final = 128 * 1024  # bytes that a peer may send until the handshake's end
+PIECE_SIZE: Final = 64 * 1024
+RECEIVE_SIZE: Final = 64 * 1024  # bytes of ciphertext
+# TLS's own answers (KeyUpdate, alerts) that wait for the next send: a peer must not pile them up.
+_ANSWERS_SIZE_MAX: Final = 4096
+_HANDSHAKE_RECEIVE_SIZE: Final = 16 * 1024
+_LAST_WORDS_S: Final = 1.0  # for a peer to read why it is refused
+_JOINED_SIZE_MAX: Final = 32 * 1024  # up to here a copy is cheaper than another record
+_CORKED_SIZE_MAX: Final = 4096
+_RECORD_SIZE_MAX: Final = 16 * 1024
+_HANDSHAKE_RECORD: Final = 0x16
+_ALERT_RECORD: Final = 0x15
+
+
+async def accept_tls(
+    sock: trio.socket.SocketType,
+    context: ssl.SSLContext,
+    timeout_s: float,
+    *,
+    env: Env | None = None,
+) -> TlsSocket:
+    """Shake hands with the client of an accepted socket, which is closed if that fails.
+
+    With ``env`` its raw socket calls are used, as by ``tls_calls``; without it trio's.  ``context``
+    should have ``num_tickets`` 0: a client that never reads leaves tickets in its socket, and its
+    close is a reset then, which may overtake what it has sent.  Raises TlsError, and OSError if the
+    link breaks.
+    """
+    tls = ssl.MemoryBIO(), ssl.MemoryBIO()
+    wrapped = context.wrap_bio(*tls, server_side=True)
+    accepted = TlsSocket(sock, (wrapped, *tls), None, env)
+    await accepted.begin(timeout_s)
+    return accepted
+
+
+async def connect_tls(
+    sock: trio.socket.SocketType,
+    context: ssl.SSLContext,
+    server_name: str,
+    timeout_s: float,
+    *,
+    env: Env | None = None,
+) -> TlsSocket:
+    """Shake hands with the server of a connected socket, which is closed if that fails.
+
+    ``server_name`` is a host name or an IP address, which its certificate must have unless
+    ``context`` does not check that.  With TLS 1.3 a server's refusal of our certificate arrives
+    later: ``recv`` raises it.  Raises as ``accept_tls`` does.
+    """
+    tls = ssl.MemoryBIO(), ssl.MemoryBIO()
+    try:
+        wrapped = context.wrap_bio(*tls, server_hostname=server_name)
+    except ValueError as error:  # also of names that IDNA does not know
+        sock.close()
+        msg = f"{server_name!r} is no name that a certificate can have"
+        raise TlsError(msg, fault=TlsFault.WRONG_NAME) from error
+    connected = TlsSocket(sock, (wrapped, *tls), server_name, env)
+    await connected.begin(timeout_s)
+    return connected
+
+
+@final
+class TlsSocket(trio.socket.SocketType):
+    """An encrypted connection, from ``accept_tls`` or ``connect_tls``."""
+
+    def __init__(
+        self,
+        sock: trio.socket.SocketType,
+        tls: tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO],
+        server_name: str | None,
+        env: Env | None,
+    ) -> None:
+        self._sock = sock
+        self._ssl, self._incoming, self._outgoing = tls
+        self._server_name = server_name
+        self._env = env
+        # One attempt to send without a wait; None where only trio's calls are known.
+        self._try_send: SendNow | None = None
+        if env is not None:
+            self._try_send = env.send_now
+        elif sock.fileno() >= 0:
+            self._try_send = real_send_now
+        self._unsent: memoryview = memoryview(b"")  # ciphertext
+        self._uncounted = b""  # encrypted, but not counted as sent
+        self._is_sending = False
+        self._is_cut = False  # what is unsent must not leave any more
+        self._failure: TlsError | None = None  # found behind bytes that were good
+        self._received: bytearray | None = None if env is None else bytearray(RECEIVE_SIZE)
+
+    # -- beginning -------------------------------------------------------------------------------
+
+    async def begin(self, timeout_s: float) -> None:
+        """Shake hands in time, or close the socket."""
+        try:
+            with trio.move_on_after(timeout_s) as scope:
+                await self._shake_hands()
+            if scope.cancelled_caught:
+                msg = f"no whole TLS handshake within {timeout_s:g} s"
+                raise TlsError(msg, fault=TlsFault.TIMEOUT)
+        except BaseException:
+            self._sock.close()
+            raise
+
+    async def _shake_hands(self) -> None:
+        size = 0
+        while True:
+            is_done = False
+            try:
+                self._ssl.do_handshake()
+                is_done = True
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError as error:
+                await self._say_why()
+                raise as_tls_error(error, self._server_name) from error
+            await self._send_unsent()
+            if is_done:
+                return
+            data = await self._sock.recv(_HANDSHAKE_RECEIVE_SIZE)
+            if not data:
+                msg = "the peer closed the connection in the TLS handshake"
+                raise TlsError(msg, fault=TlsFault.CUT)
+            if not size and data[0] not in {_HANDSHAKE_RECORD, _ALERT_RECORD}:
+                raise plain_text()
+            size += len(data)
+            if size > HANDSHAKE_SIZE_MAX:
+                msg = f"a TLS handshake of more than {HANDSHAKE_SIZE_MAX} bytes"
+                raise TlsError(msg, fault=TlsFault.SIZE)
+            self._incoming.write(data)
+
+    async def _say_why(self) -> None:
+        """Send OpenSSL's alert, and wait a moment until it was read: a reset would overtake it."""
+        with trio.move_on_after(_LAST_WORDS_S), contextlib.suppress(OSError):
+            await self._send_unsent()
+            self._sock.shutdown(trio.socket.SHUT_WR)
+            while await self._sock.recv(_HANDSHAKE_RECEIVE_SIZE):
+                pass
+
+    # -- who is there ----------------------------------------------------------------------------
+
+    @property
+    def peer_certificate(self) -> dict[str, Any] | None:
+        """What the peer's certificate says, as ``ssl`` decodes it; None: no checked one."""
+        return self._ssl.getpeercert() or None
+
+    @property
+    def tls_version(self) -> str | None:
+        """``TLSv1.3`` or ``TLSv1.2``."""
+        return self._ssl.version()
+
+    def getsockname(self) -> Any:
+        """Return this end's address."""
+        return self._sock.getsockname()
+
+    def getpeername(self) -> Any:
+        """Return the peer's address."""
+        return self._sock.getpeername()
+
+    def setsockopt(self, *args: Any, **kwargs: Any) -> None:
+        """Set an option of the socket below."""
+        self._sock.setsockopt(*args, **kwargs)
+
+    def getsockopt(self, *args: Any, **kwargs: Any) -> Any:
+        """Return an option of the socket below."""
+        return self._sock.getsockopt(*args, **kwargs)
+
+    def fileno(self) -> int:
+        """Return -1: what writes to the descriptor would not be encrypted."""
+        return -1
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    async def send(self, data: Any, flags: int = 0) -> int:
+        """Send some of ``data``, at least a byte of it, and return how many bytes have left.
+
+        Bytes that a cancelled call has not counted come first in the next one: see above.  With
+        MSG_MORE few bytes are kept, to leave with those that follow.
+        """
+        with self._only_sender():
+            if self._uncounted or self._unsent:
+                await self._send_unsent()
+                counted = self._take_uncounted(data)
+                if counted:
+                    return counted
+            taken = self._encrypt((data,))
+            if flags & trio.socket.MSG_MORE and len(self._unsent) < _CORKED_SIZE_MAX:
+                await trio.lowlevel.cancel_shielded_checkpoint()
+                return taken
+            await self._send_taken(data, taken, self._send_unsent)
+            return taken
+
+    async def send_while(
+        self, data: memoryview, may_leave: Callable[[], bool], send_while: SendWhile
+    ) -> int | None:
+        """Send while ``may_leave``, by the call of the socket below; None: the connection must end.
+
+        A record that has left in part is never completed then, so the peer cannot read it.
+        """
+        with self._only_sender():
+
+            async def leave() -> bool:
+                return await self._send_unsent_while(may_leave, send_while)
+
+            if not await leave():
+                return None
+            counted = self._take_uncounted(data)
+            if counted:
+                return counted
+            taken = self._encrypt((data,))
+            return taken if await self._send_taken(data, taken, leave) else None
+
+    def send_now(self, buffers: Sequence[bytes | memoryview]) -> int:
+        """Send without a wait as far as the socket below takes it; return how many bytes have left.
+
+        Returns 0 if nothing was taken, also for a broken connection: the next ``send`` raises then.
+        """
+        size = sum(map(len, buffers))
+        if self._is_sending or self._failure is not None or size < 2:  # noqa: PLR2004 - one is uncounted
+            return 0
+        if self._unsent:
+            self._send_unsent_now()
+        if self._unsent or self._uncounted:
+            return 0
+        counted = 0
+        try:
+            taken = self._encrypt(buffers)
+        except TlsError:
+            return 0
+        self._send_unsent_now()
+        counted = taken
+        if self._unsent:
+            counted -= 1
+            self._uncounted = _byte_at(buffers, counted)
+        return counted
+
+    async def sendmsg(self, buffers: Any, *_args: Any) -> int:
+        """Send parts as one."""
+        return await self.send(b"".join(bytes(part) for part in buffers))
+
+    def _encrypt(self, buffers: Sequence[bytes | memoryview]) -> int:
+        """Encrypt up to ``PIECE_SIZE`` bytes into ``_unsent``; return how many.  Raises TlsError.
+
+        No view of ``buffers`` outlives the call: they may be of a map.
+        """
+        if len(buffers) > 1 and sum(map(len, buffers)) <= _JOINED_SIZE_MAX:
+            buffers = (b"".join(buffers),)
+        taken = 0
+        try:
+            for buffer in buffers:
+                with (
+                    memoryview(buffer) as whole,
+                    whole.cast("B") as view,
+                    view[: PIECE_SIZE - taken] as piece,
+                ):
+                    if len(piece):
+                        taken += self._ssl.write(piece)
+        except ssl.SSLError as error:
+            raise as_tls_error(error, self._server_name) from error
+        self._collect()
+        return taken
+
+    def _collect(self) -> None:
+        """Take what OpenSSL has encrypted."""
+        if self._outgoing.pending:
+            made = self._outgoing.read()
+            self._unsent = memoryview(bytes(self._unsent) + made if self._unsent else made)
+
+    async def _send_taken(self, data: Any, taken: int, leave: Callable[[], Any]) -> Any:
+        """Send the ciphertext of the first ``taken`` bytes of ``data``, which count only then."""
+        try:
+            return await leave()
+        except BaseException:
+            with memoryview(data) as whole, whole.cast("B") as view:
+                self._uncounted = bytes(view[:taken])
+            raise
+
+    def _take_uncounted(self, data: Any) -> int:
+        """Count what an earlier call has encrypted of ``data``; its ciphertext has left."""
+        uncounted = self._uncounted
+        if not uncounted:
+            return 0
+        with memoryview(data) as whole, whole.cast("B") as view:
+            counted = min(len(uncounted), len(view))
+            is_same = view[:counted] == uncounted[:counted]
+        assert is_same, "a send begins with what the last one has not counted"
+        self._uncounted = uncounted[counted:]
+        return counted
+
+    async def _send_unsent(self) -> None:
+        """Send the ciphertext that is there; always a checkpoint."""
+        self._collect()
+        if not self._unsent:
+            await trio.lowlevel.checkpoint()
+            return
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._send_unsent_now()
+        if not self._unsent:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        while self._unsent:
+            sent = await self._sock.send(self._unsent)
+            self._unsent = self._unsent[sent:]
+
+    async def _send_unsent_while(
+        self, may_leave: Callable[[], bool], send_while: SendWhile
+    ) -> bool:
+        """Send it while ``may_leave``; return False once that says no: then nothing leaves."""
+        self._collect()
+        if not self._unsent:
+            await trio.lowlevel.checkpoint()
+        while self._unsent:
+            sent = await send_while(self._sock, self._unsent, may_leave)
+            if sent is None:
+                break
+            self._unsent = self._unsent[sent:]
+        if self._unsent or not may_leave():
+            self._is_cut = True
+        return not self._is_cut
+
+    def _send_unsent_now(self) -> None:
+        """Send the ciphertext that is there as far as it leaves without a wait."""
+        if self._try_send is not None and not self._is_cut:
+            sent = self._try_send(self._sock, (self._unsent,))
+            self._unsent = self._unsent[sent:]
+
+    @contextlib.contextmanager
+    def _only_sender(self) -> Any:
+        if self._is_sending:
+            msg = "another task is sending on this connection"
+            raise trio.BusyResourceError(msg)
+        if self._is_cut:
+            raise cut_short()
+        self._is_sending = True
+        try:
+            yield
+        finally:
+            self._is_sending = False
+
+    # -- receiving -------------------------------------------------------------------------------
+
+    async def recv(self, size: int, _flags: int = 0) -> bytes:
+        """Receive some of what has arrived; b"" at TLS's end.  Raises as ``recv_into`` does."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        waited = False
+        while (data := self._read_some(size)) is None:
+            await self._receive()
+            waited = True
+        if not waited:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        return data
+
+    async def recv_into(self, buffer: Any, nbytes: int = 0, _flags: int = 0) -> int:
+        """Receive into a buffer; return 0 at TLS's end.
+
+        Raises TlsError for records that are not the peer's, for its refusal of our certificate, and
+        for an end that is not TLS's: a part of the stream may be missing.
+        """
+        with memoryview(buffer) as whole:
+            size = min(nbytes or whole.nbytes, whole.nbytes)
+        data = await self.recv(size)
+        with memoryview(buffer) as whole, whole.cast("B") as view:
+            view[: len(data)] = data
+        return len(data)
+
+    async def _receive(self) -> None:
+        """Receive ciphertext; the wait may be cancelled, and nothing is lost then."""
+        if self._env is None or self._received is None:
+            data = await self._sock.recv(RECEIVE_SIZE)
+            if data:
+                self._incoming.write(data)
+            else:
+                self._incoming.write_eof()
+            return
+        with memoryview(self._received) as room:
+            count = await self._env.receive(self._sock, room)
+            if count:
+                self._incoming.write(room[:count])
+            else:
+                self._incoming.write_eof()
+
+    def _read_some(self, size: int) -> bytes | None:
+        """Decrypt what is there; return b"" at TLS's end, None if nothing is there.
+
+        One call of OpenSSL's returns one record at most.
+        """
+        if self._failure is not None:
+            raise self._failure
+        parts: list[bytes] = []
+        try:
+            while size > 0:
+                part = self._ssl.read(min(size, _RECORD_SIZE_MAX))
+                if not part:
+                    break
+                parts.append(part)
+                size -= len(part)
+                if not (self._incoming.pending or self._ssl.pending()):
+                    break
+        except ssl.SSLWantReadError:
+            if not parts:
+                return None
+        except ssl.SSLZeroReturnError:
+            pass
+        except ssl.SSLError as error:
+            self._failure = as_tls_error(error, self._server_name)
+            if not parts:
+                raise self._failure from error
+        if self._outgoing.pending > _ANSWERS_SIZE_MAX:
+            msg = f"the peer makes TLS answer with more than {_ANSWERS_SIZE_MAX} bytes"
+            self._failure = TlsError(msg, fault=TlsFault.SIZE)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def shutdown(self, how: int) -> None:
+        """End the sending half with TLS's end, and with the socket's; or both halves."""
+        if how != trio.socket.SHUT_RD:
+            self._say_end()
+        self._sock.shutdown(how)
+
+    def _say_end(self) -> None:
+        """Send close_notify, as far as it leaves without a wait."""
+        if self._is_cut or self._is_sending:
+            return
+        with contextlib.suppress(ssl.SSLError):  # it wants the peer's, or the stream is broken
+            self._ssl.unwrap()
+        self._collect()
+        if self._unsent:
+            self._send_unsent_now()
+
+    def __enter__(self) -> Self:
+        """Close it at the end of the block."""
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Close, with TLS's end if it leaves without a wait; idempotent."""
+        self._say_end()
+        self._is_cut = True
+        self._sock.close()
+
+
+def _byte_at(buffers: Sequence[bytes | memoryview], position: int) -> bytes:
+    for buffer in buffers:
+        if position < len(buffer):
+            return bytes(buffer[position : position + 1])
+        position -= len(buffer)
+    msg = "beyond the buffers"
+    raise AssertionError(msg)
