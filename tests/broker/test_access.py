@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import attrs
 import pytest
@@ -18,6 +19,7 @@ from hastore.broker.access.failed_attempts import ATTEMPTS_MAX, PEERS_MAX, PERIO
 from hastore.broker.access.node_access import LOOK_S, NodeAccess, open_access
 from hastore.broker.access.rules import RULES
 from hastore.broker.groups.broker_data import BrokerData
+from hastore.broker.node.reload import Reloaded, reload_files
 from hastore.broker.observe.findings import Level, Limits, findings
 from hastore.broker.observe.node_status import AccessStatus, NodeStatus
 from hastore.broker.port.request_processors import RequestProcessors
@@ -419,6 +421,33 @@ async def test_a_changed_file_is_swapped_whole_or_not_at_all(tmp_path, caplog):
     assert await look(1) is None
     assert set(access.table.accounts) == {*before.accounts, "the-fourth"}
     assert SECRET not in f"{access!r} {access.status()} {caplog.text}"
+
+
+async def test_a_reload_takes_the_file_at_once_or_not_at_all(tmp_path, caplog):
+    """Whatever the node's own looks have seen; one line says what came of it."""
+    caplog.set_level(logging.INFO, "hastore")
+    access = await open_access(access_config(tmp_path).file, real_env())
+    path = tmp_path / "acl.yml"
+    write_private(path, ACCOUNTS.replace("the-poor", "the-rich"))
+    assert await reload_files(access) == Reloaded(("permissions",), {})
+    assert "the-rich" in access.table.accounts
+    write_private(path, "accounts: []")
+    fault = f"{path}, accounts: there is no account"
+    assert await reload_files(access) == Reloaded((), {"permissions": fault})
+    assert "the-rich" in access.table.accounts
+    assert access.status().fault == fault
+    for _ in range(3):
+        await access.look()
+    assert await reload_files(None) == Reloaded((), {})
+    said = [record.msg["event"] for record in caplog.records]
+    assert said == [
+        "permissions_taken",
+        "reloaded",
+        "permissions_not_taken",
+        "reloaded",
+        "reloaded",
+    ]
+    assert SECRET not in caplog.text
 
 
 async def test_a_running_node_takes_a_changed_file(tmp_path, autojump_clock):

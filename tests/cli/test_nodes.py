@@ -73,9 +73,7 @@ def test_ready_line_has_the_next_command(tmp_path):
     assert "\x1b[" not in text
 
 
-@pytest.mark.parametrize(
-    ("signum", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
-)
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_a_signal_stops_a_node_cleanly(tmp_path, signum, code):
     """Exit 0 on SIGTERM, else 128 + signal, within 5 s; node.json and abort are gone."""
     with node("master", tmp_path / "D") as master:

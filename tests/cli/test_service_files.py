@@ -5,11 +5,12 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 
 import pytest
 
 from hastore_cli.node.notify import notify
-from tests.support.commands.running import ANY_PORT, WITHIN_S, command, environment
+from tests.support.commands.running import ANY_PORT, WITHIN_S, command, environment, node
 from tests.support.repository import REPO_ROOT
 
 UNIT = REPO_ROOT / "deploy/systemd/hastore-node.service"
@@ -58,6 +59,22 @@ def test_a_node_says_when_it_serves_and_when_it_stops(tmp_path):
             process.wait()
 
 
+def test_a_node_says_that_it_reloads(tmp_path):
+    """RELOADING=1 with the time that systemd 253 asks for, then READY=1 again."""
+    path = tmp_path / "notify"
+    with (
+        listener(str(path)) as sock,
+        node("master", tmp_path / "D", has_terminal=False, NOTIFY_SOCKET=str(path)) as master,
+    ):
+        ready = received(sock)
+        asked_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        master.process.send_signal(signal.SIGHUP)
+        reloading = received(sock)
+        assert reloading["RELOADING"] == "1"
+        assert int(reloading["MONOTONIC_USEC"]) >= asked_us
+        assert received(sock) == ready
+
+
 @pytest.mark.parametrize("abstract", [False, True])
 def test_a_value_is_one_line(tmp_path, abstract):
     """Also where the socket has no file."""
@@ -93,7 +110,9 @@ def analyze(*arguments):
 def unit(tmp_path):
     """The unit as a file whose programs and sections are here."""
     program = shutil.which("true")
-    text = UNIT.read_text().replace("/opt/hastore/bin/hastore", program)
+    text = UNIT.read_text()
+    for used in ("/opt/hastore/bin/hastore", "/bin/kill"):
+        text = text.replace(used, program)
     copy = tmp_path / UNIT.name
     copy.write_text(text)
     return copy
@@ -116,9 +135,10 @@ def test_the_unit_exposes_little(unit):
 
 
 def test_the_unit_starts_a_node_that_notifies_and_keeps_its_boot_id_readable():
-    """Type=notify, no restart after what a person must see; boot_id decides who may be master."""
+    """No restart after what a person must see; boot_id decides who may be master."""
     lines = UNIT.read_text().splitlines()
     assert "Type=notify" in lines
+    assert "ExecReload=/bin/kill -HUP $MAINPID" in lines
     assert "RestartPreventExitStatus=2 4 6" in lines
     assert not [line for line in lines if line.startswith("ProcSubset=")]
     (start,) = [line for line in lines if line.startswith("ExecStart=")]

@@ -357,6 +357,12 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     "permissions_not_taken": ("the permissions stay as they were: {reason}",),
     "certificate_taken": ("{certificate} is in force now, until {not_after}",),
     "certificate_not_taken": ("the certificate stays as it was: {reason}",),
+    "reloaded": (
+        "reloaded {taken}; not taken: {not_taken}",
+        "reloaded {taken}",
+        "nothing was reloaded; not taken: {not_taken}",
+        "there is nothing to reload: no permissions file",
+    ),
     "ports_exposed": ("other machines may reach {ports}: {reason}",),
     "metrics_refused": ("refused {peer} at the metrics port: {reason}",),
     "metrics_failed": ("a page of the metrics port failed",),

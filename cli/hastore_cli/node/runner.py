@@ -3,14 +3,22 @@
 ::
 
     start ── ready: node.json, ready line ──┬── SIGTERM ── clean stop ── 0
-                                            ├── Ctrl-C, SIGHUP ── clean stop ── 130, 129
+                        ▲                   ├── Ctrl-C ── clean stop ── 130
+                        │                   ├── SIGHUP ──┬── on a terminal: clean stop ── 129
+                        └── files read again ────────────┴── else: a reload
                                             ├── (ended by itself, a bug) ── 1
                                             └── fatal error: one line, its exit code
 
 SIGTERM ends with 0, because service managers stop by it and systemd calls 143 a failure.
 
-A second signal, or a stop that takes longer than ``STOP_TIME_MAX_S``, ends the process at once: the
-``abort`` file stays and the next start checks the tail.
+SIGHUP says two things.  A process of a terminal gets it when the terminal is gone, and stops.  One
+without (systemd, a container, ``setsid``, ``ssh`` without ``-t``) gets it only from somebody who
+wants a reload; and one that was started with SIGHUP ignored, as by nohup, is to outlive its
+terminal.  What counts is how the process was started: at the signal the terminal is gone already.
+
+A second SIGINT or SIGTERM, or a stop that takes longer than ``STOP_TIME_MAX_S``, ends the process
+at once: the ``abort`` file stays and the next start checks the tail.  A second SIGHUP does not: of
+a terminal that is gone both the kernel and the shell tell.
 """
 
 from __future__ import annotations
@@ -23,6 +31,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast, final
 
@@ -104,41 +113,75 @@ def start_hint(error: HastoreError, data_dir: str) -> str | None:
     return None
 
 
+def is_hang_up_a_reload() -> bool:
+    """Whether SIGHUP asks for a reload: without a terminal, or under nohup."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return True
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:  # ENXIO: there is none
+        return True
+    os.close(terminal)
+    return False
+
+
 @final
 @attrs.define(eq=False)
 class _Running:
-    """What a signal stops: the start, or the started node."""
+    """What a signal stops: the start, or the started node; and what a reload reloads."""
 
+    is_hang_up_a_reload: bool
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     node: AnyNode | None = None
+    is_stopping: bool = False
+    reload_wanted: WaitNotifyObject = attrs.field(factory=WaitNotifyObject)
 
     def stop(self) -> None:
         """Ask the node to stop: it first answers all waiting producers."""
+        self.is_stopping = True
         if self.node is None:
             self.scope.cancel()
         else:
             self.node.stop()
 
+    async def keep_reloaded(self, status_text: Callable[[], str]) -> None:
+        """Reload the started node whenever that is wanted, until cancelled."""
+        while True:
+            await self.reload_wanted.wait_for_running()
+            assert self.node is not None, "it has started"
+            if self.is_stopping:
+                return
+            now_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+            notify(RELOADING="1", MONOTONIC_USEC=str(now_us))
+            await self.node.reload()
+            if not self.is_stopping:
+                notify(READY="1", STATUS=status_text())
+
 
 async def _run_until_signal(config: MasterConfig | SlaveConfig, log: LogConfig, env: Env) -> int:
     stopped_by: list[int] = []
+    running = _Running(is_hang_up_a_reload=is_hang_up_a_reload())
     with trio.open_signal_receiver(*_SIGNALS) as signals:
         async with trio.open_nursery() as watchers:
-            running = _Running()
-            watchers.start_soon(_stop_on_signal, signals, running, stopped_by)
-            with running.scope:
-                async with trio.open_nursery() as nursery:
-                    keeper = NodeFileKeeper(
-                        env,
-                        config.store.data_dir,
-                        lambda: _node_file_of(cast("AnyNode", running.node), env),
-                    )
-                    running.node = await _start(nursery, config, env, keeper.role_changed)
-                    _warn_of_exposure(config)
-                    await keeper.write()
-                    watchers.start_soon(keeper.run)
-                    _announce(running.node, config, log)
-                    notify(READY="1", STATUS=_status_text(keeper.current()))
+            watchers.start_soon(_heed_signals, signals, running, stopped_by)
+            async with trio.open_nursery() as keepers:
+                with running.scope:
+                    async with trio.open_nursery() as nursery:
+                        keeper = NodeFileKeeper(
+                            env,
+                            config.store.data_dir,
+                            lambda: _node_file_of(cast("AnyNode", running.node), env),
+                        )
+                        running.node = await _start(nursery, config, env, keeper.role_changed)
+                        _warn_of_exposure(config)
+                        await keeper.write()
+                        keepers.start_soon(keeper.run)
+                        _announce(running.node, config, log)
+                        notify(READY="1", STATUS=_status_text(keeper.current()))
+                        keepers.start_soon(
+                            running.keep_reloaded, lambda: _status_text(keeper.current())
+                        )
+                keepers.cancel_scope.cancel()
             watchers.cancel_scope.cancel()
     if not stopped_by:
         say_error("the node has ended, and nobody asked it to", "please report it; start it again")
@@ -180,16 +223,19 @@ async def _start(
     return slave
 
 
-async def _stop_on_signal(
+async def _heed_signals(
     signals: AsyncIterator[int], running: _Running, stopped_by: list[int]
 ) -> None:
-    """Stop ``running`` at the first signal; end at the second, or after ``STOP_TIME_MAX_S``."""
-    stopped_by.append(await anext(signals))
+    """Reload ``running``, or stop it; end at a second signal, or after ``STOP_TIME_MAX_S``."""
+    while (signum := await anext(signals)) == signal.SIGHUP and running.is_hang_up_a_reload:
+        running.reload_wanted.wakeup()
+    stopped_by.append(signum)
     _log.info("stopping", signal=signal.Signals(stopped_by[0]).name)
     notify(STOPPING="1", STATUS="it answers what waits, and flushes its log")
     running.stop()
     with trio.move_on_after(STOP_TIME_MAX_S):
-        again = await anext(signals)
+        while (again := await anext(signals)) == signal.SIGHUP:
+            pass
         _end_at_once(128 + again, "a second signal: stopped at once")
     _end_at_once(1, f"the stop took longer than {STOP_TIME_MAX_S} s")
 

@@ -6,7 +6,8 @@
                                                             └── not: the table stays; named
 
 A node looks every ``LOOK_S``; a file that is being written is left alone until it has kept its
-stamp for one look.  At a start a file that is not valid is an error.
+stamp for one look.  ``reload`` does not wait for a look.  At a start a file that is not valid is an
+error.
 
 Invariant: the table is the whole of one version of the file.
 """
@@ -48,6 +49,7 @@ class NodeAccess:
     _refused: FileStamp | None = attrs.field(default=None, init=False)  # of the version not taken
     _fault: str | None = attrs.field(default=None, init=False)
     _hint: str | None = attrs.field(default=None, init=False)
+    _reading: trio.Lock = attrs.field(factory=trio.Lock, init=False)  # the last read is the newest
 
     def status(self) -> AccessStatus:
         """Return a snapshot."""
@@ -67,6 +69,15 @@ class NodeAccess:
 
     async def look(self) -> None:
         """Look at the file once."""
+        async with self._reading:
+            await self._look()
+
+    async def reload(self) -> bool:
+        """Read the file as it is now; return whether that version is in force."""
+        async with self._reading:
+            return await self._take()
+
+    async def _look(self) -> None:
         try:
             stamp = await self.env.offload.run(lambda: self.env.disk.stamp(self.file))
         except DiskError as error:
@@ -76,19 +87,19 @@ class NodeAccess:
         before, self._seen = self._seen, stamp
         if stamp == self._stamp:  # a version that was refused may be replaced by the former one
             self._fault = self._hint = None
-        elif stamp == before and stamp != self._refused:
-            await self._take(stamp)
+        elif stamp == before and stamp != self._refused and not await self._take():
+            self._refused = stamp
 
-    async def _take(self, stamp: FileStamp) -> None:
+    async def _take(self) -> bool:
         try:
             table, taken = await self.env.offload.run(lambda: _read(self.env, self.file))
         except ConfigError as error:
-            self._refused = stamp
             self._refuse(str(error), error.hint)
-            return
+            return False
         self.table, self._stamp = table, taken
         self._fault = self._hint = self._refused = None
         _log.info("permissions_taken", file=self.file, accounts=len(table.accounts))
+        return True
 
     def _refuse(self, reason: str, hint: str | None) -> None:
         """Keep the table; log each reason once."""

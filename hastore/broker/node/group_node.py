@@ -27,6 +27,7 @@ import trio
 from hastore.broker.access.node_access import open_access
 from hastore.broker.node.master import Master, open_ports, serve_master
 from hastore.broker.node.master_store import Promotion, check_epoch, check_jump
+from hastore.broker.node.reload import reload_files
 from hastore.broker.node.slave import Slave, SlaveRun
 from hastore.broker.observe.metrics_server import MetricsServer, open_metrics
 from hastore.concurrency.peers import PeerLog
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from hastore.broker.group_directory import GroupDirectory
     from hastore.broker.node.master import Ports
     from hastore.broker.node.master_store import Term
+    from hastore.broker.node.reload import Reloaded
     from hastore.broker.observe.node_status import NodeStatus
     from hastore.broker.request_target import PromiseWish, RoleControl, RoleWish
     from hastore.env.interface import Env
@@ -321,6 +323,10 @@ class GroupNode:
         self._give_up(reason)
         wish = self._queue(role)
         self._nursery.start_soon(run)
+
+    async def reload(self) -> Reloaded:
+        """Read the permissions again; links and the role stay."""
+        return await reload_files(self.access)
 
     # -- its end ---------------------------------------------------------------------------------
 

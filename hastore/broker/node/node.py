@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import attrs
 import trio
 
+from hastore.broker.node.reload import reload_files
 from hastore.broker.observe.node_status import NodeStatus
 from hastore.concurrency.tcp import describe
 from hastore.errors import DiskError, HastoreError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from hastore.broker.expiry.expiry import Expiry
     from hastore.broker.group_directory import GroupDirectory
     from hastore.broker.node.dispatching import Dispatching
+    from hastore.broker.node.reload import Reloaded
     from hastore.broker.request_target import RoleControl
     from hastore.config import MasterConfig, SlaveConfig
     from hastore.dispatch.reput_message_service import ReputMessageService
@@ -126,6 +128,10 @@ class RunningNode:
             coordinator=None if control is None else control.coordinator_status(),
             access=None if self.access is None else self.access.status(),
         )
+
+    async def reload(self) -> Reloaded:
+        """Read the permissions again; links stay."""
+        return await reload_files(self.access)
 
     def stop(self) -> None:
         """Request a clean stop: refuse new messages, flush, answer waiting puts, then end."""

@@ -93,9 +93,17 @@ class Node:
 
 @contextmanager
 def node(
-    kind: str, data: Path, *arguments: object, file_size: str | None = "4MiB", **extra: str
+    kind: str,
+    data: Path,
+    *arguments: object,
+    file_size: str | None = "4MiB",
+    has_terminal: bool = True,
+    **extra: str,
 ) -> Iterator[Node]:
-    """Run a master, slave or node on free ports during the block."""
+    """Run a master, slave or node on free ports during the block.
+
+    ``has_terminal`` false: without the terminal that the tests may run on.
+    """
     given = ["--listen", ANY_PORT]
     if kind != "slave":
         given += ["--ha-listen", ANY_PORT]
@@ -110,6 +118,7 @@ def node(
             stdin=subprocess.DEVNULL,
             env=environment(**extra),
             cwd=data.parent,
+            start_new_session=not has_terminal,
         )
     running = Node(process, data, log)
     try:
@@ -120,12 +129,14 @@ def node(
         process.wait()
 
 
-def wait_for_status(where: Path, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+def wait_for_status(
+    where: Path, condition: Callable[[dict[str, Any]], object], key_file: str = ""
+) -> dict[str, Any]:
     """Poll a node until its status fulfils the condition; return that status."""
     answers: list[subprocess.CompletedProcess[str]] = []
 
     def is_so() -> bool:
-        answers[:] = [hastore("status", where, "-o", "json")]
+        answers[:] = [hastore("status", where, "-o", "json", HASTORE_ACCESS_KEY_FILE=key_file)]
         return answers[0].returncode == 0 and bool(condition(json.loads(answers[0].stdout)))
 
     wait_until(is_so, lambda: answers[0].stdout + answers[0].stderr)

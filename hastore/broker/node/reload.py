@@ -1,0 +1,49 @@
+"""What a running node reads again when it is told to.
+
+::
+
+    SIGHUP, reload() ── permissions ── read, checked ──┬── valid: they replace the former, whole
+                                                       └── not: the former stay; named
+
+Links stay as they are, and the configuration file is not read again.  A node also looks at these
+files itself (``NodeAccess``); a reload does not wait for a look.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from hastore.broker.access.node_access import NodeAccess
+
+_log = logger("broker")
+
+
+@attrs.frozen
+class Reloaded:
+    """The outcome of a reload, by what was read: ``permissions``."""
+
+    taken: tuple[str, ...]  # in force as the files are now
+    not_taken: dict[str, str]  # why the former stay
+
+
+async def reload_files(access: NodeAccess | None) -> Reloaded:
+    """Read the files again, and log in one line what came of it."""
+    taken: list[str] = []
+    not_taken: dict[str, str] = {}
+    hint: str | None = None
+    if access is not None:
+        if await access.reload():
+            taken.append("permissions")
+        else:
+            status = access.status()
+            not_taken["permissions"], hint = status.fault or "", status.hint
+    if not_taken:
+        _log.warning("reloaded", taken=taken, not_taken=not_taken, next=hint)
+    else:
+        _log.info("reloaded", taken=taken, not_taken=not_taken)
+    return Reloaded(tuple(taken), not_taken)
