@@ -118,6 +118,7 @@ def node_on_a_terminal(data, *before):
             stdout=theirs,
             stderr=output if before else theirs,
             env=environment(),
+            cwd=data.parent,  # nohup writes a file there
         )
     os.close(theirs)
     hang_up = contextlib.ExitStack()
