@@ -468,6 +468,9 @@ def test_a_file_that_is_not_in_force_is_a_fault_everywhere():
     assert "access" not in {each.subject for each in findings(status, Limits())}
     good = AccessStatus(file="acl.yml", accounts=3, failed_attempts=0, fault=None, hint=None)
     bad = attrs.evolve(good, fault="acl.yml, line 3: no such key: x", hint="remove it")
+    tried = attrs.evolve(status, access=attrs.evolve(good, failed_attempts=4))
+    said = [each.what for each in findings(tried, Limits()) if each.subject == "access"]
+    assert said == ["3 access keys of acl.yml are in force; 4 failed attempts since the start"]
     for access, level in ((good, Level.OK), (bad, Level.FAULT)):
         known = NodeStatus.from_dict(attrs.evolve(status, access=access).to_dict())
         assert known.access == access

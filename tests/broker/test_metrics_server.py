@@ -18,6 +18,7 @@ from hastore.broker.observe.coordinator_status import CoordinatorStatus
 from hastore.broker.observe.health import health
 from hastore.broker.observe.metrics_server import LIMITS, open_metrics
 from hastore.broker.observe.metrics_text import metrics_text
+from hastore.broker.observe.node_status import AccessStatus
 from hastore.broker.observe.sync_state_status import ProposalRow
 from hastore.config import MasterConfig, SlaveConfig
 from hastore.env.real import real_env
@@ -103,6 +104,17 @@ def test_a_node_with_a_coordinator_has_its_lease_and_its_contact():
     }
     assert (found["hastore_coordinator_alarm",], found["hastore_coordinator_paused",]) == (1, 1)
     assert not [name for (name, *_) in samples(MEMBER) if "coordinator" in name]
+
+
+def test_a_node_with_access_keys_counts_failed_attempts():
+    """And says whether its file is in force; no other node has those samples."""
+    access = AccessStatus(file="f", accounts=3, failed_attempts=7, fault="bad", hint=None)
+    found = samples(attrs.evolve(MASTER, access=access))
+    assert found["hastore_access_failed_attempts_total",] == 7
+    assert found["hastore_access_file_refused",] == 1
+    found = samples(attrs.evolve(SLAVE, access=attrs.evolve(access, fault=None)))
+    assert found["hastore_access_file_refused",] == 0
+    assert not [name for (name, *_) in samples(MASTER) if "access" in name]
 
 
 def test_a_slave_of_a_replica_group_has_its_epochs_and_cuts():

@@ -434,7 +434,10 @@ def _access(status: NodeStatus, _: Limits) -> Found:
         what = "its present permissions file is not in force, an earlier version is"
         yield Level.FAULT, what, access.fault, access.hint
     else:
-        yield Level.OK, f"{access.accounts} access keys of {access.file} are in force"
+        what = f"{access.accounts} access keys of {access.file} are in force"
+        if access.failed_attempts:
+            what += f"; {access.failed_attempts} failed attempts since the start"
+        yield Level.OK, what
 
 
 def _refused(status: NodeStatus, _: Limits) -> Found:

@@ -30,7 +30,12 @@ if TYPE_CHECKING:
     from enum import Enum
 
     from hastore.broker.observe.coordinator_status import CoordinatorStatus
-    from hastore.broker.observe.node_status import MasterLink, NodeStatus, SlaveRow
+    from hastore.broker.observe.node_status import (
+        AccessStatus,
+        MasterLink,
+        NodeStatus,
+        SlaveRow,
+    )
     from hastore.broker.observe.sync_state_status import GroupNodeRow, SyncStateStatus
 
 # Buckets 2^i µs; every other one up to 67 s is enough for a graph, and half the series.
@@ -98,6 +103,8 @@ def _metrics(status: NodeStatus) -> Iterator[Metric]:
             yield _metric(f"hastore_{name}", text, [({}, value)])
     if status.coordinator is not None:
         yield from _coordinator(status.coordinator)
+    if status.access is not None:
+        yield from _access(status.access)
     yield _stages(status)
 
 
@@ -244,6 +251,22 @@ def _coordinator(coordinator: CoordinatorStatus) -> Iterator[Metric]:
         ("paused", "1 while elections are paused.", int(coordinator.is_paused)),
     ):
         yield _metric(f"hastore_coordinator_{name}", text, [({}, value)])
+
+
+def _access(access: AccessStatus) -> Iterator[Metric]:
+    for name, text, value in (
+        (
+            "failed_attempts_total",
+            "Requests with an unknown access key or a wrong signature, since the start.",
+            access.failed_attempts,
+        ),
+        (
+            "file_refused",
+            "1 while the present version of the permissions file is not in force.",
+            int(access.fault is not None),
+        ),
+    ):
+        yield _metric(f"hastore_access_{name}", text, [({}, value)])
 
 
 def _stages(status: NodeStatus) -> Metric:
