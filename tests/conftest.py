@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -28,6 +29,8 @@ settings.register_profile(
 settings.register_profile("nightly", deadline=None, max_examples=20_000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
+COLLECTED_AFTER_S = 0.01  # a collection takes 2 ms
+
 
 def pytest_collection_finish() -> None:
     """Exempt what 7,000 collected tests have made from garbage collection.
@@ -37,6 +40,15 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _what_is_left_open_fails_here() -> Iterator[None]:
+    """Collect a test's garbage: a socket that it left open would fail a later test."""
+    began = time.monotonic()
+    yield
+    if time.monotonic() - began > COLLECTED_AFTER_S:
+        gc.collect()
 
 
 @pytest.fixture(autouse=True)

@@ -56,9 +56,11 @@ async def open_listener(address: tuple[str, int], purpose: str) -> trio.socket.S
         sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
         await sock.bind(resolved)
         sock.listen(_ACCEPT_BACKLOG)
-    except (OSError, UnicodeError) as error:
+    except BaseException as error:
         if sock is not None:
             sock.close()
+        if not isinstance(error, (OSError, UnicodeError)):
+            raise
         msg = f"cannot listen on {describe(address)} for {purpose}: {_reason(error)}"
         is_in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         hint = (

@@ -8,14 +8,17 @@ it to no other socket.
 from __future__ import annotations
 
 import socket
-from typing import final
+from typing import TYPE_CHECKING, Self, final
 
 from hastore.testing.node_settings import HOST
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 
 @final
 class FreePort:
-    """A reserved port of the loopback interface, until ``release``."""
+    """A reserved port of the loopback interface, until ``release`` or the end of a ``with``."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -26,6 +29,19 @@ class FreePort:
             self._socket.close()
             raise
         self.number: int = self._socket.getsockname()[1]
+
+    def __enter__(self) -> Self:
+        """Return the port."""
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _at: TracebackType | None,
+    ) -> None:
+        """Release it."""
+        self.release()
 
     def release(self) -> None:
         """Release the port; idempotent."""

@@ -171,9 +171,8 @@ async def test_without_a_loss_nothing_is_listed(tmp_path):
 
 async def test_history_of_nodes_that_do_not_answer_is_an_error(tmp_path):
     """One that does not is named, none is exit code 3."""
-    free = FreePort()
-    silent = f"127.0.0.1:{free.number}"
-    try:
+    with FreePort() as free:
+        silent = f"127.0.0.1:{free.number}"
         async with group(tmp_path) as (one, two, three):
             await promote(one, two, three)
             code, shown, told = await call(
@@ -182,8 +181,6 @@ async def test_history_of_nodes_that_do_not_answer_is_an_error(tmp_path):
             assert (code, len(shown.splitlines()), f"{silent} does not" in told) == (3, 2, True)
         code, _, told = await call("cluster", "history", "--node", silent)
         assert (code, "cannot connect" in told) == (3, True)
-    finally:
-        free.release()
 
 
 async def older_node(nursery, real=None):

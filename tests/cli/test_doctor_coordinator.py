@@ -125,8 +125,7 @@ async def test_a_real_etcd_is_asked(kind, tmp_path, monkeypatch):
     """And one that is down is bad: exit code 1."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
-    free = FreePort()
-    with etcd_of_kind(kind, tmp_path / "etcd") as etcd:
+    with FreePort() as free, etcd_of_kind(kind, tmp_path / "etcd") as etcd:
         async with master_on(tmp_path / "D1") as master:
             code, shown = await call_json("doctor", at(master), "--etcd", etcd.endpoint)
             found = {
@@ -142,7 +141,6 @@ async def test_a_real_etcd_is_asked(kind, tmp_path, monkeypatch):
             down = f"http://127.0.0.1:{free.number}"
             code, text, _ = await call("doctor", at(master), "--etcd", down)
             assert (code, f"bad     {down}" in text) == (1, True)
-    free.release()
 
 
 async def test_a_mistyped_url_is_a_usage_error():

@@ -186,18 +186,17 @@ async def test_a_silent_endpoint_has_a_share_of_the_time() -> None:
 
 async def test_an_endpoint_without_a_server_costs_nothing() -> None:
     """Nothing was sent there, so that a transaction goes on to the next."""
-    port = FreePort()
-    dead = f"http://127.0.0.1:{port.number}"
-    async with scripted_http(lambda _: EMPTY) as server:
-        async with EtcdClient.open(config(dead, server.endpoint)) as client:
-            assert (await client.commit([], [Put("/k", b"")])).revision == 9
-        async with EtcdClient.open(config(dead, dead)) as client:
-            with pytest.raises(
-                CoordinatorUnreachableError, match=r"no connection.*;.*no conn"
-            ) as no:
-                await client.commit([], [Put("/k", b"")])
-            assert "is it running" in str(no.value.hint)
-    port.release()
+    with FreePort() as port:
+        dead = f"http://127.0.0.1:{port.number}"
+        async with scripted_http(lambda _: EMPTY) as server:
+            async with EtcdClient.open(config(dead, server.endpoint)) as client:
+                assert (await client.commit([], [Put("/k", b"")])).revision == 9
+            async with EtcdClient.open(config(dead, dead)) as client:
+                with pytest.raises(
+                    CoordinatorUnreachableError, match=r"no connection.*;.*no conn"
+                ) as no:
+                    await client.commit([], [Put("/k", b"")])
+                assert "is it running" in str(no.value.hint)
 
 
 async def test_a_request_that_cannot_be_sent_leaves_nothing_open() -> None:

@@ -95,3 +95,16 @@ async def test_accept_raises_a_permanent_error():
     """EBADF will not go away, so there is no further attempt."""
     with pytest.raises(OSError, match="on purpose"):
         await accept(FailingListener([errno.EBADF]))
+
+
+async def test_a_cancelled_listener_leaves_no_socket_open(monkeypatch):
+    """One that is left open fails this test with a ResourceWarning."""
+    with trio.CancelScope() as scope:
+
+        async def cancel_and_resolve(*_args, **_kwargs):
+            scope.cancel()
+            return [(trio.socket.AF_INET, 0, 0, "", ("127.0.0.1", 0))]
+
+        monkeypatch.setattr(trio.socket, "getaddrinfo", cancel_and_resolve)
+        await open_listener(("127.0.0.1", 0), "a test")
+    assert scope.cancelled_caught
