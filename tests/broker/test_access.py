@@ -15,6 +15,7 @@ import hastore
 from hastore.access.permissions import PUB, SUB
 from hastore.access.permissions_file import parse_permissions
 from hastore.access.signature import DENIED_FIELD
+from hastore.broker.access.access_guard import AccessGuard
 from hastore.broker.access.failed_attempts import ATTEMPTS_MAX, PEERS_MAX, PERIOD_S, FailedAttempts
 from hastore.broker.access.node_access import LOOK_S, NodeAccess, open_access
 from hastore.broker.access.rules import RULES
@@ -24,6 +25,7 @@ from hastore.broker.observe.findings import Level, Limits, findings
 from hastore.broker.observe.node_status import AccessStatus, NodeStatus
 from hastore.broker.port.request_processors import RequestProcessors
 from hastore.broker.puts.send_message_processor import SEND_CODES
+from hastore.broker.reply import Later
 from hastore.config import AccessConfig, MasterConfig, RemotingConfig, StoreConfig
 from hastore.env.real import real_env
 from hastore.errors import ConfigError
@@ -48,6 +50,7 @@ from tests.support.nodes.access_keys import (
 from tests.support.nodes.configs import ANY_PORT
 from tests.support.nodes.in_memory_target import InMemoryTarget, serving
 from tests.support.nodes.raw_client import raw_client, send_command
+from tests.support.nodes.reading import pull_command
 from tests.support.repository import REPO_ROOT
 from tests.support.waiting import eventually
 
@@ -313,6 +316,73 @@ async def test_what_an_index_finds_is_checked_too(tmp_path, monkeypatch):
             response = await client.ask(signed(request_of(12), USER_KEY))
             assert response.remark.endswith("needs SUB on topic other")
             assert not response.body
+
+
+USERS = f"""\
+- accessKey: the-user
+  secretKey: {SECRET}-user
+  topicPerms: [orders=PUB|SUB]
+  groupPerms: [billing=SUB]
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "remark"),
+    [
+        (USERS + "  defaultTopicPerm: SUB\n", None),
+        ("", "access key the-user is not in force any more"),
+        (
+            USERS.replace(f"{SECRET}-user", f"{SECRET}-new"),
+            "access key the-user is not in force any more",
+        ),
+        (USERS.replace("orders=PUB|SUB", "orders=PUB"), "needs SUB on topic orders"),
+        (USERS.replace("billing=SUB", "billing=DENY"), "needs SUB on group billing"),
+        (USERS + "  allowedRemoteAddresses: [10.0.0.0/8]\n", "does not count from 127.0.0.1"),
+    ],
+    ids=["it still may", "key gone", "secret changed", "topic denied", "group denied", "elsewhere"],
+)
+async def test_a_pull_that_waited_is_answered_by_the_permissions_of_then(
+    tmp_path, caplog, then, remark
+):
+    """It has no message that its key may not read any more, and does not wait on without one."""
+    async with hastore.open_master(master_config(tmp_path)) as master:
+        await put(master, "orders")
+        held = pull_command(
+            topic="orders", group="billing", queue_offset=1, suspend_timeout_ms=600_000
+        )
+        async with raw_client(master.address) as client:
+            await client.send(signed(held, USER_KEY))
+            # Answered in their order: the pull is held once this one has its answer.
+            assert (await client.ask(signed(request_of(33), USER_KEY))).opaque != held.opaque
+            assert ACCOUNTS.count(USERS) == 1
+            write_private(tmp_path / "acl.yml", ACCOUNTS.replace(USERS, then))
+            assert await master.access.reload()
+            await master.put(Message("orders", b"second"))
+            response = await client.receive()
+        assert response.opaque == held.opaque
+        assert is_denied(response) is (remark is not None)
+        assert (b"second" in response.body) is (remark is None)
+        if remark is not None:
+            assert response.remark.endswith(remark)
+            (line,) = [each.msg for each in caplog.records if each.msg["event"] == "access_denied"]
+            assert (line["kind"], line["code"]) == ("key the-user", 11)
+            assert SECRET not in caplog.text
+
+
+async def test_a_pull_whose_key_goes_before_its_turn_is_refused(tmp_path):
+    """It was admitted, and others were to be answered first."""
+    access = await open_access(access_config(tmp_path).file, real_env())
+    guard = AccessGuard(access, InMemoryTarget(), real_env().offload)
+    request = signed(request_of(11), USER_KEY)
+    account = guard.admit(request, ("127.0.0.1", 1), proven_key=None)
+
+    async def make():
+        raise AssertionError("not reached")
+
+    write_private(tmp_path / "acl.yml", ACCOUNTS.replace(USERS, ""))
+    assert await access.reload()
+    answer = await guard.checked(Later(make), request, account).make()
+    assert is_denied(answer)
 
 
 async def test_a_key_counts_from_its_addresses_only(tmp_path):

@@ -9,6 +9,9 @@ The answer to a refused request is RocketMQ's: SYSTEM_ERROR with the reason.  ha
 field ``accessDenied``.  An unknown key and a wrong signature have the same answer, and take the
 same work.
 
+A pull may wait for messages, and the permissions change meanwhile: it is checked again when it is
+answered.
+
 Invariant: a refused request has changed nothing, and its answer has nothing of the log.
 """
 
@@ -34,13 +37,14 @@ from hastore.wire.remoting_codes import ResponseCode
 from hastore.wire.remoting_command import RemotingCommand, integer_field, text_field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from hastore.access.permissions import Account
     from hastore.broker.access.node_access import NodeAccess
     from hastore.broker.reply import Answer, Later
     from hastore.broker.request_target import RequestTarget
     from hastore.env.interface import Offload
+    from hastore.wire.pull_message import PullRequest
 
 NOT_PROVEN: Final = "access denied: unknown access key, or wrong signature"
 _NOBODYS: Final = Secret("signs-for-keys-that-do-not-exist")
@@ -79,12 +83,12 @@ class AccessGuard:
             for need in needs:
                 _check(account, need)
         except AccessDeniedError as error:
-            key = _shown_key(request)
-            self._failure_log.log_line(
-                peer, kind=f"key {key}", code=request.code, reason=str(error)
-            )
+            self._log(peer, _shown_key(request), request.code, error)
             raise
         return account
+
+    def _log(self, peer: tuple[str, int], key: str, code: int, error: AccessDeniedError) -> None:
+        self._failure_log.log_line(peer, kind=f"key {key}", code=code, reason=str(error))
 
     def _account(
         self, request: RemotingCommand, peer: tuple[str, int], *, proven_key: str | None
@@ -113,7 +117,10 @@ class AccessGuard:
 
     def checked(self, later: Later, request: RemotingCommand, account: Account) -> Later:
         """Return the answer to an admitted request, checked for the messages that it concerns."""
-        found = RULES[request.code].found
+        rule = RULES[request.code]
+        if rule.may_be_held:
+            return self._checked_pull(later, request, account)
+        found = rule.found
         if found is Found.NOTHING or account.is_admin:
             return later
 
@@ -142,6 +149,53 @@ class AccessGuard:
         offset = integer_field(request.ext_fields, "offset", bits=64)
         record = await visible_record(self.offload, self.target.message_store, offset)
         _check(account, _reading(record))
+
+    # -- pulls that wait -------------------------------------------------------------------------
+
+    def _checked_pull(self, later: Later, request: RemotingCommand, account: Account) -> Later:
+        """Check a pull again when its turn comes: ``account_of`` finds what is in force then."""
+
+        async def make() -> Answer | None:
+            try:
+                self._check_still(account, RULES[request.code].needs(request))
+            except AccessDeniedError as error:
+                return denial(request, error)
+            return await later.make()
+
+        return attrs.evolve(later, make=make)
+
+    def account_of(self, request: RemotingCommand) -> Account:
+        """Return the account of an admitted request."""
+        account = self.access.table.accounts.get(_key_of(request) or "")
+        assert account is not None, "checked in the same step"
+        return account
+
+    def refusal_of_held(
+        self, request: RemotingCommand, pull: PullRequest, account: Account, peer: tuple[str, int]
+    ) -> RemotingCommand | None:
+        """Return the answer to a pull that waited, if it may not have messages any more."""
+        rule = RULES[request.code]
+        try:
+            self._check_still(account, rule.needs_on([pull.topic], [pull.group]), peer[0])
+        except AccessDeniedError as error:
+            self._log(peer, account.key.name, request.code, error)
+            return denial(request, error)
+        return None
+
+    def _check_still(
+        self, account: Account, needs: Iterable[Need], host: str | None = None
+    ) -> None:
+        """Raise AccessDeniedError if the table in force does not allow what an earlier one did."""
+        name = account.key.name
+        current = self.access.table.accounts.get(name)
+        if current is account:
+            return
+        if current is None or current.key != account.key:
+            raise _denied(f"access key {name} is not in force any more")
+        if host is not None and not current.takes(host):
+            raise _denied(f"access key {name} does not count from {host}")
+        for need in needs:
+            _check(current, need)
 
 
 def denial(request: RemotingCommand, error: AccessDeniedError) -> RemotingCommand:

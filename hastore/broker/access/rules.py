@@ -47,6 +47,7 @@ class Rule:
     is_admins: bool = False
     names: Callable[[RemotingCommand], Names] = lambda _request: ((), ())
     found: Found = Found.NOTHING
+    may_be_held: bool = False  # it is checked again when it is answered
 
     def needs(self, request: RemotingCommand) -> tuple[Need, ...]:
         """Return the needs of a request.  Raises ProtocolError for a malformed one."""
@@ -118,6 +119,7 @@ def _locked(request: RemotingCommand) -> Names:
 
 _PUBLISH: Final = Rule(topic=PUB, names=_sent)
 _READ_TOPIC: Final = Rule(topic=SUB, names=_topic)
+_PULL: Final = Rule(topic=SUB, group=SUB, names=_topic_and_group, may_be_held=True)
 _CONSUME: Final = Rule(topic=SUB, group=SUB, names=_topic_and_group)
 _IN_GROUP: Final = Rule(group=SUB, names=_group)
 _LOCK: Final = Rule(topic=SUB, group=SUB, names=_locked)
@@ -125,7 +127,7 @@ _ADMIN: Final = Rule(is_admins=True)
 
 RULES: Final[Mapping[int, Rule]] = {
     RequestCode.SEND_MESSAGE: _PUBLISH,
-    RequestCode.PULL_MESSAGE: _CONSUME,
+    RequestCode.PULL_MESSAGE: _PULL,
     RequestCode.QUERY_MESSAGE: Rule(topic=SUB, names=_topic, found=Found.IN_ANSWER),
     RequestCode.QUERY_CONSUMER_OFFSET: _CONSUME,
     RequestCode.UPDATE_CONSUMER_OFFSET: _CONSUME,

@@ -90,7 +90,7 @@ class RemotingServer:
         self._access = access
         self._guard = None if access is None else AccessGuard(access, target, env.offload)
         self._sends = SendMessageProcessor(target, self.data.topics)
-        self._processors = RequestProcessors(env, target, config, self.data)
+        self._processors = RequestProcessors(env, target, config, self.data, self._guard)
         self._connections: dict[RemotingConnection, None] = {}
         # Contains all that have sent no request yet; the oldest first.
         self._unidentified: dict[RemotingConnection, None] = {}

@@ -39,6 +39,7 @@ from hastore.wire.remoting_command import (
 
 if TYPE_CHECKING:
     from hastore.broker.groups.broker_data import BrokerData
+    from hastore.broker.pulls.pull_message_processor import PullGuard
     from hastore.broker.request_target import RequestTarget
     from hastore.config import RemotingConfig
     from hastore.env.interface import Env
@@ -70,6 +71,7 @@ class RequestProcessors:
     target: RequestTarget
     config: RemotingConfig
     data: BrokerData
+    guard: PullGuard | None = None  # None: everybody may pull
     consumers: ConsumerManager = attrs.field(init=False)
     pulls: PullMessageProcessor = attrs.field(init=False)
     _now: dict[int, _Now] = attrs.field(init=False)
@@ -83,7 +85,9 @@ class RequestProcessors:
             lambda group: data.groups.find(group).notify_consumer_ids_changed_enable,
         )
         cold_reader = ColdReader(self.env.offload)
-        self.pulls = PullMessageProcessor(target, self.config, data, self.consumers, cold_reader)
+        self.pulls = PullMessageProcessor(
+            target, self.config, data, self.consumers, cold_reader, self.guard
+        )
         consumer = ConsumerProcessors(target, data, self.consumers)
         query = QueryMessageProcessor(target, self.config, self.env.offload, cold_reader)
         admin = AdminProcessors(target, data, self.env.offload)

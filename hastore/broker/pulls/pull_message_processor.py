@@ -22,14 +22,17 @@ copied, or read for a filter, in a thread (``cold_read``).  Measured on loopback
 copied | by sendfile, in MB/s: 1 KiB 607 | 74, 4 KiB 1261 | 302, 8 KiB 1808 | 564, 16 KiB
 714 | 1473, 64 KiB 569 | 4337; one piece: 4 KiB 284 | 206, 16 KiB 910 | 801, 64 KiB 1816 | 2681.
 
-Invariant: an answer has the offset to continue at, whatever its code.
+A pull that was held is checked against the permissions again before it is answered: they may have
+changed meanwhile.
+
+Invariant: an answer has the offset to continue at, whatever its code; but for a refusal.
 """
 
 from __future__ import annotations
 
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 import attrs
 import trio
@@ -48,11 +51,13 @@ from hastore.wire.pull_message import (
     pull_reply_head,
     read_pull_request,
 )
-from hastore.wire.remoting_codes import ResponseCode
+from hastore.wire.remoting_codes import RequestCode, ResponseCode
+from hastore.wire.remoting_command import RemotingCommand
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from hastore.access.permissions import Account
     from hastore.broker.groups.broker_data import BrokerData
     from hastore.broker.groups.consumer_manager import ConsumerManager
     from hastore.broker.pulls.cold_reader import ColdReader
@@ -63,7 +68,6 @@ if TYPE_CHECKING:
     from hastore.store.queue.consume_queue import ConsumeQueue
     from hastore.store.queue.queue_read import GetMessageResult
     from hastore.wire.remoting_codes import SerializeType
-    from hastore.wire.remoting_command import RemotingCommand
 
 SENDFILE_SIZE_MIN: Final = 16 * 1024
 SHORT_POLLING_S: Final = 1.0  # how long a pull is held without long_polling_enable
@@ -110,6 +114,19 @@ class _Asked:
     request: PullRequest
     expression: str
     broker_id: int
+    account: Account | None  # whose it is; None: nobody's, where no keys are needed
+
+
+class PullGuard(Protocol):
+    """What knows the permissions in force."""
+
+    def account_of(self, request: RemotingCommand) -> Account:
+        """Return the account of an admitted request."""
+
+    def refusal_of_held(
+        self, request: RemotingCommand, pull: PullRequest, account: Account, peer: tuple[str, int]
+    ) -> RemotingCommand | None:
+        """Return the answer to a pull that waited, if it may not have messages any more."""
 
 
 @final
@@ -122,6 +139,7 @@ class PullMessageProcessor:
     data: BrokerData
     consumers: ConsumerManager
     _cold_reader: ColdReader
+    guard: PullGuard | None = None  # None: everybody may pull
     holds: PullRequestHoldService = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -146,6 +164,7 @@ class PullMessageProcessor:
             request,
             self._expression(request),
             self._check_group(request),
+            None if self.guard is None else self.guard.account_of(command),
         )
         self._check_topic(request)
         self._commit(request)
@@ -262,6 +281,9 @@ class PullMessageProcessor:
         """Try a held pull; hold it again if it finds nothing and has time left."""
         asked: _Asked = held.tag
         result = await self._get(asked, held.queue_offset)
+        refusal = self._refusal(asked, held.client.peer)
+        if refusal is not None:
+            return refusal
         code = self._code(result.status, held.queue_offset)
         goes_on = code is _NOT_FOUND or result.status is GetMessageStatus.NO_MATCHED_MESSAGE
         if goes_on and not held.is_due:
@@ -274,6 +296,14 @@ class PullMessageProcessor:
             if self.holds.hold(held):
                 return None
         return await self._answer(asked, _NOT_FOUND if goes_on else code, result)
+
+    def _refusal(self, asked: _Asked, peer: tuple[str, int]) -> RemotingCommand | None:
+        if self.guard is None or asked.account is None:
+            return None
+        request = RemotingCommand(
+            code=RequestCode.PULL_MESSAGE, opaque=asked.opaque, serialize_type=asked.serialize_type
+        )
+        return self.guard.refusal_of_held(request, asked.request, asked.account, peer)
 
     # -- answering -------------------------------------------------------------------------------
 
