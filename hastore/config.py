@@ -818,6 +818,7 @@ class NodeConfig:
     ha: HAConfig = attrs.field(factory=HAConfig)
     remoting: RemotingConfig = attrs.field(factory=RemotingConfig)
     access: AccessConfig = attrs.field(factory=AccessConfig)
+    tls: TlsConfig = attrs.field(factory=TlsConfig)
 
     def __attrs_post_init__(self) -> None:
         """Check the bounds between fields."""

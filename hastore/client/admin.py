@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from hastore.access.signature import AccessKey
     from hastore.message import StoredMessage
+    from hastore.tls.client_tls import ClientTls
 
 _QUEUE_ID_DIGITS_MAX: Final = 9
 
@@ -53,13 +54,15 @@ class AdminClient:
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         access_key: AccessKey | None = None,
+        tls: ClientTls | None = None,
     ) -> AsyncIterator[AdminClient]:
-        """Connect to a node while the block runs.  Raises UnreachableError."""
+        """Connect to a node while the block runs.  Raises UnreachableError, TlsError."""
         async with open_remoting_client(
             address,
             connect_timeout_s=connect_timeout_s,
             request_timeout_s=request_timeout_s,
             access_key=access_key,
+            tls=tls,
         ) as client:
             yield cls(client)
 

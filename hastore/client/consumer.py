@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from hastore.client.master_link import Failover
     from hastore.client.master_search import Address
     from hastore.env.interface import Env
+    from hastore.tls.client_tls import ClientTls
 
 COUNT_MAX: Final = 32  # of one pull (RocketMQ's pullBatchSize)
 SUSPEND_TIMEOUT_S: Final = 15.0  # longest hold of a pull that finds nothing
@@ -88,16 +89,17 @@ class Consumer:
         failover_timeout_s: float = FAILOVER_TIMEOUT_S,
         on_failover: Callable[[Failover], None] | None = None,
         access_key: AccessKey | None = None,
+        tls: ClientTls | None = None,
     ) -> AsyncIterator[Consumer]:
         """Connect to a master or a slave while the block runs.
 
         The node may hold a pull for ``suspend_timeout_s``; the consumer waits ``request_timeout_s``
-        longer for the answer.  Raises UnreachableError.
+        longer for the answer.  Raises UnreachableError, TlsError.
 
         With several addresses, or a sequence of them, requests fail with UnreachableError only if
         none of the nodes answers for ``failover_timeout_s``.  ``on_failover`` is called, and must
         not block or raise, once the consumer goes on at another node.  ``access_key`` signs all
-        requests.
+        requests; ``tls`` encrypts all connections.
         """
         timeout_s = suspend_timeout_s + request_timeout_s
         async with contextlib.AsyncExitStack() as stack:
@@ -110,6 +112,7 @@ class Consumer:
                         connect_timeout_s=connect_timeout_s,
                         request_timeout_s=timeout_s,
                         access_key=access_key,
+                        tls=tls,
                     )
                 )
             else:
@@ -121,6 +124,7 @@ class Consumer:
                         failover_timeout_s=failover_timeout_s,
                         on_failover=on_failover,
                         access_key=access_key,
+                        tls=tls,
                     )
                 )
             nursery = await stack.enter_async_context(block_nursery())

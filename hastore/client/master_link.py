@@ -33,7 +33,7 @@ from hastore.client.master_search import BACK_OFF_S
 from hastore.client.pending_request import PendingRequest
 from hastore.client.remoting_client import open_remoting_client
 from hastore.concurrency.tcp import describe
-from hastore.errors import AccessDeniedError, UnreachableError
+from hastore.errors import AccessDeniedError, TlsError, UnreachableError
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from hastore.client.failover_rules import Verdict
     from hastore.client.master_search import Address, MasterSearch, NodeAnswer
     from hastore.client.remoting_client import RemotingClient
+    from hastore.tls.client_tls import ClientTls
     from hastore.wire.remoting_command import RemotingCommand
     from hastore.wire.usual_frames import OkReply
 
@@ -94,6 +95,7 @@ class FailoverSettings:
     on_up: Callable[[NodeAnswer], None]
     on_failover: Callable[[Failover], None] | None
     access_key: AccessKey | None = None
+    tls: ClientTls | None = None
 
 
 class _Carried(PendingRequest):
@@ -227,6 +229,7 @@ class MasterLink:
                 request_timeout_s=settings.request_timeout_s,
                 in_flight_max=settings.in_flight_max,
                 access_key=settings.access_key,
+                tls=settings.tls,
             ) as client:
                 is_first = self._left_because is None
                 self._up(client, found)
@@ -241,7 +244,7 @@ class MasterLink:
                         client.break_link("it does not answer")
                     await client.wait_for_none()
                     nursery.cancel_scope.cancel()
-        except UnreachableError:
+        except (UnreachableError, TlsError):
             if self._left_because is None:
                 raise
             # It answered a moment ago: search again.

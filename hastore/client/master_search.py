@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from hastore.access.signature import AccessKey
     from hastore.client.remoting_client import RemotingClient
     from hastore.errors import HastoreError
+    from hastore.tls.client_tls import ClientTls
 
 Address = tuple[str, int]
 
@@ -152,6 +153,7 @@ class MasterSearch:
     ask_timeout_s: float = ASK_TIMEOUT_S
     takes_slaves: bool = False  # a slave will do, if nobody is master
     access_key: AccessKey | None = None
+    tls: ClientTls | None = None
     _group: str | None = attrs.field(default=None, init=False)  # the only one, once it is known
     _tried: Address | None = attrs.field(default=None, init=False)
     _faults: dict[Address, HastoreError | str] = attrs.field(factory=dict, init=False)
@@ -201,6 +203,7 @@ class MasterSearch:
                     connect_timeout_s=self.ask_timeout_s,
                     request_timeout_s=self.ask_timeout_s,
                     access_key=self.access_key,
+                    tls=self.tls,
                 ) as client:
                     answers[address] = answer = await ask_node(client)
             except (UnreachableError, ProtocolError, AccessDeniedError) as error:

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from hastore.client.send_result import PendingSend, SendResult
     from hastore.env.interface import Env
     from hastore.message import Message
+    from hastore.tls.client_tls import ClientTls
 
 IN_FLIGHT_MAX: Final = 1_024
 HEARTBEAT_INTERVAL_S: Final = 30.0
@@ -93,6 +94,7 @@ class Producer:
         failover_timeout_s: float = FAILOVER_TIMEOUT_S,
         on_failover: Callable[[Failover], None] | None = None,
         access_key: AccessKey | None = None,
+        tls: ClientTls | None = None,
     ) -> AsyncIterator[Producer]:
         """Connect to a master while the block runs.
 
@@ -106,6 +108,8 @@ class Producer:
         or raise, once another link is up and what is sent again is on its way.
 
         ``access_key`` signs all requests.  Raises AccessDeniedError if a node needs another one.
+        ``tls`` encrypts all connections.  Raises TlsError if a node takes none, or its certificate
+        does not count.
         """
         addresses = addresses_in(address, more)
         if isinstance(addresses, tuple):
@@ -115,6 +119,7 @@ class Producer:
                 request_timeout_s=request_timeout_s,
                 in_flight_max=in_flight_max,
                 access_key=access_key,
+                tls=tls,
             ) as client:
                 home = GroupSender(env or real_env(), group, serialize_type, access_key)
                 home.link = client
@@ -145,8 +150,9 @@ class Producer:
                     on_up=sender.follow,
                     on_failover=on_failover,
                     access_key=access_key,
+                    tls=tls,
                 )
-                search = MasterSearch(list(addresses), access_key=access_key)
+                search = MasterSearch(list(addresses), access_key=access_key, tls=tls)
                 sender.link = link = MasterLink(search, settings)
 
                 async def beside(node: RemotingClient) -> None:

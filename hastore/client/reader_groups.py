@@ -68,7 +68,10 @@ class ReaderGroups:
             self.readers.pop(name, None)
             settings = self.home.settings
             search = MasterSearch(
-                list(addresses), takes_slaves=True, access_key=settings.access_key
+                list(addresses),
+                takes_slaves=True,
+                access_key=settings.access_key,
+                tls=settings.tls,
             )
             link = ReaderLink(search, settings)
             try:

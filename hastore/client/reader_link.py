@@ -36,7 +36,7 @@ from hastore.client.remoting_client import (
     request_failed,
 )
 from hastore.concurrency.tcp import describe
-from hastore.errors import AccessDeniedError, HastoreError, UnreachableError
+from hastore.errors import AccessDeniedError, HastoreError, TlsError, UnreachableError
 from hastore.trace import logger
 from hastore.wire.remoting_codes import ResponseCode, SerializeType
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from hastore.access.signature import AccessKey
     from hastore.client.master_search import Address, NodeAnswer
     from hastore.client.remoting_client import RemotingClient
+    from hastore.tls.client_tls import ClientTls
     from hastore.wire.remoting_command import RemotingCommand
 
 LOOK_S: Final = 1.0
@@ -65,6 +66,7 @@ class ReaderSettings:
     request_timeout_s: float
     on_failover: Callable[[Failover], None] | None = None
     access_key: AccessKey | None = None
+    tls: ClientTls | None = None
 
 
 @final
@@ -116,7 +118,7 @@ class ReaderLink:
                 found = await self._search.find(timeout_s)
                 try:
                     await self._follow(found, task_status)
-                except UnreachableError:
+                except (UnreachableError, TlsError):
                     if self._first is None:
                         raise
                     await trio.sleep(BACK_OFF_S[0])  # it answered a moment ago: search again
@@ -136,6 +138,7 @@ class ReaderLink:
             connect_timeout_s=settings.connect_timeout_s,
             request_timeout_s=settings.request_timeout_s,
             access_key=settings.access_key,
+            tls=settings.tls,
         ) as client:
             is_first = self._first is None
             self._up(client, found)
@@ -273,6 +276,7 @@ async def open_reader_link(
     failover_timeout_s: float = FAILOVER_TIMEOUT_S,
     on_failover: Callable[[Failover], None] | None = None,
     access_key: AccessKey | None = None,
+    tls: ClientTls | None = None,
 ) -> AsyncIterator[ReaderLink]:
     """Keep a link to one of the nodes while the block runs.
 
@@ -285,8 +289,9 @@ async def open_reader_link(
         request_timeout_s=request_timeout_s,
         on_failover=on_failover,
         access_key=access_key,
+        tls=tls,
     )
-    search = MasterSearch(addresses, takes_slaves=True, access_key=access_key)
+    search = MasterSearch(addresses, takes_slaves=True, access_key=access_key, tls=tls)
     link = ReaderLink(search, settings)
     async with block_nursery() as nursery:
         await nursery.start(link.run)

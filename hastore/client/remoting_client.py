@@ -22,10 +22,12 @@ import trio
 
 from hastore.client.access import access_denied, is_denied, with_signature
 from hastore.client.pending_request import PendingRequest
-from hastore.concurrency.tcp import bound_address, connect, describe, tune
+from hastore.concurrency.tcp import bound_address, describe
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.config import MIB
-from hastore.errors import ProtocolError, RequestFailedError, UnreachableError
+from hastore.errors import ProtocolError, RequestFailedError, TlsError, UnreachableError
+from hastore.tls.connecting import connect_client_port
+from hastore.tls.tls_fault import TlsFault
 from hastore.wire.frame_reader import FrameReader, encode_command
 from hastore.wire.remoting_codes import ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from hastore.access.signature import AccessKey
+    from hastore.tls.client_tls import ClientTls
 
 CONNECT_TIMEOUT_S: Final = 5.0
 # Above slaveTimeout (3 s) and syncFlushTimeout (5 s), so that their statuses can arrive.
@@ -44,6 +47,8 @@ FRAME_SIZE_MAX: Final = 16 * MIB
 _RECEIVE_SIZE: Final = 64 * 1024
 _GATHERED_SIZE_MAX: Final = 64 * 1024
 _GATHER_S: Final = 0.001  # at most, if tasks work for long between their posts
+_NO_ANSWER: Final = "check whether the node runs, and read its log"
+_NEVER_AN_ANSWER: Final = f"{_NO_ANSWER}; a port that takes TLS only closes others (tls=)"
 _OPAQUE_MAX: Final = 0x7FFF_FFFF
 
 
@@ -103,6 +108,7 @@ class RemotingClient:
         self.in_flight_max = in_flight_max
         self.access_key = access_key  # signs what ``ask`` sends; None: nothing is signed
         self.broken_because: str | None = None
+        self.tls_error: TlsError | None = None  # what has broken it, if that was TLS
         # Called once, synchronously, when the link breaks; it must not block or raise.
         self.on_broken: Callable[[], None] | None = None
         self.late_responses = 0  # answers to requests that had timed out
@@ -265,8 +271,11 @@ class RemotingClient:
         await pending.done()
         response = pending.response
         if response is None:
+            if self.tls_error is not None:
+                raise self.tls_error
             msg = f"{describe(self.address)} did not answer request {code}: {pending.failure}"
-            raise UnreachableError(msg, hint="check whether the node runs, and read its log")
+            has_answered = self._received_at > -math.inf
+            raise UnreachableError(msg, hint=_NO_ANSWER if has_answered else _NEVER_AN_ANSWER)
         return response
 
     async def _send_requests(self) -> None:
@@ -330,9 +339,15 @@ class RemotingClient:
                 self._signal_room()
             self.break_link("the node closed it")
         except OSError as error:
-            self.break_link(f"receiving failed: {error.strerror or error}")
+            self._receiving_failed(error)
         except ProtocolError as error:
             self.break_link(f"the node broke the protocol: {error}")
+
+    def _receiving_failed(self, error: OSError) -> None:
+        if isinstance(error, TlsError) and error.fault != TlsFault.CUT:  # so ends a killed node
+            text = f"{describe(self.address)}: {error}"
+            self.tls_error = TlsError(text, fault=error.fault, hint=error.hint)
+        self.break_link(f"receiving failed: {error.strerror or error}")
 
     def _answered(self, opaque: int) -> PendingRequest | None:
         """Return the request with an answer, which is no longer in flight."""
@@ -426,20 +441,21 @@ async def open_remoting_client(
     request_timeout_s: float = REQUEST_TIMEOUT_S,
     in_flight_max: int = 1_024,
     access_key: AccessKey | None = None,
+    tls: ClientTls | None = None,
 ) -> AsyncIterator[RemotingClient]:
-    """Connect while the block runs; ``access_key`` signs the requests.
+    """Connect while the block runs; ``access_key`` signs the requests, ``tls`` encrypts.
 
-    Raises UnreachableError if nobody answers; the block's own exception is raised unwrapped.
+    Raises UnreachableError if nobody answers, TlsError if the node takes no TLS or its certificate
+    does not count; the block's own exception is raised unwrapped.
     """
     try:
-        sock = await connect(address, connect_timeout_s)
+        sock = await connect_client_port(address, connect_timeout_s, tls)
     except UnreachableError as error:
         error.hint = error.hint or (
             "start a node there (hastore master, or hastore slave if it was one)"
             ", or name another address"
         )
         raise
-    tune(sock)
     client = RemotingClient(sock, address, request_timeout_s, in_flight_max, access_key)
     async with block_nursery() as nursery:
         nursery.start_soon(client.run)

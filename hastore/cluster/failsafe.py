@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hastore.broker.node.group_node import GroupNode
     from hastore.concurrency.lease import Lease
     from hastore.env.interface import Randomness
+    from hastore.tls.client_tls import ClientTls
 
 _log = logger("cluster")
 
@@ -79,6 +80,7 @@ class Failsafe:
                 nonce=f"{self.randomness.random():.17f}",
                 timeout_s=timeout_s,
                 access_key=self.access_key,
+                tls=None if self.node.tls is None else self.node.tls.client,
             )
             is_whole = group.needed - {self.own_id} <= asked
             if not refusals and is_whole and is_leading(self.node, self.lease):
@@ -99,6 +101,7 @@ async def ask_all(
     nonce: str,
     timeout_s: float,
     access_key: AccessKey | None = None,
+    tls: ClientTls | None = None,
 ) -> dict[int, str]:
     """Ask all of ``addresses`` at the same time; return why not, by the ids of those that refuse.
 
@@ -113,6 +116,7 @@ async def ask_all(
                 connect_timeout_s=timeout_s,
                 request_timeout_s=timeout_s,
                 access_key=access_key,
+                tls=tls,
             ) as client:
                 await client.ask_promise(
                     group=wish.group,

@@ -27,7 +27,7 @@ import trio
 
 from hastore.access.key_file import read_key_file
 from hastore.access.signature import DENIED_FIELD, signed_fields
-from hastore.concurrency.tcp import connect, describe, send_all, tune
+from hastore.concurrency.tcp import describe, send_all
 from hastore.config import MAPPED_FILE_SIZE_MAX, MAPPED_FILE_SIZE_MIN
 from hastore.errors import (
     FileSizeMismatchError,
@@ -37,6 +37,8 @@ from hastore.errors import (
     WrongPortError,
 )
 from hastore.status import BrokerRole, HAProtocol
+from hastore.tls.connecting import connect_client_port
+from hastore.tls.tls_contexts import own_client_tls
 from hastore.topic import DEFAULT_TOPIC
 from hastore.trace import logger
 from hastore.wire import liberal_json
@@ -48,9 +50,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from hastore.access.signature import AccessKey
-    from hastore.config import AccessConfig, SlaveConfig
+    from hastore.config import AccessConfig, SlaveConfig, TlsConfig
     from hastore.env.interface import Env
     from hastore.store.commit_log import CommitLog
+    from hastore.tls.client_tls import ClientTls
 
     AskClientPort = Callable[[tuple[str, int]], Awaitable["ClientPort | None"]]
 
@@ -121,23 +124,30 @@ def own_key(access: AccessConfig, env: Env) -> AccessKey | None:
     return None if access.key_file is None else read_key_file(env.disk, access.key_file)
 
 
-def asker_of(access: AccessConfig, env: Env) -> AskClientPort:
-    """Return what asks client ports with a node's own key, if it has one.  Raises ConfigError."""
-    key = own_key(access, env)
-    return ask_client_port if key is None else partial(ask_client_port, access_key=key)
+def asker_of(access: AccessConfig, tls: TlsConfig, env: Env) -> AskClientPort:
+    """Return what asks client ports with a node's own key and certificate, if it has them.
+
+    Raises ConfigError.
+    """
+    key, client_tls = own_key(access, env), own_client_tls(tls, env)
+    if key is None and client_tls is None:
+        return ask_client_port
+    return partial(ask_client_port, access_key=key, tls=client_tls)
 
 
 async def ask_client_port(
-    address: tuple[str, int], *, access_key: AccessKey | None = None
+    address: tuple[str, int],
+    *,
+    access_key: AccessKey | None = None,
+    tls: ClientTls | None = None,
 ) -> ClientPort | None:
     """Ask; return None if nothing speaks remoting there within ``ASK_TIMEOUT_S``."""
     answers: dict[int, RemotingCommand] = {}
     with (
         trio.move_on_after(ASK_TIMEOUT_S),
         contextlib.suppress(OSError, UnreachableError, ProtocolError),
-        await connect(address, ASK_TIMEOUT_S) as sock,
+        await connect_client_port(address, ASK_TIMEOUT_S, tls) as sock,
     ):
-        tune(sock)
         await send_all(sock, questions(access_key))
         reader = FrameReader(_ANSWER_SIZE_MAX)
         while len(answers) < len(QUESTIONS) and (data := await sock.recv(_RECEIVE_SIZE)):

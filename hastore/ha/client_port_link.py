@@ -18,10 +18,11 @@ import attrs
 import trio
 
 from hastore.access.signature import signed_fields
-from hastore.concurrency.tcp import connect, describe, send_all, tune
+from hastore.concurrency.tcp import describe, send_all
 from hastore.config import MIB
 from hastore.errors import UnreachableError
 from hastore.ha.client_port import ASK_TIMEOUT_S, QUESTIONS, questions, read_answers
+from hastore.tls.connecting import connect_client_port
 from hastore.wire.frame_reader import FrameReader, encode_command
 from hastore.wire.remoting_command import RemotingCommand
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from hastore.access.signature import AccessKey
     from hastore.ha.client_port import ClientPort
+    from hastore.tls.client_tls import ClientTls
 
 ANSWER_SIZE_MAX: Final = 16 * MIB  # RocketMQ's largest frame
 _RECEIVE_SIZE: Final = 64 * 1024
@@ -103,10 +105,10 @@ class ClientPortLink:
 
 @contextlib.asynccontextmanager
 async def open_client_port_link(
-    address: tuple[str, int], access_key: AccessKey | None = None
+    address: tuple[str, int],
+    access_key: AccessKey | None = None,
+    tls: ClientTls | None = None,
 ) -> AsyncIterator[ClientPortLink]:
-    """Connect while the block runs.  Raises UnreachableError."""
-    sock = await connect(address, ASK_TIMEOUT_S)
-    with sock:
-        tune(sock)
+    """Connect while the block runs.  Raises UnreachableError, TlsError."""
+    with await connect_client_port(address, ASK_TIMEOUT_S, tls) as sock:
         yield ClientPortLink(address, sock, access_key)

@@ -28,6 +28,7 @@ class ClientTls:
 
     context: ssl.SSLContext
     server_name: str | None = None
+    or_plain: bool = False  # a node that takes no TLS is asked in plain bytes
 
     @staticmethod
     def of_files(

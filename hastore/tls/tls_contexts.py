@@ -20,7 +20,7 @@ import attrs
 import trio
 
 from hastore.errors import ConfigError, DiskError
-from hastore.status import ClientCertificates
+from hastore.status import ClientCertificates, TlsMode
 from hastore.tls.client_tls import ClientTls
 from hastore.tls.contexts import (
     TlsFiles,
@@ -84,9 +84,9 @@ class TlsContexts:
         return self.current.server
 
     @property
-    def client(self) -> ClientTls:
-        """What the next connection to another node is made with."""
-        return self.current.client
+    def client(self) -> ClientTls | None:
+        """What the next connection to a client port is made with; None: it is plain."""
+        return None if self.config.mode is TlsMode.DISABLED else self.current.client
 
     def status(self) -> TlsStatus:
         """Return a snapshot."""
@@ -153,6 +153,24 @@ async def open_tls(config: TlsConfig, env: Env) -> TlsContexts | None:
     return TlsContexts(env, config, await env.offload.run(lambda: _make(config, env)))
 
 
+def own_client_tls(config: TlsConfig, env: Env) -> ClientTls | None:
+    """Return how a node connects to other nodes' client ports; None: plain.  Blocks.
+
+    Where its own port takes both, so do those of the others, perhaps not all of them yet: a port
+    that takes no TLS is asked in plain bytes.  Raises ConfigError.
+    """
+    return None if config.mode is TlsMode.DISABLED else _client_tls(config, env)
+
+
+def _client_tls(config: TlsConfig, env: Env) -> ClientTls:
+    context = client_context(files_of(config), env.disk, env.wall_clock.now_s())
+    return ClientTls(
+        context=context,
+        server_name=config.server_name,
+        or_plain=config.mode is TlsMode.PERMISSIVE,
+    )
+
+
 def files_of(config: TlsConfig) -> TlsFiles:
     """Return the files that a configuration names."""
     return TlsFiles(
@@ -171,9 +189,7 @@ def _make(config: TlsConfig, env: Env) -> ContextSet:
     made = ContextSet(
         server=server_context(files, config.client_certificates, disk, now_s),
         mutual=None if files.ca is None else server_context(files, required, disk, now_s),
-        client=ClientTls(
-            context=client_context(files, disk, now_s), server_name=config.server_name
-        ),
+        client=_client_tls(config, env),
         not_after=certificate_dates(files.cert, disk).validity.not_after,
         stamps=stamps,
     )

@@ -91,7 +91,7 @@ async def test_a_key_file_that_cannot_be_used_ends_the_start(tmp_path, master):
     config = slave_config(tmp_path, master, ADMIN_KEY)
     (tmp_path / "key.yml").chmod(0o640)
     with pytest.raises(ConfigError, match="mode 0640: others may read its secrets"):
-        asker_of(config.access, real_env())
+        asker_of(config.access, config.tls, real_env())
 
 
 def test_signed_questions_still_end_with_padding():

@@ -354,7 +354,7 @@ async def test_a_port_that_is_not_the_masters_is_one_quiet_line(
     """Nothing is asked of it but what it is; the reason and the setting are in ``status``."""
     attempts = []
 
-    def open_link(address, access_key=None):
+    def open_link(address, access_key=None, tls=None):
         attempts.append(address)
         return open_client_port_link(address)
 

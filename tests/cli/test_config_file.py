@@ -19,6 +19,7 @@ from hastore.config import (
     RemotingConfig,
     SlaveConfig,
     StoreConfig,
+    TlsConfig,
 )
 from hastore.errors import ConfigError
 from hastore.setting import Kind
@@ -97,6 +98,11 @@ def test_check_config_prints_every_setting():
             ("listen", "observer"),
             ("access", "file"),
             ("access", "key_file"),
+            ("tls", "cert"),
+            ("tls", "key"),
+            ("tls", "key_password_file"),
+            ("tls", "ca"),
+            ("tls", "server_name"),
         }
         expected = {(s.section, s.key) for s in PLACES[node]} - unset
         assert printed == expected
@@ -112,6 +118,7 @@ def test_check_config_prints_every_setting():
         ("ha", HAConfig),
         ("remoting", RemotingConfig),
         ("access", AccessConfig),
+        ("tls", TlsConfig),
         ("coordinator", CoordinatorConfig),
         ("log", LogConfig),
     ],
@@ -119,7 +126,7 @@ def test_check_config_prints_every_setting():
 def test_every_field_of_the_configuration_is_a_setting(part, config):
     """So every option of a node can be set by a file, a variable or a flag."""
     fields = {field.name for field in attrs.fields(config)}
-    fields -= {"store", "ha", "remoting", "access", "coordinator"}
+    fields -= {"store", "ha", "remoting", "access", "tls", "coordinator"}
     places = [place for places in PLACES.values() for place in places.values()]
     assert fields <= {place.field.name for place in places if place.part == part}
 

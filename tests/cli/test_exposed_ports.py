@@ -3,7 +3,8 @@
 import attrs
 import pytest
 
-from hastore.config import AccessConfig, MasterConfig, SlaveConfig, StoreConfig
+from hastore.config import AccessConfig, MasterConfig, SlaveConfig, StoreConfig, TlsConfig
+from hastore.status import ClientCertificates, TlsMode
 from hastore_cli.node.runner import exposure_of
 from tests.support.commands.running import node
 
@@ -17,6 +18,16 @@ SIGNED = "without TLS a signed request can be read, recorded and sent again"
 HA = "on the HA port they may read the whole log, and acknowledge"
 
 
+def tls(mode, client_certificates="none"):
+    return TlsConfig(
+        mode=TlsMode(mode),
+        cert_file="c",
+        key_file="k",
+        ca_file="ca",
+        client_certificates=ClientCertificates(client_certificates),
+    )
+
+
 @pytest.mark.parametrize(
     ("config", "found"),
     [
@@ -25,6 +36,14 @@ HA = "on the HA port they may read the whole log, and acknowledge"
         (attrs.evolve(MASTER, listen=("localhost", 1), ha_listen=("::1", 2)), None),
         (attrs.evolve(MASTER, listen=ANY), ("0.0.0.0:10911", OPEN)),
         (attrs.evolve(MASTER, listen=ANY, access=KEYS), ("0.0.0.0:10911", SIGNED)),
+        (
+            attrs.evolve(MASTER, listen=ANY, access=KEYS, tls=tls("permissive")),
+            ("0.0.0.0:10911", SIGNED),
+        ),
+        (attrs.evolve(MASTER, listen=ANY, access=KEYS, tls=tls("enforcing")), None),
+        (attrs.evolve(MASTER, listen=ANY, tls=tls("enforcing")), ("0.0.0.0:10911", OPEN)),
+        (attrs.evolve(MASTER, listen=ANY, tls=tls("enforcing", "asked")), ("0.0.0.0:10911", OPEN)),
+        (attrs.evolve(MASTER, listen=ANY, tls=tls("enforcing", "required")), None),
         (attrs.evolve(SLAVE, listen=("n2", 10911)), ("n2:10911", OPEN)),
         (attrs.evolve(MASTER, listen=None, ha_listen=("::", 10912)), ("[::]:10912", HA)),
         (

@@ -22,6 +22,7 @@ from hastore.config import (
     RemotingConfig,
     SlaveConfig,
     StoreConfig,
+    TlsConfig,
 )
 from hastore.errors import ConfigError
 from hastore.setting import Kind
@@ -63,6 +64,7 @@ _PANELS = {
     "store": "Store",
     "remoting": "Client port",
     "access": "Client port",
+    "tls": "Client port",
     "log": "Configuration and log",
 }
 
@@ -248,6 +250,7 @@ def node_settings(kind: str, flags: Mapping[str, object], config_flag: str | Non
         ha=HAConfig(**{**protocol, **values_of("ha", places, found)}),
         remoting=RemotingConfig(**values_of("remoting", places, found)),
         access=AccessConfig(**values_of("access", places, found)),
+        tls=TlsConfig(**values_of("tls", places, found)),
         **more,
         **values_of("", places, found),
     )

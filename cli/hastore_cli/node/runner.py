@@ -47,6 +47,7 @@ from hastore.env.real import real_env
 from hastore.errors import HastoreError, ListenError, StoreLockedError
 from hastore.ha.client_port import asker_of
 from hastore.quantities import format_address, format_count
+from hastore.status import ClientCertificates, TlsMode
 from hastore.trace import logger
 from hastore_cli.app.error_report import collapsed
 from hastore_cli.app.logging_setup import set_up_logging
@@ -200,7 +201,7 @@ async def _start(
     env: Env,
     on_role: Callable[[Master | Slave], None],
 ) -> AnyNode:
-    ask = asker_of(config.access, env)
+    ask = asker_of(config.access, config.tls, env)
     if isinstance(config, GroupNodeConfig):
         run_group = partial(run_group_node, ask_client_port=ask, on_role=on_role)
         if config.coordinator.endpoints:
@@ -368,17 +369,28 @@ def _warn_of_exposure(config: MasterConfig | SlaveConfig) -> None:
 def exposure_of(config: MasterConfig | SlaveConfig) -> tuple[str, str] | None:
     """Return which ports listen beyond this machine, and what that means; None: no such port."""
     ports, reasons = [], []
-    if config.listen is not None and not is_loopback(config.listen[0]):
+    client_port = _why_exposed(config)
+    if client_port is not None and config.listen is not None:
         ports.append(format_address(config.listen))
-        reasons.append(
-            "without access keys ([access] file) they may read and write every topic"
-            if config.access.file is None
-            else "without TLS a signed request can be read, recorded and sent again"
-        )
+        reasons.append(client_port)
     if isinstance(config, MasterConfig) and not is_loopback(config.ha_listen[0]):
         ports.append(format_address(config.ha_listen))
         reasons.append("on the HA port they may read the whole log, and acknowledge")
     return (" and ".join(ports), "; ".join(reasons)) if ports else None
+
+
+def _why_exposed(config: MasterConfig | SlaveConfig) -> str | None:
+    """Return what other machines may do at the client port; None: they prove who they are."""
+    tls = config.tls
+    is_encrypted = tls.mode is TlsMode.ENFORCING
+    if config.listen is None or is_loopback(config.listen[0]):
+        return None
+    if config.access.file is not None:
+        signed = "without TLS a signed request can be read, recorded and sent again"
+        return None if is_encrypted else signed
+    if is_encrypted and tls.client_certificates is ClientCertificates.REQUIRED:
+        return None
+    return "without access keys ([access] file) they may read and write every topic"
 
 
 def is_loopback(host: str) -> bool:

@@ -24,6 +24,7 @@ from hastore.config import (
     RemotingConfig,
     SlaveConfig,
     StoreConfig,
+    TlsConfig,
 )
 from hastore.setting import Setting, settings_in
 from hastore.status import HAProtocol
@@ -40,6 +41,7 @@ SECTIONS: Final = (
     "store",
     "remoting",
     "access",
+    "tls",
     "log",
 )
 NODE_CONFIGS: Final = {"master": MasterConfig, "slave": SlaveConfig, "node": GroupNodeConfig}
@@ -50,7 +52,8 @@ class Place:
     """The field that a setting's value goes to.
 
     ``part``: empty for a field of the node's configuration itself, the name of a part of it
-    (``store``, ``ha``, ``remoting``, ``access``, ``coordinator``), or ``log`` for ``LogConfig``.
+    (``store``, ``ha``, ``remoting``, ``access``, ``tls``, ``coordinator``), or ``log`` for
+    ``LogConfig``.
     """
 
     part: str
@@ -65,6 +68,7 @@ def _places(*nodes: str) -> dict[Setting, Place]:
         ("ha", HAConfig),
         ("remoting", RemotingConfig),
         ("access", AccessConfig),
+        ("tls", TlsConfig),
         *([("coordinator", CoordinatorConfig)] if "node" in nodes else ()),
         ("log", LogConfig),
     )

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
     from hastore.ha.client_port_link import ClientPortLink
     from hastore.store.message_store import MessageStore
+    from hastore.tls.tls_contexts import TlsContexts
     from hastore.wire.config_tables import DataVersion
     from hastore.wire.remoting_command import RemotingCommand
 
@@ -120,6 +121,7 @@ class SlaveSynchronize:
     # The HA link while it is up and in step, the same object as long as it lasts; else None.
     live_link: Callable[[], object | None]
     confirm_offset: Callable[[], int]
+    tls: TlsContexts | None = None
     uses_default_port: bool = True  # False: without ``config.master_client`` nobody is asked
     delay_offsets: dict[int, int] = attrs.field(factory=dict, init=False)  # as in the file
     _file: JsonFile = attrs.field(init=False)
@@ -226,7 +228,8 @@ class SlaveSynchronize:
         access, key = self.config.access, None
         if access.key_file is not None:
             key = await self.env.offload.run(lambda: own_key(access, self.env))
-        async with open_client_port_link(address, key) as port:
+        tls = None if self.tls is None else self.tls.client
+        async with open_client_port_link(address, key, tls) as port:
             await self._check_master(port)
             for copy in self._copies:
                 copy.tag = copy.version = None

@@ -48,6 +48,7 @@ from hastore.errors import (
 from hastore.ha.autoswitch_framing import AutoswitchFraming
 from hastore.ha.set_rules import nodes_text
 from hastore.store.recovery.log_cut import Cuts
+from hastore.tls.tls_contexts import open_tls
 from hastore.trace import logger
 from hastore.wire.remoting_codes import ResponseCode
 
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from hastore.ha.set_proposal import Coordinator
     from hastore.status import BrokerRole
     from hastore.store.node_identity import NodeIdentity
+    from hastore.tls.tls_contexts import TlsContexts
 
 # A change that failed by one of these has changed nothing: the node goes on without a role.
 _NOTHING_CHANGED: Final = (StaleEpochError, EpochFileError, SyncStateFileError)
@@ -131,6 +133,7 @@ class GroupNode:
     role_control: RoleControl | None = None
     directory: GroupDirectory | None = None  # what it knows of its group, for routes
     access: NodeAccess | None = None  # the same in each role
+    tls: TlsContexts | None = None  # likewise
     identity: NodeIdentity | None = attrs.field(default=None, init=False)
     cuts: Cuts = attrs.field(factory=Cuts, init=False)  # as a slave
     _serving: Master | Slave | None = attrs.field(default=None, init=False)
@@ -535,6 +538,7 @@ class GroupNode:
             self.metrics,
             self.ports,
             access=self.access,
+            tls=self.tls,
             identity=self.identity,
             promotion=promotion,
             coordinator=self.coordinator,
@@ -556,6 +560,7 @@ class GroupNode:
             on_built=self._built_slave,
             cuts=self.cuts,
             access=self.access,
+            tls=self.tls,
         )
         with as_itself():
             async with trio.open_nursery() as nursery:
@@ -627,6 +632,7 @@ async def run_group_node(
     HastoreError if the node cannot start or must not continue.
     """
     access = await open_access(config.access.file, env)
+    tls = await open_tls(config.tls, env)
     async with open_metrics(config.metrics_listen) as metrics, open_ports(config) as ports:
         is_announced = False
 
@@ -649,5 +655,6 @@ async def run_group_node(
             role_control,
             directory,
             access,
+            tls,
         )
         await node.run()

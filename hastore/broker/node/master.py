@@ -48,6 +48,7 @@ from hastore.ha.set_rules import SetRules
 from hastore.ha.sync_state_set import SyncStateSet
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
 from hastore.store.node_identity import ConfirmMark
+from hastore.tls.tls_contexts import open_tls
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from hastore.message import Message, PutMessageResult
     from hastore.store.commit_log import CommitLog
     from hastore.store.node_identity import NodeIdentity
+    from hastore.tls.tls_contexts import TlsContexts
 
 _log = logger("broker")
 
@@ -259,6 +261,7 @@ async def run_master(
     continue.
     """
     access = await open_access(config.access.file, env)
+    tls = await open_tls(config.tls, env)
     async with open_metrics(config.metrics_listen) as metrics, open_ports(config) as ports:
         await serve_master(
             config,
@@ -266,6 +269,7 @@ async def run_master(
             metrics,
             ports,
             access=access,
+            tls=tls,
             on_built=on_built,
             announce=task_status.started,
         )
@@ -327,6 +331,7 @@ async def serve_master(
     ports: Ports,
     *,
     access: NodeAccess | None = None,
+    tls: TlsContexts | None = None,
     identity: NodeIdentity | None = None,
     promotion: Promotion | None = None,
     coordinator: Callable[[Term], Coordinator] | None = None,
@@ -354,6 +359,7 @@ async def serve_master(
             ports,
             metrics_address=metrics.address,
             access=access,
+            tls=tls,
             coordinator=(
                 None if coordinator is None or opened.term is None else coordinator(opened.term)
             ),
@@ -460,6 +466,7 @@ def _build(
     *,
     metrics_address: tuple[str, int] | None,
     access: NodeAccess | None,
+    tls: TlsContexts | None,
     coordinator: Coordinator | None,
 ) -> Master:
     message_store = opened.message_store
@@ -530,6 +537,7 @@ def _build(
         address=ports.client_address,
         metrics_address=metrics_address,
         access=access,
+        tls=tls,
     )
     return master
 
@@ -546,6 +554,8 @@ async def _serve(master: Master, ports: Ports, announce: Callable[[Master], None
             nursery.start_soon(master.expiry.run)
             nursery.start_soon(master.schedule_message_service.run)
             nursery.start_soon(_confirm_alone, master)
+            if master.tls is not None:
+                nursery.start_soon(master.tls.run)
             nursery.start_soon(master.ha_service.run, ports.ha)
             if ports.observer is not None:
                 assert isinstance(master.ha_service, GroupHAService), "the configuration says so"
@@ -559,6 +569,7 @@ async def _serve(master: Master, ports: Ports, announce: Callable[[Master], None
                     data_dir=master.config.store.data_dir,
                     lease=master.put_message.decisions.lease,
                     access=master.access,
+                    tls=master.tls,
                 )
                 master.reput_message_service.subscribe(server.on_dispatched, server.has_held_pulls)
                 await nursery.start(server.run)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hastore.status import BrokerRole
     from hastore.store.commit_log import CommitLog
     from hastore.store.message_store import MessageStore
+    from hastore.tls.tls_contexts import TlsContexts
 
 ANSWER_TIMEOUT_S: Final = 1.0  # for answers that clients have not read
 STOP_TIMEOUT_S: Final = 3.0  # for the last flush; a stop takes at most 5 s in all
@@ -54,6 +55,7 @@ class RunningNode:
     role_control: RoleControl | None = None  # what may change its role
     directory: GroupDirectory | None = None  # what it knows of its group
     access: NodeAccess | None = None  # the permissions in force; None: everybody may do everything
+    tls: TlsContexts | None = None  # the certificates in force; None: it has none
     expiry: Expiry = attrs.field(init=False)
     _started: float = attrs.field(factory=trio.current_time, init=False)
     _stop_requested: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -127,6 +129,7 @@ class RunningNode:
             replica_group=self.config.replica_group,
             coordinator=None if control is None else control.coordinator_status(),
             access=None if self.access is None else self.access.status(),
+            tls=None if self.tls is None else self.tls.status(),
         )
 
     async def reload(self) -> Reloaded:

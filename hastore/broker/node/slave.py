@@ -43,6 +43,7 @@ from hastore.ha.mark_keeper import MarkKeeper
 from hastore.ha.slave_appender import CutNeededError
 from hastore.status import BrokerRole, PutMessageStatus
 from hastore.store.recovery.log_cut import Cuts
+from hastore.tls.tls_contexts import open_tls
 from hastore.trace import logger
 from hastore.wire.remoting_codes import ResponseCode
 
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from hastore.store.node_identity import NodeIdentity
     from hastore.store.queue.consume_queue import ConsumeQueue
     from hastore.store.recovery.log_cut import LogCut
+    from hastore.tls.tls_contexts import TlsContexts
 
 _log = logger("broker")
 
@@ -196,6 +198,7 @@ async def run_slave(
     HastoreError if it cannot start, WrongPortError, and FlushFailedError when the disk fails.
     """
     access = await open_access(config.access.file, env)
+    tls = await open_tls(config.tls, env)
     async with open_metrics(config.metrics_listen) as metrics:
         listener: trio.socket.SocketType | None = None
         try:
@@ -211,6 +214,7 @@ async def run_slave(
                 announce,
                 copies_tables=copies_tables,
                 access=access,
+                tls=tls,
             ).run()
         finally:
             if listener is not None:
@@ -239,6 +243,7 @@ class SlaveRun:
     on_built: Callable[[Slave], None] = lambda _slave: None  # called before it serves
     copies_tables: bool | None = None
     access: NodeAccess | None = None
+    tls: TlsContexts | None = None
     slave: Slave | None = None
     cuts: Cuts = attrs.field(factory=Cuts)
     is_announced: bool = False
@@ -278,6 +283,7 @@ class SlaveRun:
                     self.metrics.address,
                     cuts=self.cuts,
                     access=self.access,
+                    tls=self.tls,
                 )
                 self.on_built(self.slave)
             else:
@@ -402,6 +408,7 @@ def _make_slave(
     *,
     cuts: Cuts,
     access: NodeAccess | None,
+    tls: TlsContexts | None,
 ) -> Slave:
     return Slave(
         config=config,
@@ -415,6 +422,7 @@ def _make_slave(
         address=address,
         metrics_address=metrics_address,
         access=access,
+        tls=tls,
     )
 
 
@@ -432,6 +440,8 @@ async def _serve(
             nursery.start_soon(slave.ha_client.run)
             nursery.start_soon(slave.dispatching.run)
             nursery.start_soon(slave.expiry.run)
+            if slave.tls is not None:
+                nursery.start_soon(slave.tls.run)
             keeper = _make_mark_keeper(slave)
             if keeper is not None:
                 nursery.start_soon(keeper.run)
@@ -450,6 +460,7 @@ async def _serve(
                     [listener],
                     data=synchronize.data,
                     access=slave.access,
+                    tls=slave.tls,
                 )
                 slave.reput_message_service.subscribe(server.on_dispatched, server.has_held_pulls)
                 await nursery.start(server.run)
@@ -504,6 +515,7 @@ def _make_synchronize(slave: Slave, *, copies_tables: bool) -> SlaveSynchronize:
         data=BrokerData.make(slave.env, config.remoting, config.store.data_dir),
         live_link=lambda: slave.ha_client.live_link,
         confirm_offset=slave.reput_message_service.confirm_offset,
+        tls=slave.tls,
         uses_default_port=copies_tables,
     )
 

@@ -440,6 +440,17 @@ def _access(status: NodeStatus, _: Limits) -> Found:
         yield Level.OK, what
 
 
+def _tls(status: NodeStatus, _: Limits) -> Found:
+    tls = status.tls
+    if tls is None:
+        return
+    if tls.fault is not None:
+        what = "its present certificate files are not in force, earlier versions are"
+        yield Level.FAULT, what, tls.fault, tls.hint
+    else:
+        yield Level.OK, f"the certificate of {tls.certificate} is in force"
+
+
 def _refused(status: NodeStatus, _: Limits) -> Found:
     for refusal in status.refused[-_REFUSED_MAX:]:
         if refusal.age_s <= _REFUSED_FOR_S:
@@ -545,5 +556,6 @@ _NODE_RULES: Final[dict[str, Rule]] = {
     "disk": _disk,  # has room for the log
     "consumers": _consumers,  # see what is confirmed
     "access": _access,  # the permissions file is in force
+    "tls": _tls,  # the certificate files are in force
     "refused": _refused,  # peers at the HA port, in the last ten minutes
 }

@@ -14,6 +14,7 @@ import attrs
 
 from hastore.broker.observe.coordinator_status import CoordinatorStatus
 from hastore.broker.observe.sync_state_status import SyncStateStatus, pick
+from hastore.tls.tls_contexts import TlsStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -179,6 +180,7 @@ class NodeStatus:
     table_copies: TableCopies | None = None  # a slave's; None: it asks nobody
     coordinator: CoordinatorStatus | None = None  # None: it has none
     access: AccessStatus | None = None  # None: its client port needs no access keys
+    tls: TlsStatus | None = None  # None: it has no certificate
     # "append", "flush", "sent", "acknowledged" → LatencyHistogram's JSON form, since the start
     stages: dict[str, dict[str, Any]] = attrs.field(factory=dict)
 
@@ -198,8 +200,11 @@ class NodeStatus:
         return tuple(row for row in self.current_slaves if row.ack_offset is not None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {"schema": SCHEMA, **attrs.asdict(self)}
+        """Return the JSON form; ``tls`` only where there is a certificate."""
+        status = {"schema": SCHEMA, **attrs.asdict(self)}
+        if self.tls is None:
+            del status["tls"]
+        return status
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> NodeStatus:
@@ -217,6 +222,8 @@ class NodeStatus:
         known["table_copies"] = TableCopies(**pick(TableCopies, copies)) if copies else None
         access = data.get("access")
         known["access"] = AccessStatus(**pick(AccessStatus, access)) if access else None
+        tls = data.get("tls")
+        known["tls"] = TlsStatus(**pick(TlsStatus, tls)) if tls else None
         coordinator = data.get("coordinator")
         known["coordinator"] = (
             CoordinatorStatus(**pick(CoordinatorStatus, coordinator)) if coordinator else None

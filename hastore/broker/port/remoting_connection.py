@@ -13,7 +13,8 @@ Invariants: frames never interleave; at most ``in_flight_max`` requests wait for
 one large answer is in memory, and a peer that does not take its replies is not read (replies, and
 requests that wait for their turn, count by their size).  The undecided requests of a connection
 that has ended are decided, and not answered.  A header must be complete within
-``header_timeout_ms``, a request or an answer within ``idle_timeout_ms``.
+``header_timeout_ms``, a request or an answer within ``idle_timeout_ms``.  With TLS the handshake
+comes before the first request, and what reads and sends afterwards does not know of it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import trio
 
 from hastore.broker.access.access_guard import denial
 from hastore.broker.port.output_total import HeldOutput, OutputTotal
+from hastore.broker.port.port_tls import HANDSHAKE, tls_on_a_plain_port
 from hastore.broker.puts.send_message_processor import SEND_CODES
 from hastore.broker.reply import Later, ZeroCopyReply, silently
 from hastore.concurrency.group_commit_request import LEASE_OVER
@@ -35,11 +37,13 @@ from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import (
     AccessDeniedError,
     DiskError,
+    FrameTooLargeError,
     LimitReachedError,
     ProtocolError,
     RequestFailedError,
     RoleChangedError,
 )
+from hastore.tls.tls_socket import accept_tls
 from hastore.wire.frame_reader import FrameReader, encode_command
 from hastore.wire.remoting_codes import FLAG_RESPONSE, ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
     from hastore.access.permissions import Account
     from hastore.broker.access.access_guard import AccessGuard
     from hastore.broker.port.buffered_total import BufferedTotal
+    from hastore.broker.port.port_tls import PortTls
     from hastore.broker.port.request_processors import RequestProcessors
     from hastore.broker.puts.send_message_processor import SendMessageProcessor
     from hastore.broker.reply import Answer, FileRange
@@ -85,6 +90,7 @@ class RemotingConnection:
     # Of a master: once it is over no PUT_OK leaves.
     lease: Lease | None = None
     guard: AccessGuard | None = None  # None: everybody may do everything
+    tls: PortTls | None = None  # None: all connections are plain
     # The key of its last request with a right signature.
     proven_key: str | None = attrs.field(default=None, init=False)
     in_flight: int = attrs.field(default=0, init=False)  # undecided puts, answers not yet made
@@ -123,7 +129,8 @@ class RemotingConnection:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write_replies, nursery)
                     with self._read_scope:
-                        await self._read_requests()
+                        if self.tls is None or await self._begin(self.tls):
+                            await self._read_requests()
                     self._reading = False
                     self._to_send.wakeup()
             if self._scope.cancelled_caught and self._failure is None:
@@ -169,11 +176,31 @@ class RemotingConnection:
         reason = f"reads no answers, and too many are unread; {size} bytes of them are its own"
         self.evict(reason, limit="output_size_total_max")
 
+    # -- the beginning ---------------------------------------------------------------------------
+
+    async def _begin(self, tls: PortTls) -> bool:
+        """Find out by its first byte whether the peer speaks TLS, and shake hands if it does.
+
+        Return whether requests may come.  The byte is looked at, not taken.
+        """
+        try:
+            first = await self.sock.recv(1, trio.socket.MSG_PEEK)
+            if first and tls.is_tls(first):
+                timeout_s = self.config.header_timeout_ms / 1000
+                calls = tls.calls
+                self.sock = await accept_tls(self.sock, tls.contexts.server, timeout_s, env=tls.env)
+                self.send_file, self.send_while = calls.send_file, calls.send_while
+        except (OSError, ProtocolError) as error:
+            self._fail(error)
+            return False
+        self._progressed()
+        return bool(first)
+
     # -- requests in -----------------------------------------------------------------------------
 
     async def _read_requests(self) -> None:
         reader = self._reader
-        recv = self.sock.recv
+        recv, data = self.sock.recv, b""
         try:
             while data := await recv(RECEIVE_SIZE):
                 reader.feed(data)
@@ -183,6 +210,9 @@ class RemotingConnection:
                 self._watch_header()
                 if self.requests != before:
                     self._progressed()
+        except FrameTooLargeError as error:
+            is_handshake = self.requests == 0 and data[:1] == HANDSHAKE
+            self._fail(tls_on_a_plain_port() if is_handshake else error)
         except (OSError, ProtocolError) as error:
             self._fail(error)
 

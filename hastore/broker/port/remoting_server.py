@@ -10,7 +10,7 @@ that silent peers cannot keep clients out.
 Topics, groups and offsets are read before the first request and written when they change
 (``BrokerData``); without ``data_dir`` they live in memory only.  A slave passes its own ``data``,
 which it fills from its master even without a client port.  With ``access`` each request needs an
-access key (``hastore.broker.access``).
+access key (``hastore.broker.access``), with ``tls`` a connection may or must be encrypted.
 
 Invariant: at most ``connections_max`` connections, each within the limits of RemotingConnection,
 and together within ``buffered_size_max`` and ``output_size_total_max``.
@@ -28,14 +28,16 @@ from hastore.broker.access.access_guard import AccessGuard
 from hastore.broker.groups.broker_data import BrokerData
 from hastore.broker.port.buffered_total import BufferedTotal
 from hastore.broker.port.output_total import OutputTotal
+from hastore.broker.port.port_tls import PortTls
 from hastore.broker.port.remoting_connection import RemotingConnection
 from hastore.broker.port.request_processors import RequestProcessors
 from hastore.broker.puts.send_message_processor import SendMessageProcessor
 from hastore.concurrency.peers import PeerCount, PeerLog
 from hastore.concurrency.port_limits import Occupant, PortLimits
 from hastore.concurrency.tcp import accept, describe, tune
-from hastore.errors import FrameTooLargeError, LimitReachedError, ProtocolError
+from hastore.errors import FrameTooLargeError, LimitReachedError, ProtocolError, TlsError
 from hastore.status import BrokerRole
+from hastore.tls.tls_fault import TlsFault
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from hastore.config import RemotingConfig
     from hastore.env.interface import Env
     from hastore.store.queue.consume_queue import ConsumeQueue
+    from hastore.tls.tls_contexts import TlsContexts
 
 _RECENT_REFUSALS_MAX: Final = 16
 
@@ -79,6 +82,7 @@ class RemotingServer:
         data: BrokerData | None = None,
         lease: Lease | None = None,
         access: NodeAccess | None = None,
+        tls: TlsContexts | None = None,
     ) -> None:
         self.config = config
         self.listeners = listeners
@@ -88,6 +92,7 @@ class RemotingServer:
         self._target = target
         self._lease = lease
         self._access = access
+        self._tls = PortTls.of(tls, env)
         self._guard = None if access is None else AccessGuard(access, target, env.offload)
         self._sends = SendMessageProcessor(target, self.data.topics)
         self._processors = RequestProcessors(env, target, config, self.data, self._guard)
@@ -200,6 +205,7 @@ class RemotingServer:
                 self._env.send_while,
                 self._lease,
                 self._guard,
+                self._tls,
             )
             self._connections[connection] = self._unidentified[connection] = None
             self._peers.add(peer)
@@ -234,7 +240,7 @@ class RemotingServer:
             failure = await connection.run()
         finally:
             self._left(connection)
-        if isinstance(failure, ProtocolError):
+        if isinstance(failure, ProtocolError) and not _has_just_left(connection, failure):
             self._refuse(connection.peer, failure)
         else:
             _log.debug(
@@ -256,8 +262,16 @@ class RemotingServer:
         self._refusal_log.log_line(peer, kind=_kind(error), reason=str(error))
 
 
+def _has_just_left(connection: RemotingConnection, failure: ProtocolError) -> bool:
+    """Whether a client has closed its connection without TLS's end, as many do."""
+    is_cut = isinstance(failure, TlsError) and failure.fault == TlsFault.CUT
+    return is_cut and connection.requests > 0
+
+
 def _kind(error: ProtocolError) -> str:
     """Return the kind of refusal for the log."""
+    if isinstance(error, TlsError):
+        return str(error.fault)
     if isinstance(error, LimitReachedError):
         return error.limit
     return "frame_size_max" if isinstance(error, FrameTooLargeError) else "protocol"

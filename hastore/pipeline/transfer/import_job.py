@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hastore.access.signature import AccessKey
+    from hastore.tls.client_tls import ClientTls
 
 INFO: Final = JobInfo(
     name="import",
@@ -50,11 +51,12 @@ def import_messages(
     skip: int = 0,
     on_progress: Callable[[int], None] | None = None,
     access_key: AccessKey | None = None,
+    tls: ClientTls | None = None,
 ) -> JobResult:
     """Send the rows of an export after the first ``skip``; the result says if Ctrl-C ended it.
 
-    ``on_progress`` is called with 1 for each row; ``access_key`` signs all requests.
-    Raises ConfigError (nothing is sent then), UnreachableError, RequestFailedError.
+    ``on_progress`` is called with 1 for each row; ``access_key`` signs all requests, ``tls``
+    encrypts.  Raises ConfigError (nothing is sent then), UnreachableError, RequestFailedError.
     """
     files = find_files(path)
     rows, needed = _check(files)
@@ -63,7 +65,7 @@ def import_messages(
     tally = ImportTally(certain=skip)
 
     async def send() -> None:
-        await make_queues(address, needed, tally, access_key)
+        await make_queues(address, needed, tally, access_key, tls)
         await send_rows(
             address,
             read_rows(files),
@@ -71,6 +73,7 @@ def import_messages(
             skip=skip,
             on_progress=on_progress,
             access_key=access_key,
+            tls=tls,
         )
 
     try:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hastore.access.signature import AccessKey
     from hastore.client.send_result import PendingSend
     from hastore.pipeline.transfer.import_rows import ImportRow
+    from hastore.tls.client_tls import ClientTls
 
 IN_FLIGHT_MAX: Final = 256
 FAILED_IN_A_ROW_MAX: Final = 1_000  # after that, the node is at fault and not the rows
@@ -87,13 +88,14 @@ async def make_queues(
     needed: Mapping[str, int],
     tally: ImportTally,
     access_key: AccessKey | None = None,
+    tls: ClientTls | None = None,
 ) -> None:
     """Create topics, or add queues to them, so that all queues that rows name exist.
 
     The tally records refusals: a master puts a message for a missing queue into another one.
     Raises UnreachableError.
     """
-    async with AdminClient.connect(address, access_key=access_key) as admin:
+    async with AdminClient.connect(address, access_key=access_key, tls=tls) as admin:
         there = await admin.topics()
         for topic, count in needed.items():
             config = there.get(topic)
@@ -120,11 +122,16 @@ async def send_rows(
     skip: int = 0,
     on_progress: Callable[[int], None] | None = None,
     access_key: AccessKey | None = None,
+    tls: ClientTls | None = None,
 ) -> None:
     """Send all rows after the first ``skip``.  Raises UnreachableError, RequestFailedError."""
     waiting: collections.deque[tuple[ImportRow, PendingSend]] = collections.deque()
     async with Producer.connect(
-        address, group="hastore-import", in_flight_max=IN_FLIGHT_MAX, access_key=access_key
+        address,
+        group="hastore-import",
+        in_flight_max=IN_FLIGHT_MAX,
+        access_key=access_key,
+        tls=tls,
     ) as producer:
         for row in rows:
             if on_progress is not None:

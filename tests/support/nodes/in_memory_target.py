@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hastore.concurrency.lease import Lease
     from hastore.message import Message
     from hastore.store.message_store import MessageStore
+    from hastore.tls.tls_contexts import TlsContexts
 
 NO_STORE = cast("MessageStore", SimpleNamespace(consume_queues=()))
 STORE_HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
@@ -151,6 +152,7 @@ async def serving(
     lease: Lease | None = None,
     send_buffer_size: int | None = None,
     access: NodeAccess | None = None,
+    tls: TlsContexts | None = None,
 ) -> AsyncIterator[tuple[RemotingServer, tuple[str, int]]]:
     """Serve ``target`` on a free loopback port during the block."""
     listener = await open_listener(ANY_PORT, "clients")
@@ -159,7 +161,9 @@ async def serving(
     address = bound_address(listener)
     target.address = address
     config = config or RemotingConfig()
-    server = RemotingServer(real_env(), config, target, [listener], lease=lease, access=access)
+    server = RemotingServer(
+        real_env(), config, target, [listener], lease=lease, access=access, tls=tls
+    )
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
