@@ -48,7 +48,7 @@ _RECEIVE_SIZE: Final = 64 * 1024
 _GATHERED_SIZE_MAX: Final = 64 * 1024
 _GATHER_S: Final = 0.001  # at most, if tasks work for long between their posts
 _NO_ANSWER: Final = "check whether the node runs, and read its log"
-_NEVER_AN_ANSWER: Final = f"{_NO_ANSWER}; a port that takes TLS only closes others (tls=)"
+_NEVER_AN_ANSWER: Final = f"{_NO_ANSWER}; a port that takes TLS only closes others (--tls-ca, tls=)"
 _OPAQUE_MAX: Final = 0x7FFF_FFFF
 
 

@@ -16,6 +16,7 @@ from hastore.cluster.by_hand import NodeFacts, Plan, check_promises, choose
 from hastore.errors import HastoreError, OperationRefusedError, UnreachableError
 from hastore.quantities import format_address
 from hastore_cli.acl.access_key import access_key
+from hastore_cli.acl.asking_command import client_tls
 from hastore_cli.app.terminal import say
 from hastore_cli.cluster.asking import TimedOutError
 from hastore_cli.node.address import fetch_status, resolve_address
@@ -112,7 +113,9 @@ async def _hear_again(addresses: Sequence[str]) -> Heard:
 async def _name_master(
     node: NodeFacts, members: Sequence[NodeFacts], epoch: int, master: NodeFacts | None
 ) -> None:
-    async with AdminClient.connect(node.address, access_key=access_key()) as admin:
+    async with AdminClient.connect(
+        node.address, access_key=access_key(), tls=client_tls()
+    ) as admin:
         await admin.change_role(
             epoch=epoch,
             master_id=None if master is None else master.node_id,

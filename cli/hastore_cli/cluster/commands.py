@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import rich_click as click
 
 from hastore.setting import Kind
+from hastore_cli.acl.asking_command import AskingCommand
 from hastore_cli.app.command import ExampleCommand, LazyGroup, output_option
 from hastore_cli.cluster.target import target_options
 from hastore_cli.settings.kinds import parse_value
@@ -93,7 +94,7 @@ def cluster_group() -> None:
 
 @cluster_group.command(
     name="status",
-    cls=ExampleCommand,
+    cls=AskingCommand,
     examples=(
         "hastore cluster status --etcd http://127.0.0.1:2379",
         "hastore cluster status --group g1 -o json | jq '.leader.id'",
@@ -164,7 +165,7 @@ def members(*, target: Target, output: str) -> None:
 
 @cluster_group.command(
     name="history",
-    cls=ExampleCommand,
+    cls=AskingCommand,
     examples=(
         "hastore cluster history",
         "hastore cluster history -o json | jq '.epochs[-1].lost'",
@@ -244,7 +245,7 @@ def _node_history(nodes: tuple[str, ...], output: str) -> int:
 
 @cluster_group.command(
     name="switchover",
-    cls=ExampleCommand,
+    cls=AskingCommand,
     examples=("hastore cluster switchover", "hastore cluster switchover --to 2 --dry-run"),
     epilog=_WAIT_CODES,
 )
@@ -271,7 +272,7 @@ def switchover(
 
 @cluster_group.command(
     name="failover",
-    cls=ExampleCommand,
+    cls=AskingCommand,
     examples=(
         "hastore cluster failover --to 2 --dry-run",
         "hastore cluster failover --to 2 --accept-loss",

@@ -23,6 +23,7 @@ from hastore.ha.set_rules import nodes_text
 from hastore.quantities import format_size, parse_address
 from hastore.wire.remoting_codes import ResponseCode
 from hastore_cli.acl.access_key import access_key
+from hastore_cli.acl.asking_command import client_tls
 from hastore_cli.app.terminal import columns, escaped, label_row, number
 from hastore_cli.node.client import gather
 
@@ -81,7 +82,7 @@ async def ask_logs(addresses: Addresses) -> LogAnswers:
         with trio.move_on_after(ASK_TIME_MAX_S):
             try:
                 async with AdminClient.connect(
-                    addresses[node_id], access_key=access_key()
+                    addresses[node_id], access_key=access_key(), tls=client_tls()
                 ) as admin:
                     return await admin.group_log()
             except RequestFailedError as error:
@@ -133,7 +134,7 @@ async def _count(
     address: tuple[str, int], node_id: int, log: GroupLog, begin: int, end: int
 ) -> NodeLoss:
     confirmed_end = min(max(log.confirm_offset or begin, begin), end)
-    async with AdminClient.connect(address, access_key=access_key()) as admin:
+    async with AdminClient.connect(address, access_key=access_key(), tls=client_tls()) as admin:
         # Twice, because the confirm offset may be inside a record.
         messages = await admin.count_messages(begin, end)
         confirmed = await admin.count_messages(begin, confirmed_end)

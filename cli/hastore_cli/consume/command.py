@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from hastore_cli.app.command import ExampleCommand, output_option
+from hastore_cli.acl.asking_command import AskingCommand
+from hastore_cli.app.command import output_option
 from hastore_cli.log.options import TIME_HELP, wall_clock_ms
 from hastore_cli.messages.printer import FORMAT_HELP, MessagePrinter, format_option
 from hastore_cli.node.options import (
@@ -38,7 +39,7 @@ _START: Final = ParsedType("START", _parse_start, ("beginning", "end", "stored")
 
 
 @click.command(
-    cls=ExampleCommand,
+    cls=AskingCommand,
     examples=(
         "hastore consume orders                 # all there are, then new ones",
         "hastore consume orders -e -F '%s\\n'    # bodies only, up to the end",

@@ -9,7 +9,8 @@ import rich_click as click
 from click.core import ParameterSource
 from click.globals import get_current_context
 
-from hastore_cli.app.command import ExampleCommand, output_option
+from hastore_cli.acl.asking_command import AskingCommand
+from hastore_cli.app.command import output_option
 from hastore_cli.app.times import ALWAYS, TimeWindow, parse_window
 from hastore_cli.log.options import DIR, TIME_HELP, wall_clock_ms
 from hastore_cli.messages.printer import FORMAT_HELP, MessagePrinter, format_option
@@ -47,7 +48,7 @@ class _Wanted:
 
 
 @click.command(
-    cls=ExampleCommand,
+    cls=AskingCommand,
     examples=(
         "hastore get --id 7F00000100002A9F000000004001F3C8",
         "hastore get --offset 1073869768",

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from hastore_cli.app.command import ExampleCommand, output_option
+from hastore_cli.acl.asking_command import AskingCommand
+from hastore_cli.app.command import output_option
 from hastore_cli.cluster.target import URLS, target_of
 from hastore_cli.settings.config_file import config_option_of
 from hastore_cli.settings.param_types import complete_directory
@@ -28,7 +29,7 @@ _STYLES: Final = {"ok": "green", "warn": "yellow", "bad": "red", "unknown": "yel
 
 
 @click.command(
-    cls=ExampleCommand,
+    cls=AskingCommand,
     examples=(
         "hastore doctor",
         "hastore doctor 127.0.0.1:10911 127.0.0.1:10921   # a master and its slave",

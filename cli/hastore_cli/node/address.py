@@ -13,6 +13,7 @@ from hastore.client.admin import AdminClient
 from hastore.errors import ConfigError, HastoreError, ProtocolError, UnreachableError
 from hastore.quantities import format_address, parse_address
 from hastore_cli.acl.access_key import access_key
+from hastore_cli.acl.asking_command import client_tls
 from hastore_cli.node.file import (
     address_in_directory,
     how_to_start,
@@ -131,7 +132,10 @@ def _next_step(text: str, said: str) -> str | None:
             return how_to_start(text, role, identity=identity_in(text))
         return f"process {pid} runs: is it stopped (SIGCONT), or waiting for a disk?"
     if "did not answer" in said or ":10912" in said:
-        return "is that its client port (--listen), not its HA port? if so, is the process stopped?"
+        return (
+            "is that its client port (--listen), not its HA port? if so, is the process stopped?"
+            " a port that takes TLS only needs --tls-ca"
+        )
     return None
 
 
@@ -155,6 +159,7 @@ async def fetch_status(address: tuple[str, int]) -> NodeStatus:
         connect_timeout_s=_STATUS_TIMEOUT_S,
         request_timeout_s=_STATUS_TIMEOUT_S,
         access_key=access_key(),
+        tls=client_tls(),
     ) as admin:
         answer = await admin.ha_status()
     status = answer.get("hastore")

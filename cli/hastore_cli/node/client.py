@@ -20,6 +20,7 @@ from hastore.quantities import format_address
 from hastore.wire.pull_message import PullRequest
 from hastore.wire.remoting_codes import ResponseCode
 from hastore_cli.acl.access_key import access_key
+from hastore_cli.acl.asking_command import client_tls
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -99,7 +100,7 @@ async def connect_node(
     """Connect for the block.  Raises UnreachableError if the node does not answer."""
     timeout_s = REQUEST_TIMEOUT_S + suspend_s
     async with open_remoting_client(
-        address, request_timeout_s=timeout_s, access_key=access_key()
+        address, request_timeout_s=timeout_s, access_key=access_key(), tls=client_tls()
     ) as client:
         yield NodeClient(client, AdminClient(client), GroupMembership(client, real_env()))
 
@@ -122,6 +123,7 @@ async def connect_group(
         failover_timeout_s=failover_timeout_s,
         on_failover=on_failover,
         access_key=access_key(),
+        tls=client_tls(),
     ) as link:
         membership = GroupMembership(link, real_env())
         link.on_reconnect = membership.rejoin

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import rich_click as click
 from click.exceptions import Exit
 
+from hastore_cli.acl.asking_command import AskingCommand
 from hastore_cli.app.command import ExampleCommand, output_option
 from hastore_cli.app.progress_bar import ReadingBar
 from hastore_cli.log.options import TIME, TIME_HELP, wall_clock_ms
@@ -216,7 +217,7 @@ def export(
 
 @click.command(
     name="import",
-    cls=ExampleCommand,
+    cls=AskingCommand,
     examples=(
         "hastore pipeline run import orders.jsonl --to 127.0.0.1:10911",
         "hastore pipeline run import parts --to D1 --skip 20000",
@@ -247,10 +248,16 @@ def import_command(*, path: str, to: str, skip: int, output: str) -> None:
     with needs_extra(), ReadingBar("sending", 0, counts=True) as bar:
         from hastore.pipeline.transfer.import_job import INTERRUPTED, import_messages
         from hastore_cli.acl.access_key import access_key
+        from hastore_cli.acl.asking_command import client_tls
 
         address = resolve_address(to)
         result = import_messages(
-            path, address, skip=skip, on_progress=bar.on_progress, access_key=access_key()
+            path,
+            address,
+            skip=skip,
+            on_progress=bar.on_progress,
+            access_key=access_key(),
+            tls=client_tls(),
         )
     print_result(result, output)
     if result.found:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from hastore_cli.app.command import ExampleCommand, output_option
+from hastore_cli.acl.asking_command import AskingCommand
+from hastore_cli.app.command import output_option
 from hastore_cli.node.options import (
     SEVERAL,
     addr_option_of,
@@ -28,7 +29,7 @@ def _text_without_separators(
 
 
 @click.command(
-    cls=ExampleCommand,
+    cls=AskingCommand,
     examples=(
         "echo hello | hastore produce orders",
         "hastore produce orders lines.txt --tag paid",

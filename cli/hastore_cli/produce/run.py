@@ -29,6 +29,7 @@ from hastore.message import (
     Message,
 )
 from hastore_cli.acl.access_key import access_key
+from hastore_cli.acl.asking_command import client_tls
 from hastore_cli.app.interrupts import interruptible
 from hastore_cli.produce.source import MessageSource, batches_channel, chunks, read_ahead
 from hastore_cli.produce.tally import SendTally
@@ -125,6 +126,7 @@ class ProduceRun:
                     failover_timeout_s=order.failover_timeout_s,
                     on_failover=on_failover,
                     access_key=access_key(),
+                    tls=client_tls(),
                 ) as producer:
                     interruption.grace_s = _LAST_ANSWERS_S
                     await self._send_and_list(producer, outcome, interruption.scope)

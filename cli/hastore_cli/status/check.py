@@ -25,7 +25,7 @@ from hastore.broker.observe.findings import (
     warn_lag_s,
 )
 from hastore.quantities import format_size
-from hastore_cli.app.command import ExampleCommand
+from hastore_cli.acl.asking_command import AskingCommand
 from hastore_cli.app.terminal import one_line
 from hastore_cli.settings.param_types import DURATION_MS, SIZE, WholeNumber, complete_directory
 
@@ -151,7 +151,7 @@ class UnknownUsageError(click.UsageError):
 
 
 @final
-class PluginCommand(ExampleCommand):
+class PluginCommand(AskingCommand):
     """A command whose usage error is Nagios' UNKNOWN: 2 would be CRITICAL."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

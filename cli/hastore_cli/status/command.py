@@ -7,14 +7,15 @@ import os
 import rich_click as click
 
 from hastore.quantities import parse_duration_ms
-from hastore_cli.app.command import ExampleCommand, output_option
+from hastore_cli.acl.asking_command import AskingCommand
+from hastore_cli.app.command import output_option
 from hastore_cli.settings.param_types import complete_directory
 
 _WATCH_DEFAULT = "2"
 
 
 @click.command(
-    cls=ExampleCommand,
+    cls=AskingCommand,
     examples=(
         "hastore status",
         "hastore status 127.0.0.1:10911 -w 1",

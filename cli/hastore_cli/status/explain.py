@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any, Final
 import rich_click as click
 
 from hastore.quantities import format_count, format_duration, format_size
-from hastore_cli.app.command import ExampleCommand, output_option
+from hastore_cli.acl.asking_command import AskingCommand
+from hastore_cli.app.command import output_option
 from hastore_cli.app.terminal import one_line
 from hastore_cli.node.options import ask_node
 from hastore_cli.settings.param_types import WholeNumber, complete_directory
@@ -44,7 +45,7 @@ _TIMED_OUT: Final = "acknowledged it within"  # in the reason of a put whose tim
 
 
 @click.command(
-    cls=ExampleCommand,
+    cls=AskingCommand,
     examples=(
         "hastore explain",
         "hastore explain 127.0.0.1:10911 --last 50",

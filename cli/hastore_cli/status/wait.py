@@ -14,7 +14,8 @@ import rich_click as click
 
 from hastore.broker.observe.findings import Limits, faults
 from hastore.quantities import format_count, format_duration, format_size
-from hastore_cli.app.command import ExampleCommand, output_option
+from hastore_cli.acl.asking_command import AskingCommand
+from hastore_cli.app.command import output_option
 from hastore_cli.settings.param_types import DURATION_MS, SIZE, WholeNumber, complete_directory
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def _too_far_behind(status: NodeStatus, lag_below: int) -> list[str]:
 
 
 @click.command(
-    cls=ExampleCommand,
+    cls=AskingCommand,
     examples=(
         "hastore wait D1 --healthy",
         "hastore wait 127.0.0.1:10911 --replicas 2 --lag-below 1MiB --timeout 2min",

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from hastore_cli.app.command import ExampleCommand, LazyGroup, output_option
+from hastore_cli.acl.asking_command import AskingCommand
+from hastore_cli.app.command import LazyGroup, output_option
 from hastore_cli.log.options import TIME_HELP, echo_json, wall_clock_ms
 from hastore_cli.node.options import RefusedError, addr_option, ask_node
 from hastore_cli.settings.param_types import GROUP, TOPIC, ParsedType, WholeNumber
@@ -51,7 +52,7 @@ def group_group() -> None:
 
 @group_group.command(
     name="list",
-    cls=ExampleCommand,
+    cls=AskingCommand,
     examples=("hastore group list", "hastore group list -o json | jq '.groups[] | .group, .lag'"),
 )
 @addr_option
@@ -74,7 +75,7 @@ def list_groups(*, addr: str, output: str) -> None:
 
 @group_group.command(
     name="describe",
-    cls=ExampleCommand,
+    cls=AskingCommand,
     examples=(
         "hastore group describe billing",
         "hastore group describe billing -o json | jq '.queues[] | select(.lag > 0)'",
@@ -100,7 +101,7 @@ def describe_group(*, group: str, addr: str, output: str) -> None:
 
 @group_group.command(
     name="reset",
-    cls=ExampleCommand,
+    cls=AskingCommand,
     examples=(
         "hastore group reset billing --to beginning --dry-run",
         "hastore group reset billing --topic orders --to @15min --yes",

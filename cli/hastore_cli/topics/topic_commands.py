@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
-from hastore_cli.app.command import ExampleCommand, LazyGroup, output_option
+from hastore_cli.acl.asking_command import AskingCommand
+from hastore_cli.app.command import LazyGroup, output_option
 from hastore_cli.log.options import echo_json
 from hastore_cli.node.options import RefusedError, addr_option, ask_node
 from hastore_cli.settings.param_types import TOPIC, WholeNumber
@@ -33,7 +34,7 @@ def topic_group() -> None:
 
 @topic_group.command(
     name="list",
-    cls=ExampleCommand,
+    cls=AskingCommand,
     examples=("hastore topic list", "hastore topic list -o json | jq -r '.topics[].topic'"),
     epilog="A topic's first message creates it, unless auto_create_topic is false in [remoting].",
 )
@@ -66,7 +67,7 @@ def list_topics(*, show_all: bool, addr: str, output: str) -> None:
 
 @topic_group.command(
     name="create",
-    cls=ExampleCommand,
+    cls=AskingCommand,
     examples=(
         "hastore topic create orders",
         "hastore topic create orders --queues 16",
@@ -118,7 +119,7 @@ def create_topic(*, topic: str, queues: int, perm: str, addr: str, change: bool)
 
 @topic_group.command(
     name="describe",
-    cls=ExampleCommand,
+    cls=AskingCommand,
     examples=(
         "hastore topic describe orders",
         "hastore topic describe orders -o json | jq '.queues[].max_offset'",

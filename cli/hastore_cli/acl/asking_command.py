@@ -1,0 +1,127 @@
+"""Commands that ask a node: their options for TLS, and what comes of them.
+
+Whether a node is asked by TLS, the first that is there::
+
+    --tls-ca, --tls-cert, --tls-key, --tls-server-name    yes
+    HASTORE_TLS_CA and the like                           yes, unless HASTORE_TLS_MODE is disabled
+    [tls] of the configuration file                       if its mode is not disabled
+
+Each value is the flag's, else the variable's, else the file's.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from typing import TYPE_CHECKING, Any, Final
+
+import rich_click as click
+
+from hastore_cli.app.command import ExampleCommand
+from hastore_cli.settings.config_file import find_config_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hastore.tls.client_tls import ClientTls
+
+_META: Final = "hastore.tls"
+_DISABLED: Final = "disabled"
+# Flag, key in [tls], placeholder, help.
+_OPTIONS: Final = (
+    (
+        "--tls-ca",
+        "ca",
+        "FILE",
+        "Ask by TLS: who signs the node's certificate (PEM). Default: who the system trusts.",
+    ),
+    ("--tls-cert", "cert", "FILE", "This client's certificate (PEM), where nodes ask for one."),
+    ("--tls-key", "key", "FILE", "Its key (PEM), which only its owner may read."),
+    (
+        "--tls-server-name",
+        "server_name",
+        "NAME",
+        "The name that the node's certificate must have. Default: the host that is asked.",
+    ),
+)
+_PASSWORD: Final = "key_password_file"  # noqa: S105 - the key of a setting
+
+
+class AskingCommand(ExampleCommand):
+    """A command that asks a node."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += [_option(*row) for row in _OPTIONS]
+
+
+def _option(flag: str, key: str, metavar: str, help_text: str) -> click.Option:
+    def keep(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            ctx.meta.setdefault(_META, {})[key] = value
+
+    return click.RichOption(
+        [flag, f"tls_{key}"],
+        metavar=metavar,
+        type=click.Path(dir_okay=False) if metavar == "FILE" else str,
+        expose_value=False,
+        callback=keep,
+        help=help_text,
+    )
+
+
+def client_tls(environ: Mapping[str, str] | None = None) -> ClientTls | None:
+    """Return how the running command connects; None: plain.
+
+    Raises ConfigError for files that cannot be used.
+    """
+    given = os.environ if environ is None else environ
+    context = click.get_current_context(silent=True)
+    flags: dict[str, str] = {} if context is None else context.meta.get(_META, {})
+    variables = {
+        key: value
+        for key in [row[1] for row in _OPTIONS]
+        if (value := given.get(f"HASTORE_TLS_{key.upper()}"))
+    }
+    file = _file_section(given)
+    mode = given.get("HASTORE_TLS_MODE") or file.get("mode", _DISABLED)
+    is_off = mode.lower() == _DISABLED
+    if is_off:
+        file = {}
+        if given.get("HASTORE_TLS_MODE"):
+            variables = {}
+    if not flags and not variables and is_off:
+        return None
+    from hastore.tls.client_tls import ClientTls
+
+    values = {**file, **variables, **flags}
+    password = given.get(f"HASTORE_TLS_{_PASSWORD.upper()}") or values.get(_PASSWORD)
+    return ClientTls.of_files(
+        ca=values.get("ca"),
+        cert=values.get("cert"),
+        key=values.get("key"),
+        key_password=password,
+        server_name=values.get("server_name"),
+    )
+
+
+def _file_section(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the texts of ``[tls]`` in the configuration file, if one can be read.
+
+    Commands that ask a node need nothing else of it, so its other mistakes do not stop them.  A
+    node's key is often its own user's to read: others ask without a certificate.
+    """
+    file = find_config_file(None, environ)
+    if file is None:
+        return {}
+    try:
+        section = tomllib.loads(file.read_text()).get("tls")
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(section, dict):
+        return {}
+    texts = {key: value for key, value in section.items() if isinstance(value, str)}
+    if not os.access(texts.get("key", ""), os.R_OK):
+        for key in ("cert", "key", _PASSWORD):
+            texts.pop(key, None)
+    return texts

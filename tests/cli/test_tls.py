@@ -1,0 +1,105 @@
+"""Commands that ask a node by TLS: flags, variables, the configuration file."""
+
+import pytest
+import rich_click as click
+
+from hastore.errors import ConfigError
+from hastore.status import ClientCertificates, TlsMode
+from hastore_cli.acl.asking_command import AskingCommand, client_tls
+from tests.support.certificates import make_certificates
+from tests.support.commands.in_process import at, call, master_on
+from tests.support.nodes.tls_files import make_tls_files
+
+ENFORCING, REQUIRED = TlsMode.ENFORCING, ClientCertificates.REQUIRED
+NO_FILE = {"HASTORE_CONFIG": "/no/such/file"}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Certificates for the tests of this module."""
+    return make_tls_files(tmp_path_factory.mktemp("tls"))
+
+
+def asked_with(environ, *flags):
+    """Return how a command with these flags connects."""
+    found = []
+
+    @click.command(cls=AskingCommand)
+    def command():
+        found.append(client_tls({**NO_FILE, **environ}))
+
+    command.main(list(flags), standalone_mode=False)
+    return found[0]
+
+
+def certificates_of(tls):
+    """Return the number of trusted CAs."""
+    return tls.context.cert_store_stats()["x509_ca"]
+
+
+def test_a_flag_a_variable_or_the_file_turns_tls_on(files, tmp_path):
+    """Each value is the flag's, else the variable's, else the file's."""
+    ca, own = str(files.authority.ca), files.authority.issue("own")
+    config = tmp_path / "hastore.toml"
+    there = {"HASTORE_CONFIG": str(config)}
+
+    def write(mode):
+        config.write_text(f'[tls]\n{mode}\nca = "{ca}"\nserver_name = "of-file"\n')
+
+    assert asked_with({}) is None
+    assert certificates_of(asked_with({}, "--tls-ca", ca)) == 1
+    assert asked_with({}, "--tls-server-name", "n").server_name == "n"
+    assert certificates_of(asked_with({"HASTORE_TLS_CA": ca})) == 1
+    assert asked_with({"HASTORE_TLS_CA": ca, "HASTORE_TLS_MODE": "disabled"}) is None
+    assert asked_with({"HASTORE_TLS_MODE": "disabled"}, "--tls-ca", ca) is not None
+    asked_with({}, "--tls-ca", ca, "--tls-cert", str(own.cert), "--tls-key", str(own.key))
+    for mode, is_on in (("", False), ('mode = "disabled"', False), ('mode = "permissive"', True)):
+        write(mode)
+        found = asked_with(there)
+        assert (found is not None and found.server_name == "of-file") is is_on
+    variable = {**there, "HASTORE_TLS_SERVER_NAME": "of-variable"}
+    assert asked_with(variable).server_name == "of-variable"
+    assert asked_with(variable, "--tls-server-name", "of-flag").server_name == "of-flag"
+    config.write_text("no TOML")
+    assert asked_with(there) is None
+
+
+def test_files_that_cannot_be_used_are_named(files, tmp_path, monkeypatch):
+    """A node's key in the configuration file may be another user's: none is shown then."""
+    own = files.authority.issue("own")
+    ca = str(files.authority.ca)
+    with pytest.raises(ConfigError, match="No such file"):
+        asked_with({}, "--tls-ca", str(tmp_path / "none.pem"))
+    with pytest.raises(ConfigError, match="needs its key"):
+        asked_with({}, "--tls-ca", ca, "--tls-cert", str(own.cert))
+    config = tmp_path / "hastore.toml"
+    key = tmp_path / "not-there.pem"
+    text = f'[tls]\nmode = "enforcing"\nca = "{ca}"\ncert = "{own.cert}"\nkey = "{key}"\n'
+    config.write_text(text)
+    assert certificates_of(asked_with({"HASTORE_CONFIG": str(config)})) == 1
+
+
+async def test_a_command_asks_by_tls_or_says_why_it_cannot(files, tmp_path):
+    """Exit code 7 for what TLS refuses, 3 for a plain question to a port that takes TLS only."""
+    own, foreign = files.authority.issue("own"), make_certificates(tmp_path, "foreign")
+    tls = files.config(ENFORCING, REQUIRED)
+    async with master_on(tmp_path / "d", tls=tls) as master:
+
+        async def status(*flags):
+            code, shown, told = await call("status", at(master), *flags)
+            assert code == 0 or "next" in told, told
+            return code, " ".join((shown + told).split())
+
+        ca = ("--tls-ca", files.authority.ca)
+        code, said = await status(*ca, "--tls-cert", own.cert, "--tls-key", own.key)
+        assert (code, "SYNC_MASTER" in said) == (0, True)
+        code, said = await status()
+        assert (code, "TLS only needs --tls-ca" in said) == (3, True)
+        code, said = await status(*ca)
+        assert (code, "wants a certificate" in said) == (7, True)
+        code, said = await status("--tls-ca", foreign.ca)
+        assert (code, "is not trusted" in said) == (7, True)
+        code, said = await status(*ca, "--tls-cert", foreign.cert, "--tls-key", foreign.key)
+        assert (code, "does not trust the CA" in said) == (7, True)
+        code, said = await status(*ca, "--tls-server-name", "node-7")
+        assert (code, "is not for node-7" in said) == (7, True)
