@@ -9,8 +9,14 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-# They report each failure, remove what a run leaves behind, and write RocketMQ's golden stores.
-pytest_plugins = ["tests.failure_reports", "tests.golden.fixtures", "tests.janitor"]
+# They report each failure, write RocketMQ's golden stores, remove what a run leaves behind, and
+# look for secrets in all output.
+pytest_plugins = [
+    "tests.failure_reports",
+    "tests.golden.fixtures",
+    "tests.janitor",
+    "tests.secret_watch",
+]
 
 # dev: few examples, new ones each time. ci: some more, and the same each time, so that a failure
 # can be repeated; 300 of them cost a minute and a half of CPU time more. nightly: as many as

@@ -114,7 +114,8 @@ class EtcdClient:
     _http: EtcdHttp
     _endpoints: tuple[str, ...]
     _first: int = attrs.field(default=0, init=False)  # the endpoint to ask first
-    _token: str | None = attrs.field(default=None, init=False)  # "": etcd has no users
+    # "": etcd has no users
+    _token: str | None = attrs.field(default=None, init=False, repr=False)
 
     @classmethod
     @contextlib.asynccontextmanager

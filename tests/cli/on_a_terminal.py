@@ -12,6 +12,7 @@ import termios
 import time
 
 from tests.support.commands.running import WITHIN_S, command, environment
+from tests.support.planted_secrets import check_text
 
 
 def on_a_terminal(
@@ -48,6 +49,7 @@ def on_a_terminal(
         finally:
             process.kill()
             os.close(ours)
+    check_text(shown, f"the output of {arguments} on a terminal")
     return process.returncode, shown.decode("utf-8", "surrogateescape").splitlines()
 
 

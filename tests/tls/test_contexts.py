@@ -16,6 +16,7 @@ from hastore.tls.contexts import TlsFiles, client_context, server_context
 from hastore.tls.tls_contexts import LOOK_S, open_tls
 from tests.support.certificates import DAY, make_authority, make_certificates
 from tests.support.env.fake_env import FakeOffload
+from tests.support.planted_secrets import plant
 
 ENV = real_env()
 NONE, REQUIRED = ClientCertificates.NONE, ClientCertificates.REQUIRED
@@ -172,8 +173,7 @@ def test_an_encrypted_key_needs_its_password(tmp_path, authority):
     password = tmp_path / "password"
 
     def with_password(text, mode=0o600):
-        password.write_text(text)
-        password.chmod(mode)
+        plant(password, text, mode)
         return files_of(made, key_password=str(password))
 
     assert faults_of(make_server, files_of(made)) == f"the key in {made.key} is encrypted"

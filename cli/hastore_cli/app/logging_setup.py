@@ -81,7 +81,14 @@ def set_up_logging(config: LogConfig, *, colour: bool) -> None:
     elif sys.stderr.isatty():
         renderer = [structlog.processors.format_exc_info, _SentenceRenderer(colour=colour)]
     else:
-        renderer = [_for_people, structlog.dev.ConsoleRenderer(colors=colour, pad_event_to=24)]
+        # By default it uses rich, if that is installed, and shows the variables of each frame.
+        plain = structlog.dev.plain_traceback
+        renderer = [
+            _for_people,
+            structlog.dev.ConsoleRenderer(
+                colors=colour, pad_event_to=24, exception_formatter=plain
+            ),
+        ]
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=pre_chain,
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],

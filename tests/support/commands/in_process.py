@@ -22,6 +22,7 @@ from hastore.message import Message, PutMessageResult
 from hastore.status import BrokerRole
 from hastore_cli.main import main
 from tests.support.nodes.configs import ANY_PORT, IMPATIENT
+from tests.support.planted_secrets import check_text
 from tests.support.waiting import eventually
 
 Outcome = tuple[int, str, str]  # exit code, stdout, stderr
@@ -86,6 +87,7 @@ def run_command(capsysbinary: pytest.CaptureFixture[bytes], *arguments: object) 
     """Run a command in this thread; return exit code, stdout and stderr."""
     code = main([str(argument) for argument in arguments])
     captured = capsysbinary.readouterr()
+    check_text(captured.out + captured.err, f"the output of {arguments}")
     return code, captured.out.decode(), captured.err.decode()
 
 
@@ -98,6 +100,7 @@ async def call(*arguments: object) -> Outcome:
             return main([str(argument) for argument in arguments])
 
     code = await trio.to_thread.run_sync(run)
+    check_text(out.getvalue() + err.getvalue(), f"the output of {arguments}")
     return code, out.getvalue(), err.getvalue()
 
 

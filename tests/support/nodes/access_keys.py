@@ -9,14 +9,15 @@ import attrs
 from hastore.access.key_file import key_text
 from hastore.access.secret import Secret
 from hastore.access.signature import AccessKey, signed_fields
+from tests.support.planted_secrets import PLANTED, plant
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from hastore.wire.remoting_command import RemotingCommand
 
-# Found in no output; a test looks for it.
-SECRET: Final = "planted-secret-7f3a"
+# Found in no output: tests.secret_watch looks for it.
+SECRET: Final = f"{PLANTED}-7f3a"
 ADMIN_KEY: Final = AccessKey("the-admin", Secret(f"{SECRET}-admin"))
 # On topic orders and group billing.
 USER_KEY: Final = AccessKey("the-user", Secret(f"{SECRET}-user"))
@@ -41,10 +42,7 @@ accounts:
 
 def write_private(path: Path, text: str) -> str:
     """Write a file that only its owner may read, in one step; return its path."""
-    new = path.with_name(f".{path.name}.new")
-    new.touch(0o600)
-    new.write_text(text)
-    new.rename(path)
+    plant(path, text)
     return str(path)
 
 
