@@ -83,7 +83,7 @@ def run(*words, **options):
 
 @pytest.mark.soak
 def test_the_image_is_built_and_runs_a_master(tmp_path):
-    """On a base of Debian's packages; with this machine's pip configuration, if there is one."""
+    """On a base of Debian's packages; with this machine's pip configuration and certificates."""
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         pytest.skip(f"not on PATH: {', '.join(missing)}")
@@ -92,8 +92,10 @@ def test_the_image_is_built_and_runs_a_master(tmp_path):
     run("mmdebstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", str(archive))
     options = ["--isolation", "chroot", "--network", "host", "--format", "docker"]
     configuration = Path(os.environ.get("PIP_CONFIG_FILE", "/etc/pip.conf"))
-    if configuration.is_file():
-        options += ["--volume", f"{configuration}:/etc/pip.conf:ro"]
+    certificates = Path(os.environ.get("SSL_CERT_FILE", "/etc/ssl/certs/ca-certificates.crt"))
+    for path, inside in ((configuration, "/etc/pip.conf"), (certificates, str(certificates))):
+        if path.is_file():
+            options += ["--volume", f"{path}:{inside}:ro"]
     scratch = run("buildah", "from", "scratch").strip()
     made = [scratch]
     try:
