@@ -61,7 +61,7 @@ class TlsFiles:
 
 @attrs.frozen
 class CertificateDates:
-    """When a file's first certificate is valid."""
+    """When one of a file's certificates is valid."""
 
     path: str
     validity: Validity
@@ -106,6 +106,16 @@ def client_context(files: TlsFiles, disk: Disk, now_s: float) -> ssl.SSLContext:
 def certificate_dates(path: str, disk: Disk) -> CertificateDates:
     """Return when a file's first certificate is valid.  Blocks.  Raises ConfigError."""
     return CertificateDates(path, _validities(path, _read(path, disk))[0])
+
+
+def ca_dates(path: str, disk: Disk) -> CertificateDates:
+    """Return when that of a CA's certificates is valid that ends last.  Raises as the former."""
+    return _ca_dates(path, _read(path, disk))
+
+
+def _ca_dates(path: str, data: bytes) -> CertificateDates:
+    newest = max(_validities(path, data), key=lambda one: one.not_after)
+    return CertificateDates(path, newest)
 
 
 def check_dates(dates: CertificateDates, now_s: float) -> None:
@@ -161,9 +171,7 @@ def _validities(path: str, data: bytes) -> list[Validity]:
 
 def _load_ca(context: ssl.SSLContext, path: str, disk: Disk, now_s: float) -> None:
     data = _read(path, disk)
-    validities = _validities(path, data)
-    newest = max(validities, key=lambda one: one.not_after)
-    check_dates(CertificateDates(path, newest), now_s)
+    check_dates(_ca_dates(path, data), now_s)
     try:
         context.load_verify_locations(cadata=data.decode("ascii", "ignore"))
     except (ssl.SSLError, ValueError) as error:

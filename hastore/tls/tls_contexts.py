@@ -24,6 +24,7 @@ from hastore.status import ClientCertificates, TlsMode
 from hastore.tls.client_tls import ClientTls
 from hastore.tls.contexts import (
     TlsFiles,
+    ca_dates,
     certificate_dates,
     client_context,
     server_context,
@@ -49,6 +50,7 @@ class TlsStatus:
     mode: str  # of the client port
     certificate: str  # its file
     not_after: int  # seconds since 1970
+    ca_not_after: int | None = None  # that of the CA's that is valid longest; None: the system's
     fault: str | None
     hint: str | None
 
@@ -62,6 +64,7 @@ class ContextSet:
     mutual: ssl.SSLContext | None  # accepts those with a certificate only; None: there is no CA
     client: ClientTls  # connects to other nodes
     not_after: int  # of the own certificate: seconds since 1970
+    ca_not_after: int | None  # of ``ca``'s certificates the latest; None: the system's are trusted
     stamps: tuple[FileStamp, ...]
 
 
@@ -77,6 +80,7 @@ class TlsContexts:
     _refused: tuple[FileStamp, ...] | None = attrs.field(default=None, init=False)  # not taken
     _fault: str | None = attrs.field(default=None, init=False)
     _hint: str | None = attrs.field(default=None, init=False)
+    _reading: trio.Lock = attrs.field(factory=trio.Lock, init=False)  # the last read is the newest
 
     @property
     def server(self) -> ssl.SSLContext:
@@ -95,6 +99,7 @@ class TlsContexts:
             mode=self.config.mode.value,
             certificate=self.config.cert_file,
             not_after=self.current.not_after,
+            ca_not_after=self.current.ca_not_after,
             fault=self._fault,
             hint=self._hint,
         )
@@ -107,6 +112,15 @@ class TlsContexts:
 
     async def look(self) -> None:
         """Look at the files once."""
+        async with self._reading:
+            await self._look()
+
+    async def reload(self) -> bool:
+        """Make the contexts of the files as they are now; return whether they are in force."""
+        async with self._reading:
+            return await self._take()
+
+    async def _look(self) -> None:
         files = files_of(self.config)
         try:
             stamps = await self.env.offload.run(lambda: files.stamps(self.env.disk))
@@ -117,11 +131,10 @@ class TlsContexts:
         before, self._seen = self._seen, stamps
         if stamps == self.current.stamps:  # versions that were refused may be replaced by these
             self._fault = self._hint = None
-        elif stamps == before and stamps != self._refused and not await self.reload():
+        elif stamps == before and stamps != self._refused and not await self._take():
             self._refused = stamps
 
-    async def reload(self) -> bool:
-        """Make the contexts of the files as they are now; return whether they are in force."""
+    async def _take(self) -> bool:
         try:
             made = await self.env.offload.run(lambda: _make(self.config, self.env))
         except ConfigError as error:
@@ -191,6 +204,7 @@ def _make(config: TlsConfig, env: Env) -> ContextSet:
         mutual=None if files.ca is None else server_context(files, required, disk, now_s),
         client=_client_tls(config, env),
         not_after=certificate_dates(files.cert, disk).validity.not_after,
+        ca_not_after=None if files.ca is None else ca_dates(files.ca, disk).validity.not_after,
         stamps=stamps,
     )
     if _stamps(files, env) != stamps:

@@ -499,16 +499,16 @@ async def test_a_reload_takes_the_file_at_once_or_not_at_all(tmp_path, caplog):
     access = await open_access(access_config(tmp_path).file, real_env())
     path = tmp_path / "acl.yml"
     write_private(path, ACCOUNTS.replace("the-poor", "the-rich"))
-    assert await reload_files(access) == Reloaded(("permissions",), {})
+    assert await reload_files(access, None) == Reloaded(("permissions",), {})
     assert "the-rich" in access.table.accounts
     write_private(path, "accounts: []")
     fault = f"{path}, accounts: there is no account"
-    assert await reload_files(access) == Reloaded((), {"permissions": fault})
+    assert await reload_files(access, None) == Reloaded((), {"permissions": fault})
     assert "the-rich" in access.table.accounts
     assert access.status().fault == fault
     for _ in range(3):
         await access.look()
-    assert await reload_files(None) == Reloaded((), {})
+    assert await reload_files(None, None) == Reloaded((), {})
     said = [record.msg["event"] for record in caplog.records]
     assert said == [
         "permissions_taken",

@@ -276,7 +276,8 @@ def test_certificates_that_are_not_in_force_are_a_fault_everywhere():
     """In check, doctor and the status table; a node without them says nothing about them."""
     status = InMemoryTarget().status()
     assert "tls" not in {each.subject for each in findings(status, Limits())}
-    good = TlsStatus(mode="enforcing", certificate="n.pem", not_after=1, fault=None, hint=None)
+    far_s = 4_000_000_000
+    good = TlsStatus(mode="enforcing", certificate="n.pem", not_after=far_s, fault=None, hint=None)
     bad = attrs.evolve(good, fault="the certificate in n.pem has expired", hint="make a new one")
     for tls, level in ((good, Level.OK), (bad, Level.FAULT)):
         known = NodeStatus.from_dict(attrs.evolve(status, tls=tls).to_dict())

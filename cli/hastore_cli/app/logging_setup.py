@@ -368,7 +368,7 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
         "reloaded {taken}; not taken: {not_taken}",
         "reloaded {taken}",
         "nothing was reloaded; not taken: {not_taken}",
-        "there is nothing to reload: no permissions file",
+        "there is nothing to reload: neither permissions nor a certificate",
     ),
     "ports_exposed": ("other machines may reach {ports}: {reason}",),
     "metrics_refused": ("refused {peer} at the metrics port: {reason}",),

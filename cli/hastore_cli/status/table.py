@@ -55,7 +55,7 @@ _TROUBLES: Final = {
     "confirm offset": Level.WARNING,
     "cut": Level.CRITICAL,
     "access": Level.FAULT,
-    "tls": Level.FAULT,
+    "tls": Level.WARNING,
 }
 _GAP: Final = 2
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"

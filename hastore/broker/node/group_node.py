@@ -328,8 +328,8 @@ class GroupNode:
         self._nursery.start_soon(run)
 
     async def reload(self) -> Reloaded:
-        """Read the permissions again; links and the role stay."""
-        return await reload_files(self.access)
+        """Read permissions and certificate again; links and the role stay."""
+        return await reload_files(self.access, self.tls)
 
     # -- its end ---------------------------------------------------------------------------------
 

@@ -133,8 +133,8 @@ class RunningNode:
         )
 
     async def reload(self) -> Reloaded:
-        """Read the permissions again; links stay."""
-        return await reload_files(self.access)
+        """Read permissions and certificate again; links stay."""
+        return await reload_files(self.access, self.tls)
 
     def stop(self) -> None:
         """Request a clean stop: refuse new messages, flush, answer waiting puts, then end."""

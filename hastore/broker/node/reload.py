@@ -2,11 +2,11 @@
 
 ::
 
-    SIGHUP, reload() ── permissions ── read, checked ──┬── valid: they replace the former, whole
-                                                       └── not: the former stay; named
+    SIGHUP, reload() ─┬─ permissions ─┬─ read, checked ─┬─ valid: they replace the former, whole
+                      └─ certificate ─┘                 └─ not: the former stay; named
 
 Links stay as they are, and the configuration file is not read again.  A node also looks at these
-files itself (``NodeAccess``); a reload does not wait for a look.
+files itself (``NodeAccess``, ``TlsContexts``); a reload does not wait for a look.
 """
 
 from __future__ import annotations
@@ -19,29 +19,32 @@ from hastore.trace import logger
 
 if TYPE_CHECKING:
     from hastore.broker.access.node_access import NodeAccess
+    from hastore.tls.tls_contexts import TlsContexts
 
 _log = logger("broker")
 
 
 @attrs.frozen
 class Reloaded:
-    """The outcome of a reload, by what was read: ``permissions``."""
+    """The outcome of a reload, by what was read: ``permissions``, ``certificate``."""
 
     taken: tuple[str, ...]  # in force as the files are now
     not_taken: dict[str, str]  # why the former stay
 
 
-async def reload_files(access: NodeAccess | None) -> Reloaded:
+async def reload_files(access: NodeAccess | None, tls: TlsContexts | None) -> Reloaded:
     """Read the files again, and log in one line what came of it."""
     taken: list[str] = []
     not_taken: dict[str, str] = {}
     hint: str | None = None
-    if access is not None:
-        if await access.reload():
-            taken.append("permissions")
+    for what, files in (("permissions", access), ("certificate", tls)):
+        if files is None:
+            continue
+        if await files.reload():
+            taken.append(what)
         else:
-            status = access.status()
-            not_taken["permissions"], hint = status.fault or "", status.hint
+            status = files.status()
+            not_taken[what], hint = status.fault or "", hint or status.hint
     if not_taken:
         _log.warning("reloaded", taken=taken, not_taken=not_taken, next=hint)
     else:

@@ -22,6 +22,7 @@ import attrs
 
 from hastore.quantities import format_duration, format_size
 from hastore.status import HAClientState
+from hastore.tls.contexts import utc_text
 
 if TYPE_CHECKING:
     from hastore.broker.observe.node_status import NodeStatus, SlaveRow
@@ -33,6 +34,9 @@ _REFUSED_FOR_S: Final = 600.0
 _REFUSED_MAX: Final = 3
 _CUT_WARNED_S: Final = 3_600.0  # for so long a cut is a warning
 _PROPOSAL_MAX_S: Final = 5.0  # a change of the SyncStateSet is usually answered within milliseconds
+_DAY_S: Final = 86_400.0
+_DAYS_FROM: Final = 3  # less is told in hours
+_EXPIRY_WARN_S: Final = 30 * _DAY_S  # before a certificate expires
 _CONFIRMED_WITHIN_S: Final = 3.0  # where no put waits
 
 
@@ -444,11 +448,34 @@ def _tls(status: NodeStatus, _: Limits) -> Found:
     tls = status.tls
     if tls is None:
         return
+    own = f"the certificate of {tls.certificate}"
     if tls.fault is not None:
         what = "its present certificate files are not in force, earlier versions are"
         yield Level.FAULT, what, tls.fault, tls.hint
-    else:
-        yield Level.OK, f"the certificate of {tls.certificate} is in force"
+    dates = {own: tls.not_after, "its CA's certificate": tls.ca_not_after}
+    ends = [_end_of(which, end_s, status) for which, end_s in dates.items() if end_s is not None]
+    for end in ends:
+        if end is not None:
+            yield end
+    if tls.fault is None and not any(ends):
+        yield Level.OK, f"{own} is in force, until {utc_text(tls.not_after)}"
+
+
+def _end_of(
+    which: str, end_s: int, status: NodeStatus
+) -> tuple[Level, str, *tuple[str | None, ...]] | None:
+    """Return that a certificate has expired, or will soon; None: neither."""
+    if status.wall_time_ms is None:
+        return None
+    left_s, end = end_s - status.wall_time_ms / 1_000, utc_text(end_s)
+    hint = "put a new one in its place (docs/security.md): it is taken without a restart"
+    if left_s < 0:
+        return Level.CRITICAL, f"{which} has expired on {end}", None, hint
+    if left_s < _EXPIRY_WARN_S:
+        days = left_s / _DAY_S
+        left = f"{days:.0f} days" if days > _DAYS_FROM else format_duration(left_s)
+        return Level.WARNING, f"{which} expires in {left}, on {end}", None, hint
+    return None
 
 
 def _refused(status: NodeStatus, _: Limits) -> Found:
@@ -556,6 +583,6 @@ _NODE_RULES: Final[dict[str, Rule]] = {
     "disk": _disk,  # has room for the log
     "consumers": _consumers,  # see what is confirmed
     "access": _access,  # the permissions file is in force
-    "tls": _tls,  # the certificate files are in force
+    "tls": _tls,  # the certificate files are in force, and not about to expire
     "refused": _refused,  # peers at the HA port, in the last ten minutes
 }

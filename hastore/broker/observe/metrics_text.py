@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         SlaveRow,
     )
     from hastore.broker.observe.sync_state_status import GroupNodeRow, SyncStateStatus
+    from hastore.tls.tls_contexts import TlsStatus
 
 # Buckets 2^i µs; every other one up to 67 s is enough for a graph, and half the series.
 _SHOWN_BUCKETS: Final = range(2, 27, 2)
@@ -105,6 +106,8 @@ def _metrics(status: NodeStatus) -> Iterator[Metric]:
         yield from _coordinator(status.coordinator)
     if status.access is not None:
         yield from _access(status.access)
+    if status.tls is not None:
+        yield from _tls(status.tls)
     yield _stages(status)
 
 
@@ -267,6 +270,27 @@ def _access(access: AccessStatus) -> Iterator[Metric]:
         ),
     ):
         yield _metric(f"hastore_access_{name}", text, [({}, value)])
+
+
+def _tls(tls: TlsStatus) -> Iterator[Metric]:
+    for name, text, value in (
+        (
+            "certificate_not_after_seconds",
+            "Until when the node's certificate is valid, in seconds since 1970.",
+            tls.not_after,
+        ),
+        (
+            "ca_not_after_seconds",
+            "Until when the CA's certificate is valid, in seconds since 1970.",
+            tls.ca_not_after,
+        ),
+        (
+            "files_refused",
+            "1 while the present version of the certificate files is not in force.",
+            int(tls.fault is not None),
+        ),
+    ):
+        yield _metric(f"hastore_tls_{name}", text, [({}, value)])
 
 
 def _stages(status: NodeStatus) -> Metric:
