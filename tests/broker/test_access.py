@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import partial
 
 import attrs
 import pytest
@@ -51,6 +52,7 @@ from tests.support.nodes.configs import ANY_PORT
 from tests.support.nodes.in_memory_target import InMemoryTarget, serving
 from tests.support.nodes.raw_client import raw_client, send_command
 from tests.support.nodes.reading import pull_command
+from tests.support.nodes.tls_files import TRANSPORTS, make_tls_files
 from tests.support.repository import REPO_ROOT
 from tests.support.waiting import eventually
 
@@ -176,21 +178,28 @@ def test_every_code_that_the_port_serves_has_a_rule_a_test_and_a_row_in_the_docs
         assert f"| {int(code)} | {RequestCode(code).name} | {rule.text} |\n" in page
 
 
-async def test_every_request_with_every_kind_of_key(tmp_path):
-    """None, unknown and wrong keys are refused in the same way, others by the rule."""
-    async with hastore.open_master(master_config(tmp_path)) as master:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_every_request_with_every_kind_of_key(tmp_path, transport):
+    """None, unknown and wrong keys are refused in the same way, others by the rule.
+
+    However the connection is made: a client certificate lets in, the key says what for.
+    """
+    files = make_tls_files(tmp_path / "tls")
+    config = attrs.evolve(master_config(tmp_path), tls=files.of_transport(transport))
+    connect = partial(raw_client, tls=files.client_of_transport(transport))
+    async with hastore.open_master(config) as master:
         await put(master, "orders")
         end, topics = master.max_offset, None
         for code, rule in RULES.items():
             request = request_of(int(code))
             for key, remark in ((None, NO_KEY), (UNKNOWN_KEY, NOT_PROVEN), (WRONG_KEY, NOT_PROVEN)):
                 master.access.attempts._recent.clear()
-                async with raw_client(master.address) as client:
+                async with connect(master.address) as client:
                     response = await client.ask(signed(request, key))
                 assert is_denied(response), (code, key)
                 assert response.remark == remark
                 assert response.opaque == request.opaque
-            async with raw_client(master.address) as client:
+            async with connect(master.address) as client:
                 response = await client.ask(signed(request, POOR_KEY))
                 assert is_denied(response) is (rule.text != "any key"), (code, response)
                 if is_denied(response):
@@ -198,17 +207,17 @@ async def test_every_request_with_every_kind_of_key(tmp_path):
                 if rule.is_admins:
                     assert is_denied(await client.ask(signed(request, USER_KEY))), code
             assert master.max_offset == end, code
-            assert topics in (None, topics := set(await topics_of(master))), code
+            assert topics in (None, topics := set(await topics_of(master, connect))), code
         for code, rule in RULES.items():
-            async with raw_client(master.address) as client:
+            async with connect(master.address) as client:
                 if not rule.is_admins:
                     assert not is_denied(await client.ask(signed(request_of(int(code)), USER_KEY)))
                 assert not is_denied(await client.ask(signed(request_of(int(code)), ADMIN_KEY)))
         assert master.max_offset > end
 
 
-async def topics_of(master):
-    async with raw_client(master.address) as client:
+async def topics_of(master, connect):
+    async with connect(master.address) as client:
         answer = await client.ask(signed(request_of(21), ADMIN_KEY))
     return json.loads(answer.body)["topicConfigTable"]
 

@@ -245,7 +245,7 @@ def _node_history(nodes: tuple[str, ...], output: str) -> int:
 
 @cluster_group.command(
     name="switchover",
-    cls=AskingCommand,
+    cls=ExampleCommand,
     examples=("hastore cluster switchover", "hastore cluster switchover --to 2 --dry-run"),
     epilog=_WAIT_CODES,
 )

@@ -18,7 +18,7 @@ from hastore.cluster.loss import (
     lacking,
     merged,
 )
-from hastore.errors import HastoreError, RequestFailedError
+from hastore.errors import AccessDeniedError, HastoreError, RequestFailedError
 from hastore.ha.set_rules import nodes_text
 from hastore.quantities import format_size, parse_address
 from hastore.wire.remoting_codes import ResponseCode
@@ -75,7 +75,10 @@ class LogAnswers:
 
 
 async def ask_logs(addresses: Addresses) -> LogAnswers:
-    """Ask all nodes for their logs' epochs, ends and cuts."""
+    """Ask all nodes for their logs' epochs, ends and cuts.
+
+    Raises AccessDeniedError if one of them wants another key: it is not silent.
+    """
     silent, too_old = [], []
 
     async def ask(node_id: int) -> GroupLog | None:
@@ -85,6 +88,8 @@ async def ask_logs(addresses: Addresses) -> LogAnswers:
                     addresses[node_id], access_key=access_key(), tls=client_tls()
                 ) as admin:
                     return await admin.group_log()
+            except AccessDeniedError:
+                raise
             except RequestFailedError as error:
                 if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                     too_old.append(node_id)

@@ -196,6 +196,8 @@ class ProduceReport:
                 return _next_step_of_illegal(label, reason or "")
             case "OS_PAGE_CACHE_BUSY" | "CREATE_MAPPED_FILE_FAILED":
                 return f"free disk space or lower --rate, then send again; hastore status {address}"
+            case "REFUSED" if (reason or "").startswith("access denied"):
+                return "hastore acl explain says what a key may do"
             case "SERVICE_NOT_AVAILABLE" | "REFUSED":
                 return f"check its role and whether it is stopping: hastore status {address}"
             case _:

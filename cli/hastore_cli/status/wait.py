@@ -13,6 +13,7 @@ import attrs
 import rich_click as click
 
 from hastore.broker.observe.findings import Limits, faults
+from hastore.errors import AccessDeniedError, TlsError
 from hastore.quantities import format_count, format_duration, format_size
 from hastore_cli.acl.asking_command import AskingCommand
 from hastore_cli.app.command import output_option
@@ -20,6 +21,7 @@ from hastore_cli.settings.param_types import DURATION_MS, SIZE, WholeNumber, com
 
 if TYPE_CHECKING:
     from hastore.broker.observe.node_status import NodeStatus
+    from hastore.errors import HastoreError
 
 SCHEMA: Final = "hastore.wait/1"
 EXIT_TIMED_OUT: Final = 5
@@ -198,7 +200,8 @@ def _wait(addr: str, wanted: Wanted, timeout_s: float, *, as_json: bool) -> int:
 async def _until(addr: str, wanted: Wanted, timeout_s: float) -> tuple[list[str], float, bool]:
     """Check repeatedly; return what is missing at last, the time, and whether the node answered.
 
-    With ``timeout_s`` 0 it checks once, and waits as long as a node may take to answer.
+    With ``timeout_s`` 0 it checks once, and waits as long as a node may take to answer.  Raises
+    what no other look would change: a key or a certificate that does not count.
     """
     import trio
 
@@ -215,9 +218,20 @@ async def _until(addr: str, wanted: Wanted, timeout_s: float) -> tuple[list[str]
                 missing = wanted.missing(statuses[0])
                 if not missing:
                     break
+            elif _is_final(errors[0]):
+                raise errors[0]
             else:
                 missing = [str(errors[0])]
             if not timeout_s:
                 break
             await trio.sleep(LOOK_AGAIN_S)
     return missing, trio.current_time() - began, has_answered
+
+
+def _is_final(error: HastoreError) -> bool:
+    """Whether a node has refused this command's key or certificate, or this command the node's."""
+    from hastore.tls.tls_fault import TlsFault
+
+    if isinstance(error, TlsError):
+        return error.fault != TlsFault.CUT  # so ends a handshake with a node that stops, too
+    return isinstance(error, AccessDeniedError)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-import trio
-
 from hastore.message import Message
+from hastore.tls.connecting import connect_client_port
 from hastore.wire.frame_reader import FrameReader, encode_command
 from hastore.wire.property_text import write_properties
 from hastore.wire.remoting_command import RemotingCommand
 from hastore.wire.send_message import write_send_fields
+from tests.patience import WITHIN_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    import trio
+
+    from hastore.tls.client_tls import ClientTls
 
 
 class RawClient:
@@ -55,10 +59,11 @@ class RawClient:
 
 
 @contextlib.asynccontextmanager
-async def raw_client(address: tuple[str, int]) -> AsyncIterator[RawClient]:
+async def raw_client(
+    address: tuple[str, int], *, tls: ClientTls | None = None
+) -> AsyncIterator[RawClient]:
     """Connect during the block."""
-    with trio.socket.socket() as sock:
-        await sock.connect(address)
+    with await connect_client_port(address, WITHIN_S, tls) as sock:
         yield RawClient(sock)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
     from tests.support.certificates import Authority, Certificates
 
-DAY_MS = 86_400_000
+DAY_MS: Final = 86_400_000
+TRANSPORTS: Final = ("plain", "TLS", "mutual TLS")
 
 
 @attrs.frozen
@@ -62,6 +63,20 @@ class TlsFiles:
             server_name=server_name,
             env=env,
         )
+
+    def of_transport(self, transport: str) -> TlsConfig:
+        """Return the configuration of a node that is reached in this way, and in no other."""
+        if transport == "plain":
+            return TlsConfig()
+        is_mutual = transport == "mutual TLS"
+        kind = ClientCertificates.REQUIRED if is_mutual else ClientCertificates.NONE
+        return self.config(TlsMode.ENFORCING, kind)
+
+    def client_of_transport(self, transport: str) -> ClientTls | None:
+        """Return how a client reaches such a node."""
+        if transport == "plain":
+            return None
+        return self.mutual() if transport == "mutual TLS" else self.client()
 
     def mutual(self) -> ClientTls:
         """Return a client with a certificate of the CA."""
