@@ -21,7 +21,6 @@ from hastore.cluster.role_config import RoleConfig
 from hastore.cluster.role_service import RoleService
 from hastore.cluster.route_records import RouteKeys
 from hastore.errors import ConfigError
-from hastore.ha.client_port import own_key
 from hastore.install_source import install_command
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def role_service(
         failsafe=config.coordinator.failsafe,
         advertised_host=config.coordinator.advertised_host,
         version=version,
-        access_key=own_key(config.access, env),
+        key_file=config.access.key_file,
     )
     keys = keys_of(config)
     assert config.replica_group is not None, "a node of a group"

@@ -24,6 +24,7 @@ from hastore.trace import logger
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from hastore.access.own_key import OwnKey
     from hastore.access.signature import AccessKey
     from hastore.broker.group_directory import KnownNode
     from hastore.broker.node.group_node import GroupNode
@@ -48,7 +49,7 @@ class Failsafe:
     # No, too, while a successor may begin the next epoch at any moment.
     may_ask: Callable[[], bool]
     nodes: Callable[[], Sequence[KnownNode]]  # of the group, as last known
-    access_key: AccessKey | None = None  # signs what members are asked
+    own_key: OwnKey  # signs what members are asked
     # Until when the node may decide by promises alone, on its own clock.
     promised_deadline: float = attrs.field(default=-math.inf, init=False)
     is_active: bool = attrs.field(default=False, init=False)  # it leads by promises alone
@@ -79,7 +80,7 @@ class Failsafe:
                 ),
                 nonce=f"{self.randomness.random():.17f}",
                 timeout_s=timeout_s,
-                access_key=self.access_key,
+                access_key=await self.own_key.read(),
                 tls=None if self.node.tls is None else self.node.tls.client,
             )
             is_whole = group.needed - {self.own_id} <= asked

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import final
 
 import attrs
-
-if TYPE_CHECKING:
-    from hastore.access.signature import AccessKey
 
 
 @final
@@ -23,5 +20,5 @@ class RoleConfig:
     # Whether a master goes on while its coordinator is silent, and all members promise.
     failsafe: bool = True
     advertised_host: str | None = None  # for other nodes and clients; None: as it listens
-    access_key: AccessKey | None = None  # signs what members of the group are asked
+    key_file: str | None = None  # has the access key that signs what other members are asked
     version: str = ""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.access.own_key import OwnKey
 from hastore.broker.group_directory import BrokerRoute, KnownNode, TopicTable
 from hastore.broker.node.master import Master
 from hastore.broker.observe.coordinator_status import CoordinatorStatus
@@ -298,7 +299,7 @@ class RoleService:
             randomness=self.env.randomness,
             may_ask=lambda: self.config.failsafe and not handover.is_offered,
             nodes=self.nodes,
-            access_key=self.config.access_key,
+            own_key=OwnKey(self.env, self.config.key_file),
         )
         self._leader = LeaderLease(
             node=node,

@@ -19,17 +19,18 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
 import trio
 
 from hastore.access.key_file import read_key_file
+from hastore.access.own_key import OwnKey
 from hastore.access.signature import DENIED_FIELD, signed_fields
 from hastore.concurrency.tcp import describe, send_all
 from hastore.config import MAPPED_FILE_SIZE_MAX, MAPPED_FILE_SIZE_MIN
 from hastore.errors import (
+    ConfigError,
     FileSizeMismatchError,
     NodeIdTakenError,
     ProtocolError,
@@ -127,12 +128,20 @@ def own_key(access: AccessConfig, env: Env) -> AccessKey | None:
 def asker_of(access: AccessConfig, tls: TlsConfig, env: Env) -> AskClientPort:
     """Return what asks client ports with a node's own key and certificate, if it has them.
 
-    Raises ConfigError.
+    Both are read again for each question.  Raises ConfigError if they cannot be used now.
     """
-    key, client_tls = own_key(access, env), own_client_tls(tls, env)
-    if key is None and client_tls is None:
+    own_key(access, env)
+    client_tls, key = own_client_tls(tls, env), OwnKey(env, access.key_file)
+    if access.key_file is None and client_tls is None:
         return ask_client_port
-    return partial(ask_client_port, access_key=key, tls=client_tls)
+
+    async def ask(address: tuple[str, int]) -> ClientPort | None:
+        nonlocal client_tls
+        with contextlib.suppress(ConfigError):  # the node's own contexts log that, too
+            client_tls = await env.offload.run(lambda: own_client_tls(tls, env))
+        return await ask_client_port(address, access_key=await key.read(), tls=client_tls)
+
+    return ask
 
 
 async def ask_client_port(

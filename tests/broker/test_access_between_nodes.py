@@ -21,6 +21,7 @@ from tests.support.nodes.access_keys import (
     ADMIN_KEY,
     POOR_KEY,
     SECRET,
+    WRONG_KEY,
     write_key,
     write_private,
 )
@@ -92,6 +93,17 @@ async def test_a_key_file_that_cannot_be_used_ends_the_start(tmp_path, master):
     (tmp_path / "key.yml").chmod(0o640)
     with pytest.raises(ConfigError, match="mode 0640: others may read its secrets"):
         asker_of(config.access, config.tls, real_env())
+
+
+async def test_a_key_that_is_replaced_signs_the_next_question(tmp_path, master):
+    """And one that cannot be read does not: the former goes on."""
+    config = slave_config(tmp_path, master, WRONG_KEY)
+    ask = asker_of(config.access, config.tls, real_env())
+    assert (await ask(master.address)).denial.startswith("access denied: ")
+    write_key(tmp_path / "key.yml", ADMIN_KEY)
+    assert (await ask(master.address)).denial is None
+    (tmp_path / "key.yml").unlink()
+    assert (await ask(master.address)).denial is None
 
 
 def test_signed_questions_still_end_with_padding():

@@ -362,6 +362,7 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     "access_denied": ("refused request {code} of {peer}, {kind}: {reason}",),
     "permissions_taken": ("{accounts} access keys of {file} are in force now",),
     "permissions_not_taken": ("the permissions stay as they were: {reason}",),
+    "own_key_not_read": ("this node's own access key stays as it was: {reason}",),
     "certificate_taken": ("{certificate} is in force now, until {not_after}",),
     "certificate_not_taken": ("the certificate stays as it was: {reason}",),
     "reloaded": (

@@ -19,8 +19,8 @@ import trio
 from hastore.broker.node.group_node import GroupNode, run_group_node
 from hastore.broker.node.master import Master
 from hastore.cluster.cluster_node import run_cluster_node
-from hastore.config import GroupNodeConfig, HAConfig, StoreConfig
-from hastore.ha.client_port import ask_client_port
+from hastore.config import AccessConfig, GroupNodeConfig, HAConfig, StoreConfig
+from hastore.ha.client_port import asker_of
 from hastore.ha.group_ha_service import GroupHAService
 from hastore.sim.cluster import CLIENT_PORT, DATA_DIR, HA_PORT, SimNode
 from hastore.sim.disk import SimDisk
@@ -59,6 +59,7 @@ class GroupConfig:
     has_observer: bool = False  # a classic slave reads from the masters
     has_delays: bool = False  # some messages are delayed
     slave_timeout_ms: int = 3_000
+    access: AccessConfig = attrs.field(factory=AccessConfig)  # files on each node's disk
     name: str = GROUP
     net: str = "10.0.0"  # of its hosts: another group on the same network has another
 
@@ -98,6 +99,7 @@ class GroupConfig:
             listen=(host, CLIENT_PORT) if self.listens else None,
             ha_listen=(host, HA_PORT),
             observer_listen=(host, OBSERVER_PORT) if self.has_observer else None,
+            access=self.access,
             ha=HAConfig(
                 protocol=HAProtocol.AUTOSWITCH,
                 in_sync_replicas=self.in_sync_replicas,
@@ -272,10 +274,13 @@ class GroupCluster:
             run_node = partial(run_cluster_node, roles=services.role_service_for(agent, env))
 
         async def run(*, task_status: trio.TaskStatus[GroupNode]) -> None:
+            config = self.config.of_node(node_id, sim_node.host)
             await run_node(
-                self.config.of_node(node_id, sim_node.host),
+                config,
                 env,
-                ask_client_port=ask_client_port if self.config.listens else None,
+                ask_client_port=(
+                    asker_of(config.access, config.tls, env) if self.config.listens else None
+                ),
                 on_master=lambda master: self._term_began(agent, master),
                 on_role=lambda role_node: self._role_began(agent, role_node),
                 task_status=task_status,

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import attrs
 import trio
 
+from hastore.access.signature import AccessKey
 from hastore.broker.node.master import Master
 from hastore.broker.node.slave import Slave
 from hastore.client.remoting_client import RemotingClient, open_remoting_client
@@ -28,6 +29,7 @@ from hastore.cluster.operations import Change
 from hastore.cluster.role_config import RoleConfig
 from hastore.cluster.role_service import RoleService
 from hastore.cluster.route_records import RouteKeys
+from hastore.config import AccessConfig
 from hastore.env.interface import Env
 from hastore.errors import CoordinatorRefusedError, CoordinatorUnreachableError
 from hastore.message import Message
@@ -148,7 +150,9 @@ class SimulatedGroup:
         name = self.cluster.config.name
         routes = ClusterRoutes(store, RouteKeys.of(self.keys.base), name)
         neighbours = None if self.neighbour is None else routes
-        roles = RoleService(env, store, self.keys, self.role_config, neighbours)
+        key_file = self.cluster.config.access.key_file
+        config = attrs.evolve(self.role_config, key_file=key_file)
+        roles = RoleService(env, store, self.keys, config, neighbours)
         self.roles[agent.node_id] = roles
         return roles
 
@@ -187,11 +191,20 @@ class SimulatedGroup:
         return self.model.client(self.node(node_id).name, timeout_s=1.0)
 
     @contextlib.asynccontextmanager
-    async def to_client_port(self, node_id: int) -> AsyncIterator[RemotingClient]:
+    async def to_client_port(
+        self, node_id: int, access_key: AccessKey | None = None
+    ) -> AsyncIterator[RemotingClient]:
         """Connect to a node's client port, from another host."""
         HOST.set("10.0.0.99")
-        async with open_remoting_client((self.node(node_id).host, CLIENT_PORT)) as client:
+        async with open_remoting_client(
+            (self.node(node_id).host, CLIENT_PORT), access_key=access_key
+        ) as client:
             yield client
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file on the disk of each node."""
+        for node in self.cluster.nodes:
+            node.live_disk.write_file(path, data)
 
     def commit(self, key: str, value: bytes) -> None:
         """Write a key, as another than the nodes."""
@@ -272,11 +285,14 @@ def run_group(
     creates_itself: bool = True,
     listens: bool = False,
     has_neighbour: bool = False,
+    access: AccessConfig | None = None,
+    files: Mapping[str, bytes] | None = None,
     seed: int = 1,
 ) -> None:
     """Run a test in virtual time, with nodes 1 to ``nodes``; blocks.
 
-    ``has_neighbour``: another group like it is in the same cluster.
+    ``has_neighbour``: another group like it is in the same cluster.  ``files`` are on the disk of
+    each node, for ``access``.
     """
 
     async def main() -> None:
@@ -292,6 +308,7 @@ def run_group(
             mapped_file_size=64 * 1024,
             ha_transfer_batch_size=32_768,
             listens=listens,
+            access=access or AccessConfig(),
         )
         model = EtcdModel(choices=choices)
         ids = frozenset(config.ids)
@@ -313,6 +330,8 @@ def run_group(
                 groups.append(other)
             nursery.start_soon(model.run)
             for each in groups:
+                for path, data in (files or {}).items():
+                    each.write(path, data)
                 if starts:
                     each.start(*config.ids)
             try:
