@@ -257,7 +257,7 @@ class TlsError(ProtocolError, ConnectionError):
 
     def __init__(self, message: str, *, fault: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
-        self.fault = fault
+        self.fault = str(fault)
 
 
 class IllegalReportError(ProtocolError):

@@ -33,6 +33,7 @@ class TlsFault(enum.StrEnum):
 
 _F = TlsFault
 
+PEER: Final = "the peer"
 _NOT_YET_VALID: Final = 9
 _EXPIRED: Final = 10
 _WRONG_NAMES: Final = frozenset({62, 63, 64})  # host, e-mail address, IP address
@@ -96,10 +97,10 @@ _FOUND: Final[dict[str, tuple[TlsFault, str, str | None]]] = {
 }  # fmt: skip
 
 
-def plain_text() -> TlsError:
+def plain_text(peer: str = PEER) -> TlsError:
     """Return the error for a peer whose first bytes are no TLS record."""
     _, text, hint = _FOUND["WRONG_VERSION_NUMBER"]
-    return TlsError(text, fault=TlsFault.PLAIN_TEXT, hint=hint)
+    return TlsError(text.replace(PEER, peer), fault=TlsFault.PLAIN_TEXT, hint=hint)
 
 
 def cut_short() -> TlsError:
@@ -107,10 +108,15 @@ def cut_short() -> TlsError:
     return TlsError("the connection ended before TLS did: it was cut off", fault=TlsFault.CUT)
 
 
-def as_tls_error(error: ssl.SSLError, server_name: str | None = None) -> TlsError:
-    """Return what an error of OpenSSL's means; ``server_name``: whom this side wanted to reach."""
+def as_tls_error(
+    error: ssl.SSLError, *, server_name: str | None = None, peer: str = PEER
+) -> TlsError:
+    """Return what an error of OpenSSL's means.
+
+    ``server_name``: whom this side wanted to reach; ``peer``: what to call the other side.
+    """
     if isinstance(error, ssl.SSLCertVerificationError):
-        return _of_verification(error, server_name)
+        return _of_verification(error, server_name, peer)
     reason = getattr(error, "reason", None) or ""
     if isinstance(error, ssl.SSLEOFError):
         return cut_short()
@@ -119,19 +125,21 @@ def as_tls_error(error: ssl.SSLError, server_name: str | None = None) -> TlsErro
         text = reason.lower().replace("_", " ") or str(error)
         return TlsError(f"TLS failed: {text}", fault=TlsFault.OTHER)
     fault, text, hint = found
-    return TlsError(text, fault=fault, hint=hint)
+    return TlsError(text.replace(PEER, peer), fault=fault, hint=hint)
 
 
-def _of_verification(error: ssl.SSLCertVerificationError, server_name: str | None) -> TlsError:
+def _of_verification(
+    error: ssl.SSLCertVerificationError, server_name: str | None, peer: str
+) -> TlsError:
     why = error.verify_message.rstrip(".")
     if error.verify_code in _WRONG_NAMES:
-        text = f"the peer's certificate is not for {server_name}"
+        text = f"{peer}'s certificate is not for {server_name}"
         return TlsError(text, fault=TlsFault.WRONG_NAME, hint=_NAME_HINT)
     if error.verify_code == _EXPIRED:
-        text = "the peer's certificate has expired"
+        text = f"{peer}'s certificate has expired"
         return TlsError(text, fault=TlsFault.EXPIRED_CERTIFICATE, hint=_EXPIRED_HINT)
     if error.verify_code == _NOT_YET_VALID:
-        text = "the peer's certificate is not valid yet"
+        text = f"{peer}'s certificate is not valid yet"
         return TlsError(text, fault=TlsFault.EXPIRED_CERTIFICATE, hint=_EXPIRED_HINT)
-    text = f"the peer's certificate is not trusted: {why}"
+    text = f"{peer}'s certificate is not trusted: {why}"
     return TlsError(text, fault=TlsFault.FOREIGN_CERTIFICATE, hint=_FOREIGN_HINT)

@@ -29,7 +29,7 @@ import trio
 
 from hastore.env.sending import real_send_now
 from hastore.errors import TlsError
-from hastore.tls.tls_fault import TlsFault, as_tls_error, cut_short, plain_text
+from hastore.tls.tls_fault import PEER, TlsFault, as_tls_error, cut_short, plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,8 +37,12 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env, SendNow, SendWhile
 
 HANDSHAKE_SIZE_MAX: Final = 128 * 1024  # bytes that a peer may send until the handshake's end
-PIECE_SIZE: Final = 64 * 1024
-RECEIVE_SIZE: Final = 64 * 1024  # bytes of ciphertext
+PIECE_SIZE: Final = 128 * 1024
+# Bytes of ciphertext in one receive.  An end that gets little has a buffer of the least size; each
+# receive that fills it doubles it.
+RECEIVE_SIZE_MIN: Final = 16 * 1024
+RECEIVE_SIZE_MAX: Final = 256 * 1024
+_RECEIVE_SIZE: Final = 64 * 1024  # by trio's call, which allocates it each time
 # TLS's own answers (KeyUpdate, alerts) that wait for the next send: a peer must not pile them up.
 _ANSWERS_SIZE_MAX: Final = 4096
 _HANDSHAKE_RECEIVE_SIZE: Final = 16 * 1024
@@ -56,17 +60,18 @@ async def accept_tls(
     timeout_s: float,
     *,
     env: Env | None = None,
+    peer: str = PEER,
 ) -> TlsSocket:
     """Shake hands with the client of an accepted socket, which is closed if that fails.
 
     With ``env`` its raw socket calls are used, as by ``tls_calls``; without it trio's.  ``context``
     should have ``num_tickets`` 0: a client that never reads leaves tickets in its socket, and its
-    close is a reset then, which may overtake what it has sent.  Raises TlsError, and OSError if the
-    link breaks.
+    close is a reset then, which may overtake what it has sent.  ``peer`` is what errors call the
+    client.  Raises TlsError, and OSError if the link breaks.
     """
     tls = ssl.MemoryBIO(), ssl.MemoryBIO()
     wrapped = context.wrap_bio(*tls, server_side=True)
-    accepted = TlsSocket(sock, (wrapped, *tls), None, env)
+    accepted = TlsSocket(sock, (wrapped, *tls), None, env, peer)
     await accepted.begin(timeout_s)
     return accepted
 
@@ -78,6 +83,7 @@ async def connect_tls(
     timeout_s: float,
     *,
     env: Env | None = None,
+    peer: str = PEER,
 ) -> TlsSocket:
     """Shake hands with the server of a connected socket, which is closed if that fails.
 
@@ -92,7 +98,7 @@ async def connect_tls(
         sock.close()
         msg = f"{server_name!r} is no name that a certificate can have"
         raise TlsError(msg, fault=TlsFault.WRONG_NAME) from error
-    connected = TlsSocket(sock, (wrapped, *tls), server_name, env)
+    connected = TlsSocket(sock, (wrapped, *tls), server_name, env, peer)
     await connected.begin(timeout_s)
     return connected
 
@@ -107,23 +113,26 @@ class TlsSocket(trio.socket.SocketType):
         tls: tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO],
         server_name: str | None,
         env: Env | None,
+        peer: str,
     ) -> None:
         self._sock = sock
         self._ssl, self._incoming, self._outgoing = tls
         self._server_name = server_name
         self._env = env
+        self._peer = peer
         # One attempt to send without a wait; None where only trio's calls are known.
         self._try_send: SendNow | None = None
         if env is not None:
             self._try_send = env.send_now
         elif sock.fileno() >= 0:
             self._try_send = real_send_now
-        self._unsent: memoryview = memoryview(b"")  # ciphertext
+        self._unsent: bytes | memoryview = b""  # ciphertext
         self._uncounted = b""  # encrypted, but not counted as sent
         self._is_sending = False
         self._is_cut = False  # what is unsent must not leave any more
         self._failure: TlsError | None = None  # found behind bytes that were good
-        self._received: bytearray | None = None if env is None else bytearray(RECEIVE_SIZE)
+        self._is_over = False  # TLS's end has been received
+        self._room = memoryview(b"" if env is None else bytearray(RECEIVE_SIZE_MIN))
 
     # -- beginning -------------------------------------------------------------------------------
 
@@ -150,21 +159,24 @@ class TlsSocket(trio.socket.SocketType):
                 pass
             except ssl.SSLError as error:
                 await self._say_why()
-                raise as_tls_error(error, self._server_name) from error
+                raise self._tls_error(error) from error
             await self._send_unsent()
             if is_done:
                 return
             data = await self._sock.recv(_HANDSHAKE_RECEIVE_SIZE)
             if not data:
-                msg = "the peer closed the connection in the TLS handshake"
+                msg = f"{self._peer} closed the connection in the TLS handshake"
                 raise TlsError(msg, fault=TlsFault.CUT)
             if not size and data[0] not in {_HANDSHAKE_RECORD, _ALERT_RECORD}:
-                raise plain_text()
+                raise plain_text(self._peer)
             size += len(data)
             if size > HANDSHAKE_SIZE_MAX:
                 msg = f"a TLS handshake of more than {HANDSHAKE_SIZE_MAX} bytes"
                 raise TlsError(msg, fault=TlsFault.SIZE)
             self._incoming.write(data)
+
+    def _tls_error(self, error: ssl.SSLError) -> TlsError:
+        return as_tls_error(error, server_name=self._server_name, peer=self._peer)
 
     async def _say_why(self) -> None:
         """Send OpenSSL's alert, and wait a moment until it was read: a reset would overtake it."""
@@ -259,13 +271,15 @@ class TlsSocket(trio.socket.SocketType):
             self._send_unsent_now()
         if self._unsent or self._uncounted:
             return 0
+        if size <= _JOINED_SIZE_MAX:
+            buffers = (b"".join(buffers),)
         counted = 0
-        try:
-            taken = self._encrypt(buffers)
-        except TlsError:
-            return 0
-        self._send_unsent_now()
-        counted = taken
+        while counted < size and not self._unsent:
+            try:
+                counted += self._encrypt(buffers, counted)
+            except TlsError:
+                break
+            self._send_unsent_now()
         if self._unsent:
             counted -= 1
             self._uncounted = _byte_at(buffers, counted)
@@ -275,25 +289,25 @@ class TlsSocket(trio.socket.SocketType):
         """Send parts as one."""
         return await self.send(b"".join(bytes(part) for part in buffers))
 
-    def _encrypt(self, buffers: Sequence[bytes | memoryview]) -> int:
-        """Encrypt up to ``PIECE_SIZE`` bytes into ``_unsent``; return how many.  Raises TlsError.
+    def _encrypt(self, buffers: Sequence[bytes | memoryview], position: int = 0) -> int:
+        """Encrypt up to ``PIECE_SIZE`` bytes from ``position`` on; return how many.
 
-        No view of ``buffers`` outlives the call: they may be of a map.
+        No view of ``buffers`` outlives the call: they may be of a map.  Raises TlsError.
         """
-        if len(buffers) > 1 and sum(map(len, buffers)) <= _JOINED_SIZE_MAX:
-            buffers = (b"".join(buffers),)
         taken = 0
         try:
             for buffer in buffers:
+                begin, position = position, max(position - len(buffer), 0)
+                if not begin and len(buffer) <= PIECE_SIZE - taken:  # whole: no view is needed
+                    taken += self._ssl.write(buffer) if len(buffer) else 0
+                    continue
                 with (
                     memoryview(buffer) as whole,
-                    whole.cast("B") as view,
-                    view[: PIECE_SIZE - taken] as piece,
+                    whole[begin : begin + PIECE_SIZE - taken] as piece,
                 ):
-                    if len(piece):
-                        taken += self._ssl.write(piece)
+                    taken += self._ssl.write(piece) if len(piece) else 0
         except ssl.SSLError as error:
-            raise as_tls_error(error, self._server_name) from error
+            raise self._tls_error(error) from error
         self._collect()
         return taken
 
@@ -301,7 +315,7 @@ class TlsSocket(trio.socket.SocketType):
         """Take what OpenSSL has encrypted."""
         if self._outgoing.pending:
             made = self._outgoing.read()
-            self._unsent = memoryview(bytes(self._unsent) + made if self._unsent else made)
+            self._unsent = bytes(self._unsent) + made if self._unsent else made
 
     async def _send_taken(self, data: Any, taken: int, leave: Callable[[], Any]) -> Any:
         """Send the ciphertext of the first ``taken`` bytes of ``data``, which count only then."""
@@ -335,8 +349,7 @@ class TlsSocket(trio.socket.SocketType):
         if not self._unsent:
             await trio.lowlevel.cancel_shielded_checkpoint()
         while self._unsent:
-            sent = await self._sock.send(self._unsent)
-            self._unsent = self._unsent[sent:]
+            self._has_left(await self._sock.send(self._unsent))
 
     async def _send_unsent_while(
         self, may_leave: Callable[[], bool], send_while: SendWhile
@@ -346,10 +359,10 @@ class TlsSocket(trio.socket.SocketType):
         if not self._unsent:
             await trio.lowlevel.checkpoint()
         while self._unsent:
-            sent = await send_while(self._sock, self._unsent, may_leave)
+            sent = await send_while(self._sock, memoryview(self._unsent), may_leave)
             if sent is None:
                 break
-            self._unsent = self._unsent[sent:]
+            self._has_left(sent)
         if self._unsent or not may_leave():
             self._is_cut = True
         return not self._is_cut
@@ -357,8 +370,11 @@ class TlsSocket(trio.socket.SocketType):
     def _send_unsent_now(self) -> None:
         """Send the ciphertext that is there as far as it leaves without a wait."""
         if self._try_send is not None and not self._is_cut:
-            sent = self._try_send(self._sock, (self._unsent,))
-            self._unsent = self._unsent[sent:]
+            self._has_left(self._try_send(self._sock, (self._unsent,)))
+
+    def _has_left(self, size: int) -> None:
+        unsent = self._unsent
+        self._unsent = b"" if size == len(unsent) else memoryview(unsent)[size:]
 
     @contextlib.contextmanager
     def _only_sender(self) -> Any:
@@ -377,14 +393,16 @@ class TlsSocket(trio.socket.SocketType):
 
     async def recv(self, size: int, _flags: int = 0) -> bytes:
         """Receive some of what has arrived; b"" at TLS's end.  Raises as ``recv_into`` does."""
-        await trio.lowlevel.checkpoint_if_cancelled()
-        waited = False
-        while (data := self._read_some(size)) is None:
+        parts: list[bytes] = []
+
+        def read(left: int) -> int:
+            parts.append(self._ssl.read(min(left, _RECORD_SIZE_MAX)))
+            return len(parts[-1])
+
+        await self._wait()
+        while self._read_records(size, read) is None:
             await self._receive()
-            waited = True
-        if not waited:
-            await trio.lowlevel.cancel_shielded_checkpoint()
-        return data
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def recv_into(self, buffer: Any, nbytes: int = 0, _flags: int = 0) -> int:
         """Receive into a buffer; return 0 at TLS's end.
@@ -392,59 +410,72 @@ class TlsSocket(trio.socket.SocketType):
         Raises TlsError for records that are not the peer's, for its refusal of our certificate, and
         for an end that is not TLS's: a part of the stream may be missing.
         """
-        with memoryview(buffer) as whole:
-            size = min(nbytes or whole.nbytes, whole.nbytes)
-        data = await self.recv(size)
-        with memoryview(buffer) as whole, whole.cast("B") as view:
-            view[: len(data)] = data
-        return len(data)
+        size = min(nbytes or len(buffer), len(buffer))
+
+        def read(left: int) -> Any:  # a number, whatever typeshed says
+            if left == size:  # most often that is all: no view is needed
+                return self._ssl.read(size, buffer)
+            with memoryview(buffer) as whole, whole[size - left : size] as room:
+                return self._ssl.read(left, room)
+
+        await self._wait()
+        while (count := self._read_records(size, read)) is None:
+            await self._receive()
+        return count
+
+    async def _wait(self) -> None:
+        """Wait until there may be something to read; always a checkpoint."""
+        is_known = self._is_over or self._failure is not None
+        if is_known or self._incoming.pending or self._ssl.pending():
+            await trio.lowlevel.checkpoint()
+        else:
+            await self._receive()
 
     async def _receive(self) -> None:
         """Receive ciphertext; the wait may be cancelled, and nothing is lost then."""
-        if self._env is None or self._received is None:
-            data = await self._sock.recv(RECEIVE_SIZE)
-            if data:
-                self._incoming.write(data)
-            else:
-                self._incoming.write_eof()
-            return
-        with memoryview(self._received) as room:
+        if self._env is None:
+            data: bytes | memoryview = await self._sock.recv(_RECEIVE_SIZE)
+        else:
+            room = self._room
             count = await self._env.receive(self._sock, room)
-            if count:
-                self._incoming.write(room[:count])
-            else:
-                self._incoming.write_eof()
+            data = room[:count]
+            if count == len(room) < RECEIVE_SIZE_MAX:
+                self._room = memoryview(bytearray(2 * count))
+        if data:
+            self._incoming.write(data)
+        else:
+            self._incoming.write_eof()
 
-    def _read_some(self, size: int) -> bytes | None:
-        """Decrypt what is there; return b"" at TLS's end, None if nothing is there.
+    def _read_records(self, size: int, read: Callable[[int], int]) -> int | None:
+        """Decrypt up to ``size`` bytes by ``read``, which is told how many are left.
 
-        One call of OpenSSL's returns one record at most.
+        Return how many, 0 at TLS's end, None if nothing is there.  One call of OpenSSL's returns
+        one record at most.
         """
         if self._failure is not None:
             raise self._failure
-        parts: list[bytes] = []
+        left = size
         try:
-            while size > 0:
-                part = self._ssl.read(min(size, _RECORD_SIZE_MAX))
-                if not part:
+            while left:
+                count = read(left)
+                left -= count
+                if not count:
+                    self._is_over = True
                     break
-                parts.append(part)
-                size -= len(part)
                 if not (self._incoming.pending or self._ssl.pending()):
                     break
         except ssl.SSLWantReadError:
-            if not parts:
-                return None
+            return size - left or None
         except ssl.SSLZeroReturnError:
-            pass
+            self._is_over = True
         except ssl.SSLError as error:
-            self._failure = as_tls_error(error, self._server_name)
-            if not parts:
+            self._failure = self._tls_error(error)
+            if left == size:
                 raise self._failure from error
         if self._outgoing.pending > _ANSWERS_SIZE_MAX:
-            msg = f"the peer makes TLS answer with more than {_ANSWERS_SIZE_MAX} bytes"
+            msg = f"{self._peer} makes TLS answer with more than {_ANSWERS_SIZE_MAX} bytes"
             self._failure = TlsError(msg, fault=TlsFault.SIZE)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return size - left
 
     # -- the end ---------------------------------------------------------------------------------
 

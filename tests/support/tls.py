@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 import trio
 
+from hastore.config import TlsConfig
 from hastore.tls.tls_socket import accept_tls, connect_tls
 from tests.support.certificates import DAY, LOOPBACK, Authority, Certificates, make_authority
 
@@ -37,11 +38,23 @@ class OwnCa:
     authority: Authority = attrs.field(factory=_own_authority)
     _numbers: itertools.count[int] = attrs.field(factory=itertools.count, init=False)
 
-    def cert(self, *hosts: str, expired: bool = False) -> Certificates:
-        """Return a certificate for ``hosts``, by default this machine's loopback."""
+    def cert(self, *hosts: str, name: str | None = None, expired: bool = False) -> Certificates:
+        """Return a certificate for ``hosts``, by default this machine's loopback.
+
+        ``name`` is its common name; by default each has another one.
+        """
         valid = (-2 * DAY, -DAY) if expired else (-DAY, DAY)
-        name = f"node-{next(self._numbers)}"
-        return self.authority.issue(name, hosts=hosts or LOOPBACK, valid=valid)
+        number = next(self._numbers)
+        directory = self.authority.directory / str(number)
+        directory.mkdir()
+        authority = attrs.evolve(self.authority, directory=directory)
+        return authority.issue(name or f"node-{number}", hosts=hosts or LOOPBACK, valid=valid)
+
+    def config(self, cert: Certificates) -> TlsConfig:
+        """Return the configuration of a node that trusts this CA."""
+        return TlsConfig(
+            cert_file=str(cert.cert), key_file=str(cert.key), ca_file=str(self.authority.ca)
+        )
 
     def server(self, cert: Certificates | None = None, *, asks: bool = True) -> ssl.SSLContext:
         """Return a server's context; ``asks``: the client must have a certificate, too."""
