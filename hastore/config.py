@@ -385,11 +385,27 @@ class HAConfig:
     ha_housekeeping_interval_ms: int = duration(
         20_000, "ha.housekeeping", "A silent link is closed after this time."
     )
+    tls: bool = switch(
+        False,
+        "ha.tls",
+        "Links of masters and slaves are encrypted, and both ends prove who they are, with [tls]"
+        " cert, key and ca.",
+        flag="--ha-tls",
+    )
+    tls_allowed_names: tuple[str, ...] = setting(
+        (),
+        "ha.tls_allowed_names",
+        "Whose certificates may follow, by subject alternative name or common name; `*`: all that"
+        " the CA has signed.",
+        kind=Kind.NAMES,
+        flag="--ha-tls-allowed-names",
+        node="master",
+    )
     ha_spin_us: int = setting(
         0,
         "ha.spin_us",
         "How many µs a master whose puts wait, or a slave after a frame, polls its link before it"
-        " sleeps, 0 to 100: shorter latency for more CPU.",
+        " sleeps, 0 to 100: shorter latency for more CPU. Not with TLS.",
         kind=Kind.COUNT_OR_ZERO,
         validator=_check_spin,
     )
@@ -822,6 +838,9 @@ class NodeConfig:
 
     def __attrs_post_init__(self) -> None:
         """Check the bounds between fields."""
+        if self.ha.tls and (self.tls.cert_file is None or self.tls.ca_file is None):
+            msg = "TLS on the HA port needs a certificate, its key and the CA's certificate"
+            raise ConfigError(msg, hint="set [tls] cert, key and ca, or leave [ha] tls out")
         if (self.node_id is None) is not (self.replica_group is None):
             msg = "node_id and replica_group need each other: a node has its id in a group"
             raise ConfigError(msg, hint="set both [node] id and [node] group, or neither")
@@ -872,6 +891,10 @@ class MasterConfig(NodeConfig):
     def __attrs_post_init__(self) -> None:
         """Refuse what a master cannot be."""
         super().__attrs_post_init__()
+        if self.ha.tls and not self.ha.tls_allowed_names:
+            msg = "TLS on the HA port needs the names of the certificates that may follow"
+            hint = "set [ha] tls_allowed_names; * means all that [tls] ca has signed"
+            raise ConfigError(msg, hint=hint)
         if self.observer_listen is not None and self.ha.protocol is not HAProtocol.AUTOSWITCH:
             msg = "only a replica group has observers: this master's slaves are classic anyway"
             hint = "leave observer_listen out, or set [ha] protocol to autoswitch"

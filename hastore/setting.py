@@ -51,6 +51,7 @@ class Kind(enum.Enum):
     COUNT_OR_ZERO = "N|0"
     ALL_OR_COUNT = "all|N"
     COUNTS = "N,N"
+    NAMES = "NAME,NAME"
     PEERS = "HOST@OFFSET"  # several: separated by commas
     PERCENT = "PERCENT"
     CLOCK_HOURS = "HH;HH"

@@ -21,6 +21,7 @@ from hastore.trace import logger
 
 if TYPE_CHECKING:
     from hastore.env.interface import Env
+    from hastore.ha.ha_tls import HATls
     from hastore.store.commit_log import CommitLog
 
 COMPARED_MAX: Final = 16 * 1024 * 1024  # bytes of a record: its size may be damaged, too
@@ -37,6 +38,7 @@ class DamagedRecords:
     env: Env
     commit_log: CommitLog
     master: tuple[str, int]
+    tls: HATls | None = None  # of the link
     # The last record that is equal, so also damaged, in the master's log; None before any.
     masters_damage: LogDamagedError | None = attrs.field(default=None, init=False)
     _waiting: deque[LogDamagedError] = attrs.field(factory=deque, init=False)
@@ -95,7 +97,10 @@ class DamagedRecords:
     async def is_same_on_master(self, physic_offset: int) -> bool:
         """Return whether the master has the same record.  Raises the errors of ``fetch_range``."""
         own = await self.env.offload.run(lambda: self._own_bytes(physic_offset))
-        return bool(own) and await fetch_range(self.master, physic_offset, len(own)) == own
+        return bool(own) and await self._fetch(physic_offset, len(own)) == own
+
+    async def _fetch(self, physic_offset: int, size: int) -> bytes:
+        return await fetch_range(self.master, physic_offset, size, self.tls)
 
     def _own_bytes(self, physic_offset: int) -> bytes:
         log = self.commit_log

@@ -148,6 +148,7 @@ class GroupHAService(HAService):
             self.refused_slaves,
             self.decisions,
             on_acknowledged=lambda: None,
+            tls=self.tls,
             confirm_offset=self.confirm_offset,
         )
         self._mark_keeper = MarkKeeper(

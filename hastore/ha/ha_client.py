@@ -38,6 +38,7 @@ from hastore.errors import (
     LogDamagedError,
     NodeIdTakenError,
     ProtocolError,
+    TlsError,
     UnreachableError,
 )
 from hastore.ha.client_port import MasterPort
@@ -50,6 +51,7 @@ from hastore.ha.slave_cursor import Frame, FrameVerdict, SlaveCursor
 from hastore.ha.slave_framing import ClassicFraming
 from hastore.ha.spin import Spin
 from hastore.status import FlushDiskType, HAClientState
+from hastore.tls.tls_fault import TlsFault
 from hastore.trace import logger
 from hastore.wire.autoswitch_frames import WRONG_PEER_HINT
 from hastore.wire.double_read_buffer import DoubleReadBuffer
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
     from hastore.flush.flush_manager import FlushManager
     from hastore.ha.client_port import AskClientPort
+    from hastore.ha.ha_tls import HATls
     from hastore.ha.slave_framing import SlaveFraming
     from hastore.store.commit_log import CommitLog
 
@@ -108,6 +111,7 @@ class HAClient:
     ask_client_port: AskClientPort | None = None  # see MasterPort
     framing: SlaveFraming = attrs.field(factory=ClassicFraming)
     cut_refused: HastoreError | None = None  # why a cut that is needed was not made
+    tls: HATls | None = None  # None: links are plain
     # Why there is no healthy link, or what is wrong with the master's log; None if all is well.
     reason: str | None = attrs.field(default=None, init=False)
     error: HastoreError | None = attrs.field(default=None, init=False)  # has ``reason``'s hint
@@ -118,6 +122,7 @@ class HAClient:
     _appender: SlaveAppender = attrs.field(init=False)
     _damages: DamagedRecords = attrs.field(init=False)
     _master_port: MasterPort = attrs.field(init=False)
+    _calls: Env = attrs.field(init=False)  # the socket calls of its links
     _spin: Spin = attrs.field(init=False)
     _report_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _own_address: tuple[str, int] | None = attrs.field(default=None, init=False)  # of that link
@@ -129,11 +134,14 @@ class HAClient:
         """Make the parts; all links use the same buffer."""
         self.buffer = DoubleReadBuffer(READ_BUFFER_SIZE)
         self._cursor = SlaveCursor(self.config.slave_from, self.framing)
-        self._spin = Spin(self.env.poll, self.config.ha.ha_spin_us)
-        self.link = HALink(None, self._new_frame_sizes(), None, 0.0, self.env.send_now)
+        self._calls, spin_us = self.env, self.config.ha.ha_spin_us
+        if self.tls is not None:
+            self._calls, spin_us = self.tls.calls, 0
+        self._spin = Spin(self._calls.poll, spin_us)
+        self.link = HALink(None, self._new_frame_sizes(), None, 0.0, self._calls.send_now)
         self._copy_progress = CopyProgress(0.0)
         self._master_port = MasterPort(self.config, self.commit_log, self.ask_client_port)
-        self._damages = DamagedRecords(self.env, self.commit_log, self.config.master)
+        self._damages = DamagedRecords(self.env, self.commit_log, self.config.master, self.tls)
         self._appender = SlaveAppender(
             env=self.env,
             commit_log=self.commit_log,
@@ -206,11 +214,13 @@ class HAClient:
         """Act on the error that ended a link; return for another attempt."""
         event = event_of(error)
         is_broken = event is LinkEvent.BROKEN and not isinstance(error, UnreachableError)
-        if is_broken and (not self.received.has_read_any or self.link.reported_offset is None):
-            await self._master_port.check_protocol()
-        if is_broken and not self.received.has_read_any:
-            began = self.link.first_report_time or self.link.connected_time
-            await self._master_port.check_closed_link(trio.current_time() - began)
+        refused = None
+        if isinstance(error, TlsError) and error.fault != TlsFault.CUT:
+            is_broken = False  # it says what is wrong
+        if is_broken and self.tls is not None:  # first: the port itself takes no question
+            refused = await self._master_port.why_refused(self._own_address)
+        if is_broken and refused is None:
+            await self._check_port()
         match self._cursor.on(event):
             case LinkAction.GIVE_UP | LinkAction.GIVE_UP_DIVERGED:
                 assert isinstance(error, HastoreError)
@@ -221,8 +231,7 @@ class HAClient:
             case LinkAction.CALL_BROKEN:
                 self._record_broken(LinkEndedError(f"the stream no longer fits this log: {error}"))
             case _:
-                refused = None
-                if is_broken:
+                if is_broken and self.tls is None:
                     refused = await self._master_port.why_refused(self._own_address)
                 if isinstance(refused, NodeIdTakenError):
                     self._ids_taken += 1
@@ -230,6 +239,15 @@ class HAClient:
                         self._cursor.on(LinkEvent.ID_TAKEN)
                         await self._give_up(refused)
                 self._record_broken(refused or error)
+
+    async def _check_port(self) -> None:
+        """Raise WrongPortError if the link broke because the port is no HA port of our protocol."""
+        has_read_any = self.received.has_read_any
+        if not has_read_any or self.link.reported_offset is None:
+            await self._master_port.check_protocol()
+        if not has_read_any:
+            began = self.link.first_report_time or self.link.connected_time
+            await self._master_port.check_closed_link(trio.current_time() - began)
 
     def _record_broken(self, error: Exception) -> None:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -256,10 +274,13 @@ class HAClient:
             await self.allocate_service.wait_for_file()  # without room for a file a link is useless
         if self._reports_flushed:  # the stream resumes at our end, which must be on the disk
             await self.flush_manager.flush_all()
-        sock = await connect(self.config.master, self.config.ha.ha_connect_timeout_ms / 1000)
+        timeout_s = self.config.ha.ha_connect_timeout_ms / 1000
+        sock = await connect(self.config.master, timeout_s)
         try:
             tune(sock)
             self._own_address = bound_address(sock)
+            if self.tls is not None:
+                sock = await self.tls.connect(sock, self.config.master, timeout_s)
             now = trio.current_time()
             sizes = self._new_frame_sizes()
             link = HALink(
@@ -267,7 +288,7 @@ class HAClient:
                 sizes,
                 self._own_address,
                 now,
-                self.env.send_now,
+                self._calls.send_now,
                 self.framing.encode_report,
             )
             self.link = link
@@ -382,7 +403,7 @@ class HAClient:
         with self.buffer.free() as room:
             count = await self._spin.receive(sock, room) if spin else None
             if count is None:
-                count = await self.env.receive(sock, room)
+                count = await self._calls.receive(sock, room)
             if not received.has_read_any:
                 self._master_port.check_first_bytes(room[:count])
                 received.has_read_any = count > 0

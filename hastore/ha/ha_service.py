@@ -26,6 +26,7 @@ from hastore.errors import (
     LimitReachedError,
     NodeIdTakenError,
     ProtocolError,
+    TlsError,
     UnknownSlaveError,
 )
 from hastore.ha.group_transfer_service import GroupTransferService, SlaveAckTable
@@ -38,15 +39,17 @@ from hastore.ha.served_slaves import Admission
 from hastore.ha.slave_progress import expired
 from hastore.status import HAConnectionState, PutMessageStatus
 from hastore.store.log.cleaning import Hold
+from hastore.tls.tls_fault import TlsFault
 from hastore.trace import logger
 from hastore.wire.ha_frames import FIRST_OFFSET_MIN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from hastore.concurrency.decision_log import DecisionLog
     from hastore.config import HAConfig, InSyncReplicas
     from hastore.env.interface import Env
+    from hastore.ha.ha_tls import HATls
     from hastore.ha.master_framing import MasterFraming
     from hastore.ha.node_standing import NodeStanding
     from hastore.ha.refused_slaves import RefusedSlavesFile
@@ -132,6 +135,21 @@ class Refusal:
 
 
 @attrs.define(eq=False)
+class UnprovenLink:
+    """A connection in its TLS handshake: it costs no more than this, and makes room for others."""
+
+    address: tuple[str, int]
+    ended_because: str | None = None  # why this master has ended it
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+
+    def finish(self, reason: str) -> None:
+        """End it; the first reason stays."""
+        if self.ended_because is None:
+            self.ended_because = reason
+        self.scope.cancel()
+
+
+@attrs.define(eq=False)
 class HAService:
     """Replicates a master's commit log to its slaves; ``GroupHAService`` to its replica group."""
 
@@ -144,8 +162,11 @@ class HAService:
     on_acknowledged: Callable[[], None]
     # Whether a turn's appends leave in one frame, not the first at once: see WriteSocketService.
     gathers: bool = attrs.field(default=False, kw_only=True)
-    # By connection id, oldest first: from accept to tear-down, refused ones too.
+    tls: HATls | None = attrs.field(default=None, kw_only=True)  # None: links are plain
+    # By connection id, oldest first: from accept, or the end of TLS's handshake, to tear-down,
+    # refused ones too.
     connections: dict[int, HAConnection] = attrs.field(factory=dict, init=False)
+    unproven: dict[int, UnprovenLink] = attrs.field(factory=dict, init=False)  # likewise
     ack_table: SlaveAckTable = attrs.field(factory=SlaveAckTable, init=False)
     group_transfer_service: GroupTransferService = attrs.field(init=False)
     refusals: deque[Refusal] = attrs.field(init=False)  # the newest REFUSALS_KEPT_MAX
@@ -167,6 +188,8 @@ class HAService:
 
     def __attrs_post_init__(self) -> None:
         """Make the parts."""
+        if self.tls is not None:
+            self.config = attrs.evolve(self.config, ha_spin_us=0)
         self.rounds = self._make_rounds()
         self.notify_appended = self.rounds.notify_appended
         self.refusals = deque(maxlen=REFUSALS_KEPT_MAX)
@@ -404,8 +427,7 @@ class HAService:
                 is_id_taken=isinstance(error, NodeIdTakenError),
             )
         )
-        kind = error.limit if isinstance(error, LimitReachedError) else _KINDS.get(type(error))
-        self._refusal_log.log_line(address, kind=kind or "protocol", reason=reason)
+        self._refusal_log.log_line(address, kind=_kind_of(error), reason=reason)
 
     async def serve(self, sock: trio.socket.SocketType, peer: tuple[str, int]) -> None:
         """Serve one slave until its link has ended."""
@@ -414,8 +436,45 @@ class HAService:
             return
         connection_id = self._next_connection_id
         self._next_connection_id += 1
+        self._peers.add(peer)
+        _log.debug("ha_connected", peer=describe(peer))
+        try:
+            if self.tls is not None:
+                proven = await self._prove(self.tls, connection_id, sock, peer)
+                if proven is None:
+                    return
+                sock = proven
+            await self._serve_link(connection_id, sock, peer)
+        finally:
+            self._peers.remove(peer)
+
+    async def _prove(
+        self, tls: HATls, connection_id: int, sock: trio.socket.SocketType, peer: tuple[str, int]
+    ) -> trio.socket.SocketType | None:
+        """Return the link of a slave that may follow; None for another peer, which is closed."""
+        link = self.unproven[connection_id] = UnprovenLink(peer)
+        timeout_s = self.config.ha_first_report_timeout_ms / 1000
+        try:
+            with link.scope:
+                return await tls.accept(sock, timeout_s)
+        except TlsError as error:
+            # One that only looks whether the port is open sends nothing, and is not refused.
+            link.ended_because = str(error)
+            if error.fault != TlsFault.CUT:
+                self._refusal(peer, error, str(error), error.hint)
+        except OSError as error:
+            link.ended_because = f"link broken: {error.strerror or error}"
+        finally:
+            del self.unproven[connection_id]
+        reason = link.ended_because or "this master is stopping"
+        _log.debug("ha_gone", peer=describe(peer), reason=reason)
+        return None
+
+    async def _serve_link(
+        self, connection_id: int, sock: trio.socket.SocketType, peer: tuple[str, int]
+    ) -> None:
         connection = HAConnection(
-            env=self.env,
+            env=self.env if self.tls is None else self.tls.calls,
             commit_log=self.commit_log,
             config=self.config,
             register=self,
@@ -427,13 +486,10 @@ class HAService:
             framing=self._make_framing(connection_id),
         )
         self.connections[connection_id] = connection
-        self._peers.add(peer)
-        _log.debug("ha_connected", peer=describe(peer))
         try:
             await connection.run()
         finally:
             del self.connections[connection_id]
-            self._peers.remove(peer)
             reported = connection.progress.ack_offset is not None
             self.rounds.forget(connection.write_socket_service)
             self._forget_acks(connection_id)
@@ -457,6 +513,8 @@ class HAService:
     def disconnect_all(self, reason: str) -> None:
         """End every connection, and accept no other: this master sends and acknowledges no more."""
         self._is_over = True
+        for link in self.unproven.values():
+            link.finish(reason)
         for connection in self.connections.values():
             connection.finish(reason)
 
@@ -488,7 +546,7 @@ class HAService:
         Slaves report as soon as they are connected (RocketMQ's within 5 s), so unidentified peers
         cost a bounded number of sockets and keep no slave out.
         """
-        count, of_address = len(self.connections), self._peers.of(peer)
+        count, of_address = len(self.unproven) + len(self.connections), self._peers.of(peer)
         config = self.config
         limits = PortLimits(config.ha_connections_max, config.ha_connections_per_address_max)
         crowd = limits.crowd(peer[0], count=count, of_address=of_address)
@@ -497,12 +555,7 @@ class HAService:
         limit, whose = "ha_connections_max", "connections"
         if crowd.key is not None:
             limit, whose = "ha_connections_per_address_max", "connections of this address"
-        evicted = crowd.evict(
-            Occupant(connection, connection.address[0])
-            for connection in self.connections.values()
-            if connection.progress.state is HAConnectionState.CONNECTED
-            and connection.progress.ended_because is None
-        )
+        evicted = crowd.evict(self._unidentified())
         if evicted is None:
             reason = f"{crowd.count} {whose} are there already"
             self._refusal(peer, LimitReachedError(reason, limit=limit), reason)
@@ -511,6 +564,30 @@ class HAService:
         self._refusal(evicted.address, LimitReachedError(reason, limit=limit), reason)
         evicted.finish(reason)
         return True
+
+    def _unidentified(self) -> Iterator[Occupant[UnprovenLink | HAConnection]]:
+        """Return the links that may be evicted, unproven ones first, each kind oldest first."""
+        links: list[UnprovenLink | HAConnection] = [
+            link for link in self.unproven.values() if link.ended_because is None
+        ]
+        links += [
+            connection
+            for connection in self.connections.values()
+            if connection.progress.state is HAConnectionState.CONNECTED
+            and connection.progress.ended_because is None
+        ]
+        return (Occupant(link, link.address[0]) for link in links)
+
+
+def _kind_of(error: ProtocolError) -> str:
+    """Return the word for a refusal in a log line."""
+    match error:
+        case LimitReachedError():
+            return error.limit
+        case TlsError():
+            return error.fault
+        case _:
+            return _KINDS.get(type(error), "protocol")
 
 
 def _unknown(host: str, offset: int, start: int, *, is_question: bool) -> UnknownSlaveError:

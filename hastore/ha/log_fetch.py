@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 import trio
 
@@ -30,6 +30,9 @@ from hastore.wire.ha_frames import (
     encode_report,
 )
 
+if TYPE_CHECKING:
+    from hastore.ha.ha_tls import HATls
+
 CONNECT_TIMEOUT_S: Final = 5.0
 SILENCE_MAX_S: Final = 20.0  # a master sends a heartbeat every 5 s
 _REPORT_INTERVAL_S: Final = 5.0
@@ -37,16 +40,20 @@ _HEARTBEATS_AT_END: Final = 2  # in a row
 _RECEIVE_SIZE: Final = 1024 * 1024
 
 
-async def fetch_range(address: tuple[str, int], physic_offset: int, size: int) -> bytes:
-    """Return exactly these bytes of the master's log.
+async def fetch_range(
+    address: tuple[str, int], physic_offset: int, size: int, tls: HATls | None = None
+) -> bytes:
+    """Return exactly these bytes of the master's log; ``tls``: over a link with TLS.
 
     Raises LogDamagedError if the log ends before the range does, UnreachableError if the master
     does not answer or closes the link (it has no place for another slave, or its log begins after
-    ``physic_offset``), and ProtocolError if it is no master.
+    ``physic_offset``), ProtocolError if it is no master, and TlsError.
     """
     sock = await connect(address, CONNECT_TIMEOUT_S)
+    tune(sock)
+    if tls is not None:
+        sock = await tls.connect(sock, address, CONNECT_TIMEOUT_S)
     with sock:
-        tune(sock)
         frames = _Frames(sock, address, physic_offset)
         data = bytearray()
         heartbeats = 0

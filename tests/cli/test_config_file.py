@@ -23,7 +23,14 @@ from hastore.config import (
 )
 from hastore.errors import ConfigError
 from hastore.setting import Kind
-from hastore.status import BrokerRole, FlushDiskType, HAProtocol, SlaveStart
+from hastore.status import (
+    BrokerRole,
+    ClientCertificates,
+    FlushDiskType,
+    HAProtocol,
+    SlaveStart,
+    TlsMode,
+)
 from hastore_cli.app.logging_setup import LogConfig
 from hastore_cli.node.commands import node_settings, resolve
 from hastore_cli.settings.config_file import (
@@ -375,6 +382,8 @@ def test_every_value_round_trips_through_toml(setting, data):
         Kind.FLUSH: st.sampled_from(FlushDiskType),
         Kind.START: st.sampled_from(SlaveStart),
         Kind.PROTOCOL: st.sampled_from(HAProtocol),
+        Kind.TLS_MODE: st.sampled_from(TlsMode),
+        Kind.CLIENT_CERTIFICATES: st.sampled_from(ClientCertificates),
         Kind.PERCENT: st.integers(1, 100),
         Kind.HOURS: st.integers(1, 10_000),
         Kind.COUNT_OR_ZERO: st.integers(0, 1 << 40),
@@ -389,6 +398,7 @@ def test_every_value_round_trips_through_toml(setting, data):
         Kind.LOG_FORMAT: st.sampled_from(["auto", "console", "json"]),
         Kind.LOG_LEVEL: st.sampled_from(["debug", "info", "warning", "error"]),
     }
+    values[Kind.NAMES] = st.sampled_from([(), ("*",), ("n1.example", "10.0.0.7")])
     values[Kind.URLS] = st.sampled_from([("http://h:1",), ("https://a:2379", "http://[::1]:4")])
     values[Kind.PATH] = values[Kind.FILE] = values[Kind.TEXT]
     values[Kind.LOCAL_ADDRESS] = values[Kind.HA_ADDRESS] = values[Kind.ADDRESS]

@@ -3,8 +3,8 @@
 import attrs
 import pytest
 
-from hastore.config import AccessConfig, MasterConfig, SlaveConfig, StoreConfig, TlsConfig
-from hastore.status import ClientCertificates, TlsMode
+from hastore.config import AccessConfig, HAConfig, MasterConfig, SlaveConfig, StoreConfig, TlsConfig
+from hastore.status import ClientCertificates, HAProtocol, TlsMode
 from hastore_cli.node.runner import exposure_of
 from tests.support.commands.running import node
 
@@ -49,6 +49,25 @@ def tls(mode, client_certificates="none"):
         (
             attrs.evolve(MASTER, listen=ANY, ha_listen=("10.0.0.7", 2)),
             ("0.0.0.0:10911 and 10.0.0.7:2", f"{OPEN}; {HA}"),
+        ),
+        (
+            attrs.evolve(
+                MASTER,
+                ha_listen=("10.0.0.7", 2),
+                ha=HAConfig(tls=True, tls_allowed_names=("n2",)),
+                tls=tls("disabled"),
+            ),
+            None,
+        ),
+        (
+            attrs.evolve(
+                MASTER,
+                observer_listen=("10.0.0.7", 3),
+                ha=HAConfig(protocol=HAProtocol.AUTOSWITCH),
+                node_id=1,
+                replica_group="g1",
+            ),
+            ("10.0.0.7:3", "as observers they may read the whole log"),
         ),
     ],
 )

@@ -1,6 +1,5 @@
 """Replay an HA stream, recorded from real RocketMQ, into both of our sides."""
 
-import json
 import random
 
 import attrs
@@ -13,11 +12,10 @@ from hastore.ha.ha_link import HALink
 from hastore.status import BrokerRole
 from hastore.wire.ha_frames import REPORT
 from tests.golden import streams
+from tests.ha.recorded_session import END, mark_all_delivered, recorded_reports
 from tests.patience import WITHIN_S
 from tests.support.nodes.harness import FILE_SIZE, log_bytes, master_config, raw_slave, slave_config
 from tests.support.waiting import eventually
-
-END = 331_518
 
 
 class ScriptedSocket:
@@ -68,12 +66,6 @@ async def feed(golden, tmp_path, sizes):
     return [offset for (offset,) in REPORT.iter_unpack(sock.sent)]
 
 
-def recorded_reports(golden):
-    """Return the recorded reports without the first 0 and the repeats while idle."""
-    values = [v for (v,) in REPORT.iter_unpack((golden / "ha_stream_s2m.bin").read_bytes())]
-    return list(dict.fromkeys(values[1:]))
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 11, 12, 13, 64, 1000, 1448, 32_768, 2**20, 2**22])
 async def test_recorded_stream_yields_the_recorded_log_at_every_chunk_size(golden, tmp_path, size):
     """The slave's log equals that of RocketMQ's slave; its reports are among the recorded ones."""
@@ -93,14 +85,6 @@ async def test_reports_equal_rocketmqs_if_fed_frame_by_frame(golden, tmp_path):
     """The pieces are those in which the recording arrived."""
     reports = await feed(golden, tmp_path, iter(streams.pieces()))
     assert reports == recorded_reports(golden)
-
-
-def mark_all_delivered(path):
-    """Mark the store's delayed messages as delivered, so that the log does not change."""
-    (path / "config").mkdir()
-    table = dict.fromkeys(range(1, 19), 1_000)
-    (path / "config" / "delayOffset.json").write_text(json.dumps({"offsetTable": table}))
-    return path
 
 
 async def test_our_master_serves_the_recorded_slave(golden_copy, golden, tmp_path):

@@ -373,9 +373,13 @@ def exposure_of(config: MasterConfig | SlaveConfig) -> tuple[str, str] | None:
     if client_port is not None and config.listen is not None:
         ports.append(format_address(config.listen))
         reasons.append(client_port)
-    if isinstance(config, MasterConfig) and not is_loopback(config.ha_listen[0]):
-        ports.append(format_address(config.ha_listen))
-        reasons.append("on the HA port they may read the whole log, and acknowledge")
+    if isinstance(config, MasterConfig) and not config.ha.tls:
+        if not is_loopback(config.ha_listen[0]):
+            ports.append(format_address(config.ha_listen))
+            reasons.append("on the HA port they may read the whole log, and acknowledge")
+        if config.observer_listen is not None and not is_loopback(config.observer_listen[0]):
+            ports.append(format_address(config.observer_listen))
+            reasons.append("as observers they may read the whole log")
     return (" and ".join(ports), "; ".join(reasons)) if ports else None
 
 

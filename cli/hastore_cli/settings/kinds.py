@@ -80,8 +80,8 @@ def parse_value(kind: Kind, value: object) -> object:
             if parsed is None:
                 raise ValueError(f"{value!r} is neither true nor false")
             return parsed
-        case Kind.URLS if isinstance(value, list | tuple):  # TOML has lists
-            return parse_endpoints(",".join(map(str, value)))
+        case Kind.URLS | Kind.NAMES if isinstance(value, list | tuple):  # TOML has lists
+            return _PARSERS[kind](",".join(map(str, value)))
         case Kind.SIZE | Kind.COUNT | Kind.COUNT_OR_ZERO | Kind.ALL_OR_COUNT if isinstance(
             value, bool | float
         ):
@@ -115,6 +115,14 @@ def _parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
     """Return the addresses of ``n1:9876,n2:9876``, or of RocketMQ's ``n1:9876;n2:9876``."""
     parts = [part.strip() for part in text.replace(";", ",").split(",") if part.strip()]
     return tuple(dict.fromkeys(parse_address(part) for part in parts))
+
+
+def _parse_names(text: str) -> tuple[str, ...]:
+    """Return the names of ``n1.example,n2.example``; none for an empty text."""
+    names = [part.strip() for part in text.split(",")] if text.strip() else []
+    if "" in names:
+        raise ValueError(f"{text!r} has an empty name: write n1.example,n2.example")
+    return tuple(dict.fromkeys(names))
 
 
 def _parse_peers(text: str) -> tuple[tuple[str, int], ...]:
@@ -200,6 +208,7 @@ _PARSERS: Final[Mapping[Kind, Callable[[str], object]]] = {
     Kind.ALL_OR_COUNT: _parse_all_or_count,
     Kind.COUNTS: _parse_counts,
     Kind.URLS: parse_endpoints,
+    Kind.NAMES: _parse_names,
     Kind.PEERS: _parse_peers,
     Kind.DURATION: lambda text: _above_zero(parse_duration_ms(text)),
     Kind.DURATION_OR_ZERO: parse_duration_ms,
@@ -239,6 +248,7 @@ def _peer_text(peer: tuple[str, int]) -> str:
 _ITEM_TEXTS: Final[Mapping[Kind, Callable[[Any], str]]] = {
     Kind.ADDRESSES: format_address,
     Kind.COUNTS: str,
+    Kind.NAMES: str,
     Kind.PEERS: _peer_text,
     Kind.URLS: str,
 }
@@ -260,7 +270,7 @@ def _text_of(kind: Kind, value: object) -> str:
         case Kind.ADDRESS | Kind.HA_ADDRESS | Kind.LOCAL_ADDRESS:
             assert isinstance(value, tuple)
             return format_address(value)
-        case Kind.ADDRESSES | Kind.COUNTS | Kind.PEERS | Kind.URLS:
+        case Kind.ADDRESSES | Kind.COUNTS | Kind.NAMES | Kind.PEERS | Kind.URLS:
             assert isinstance(value, tuple)
             return ",".join(_ITEM_TEXTS[kind](one) for one in value)
         case _:

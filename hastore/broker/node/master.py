@@ -43,6 +43,7 @@ from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.flush_manager import FlushManager
 from hastore.ha.group_ha_service import GroupHAService
 from hastore.ha.ha_service import HAService
+from hastore.ha.ha_tls import HATls
 from hastore.ha.set_proposal import NoCoordinator
 from hastore.ha.set_rules import SetRules
 from hastore.ha.sync_state_set import SyncStateSet
@@ -399,8 +400,10 @@ def _make_ha_service(
     *,
     on_acknowledged: Callable[[], None],
     coordinator: Coordinator | None,
+    tls: TlsContexts | None,
 ) -> HAService:
     """Return the service of a classic master, or of a replica group's."""
+    ha_tls = HATls.of(tls, config.ha, env)
     commit_log, term = opened.message_store.commit_log, opened.term
     gathers = config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
     if term is None:
@@ -412,6 +415,7 @@ def _make_ha_service(
             decisions,
             on_acknowledged,
             gathers=gathers,
+            tls=ha_tls,
         )
     return GroupHAService(
         env,
@@ -421,6 +425,7 @@ def _make_ha_service(
         decisions,
         on_acknowledged,
         gathers=gathers,
+        tls=ha_tls,
         sync_state_set=_make_sync_state_set(config, commit_log, term, coordinator),
         epochs=term.epochs,
         state_file=term.state_file,
@@ -485,6 +490,7 @@ def _build(
         decisions,
         on_acknowledged=dispatch.wakeup,
         coordinator=coordinator,
+        tls=tls,
     )
     confirms = ha_service if is_sync_master or is_of_group else None
     dispatching = make_dispatching(

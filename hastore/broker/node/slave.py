@@ -39,6 +39,7 @@ from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.flush_manager import FlushManager
 from hastore.ha.autoswitch_framing import AutoswitchFraming
 from hastore.ha.ha_client import HAClient
+from hastore.ha.ha_tls import HATls
 from hastore.ha.mark_keeper import MarkKeeper
 from hastore.ha.slave_appender import CutNeededError
 from hastore.status import BrokerRole, PutMessageStatus
@@ -358,6 +359,7 @@ class SlaveRun:
             self.ask_client_port,
             framing,
             self.cuts.refused,
+            HATls.of(self.tls, self.config.ha, self.env),
         )
         return SlaveParts(
             message_store=message_store,

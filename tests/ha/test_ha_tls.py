@@ -1,0 +1,453 @@
+"""Mutual TLS on the HA port: nobody else reads the log, or acknowledges a byte of it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import ssl
+
+import attrs
+import pytest
+import trio
+
+import hastore
+from hastore.concurrency.tcp import connect
+from hastore.config import HAConfig
+from hastore.env.real import real_env
+from hastore.errors import ConfigError, TlsError
+from hastore.ha.client_port import ask_client_port
+from hastore.ha.ha_tls import HATls, may_follow, names_of
+from hastore.ha.log_fetch import fetch_range
+from hastore.status import BrokerRole, FlushDiskType, HAProtocol
+from hastore.status import PutMessageStatus as Status
+from hastore.tls.tls_contexts import open_tls
+from hastore.tls.tls_socket import accept_tls, connect_tls
+from hastore.wire.autoswitch_frames import Handshake
+from hastore.wire.ha_frames import encode_report
+from tests.golden import streams
+from tests.ha.asking import slave_that_asks
+from tests.ha.recorded_session import END, mark_all_delivered, recorded_reports
+from tests.patience import WITHIN_S
+from tests.support.nodes.configs import ANY_PORT, QUICK
+from tests.support.nodes.group_nodes import group, promote, put
+from tests.support.nodes.harness import (
+    FILE_SIZE,
+    RawSlave,
+    flushed_by,
+    log_bytes,
+    master_config,
+    messages,
+    raw_master,
+    raw_slave,
+    read_report,
+    slave_config,
+)
+from tests.support.tls import TIMEOUT_S, OwnCa
+from tests.support.waiting import eventually
+
+CA, FOREIGN = OwnCa(), OwnCa()
+MASTER, SLAVE = CA.cert(name="master"), CA.cert(name="slave")
+OTHER = CA.cert("127.0.0.1", name="a-producer")  # of the same CA, and may not follow
+EXPIRED = CA.cert(name="slave", expired=True)
+NAMES = ("SLAVE", "n2.example")
+TLS = attrs.evolve(QUICK, tls=True, tls_allowed_names=NAMES)
+NO_HEARTBEATS = attrs.evolve(
+    TLS, ha_send_heartbeat_interval_ms=900_000, ha_housekeeping_interval_ms=1_000_000
+)
+
+
+def tls_master(data_dir, **changes):
+    """Return a master's configuration."""
+    return master_config(data_dir, **{"ha": TLS, "tls": CA.config(MASTER), **changes})
+
+
+def tls_slave(data_dir, master, cert=SLAVE, **changes):
+    """Return the configuration of a slave with a certificate."""
+    address = master if isinstance(master, tuple) else master.ha_address
+    return slave_config(data_dir, address, **{"ha": TLS, "tls": CA.config(cert), **changes})
+
+
+@contextlib.asynccontextmanager
+async def tls_peer(address, context=None):
+    """Connect as a slave with TLS; ``frame`` and ``report`` are as with a plain one."""
+    sock = await connect(address, TIMEOUT_S)
+    link = await connect_tls(sock, context or CA.client(SLAVE), "127.0.0.1", TIMEOUT_S)
+    with link:
+        yield RawSlave(link)
+
+
+async def in_step(master):
+    await eventually(lambda: master.ha_service.is_slave_ok(0), "a slave in step")
+
+
+# -- those who may follow ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flush", FlushDiskType)
+async def test_a_slave_with_a_certificate_replicates_and_acknowledges(tmp_path, flush):
+    """SYNC_MASTER puts wait for it, as without TLS; the logs are equal."""
+    store = flushed_by(flush)
+    async with hastore.open_master(tls_master(tmp_path / "m", store=store)) as master:
+        async with hastore.open_slave(tls_slave(tmp_path / "s", master, store=store)) as slave:
+            await in_step(master)
+            for message in messages(400):
+                result = await master.put(message)
+                assert result.status is Status.PUT_OK
+                assert slave.max_offset >= result.next_offset
+        end = master.max_offset
+        assert end > FILE_SIZE
+    assert log_bytes(tmp_path / "m", end) == log_bytes(tmp_path / "s", end)
+
+
+async def test_a_new_slave_catches_up_from_files(tmp_path):
+    """Bytes that are neither near the end nor in memory are read and encrypted in pieces."""
+    size = 4 * 1024 * 1024
+    config = tls_master(tmp_path / "m", file_size=size, role=BrokerRole.ASYNC_MASTER)
+    async with hastore.open_master(config) as master:
+        for message in messages(40, size=200_000):
+            await master.put(message)
+        await master.flush_manager.flush_all()
+        async with hastore.open_slave(tls_slave(tmp_path / "s", master, file_size=size)) as slave:
+            await eventually(lambda: slave.max_offset == master.max_offset)
+        end = master.max_offset
+    assert log_bytes(tmp_path / "m", end) == log_bytes(tmp_path / "s", end)
+
+
+async def test_a_replica_group_s_nodes_follow_with_tls(tmp_path):
+    """Autoswitch, handshake and epochs included; then another node is master."""
+    ha = attrs.evolve(TLS, protocol=HAProtocol.AUTOSWITCH, tls_allowed_names=("*",))
+    async with group(tmp_path, ha=ha, tls=CA.config(MASTER)) as nodes:
+        master = await promote(nodes[0], *nodes[1:])
+        for _ in range(20):
+            assert await put(master) is Status.PUT_OK
+        master = await promote(nodes[1], nodes[0], nodes[2])
+        for _ in range(20):
+            assert await put(master) is Status.PUT_OK
+        await eventually(lambda: len({node.status().max_offset for node in nodes}) == 1)
+
+
+async def test_an_observer_reads_with_tls(tmp_path):
+    """Its port takes the same certificates, and no other."""
+    ha = attrs.evolve(TLS, protocol=HAProtocol.AUTOSWITCH, sync_state_timeout_ms=1_000_000)
+    config = tls_master(
+        tmp_path / "m",
+        ha=ha,
+        node_id=1,
+        replica_group="g1",
+        group_ids=(1,),
+        observer_listen=ANY_PORT,
+    )
+    async with hastore.open_master(config) as master:
+        for message in messages(50):
+            assert (await master.put(message)).status is Status.PUT_OK
+        async with hastore.open_slave(tls_slave(tmp_path / "o", master.observer_address)) as slave:
+            await eventually(lambda: slave.max_offset == master.max_offset)
+        async with tls_peer(master.observer_address, CA.client(OTHER)) as peer:
+            await peer.closed_by_master()
+        await eventually(lambda: master.status().refused)
+        assert "for 127.0.0.1, a-producer: no such name" in master.status().refused[0].reason
+        end = master.max_offset
+    assert log_bytes(tmp_path / "m", end) == log_bytes(tmp_path / "o", end)
+
+
+async def test_the_recorded_stream_is_the_same_through_tls(golden_copy, golden):
+    """The plain text of a link with TLS is what a RocketMQ slave has been sent."""
+    config = tls_master(
+        mark_all_delivered(golden_copy("replica_master")), role=BrokerRole.ASYNC_MASTER
+    )
+    frames = {}
+    for name, ha in {"plain": QUICK, "tls": TLS}.items():
+        async with (
+            hastore.open_master(attrs.evolve(config, ha=ha)) as master,
+            tls_peer(master.ha_address) if ha.tls else raw_slave(master) as peer,
+        ):
+            pending, end = recorded_reports(golden), 0
+            await peer.report(0)
+            frames[name] = []
+            while end < END:
+                frames[name].append(await peer.frame())
+                end += len(frames[name][-1][1])
+                while pending and pending[0] <= end:
+                    await peer.report(pending.pop(0))
+            await eventually(lambda: master.status().slaves[0].ack_offset == END)
+    assert frames["tls"] == frames["plain"]
+    received = b"".join(body for _, body in frames["tls"])
+    assert received == log_bytes(golden / "replica", END)
+
+
+async def test_a_recorded_master_is_followed_through_tls(golden, tmp_path):
+    """Its bytes come in the recorded pieces; the reports are among the recorded ones."""
+    data = (golden / "ha_stream_m2s.bin").read_bytes()
+    ha = attrs.evolve(NO_HEARTBEATS, ha_connect_timeout_ms=600_000)
+    async with raw_master() as master:
+        config = tls_slave(tmp_path / "s", master.address, ha=ha)
+        async with hastore.open_slave(config) as slave:
+            link = await accept_tls(await master.accept(), CA.server(MASTER), TIMEOUT_S)
+            assert await read_report(link) == 1
+            for size in streams.pieces():
+                piece, data = data[:size], data[size:]
+                sent = memoryview(piece)
+                while sent:
+                    sent = sent[await link.send(sent) :]
+            await eventually(lambda: slave.max_offset == END)
+            reports = []
+            while not reports or reports[-1] != END:
+                reports.append(await read_report(link))
+            assert set(reports) <= set(recorded_reports(golden))
+    assert log_bytes(tmp_path / "s", END) == log_bytes(golden / "replica", END)
+
+
+async def test_ranges_of_the_log_are_fetched_with_tls(tmp_path):
+    """As a slave compares a damaged record."""
+    async with hastore.open_master(tls_master(tmp_path / "m")) as master:
+        for message in messages(50):
+            master.submit(message)
+        end = master.max_offset
+        contexts = await open_tls(CA.config(SLAVE), real_env())
+        tls = HATls.of(contexts, TLS, real_env())
+        data = await fetch_range(master.ha_address, 100, end - 200, tls=tls)
+        assert data == log_bytes(tmp_path / "m")[100 : end - 100]
+        contexts = await open_tls(FOREIGN.config(FOREIGN.cert()), real_env())
+        tls = HATls.of(contexts, TLS, real_env())
+        with pytest.raises(TlsError, match="the master's certificate is not trusted"):
+            await fetch_range(master.ha_address, 100, 200, tls=tls)
+
+
+async def test_the_next_link_has_the_new_certificate(tmp_path):
+    """A reload ends no link."""
+    files = OwnCa()
+    config = tls_master(tmp_path / "m", tls=files.config(files.authority.issue("m")))
+    async with (
+        hastore.open_master(config) as master,
+        tls_peer(master.ha_address, files.client(files.cert(name="slave"))) as old,
+    ):
+        await old.report(1)
+        await in_step(master)
+        before = old.sock.peer_certificate["serialNumber"]
+        files.authority.issue("m")
+        assert await master.tls.reload()
+        async with tls_peer(master.ha_address, files.client(files.cert(name="slave"))) as new:
+            assert new.sock.peer_certificate["serialNumber"] != before
+        request = master.submit(messages(1)[0])
+        offset, body = await old.frame()
+        while not body:
+            offset, body = await old.frame()
+        await old.report(offset + len(body))
+        await eventually(lambda: request.status is not None)
+        assert request.status is Status.PUT_OK
+
+
+# -- all others --------------------------------------------------------------------------------
+
+
+def client_hello_of_tls_1_0():
+    """Return the bytes: version 3.1, one cipher, no extensions."""
+    body = b"\x03\x01" + bytes(32) + b"\0" + b"\0\x02\x00\x2f" + b"\x01\0"
+    message = b"\x01" + len(body).to_bytes(3, "big") + body
+    return b"\x16\x03\x01" + len(message).to_bytes(2, "big") + message
+
+
+def of_tls_1_2(context):
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+@attrs.frozen
+class Intruder:
+    """A peer that must not come in: by a context of its own, or by raw bytes."""
+
+    reason: str
+    context: object = None
+    data: bytes = b""
+
+    async def try_to_come_in(self, address):
+        """Connect, report the log's beginning, and acknowledge a lot; return what was read."""
+        sock = await connect(address, TIMEOUT_S)
+        with sock:
+            got = b""
+            with contextlib.suppress(OSError):
+                if self.context is not None:
+                    sock = await connect_tls(sock, self.context(), "127.0.0.1", TIMEOUT_S)
+                    await sock.send(encode_report(1) + encode_report(1 << 20))
+                else:
+                    await sock.send(self.data)
+                with trio.fail_after(WITHIN_S):
+                    while data := await sock.recv(65536):
+                        got += data
+            sock.close()
+        return got
+
+
+ALERT_OF_VERSION = b"\x15\x03\x01\0\x02\x02\x46"
+
+INTRUDERS = {
+    "no certificate": Intruder("has sent no certificate", lambda: CA.client(has_cert=False)),
+    "no certificate, TLS 1.2": Intruder(
+        "has sent no certificate", lambda: of_tls_1_2(CA.client(has_cert=False))
+    ),
+    "foreign": Intruder("is not trusted", lambda: CA.client(FOREIGN.cert(name="slave"))),
+    "expired": Intruder("has expired", lambda: CA.client(EXPIRED)),
+    "wrong name": Intruder("no such name may follow", lambda: CA.client(OTHER)),
+    "plain report": Intruder("speaks no TLS", data=encode_report(1) * 3),
+    "plain handshake": Intruder(
+        "speaks no TLS", data=Handshake(node_id=7, is_learner=False).encode()
+    ),
+    "TLS 1.0": Intruder("TLS is too old", data=client_hello_of_tls_1_0()),
+    "half a handshake": Intruder(
+        "no whole TLS handshake within 0.5 s", data=client_hello_of_tls_1_0()[:20]
+    ),
+}
+
+
+@pytest.mark.parametrize("protocol", HAProtocol)
+@pytest.mark.parametrize("who", INTRUDERS)
+async def test_who_does_not_come_in_reads_and_acknowledges_nothing(tmp_path, who, protocol, caplog):
+    """It is closed, named in the log once and in the status; a slave is served meanwhile."""
+    ha = attrs.evolve(TLS, protocol=protocol, sync_state_timeout_ms=1_000_000)
+    intruder = INTRUDERS[who]
+    if "silence" in intruder.reason or "within" in intruder.reason:
+        ha = attrs.evolve(ha, ha_first_report_timeout_ms=500)
+    ids = {"node_id": 1, "replica_group": "g1", "group_ids": (1,)}
+    member = {"node_id": 2, "replica_group": "g1"}
+    if protocol is HAProtocol.CLASSIC:
+        ids, member = {}, {}
+    config = tls_master(tmp_path / "m", ha=ha, role=BrokerRole.ASYNC_MASTER, **ids)
+    async with hastore.open_master(config) as master:
+        for message in messages(20):
+            await master.put(message)
+        caplog.set_level(logging.WARNING, "hastore")
+        assert await intruder.try_to_come_in(master.ha_address) in {
+            b"",
+            b"\x15\x03\x01\0\x02\x02\x46",
+        }
+        await eventually(lambda: master.status().refused, "the refusal in the status")
+        (row,) = master.status().refused
+        assert intruder.reason in row.reason
+        assert row.hint or "within" in row.reason
+        assert master.status().slaves == ()
+        assert not master.ha_service.unproven
+        lines = [line for line in caplog.messages if "ha_slave_refused" in line]
+        assert len(lines) == 1
+        config = tls_slave(tmp_path / "s", master, ha=ha, **member)
+        async with hastore.open_slave(config) as slave:
+            await eventually(lambda: slave.max_offset == master.max_offset, "a copy")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"tls": CA.config(OTHER)}, "no such name may follow"),
+        (
+            {"tls": attrs.evolve(FOREIGN.config(FOREIGN.cert()), ca_file=str(CA.authority.ca))},
+            "does not trust the CA of our certificate",
+        ),
+        ({"ha": QUICK}, "the slave speaks no TLS"),
+    ],
+    ids=["wrong name", "foreign", "plain"],
+)
+async def test_a_slave_that_is_refused_says_why(tmp_path, changes, reason):
+    """By the alert, or as the master's client port tells it; with the next step."""
+    async with hastore.open_master(tls_master(tmp_path / "m", listen=ANY_PORT)) as master:
+
+        async def ask(address):
+            if address == master.ha_address:
+                assert not config.ha.tls, "such a port takes no question"
+                return await ask_client_port(address)
+            found = await ask_client_port(master.address)
+            return None if found is None else attrs.evolve(found, ha_port=master.ha_address[1])
+
+        config = tls_slave(tmp_path / "s", master, **changes)
+        async with slave_that_asks(config, ask) as slave:
+            await eventually(lambda: reason in (slave.status().master_link.reason or ""), reason)
+            error = slave.ha_client.error
+            assert error is not None
+            assert error.hint is not None
+            assert slave.max_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("cert", "authority", "reason"),
+    [
+        (FOREIGN.cert(name="m"), FOREIGN, "the master's certificate is not trusted"),
+        (CA.cert("n9.example", name="m"), CA, "certificate is not for 127.0.0.1"),
+    ],
+)
+async def test_a_slave_does_not_follow_a_master_that_it_cannot_trust(
+    tmp_path, cert, authority, reason
+):
+    """A foreign certificate, and one for another host."""
+    config = tls_master(tmp_path / "m", tls=authority.config(cert))
+    async with hastore.open_master(config) as master:
+        async with hastore.open_slave(tls_slave(tmp_path / "s", master)) as slave:
+            await eventually(lambda: reason in (slave.status().master_link.reason or ""))
+            assert slave.ha_client.error.hint
+            assert slave.max_offset == 0
+
+
+async def test_a_slave_with_tls_does_not_follow_a_plain_master(tmp_path):
+    """It does not fall back."""
+    async with hastore.open_master(master_config(tmp_path / "plain")) as master:
+        master.submit(messages(1)[0])
+        async with hastore.open_slave(tls_slave(tmp_path / "s", master)) as slave:
+            await eventually(lambda: slave.status().master_link.reason is not None)
+            assert slave.max_offset == 0
+
+
+async def test_unproven_peers_make_room_for_a_slave(tmp_path):
+    """Handshakes count as connections, wait beside one another, and the oldest is evicted."""
+    ha = attrs.evolve(TLS, ha_connections_max=8, ha_first_report_timeout_ms=600_000)
+    async with (
+        hastore.open_master(tls_master(tmp_path / "m", ha=ha)) as master,
+        hastore.open_slave(tls_slave(tmp_path / "s", master, ha=ha)) as slave,
+    ):
+        await in_step(master)
+        async with contextlib.AsyncExitStack() as stack:
+            peers = [await stack.enter_async_context(raw_slave(master)) for _ in range(30)]
+            await peers[0].closed_by_master()
+            await eventually(lambda: len(master.ha_service.unproven) == 7)
+            assert "evicted: 8 connections" in master.status().refused[-1].reason
+            assert (await master.put(messages(1)[0])).status is Status.PUT_OK
+            assert slave.max_offset == master.max_offset
+            master.ha_service.disconnect_all("over")
+            await eventually(lambda: not master.ha_service.unproven)
+
+
+async def test_a_peer_that_only_looks_is_not_refused(tmp_path):
+    """A check whether the port is open sends nothing."""
+    async with hastore.open_master(tls_master(tmp_path / "m")) as master:
+        async with raw_slave(master):
+            await eventually(lambda: master.ha_service.unproven)
+        await eventually(lambda: not master.ha_service.unproven)
+        assert master.status().refused == ()
+
+
+# -- names and configuration -------------------------------------------------------------------
+
+
+def test_names_are_compared_whole():
+    """Alternative names of any kind, and the common name; upper and lower case are alike."""
+    certificate = {
+        "subject": ((("organizationName", "evil"),), (("commonName", "n2"),)),
+        "subjectAltName": (
+            ("DNS", "n2.example"),
+            ("IP Address", "10.0.0.7"),
+            ("URI", "spiffe://a/b"),
+        ),
+    }
+    names = names_of(certificate)
+    assert names == ("n2.example", "10.0.0.7", "spiffe://a/b", "n2")
+    assert names_of({}) == ()
+    for allowed in (["N2.Example"], ["10.0.0.7"], ["spiffe://a/b"], ["x", "n2"], ["*"]):
+        assert may_follow(names, allowed)
+    for allowed in ([], ["evil"], ["example"], ["*.example"], ["n"]):
+        assert not may_follow(names, allowed)
+
+
+def test_what_tls_needs_is_named():
+    """A certificate, its key, a CA, and on a master who may follow."""
+    with pytest.raises(ConfigError, match="needs a certificate, its key and the CA's"):
+        master_config("m", ha=TLS)
+    with pytest.raises(ConfigError, match="names of the certificates that may follow"):
+        tls_master("m", ha=attrs.evolve(TLS, tls_allowed_names=()))
+    tls_slave("s", ("n1", 1), ha=attrs.evolve(QUICK, tls=True))
+    assert HAConfig().tls is False
