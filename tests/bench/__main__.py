@@ -17,6 +17,7 @@ shows both medians and the median ratio.
     sync_flush   fdatasync calls : messages, 64 tasks, SYNC_FLUSH (a counting disk around the real)
     catch_up     a slave process copying 768 MiB from a master process : sendfile → recv_into → map
     autoswitch_* puts and catch-up of a replica group of two : those of a classic pair
+    tls*         puts and catch-up of a pair with mutual TLS : those of a plain pair
     memory       RssAnon of that master and slave : 120 MiB
     recovery     MessageStore.open after a crash, 3 files of 1 GiB : reading and checking one file
 
@@ -69,6 +70,7 @@ from tests.bench.latency_bench import bench_latencies
 from tests.bench.nodes import scratch
 from tests.bench.put_bench import bench_puts, bench_sync_flush
 from tests.bench.recovery_bench import bench_recovery
+from tests.bench.tls_bench import bench_tls
 from tests.support.bench.bound import Row
 from tests.support.bench.machine import this_machine
 
@@ -85,6 +87,7 @@ BENCHES: dict[str, Bench] = {
     "autoswitch_submit autoswitch_await autoswitch_catch_up autoswitch_catch_up_cpu": (
         lambda directory: trio.run(bench_autoswitch, directory)
     ),
+    "tls tls_catch_up": lambda directory: trio.run(bench_tls, directory),
     "catch_up memory": lambda directory: trio.run(bench_catch_up, directory),
     "recovery": lambda directory: [bench_recovery(directory)],
 }

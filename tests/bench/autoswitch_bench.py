@@ -26,6 +26,7 @@ from hastore.status import HAProtocol
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.node_identity import NodeIdentity
 from tests.bench.catch_up_bench import Copied, run, write_log
+from tests.bench.nodes import cpu_s as node_cpu_s
 from tests.bench.nodes import master_here, node_process, scratch, with_slave
 from tests.bench.put_bench import await_rate, submit_rate
 from tests.support.bench.bound import Bound, Row
@@ -150,7 +151,7 @@ async def _catch_up(directory: Path) -> list[Row]:
                 cpu_s: dict[str, float] = {}
                 for kind in ("group", "classic") if index % 2 else ("classic", "group"):
                     os.sync()  # no write-back of the last run during this one
-                    masters_cpu_s = _cpu_s(pids[kind])
+                    masters_cpu_s = node_cpu_s(pids[kind])
                     with scratch(base, "slave") as path:
                         one[kind] = run(
                             "tests.bench.slave_process",
@@ -159,7 +160,7 @@ async def _catch_up(directory: Path) -> list[Row]:
                             size,
                             *([GROUP] if kind == "group" else []),
                         )
-                    masters_cpu_s = _cpu_s(pids[kind]) - masters_cpu_s
+                    masters_cpu_s = node_cpu_s(pids[kind]) - masters_cpu_s
                     cpu_s[kind] = masters_cpu_s + one[kind].cpu_s
                 if index:  # the first warms the page cache
                     pairs.append((one["group"].gb_per_s, one["classic"].gb_per_s))
@@ -169,13 +170,6 @@ async def _catch_up(directory: Path) -> list[Row]:
         Row.of_pairs(CATCH_UP, pairs, "GB/s", note=note),
         Row.of_pairs(CATCH_UP_CPU, cpu_pairs, "CPU s/GB", note=note),
     ]
-
-
-def _cpu_s(pid: int) -> float:
-    """Return the CPU time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    user, system = int(fields[11]), int(fields[12])  # utime, stime: ``man 5 proc``
-    return (user + system) / os.sysconf("SC_CLK_TCK")
 
 
 def _adopt(path: Path) -> None:

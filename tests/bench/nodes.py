@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 from collections.abc import AsyncIterator, Iterator
@@ -12,12 +13,13 @@ import trio
 
 import hastore
 from hastore.broker.node.master import Master
-from hastore.config import HAConfig, MasterConfig, StoreConfig
+from hastore.config import HAConfig, MasterConfig, StoreConfig, TlsConfig
 from hastore.env.interface import Env
 from hastore.message import Message
 from hastore.native.in_use import PURE_VARIABLE
 from hastore.status import BrokerRole, FlushDiskType
 from hastore_scenarios.worlds.process.node_process import NodeProcess
+from tests.support.certificates import Certificates
 
 BODY_SIZE = 1024
 BODY = bytes(range(256)) * (BODY_SIZE // 256)
@@ -52,14 +54,21 @@ async def master_here(
     file_size: int | None = None,
     spin_us: int = 0,
     env: Env | None = None,
+    tls: Certificates | None = None,
 ) -> AsyncIterator[Master]:
-    """Run a master in this process, without a client port."""
+    """Run a master in this process, without a client port; ``tls``: on its HA port."""
     config = MasterConfig(
         store=StoreConfig(data_dir=str(path), flush_disk_type=flush, mapped_file_size=file_size),
         role=role,
         listen=None,
         ha_listen=("127.0.0.1", 0),
-        ha=HAConfig(slave_timeout_ms=30_000, ha_spin_us=spin_us),
+        ha=HAConfig(
+            slave_timeout_ms=30_000,
+            ha_spin_us=spin_us,
+            tls=tls is not None,
+            tls_allowed_names=("*",),
+        ),
+        tls=TlsConfig() if tls is None else tls_config(tls),
     )
     async with hastore.open_master(config, env=env) as master:
         yield master
@@ -86,16 +95,38 @@ async def node_process(
         path.with_name(f"{path.name}.log").unlink(missing_ok=True)
 
 
+def tls_config(tls: Certificates) -> TlsConfig:
+    """Return the configuration of a node that has this certificate."""
+    return TlsConfig(cert_file=str(tls.cert), key_file=str(tls.key), ca_file=str(tls.ca))
+
+
+def tls_flags(tls: Certificates | None) -> list[str]:
+    """Return the flags of a node whose HA links have TLS, with this certificate."""
+    if tls is None:
+        return []
+    return [
+        "--ha-tls", "--tls-cert", str(tls.cert), "--tls-key", str(tls.key), "--tls-ca", str(tls.ca)
+    ]  # fmt: skip
+
+
 @contextlib.asynccontextmanager
-async def with_slave(master: Master, path: Path, *, spin_us: int = 0) -> AsyncIterator[NodeProcess]:
+async def with_slave(
+    master: Master, path: Path, *, spin_us: int = 0, tls: Certificates | None = None
+) -> AsyncIterator[NodeProcess]:
     """Run a slave of ``master`` in another process, in step when the block begins."""
     host, port = master.ha_address
-    async with node_process(
-        "slave", "slave", "--master", f"{host}:{port}", path=path, spin_us=spin_us
-    ) as slave:
+    flags = ["--master", f"{host}:{port}", *tls_flags(tls)]
+    async with node_process("slave", "slave", *flags, path=path, spin_us=spin_us) as slave:
         while master.status().slave_unavailable_because is not None:
             await trio.sleep(0.01)
         yield slave
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    user, system = int(fields[11]), int(fields[12])  # utime, stime: ``man 5 proc``
+    return (user + system) / os.sysconf("SC_CLK_TCK")
 
 
 def anonymous_mib(pid: int) -> float:
