@@ -19,11 +19,13 @@ from typing import Final, NamedTuple
 import attrs
 import trio
 
+from hastore.access.signature import AccessKey
 from hastore.client.producer import Producer
 from hastore.client.send_result import PendingSend
 from hastore.cluster.etcd_client import EtcdClient, EtcdConfig
 from hastore.cluster.group_records import GroupView, Keys, read_group
 from hastore.cluster.operations import switchover
+from hastore.config import AccessConfig
 from hastore.env.real import real_env
 from hastore.errors import CoordinatorError, HastoreError, OperationRefusedError
 from hastore.message import Message
@@ -58,6 +60,8 @@ class ElectedGroup:
     store: EtcdClient
     name: str = "g1"
     failsafe: bool = True
+    access: AccessConfig | None = None  # of all nodes
+    access_key: AccessKey | None = None  # of the producer
     ports: dict[int, tuple[FreePort, FreePort]] = attrs.field(
         factory=lambda: {node_id: (FreePort(), FreePort()) for node_id in IDS}
     )
@@ -78,7 +82,10 @@ class ElectedGroup:
         """Start a node's process."""
         client, ha = self.ports[node_id]
         settings = self.directory / "node.toml"
-        settings.write_text(f"[cluster]\nfailsafe = {str(self.failsafe).lower()}\n")
+        text = f"[cluster]\nfailsafe = {str(self.failsafe).lower()}\n"
+        if self.access is not None:
+            text += f'[access]\nfile = "{self.access.file}"\nkey_file = "{self.access.key_file}"\n'
+        settings.write_text(text)
         self.nodes[node_id] = ChildProcess.start(
             hastore_command(
                 "node", "--config", str(settings),
@@ -127,7 +134,12 @@ class ElectedGroup:
         room = trio.Semaphore(IN_FLIGHT)
         number = 0
         async with (
-            Producer.connect(self.addresses, failover_timeout_s=PROCESS_WITHIN_S) as producer,
+            Producer.connect(
+                self.addresses,
+                failover_timeout_s=PROCESS_WITHIN_S,
+                connect_timeout_s=PROCESS_WITHIN_S,
+                access_key=self.access_key,
+            ) as producer,
             trio.open_nursery() as nursery,
         ):
             while not self._is_over:
@@ -294,13 +306,19 @@ def _is_settled(view: GroupView) -> bool:
 
 @contextlib.asynccontextmanager
 async def elected_group(
-    directory: Path, *etcd: EtcdServer, failsafe: bool = True
+    directory: Path,
+    *etcd: EtcdServer,
+    failsafe: bool = True,
+    access: AccessConfig | None = None,
+    access_key: AccessKey | None = None,
 ) -> AsyncIterator[ElectedGroup]:
     """Run a group under load; at the end all nodes are back in step, and their logs are checked."""
     directory.mkdir()
     endpoints = tuple(each.endpoint for each in etcd)
     async with EtcdClient.open(EtcdConfig(endpoints=endpoints)) as store:
-        group = ElectedGroup(directory, etcd, store, failsafe=failsafe)
+        group = ElectedGroup(
+            directory, etcd, store, failsafe=failsafe, access=access, access_key=access_key
+        )
         try:
             for node_id in IDS:
                 group.start(node_id)

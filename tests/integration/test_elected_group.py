@@ -13,8 +13,20 @@ import attrs
 import pytest
 import trio
 
-from tests.integration.elected_group import TTL_S, elected_group
+from hastore.client.consumer import Consumer
+from hastore.client.producer import Producer
+from hastore.config import AccessConfig
+from hastore.errors import AccessDeniedError
+from tests.integration.elected_group import TOPIC, TTL_S, elected_group
+from tests.patience import PROCESS_WITHIN_S
 from tests.support.etcd import EtcdServer, etcd_of_kind, preferred_kind
+from tests.support.nodes.access_keys import (
+    ACCOUNTS,
+    ADMIN_KEY,
+    USER_KEY,
+    write_key,
+    write_private,
+)
 
 
 @pytest.fixture
@@ -35,6 +47,33 @@ async def test_a_group_survives_kills_of_its_master_by_itself(
         for _ in range(kills):
             await group.kill_master()
     assert len(group.recoveries) == kills
+
+
+async def test_a_group_with_access_keys_fails_over_and_promises_by_them(
+    tmp_path: Path, etcd: EtcdServer
+) -> None:
+    """Its producer signs for each master, its nodes for promises; nobody else is let in."""
+    access = AccessConfig(
+        file=write_private(tmp_path / "acl.yml", ACCOUNTS),
+        key_file=write_key(tmp_path / "key.toml", ADMIN_KEY),
+    )
+    async with elected_group(tmp_path / "group", etcd, access=access, access_key=USER_KEY) as group:
+        await group.kill_master()
+        await group.settled()
+        with pytest.raises(AccessDeniedError):
+            async with Producer.connect(group.addresses, connect_timeout_s=PROCESS_WITHIN_S):
+                pass
+        assert etcd.process is not None
+        etcd.process.send_signal(signal.SIGSTOP)
+        try:
+            await trio.sleep(2 * TTL_S)
+            await group.acknowledged_after(trio.current_time())
+        finally:
+            etcd.process.send_signal(signal.SIGCONT)
+        async with Consumer.connect(group.addresses, access_key=USER_KEY) as consumer:
+            async for message in consumer.messages(TOPIC, group="billing"):
+                assert message.body.startswith(b"key-")
+                break
 
 
 @pytest.mark.parametrize(
