@@ -48,6 +48,8 @@ class ReaderGroups:
     env: Env
     nursery: trio.Nursery
     readers: dict[str, GroupReader] = attrs.field(factory=dict, init=False)  # the others, by name
+    # Why no node of a group could be linked when it was last tried, by its name.
+    unreachable: dict[str, str] = attrs.field(factory=dict, init=False)
 
     async def others(self, topic: str) -> dict[str, GroupReader]:
         """Return the other groups that have a topic and can be reached, by name.
@@ -61,6 +63,7 @@ class ReaderGroups:
         return await self._linked({name: found[name] for name in found if name != home_name})
 
     async def _linked(self, groups: Mapping[str, tuple[Address, ...]]) -> dict[str, GroupReader]:
+        self.unreachable.clear()
         for name, addresses in groups.items():
             known = self.readers.get(name)
             if known is not None and known.client.broken_because is None:
@@ -78,6 +81,7 @@ class ReaderGroups:
                 await self.nursery.start(link.run)
             except (UnreachableError, AccessDeniedError) as error:
                 _log.warning("group_not_linked", group=name, reason=str(error))
+                self.unreachable[name] = str(error)
                 continue
             membership = GroupMembership(link, self.env)
             link.on_reconnect = membership.rejoin

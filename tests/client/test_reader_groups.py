@@ -1,64 +1,17 @@
 """A consumer of a cluster of several groups reads a topic from all that have it."""
 
-import contextlib
-
 import attrs
 import pytest
 import trio
 
 import hastore
-from hastore.broker.group_directory import BrokerRoute, TopicQueues
 from hastore.client import message_stream
-from hastore.client.admin import AdminClient
 from hastore.client.consumer import Consumer
-from hastore.client.producer import Producer
-from hastore.message import Message
 from tests.patience import WITHIN_S
 from tests.support.nodes.directory import Directory, known
-from tests.support.nodes.group_nodes import node_config, promote
+from tests.support.nodes.group_nodes import promote
+from tests.support.nodes.two_groups import cluster, of_group, other, put
 from tests.support.waiting import eventually
-
-
-def of_group(directory, group):
-    """Return the configuration of the only node of a group."""
-    return attrs.evolve(node_config(directory / group, 1, (1,)), replica_group=group)
-
-
-@contextlib.asynccontextmanager
-async def cluster(tmp_path, topics=("T",)):
-    """The masters of two groups, which know of each other; the second one has these topics."""
-    directory = Directory(broker_name="g1")
-    with trio.fail_after(WITHIN_S):
-        async with (
-            hastore.open_node(of_group(tmp_path, "g1"), directory=directory) as one,
-            hastore.open_node(of_group(tmp_path, "g2")) as two,
-        ):
-            await promote(one)
-            await promote(two)
-            directory.known = known(one.address, master=one.address)
-            directory.others = (other(two.address, *topics),)
-            for node in (one, two):
-                async with AdminClient.connect(node.address) as admin:
-                    await admin.create_topic("T", read_queue_nums=2)
-            yield one, two, directory
-
-
-def other(address, *topics):
-    """Return the second group as the first one's nodes know it."""
-    queues = TopicQueues(read=2, write=2, perm=6)
-    return BrokerRoute(
-        cluster="DefaultCluster",
-        broker_name="g2",
-        addresses={0: address},
-        topics=dict.fromkeys(topics, queues),
-    )
-
-
-async def put(node, *bodies):
-    """Put messages on one node."""
-    async with Producer.connect(node.address) as producer:
-        for body in bodies:
-            assert (await producer.send(Message("T", body))).ok
 
 
 async def read(consumer, count, **settings):

@@ -99,8 +99,9 @@ def consume(
 ) -> int:
     """Print the messages of a topic in the order of the log, then new ones as they come.
 
-    Reads all queues. With -g the node stores the group's offsets, and each message is printed at
-    least once; the queues are not divided among several consumers of a group.
+    Reads all queues, of all replica groups that have the topic. With -g the nodes store the
+    group's offsets, and each message is printed at least once; the queues are not divided among
+    several consumers of a group.
     """
     from hastore_cli.consume.run import ConsumeOrder, ConsumeStart, StartKind
     from hastore_cli.node.address import resolve_addresses

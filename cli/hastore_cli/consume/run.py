@@ -5,6 +5,9 @@
     backlog   QueueReader ─► on_messages                     up to each queue's end
     live      one held pull a queue ─► channel ─► on_messages    until Ctrl-C, -n
 
+Of a cluster of several replica groups all that have the topic are read; each message of a backlog
+has its place by the time at which it was stored.
+
 With a group the offsets of printed messages are committed every few seconds and at the end.
 Invariant: all messages below a committed offset were printed and flushed by ``on_messages``, or the
 tags leave them out, so that each message is printed at least once.
@@ -12,6 +15,7 @@ tags leave them out, so that each message is printed at least once.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from typing import TYPE_CHECKING, Final, final
 
@@ -19,24 +23,32 @@ import attrs
 import trio
 
 from hastore.client.master_link import FAILOVER_TIMEOUT_S
-from hastore.errors import ConfigError
+from hastore.errors import ConfigError, RequestFailedError, UnreachableError
 from hastore.quantities import ungrouped
+from hastore.wire.remoting_codes import ResponseCode
 from hastore_cli.app.interrupts import interruptible
 from hastore_cli.app.times import parse_time_ms
+from hastore_cli.consume.group_read import SUSPEND_S, GroupRead, MergedBacklog, Pulled
 from hastore_cli.consume.queue_reader import PULL_COUNT_MAX, QueueCursor, QueueReader
-from hastore_cli.node.client import NodeClient, connect_group, connect_node, gather
+from hastore_cli.node.client import (
+    NodeClient,
+    OtherGroups,
+    connect_group,
+    connect_node,
+    gather,
+    with_other_groups,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from hastore.client.master_link import Failover
-    from hastore.client.pull_client import PullResult
     from hastore.message import StoredMessage
 
 
-SUSPEND_S: Final = 15.0
 COMMIT_INTERVAL_S: Final = 5.0
+LOOK_INTERVAL_S: Final = 30.0  # for groups that have the topic, or can be reached, from now on
 _LAST_COMMIT_S: Final = 0.8  # after Ctrl-C; the command must end within a second
 
 
@@ -70,19 +82,21 @@ class ConsumeRun:
     on_total: Callable[[int], None]
     on_failover: Callable[[Failover], None] = lambda _failover: None
     taken: int = attrs.field(default=0, init=False)
-    _uncommitted: dict[int, int] = attrs.field(factory=dict, init=False)
+    _reads: list[GroupRead] = attrs.field(factory=list, init=False)
+    # Where reading goes on in other groups that could not be reached any more.
+    _left_at: dict[str | None, dict[int, int]] = attrs.field(factory=dict, init=False)
 
     async def run(self) -> int | None:
         """Read until the end; return 128 + the signal's number if a signal ended it."""
         async with interruptible() as interruption:
             with interruption.grace_scope:
-                async with self._connect() as node:
+                async with self._connect() as node, with_other_groups(node) as others:
                     interruption.grace_s = _LAST_COMMIT_S
                     try:
                         with interruption.scope:
-                            await self._read(node)
+                            await self._read(node, others)
                     finally:
-                        await self._commit_at_the_end(node)
+                        await self._commit_at_the_end()
         return interruption.exit_code
 
     def _connect(self) -> AbstractAsyncContextManager[NodeClient]:
@@ -96,47 +110,71 @@ class ConsumeRun:
             on_failover=self.on_failover,
         )
 
-    async def _read(self, node: NodeClient) -> None:
+    async def _read(self, node: NodeClient, others: OtherGroups) -> None:
+        order = self.order
+        if order.queue_id is not None:
+            others = OtherGroups()  # a queue's number says nothing without its group
+        elsewhere = await others.with_topic(order.topic)
+        for name, reason in others.unreachable.items():
+            self._cannot_read(name, reason)
+        try:
+            await self._open(node)
+        except RequestFailedError as error:
+            if not elsewhere or error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+        for each in elsewhere:
+            await self._open(each)
+        cursors = [cursor for read in self._reads for cursor in read.reader.cursors]
+        self.on_total(sum(max(c.end_offset - c.next_offset, 0) for c in cursors))
+        async with trio.open_nursery() as nursery:
+            if order.group is not None:
+                nursery.start_soon(node.membership.run)  # the others' runs beside their links
+                nursery.start_soon(self._commit_periodically)
+            await self._read_backlog()
+            if not order.exit_at_end and not self._is_enough:
+                await self._read_live(others)
+            nursery.cancel_scope.cancel()
+
+    async def _open(self, node: NodeClient) -> GroupRead:
+        """Begin to read from a group: join, and find where each queue begins."""
         order = self.order
         if order.group is not None:
             await node.membership.join(order.group, order.topic, order.tags)
-        cursors = await self._open_queues(node)
-        self.on_total(sum(max(c.end_offset - c.next_offset, 0) for c in cursors))
-        reader = QueueReader(
-            node,
-            order.topic,
-            cursors,
-            self._moved,
-            group=order.group,
-            tags=order.tags,
-            count_max=min(order.count or PULL_COUNT_MAX, PULL_COUNT_MAX),
-        )
-        async with trio.open_nursery() as nursery:
-            if order.group is not None:
-                nursery.start_soon(node.membership.run)
-                nursery.start_soon(self._commit_periodically, node)
-            await self._read_backlog(reader)
-            if not order.exit_at_end and not self._is_enough:
-                await self._read_live(reader)
-            nursery.cancel_scope.cancel()
-
-    async def _open_queues(self, node: NodeClient) -> list[QueueCursor]:
-        order = self.order
         config = await node.topic(order.topic)
         queue_ids = range(config.read_queue_nums)
         if order.queue_id is not None:
             check_queue(order.topic, order.queue_id, config.read_queue_nums)
             queue_ids = range(order.queue_id, order.queue_id + 1)
 
+        left_at = self._left_at.get(node.group_name, {})
+
         async def open_queue(queue_id: int) -> QueueCursor:
             held = await node.queue_range(order.topic, queue_id)
-            start = await order.start.find(node, order.group, order.topic, queue_id, held)
+            start = left_at.get(queue_id)
+            if start is None:
+                start = await order.start.find(node, order.group, order.topic, queue_id, held)
             return QueueCursor(queue_id, start, held.stop)
 
-        return await gather(open_queue, queue_ids)
+        cursors = await gather(open_queue, queue_ids)
+        where = "" if node.group_name is None else f" of group {node.group_name}"
 
-    def _moved(self, queue_id: int, offset: int, next_offset: int) -> None:
-        self.on_note(f"queue {queue_id} does not hold offset {offset}: going on at {next_offset}")
+        def moved(queue_id: int, offset: int, next_offset: int) -> None:
+            self.on_note(
+                f"queue {queue_id}{where} does not hold offset {offset}: going on at {next_offset}"
+            )
+
+        reader = QueueReader(
+            node,
+            order.topic,
+            cursors,
+            moved,
+            group=order.group,
+            tags=order.tags,
+            count_max=min(order.count or PULL_COUNT_MAX, PULL_COUNT_MAX),
+        )
+        read = GroupRead(node, reader)
+        self._reads.append(read)
+        return read
 
     # -- messages --------------------------------------------------------------------------------
 
@@ -144,36 +182,63 @@ class ConsumeRun:
     def _is_enough(self) -> bool:
         return self.order.count is not None and self.taken >= self.order.count
 
-    async def _read_backlog(self, reader: QueueReader) -> None:
-        while batch := await reader.next_batch():
-            self._take(batch)
+    async def _read_backlog(self) -> None:
+        backlog = MergedBacklog(list(self._reads))
+        while (batch := await backlog.next_batch()) is not None:
+            self._take(*batch)
             if self._is_enough:
                 return
-        for cursor in reader.cursors:
-            self._uncommitted[cursor.queue_id] = cursor.next_offset
 
-    async def _read_live(self, reader: QueueReader) -> None:
-        send, receive = trio.open_memory_channel[tuple[QueueCursor, "PullResult"]](0)
-
-        async def pull_for_ever(cursor: QueueCursor) -> None:
-            while True:
-                offset = cursor.next_offset
-                result = await reader.pull(cursor, suspend_s=SUSPEND_S)
-                # Without messages it may still advance: past messages that the tags left out.
-                if result.messages or result.next_begin_offset != offset:
-                    await send.send((cursor, result))
-
+    async def _read_live(self, others: OtherGroups) -> None:
+        send, receive = trio.open_memory_channel[Pulled](0)
         async with trio.open_nursery() as nursery:
-            for cursor in reader.cursors:
-                nursery.start_soon(pull_for_ever, cursor)
-            async for cursor, result in receive:
-                self._take(result.messages)
+            for read in self._reads:
+                nursery.start_soon(self._pull_group, read, send)
+            nursery.start_soon(self._look_for_groups, others, send, nursery)
+            async for pulled in receive:
+                self._take(pulled.read, pulled.result.messages)
                 if self._is_enough:
                     break
-                self._uncommitted[cursor.queue_id] = result.next_begin_offset
+                pulled.read.printed(pulled.queue_id, pulled.result.next_begin_offset)
             nursery.cancel_scope.cancel()
 
-    def _take(self, messages: Sequence[StoredMessage]) -> None:
+    async def _pull_group(self, read: GroupRead, send: trio.MemorySendChannel[Pulled]) -> None:
+        """Pull the queues of a group; another group than that of the addresses may be lost."""
+        try:
+            async with trio.open_nursery() as nursery:
+                for cursor in read.reader.cursors:
+                    nursery.start_soon(read.pull_for_ever, cursor, send)
+        except* UnreachableError as errors:
+            if read.name is None:
+                raise
+            self._reads.remove(read)
+            self._left_at[read.name] = read.next_offsets
+            self._cannot_read(read.name, str(errors.exceptions[0]))
+
+    def _cannot_read(self, name: str, reason: str) -> None:
+        """Say that another group is left out for now; an output that ends must be whole."""
+        if self.order.exit_at_end:
+            raise UnreachableError(
+                f"group {name} of this cluster has the topic, and cannot be read: {reason}",
+                hint="hastore cluster status shows its nodes; --addr of one node reads one group",
+            )
+        self.on_note(f"group {name} cannot be read now: {reason}")
+
+    async def _look_for_groups(
+        self, others: OtherGroups, send: trio.MemorySendChannel[Pulled], nursery: trio.Nursery
+    ) -> None:
+        """Read groups that have the topic, or can be reached again, from then on, too."""
+        while True:
+            await trio.sleep(LOOK_INTERVAL_S)
+            known = {read.name for read in self._reads}
+            with contextlib.suppress(
+                UnreachableError, RequestFailedError
+            ):  # those that read say so
+                for node in await others.with_topic(self.order.topic):
+                    if node.group_name not in known:
+                        nursery.start_soon(self._pull_group, await self._open(node), send)
+
+    def _take(self, read: GroupRead, messages: Sequence[StoredMessage]) -> None:
         """Print the messages that are still wanted, and count them as read."""
         if self.order.count is not None:
             messages = messages[: self.order.count - self.taken]
@@ -182,38 +247,24 @@ class ConsumeRun:
         self.on_messages(messages)
         self.taken += len(messages)
         for message in messages:
-            self._uncommitted[message.queue_id] = message.queue_offset + 1
+            read.printed(message.queue_id, message.queue_offset + 1)
 
     # -- committing ------------------------------------------------------------------------------
 
-    async def _commit_periodically(self, node: NodeClient) -> None:
+    async def _commit_periodically(self) -> None:
         while True:
             await trio.sleep(COMMIT_INTERVAL_S)
-            await self._commit(node)
+            await gather(GroupRead.commit, list(self._reads))
 
-    async def _commit_at_the_end(self, node: NodeClient) -> None:
-        if self.order.group is None:
+    async def _commit_at_the_end(self) -> None:
+        group = self.order.group
+        if group is None:
             return
         try:
-            if node.client.broken_because is None:
-                await self._commit(node)
-                await node.membership.leave()
+            await gather(GroupRead.end, list(self._reads))
         finally:
-            if self._uncommitted:
-                group = self.order.group
+            if any(read.uncommitted for read in self._reads):
                 self.on_note(f"the last offsets of group {group} could not be committed")
-
-    async def _commit(self, node: NodeClient) -> None:
-        group = self.order.group
-        assert group is not None
-
-        async def commit_queue(queue_id: int) -> None:
-            offset = self._uncommitted[queue_id]
-            await node.admin.update_offset(group, self.order.topic, queue_id, offset)
-            if self._uncommitted[queue_id] == offset:
-                del self._uncommitted[queue_id]
-
-        await gather(commit_queue, list(self._uncommitted))
 
 
 # -- where reading begins ------------------------------------------------------------------------

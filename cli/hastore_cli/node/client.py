@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, final
 
 import attrs
 import trio
@@ -11,8 +11,14 @@ import trio
 from hastore.client.admin import AdminClient
 from hastore.client.group_membership import GroupMembership
 from hastore.client.pull_client import NO_GROUP, PullResult, pull
-from hastore.client.reader_link import open_reader_link
-from hastore.client.remoting_client import REQUEST_TIMEOUT_S, Asker, open_remoting_client
+from hastore.client.reader_groups import ReaderGroups
+from hastore.client.reader_link import ReaderLink, open_reader_link
+from hastore.client.remoting_client import (
+    REQUEST_TIMEOUT_S,
+    Asker,
+    block_nursery,
+    open_remoting_client,
+)
 from hastore.client.route import read_topic_config
 from hastore.env.real import real_env
 from hastore.errors import AccessDeniedError, RequestFailedError
@@ -40,6 +46,7 @@ class NodeClient:
     client: Asker
     admin: AdminClient
     membership: GroupMembership
+    group_name: str | None = None  # the replica group; None: it is the addresses', or in none
 
     @property
     def address(self) -> str:
@@ -128,6 +135,50 @@ async def connect_group(
         membership = GroupMembership(link, real_env())
         link.on_reconnect = membership.rejoin
         yield NodeClient(link, AdminClient(link), membership)
+
+
+@final
+@attrs.define(eq=False)
+class OtherGroups:
+    """The groups of a cluster besides the one of the addresses; None: there are none."""
+
+    groups: ReaderGroups | None = None
+    _nodes: dict[str, NodeClient] = attrs.field(factory=dict, init=False)
+
+    async def with_topic(self, topic: str) -> list[NodeClient]:
+        """Return what reads from each that has a topic and can be reached.
+
+        The same as before for a group that was there before, and whose link is intact.  Raises
+        UnreachableError if the group of the addresses cannot be asked.
+        """
+        if self.groups is None:
+            return []
+        nodes = {}
+        for name, reader in (await self.groups.others(topic)).items():
+            node = self._nodes.get(name)
+            if node is None or node.client is not reader.client:
+                assert reader.membership is not None, "each link to a group has one"
+                admin = AdminClient(reader.client)
+                node = NodeClient(reader.client, admin, reader.membership, name)
+            nodes[name] = node
+        self._nodes = nodes
+        return list(nodes.values())
+
+    @property
+    def unreachable(self) -> dict[str, str]:
+        """Why groups with the topic could not be reached the last time, by name."""
+        return {} if self.groups is None else self.groups.unreachable
+
+
+@contextlib.asynccontextmanager
+async def with_other_groups(node: NodeClient) -> AsyncIterator[OtherGroups]:
+    """Keep links to the other groups of a cluster while the block runs, as they are asked for."""
+    async with block_nursery() as nursery:
+        link = node.client
+        if isinstance(link, ReaderLink):
+            yield OtherGroups(ReaderGroups(link, real_env(), nursery))
+        else:
+            yield OtherGroups()
 
 
 async def gather(ask: Callable[[_A], Awaitable[_T]], about: Sequence[_A]) -> list[_T]:

@@ -93,15 +93,17 @@ def run_command(capsysbinary: pytest.CaptureFixture[bytes], *arguments: object) 
 
 async def call(*arguments: object) -> Outcome:
     """Run a command in a thread; return exit code, stdout and stderr."""
-    out, err = io.StringIO(), io.StringIO()
+    written = io.BytesIO(), io.BytesIO()
+    out, err = (io.TextIOWrapper(each, "utf-8", newline="", write_through=True) for each in written)
 
     def run() -> int:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             return main([str(argument) for argument in arguments])
 
     code = await trio.to_thread.run_sync(run)
-    check_text(out.getvalue() + err.getvalue(), f"the output of {arguments}")
-    return code, out.getvalue(), err.getvalue()
+    shown, told = (each.getvalue().decode() for each in written)
+    check_text(shown + told, f"the output of {arguments}")
+    return code, shown, told
 
 
 async def call_json(*arguments: object) -> tuple[int, Any]:
