@@ -48,6 +48,8 @@ class TlsStatus:
     """The certificate in force; ``fault``: why the files' present versions are not."""
 
     mode: str  # of the client port
+    client_certificates: str = ClientCertificates.NONE.value  # there
+    is_on_ha_port: bool = False  # links of masters and slaves have it, too
     certificate: str  # its file
     not_after: int  # seconds since 1970
     ca_not_after: int | None = None  # that of the CA's that is valid longest; None: the system's
@@ -92,11 +94,13 @@ class TlsContexts:
         """What the next connection to a client port is made with; None: it is plain."""
         return None if self.config.mode is TlsMode.DISABLED else self.current.client
 
-    def status(self) -> TlsStatus:
+    def status(self, *, is_on_ha_port: bool = False) -> TlsStatus:
         """Return a snapshot."""
         assert self.config.cert_file is not None, "open_tls needs one"
         return TlsStatus(
             mode=self.config.mode.value,
+            client_certificates=self.config.client_certificates.value,
+            is_on_ha_port=is_on_ha_port,
             certificate=self.config.cert_file,
             not_after=self.current.not_after,
             ca_not_after=self.current.ca_not_after,

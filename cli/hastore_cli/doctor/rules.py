@@ -15,6 +15,7 @@ import attrs
 
 from hastore.broker.observe.findings import Level, Limits, findings
 from hastore.quantities import format_duration, format_exact_size
+from hastore_cli.node.exposure import NEXT_STEP, Listening
 from hastore_cli.node.file import how_to_start
 
 if TYPE_CHECKING:
@@ -77,6 +78,10 @@ def _check_node(facts: Facts, master: str | None) -> Iterator[Diagnosis]:
     yield Diagnosis(name, "client port", Result.OK, f"answers{took}: {status.role} {status.name}")
     if status.master_link is None:
         yield _ha_port(facts, status)
+    exposed = Listening.by_status(status).exposure()
+    if exposed is not None:
+        what = f"other machines may reach {exposed.ports}: {exposed.reason}"
+        yield Diagnosis(name, "exposed ports", Result.WARN, what, NEXT_STEP)
     for found in findings(status, Limits.of(status)):
         result = _RESULTS[found.level]
         next_step = None if result is Result.OK else found.hint

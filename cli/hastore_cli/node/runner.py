@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import ipaddress
 import math
 import os
 import resource
@@ -47,12 +46,12 @@ from hastore.env.real import real_env
 from hastore.errors import HastoreError, ListenError, StoreLockedError
 from hastore.ha.client_port import asker_of
 from hastore.quantities import format_address, format_count
-from hastore.status import ClientCertificates, TlsMode
 from hastore.trace import logger
 from hastore_cli.app.error_report import collapsed
 from hastore_cli.app.logging_setup import set_up_logging
 from hastore_cli.app.terminal import say, say_error, say_next, use_colour
 from hastore_cli.node.address import running_pid
+from hastore_cli.node.exposure import NEXT_STEP, Listening
 from hastore_cli.node.file import NodeFile, read_node_file, remove_node_file, write_node_file
 from hastore_cli.node.notify import notify
 
@@ -355,54 +354,9 @@ def _announce(node: AnyNode, config: MasterConfig | SlaveConfig, log: LogConfig)
 
 def _warn_of_exposure(config: MasterConfig | SlaveConfig) -> None:
     """Log one warning for a port that other machines may reach, and that proves nobody."""
-    found = exposure_of(config)
+    found = Listening.by_config(config).exposure()
     if found is not None:
-        ports, reason = found
-        _log.warning(
-            "ports_exposed",
-            ports=ports,
-            reason=reason,
-            next="keep them in a network whose machines you trust: docs/security.md",
-        )
-
-
-def exposure_of(config: MasterConfig | SlaveConfig) -> tuple[str, str] | None:
-    """Return which ports listen beyond this machine, and what that means; None: no such port."""
-    ports, reasons = [], []
-    client_port = _why_exposed(config)
-    if client_port is not None and config.listen is not None:
-        ports.append(format_address(config.listen))
-        reasons.append(client_port)
-    if isinstance(config, MasterConfig) and not config.ha.tls:
-        if not is_loopback(config.ha_listen[0]):
-            ports.append(format_address(config.ha_listen))
-            reasons.append("on the HA port they may read the whole log, and acknowledge")
-        if config.observer_listen is not None and not is_loopback(config.observer_listen[0]):
-            ports.append(format_address(config.observer_listen))
-            reasons.append("as observers they may read the whole log")
-    return (" and ".join(ports), "; ".join(reasons)) if ports else None
-
-
-def _why_exposed(config: MasterConfig | SlaveConfig) -> str | None:
-    """Return what other machines may do at the client port; None: they prove who they are."""
-    tls = config.tls
-    is_encrypted = tls.mode is TlsMode.ENFORCING
-    if config.listen is None or is_loopback(config.listen[0]):
-        return None
-    if config.access.file is not None:
-        signed = "without TLS a signed request can be read, recorded and sent again"
-        return None if is_encrypted else signed
-    if is_encrypted and tls.client_certificates is ClientCertificates.REQUIRED:
-        return None
-    return "without access keys ([access] file) they may read and write every topic"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a port that listens there."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+        _log.warning("ports_exposed", ports=found.ports, reason=found.reason, next=NEXT_STEP)
 
 
 # -- open files and memory -----------------------------------------------------------------------
