@@ -259,6 +259,11 @@ class TlsError(ProtocolError, ConnectionError):
         super().__init__(message, hint=hint)
         self.fault = str(fault)
 
+    @property
+    def is_final(self) -> bool:
+        """Whether the same files fail again; not so where a peer may have stopped meanwhile."""
+        return self.fault not in {"cut", "handshake-timeout"}
+
 
 class IllegalReportError(ProtocolError):
     """A report that no slave of this log can send; it is not an ack."""

@@ -19,7 +19,7 @@ import attrs
 import trio
 
 from hastore.concurrency.service import as_itself
-from hastore.errors import AccessDeniedError, UnreachableError
+from hastore.errors import AccessDeniedError, TlsError, UnreachableError
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class GroupSpread:
                 async with trio.open_nursery() as nursery:
                     self.others[name] = await nursery.start(self.serve, addresses)
                     _log.info("group_linked", group=name)
-        except (UnreachableError, AccessDeniedError) as error:
+        except (UnreachableError, AccessDeniedError, TlsError) as error:
             _log.warning("group_not_linked", group=name, reason=str(error))
         finally:
             self._opening.discard(name)

@@ -205,7 +205,7 @@ class MasterLink:
                     continue
                 await trio.sleep(pause_s)
                 pause_s = min(2 * pause_s, BACK_OFF_S[1])
-        except (UnreachableError, AccessDeniedError) as error:
+        except (UnreachableError, AccessDeniedError, TlsError) as error:
             if self._left_because is None:
                 raise
             _log.error("master_not_found", reason=str(error), next=error.hint)

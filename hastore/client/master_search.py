@@ -18,8 +18,8 @@
 Not all nodes need to answer: ``SETTLE_S`` after the first that says it is master, the others count
 as silent.
 
-A search ends at once where all nodes have answered and each of them denies access: an unknown key
-does not become known by asking again.
+A search ends at once where all nodes have answered and each of them denies access, or TLS with it
+failed for a certificate: an unknown key does not become known by asking again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,13 @@ from hastore.client.access import access_denied, is_denied
 from hastore.client.remoting_client import open_remoting_client
 from hastore.client.route import broker_addresses, read_queue_nums
 from hastore.concurrency.tcp import describe
-from hastore.errors import AccessDeniedError, ConfigError, ProtocolError, UnreachableError
+from hastore.errors import (
+    AccessDeniedError,
+    ConfigError,
+    ProtocolError,
+    TlsError,
+    UnreachableError,
+)
 from hastore.topic import DEFAULT_TOPIC
 from hastore.wire import liberal_json
 from hastore.wire.config_tables import GROUP_ONLY
@@ -161,7 +167,8 @@ class MasterSearch:
     async def find(self, timeout_s: float) -> NodeAnswer:
         """Search until a master is found.
 
-        Raises UnreachableError after ``timeout_s``, AccessDeniedError as soon as all deny access.
+        Raises UnreachableError after ``timeout_s``, AccessDeniedError or TlsError as soon as all
+        nodes refuse this client, or are not whom it trusts.
         """
         pause_s = BACK_OFF_S[0]
         with trio.move_on_after(timeout_s):
@@ -169,7 +176,7 @@ class MasterSearch:
                 found = await self.find_now()
                 if found is not None:
                     return found
-                self._check_access()
+                self._check_refusals()
                 await trio.sleep(pause_s)
                 pause_s = min(2 * pause_s, BACK_OFF_S[1])
         raise UnreachableError(
@@ -235,13 +242,19 @@ class MasterSearch:
             if address not in self.addresses and len(self.addresses) < ADDRESSES_MAX:
                 self.addresses.append(address)
 
-    def _check_access(self) -> None:
-        """Raise AccessDeniedError if every node has answered with one."""
-        faults = [self._faults.get(address) for address in self.addresses]
-        denials = [fault for fault in faults if isinstance(fault, AccessDeniedError)]
-        if not denials or len(denials) < len(faults):
-            return
-        raise AccessDeniedError(self._what_was_seen(), code=denials[0].code, hint=denials[0].hint)
+    def _check_refusals(self) -> None:
+        """Raise the error of the first node if each denies access, or does not count by TLS."""
+        first = None
+        for address in self.addresses:
+            fault = self._faults.get(address)
+            is_denied = isinstance(fault, AccessDeniedError)
+            if not is_denied and not (isinstance(fault, TlsError) and fault.is_final):
+                return
+            first = first or fault
+        if isinstance(first, TlsError):
+            raise TlsError(self._what_was_seen(), fault=first.fault, hint=first.hint)
+        if isinstance(first, AccessDeniedError):
+            raise AccessDeniedError(self._what_was_seen(), code=first.code, hint=first.hint)
 
     def _what_was_seen(self) -> str:
         faults = [str(self._faults[each]) for each in self.addresses if each in self._faults]

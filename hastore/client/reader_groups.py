@@ -14,7 +14,7 @@ from hastore.client.group_membership import GroupMembership
 from hastore.client.master_search import MasterSearch
 from hastore.client.reader_link import ReaderLink
 from hastore.client.topic_routes import ask_groups
-from hastore.errors import AccessDeniedError, UnreachableError
+from hastore.errors import AccessDeniedError, TlsError, UnreachableError
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class ReaderGroups:
             link = ReaderLink(search, settings)
             try:
                 await self.nursery.start(link.run)
-            except (UnreachableError, AccessDeniedError) as error:
+            except (UnreachableError, AccessDeniedError, TlsError) as error:
                 _log.warning("group_not_linked", group=name, reason=str(error))
                 self.unreachable[name] = str(error)
                 continue

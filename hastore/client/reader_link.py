@@ -123,7 +123,7 @@ class ReaderLink:
                         raise
                     await trio.sleep(BACK_OFF_S[0])  # it answered a moment ago: search again
                 timeout_s = self.settings.failover_timeout_s
-        except (UnreachableError, AccessDeniedError) as error:
+        except (UnreachableError, AccessDeniedError, TlsError) as error:
             if self._first is None:
                 raise
             _log.error("node_not_found", reason=str(error), next=error.hint)

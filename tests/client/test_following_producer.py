@@ -21,6 +21,7 @@ from tests.patience import WITHIN_S
 from tests.support.nodes.configs import ANY_PORT
 from tests.support.nodes.group_nodes import group, promote
 from tests.support.nodes.in_memory_target import InMemoryTarget, serving
+from tests.support.nodes.tls_files import make_tls_files
 from tests.support.waiting import eventually
 
 MASTER, SLAVE = BrokerRole.SYNC_MASTER, BrokerRole.SLAVE
@@ -329,25 +330,31 @@ async def test_no_master_at_the_start():
 # -- a real group --------------------------------------------------------------------------------
 
 
-async def test_a_switchover_under_load_loses_and_doubles_nothing(tmp_path):
+@pytest.mark.parametrize("transport", ["plain", "mutual TLS"])
+async def test_a_switchover_under_load_loses_and_doubles_nothing(tmp_path, transport):
     """Role changes by 1008 while 64 messages are in flight; every PUT_OK is in the log, once."""
     outcomes = {}
     failovers = []
-    async with group(tmp_path) as nodes:
+    files = make_tls_files(tmp_path / "tls")
+    tls = files.client_of_transport(transport)
+    async with group(tmp_path, tls=files.of_transport(transport)) as nodes:
         await promote(nodes[0], *nodes[1:], epoch=1)
         addresses = [node.address for node in nodes]
 
         async def tell(epoch, leader):
             wish = {"epoch": epoch, "master_id": leader, "master_address": addresses[leader - 1]}
             for node_id in sorted((1, 2, 3), key=lambda each: each == leader):
-                async with AdminClient.connect(addresses[node_id - 1]) as admin:
+                async with AdminClient.connect(addresses[node_id - 1], tls=tls) as admin:
                     members = {"members": {1, 2, 3}} if node_id == leader else {}
                     await admin.change_role(**wish, **members)
 
         with trio.fail_after(WITHIN_S):
             async with (
                 Producer.connect(
-                    *reversed(addresses), in_flight_max=64, on_failover=failovers.append
+                    *reversed(addresses),
+                    in_flight_max=64,
+                    on_failover=failovers.append,
+                    tls=tls,
                 ) as producer,
                 trio.open_nursery() as nursery,
             ):
@@ -375,7 +382,7 @@ async def test_a_switchover_under_load_loses_and_doubles_nothing(tmp_path):
                 result = pending.result()
                 assert result.status in {Status.PUT_OK, Status.SLAVE_NOT_AVAILABLE}
                 ok.append(body)
-        async with Consumer.connect(addresses[0]) as consumer:
+        async with Consumer.connect(addresses[0], tls=tls) as consumer:
             stream = consumer.messages("T", until_end=True)
             stored = [message.body async for message in stream]
     assert len(ok) > 800

@@ -286,3 +286,17 @@ def test_certificates_that_are_not_in_force_are_a_fault_everywhere():
         assert found.level is level
     assert found.sentence.endswith("earlier versions are: the certificate in n.pem has expired")
     assert found.hint == "make a new one"
+
+
+async def test_a_search_for_the_master_ends_where_no_nodes_certificate_counts(files, tmp_path):
+    """At once, and with the reason; not while another node may be the master."""
+    other = ClientTls.of_files(ca=str(make_authority(tmp_path, "other").ca))
+    async with port(files.config()) as (_, first), port(files.config()) as (_, second):
+        for connect in (Producer.connect, Consumer.connect):
+            with pytest.raises(TlsError, match=r"not trusted.*; .*not trusted") as caught:
+                async with connect(first, second, tls=other, connect_timeout_s=WITHIN_S):
+                    pass
+            assert caught.value.hint
+        with pytest.raises(UnreachableError, match="no master found within"):
+            async with Producer.connect(first, ("127.0.0.1", 1), tls=other, connect_timeout_s=0.3):
+                pass

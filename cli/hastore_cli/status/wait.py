@@ -230,8 +230,6 @@ async def _until(addr: str, wanted: Wanted, timeout_s: float) -> tuple[list[str]
 
 def _is_final(error: HastoreError) -> bool:
     """Whether a node has refused this command's key or certificate, or this command the node's."""
-    from hastore.tls.tls_fault import TlsFault
-
     if isinstance(error, TlsError):
-        return error.fault != TlsFault.CUT  # so ends a handshake with a node that stops, too
+        return error.is_final
     return isinstance(error, AccessDeniedError)
