@@ -6,6 +6,7 @@ It prints ``ready`` when all of them are connected, and exits when its stdin end
 from __future__ import annotations
 
 import contextlib
+import ssl
 import struct
 import sys
 from collections.abc import Awaitable, Callable
@@ -13,6 +14,7 @@ from collections.abc import Awaitable, Callable
 import attrs
 import trio
 
+from hastore.tls.tls_socket import connect_tls
 from hastore.wire.frame_reader import encode_command
 from hastore.wire.remoting_command import RemotingCommand
 from tests.hostile.handmade import CLIENT_PORT, HA_PORT, NOT_OURS
@@ -20,6 +22,7 @@ from tests.support.nodes.raw_client import send_command
 from tests.support.nodes.reading import pull_command
 
 Address = tuple[str, int]
+HANDSHAKE_S = 60.0
 HOSTS = 8  # several addresses, so that the limit of one does not stop them
 
 
@@ -30,6 +33,7 @@ class Kind:
     run: Callable[[Peer], Awaitable[None]]
     peers: int
     settings: dict[str, str] = attrs.field(factory=dict)
+    has_tls: bool = False  # the node takes both
 
 
 @attrs.define
@@ -173,6 +177,58 @@ async def deaf_slave(peer: Peer) -> None:
     await trio.sleep_forever()
 
 
+# -- TLS -----------------------------------------------------------------------------------------
+
+
+def trusting() -> ssl.SSLContext:
+    """Return the context of a client that does not care who the node is."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def client_hello() -> bytes:
+    """Return the first bytes of a handshake."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        trusting().wrap_bio(incoming, outgoing, server_hostname="n").do_handshake()
+    return outgoing.read()
+
+
+async def half_a_handshake(peer: Peer) -> None:
+    """Send all but the last byte of a ClientHello, and connect again when closed."""
+    hello = client_hello()
+    while True:
+        with contextlib.suppress(OSError):
+            async with peer.connected(peer.client) as sock:
+                await sock.send(hello[:-1])
+                peer.is_there()
+                await until_closed(sock)
+        await trio.sleep(0.5)
+
+
+async def handshakes(peer: Peer) -> None:
+    """Shake hands, ask nothing, and leave, ten times a second."""
+    context = trusting()
+    while True:
+        with contextlib.suppress(OSError):
+            async with peer.connected(peer.client) as sock:
+                (await connect_tls(sock, context, "n", HANDSHAKE_S)).close()
+        peer.is_there()
+        await trio.sleep(0.1)
+
+
+async def idle_by_tls(peer: Peer) -> None:
+    """Ask once, then stay connected."""
+    context = trusting()
+    async with peer.connected(peer.client) as sock:
+        with await connect_tls(sock, context, "n", HANDSHAKE_S) as encrypted:
+            await encrypted.send(encode_command(RemotingCommand(code=35, opaque=1)))
+            await encrypted.recv(1000)
+            peer.is_there()
+            await until_closed(encrypted)
+
+
 PULLS = [stream for name, stream in CLIENT_PORT.items() if name.startswith("pull ")]
 CLAIMS = [stream for name, stream in CLIENT_PORT.items() if name.startswith("claims")]
 # The others begin like a new slave's reports, so their peer would be sent the log.
@@ -190,6 +246,11 @@ SIEGES = {
     "http at the HA port": Kind(run=again_and_again([NOT_OURS["http"]], at_ha=True), peers=20),
     "wild offsets in reports": Kind(run=again_and_again(REPORTS, at_ha=True), peers=20),
     "slaves that never read": Kind(run=deaf_slave, peers=60),
+    "1000 idle clients by TLS": Kind(
+        run=idle_by_tls, peers=1_000, settings={"REMOTING_CONNECTIONS_MAX": "2000"}, has_tls=True
+    ),
+    "all but a byte of a ClientHello": Kind(run=half_a_handshake, peers=1_000, has_tls=True),
+    "TLS handshakes": Kind(run=handshakes, peers=20, has_tls=True),
 }
 
 

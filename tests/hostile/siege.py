@@ -25,6 +25,7 @@ import trio
 from hastore.client.producer import Producer
 from hastore.message import Message
 from tests.hostile.besiegers import SIEGES, parsed
+from tests.support.certificates import make_certificates
 from tests.support.commands.running import environment, node
 from tests.support.repository import REPO_ROOT
 
@@ -192,6 +193,10 @@ def measure(
     siege = SIEGES[name]
     peers = max(round(siege.peers * scale), 1)
     settings = {f"HASTORE_{name}": value for name, value in siege.settings.items()}
+    if siege.has_tls:
+        made = make_certificates(directory / "tls", "node")
+        files = {"CERT": str(made.cert), "KEY": str(made.key), "MODE": "permissive"}
+        settings |= {f"HASTORE_TLS_{name}": value for name, value in files.items()}
     data = directory / name.replace(" ", "-")
     arguments = ("--broker-role", "ASYNC_MASTER", "--log-format", "json")
     with node("master", data, *arguments, file_size="64MiB", **settings) as running:

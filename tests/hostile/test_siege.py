@@ -14,6 +14,8 @@ GROWN_MAX = dict.fromkeys(SIEGES, 40 * MIB) | {
     "pulls and never reads": 700 * MIB,
     "sends and never reads": 120 * MIB,
     "requests but for a byte": 400 * MIB,
+    "1000 idle clients by TLS": 300 * MIB,
+    "all but a byte of a ClientHello": 200 * MIB,
 }
 # One of each kind: peers that are silent, that are slow, that never read, that lie.
 SMALL = [
@@ -21,6 +23,7 @@ SMALL = [
     "slowloris",
     "pulls and never reads",
     "headers that claim 4 GiB",
+    "all but a byte of a ClientHello",
 ]
 
 

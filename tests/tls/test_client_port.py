@@ -22,6 +22,7 @@ from hastore.message import Message
 from hastore.status import ClientCertificates, TlsMode
 from hastore.tls.client_tls import ClientTls
 from hastore.tls.tls_contexts import TlsStatus, open_tls
+from hastore.tls.tls_socket import TlsSocket
 from hastore.wire.frame_reader import encode_command
 from hastore.wire.remoting_command import RemotingCommand
 from tests.patience import WITHIN_S
@@ -252,6 +253,26 @@ async def test_messages_go_in_and_come_out_by_tls(files, tmp_path, is_group):
         with pytest.raises(UnreachableError):
             async with Producer.connect(master.address):
                 pass
+
+
+async def test_many_answers_leave_in_one_write(files, monkeypatch):
+    """As without TLS: the cost is a record's, not a message's."""
+    sizes = []
+    send = TlsSocket.send
+
+    async def counted(self, data, flags=0):
+        sizes.append(len(data))
+        return await send(self, data, flags)
+
+    async with port(files.config()) as (_, address):
+        async with raw_client(address, tls=files.client()) as client:
+            requests = b"".join(encode_command(send_command(opaque)) for opaque in range(2_000))
+            monkeypatch.setattr(TlsSocket, "send", counted)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.send, requests)
+                answers = [await client.receive() for _ in range(2_000)]
+            assert [answer.opaque for answer in answers] == list(range(2_000))
+    assert len(sizes) < 2_000 / 10, sizes
 
 
 async def test_a_new_certificate_counts_for_new_connections_and_ends_none(files, tmp_path):
