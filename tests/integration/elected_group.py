@@ -34,6 +34,7 @@ from hastore_scenarios.judge.log_image import read_records
 from hastore_scenarios.worlds.process.child_process import ChildProcess, hastore_command
 from tests.patience import PROCESS_WITHIN_S
 from tests.support.etcd import EtcdServer
+from tests.support.nodes.tls_files import TlsFiles
 
 IDS: Final = (1, 2, 3)
 IN_FLIGHT: Final = 64
@@ -62,6 +63,7 @@ class ElectedGroup:
     failsafe: bool = True
     access: AccessConfig | None = None  # of all nodes
     access_key: AccessKey | None = None  # of the producer
+    tls: TlsFiles | None = None  # both ports of all nodes, and the producer, by mutual TLS
     ports: dict[int, tuple[FreePort, FreePort]] = attrs.field(
         factory=lambda: {node_id: (FreePort(), FreePort()) for node_id in IDS}
     )
@@ -85,6 +87,11 @@ class ElectedGroup:
         text = f"[cluster]\nfailsafe = {str(self.failsafe).lower()}\n"
         if self.access is not None:
             text += f'[access]\nfile = "{self.access.file}"\nkey_file = "{self.access.key_file}"\n'
+        if self.tls is not None:
+            node = self.tls.node
+            text += f'[tls]\nmode = "enforcing"\ncert = "{node.cert}"\nkey = "{node.key}"\n'
+            text += f'ca = "{node.ca}"\nclient_certificates = "required"\n'
+            text += '[ha]\ntls = true\ntls_allowed_names = ["node"]\n'
         settings.write_text(text)
         self.nodes[node_id] = ChildProcess.start(
             hastore_command(
@@ -139,6 +146,7 @@ class ElectedGroup:
                 failover_timeout_s=PROCESS_WITHIN_S,
                 connect_timeout_s=PROCESS_WITHIN_S,
                 access_key=self.access_key,
+                tls=None if self.tls is None else self.tls.mutual(),
             ) as producer,
             trio.open_nursery() as nursery,
         ):
@@ -311,13 +319,14 @@ async def elected_group(
     failsafe: bool = True,
     access: AccessConfig | None = None,
     access_key: AccessKey | None = None,
+    tls: TlsFiles | None = None,
 ) -> AsyncIterator[ElectedGroup]:
     """Run a group under load; at the end all nodes are back in step, and their logs are checked."""
     directory.mkdir()
     endpoints = tuple(each.endpoint for each in etcd)
     async with EtcdClient.open(EtcdConfig(endpoints=endpoints)) as store:
         group = ElectedGroup(
-            directory, etcd, store, failsafe=failsafe, access=access, access_key=access_key
+            directory, etcd, store, failsafe=failsafe, access=access, access_key=access_key, tls=tls
         )
         try:
             for node_id in IDS:

@@ -27,6 +27,7 @@ from tests.support.nodes.access_keys import (
     write_key,
     write_private,
 )
+from tests.support.nodes.tls_files import make_tls_files
 
 
 @pytest.fixture
@@ -49,19 +50,29 @@ async def test_a_group_survives_kills_of_its_master_by_itself(
     assert len(group.recoveries) == kills
 
 
+@pytest.mark.parametrize("transport", [pytest.param("plain", marks=pytest.mark.soak), "mutual TLS"])
 async def test_a_group_with_access_keys_fails_over_and_promises_by_them(
-    tmp_path: Path, etcd: EtcdServer
+    tmp_path: Path, etcd: EtcdServer, transport: str
 ) -> None:
-    """Its producer signs for each master, its nodes for promises; nobody else is let in."""
+    """Its producer signs for each master, its nodes for promises; nobody else is let in.
+
+    By TLS on all ports, too, with certificates of all who connect.
+    """
+    files = make_tls_files(tmp_path / "tls") if transport == "mutual TLS" else None
+    tls = None if files is None else files.mutual()
     access = AccessConfig(
         file=write_private(tmp_path / "acl.yml", ACCOUNTS),
         key_file=write_key(tmp_path / "key.toml", ADMIN_KEY),
     )
-    async with elected_group(tmp_path / "group", etcd, access=access, access_key=USER_KEY) as group:
+    async with elected_group(
+        tmp_path / "group", etcd, access=access, access_key=USER_KEY, tls=files
+    ) as group:
         await group.kill_master()
         await group.settled()
         with pytest.raises(AccessDeniedError):
-            async with Producer.connect(group.addresses, connect_timeout_s=PROCESS_WITHIN_S):
+            async with Producer.connect(
+                group.addresses, connect_timeout_s=PROCESS_WITHIN_S, tls=tls
+            ):
                 pass
         assert etcd.process is not None
         etcd.process.send_signal(signal.SIGSTOP)
@@ -70,7 +81,7 @@ async def test_a_group_with_access_keys_fails_over_and_promises_by_them(
             await group.acknowledged_after(trio.current_time())
         finally:
             etcd.process.send_signal(signal.SIGCONT)
-        async with Consumer.connect(group.addresses, access_key=USER_KEY) as consumer:
+        async with Consumer.connect(group.addresses, access_key=USER_KEY, tls=tls) as consumer:
             async for message in consumer.messages(TOPIC, group="billing"):
                 assert message.body.startswith(b"key-")
                 break
