@@ -98,7 +98,8 @@ def test_a_node_without_such_files_says_so(tmp_path):
 # -- on a terminal ---------------------------------------------------------------------------------
 
 LEADER = """
-import fcntl, os, sys, termios
+import fcntl, os, signal, sys, termios
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
 os.setsid()
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execvp(sys.argv[1], sys.argv[1:])
