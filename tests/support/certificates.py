@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Final
 import attrs
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 DAY: Final = dt.timedelta(days=1)
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _PEM: Final = serialization.Encoding.PEM
@@ -46,12 +47,13 @@ class Authority:
         hosts: Sequence[str] = LOOPBACK,
         valid: tuple[dt.timedelta, dt.timedelta] = (-DAY, DAY),
         password: bytes | None = None,
+        key: Key | None = None,
     ) -> Certificates:
         """Write a certificate, good for servers and clients, with its key.
 
         ``valid``: from when and until when, from now on; ``password`` encrypts the key.
         """
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = key or ec.generate_private_key(ec.SECP256R1())
         usage = x509.ExtendedKeyUsage(
             [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         )
@@ -101,7 +103,7 @@ def make_certificates(directory: Path, name: str) -> Certificates:
 
 def _begin(
     subject: str,
-    key: ec.EllipticCurvePrivateKey,
+    key: Key,
     issuer: str,
     valid: tuple[dt.timedelta, dt.timedelta],
 ) -> x509.CertificateBuilder:

@@ -15,7 +15,14 @@ import trio
 
 from hastore.config import TlsConfig
 from hastore.tls.tls_socket import accept_tls, connect_tls
-from tests.support.certificates import DAY, LOOPBACK, Authority, Certificates, make_authority
+from tests.support.certificates import (
+    DAY,
+    LOOPBACK,
+    Authority,
+    Certificates,
+    Key,
+    make_authority,
+)
 
 if TYPE_CHECKING:
     from hastore.env.interface import Env
@@ -38,17 +45,25 @@ class OwnCa:
     authority: Authority = attrs.field(factory=_own_authority)
     _numbers: itertools.count[int] = attrs.field(factory=itertools.count, init=False)
 
-    def cert(self, *hosts: str, name: str | None = None, expired: bool = False) -> Certificates:
+    def cert(
+        self,
+        *hosts: str,
+        name: str | None = None,
+        expired: bool = False,
+        key: Key | None = None,
+    ) -> Certificates:
         """Return a certificate for ``hosts``, by default this machine's loopback.
 
-        ``name`` is its common name; by default each has another one.
+        ``name`` is its common name; by default each has another one, and a key of its own.
         """
         valid = (-2 * DAY, -DAY) if expired else (-DAY, DAY)
         number = next(self._numbers)
         directory = self.authority.directory / str(number)
         directory.mkdir()
         authority = attrs.evolve(self.authority, directory=directory)
-        return authority.issue(name or f"node-{number}", hosts=hosts or LOOPBACK, valid=valid)
+        return authority.issue(
+            name or f"node-{number}", hosts=hosts or LOOPBACK, valid=valid, key=key
+        )
 
     def config(self, cert: Certificates) -> TlsConfig:
         """Return the configuration of a node that trusts this CA."""
