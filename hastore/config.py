@@ -824,6 +824,13 @@ class NodeConfig:
         kind=Kind.LOCAL_ADDRESS,
         flag="--metrics",
     )
+    metrics_tls: bool = switch(
+        False,
+        "metrics.tls",
+        "Metrics and health over HTTPS, with [tls] cert; [tls] client_certificates holds for"
+        " scrapers, too.",
+        flag="--metrics-tls",
+    )
     name_servers: tuple[tuple[str, int], ...] = setting(
         (),
         "route.name_servers",
@@ -841,6 +848,9 @@ class NodeConfig:
         if self.ha.tls and (self.tls.cert_file is None or self.tls.ca_file is None):
             msg = "TLS on the HA port needs a certificate, its key and the CA's certificate"
             raise ConfigError(msg, hint="set [tls] cert, key and ca, or leave [ha] tls out")
+        if self.metrics_tls and self.tls.cert_file is None:
+            msg = "metrics over HTTPS need a certificate and its key"
+            raise ConfigError(msg, hint="set [tls] cert and key, or leave [metrics] tls out")
         if (self.node_id is None) is not (self.replica_group is None):
             msg = "node_id and replica_group need each other: a node has its id in a group"
             raise ConfigError(msg, hint="set both [node] id and [node] group, or neither")

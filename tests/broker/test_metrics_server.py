@@ -20,14 +20,18 @@ from hastore.broker.observe.metrics_server import LIMITS, open_metrics
 from hastore.broker.observe.metrics_text import metrics_text
 from hastore.broker.observe.node_status import AccessStatus
 from hastore.broker.observe.sync_state_status import ProposalRow
+from hastore.concurrency.tcp import connect
 from hastore.config import MasterConfig, SlaveConfig
 from hastore.env.real import real_env
-from hastore.errors import ListenError, StoreLockedError
+from hastore.errors import ConfigError, ListenError, StoreLockedError
 from hastore.message import Message
+from hastore.status import ClientCertificates
+from hastore.tls.tls_socket import connect_tls
 from tests.patience import WITHIN_S
 from tests.support.commands.in_process import master_on, put, store
 from tests.support.nodes.configs import ANY_PORT, IMPATIENT
 from tests.support.nodes.statuses import GROUP_MASTER, MASTER, MEMBER, SLAVE
+from tests.support.tls import TIMEOUT_S, OwnCa
 from tests.support.waiting import eventually
 
 MIB = 1 << 20
@@ -557,3 +561,45 @@ async def test_a_cancelled_node_with_metrics_stops_cleanly(tmp_path):
         assert (tmp_path / "m" / "abort").exists()
         nursery.cancel_scope.cancel()
     assert not (tmp_path / "m" / "abort").exists()
+
+
+# -- over HTTPS ----------------------------------------------------------------------------------
+
+
+async def test_metrics_over_https_can_demand_a_certificate(tmp_path, caplog):
+    """Plain HTTP, and a scraper without a certificate, get nothing."""
+    ca = OwnCa()
+    tls = attrs.evolve(ca.config(ca.cert()), client_certificates=ClientCertificates.REQUIRED)
+    async with master_on(
+        tmp_path / "m", metrics_listen=ANY_PORT, metrics_tls=True, tls=tls
+    ) as master:
+        address = master.metrics_address
+
+        async def ask(context=None):
+            sock = await connect(address, TIMEOUT_S)
+            with sock, contextlib.suppress(OSError):
+                if context is not None:
+                    sock = await connect_tls(sock, context, "127.0.0.1", TIMEOUT_S)
+                await sock.send(b"GET /live HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n")
+                answer = b""
+                while data := await sock.recv(4096):
+                    answer += data
+                sock.close()
+                return answer
+            return b""
+
+        assert b"200 OK" in await ask(ca.client())
+        assert await ask(ca.client(has_cert=False)) == b""
+        assert b"200 OK" not in await ask()
+
+        def is_logged(kind):
+            return any("metrics_refused" in line and kind in line for line in caplog.messages)
+
+        await eventually(lambda: is_logged("no-certificate") and is_logged("plain-text"))
+
+
+def test_https_needs_a_certificate(tmp_path):
+    """It is named."""
+    config = MasterConfig(store=store(tmp_path / "m"))
+    with pytest.raises(ConfigError, match="metrics over HTTPS need a certificate"):
+        attrs.evolve(config, metrics_tls=True)

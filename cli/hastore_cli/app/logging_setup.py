@@ -151,7 +151,7 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
         "listening for slaves on {ha_address}",
     ),
     "slave_serving": ("slave of {master}, its log ends at {at}",),
-    "metrics_serving": ("metrics and health: http://{address}/metrics",),
+    "metrics_serving": ("metrics and health: {scheme}://{address}/metrics",),
     "ready": (
         (
             "ready: {role} {name}, clients {address}, slaves {ha_address}; log {data} ends at"

@@ -348,7 +348,8 @@ def _announce(node: AnyNode, config: MasterConfig | SlaveConfig, log: LogConfig)
     say(f"ready: {node.role.value} {node.name}, log {data_dir} ends at {at}")
     say(f"       {where}")
     if node.metrics_address is not None:
-        say(f"       metrics http://{format_address(node.metrics_address)}/metrics")
+        scheme = "https" if node.config.metrics_tls else "http"
+        say(f"       metrics {scheme}://{format_address(node.metrics_address)}/metrics")
     say_next(follow_up)
 
 

@@ -633,7 +633,10 @@ async def run_group_node(
     """
     access = await open_access(config.access.file, env)
     tls = await open_tls(config.tls, env)
-    async with open_metrics(config.metrics_listen) as metrics, open_ports(config) as ports:
+    async with (
+        open_metrics(config.metrics_listen, tls if config.metrics_tls else None) as metrics,
+        open_ports(config) as ports,
+    ):
         is_announced = False
 
         def announce(serving: Master | Slave) -> None:

@@ -263,7 +263,10 @@ async def run_master(
     """
     access = await open_access(config.access.file, env)
     tls = await open_tls(config.tls, env)
-    async with open_metrics(config.metrics_listen) as metrics, open_ports(config) as ports:
+    async with (
+        open_metrics(config.metrics_listen, tls if config.metrics_tls else None) as metrics,
+        open_ports(config) as ports,
+    ):
         await serve_master(
             config,
             env,

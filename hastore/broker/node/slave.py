@@ -200,7 +200,7 @@ async def run_slave(
     """
     access = await open_access(config.access.file, env)
     tls = await open_tls(config.tls, env)
-    async with open_metrics(config.metrics_listen) as metrics:
+    async with open_metrics(config.metrics_listen, tls if config.metrics_tls else None) as metrics:
         listener: trio.socket.SocketType | None = None
         try:
             if config.listen is not None:

@@ -7,9 +7,10 @@
 
 It listens before the store is opened, so that a node that checks a long log is live and not ready.
 It takes GET and HEAD without bodies, and few connections.  A request must be complete within
-``REQUEST_TIMEOUT_S`` and ``REQUEST_SIZE_MAX``; idle connections are closed.  Above the limits of
-all connections, or of one address, one of them is evicted for the newcomer, so that silent peers
-cannot keep a load balancer out.  Nothing here can change a node.
+``REQUEST_TIMEOUT_S`` and ``REQUEST_SIZE_MAX``, and before it, over HTTPS, the TLS handshake within
+the same time; idle connections are closed.  Above the limits of all connections, or of one address,
+one of them is evicted for the newcomer, so that silent peers cannot keep a load balancer out.
+Nothing here can change a node.
 
 ``h11`` implements the protocol, ``prometheus_client`` the format; a node without a metrics port
 imports neither.
@@ -31,6 +32,9 @@ from hastore.concurrency.peers import PeerCount, PeerLog
 from hastore.concurrency.port_limits import Activity, Occupant, PortLimits
 from hastore.concurrency.service import as_itself
 from hastore.concurrency.tcp import accept, bound_address, describe, open_listener, send_all, tune
+from hastore.errors import TlsError
+from hastore.tls.tls_fault import TlsFault
+from hastore.tls.tls_socket import accept_tls
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     import h11
 
     from hastore.broker.observe.node_status import NodeStatus
+    from hastore.tls.tls_contexts import TlsContexts
 
 LIMITS: Final = PortLimits(connections_max=32, per_address_max=16)
 REQUEST_SIZE_MAX: Final = 8 * 1024
@@ -75,6 +80,7 @@ class MetricsServer:
     """Serves a node's metrics and health at ``address``; None: at no address."""
 
     address: tuple[str, int] | None
+    tls: TlsContexts | None = None  # None: plain HTTP
     node: _Node | None = attrs.field(default=None, init=False)
     _connections: dict[_HttpConnection, None] = attrs.field(factory=dict, init=False)
     _peers: PeerCount = attrs.field(factory=PeerCount, init=False)
@@ -159,14 +165,21 @@ class MetricsServer:
 
     async def _serve(self, connection: _HttpConnection) -> None:
         try:
-            with connection.sock, connection.scope:
-                await connection.run()
+            with connection.scope:
+                await connection.begin(self.tls)
+                with connection.sock:
+                    await connection.run()
+        except TlsError as error:
+            if error.fault != TlsFault.CUT:
+                reason = str(error)
+                self._refusal_log.log_line(connection.peer, kind=error.fault, reason=reason)
         except OSError as error:
             peer = describe(connection.peer)
             _log.debug("metrics_link_broken", peer=peer, reason=str(error))
         except Exception:  # noqa: BLE001 - any error ends this connection only
             self.log_failure()
         finally:
+            connection.sock.close()
             self._left(connection)
 
 
@@ -187,6 +200,11 @@ class _HttpConnection:
         self._server = server
         self._kinds = h11
         self._connection = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_SIZE_MAX)
+
+    async def begin(self, tls: TlsContexts | None) -> None:
+        """Shake hands, if the port is served over HTTPS.  Raises TlsError and OSError."""
+        if tls is not None:
+            self.sock = await accept_tls(self.sock, tls.server, REQUEST_TIMEOUT_S)
 
     async def run(self) -> None:
         """Serve; return when the connection is to be closed."""
@@ -292,9 +310,9 @@ def _json(code: int, body: dict[str, Any]) -> Answer:
 
 @contextlib.asynccontextmanager
 async def open_metrics(
-    address: tuple[str, int] | None,
+    address: tuple[str, int] | None, tls: TlsContexts | None = None
 ) -> AsyncIterator[MetricsServer]:
-    """Serve within the block, if there is an address.  Raises ListenError."""
+    """Serve within the block, if there is an address; ``tls``: over HTTPS.  Raises ListenError."""
     if address is None:
         yield MetricsServer(None)
         return
@@ -304,8 +322,9 @@ async def open_metrics(
     listener = await open_listener(address, "metrics and health (the metrics port)")
     try:
         bound = bound_address(listener)
-        server = MetricsServer(bound)
-        _log.info("metrics_serving", address=describe(bound))
+        server = MetricsServer(bound, tls)
+        scheme = "http" if tls is None else "https"
+        _log.info("metrics_serving", address=describe(bound), scheme=scheme)
         with as_itself():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(server.run, listener)
