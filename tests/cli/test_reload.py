@@ -7,12 +7,15 @@ import json
 import os
 import pty
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 
 import pytest
 
 from tests.patience import PROCESS_WITHIN_S
+from tests.support.certificates import DAY
 from tests.support.commands.running import (
     ANY_PORT,
     Node,
@@ -29,6 +32,7 @@ from tests.support.nodes.access_keys import (
     write_key,
     write_private,
 )
+from tests.support.nodes.tls_files import make_tls_files
 from tests.support.waiting import wait_until
 
 RICHER = ACCOUNTS + "  topicPerms: [orders=PUB]\n"  # the last account is the-poor
@@ -84,6 +88,39 @@ def test_without_a_terminal_a_node_reloads_and_keeps_its_links(tmp_path):
         assert not lines_of(master, "ha_slave_gone")
         assert len(lines_of(master, "ha_slave_connected")) == 1
         assert after["access"]["fault"]
+        assert master.stop() == 0
+
+
+def test_a_certificate_is_taken_and_encrypted_links_stay(tmp_path):
+    """New connections get the new one; the slave's, by TLS with both certificates, goes on."""
+    files = make_tls_files(tmp_path)
+    ca, made = str(files.authority.ca), files.authority.issue("short", hosts=["127.0.0.1"])
+    own = ("--tls-cert", made.cert, "--tls-key", made.key, "--tls-ca", ca, "--ha-tls")
+    ha = ("--ha-tls-allowed-names", "*", "--tls", "enforcing")
+
+    def end_of_certificate():
+        context = ssl.create_default_context(cafile=ca)
+        host, _, port = master.address.rpartition(":")
+        with (
+            socket.create_connection((host, int(port)), PROCESS_WITHIN_S) as plain,
+            context.wrap_socket(plain, server_hostname=host) as encrypted,
+        ):
+            return ssl.cert_time_to_seconds(encrypted.getpeercert()["notAfter"])
+
+    with (
+        node("master", tmp_path / "M", *own, *ha, has_terminal=False) as master,
+        node("slave", tmp_path / "S", "--master", master.ha_address, *own, "--tls", "enforcing"),
+    ):
+        wait_until(lambda: lines_of(master, "ha_slave_connected"), master.log.read_text)
+        before = end_of_certificate()
+        files.authority.issue("short", hosts=["127.0.0.1"], valid=(-DAY, 5 * DAY))
+        (line,) = reloads_of(master, 1)
+        assert (line["taken"], line["not_taken"]) == (["certificate"], {})
+        assert end_of_certificate() > before + DAY.total_seconds()
+        done = hastore("produce", "t", "-n", 3, "--addr", master.address, "--tls-ca", ca)
+        assert (done.returncode, "PUT_OK" in done.stdout + done.stderr) == (0, True), done.stderr
+        assert len(lines_of(master, "ha_slave_connected")) == 1
+        assert not lines_of(master, "ha_slave_gone")
         assert master.stop() == 0
 
 

@@ -98,6 +98,8 @@ def test_check_config_shows_the_paths_of_secrets_only(run, tmp_path, monkeypatch
     config.write_text(
         f"[node]\nid = 1\ngroup = 'g'\n[access]\nfile = '{acl}'\n[cluster]\n"
         f"endpoints = 'http://127.0.0.1:1'\nuser = 'n1'\npassword_file = '{password}'\n"
+        f"[tls]\ncert = '{tmp_path}/c.pem'\nkey = '{tmp_path}/k.pem'\n"
+        f"key_password_file = '{password}'\n"
     )
     monkeypatch.setenv("HASTORE_ACCESS_KEY_FILE", key)
     monkeypatch.setenv("HASTORE_ACCESS_KEY", "the-admin")
@@ -106,7 +108,7 @@ def test_check_config_shows_the_paths_of_secrets_only(run, tmp_path, monkeypatch
         "node", "-c", config, "--data", tmp_path / "d", "--access-key-file", key, "--check-config"
     )
     assert code == 0, told
-    assert shown.count(password) == 1
+    assert shown.count(password) == 2
     assert f'key_file = "{key}"' in shown
     assert PLANTED not in shown + told
 

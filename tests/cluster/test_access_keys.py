@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import trio
 
@@ -13,7 +15,7 @@ from hastore.client.consumer import Consumer
 from hastore.client.producer import Producer
 from hastore.client.remoting_client import open_remoting_client
 from hastore.config import AccessConfig
-from hastore.errors import AccessDeniedError
+from hastore.errors import AccessDeniedError, HastoreError, UnknownOutcomeError
 from hastore.message import Message
 from hastore.sim.cluster import CLIENT_PORT
 from hastore.sim.sockets import HOST
@@ -109,3 +111,33 @@ async def test_a_master_whose_node_has_no_key_has_no_failsafe(group):
     await trio.sleep(3 * TTL_S)
     assert not master.status().coordinator.is_failsafe
     assert not [each for each in group.masters().values() if each.takes_puts]
+
+
+@simulated(**WITH_KEYS, files=FILES)
+async def test_clients_whose_key_is_taken_away_say_so_after_a_failover(group):
+    """They do not search until their time-out: no node will know the key again."""
+    former, _ = await group.master()
+    HOST.set("10.0.0.99")
+    async with (
+        Producer.connect(*addresses(group), access_key=USER_KEY) as producer,
+        Consumer.connect(*addresses(group), access_key=USER_KEY) as consumer,
+    ):
+        assert (await producer.send(Message("orders", b""))).ok
+        group.write(ACL, ACCOUNTS.replace("the-user", "the-next").encode())
+        await trio.sleep(3 * LOOK_S)
+        group.node(former).kill()
+        await group.master(epoch=2, members=2)
+        group.start(former)
+        await group.master(epoch=2)
+
+        async def send():
+            while True:  # the first ones have no answer
+                with contextlib.suppress(UnknownOutcomeError):
+                    await producer.send(Message("orders", b""))
+
+        async def consume():
+            return [each async for each in consumer.messages("orders", group="billing")]
+
+        for act in (send, consume):
+            with pytest.raises(HastoreError, match="access denied: "):
+                await act()
