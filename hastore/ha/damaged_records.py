@@ -100,7 +100,8 @@ class DamagedRecords:
         return bool(own) and await self._fetch(physic_offset, len(own)) == own
 
     async def _fetch(self, physic_offset: int, size: int) -> bytes:
-        return await fetch_range(self.master, physic_offset, size, self.tls)
+        tls = None if self.tls is None else self.tls.client()
+        return await fetch_range(self.master, physic_offset, size, tls)
 
     def _own_bytes(self, physic_offset: int) -> bytes:
         log = self.commit_log

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Final, final
 import trio
 
 from hastore.concurrency.tcp import connect, describe, tune
-from hastore.errors import LogDamagedError, ProtocolError, UnreachableError
+from hastore.errors import LogDamagedError, ProtocolError, TlsError, UnreachableError
+from hastore.tls.tls_socket import connect_tls
 from hastore.wire.ha_frames import (
     FIRST_OFFSET_MIN,
     HEADER,
@@ -31,7 +32,7 @@ from hastore.wire.ha_frames import (
 )
 
 if TYPE_CHECKING:
-    from hastore.ha.ha_tls import HATls
+    from hastore.tls.client_tls import ClientTls
 
 CONNECT_TIMEOUT_S: Final = 5.0
 SILENCE_MAX_S: Final = 20.0  # a master sends a heartbeat every 5 s
@@ -41,7 +42,7 @@ _RECEIVE_SIZE: Final = 1024 * 1024
 
 
 async def fetch_range(
-    address: tuple[str, int], physic_offset: int, size: int, tls: HATls | None = None
+    address: tuple[str, int], physic_offset: int, size: int, tls: ClientTls | None = None
 ) -> bytes:
     """Return exactly these bytes of the master's log; ``tls``: over a link with TLS.
 
@@ -52,7 +53,8 @@ async def fetch_range(
     sock = await connect(address, CONNECT_TIMEOUT_S)
     tune(sock)
     if tls is not None:
-        sock = await tls.connect(sock, address, CONNECT_TIMEOUT_S)
+        name = tls.name_of(address[0])
+        sock = await connect_tls(sock, tls.context, name, CONNECT_TIMEOUT_S, peer="the master")
     with sock:
         frames = _Frames(sock, address, physic_offset)
         data = bytearray()
@@ -115,15 +117,24 @@ class _Frames:
                 with contextlib.suppress(OSError):  # the next recv says so
                     await self._sock.send(encode_report(self._first_report))
             with trio.move_on_at(self._report_at):
-                data = b""
-                with contextlib.suppress(OSError):
-                    data = await self._sock.recv(_RECEIVE_SIZE)
+                data = await self._recv()
                 if not data:
                     raise self._gone("closed the connection")
                 self._buffer += data
                 heard_at = trio.current_time()
             if trio.current_time() - heard_at > SILENCE_MAX_S:
                 raise self._gone("is silent")
+
+    async def _recv(self) -> bytes:
+        """Return b"" at the end, however it comes.  Raises the TlsError that is no such end."""
+        try:
+            return await self._sock.recv(_RECEIVE_SIZE)
+        except TlsError as error:
+            if error.is_final:  # with TLS 1.3 a refusal of our certificate comes only here
+                raise
+        except OSError:
+            pass
+        return b""
 
     def _gone(self, why: str) -> UnreachableError:
         msg = f"{self._name} {why} before it sent offset {self._next_offset}"

@@ -1,13 +1,17 @@
 """Commands that ask a node by TLS: flags, variables, the configuration file."""
 
+import shutil
+
+import attrs
 import pytest
 import rich_click as click
 
 from hastore.errors import ConfigError
-from hastore.status import ClientCertificates, TlsMode
-from hastore_cli.acl.asking_command import AskingCommand, client_tls
+from hastore.status import BrokerRole, ClientCertificates, TlsMode
+from hastore_cli.acl.asking_command import AskingCommand, client_tls, ha_client_tls
 from tests.support.certificates import make_certificates
-from tests.support.commands.in_process import at, call, master_on
+from tests.support.commands.in_process import at, call, master_on, put
+from tests.support.nodes.configs import IMPATIENT
 from tests.support.nodes.tls_files import make_tls_files
 
 ENFORCING, REQUIRED = TlsMode.ENFORCING, ClientCertificates.REQUIRED
@@ -20,13 +24,13 @@ def files(tmp_path_factory):
     return make_tls_files(tmp_path_factory.mktemp("tls"))
 
 
-def asked_with(environ, *flags):
+def asked_with(environ, *flags, of=client_tls):
     """Return how a command with these flags connects."""
     found = []
 
     @click.command(cls=AskingCommand)
     def command():
-        found.append(client_tls({**NO_FILE, **environ}))
+        found.append(of({**NO_FILE, **environ}))
 
     command.main(list(flags), standalone_mode=False)
     return found[0]
@@ -103,3 +107,44 @@ async def test_a_command_asks_by_tls_or_says_why_it_cannot(files, tmp_path):
         assert (code, "does not trust the CA" in said) == (7, True)
         code, said = await status(*ca, "--tls-server-name", "node-7")
         assert (code, "is not for node-7" in said) == (7, True)
+
+
+def test_an_ha_port_is_asked_by_tls_where_the_configuration_says_so(files, tmp_path):
+    """[ha] tls stands for [tls] mode there."""
+    ca = str(files.authority.ca)
+    config = tmp_path / "hastore.toml"
+    there = {"HASTORE_CONFIG": str(config)}
+    for ha, mode, is_on in (("true", "disabled", True), ("false", "enforcing", False)):
+        config.write_text(f'[ha]\ntls = {ha}\n[tls]\nmode = "{mode}"\nca = "{ca}"\n')
+        assert (asked_with(there, of=ha_client_tls) is not None) is is_on
+        assert (asked_with(there) is not None) is not is_on
+        assert asked_with({**there, "HASTORE_HA_TLS": "true"}, of=ha_client_tls) is not None
+        assert asked_with({**there, "HASTORE_HA_TLS": "false"}, of=ha_client_tls) is None
+    assert asked_with({}, "--tls-ca", ca, of=ha_client_tls) is not None
+    assert asked_with({"HASTORE_TLS_CA": ca}, of=ha_client_tls) is not None
+    off = {"HASTORE_TLS_CA": ca, "HASTORE_HA_TLS": "false"}
+    assert asked_with(off, of=ha_client_tls) is None
+
+
+async def test_a_log_is_repaired_from_a_master_with_tls(files, tmp_path):
+    """With a certificate that may follow; without one the next step is named."""
+    own = files.authority.issue("own")
+    ha = attrs.evolve(IMPATIENT, tls=True, tls_allowed_names=("own",))
+    tls = files.config(TlsMode.DISABLED)
+    async with master_on(tmp_path / "d", tls=tls, ha=ha, role=BrokerRole.ASYNC_MASTER) as master:
+        await put(master, 20)
+        copied = shutil.copytree(tmp_path / "d", tmp_path / "copy")
+        (file,) = (copied / "commitlog").iterdir()
+        with file.open("r+b") as log:
+            log.seek(1_000)
+            log.write(b"\xff" * 3)
+        host, port = master.ha_address
+        repair = ("log", "repair", copied, "--from-replica", f"{host}:{port}")
+        code, shown, told = await call(*repair, "--tls-ca", files.authority.ca)
+        assert code == 7, shown + told
+        assert "next" in told
+        assert (await call(*repair))[0] == 3
+        flags = ("--tls-ca", files.authority.ca, "--tls-cert", own.cert, "--tls-key", own.key)
+        code, shown, told = await call(*repair, *flags)
+        assert code == 0, shown + told
+        assert (await call("log", "diff", tmp_path / "d", copied))[0] == 0

@@ -16,7 +16,7 @@ from hastore.config import HAConfig
 from hastore.env.real import real_env
 from hastore.errors import ConfigError, TlsError
 from hastore.ha.client_port import ask_client_port
-from hastore.ha.ha_tls import HATls, may_follow, names_of
+from hastore.ha.ha_tls import may_follow, names_of
 from hastore.ha.log_fetch import fetch_range
 from hastore.status import BrokerRole, FlushDiskType, HAProtocol
 from hastore.status import PutMessageStatus as Status
@@ -204,11 +204,11 @@ async def test_ranges_of_the_log_are_fetched_with_tls(tmp_path):
             master.submit(message)
         end = master.max_offset
         contexts = await open_tls(CA.config(SLAVE), real_env())
-        tls = HATls.of(contexts, TLS, real_env())
+        tls = contexts.current.client
         data = await fetch_range(master.ha_address, 100, end - 200, tls=tls)
         assert data == log_bytes(tmp_path / "m")[100 : end - 100]
         contexts = await open_tls(FOREIGN.config(FOREIGN.cert()), real_env())
-        tls = HATls.of(contexts, TLS, real_env())
+        tls = contexts.current.client
         with pytest.raises(TlsError, match="the master's certificate is not trusted"):
             await fetch_range(master.ha_address, 100, 200, tls=tls)
 

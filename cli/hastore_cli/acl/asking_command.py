@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 
+from hastore.setting import Kind
 from hastore_cli.app.command import ExampleCommand
 from hastore_cli.settings.config_file import find_config_file
+from hastore_cli.settings.kinds import parse_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,31 +73,52 @@ def _option(flag: str, key: str, metavar: str, help_text: str) -> click.Option:
 
 
 def client_tls(environ: Mapping[str, str] | None = None) -> ClientTls | None:
-    """Return how the running command connects; None: plain.
+    """Return how the running command connects to client ports; None: plain.
 
     Raises ConfigError for files that cannot be used.
     """
     given = os.environ if environ is None else environ
+    file = _file(given)
+    variable = given.get("HASTORE_TLS_MODE", "").lower()
+    mode = variable or str(file.get("tls", {}).get("mode", _DISABLED)).lower()
+    return _client_tls(given, file, is_on=mode != _DISABLED, takes_variables=variable != _DISABLED)
+
+
+def ha_client_tls(environ: Mapping[str, str] | None = None) -> ClientTls | None:
+    """Return how the running command connects to HA ports; None: plain.
+
+    ``[ha] tls`` stands for ``[tls] mode``.  Raises ConfigError for files that cannot be used.
+    """
+    given = os.environ if environ is None else environ
+    file = _file(given)
+    variable = given.get("HASTORE_HA_TLS")
+    is_on = file.get("ha", {}).get("tls") is True
+    if variable:
+        is_on = bool(parse_value(Kind.BOOL, variable))
+    return _client_tls(given, file, is_on=is_on, takes_variables=is_on or not variable)
+
+
+def _client_tls(
+    environ: Mapping[str, str],
+    file: Mapping[str, Mapping[str, object]],
+    *,
+    is_on: bool,
+    takes_variables: bool,
+) -> ClientTls | None:
+    """Return it if a flag or a variable is given, or if the configuration says so."""
     context = click.get_current_context(silent=True)
     flags: dict[str, str] = {} if context is None else context.meta.get(_META, {})
     variables = {
         key: value
         for key in [row[1] for row in _OPTIONS]
-        if (value := given.get(f"HASTORE_TLS_{key.upper()}"))
+        if takes_variables and (value := environ.get(f"HASTORE_TLS_{key.upper()}"))
     }
-    file = _file_section(given)
-    mode = given.get("HASTORE_TLS_MODE") or file.get("mode", _DISABLED)
-    is_off = mode.lower() == _DISABLED
-    if is_off:
-        file = {}
-        if given.get("HASTORE_TLS_MODE"):
-            variables = {}
-    if not flags and not variables and is_off:
+    if not flags and not variables and not is_on:
         return None
     from hastore.tls.client_tls import ClientTls
 
-    values = {**file, **variables, **flags}
-    password = given.get(f"HASTORE_TLS_{_PASSWORD.upper()}") or values.get(_PASSWORD)
+    values = {**(_texts(file.get("tls", {})) if is_on else {}), **variables, **flags}
+    password = environ.get(f"HASTORE_TLS_{_PASSWORD.upper()}") or values.get(_PASSWORD)
     return ClientTls.of_files(
         ca=values.get("ca"),
         cert=values.get("cert"),
@@ -105,21 +128,26 @@ def client_tls(environ: Mapping[str, str] | None = None) -> ClientTls | None:
     )
 
 
-def _file_section(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the texts of ``[tls]`` in the configuration file, if one can be read.
+def _file(environ: Mapping[str, str]) -> dict[str, dict[str, object]]:
+    """Return the sections of the configuration file, if one can be read.
 
-    Commands that ask a node need nothing else of it, so its other mistakes do not stop them.  A
-    node's key is often its own user's to read: others ask without a certificate.
+    Commands that ask a node need nothing else of it, so its other mistakes do not stop them.
     """
     file = find_config_file(None, environ)
     if file is None:
         return {}
     try:
-        section = tomllib.loads(file.read_text()).get("tls")
+        table = tomllib.loads(file.read_text())
     except (OSError, ValueError):
         return {}
-    if not isinstance(section, dict):
-        return {}
+    return {name: section for name, section in table.items() if isinstance(section, dict)}
+
+
+def _texts(section: Mapping[str, object]) -> dict[str, str]:
+    """Return the texts of ``[tls]``.
+
+    A node's key is often its own user's to read: others ask without a certificate.
+    """
     texts = {key: value for key, value in section.items() if isinstance(value, str)}
     if not os.access(texts.get("key", ""), os.R_OK):
         for key in ("cert", "key", _PASSWORD):

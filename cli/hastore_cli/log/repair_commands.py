@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, final
 import rich_click as click
 
 from hastore.quantities import format_address
+from hastore_cli.acl.asking_command import AskingCommand, ha_client_tls
 from hastore_cli.app.command import ExampleCommand, output_option
 from hastore_cli.log.options import DIR, echo_json, quiet_logging
 from hastore_cli.node.options import RefusedError
@@ -24,7 +25,7 @@ EXIT_DRY_RUN: Final = 10
 
 
 @click.command(
-    cls=ExampleCommand,
+    cls=AskingCommand,
     examples=(
         "hastore log repair D1 --dry-run",
         "hastore log repair D1 --from-replica D2",
@@ -229,7 +230,7 @@ class MasterSource:
             from hastore_cli.app.error_report import collapsed
 
             with collapsed():
-                data = trio.run(fetch_range, self._address, physic_offset, size)
+                data = trio.run(fetch_range, self._address, physic_offset, size, ha_client_tls())
             if size + sum(map(len, self._kept.values())) > _KEPT_SIZE_MAX:
                 self._kept.clear()
             self._kept[asked] = data
