@@ -78,19 +78,24 @@ class Authority:
 
 
 def make_authority(
-    directory: Path, name: str, *, valid: tuple[dt.timedelta, dt.timedelta] = (-DAY, DAY)
+    directory: Path,
+    name: str,
+    *,
+    valid: tuple[dt.timedelta, dt.timedelta] = (-DAY, DAY),
+    issuer: Authority | None = None,
 ) -> Authority:
-    """Write a CA's certificate."""
+    """Write a CA's certificate; ``issuer``: who has signed it, by default itself."""
     directory.mkdir(exist_ok=True)
     key = ec.generate_private_key(ec.SECP256R1())
+    signing_key = key if issuer is None else issuer.key
     ca = (
-        _begin(f"{name} CA", key, f"{name} CA", valid)
+        _begin(f"{name} CA", key, f"{name} CA" if issuer is None else issuer.name, valid)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
         .add_extension(
             x509.KeyUsage(False, False, False, False, False, True, True, False, False), True
         )
-        .sign(key, hashes.SHA256())
+        .sign(signing_key, hashes.SHA256())
     )
     path = _write(directory / f"{name}-ca.pem", ca.public_bytes(_PEM))
     return Authority(directory, f"{name} CA", path, key)

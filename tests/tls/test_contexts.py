@@ -122,6 +122,19 @@ def test_client_certificates_are_required_asked_or_not_looked_at(tmp_path, autho
                     shake_hands(server, client)
 
 
+def test_a_chain_leads_from_the_certificate_to_the_ca(tmp_path, authority):
+    """Its file has the certificates between them, after its own."""
+    between = make_authority(tmp_path, "between", issuer=authority)
+    made = between.issue("node")
+    client = make_client(TlsFiles(ca=str(authority.ca)))
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(make_server(files_of(made)), client)
+    made.cert.write_bytes(made.cert.read_bytes() + between.ca.read_bytes())
+    assert shake_hands(make_server(files_of(made)), client)
+    made.cert.write_bytes(between.ca.read_bytes() + made.cert.read_bytes())
+    assert "is not that of the certificate" in faults_of(make_server, files_of(made))
+
+
 def test_there_are_no_tickets_and_no_renegotiation(authority):
     """A link that was resumed would outlive its certificate."""
     server = make_server(files_of(authority.issue("node")))
