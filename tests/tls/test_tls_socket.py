@@ -394,6 +394,37 @@ async def test_changed_ciphertext_is_not_read(real_ends):
             await server.recv(1)
 
 
+async def test_all_that_has_arrived_comes_in_one_receive(real_ends):
+    """More than one receive of the socket below; a fault or an end behind it is the next call's."""
+    for has_fault in (False, True):
+        ends = await real_ends()
+        server, client = await shaken_hands(ends, SERVER, CLIENT, ENV)
+        good, arrived = DATA[:100_000], b""
+        client._encrypt((good,))
+        ciphertext, client._unsent = bytes(client._unsent), b""
+        if has_fault:
+            client._encrypt((b"changed",))
+            ciphertext += bytes(client._unsent[:-1]) + b"\0\0"
+        calls, buffer = 0, bytearray(1 << 20)
+        async with trio.open_nursery() as nursery:
+
+            async def send(data=ciphertext, sock=ends[1]):
+                await send_all(sock, data)
+                sock.shutdown(trio.socket.SHUT_WR)
+
+            nursery.start_soon(send)
+            await trio.testing.wait_all_tasks_blocked()
+            while len(arrived) < len(good):
+                count = await server.recv_into(buffer)
+                arrived += buffer[:count]
+                calls += 1
+        assert arrived == good
+        assert calls < 6
+        for _ in range(2):
+            with pytest.raises(TlsError):
+                await server.recv_into(buffer)
+
+
 # -- who is there ------------------------------------------------------------------------------
 
 
