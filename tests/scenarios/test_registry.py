@@ -9,6 +9,7 @@ import pytest
 
 from hastore.errors import ConfigError
 from hastore_scenarios.registry import all_scenarios, find
+from tests.scenarios.passing import REPEATED, is_quick
 from tests.support.repository import REPO_ROOT
 
 
@@ -22,6 +23,14 @@ def test_the_catalog_is_numbered_from_1() -> None:
         assert each.proves
         assert each.doc
         json.dumps(each.to_dict())
+
+
+def test_a_story_left_to_the_soak_has_its_faults_in_make_test() -> None:
+    """What it names is a file of tests, or a story that `make test` runs on processes."""
+    quick = {each.name for each in all_scenarios() if is_quick(each)}
+    assert REPEATED.keys() <= {each.name for each in all_scenarios()}
+    for name, where in REPEATED.items():
+        assert where in quick or (REPO_ROOT / "tests" / f"{where}.py").is_file(), name
 
 
 @pytest.mark.parametrize("name", ["sync-put", "sync_put", "1"])
