@@ -3,7 +3,8 @@
 import json
 from contextlib import contextmanager
 
-from tests.support.commands.running import hastore, node
+from tests.support.commands.in_process import hastore_here
+from tests.support.commands.running import node
 
 
 @contextmanager
@@ -17,6 +18,6 @@ def master_with(data, *, file_size="4MiB", **extra):
 def produce(address, topic, bodies, *arguments):
     """Send bodies; return the entries that `produce -o json` prints for them."""
     text = "".join(f"{body}\n" for body in bodies).encode()
-    sent = hastore("produce", topic, "--addr", address, "-o", "json", *arguments, stdin=text)
+    sent = hastore_here("produce", topic, "--addr", address, "-o", "json", *arguments, stdin=text)
     assert sent.returncode == 0, sent.stderr
     return json.loads(sent.stdout)["messages"]

@@ -6,7 +6,7 @@ import pytest
 
 from hastore_cli.config_files.sample import sample
 from hastore_cli.settings.settings import PLACES
-from tests.support.commands.running import hastore
+from tests.support.commands.in_process import hastore_here
 
 ROLES = ("master", "slave", "node")
 
@@ -80,7 +80,7 @@ def test_a_file_that_exists_is_never_overwritten(run, tmp_path):
 
 def test_the_default_file_is_the_one_that_nodes_look_for(tmp_path):
     """In the current directory."""
-    done = hastore("config", "init", "--role", "slave", cwd=tmp_path)
+    done = hastore_here("config", "init", "--role", "slave", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "hastore.toml\n"), done.stderr
-    done = hastore("slave", "--check-config", cwd=tmp_path)
+    done = hastore_here("slave", "--check-config", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

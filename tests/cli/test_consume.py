@@ -11,12 +11,11 @@ import pytest
 from hastore_cli.consume.run import ConsumeStart, StartKind, parse_start
 from hastore_cli.main import main
 from tests.cli.live_node import master_with, produce
-from tests.support.commands.in_process import run_command
+from tests.support.commands.in_process import hastore_here, run_command
 from tests.support.commands.running import (
     WITHIN_S,
     command,
     environment,
-    hastore,
     is_one_line_with_a_next_step,
     node,
 )
@@ -97,7 +96,7 @@ def test_group_commits_past_messages_that_its_tags_exclude(consume, master):
     assert bodies(consume("orders", "-g", "picky", "-e", "--tag", "a", *BODIES)[1]) == list(
         range(10)
     )
-    described = hastore("group", "describe", "picky", "--addr", master.address, "-o", "json")
+    described = hastore_here("group", "describe", "picky", "--addr", master.address, "-o", "json")
     assert json.loads(described.stdout)["lag"] == 0
 
 
@@ -159,7 +158,9 @@ def test_new_messages_are_printed_at_once_and_ctrl_c_commits(tmp_path):
             out, err = process.communicate(timeout=WITHIN_S)
             watchdog.cancel()
         assert (process.returncode, out, err) == (130, b"", b"")
-        assert hastore("consume", "live", "--addr", running.address, "-g", "g", "-e").stdout == ""
+        assert (
+            hastore_here("consume", "live", "--addr", running.address, "-g", "g", "-e").stdout == ""
+        )
 
 
 def test_reader_is_a_group_member_and_commits_excluded_messages(tmp_path):
@@ -168,7 +169,7 @@ def test_reader_is_a_group_member_and_commits_excluded_messages(tmp_path):
         produce(running.address, "live", ["a"], "--tag", "a")
 
         def describe():
-            shown = hastore("group", "describe", "g", "--addr", running.address, "-o", "json")
+            shown = hastore_here("group", "describe", "g", "--addr", running.address, "-o", "json")
             return json.loads(shown.stdout)
 
         arguments = command("consume", "live", "--addr", running.address, "-g", "g", "--tag", "a")
@@ -181,7 +182,7 @@ def test_reader_is_a_group_member_and_commits_excluded_messages(tmp_path):
             assert [process.stdout.readline() for _ in range(8)] == [b"a\n"] * 8
             assert [member["language"] != "" for member in describe()["members"]] == [True]
             reset = ("group", "reset", "g", "--to", "beginning", "--yes")
-            refused = hastore(*reset, "--addr", running.address)
+            refused = hastore_here(*reset, "--addr", running.address)
             assert refused.returncode == 6
             assert "has connected members, which would undo it: 127.0.0.1:" in refused.stderr
             process.send_signal(signal.SIGINT)
@@ -219,7 +220,7 @@ def test_consume_from_a_slave(tmp_path):
         produce(running.address, "orders", range(5))
 
         def has_all():
-            read = hastore("consume", "orders", "--addr", slave.address, "-e", *BODIES)
+            read = hastore_here("consume", "orders", "--addr", slave.address, "-e", *BODIES)
             return (read.returncode, read.stdout) == (0, "0\n1\n2\n3\n4\n")
 
         wait_until(has_all)

@@ -11,7 +11,8 @@ from hastore.config import AccessConfig, HAConfig, MasterConfig, SlaveConfig, St
 from hastore.status import ClientCertificates, HAProtocol, TlsMode
 from hastore.tls.tls_contexts import TlsStatus
 from hastore_cli.node.exposure import Listening
-from tests.support.commands.running import hastore, node
+from tests.support.commands.in_process import hastore_here
+from tests.support.commands.running import node
 from tests.support.nodes.statuses import MASTER as STATUS
 from tests.support.nodes.tls_files import make_tls_files, master_with_tls
 
@@ -89,7 +90,7 @@ def test_the_warning_is_one_line_of_the_log_and_doctor_repeats_it(tmp_path):
     """The node serves all the same."""
     with node("master", tmp_path / "d", "--listen", "0.0.0.0:0") as running:
         lines = [line for line in running.log.read_text().splitlines() if "ports_exposed" in line]
-        shown = json.loads(hastore("doctor", tmp_path / "d", "-o", "json").stdout)
+        shown = json.loads(hastore_here("doctor", tmp_path / "d", "-o", "json").stdout)
     assert len(lines) == 1
     assert "0.0.0.0:0" in lines[0]
     assert "docs/security.md" in lines[0]

@@ -6,7 +6,8 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from tests.support.commands.running import hastore, node, wait_for_status
+from tests.support.commands.in_process import hastore_here
+from tests.support.commands.running import node, wait_for_status
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -45,7 +46,7 @@ def master_on_two_ports(data, file_size):
 def test_slave_pointed_at_the_client_port_exits_and_names_the_ha_port(tmp_path):
     """Exit 2, with one line and the intended command."""
     with node("master", tmp_path / "D1") as master:
-        done = hastore("slave", "--data", tmp_path / "D2", "--master", master.address)
+        done = hastore_here("slave", "--data", tmp_path / "D2", "--master", master.address)
     assert done.returncode == 2
     errors = [line for line in done.stderr.splitlines() if not line.startswith("{")]
     port = master.ha_address.rpartition(":")[2]
@@ -58,9 +59,9 @@ def test_slave_pointed_at_the_client_port_exits_and_names_the_ha_port(tmp_path):
 def test_slave_takes_the_file_size_from_its_master(tmp_path):
     """It asks the master's client port; the copied log files are equal."""
     with master_on_two_ports(tmp_path / "D1", "64KiB") as master:
-        sent = hastore("produce", "t", "-n", "200", "--size", "1000", "--addr", master.data)
+        sent = hastore_here("produce", "t", "-n", "200", "--size", "1000", "--addr", master.data)
         assert sent.returncode == 20, sent.stderr
-        end = json.loads(hastore("status", master.data, "-o", "json").stdout)["max_offset"]
+        end = json.loads(hastore_here("status", master.data, "-o", "json").stdout)["max_offset"]
         assert end > 3 * 65_536
         with node("slave", tmp_path / "D2", "--master", master.ha_address, file_size=None) as slave:
             status = wait_for_status(slave.data, lambda status: status["max_offset"] == end)
@@ -68,7 +69,7 @@ def test_slave_takes_the_file_size_from_its_master(tmp_path):
             records = [json.loads(line) for line in slave.log.read_text().splitlines()]
     assert [r["file_size"] for r in records if r["event"] == "masters_file_size_taken"] == [65_536]
     assert {r["level"] for r in records} == {"info"}
-    done = hastore("log", "diff", tmp_path / "D1", tmp_path / "D2")
+    done = hastore_here("log", "diff", tmp_path / "D1", tmp_path / "D2")
     assert done.returncode == 0, done.stdout
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from hastore_cli.consume.lookup import MessageId
 from tests.cli.live_node import master_with, produce
-from tests.support.commands.running import hastore, is_one_line_with_a_next_step
+from tests.support.commands.in_process import hastore_here
+from tests.support.commands.running import is_one_line_with_a_next_step
 from tests.support.store.log_builder import FIRST_MS, LogBuilder
 
 # All tests of this file share one node, so they run in one worker.
@@ -143,9 +144,9 @@ def test_binary_body_is_shown_as_hex(tmp_path, run):
 
 def test_get_takes_the_directory_of_a_node_as_address(master):
     """As a process; --addr without a listener exits 3."""
-    done = hastore("get", "--key", "k3", "-t", "orders", "--addr", master.data, "-F", "%s")
+    done = hastore_here("get", "--key", "k3", "-t", "orders", "--addr", master.data, "-F", "%s")
     assert (done.returncode, done.stdout, done.stderr) == (0, "3", "")
-    assert hastore("get", "--offset", 0, "--addr", "127.0.0.1:1").returncode == 3
+    assert hastore_here("get", "--offset", 0, "--addr", "127.0.0.1:1").returncode == 3
 
 
 def test_get_by_unique_key_from_files_shows_progress(tmp_path, monkeypatch, run):

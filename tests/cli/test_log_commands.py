@@ -11,10 +11,10 @@ import pytest
 from hastore.epoch_history import EpochEntry, EpochHistory
 from hastore.store.epoch_file import EPOCH_FILE, encode_epochs
 from hastore_cli.app.terminal import escaped, number, time_text
+from tests.support.commands.in_process import hastore_here
 from tests.support.commands.running import (
     command,
     environment,
-    hastore,
     is_one_line_with_a_next_step,
 )
 from tests.support.store.log_builder import FILE_SIZE, FIRST_MS, LogBuilder
@@ -393,7 +393,7 @@ def test_terminal_gets_a_bar_colour_and_grouped_numbers(store):
     assert b"checking" in shown
     assert b"\x1b[" in shown
     assert b"10 217" in shown
-    plain = hastore("log", "verify", store)
+    plain = hastore_here("log", "verify", store)
     assert (plain.returncode, plain.stderr) == (0, "")
     assert "\x1b" not in plain.stdout
     assert "10217" in plain.stdout

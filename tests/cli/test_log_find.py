@@ -11,11 +11,11 @@ from hastore.env.real import RealDisk
 from hastore.store.tools.log_directory import find_log
 from hastore_cli.log.follower import LogFollower
 from hastore_cli.log.search import CLOCK_SLACK_MS, message_at, start_of_window
+from tests.support.commands.in_process import hastore_here
 from tests.support.commands.running import (
     WITHIN_S,
     command,
     environment,
-    hastore,
     is_one_line_with_a_next_step,
 )
 from tests.support.env.scripted_disk import ScriptedDisk
@@ -291,7 +291,7 @@ def test_tail_follows_a_growing_log_until_ctrl_c(tmp_path):
 
 def test_find_and_tail_as_processes(store):
     """A format prints only its own bytes; following with -o json is refused."""
-    found = hastore("log", "find", store, "--tag", "odd", "-n", 2, "-F", r"%t\t%s\n")
+    found = hastore_here("log", "find", store, "--tag", "odd", "-n", 2, "-F", r"%t\t%s\n")
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout == 'orders\t{"number": 1}\norders\t{"number": 3}\n'
-    assert hastore("log", "tail", store, "-f", "-o", "json").returncode == 2
+    assert hastore_here("log", "tail", store, "-f", "-o", "json").returncode == 2

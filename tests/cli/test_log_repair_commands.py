@@ -9,7 +9,8 @@ from hastore.errors import ProtocolError, UnreachableError
 from hastore_cli.log.repair_commands import MasterSource
 from tests.cli.live_node import master_with, produce
 from tests.cli.on_a_terminal import on_a_terminal, plain
-from tests.support.commands.running import hastore, is_one_line_with_a_next_step, node
+from tests.support.commands.in_process import hastore_here
+from tests.support.commands.running import is_one_line_with_a_next_step, node
 from tests.support.store.log_builder import LogBuilder, overwrite
 
 SIZES = {"HASTORE_STORE_INDEX_SLOTS": "200", "HASTORE_STORE_INDEX_ENTRIES": "400"}
@@ -131,7 +132,7 @@ def test_rebuild_and_repair_are_refused_while_a_node_runs(tmp_path):
             file.seek(100)
             file.write(b"xxxx")
         for arguments in (("rebuild", "--index"), ("repair", "--yes")):
-            done = hastore("log", arguments[0], tmp_path / "D1", *arguments[1:])
+            done = hastore_here("log", arguments[0], tmp_path / "D1", *arguments[1:])
             assert done.returncode == 6, done.stderr
             assert "error: " in done.stderr
         produce(running.address, "orders", range(3))
@@ -182,7 +183,7 @@ def test_repair_with_loss_needs_yes_and_keeps_later_offsets(pair, run, tmp_path)
     """Without --yes it exits with 6; with it, a filler replaces the range, which is backed up."""
     builder, store, _ = pair
     overwrite(store, builder.offsets[3], b"xxxx")
-    refused = hastore("log", "repair", store)
+    refused = hastore_here("log", "repair", store)
     assert refused.returncode == 6
     assert is_one_line_with_a_next_step(refused.stderr)
     backup = tmp_path / "old"
@@ -256,14 +257,14 @@ def test_repair_of_a_former_slave_from_its_running_master(tmp_path):
             assert slave.stop() == 0
         for offset in (sent[0]["physic_offset"] + 300, end + 20):
             flip(tmp_path / "D2", offset)
-        assert hastore("log", "verify", tmp_path / "D2").returncode == 4
-        repaired = hastore(
+        assert hastore_here("log", "verify", tmp_path / "D2").returncode == 4
+        repaired = hastore_here(
             "log", "repair", tmp_path / "D2", "--from-replica", master.ha_address, "-o", "json"
         )
         assert repaired.returncode == 0, repaired.stderr
         assert [part["action"] for part in json.loads(repaired.stdout)["parts"]] == ["replace"] * 2
-        assert hastore("log", "diff", tmp_path / "D1", tmp_path / "D2").returncode == 0
-        assert hastore("status", master.address).returncode == 0
+        assert hastore_here("log", "diff", tmp_path / "D1", tmp_path / "D2").returncode == 0
+        assert hastore_here("status", master.address).returncode == 0
 
 
 def flip(store, offset):
@@ -276,7 +277,7 @@ def flip(store, offset):
 def wait_until_equal(root):
     """Wait until the slave has all that the master has."""
     for _ in range(200):
-        done = hastore("log", "diff", root / "D1", root / "D2", "-o", "json")
+        done = hastore_here("log", "diff", root / "D1", root / "D2", "-o", "json")
         if done.returncode == 0 and json.loads(done.stdout)["verdict"] == "equal":
             return
     raise AssertionError("the slave did not catch up")

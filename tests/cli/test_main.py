@@ -17,6 +17,7 @@ from hastore.quantities import format_count
 from hastore_cli.app.error_report import collapsed, main_error, report
 from hastore_cli.main import main, root
 from tests.cli.on_a_terminal import read_from
+from tests.support.commands.in_process import hastore_here
 from tests.support.commands.running import (
     REPO_ROOT,
     WITHIN_S,
@@ -122,16 +123,16 @@ def test_a_short_flag_means_the_same_in_every_command():
 def test_tag_given_as_topic_gets_a_hint(tmp_path):
     """-t is refused if the topic is an argument, and explained if no message matches."""
     for name in ("produce", "consume"):
-        done = hastore(name, "orders", "-t", "paid || sent")
+        done = hastore_here(name, "orders", "-t", "paid || sent")
         assert done.returncode == 2
         assert "for a tag write --tag 'paid || sent'" in done.stderr
         assert is_one_line_with_a_next_step(done.stderr)
     store = LogBuilder().fill(1).write(tmp_path / "D1")
     for name in ("find", "tail"):
-        done = hastore("log", name, store, "-t", "paid")
+        done = hastore_here("log", name, store, "-t", "paid")
         assert (done.returncode, done.stdout) == (0, "")
         assert "  next  -t is the topic; for a tag write --tag" in done.stderr
-        assert "next" not in hastore("log", name, store, "-t", "orders").stderr
+        assert "next" not in hastore_here("log", name, store, "-t", "orders").stderr
 
 
 def test_integer_options_accept_grouped_numbers():
@@ -175,7 +176,7 @@ def test_float_options_accept_grouped_numbers():
 
 def test_grouped_number_without_quotes_gets_a_hint(tmp_path):
     """The shell splits it into three words; the hint shows the quotes."""
-    done = hastore("log", "cat", tmp_path, "--from-offset", "236", "602", "469")
+    done = hastore_here("log", "cat", tmp_path, "--from-offset", "236", "602", "469")
     assert done.returncode == 2
     assert "next  put quotes around a number with spaces, such as '236 602 469'" in done.stderr
 
@@ -231,7 +232,7 @@ def test_version_flag_and_version_command():
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_a_script(shell):
     """The script asks hastore itself for completions."""
-    result = hastore("completion", shell)
+    result = hastore_here("completion", shell)
     assert result.returncode == 0
     assert "_HASTORE_COMPLETE" in result.stdout
 
@@ -272,7 +273,7 @@ def test_completion_offers_commands_flags_and_values():
 )
 def test_completion_offers_directories_and_files(line, kind):
     """Also for arguments that accept an address instead."""
-    done = hastore(
+    done = hastore_here(
         _HASTORE_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(line.count(" "))
     )
     assert done.stdout.split() == [f"{kind},{line.rpartition(' ')[2]}"]
@@ -284,7 +285,9 @@ def test_completion_offers_scenario_names(shell):
 
     def completions(line):
         typed = line.rpartition(" ")[2] if shell == "fish" else str(line.count(" "))
-        done = hastore(_HASTORE_COMPLETE=f"{shell}_complete", COMP_WORDS=line, COMP_CWORD=typed)
+        done = hastore_here(
+            _HASTORE_COMPLETE=f"{shell}_complete", COMP_WORDS=line, COMP_CWORD=typed
+        )
         return re.split("[,\\s]", done.stdout)
 
     assert "slave-ahead" in completions("hastore scenario run promotion slave-")
@@ -368,7 +371,7 @@ def test_wrong_usage_is_one_line_and_exit_2(arguments, message, capsys, monkeypa
 
 def test_no_command_prints_help():
     """`hastore` alone lists the commands and exits with 2."""
-    done = hastore()
+    done = hastore_here()
     assert done.returncode == 2
     assert "Run nodes" in done.stdout + done.stderr
 

@@ -5,7 +5,7 @@ from rich.cells import cell_len
 
 from tests.cli.live_node import master_with
 from tests.cli.on_a_terminal import on_a_terminal
-from tests.support.commands.running import hastore
+from tests.support.commands.in_process import hastore_here
 from tests.support.store.log_builder import LogBuilder
 
 BODIES = {
@@ -61,11 +61,11 @@ def test_ascii_ellipsis_fits_the_terminal(store):
 
 def test_pipe_gets_every_body_whole(store):
     """Tables escape line ends; a format prints the body byte for byte."""
-    out = hastore("log", "cat", store).stdout
+    out = hastore_here("log", "cat", store).stdout
     assert out.count("\n") == len(BODIES)
     assert "x" * 500 in out
     assert BODIES["wide"].decode() in out
-    one = hastore("log", "find", store, "-k", "lines", "-F", "%s").stdout
+    one = hastore_here("log", "find", store, "-k", "lines", "-F", "%s").stdout
     assert one.encode() == BODIES["lines"]
 
 
@@ -73,7 +73,7 @@ def test_every_listing_command_fits_the_terminal(tmp_path):
     """`find`, `tail`, `get` and `consume`, from files and from a node."""
     with master_with(tmp_path / "D1") as master:
         body = b"y" * 300 + b"\n"
-        assert hastore("produce", "t", "--addr", master.address, "-k", "k", stdin=body).stdout
+        assert hastore_here("produce", "t", "--addr", master.address, "-k", "k", stdin=body).stdout
         for arguments in (
             ["consume", "t", "-e", "--addr", master.address],
             ["get", "--key", "k", "--topic", "t", "--addr", master.address],
@@ -94,6 +94,6 @@ def test_get_by_offset_keeps_the_lines_of_a_body(tmp_path):
     store = LogBuilder().add(b"first\nsafe\rrm -rf /\n").write(tmp_path / "D1")
     _, lines = on_a_terminal("get", "--offset", 0, "--dir", store)
     assert lines[-3:] == ["first", r"safe\rrm -rf /", ""]
-    assert hastore("get", "--offset", 0, "--dir", store).stdout.endswith(
+    assert hastore_here("get", "--offset", 0, "--dir", store).stdout.endswith(
         "first\nsafe\rrm -rf /\n\n"
     )

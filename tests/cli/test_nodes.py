@@ -19,6 +19,7 @@ from hastore.quantities import parse_address
 from hastore_cli.app.logging_setup import LogConfig
 from hastore_cli.node import runner
 from hastore_cli.node.file import NODE_FILE
+from tests.support.commands.in_process import hastore_here
 from tests.support.commands.running import (
     ANY_PORT,
     WITHIN_S,
@@ -42,8 +43,8 @@ def test_node_publishes_its_addresses(tmp_path):
         assert master.info["schema"] == "hastore.node/1"
         assert master.info["role"] == "ASYNC_MASTER"
         assert re.fullmatch(r"127\.0\.0\.1:\d+", master.address)
-        by_directory = json.loads(hastore("status", master.data, "-o", "json").stdout)
-        by_address = json.loads(hastore("status", master.address, "-o", "json").stdout)
+        by_directory = json.loads(hastore_here("status", master.data, "-o", "json").stdout)
+        by_address = json.loads(hastore_here("status", master.address, "-o", "json").stdout)
         assert by_directory["process_id"] == by_address["process_id"] == master.process.pid
         assert by_directory["schema"] == "hastore.status/1"
         assert by_directory["name"] == "n1"
@@ -77,7 +78,7 @@ def test_ready_line_has_the_next_command(tmp_path):
 def test_a_signal_stops_a_node_cleanly(tmp_path, signum, code):
     """Exit 0 on SIGTERM, else 128 + signal, within 5 s; node.json and abort are gone."""
     with node("master", tmp_path / "D") as master:
-        assert hastore("produce", "t", "-n", "30", "--addr", master.data).returncode == 20
+        assert hastore_here("produce", "t", "-n", "30", "--addr", master.data).returncode == 20
         assert (master.data / "abort").exists()
         assert master.stop(signum) == code
         assert "Traceback" not in master.log.read_text()
@@ -90,7 +91,7 @@ def test_slave_without_a_master_stops_cleanly(tmp_path):
     """The slave is still trying to connect."""
     with node("slave", tmp_path / "D", "--master", "127.0.0.1:1") as slave:
         assert slave.info["ha_address"] is None
-        status = hastore("status", slave.data)
+        status = hastore_here("status", slave.data)
         assert "connecting" in status.stdout or "backing-off" in status.stdout
         assert slave.stop(signal.SIGINT) == 130
 
@@ -99,19 +100,21 @@ def test_killed_node_leaves_node_json_and_restarts(tmp_path):
     """After kill -9, `status` exits with 3; the next start needs no repair."""
     data = tmp_path / "D"
     with node("master", data) as master:
-        hastore("produce", "t", "-n", "5", "--addr", data)
+        hastore_here("produce", "t", "-n", "5", "--addr", data)
         assert master.stop(signal.SIGKILL) == -signal.SIGKILL
-    done = hastore("status", data)
+    done = hastore_here("status", data)
     assert done.returncode == 3
     assert is_one_line_with_a_next_step(done.stderr)
     with node("master", data) as master:
-        assert "t/" in hastore("produce", "t", "-n", "1", "--addr", data).stdout
+        assert "t/" in hastore_here("produce", "t", "-n", "1", "--addr", data).stdout
         assert wait_for_status(data, lambda status: status["put_counts"])["max_offset"] > 5_000
 
 
 def test_check_config_prints_the_configuration_and_starts_nothing(tmp_path):
     """The output is TOML with the origin of each value; the data directory is not created."""
-    done = hastore(*MASTER, "--data", tmp_path / "D", "--check-config", HASTORE_HA_MAX_GAP="1GiB")
+    done = hastore_here(
+        *MASTER, "--data", tmp_path / "D", "--check-config", HASTORE_HA_MAX_GAP="1GiB"
+    )
     assert done.returncode == 0
     assert tomllib.loads(done.stdout)["ha"]["max_gap"] == "1GiB"
     assert re.search(r'max_gap = "1GiB" +# HASTORE_HA_MAX_GAP', done.stdout)
@@ -141,12 +144,12 @@ def test_a_switch_of_a_node_takes_no_value(tmp_path):
     """``--learner`` turns it on; left out, the file and the variable count."""
     slave = ["slave", "--master", "127.0.0.1:1", "--data", tmp_path / "D", "--check-config"]
     group = ["--ha-protocol", "autoswitch", "--node-id", "2", "--node-group", "g1"]
-    done = hastore(*slave, *group, "--learner")
+    done = hastore_here(*slave, *group, "--learner")
     assert re.search(r"^learner = true +# --learner$", done.stdout, re.MULTILINE), done
-    done = hastore(*slave, *group, HASTORE_HA_LEARNER="yes")
+    done = hastore_here(*slave, *group, HASTORE_HA_LEARNER="yes")
     assert re.search(r"^learner = true +# HASTORE_HA_LEARNER$", done.stdout, re.MULTILINE), done
-    assert re.search("^learner = false +# default$", hastore(*slave).stdout, re.MULTILINE)
-    done = hastore(*slave, "--learner")
+    assert re.search("^learner = false +# default$", hastore_here(*slave).stdout, re.MULTILINE)
+    done = hastore_here(*slave, "--learner")
     assert done.returncode == 2
     assert "only the autoswitch protocol has learners" in done.stderr
 
@@ -166,7 +169,7 @@ def test_node_of_a_group_changes_its_role(tmp_path):
         assert status["process_id"] == one.process.pid
         assert status["address"] == one.address
         wait_until(lambda: json.loads((one.data / NODE_FILE).read_bytes())["role"] != "SLAVE")
-        done = hastore("produce", "orders", "--addr", one.data, input="hello\n")
+        done = hastore_here("produce", "orders", "--addr", one.data, input="hello\n")
         assert done.returncode == 0, done.stderr
         assert one.stop() == 0
     with node("node", tmp_path / "D", *ids) as one:  # a start is never a promotion
@@ -190,7 +193,7 @@ async def tell(address, wish):
 )
 def test_node_of_no_group_is_refused(tmp_path, flags, text):
     """One line with a next step, and no directory."""
-    done = hastore("node", "--data", tmp_path / "D", *flags)
+    done = hastore_here("node", "--data", tmp_path / "D", *flags)
     refused(done, 2, text)
     assert not (tmp_path / "D").exists()
 
@@ -207,7 +210,7 @@ def test_port_in_use_is_refused(tmp_path, flag):
 
 def test_address_of_another_machine_is_refused(tmp_path):
     """192.0.2.1 is reserved for documentation, so no machine has it."""
-    done = hastore(*MASTER, "--data", tmp_path / "D", "--listen", "192.0.2.1:10911")
+    done = hastore_here(*MASTER, "--data", tmp_path / "D", "--listen", "192.0.2.1:10911")
     refused(done, 1, "cannot listen on 192.0.2.1:10911")
 
 
@@ -223,23 +226,25 @@ def test_directory_locked_by_another_process_is_refused(tmp_path):
 def test_directory_with_other_files_is_refused(tmp_path):
     """The directory keeps its only file."""
     (tmp_path / "letter.txt").write_text("dear reader")
-    refused(hastore(*MASTER, "--data", tmp_path), 6, "letter.txt")
+    refused(hastore_here(*MASTER, "--data", tmp_path), 6, "letter.txt")
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 
 def test_file_as_data_directory_is_refused(tmp_path):
     """The error names the path."""
     (tmp_path / "D").write_text("x")
-    refused(hastore(*MASTER, "--data", tmp_path / "D"), 1, "D")
+    refused(hastore_here(*MASTER, "--data", tmp_path / "D"), 1, "D")
 
 
 def test_file_size_other_than_the_stores_is_refused(tmp_path):
     """The error names both sizes; without the flag, the store's size is used."""
     data = tmp_path / "D"
     with node("master", data, file_size="64KiB") as master:
-        hastore("produce", "t", "-n", "200", "--addr", data)
+        hastore_here("produce", "t", "-n", "200", "--addr", data)
         master.stop()
-    refused(hastore(*MASTER, "--data", data, "--mapped-file-size", "1MiB"), 6, "65536", "1048576")
+    refused(
+        hastore_here(*MASTER, "--data", data, "--mapped-file-size", "1MiB"), 6, "65536", "1048576"
+    )
     with node("master", data, file_size=None):
         assert status_of(data)["mapped_file_size"] == 65_536
 
@@ -291,13 +296,15 @@ def test_disk_full_at_a_later_file_refuses_puts(tmp_path):
     data = tmp_path / "D"
     with node("master", data, file_size="64KiB") as master:
         resource.prlimit(master.process.pid, resource.RLIMIT_FSIZE, (1_000, resource.RLIM_INFINITY))
-        done = hastore("produce", "t", "-n", "8", "--size", "30000", "--addr", data, "-o", "json")
+        done = hastore_here(
+            "produce", "t", "-n", "8", "--size", "30000", "--addr", data, "-o", "json"
+        )
         result = json.loads(done.stdout)
         assert done.returncode == result["exit_code"] == 23
         assert result["counts"]["CREATE_MAPPED_FILE_FAILED"] >= 1
         assert "no space to create" in result["reasons"]["CREATE_MAPPED_FILE_FAILED"]
         stored = result["counts"]["SLAVE_NOT_AVAILABLE"]
-        assert hastore("status", data).returncode == 0
+        assert hastore_here("status", data).returncode == 0
         assert master.stop() == 0
     assert stored == 8 - result["counts"]["CREATE_MAPPED_FILE_FAILED"]
 
@@ -306,13 +313,15 @@ def test_unknown_toml_key_is_refused(tmp_path):
     """The error names the file, the key and the nearest key."""
     file = tmp_path / "h.toml"
     file.write_text('[ha]\nslave_timout = "3s"\n')
-    done = hastore(*MASTER, "--data", tmp_path / "D", "-c", file)
+    done = hastore_here(*MASTER, "--data", tmp_path / "D", "-c", file)
     refused(done, 2, f"{file}: no such key: [ha] slave_timout", "[ha] slave_timeout")
 
 
 def test_misspelt_variable_is_reported_and_ignored(tmp_path):
     """It may belong to another program, so this is no error."""
-    done = hastore(*MASTER, "--data", tmp_path / "D", "--check-config", HASTORE_HA_MAXGAP="1GiB")
+    done = hastore_here(
+        *MASTER, "--data", tmp_path / "D", "--check-config", HASTORE_HA_MAXGAP="1GiB"
+    )
     assert done.returncode == 0
     assert "did you mean HASTORE_HA_MAX_GAP?" in done.stderr
 
@@ -348,9 +357,9 @@ def test_commands_sent_to_the_ha_port_name_the_mistake(tmp_path):
     """The node refuses the connection and lists it in its status."""
     with node("master", tmp_path / "D") as master:
         for command in ("status", "explain"):
-            refused(hastore(command, master.ha_address), 3, "not its HA port")
+            refused(hastore_here(command, master.ha_address), 3, "not its HA port")
         for command in ("produce", "consume"):
-            done = hastore(command, "orders", "--addr", master.ha_address, stdin=b"a line\n")
+            done = hastore_here(command, "orders", "--addr", master.ha_address, stdin=b"a line\n")
             refused(done, 3, "not its HA port")
         status = wait_for_status(master.data, lambda status: status["refused"])
     assert status["refused"][0]["reason"]

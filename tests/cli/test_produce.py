@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tests.support.commands.in_process import hastore_here
 from tests.support.commands.running import (
     WITHIN_S,
     command,
@@ -79,7 +80,7 @@ def test_message_without_a_groups_nodes_names_them(tmp_path):
     """No classic slave can help."""
     group = ("--ha-protocol", "autoswitch", "--node-id", "1", "--node-group", "g1")
     with node("master", tmp_path / "D", *group, "--group-ids", "1,2,3") as master:
-        done = hastore("produce", "orders", "--addr", master.address, stdin=b"hi\n")
+        done = hastore_here("produce", "orders", "--addr", master.address, stdin=b"hi\n")
     assert done.returncode == 20
     assert "  why   nodes 2, 3 not connected" in done.stderr
     assert f"which nodes have a put: hastore explain {master.address}" in done.stderr
@@ -87,19 +88,19 @@ def test_message_without_a_groups_nodes_names_them(tmp_path):
 
 def test_lenient_and_no_wait_exit_0_without_a_slave(alone):
     """--lenient accepts a weaker outcome; --no-wait does not wait for a slave."""
-    lenient = hastore("produce", "orders", "-n", "1", "--addr", alone.data, "--lenient")
+    lenient = hastore_here("produce", "orders", "-n", "1", "--addr", alone.data, "--lenient")
     assert lenient.returncode == 0
     assert lenient.stdout.startswith("SLAVE_NOT_AVAILABLE")
-    no_wait = hastore("produce", "orders", "-n", "1", "--addr", alone.data, "--no-wait")
+    no_wait = hastore_here("produce", "orders", "-n", "1", "--addr", alone.data, "--no-wait")
     assert no_wait.returncode == 0
     assert no_wait.stdout.startswith("PUT_OK")
 
 
 def test_up_to_20_messages_are_listed_and_more_are_counted(pair):
     """From 21 on, a table shows counts, rate and latencies."""
-    few = hastore("produce", "t", "--addr", pair.data, stdin=b"x\n" * 20)
+    few = hastore_here("produce", "t", "--addr", pair.data, stdin=b"x\n" * 20)
     assert len(few.stdout.splitlines()) == 20
-    many = hastore("produce", "t", "--addr", pair.data, stdin=b"x\n" * 21)
+    many = hastore_here("produce", "t", "--addr", pair.data, stdin=b"x\n" * 21)
     assert many.returncode == 0
     first, total = many.stdout.splitlines()
     assert first.split() == ["PUT_OK", "21", "100.0", "%"]
@@ -110,7 +111,7 @@ def test_up_to_20_messages_are_listed_and_more_are_counted(pair):
 
 def test_5000_messages_are_all_replicated(pair):
     """The slave has acknowledged the whole log when the command ends."""
-    done = hastore("produce", "t", "-n", "5000", "--addr", pair.data, "-o", "json")
+    done = hastore_here("produce", "t", "-n", "5000", "--addr", pair.data, "-o", "json")
     result = json.loads(done.stdout)
     assert done.returncode == 0, done.stdout
     assert result["counts"] == {"SEND_OK": 5_000}
@@ -122,7 +123,7 @@ def test_5000_messages_are_all_replicated(pair):
 
 def test_json_lists_a_few_messages(pair):
     """One document with stable keys and numeric offsets."""
-    done = hastore("produce", "t", "--addr", pair.data, "-o", "json", stdin=b"a\nb\n")
+    done = hastore_here("produce", "t", "--addr", pair.data, "-o", "json", stdin=b"a\nb\n")
     result = json.loads(done.stdout)
     assert result["schema"] == "hastore.produce/1"
     assert [message["status"] for message in result["messages"]] == ["SEND_OK"] * 2
@@ -136,7 +137,7 @@ def test_topic_and_input_are_checked_before_sending(alone):
     """An invalid command stores nothing."""
     before = status_of(alone.data)["max_offset"]
     for arguments in (["or ders"], ["t", "no/such/file"], ["t", "-n", "x"]):
-        done = hastore("produce", *arguments, "--addr", alone.data)
+        done = hastore_here("produce", *arguments, "--addr", alone.data)
         assert done.returncode == 2
         assert is_one_line_with_a_next_step(done.stderr)
     assert status_of(alone.data)["max_offset"] == before
@@ -145,7 +146,7 @@ def test_topic_and_input_are_checked_before_sending(alone):
 def test_too_large_body_is_rejected_and_the_others_are_stored(alone):
     """Exit 23 and MESSAGE_ILLEGAL, with the reason and a next step."""
     big = b"small\n" + b"x" * (5 << 20) + b"\nsmall\n"
-    done = hastore("produce", "t", "--addr", alone.data, "--no-wait", stdin=big)
+    done = hastore_here("produce", "t", "--addr", alone.data, "--no-wait", stdin=big)
     assert done.returncode == 23
     assert [line.split()[0] for line in done.stdout.splitlines()] == [
         "PUT_OK",
@@ -160,7 +161,7 @@ def test_line_too_large_for_any_broker_is_named_by_its_number(alone, tmp_path):
     """Earlier lines are sent and reported."""
     file = tmp_path / "lines"
     file.write_bytes(b"first\n" + b"x" * (16 << 20))
-    done = hastore("produce", "t", file, "--addr", alone.data, "--no-wait")
+    done = hastore_here("produce", "t", file, "--addr", alone.data, "--no-wait")
     assert done.returncode == 2
     assert done.stdout.startswith("PUT_OK  t/")
     assert "line 2 is longer" in done.stderr
@@ -168,14 +169,14 @@ def test_line_too_large_for_any_broker_is_named_by_its_number(alone, tmp_path):
 
 def test_no_listener_exits_3():
     """The error is one line with a next step."""
-    done = hastore("produce", "t", "-n", "1", "--addr", "127.0.0.1:1")
+    done = hastore_here("produce", "t", "-n", "1", "--addr", "127.0.0.1:1")
     assert done.returncode == 3
     assert is_one_line_with_a_next_step(done.stderr)
 
 
 def test_directory_without_a_node_exits_3(tmp_path):
     """The next step is the command that starts a node there."""
-    done = hastore("produce", "t", "-n", "1", "--addr", tmp_path)
+    done = hastore_here("produce", "t", "-n", "1", "--addr", tmp_path)
     assert done.returncode == 3
     assert f"hastore master --data {tmp_path}" in done.stderr
 
@@ -183,7 +184,7 @@ def test_directory_without_a_node_exits_3(tmp_path):
 def test_produce_to_a_slave_exits_23(tmp_path):
     """A slave accepts no messages."""
     with node("slave", tmp_path / "S", "--master", "127.0.0.1:1") as slave:
-        done = hastore("produce", "t", "-n", "1", "--addr", slave.data)
+        done = hastore_here("produce", "t", "-n", "1", "--addr", slave.data)
     assert done.returncode == 23
     assert "is a slave" in done.stderr
     assert is_one_line_with_a_next_step(done.stderr)
@@ -191,14 +192,14 @@ def test_produce_to_a_slave_exits_23(tmp_path):
 
 def test_empty_input_exits_0(alone):
     """A line on stderr says that nothing was sent."""
-    done = hastore("produce", "t", "--addr", alone.data)
+    done = hastore_here("produce", "t", "--addr", alone.data)
     assert done.returncode == 0
     assert "nothing was sent" in done.stderr
 
 
 def test_rate_is_kept(alone):
     """300 messages at 1 000 a second take 0.3 s, or longer on a busy machine."""
-    done = hastore(
+    done = hastore_here(
         "produce", "t", "-n", "300", "--rate", "1000", "--addr", alone.data, "-o", "json"
     )
     assert 0.25 < json.loads(done.stdout)["seconds"] < 30
@@ -303,6 +304,6 @@ def test_watched_status_continues_while_a_node_is_down(tmp_path):
 
 def test_address_comes_from_the_environment(alone):
     """HASTORE_ADDR applies to `produce` and `status`; an argument overrides it."""
-    assert hastore("status", HASTORE_ADDR=alone.address).returncode == 0
-    assert hastore("produce", "t", "-n", "1", HASTORE_ADDR=alone.address).returncode == 20
-    assert hastore("status", "127.0.0.1:1", HASTORE_ADDR=alone.address).returncode == 3
+    assert hastore_here("status", HASTORE_ADDR=alone.address).returncode == 0
+    assert hastore_here("produce", "t", "-n", "1", HASTORE_ADDR=alone.address).returncode == 20
+    assert hastore_here("status", "127.0.0.1:1", HASTORE_ADDR=alone.address).returncode == 3

@@ -9,7 +9,8 @@ from hastore.store.record.record_check import body_crc32
 from hastore_cli.produce.history import ProduceHistory
 from hastore_scenarios.judge.history import Outcome, load_history
 from hastore_scenarios.judge.log_image import read_records
-from tests.support.commands.running import hastore, is_one_line_with_a_next_step, node
+from tests.support.commands.in_process import hastore_here
+from tests.support.commands.running import is_one_line_with_a_next_step, node
 
 # All tests of this file share one node, so they run in one worker.
 pytestmark = pytest.mark.xdist_group("produce-history")
@@ -27,7 +28,7 @@ def test_history_has_the_messages_of_the_log(alone, tmp_path):
     """With equal keys, body CRCs and offsets; an existing history is not overwritten."""
     path = tmp_path / "h.jsonl"
     lines = b"".join(b"line %d\n" % number for number in range(300))
-    done = hastore("produce", "orders", "--addr", alone.data, "--history", path, stdin=lines)
+    done = hastore_here("produce", "orders", "--addr", alone.data, "--history", path, stdin=lines)
     assert done.returncode == 0, done.stderr
     with path.open() as text:
         history = load_history(text)
@@ -43,7 +44,7 @@ def test_history_has_the_messages_of_the_log(alone, tmp_path):
     assert {put.wait for put in history.operations} == {True}
     assert all(put.completed_s >= put.invoked_s for put in history.operations)
 
-    again = hastore("produce", "orders", "--addr", alone.data, "--history", path, stdin=b"x\n")
+    again = hastore_here("produce", "orders", "--addr", alone.data, "--history", path, stdin=b"x\n")
     assert again.returncode == 2
     assert "exists already" in again.stderr
     assert is_one_line_with_a_next_step(again.stderr)
@@ -53,10 +54,10 @@ def test_history_has_the_messages_of_the_log(alone, tmp_path):
 def test_unreachable_node_leaves_no_history_file(tmp_path):
     """A leftover file would block the next attempt; a missing folder is a usage error."""
     path = tmp_path / "h.jsonl"
-    done = hastore("produce", "t", "--addr", "127.0.0.1:1", "--history", path, stdin=b"x\n")
+    done = hastore_here("produce", "t", "--addr", "127.0.0.1:1", "--history", path, stdin=b"x\n")
     assert done.returncode == 3
     assert not path.exists()
-    done = hastore("produce", "t", "--history", tmp_path / "none" / "h", stdin=b"x\n")
+    done = hastore_here("produce", "t", "--history", tmp_path / "none" / "h", stdin=b"x\n")
     assert done.returncode == 2
     assert is_one_line_with_a_next_step(done.stderr)
 

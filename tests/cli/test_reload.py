@@ -16,12 +16,12 @@ import pytest
 
 from tests.patience import PROCESS_WITHIN_S
 from tests.support.certificates import DAY
+from tests.support.commands.in_process import hastore_here
 from tests.support.commands.running import (
     ANY_PORT,
     Node,
     command,
     environment,
-    hastore,
     node,
     wait_for_status,
 )
@@ -59,7 +59,7 @@ def test_without_a_terminal_a_node_reloads_and_keeps_its_links(tmp_path):
     keys = ("--access-file", acl, "--access-key-file", admin)
 
     def send():
-        done = hastore(
+        done = hastore_here(
             "produce", "orders", "-n", 1, "--addr", master.address, HASTORE_ACCESS_KEY_FILE=poor
         )
         return done.returncode
@@ -117,7 +117,7 @@ def test_a_certificate_is_taken_and_encrypted_links_stay(tmp_path):
         (line,) = reloads_of(master, 1)
         assert (line["taken"], line["not_taken"]) == (["certificate"], {})
         assert end_of_certificate() > before + DAY.total_seconds()
-        done = hastore("produce", "t", "-n", 3, "--addr", master.address, "--tls-ca", ca)
+        done = hastore_here("produce", "t", "-n", 3, "--addr", master.address, "--tls-ca", ca)
         assert (done.returncode, "PUT_OK" in done.stdout + done.stderr) == (0, True), done.stderr
         assert len(lines_of(master, "ha_slave_connected")) == 1
         assert not lines_of(master, "ha_slave_gone")

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from hastore_cli.main import main, root
+from tests.support.commands.in_process import hastore_here
 from tests.support.commands.running import hastore, is_one_line_with_a_next_step
 from tests.support.repository import REPO_ROOT
 
@@ -55,7 +56,7 @@ def story(path: Path, *, truth: bool, name: str = "my_story") -> Path:
 
 def run_in(place: Path, *arguments: object):
     """Run scenarios with their reports in `place/out` and their worlds in `place`."""
-    return hastore("scenario", "run", *arguments, "--out", place / "out", TMPDIR=str(place))
+    return hastore_here("scenario", "run", *arguments, "--out", place / "out", TMPDIR=str(place))
 
 
 def test_scenario_list_prints_the_catalog():
@@ -191,7 +192,7 @@ def test_import_error_of_a_story_file_names_the_line(tmp_path, capsys, text, mes
 def test_scenario_new_writes_a_story_that_passes_in_both_worlds(tmp_path):
     """In the simulator, runs with one seed have equal histories."""
     file = tmp_path / "my_story.py"
-    done = hastore("scenario", "new", file)
+    done = hastore_here("scenario", "new", file)
     assert done.returncode == 0, done.stderr
     assert f"hastore scenario run {file}" in done.stdout
     done = run_in(tmp_path, file)

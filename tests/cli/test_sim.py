@@ -11,11 +11,11 @@ from hastore.broker.node.master import Master
 from hastore_cli.lab import sim_commands, sim_run
 from hastore_cli.lab.sim_run import SeedOutcome, SeedTotals, run_seed, run_seeds
 from hastore_cli.main import main
+from tests.support.commands.in_process import hastore_here
 from tests.support.commands.running import (
     WITHIN_S,
     command,
     environment,
-    hastore,
     is_one_line_with_a_next_step,
 )
 from tests.support.worlds.planted import slave_acks_before_fsync
@@ -23,11 +23,11 @@ from tests.support.worlds.planted import slave_acks_before_fsync
 
 def test_sim_run_counts_seeds():
     """Text and JSON have the same numbers, whatever the number of processes."""
-    text = hastore("sim", "run", "--seeds", "6..8", "--jobs", "1")
+    text = hastore_here("sim", "run", "--seeds", "6..8", "--jobs", "1")
     assert text.returncode == 0, text.stderr
     assert text.stdout.startswith("seeds         3\nvirtual time  ")
     assert "violations    none" in text.stdout
-    as_json = hastore("sim", "run", "--seeds", "6..8", "--jobs", "2", "-o", "json")
+    as_json = hastore_here("sim", "run", "--seeds", "6..8", "--jobs", "2", "-o", "json")
     content = json.loads(as_json.stdout)
     assert content["schema"] == "hastore.sim/1"
     assert (content["seeds"], content["violations"], content["failed"]) == (3, 0, [])
@@ -36,7 +36,9 @@ def test_sim_run_counts_seeds():
 
 def test_minutes_run_seeds_until_the_time_is_over():
     """With a single seed A, the run goes on after A."""
-    done = hastore("sim", "run", "--seeds", "7", "--minutes", "0.05", "--jobs", "1", "-o", "json")
+    done = hastore_here(
+        "sim", "run", "--seeds", "7", "--minutes", "0.05", "--jobs", "1", "-o", "json"
+    )
     assert done.returncode == 0
     assert json.loads(done.stdout)["wall_s"] > 3
 
@@ -143,7 +145,7 @@ def test_error_of_the_simulator_fails_its_seed(monkeypatch, capsys):
 )
 def test_invalid_arguments_are_refused(arguments, reason):
     """Exit code 2, with one line and a next step."""
-    done = hastore("sim", *arguments)
+    done = hastore_here("sim", *arguments)
     assert done.returncode == 2
     assert reason in done.stderr
     assert is_one_line_with_a_next_step(done.stderr)

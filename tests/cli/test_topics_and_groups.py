@@ -8,12 +8,11 @@ import subprocess
 import pytest
 
 from tests.cli.live_node import master_with, produce
-from tests.support.commands.in_process import run_command
+from tests.support.commands.in_process import hastore_here, run_command
 from tests.support.commands.running import (
     WITHIN_S,
     command,
     environment,
-    hastore,
     is_one_line_with_a_next_step,
 )
 
@@ -27,7 +26,7 @@ def master(tmp_path_factory):
     with master_with(tmp_path_factory.mktemp("topics") / "D1") as running:
         address = running.address
         produce(address, "orders", range(20))
-        read = hastore("consume", "orders", "--addr", address, "-g", "billing", "-n", 12)
+        read = hastore_here("consume", "orders", "--addr", address, "-g", "billing", "-n", 12)
         assert read.returncode == 0, read.stderr
         yield running
 
@@ -131,12 +130,12 @@ def test_group_describe_shows_each_queue(run):
 def test_group_reset_needs_yes_or_a_terminal(run, master):
     """--dry-run exits with 10; without --yes and a terminal, it exits with 6."""
     address = master.address
-    made = hastore("consume", "orders", "--addr", address, "-g", "back", "-e", "-F", "")
+    made = hastore_here("consume", "orders", "--addr", address, "-g", "back", "-e", "-F", "")
     assert made.returncode == 0
     code, out, err = run("group", "reset", "back", "--to", "beginning", "--dry-run")
     assert (code, err) == (10, "nothing changed (--dry-run)\n")
     assert out.count("again  orders") == 8
-    refused = hastore("group", "reset", "back", "--to", "beginning", "--addr", address)
+    refused = hastore_here("group", "reset", "back", "--to", "beginning", "--addr", address)
     assert refused.returncode == 6
     assert is_one_line_with_a_next_step(refused.stderr)
     assert as_json(run, "group", "describe", "back")["lag"] == 0
@@ -149,7 +148,7 @@ def test_group_reset_needs_yes_or_a_terminal(run, master):
 
 def test_group_reset_of_one_queue_to_an_offset_or_a_time(run, master):
     """Other queues stay as they are; an offset after the end means the end."""
-    hastore("consume", "orders", "--addr", master.address, "-g", "one", "-e", "-F", "")
+    hastore_here("consume", "orders", "--addr", master.address, "-g", "one", "-e", "-F", "")
     run("group", "reset", "one", "--topic", "orders", "-q", 3, "--to", 1, "--yes")
     offsets = {q["queue_id"]: q for q in as_json(run, "group", "describe", "one")["queues"]}
     assert offsets[3]["offset"] == 1
@@ -195,7 +194,7 @@ def test_impossible_group_reset_is_refused(run, arguments, code, message):
 def test_group_reset_asks_on_a_terminal(master):
     """The answer n changes nothing and exits with 6."""
     address = master.address
-    hastore("consume", "orders", "--addr", address, "-g", "asked", "-e", "-F", "")
+    hastore_here("consume", "orders", "--addr", address, "-g", "asked", "-e", "-F", "")
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         command("group", "reset", "asked", "--to", "beginning", "--addr", address),
@@ -210,5 +209,5 @@ def test_group_reset_asks_on_a_terminal(master):
         os.close(ours)
     assert process.returncode == 6
     assert b"change the offsets of group asked in 8 queues?" in err
-    described = hastore("group", "describe", "asked", "--addr", address, "-o", "json")
+    described = hastore_here("group", "describe", "asked", "--addr", address, "-o", "json")
     assert json.loads(described.stdout)["lag"] == 0

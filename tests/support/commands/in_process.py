@@ -1,15 +1,23 @@
 """Nodes and commands in one process: the real code on real sockets, without subprocesses.
 
 ``call`` runs a command in a thread beside the nodes' event loop, as `hastore …` would run in its
-own process; ``run_command`` runs one in a test without an event loop.
+own process; ``run_command`` runs one in a test without an event loop.  ``hastore_here`` stands in
+for ``running.hastore``, with an input, a directory and variables of its own: a Python takes half a
+second of CPU to start, so only tests of what a process adds start one.
 """
 
 import contextlib
 import io
 import json
-from collections.abc import AsyncIterator
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import trio
@@ -21,6 +29,7 @@ from hastore.config import MasterConfig, SlaveConfig, StoreConfig
 from hastore.message import Message, PutMessageResult
 from hastore.status import BrokerRole
 from hastore_cli.main import main
+from tests.support.commands.running import environment
 from tests.support.nodes.configs import ANY_PORT, IMPATIENT
 from tests.support.planted_secrets import check_text
 from tests.support.waiting import eventually
@@ -111,3 +120,53 @@ async def call_json(*arguments: object) -> tuple[int, Any]:
     code, out, err = await call(*arguments, "-o", "json")
     assert out, err
     return code, json.loads(out)
+
+
+def hastore_here(
+    *arguments: object, stdin: bytes = b"", cwd: Path | None = None, **extra: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end in this thread; return stdout and stderr as text.
+
+    Its streams are files, as a command may want their descriptors; PYTHONIOENCODING names their
+    encoding.
+    """
+    encoding = extra.get("PYTHONIOENCODING", "utf-8")
+    words = [str(argument) for argument in arguments]
+    with contextlib.ExitStack() as stack:
+        given, out, err = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+        given.write(stdin)
+        given.seek(0)
+        for name, file in (("stdin", given), ("stdout", out), ("stderr", err)):
+            stream = io.TextIOWrapper(file, encoding, newline="", write_through=name != "stdin")
+            stack.enter_context(stream)
+            stack.enter_context(mock.patch.object(sys, name, stream))
+        stack.enter_context(mock.patch.dict(os.environ, environment(**extra), clear=True))
+        stack.enter_context(mock.patch.object(tempfile, "tempdir", None))  # TMPDIR counts
+        stack.enter_context(_logging_restored())
+        if cwd is not None:
+            stack.enter_context(contextlib.chdir(cwd))
+        code = main(words)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            data = file.read()
+            check_text(data, f"the output of {words}")
+            texts.append(data.decode(encoding))
+    return subprocess.CompletedProcess(["hastore", *words], code, *texts)
+
+
+@contextlib.contextmanager
+def _logging_restored() -> Iterator[None]:
+    """Undo what a command has set up for its records."""
+    logger = logging.getLogger("hastore")
+    handlers, propagate, level = logger.handlers[:], logger.propagate, logger.level
+    raises = logging.raiseExceptions
+    try:
+        yield
+    finally:
+        logger.handlers[:] = handlers
+        logger.propagate = propagate
+        logger.setLevel(level)
+        logging.raiseExceptions = raises
