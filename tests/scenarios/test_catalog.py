@@ -32,7 +32,13 @@ def test_scenario_holds_between_namespaces(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["promotion", "flush-slave-timeout", "two-masters", "switchover-under-load"]
+    "name",
+    [
+        "promotion",
+        "two-masters",
+        pytest.param("flush-slave-timeout", marks=pytest.mark.soak),
+        pytest.param("switchover-under-load", marks=pytest.mark.soak),
+    ],
 )
 def test_a_seed_determines_the_history(name: str, tmp_path: Path) -> None:
     """The same seed writes the same bytes; another seed does not."""

@@ -105,7 +105,7 @@ def test_the_demo_runs_to_its_end(tmp_path: Path) -> None:
     "moment",
     [
         "--data D1",
-        "6. Kill the master",
+        pytest.param("6. Kill the master", marks=pytest.mark.soak),
         pytest.param("hastore cluster status", marks=pytest.mark.soak),  # near the end
     ],
 )

@@ -274,8 +274,13 @@ def takes_puts_while_it_hands_over(patch: pytest.MonkeyPatch) -> None:
         ),
         (first_byte_is_enough, "large-messages", "waits for the message's last byte"),
         (cuts_by_the_confirm_offset, "kip-101", "it still has the last message"),
-        (planted_in_groups.cuts_at_the_end_of_its_own_epoch, "kip-101", "b is in step"),
-        (asks_for_its_newest_epoch_only, "kip-279", "c is in step"),
+        pytest.param(
+            *(planted_in_groups.cuts_at_the_end_of_its_own_epoch, "kip-101", "b is in step"),
+            marks=pytest.mark.soak,  # sim/test_planted_in_groups finds it
+        ),
+        pytest.param(
+            *(asks_for_its_newest_epoch_only, "kip-279", "c is in step"), marks=pytest.mark.soak
+        ),
         (counts_no_messages, "former-master-returns", "counted by topic"),
         (shrinks_to_any_set, "two-masters", "acknowledged nothing"),
         (forgets_the_cut_first, "killed-cut", "has no step"),
@@ -283,7 +288,9 @@ def takes_puts_while_it_hands_over(patch: pytest.MonkeyPatch) -> None:
         (shrinks_to_any_set, "frozen-member", "no majority would remain"),
         (takes_puts_below_the_minimum, "strict-mode", "is alone in its set, and refuses"),
         (needs_two_members, "available-mode", "with one member"),
-        (refuses_an_equal_start, "empty-epochs", "epoch 4 begins"),
+        pytest.param(
+            *(refuses_an_equal_start, "empty-epochs", "epoch 4 begins"), marks=pytest.mark.soak
+        ),
         (waits_for_observers, "slow-observer", "no put waits for it"),
         (planted_in_groups.acknowledges_after_stepping_down, "frozen-member", "not acknowledged"),
         (never_campaigns, "master-killed", "no master of epoch 2"),
@@ -322,7 +329,9 @@ def takes_puts_while_it_hands_over(patch: pytest.MonkeyPatch) -> None:
         pytest.param(
             *(promises_nothing, "etcd-majority-lost", "after two leases"), marks=pytest.mark.soak
         ),
-        (ignores_the_alarm, "etcd-restored", "it waits for a person"),
+        pytest.param(
+            *(ignores_the_alarm, "etcd-restored", "it waits for a person"), marks=pytest.mark.soak
+        ),
         pytest.param(
             *(wishes_any_successor, "switchover-refused", "the switchover is refused"),
             marks=pytest.mark.soak,
@@ -330,7 +339,10 @@ def takes_puts_while_it_hands_over(patch: pytest.MonkeyPatch) -> None:
         (elects_the_lowest_id, "two-candidates", "the longer log wins"),
         (planted_with_etcd.stands_outside_the_set, "outside-the-set", "why it does not stand"),
         (never_shrinks, "rolling-upgrade", "every put was acknowledged"),
-        (elects_in_spite_of_a_pause, "elections-paused", "why it does not stand"),
+        pytest.param(
+            *(elects_in_spite_of_a_pause, "elections-paused", "why it does not stand"),
+            marks=pytest.mark.soak,
+        ),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

@@ -8,8 +8,8 @@ from hastore.sim.group.group_simulation import GroupSimulation, simulate_group
 from tests.sim.hashes import hashes_elsewhere
 from tests.sim.pinned import PINNED_WITH_ETCD
 
-SEEDS = 16  # `make soak` has 5,000
-CHUNK = 8  # so that the seeds are spread over the workers
+SEEDS = 8  # `make soak` has 5,000
+CHUNK = 4  # so that the seeds are spread over the workers
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
@@ -23,7 +23,7 @@ def test_seeds_with_etcd_find_no_violation(first):
 
 def test_a_seed_with_etcd_is_the_same_run_in_another_process():
     """PYTHONHASHSEED makes no difference; without etcd the seed is another run."""
-    seeds = (0, 7, 9)  # three that take a second together
+    seeds = (0, 9)  # two quick ones
     here = [simulate_group(seed, with_etcd=True).trace_hash for seed in seeds]
     assert hashes_elsewhere(seeds, groups=True, with_etcd=True) == here
     assert simulate_group(0).trace_hash != here[0]

@@ -8,8 +8,8 @@ from hastore.sim.group.group_simulation import simulate_group
 from tests.sim.hashes import hashes_elsewhere
 from tests.sim.pinned import PINNED_GROUPS
 
-SEEDS = 20  # `make soak` has 2,000
-CHUNK = 10  # so that the seeds are spread over the workers
+SEEDS = 12  # `make soak` has 2,000
+CHUNK = 6  # so that the seeds are spread over the workers
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
@@ -24,7 +24,7 @@ def test_seeds_of_groups_find_no_violation(first):
 
 def test_a_seed_of_a_group_is_the_same_run_in_another_process():
     """PYTHONHASHSEED makes no difference."""
-    seeds = (0, 1, 5)
+    seeds = (2, 5)  # two quick ones
     here = [simulate_group(seed).trace_hash for seed in seeds]
     assert hashes_elsewhere(seeds, groups=True) == here
 

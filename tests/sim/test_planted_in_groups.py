@@ -52,7 +52,18 @@ def find(plant, seeds, monkeypatch):
     pytest.fail(f"{plant.__name__} was not found in {SEEDS_MAX} seeds: {plant.__doc__}")
 
 
-@pytest.mark.parametrize("plant", PLANTED_IN_GROUPS, ids=lambda plant: plant.__name__)
+# Only in the soak: the other bug of consumer offsets is found by the same rule.
+LATER = {"loses_consumer_offsets_at_a_promotion"}
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        pytest.param(plant, marks=pytest.mark.soak) if plant.__name__ in LATER else plant
+        for plant in PLANTED_IN_GROUPS
+    ],
+    ids=lambda plant: plant.__name__,
+)
 def test_a_bug_planted_into_a_group_is_found(plant, monkeypatch):
     """The first violation within 200 seeds is of a rule that fits the bug."""
     known = FOUND_BY.get(plant.__name__)

@@ -21,7 +21,7 @@ from hastore.sim.simulation import simulate
 from hastore.sim.violation import ViolationError
 from tests.sim.hashes import hashes_elsewhere
 
-SEEDS = 40  # `make soak` has 2,000
+SEEDS = 20  # `make soak` has 2,000
 CHUNK = 10  # so that the seeds are spread over the workers
 
 
@@ -36,7 +36,7 @@ def test_seeds_find_no_violation(first):
 
 def test_a_seed_is_the_same_run_in_another_process():
     """PYTHONHASHSEED makes no difference."""
-    seeds = (0, 2, 3, 5)
+    seeds = (1, 3)  # two quick ones
     assert hashes_elsewhere(seeds) == [simulate(seed).trace_hash for seed in seeds]
 
 
