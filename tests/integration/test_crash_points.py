@@ -5,7 +5,8 @@
 Each test is a chain of crashes under constant load, in which each start recovers from the crash
 before; then an ordinary start follows.  A point that is not reached fails the test.  At the end
 every PUT_OK message must be there once, `log verify` must find nothing, and the consume queues must
-hold exactly the log's records, which this file checks from the raw bytes.
+hold exactly the log's records, which this file checks from the raw bytes.  `make test` has one
+instant of each step, `make soak` all of them, and random ones.
 """
 
 from __future__ import annotations
@@ -69,6 +70,17 @@ UNDER_LOAD: dict[str, Points] = {
     + points("open_sparse_file", QUEUES, (AFTER,), (6,))
     + points("sync", QUEUES, (AFTER,), (3,)),
 }
+# For `make test`: one instant of each step, the one that leaves the most behind.
+EACH_STEP = {
+    "each step": points("append_message", "*", (MIDDLE,), (150,))
+    + points("sync", LOG, (BEFORE,), (25,))
+    + points("_roll", "*", (BEFORE,), (4,))
+    + points("create_file", LOG, (MIDDLE,), (2,))
+    + points("pwrite", "*/checkpoint", (MIDDLE,), (2,))
+    + points("pwrite", INDEX, (MIDDLE,), (9,))
+    + points("pwrite", QUEUES, (MIDDLE,), (17,))
+    + points("open_sparse_file", QUEUES, (AFTER,), (6,)),
+}
 # For the soak: before such a write the disk is as after the one before it.
 BEFORE_WRITES = {
     "before writes": points("pwrite", "*/checkpoint", (BEFORE,), (2,))
@@ -89,14 +101,36 @@ REPEATED = {
     ("sync", QUEUES, AROUND): 20,
     ("pwrite", INDEX, THROUGHOUT): 400,
 }
+SMALL_FILES = points("write_file", "*/abort", (MIDDLE,), (1,)) + points(
+    "write_file", "*/node.json", (AFTER,), (1,)
+)
 RENAMES = points("write_file", "*/abort", THROUGHOUT, (1,)) + points(
     "write_file", "*/node.json", THROUGHOUT, (1,)
 )
+TRIMS = points("write_file", "*/trimmed/*", (MIDDLE,), (1,)) + points("sync", LOG, AROUND, (1,))
 TRUNCATES = (
     points("make_dirs", "*/trimmed", AROUND, (1,))
     + points("write_file", "*/trimmed/*", THROUGHOUT, (1,))
     + points("sync", LOG, AROUND, (1,))
 )
+EXPIRES = (
+    points("remove", LOG, (AFTER,), (1,))
+    + points("remove", QUEUES, (AFTER,), (2,))
+    + points("remove", INDEX, (BEFORE,), (1,))
+)
+REMOVES = (
+    points("remove", LOG, AROUND, (1, 3))
+    + points("remove", QUEUES, AROUND, (2,))
+    + points("remove", INDEX, AROUND, (1,))
+)
+
+
+def one_of_each(some: Points, every: Points) -> pytest.MarkDecorator:
+    """Run a test with some points, and in the soak with every one of them."""
+    return pytest.mark.parametrize(
+        "chain",
+        [pytest.param(some, id="some"), pytest.param(every, id="every", marks=pytest.mark.soak)],
+    )
 
 
 @contextlib.contextmanager
@@ -151,14 +185,18 @@ async def a_master(directory: Path) -> Iterator[tuple[ProcessWorld, ProcessNode]
 
 
 @pytest.mark.parametrize(
-    "name", [*UNDER_LOAD, *(pytest.param(name, marks=pytest.mark.soak) for name in BEFORE_WRITES)]
+    "name",
+    [
+        *EACH_STEP,
+        *(pytest.param(name, marks=pytest.mark.soak) for name in UNDER_LOAD | BEFORE_WRITES),
+    ],
 )
 async def test_master_killed_at_a_point_under_load_loses_no_put_ok(
     tmp_path: Path, name: str
 ) -> None:
-    """It is killed before, in and after each step."""
+    """It is killed at each step; before, in and after it in the soak."""
     async with a_master(tmp_path) as (world, master):
-        for point in (UNDER_LOAD | BEFORE_WRITES)[name]:
+        for point in (EACH_STEP | UNDER_LOAD | BEFORE_WRITES)[name]:
             await die_at(world, master, point, master)
 
 
@@ -176,32 +214,44 @@ async def test_master_killed_at_random_points_loses_no_put_ok(tmp_path: Path, se
             await die_at(world, master, point, master)
 
 
-async def test_start_killed_while_it_replaces_a_small_file_can_be_repeated(tmp_path: Path) -> None:
-    """It is killed before, in and after the write of `abort` and of `node.json`."""
+@one_of_each(SMALL_FILES, RENAMES)
+async def test_start_killed_while_it_replaces_a_small_file_can_be_repeated(
+    tmp_path: Path, chain: Points
+) -> None:
+    """It is killed around the write of `abort` and of `node.json`."""
     async with a_master(tmp_path) as (world, master):
-        for point in RENAMES:
+        for point in chain:
             await die_at(world, master, point, master)
 
 
-async def test_start_killed_while_it_trims_a_torn_tail_can_be_repeated(tmp_path: Path) -> None:
-    """It is killed before, in and after it copies the tail and cuts it off."""
+@one_of_each(TRIMS, TRUNCATES)
+async def test_start_killed_while_it_trims_a_torn_tail_can_be_repeated(
+    tmp_path: Path, chain: Points
+) -> None:
+    """It is killed while it copies the tail, and before and after it cuts it off."""
     torn = CrashPoint("append_message", "*", MIDDLE, 50)
     async with a_master(tmp_path) as (world, master):
-        for point in TRUNCATES:
+        for point in chain:
             await die_at(world, master, torn, master)
             await die_at(world, master, point, master)
 
 
-async def test_start_killed_while_it_removes_a_file_can_be_repeated(tmp_path: Path) -> None:
+@one_of_each(points("remove", LOG, (AFTER,), (1,)), points("remove", LOG, AROUND, (1,)))
+async def test_start_killed_while_it_removes_a_file_can_be_repeated(
+    tmp_path: Path, chain: Points
+) -> None:
     """A start removes a file that was never finished."""
     unfinished = CrashPoint("create_file", LOG, MIDDLE, 2)
     async with a_master(tmp_path) as (world, master):
-        for point in points("remove", LOG, AROUND, (1,)):
+        for point in chain:
             await die_at(world, master, unfinished, master)
             await die_at(world, master, point, master)
 
 
-async def test_master_killed_during_expiry_loses_nothing_else(tmp_path: Path) -> None:
+@one_of_each(EXPIRES, REMOVES)
+async def test_master_killed_during_expiry_loses_nothing_else(
+    tmp_path: Path, chain: Points
+) -> None:
     """It is killed around the removal of the first files of log, queues and index."""
     async with ProcessWorld.open(tmp_path) as world:
         master = await world.start_master(
@@ -209,13 +259,8 @@ async def test_master_killed_during_expiry_loses_nothing_else(tmp_path: Path) ->
         )
         await world.put_many(master, 300)
         await world.kill(master)
-        for method, pattern, numbers in (
-            ("remove", LOG, (1, 3)),
-            ("remove", QUEUES, (2,)),
-            ("remove", INDEX, (1,)),
-        ):
-            for point in points(method, pattern, AROUND, numbers):
-                await die_at(world, master, attrs.evolve(point, expires=True), master)
+        for point in chain:
+            await die_at(world, master, attrs.evolve(point, expires=True), master)
         await world.restart(master)
         await world.put_many(master, 20)
         await world.stop(master)
@@ -235,13 +280,19 @@ async def test_master_killed_during_expiry_loses_nothing_else(tmp_path: Path) ->
         verified(master.directory)
 
 
+SLAVE_STEPS = {
+    "each step": points("pwrite", LOG, (MIDDLE,), (4,)) + points("sync", LOG, (BEFORE,), (7,)),
+}
+# For the soak.
 SLAVE_POINTS = {
     "append and fsync": points("pwrite", LOG, THROUGHOUT, (4,)) + points("sync", LOG, AROUND, (7,)),
     "roll": points("_roll", "*", AROUND, (2,)) + points("create_file", LOG, (MIDDLE,), (1,)),
 }
 
 
-@pytest.mark.parametrize("name", SLAVE_POINTS)
+@pytest.mark.parametrize(
+    "name", [*SLAVE_STEPS, *(pytest.param(name, marks=pytest.mark.soak) for name in SLAVE_POINTS)]
+)
 async def test_slave_killed_at_a_point_has_all_that_it_acknowledged(
     tmp_path: Path, name: str
 ) -> None:
@@ -252,7 +303,7 @@ async def test_slave_killed_at_a_point_has_all_that_it_acknowledged(
             "b", master=master, flush=FlushDiskType.SYNC_FLUSH, direct=True, **CONFIG
         )
         await world.wait_healthy(slave)
-        for point in SLAVE_POINTS[name]:
+        for point in (SLAVE_STEPS | SLAVE_POINTS)[name]:
             await world.kill(slave)
             await die_at(world, slave, point, master)
             await world.restart(slave)

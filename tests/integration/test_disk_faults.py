@@ -51,6 +51,7 @@ LOG = "*/commitlog/*"
 FAIL_STOP = 1
 ENDS_WITHIN_S = PROCESS_WITHIN_S
 SYNC_FLUSH = FlushDiskType.SYNC_FLUSH
+FLUSHES = [SYNC_FLUSH, pytest.param(FlushDiskType.ASYNC_FLUSH, marks=pytest.mark.soak)]
 
 
 @contextlib.contextmanager
@@ -87,7 +88,7 @@ async def fails_stop(world: ProcessWorld, node: ProcessNode, why: str, *or_why: 
 # -- fsync -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("flush", list(FlushDiskType))
+@pytest.mark.parametrize("flush", FLUSHES)
 async def test_a_master_stops_when_its_log_cannot_be_synced(
     tmp_path: Path, control: FaultControl, flush: FlushDiskType
 ) -> None:
@@ -131,7 +132,7 @@ async def test_a_slave_stops_when_its_log_cannot_be_synced(
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-@pytest.mark.parametrize("when", [3, 40])
+@pytest.mark.parametrize("when", [pytest.param(3, marks=pytest.mark.soak), 40])
 async def test_unmodified_process_stops_when_fdatasync_fails(tmp_path: Path, when: int) -> None:
     """Its n-th fdatasync and all later ones are failed by strace."""
     inject = f"inject=fdatasync:error=EIO:when={when}+"
@@ -150,7 +151,7 @@ async def test_unmodified_process_stops_when_fdatasync_fails(tmp_path: Path, whe
         await world.put_many(master, 50)
 
 
-@pytest.mark.parametrize("flush", list(FlushDiskType))
+@pytest.mark.parametrize("flush", FLUSHES)
 async def test_start_after_a_failed_sync_does_not_trust_the_page_cache(
     tmp_path: Path, thin_disk: Callable[[Path], LoopDisk], flush: FlushDiskType
 ) -> None:

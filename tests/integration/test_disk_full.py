@@ -47,7 +47,13 @@ async def puts_succeed_again(world: ProcessWorld, master: ProcessNode) -> None:
         )
 
 
-@pytest.mark.parametrize("flush", list(FlushDiskType))
+@pytest.mark.parametrize(
+    "flush",
+    [
+        FlushDiskType.SYNC_FLUSH,
+        pytest.param(FlushDiskType.ASYNC_FLUSH, marks=pytest.mark.soak),
+    ],
+)
 async def test_puts_are_refused_while_the_disk_is_full_then_accepted(
     tmp_path: Path, loop_disks: Callable[..., LoopDisk], flush: FlushDiskType
 ) -> None:

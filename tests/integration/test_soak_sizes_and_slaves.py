@@ -13,7 +13,7 @@ from tests.support.worlds.checked import checked_world
 KIB, MIB = 1024, 1024 * 1024
 
 
-@pytest.mark.parametrize("slaves", [1, 5])
+@pytest.mark.parametrize("slaves", [1, pytest.param(5, marks=pytest.mark.soak)])
 async def test_every_size_reaches_every_slave(tmp_path: Path, slaves: int) -> None:
     """Bodies from 1 KiB to the largest, in 32 KiB batches, across files, to 1 and to 5 slaves."""
     async with checked_world(tmp_path) as world:
@@ -40,6 +40,7 @@ async def test_a_body_above_the_limit_is_refused_and_not_stored(tmp_path: Path) 
         assert refused.status is PutMessageStatus.MESSAGE_ILLEGAL
 
 
+@pytest.mark.soak
 async def test_slave_that_hardly_reads_does_not_delay_puts(tmp_path: Path) -> None:
     """It reads one byte a second; the other slave confirms puts as fast as before."""
     async with checked_world(tmp_path) as world:

@@ -34,6 +34,7 @@ async def put_while_the_slave_is_killed(
         return load.counts
 
 
+@pytest.mark.soak
 async def test_8000_messages_while_the_slave_is_killed_repeatedly(tmp_path: Path) -> None:
     """At the end every PUT_OK message is in both logs, once, and each status is correct."""
     counts = await put_while_the_slave_is_killed(

@@ -199,6 +199,7 @@ async def test_a_topic_is_spread_over_two_groups_that_fail_over_by_themselves(
         print({name: len(keys) for name, keys in logs.items()})
 
 
+@pytest.mark.soak
 async def test_stock_clients_use_both_groups(tmp_path: Path, etcd: EtcdServer) -> None:
     """They are given the nodes of one as name servers."""
     python = find_stock_python()
