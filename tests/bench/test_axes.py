@@ -75,6 +75,7 @@ def test_an_axis_measures_all_variants(tmp_path: Path, key: str) -> None:
             assert figures["rss_mib"] > 1
 
 
+@pytest.mark.soak
 def test_catch_up_ends_when_consumers_can_read(tmp_path: Path) -> None:
     """It is readable at the earliest when it is there; the bare loop reads nothing."""
     code, document = run_bench(tmp_path, "readable,idle")

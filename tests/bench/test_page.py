@@ -102,6 +102,7 @@ def test_paths_of_the_machine_are_left_out() -> None:
     assert without_paths({"schema": "x"}) == {"schema": "x"}
 
 
+@pytest.mark.soak
 def test_one_driver_measures_several_pythons_in_turn(tmp_path: Path) -> None:
     """This Python stands in for the other version, too: all variants have figures and ratios."""
     path = tmp_path / "gain.json"
