@@ -1,4 +1,4 @@
-"""`hastore pipeline …` as a user runs it: most tests share a session, two start a process."""
+"""`hastore pipeline …` as a user runs it: most tests share a session, one starts a process."""
 
 import functools
 import json
@@ -227,6 +227,7 @@ def check_end(process, sent, is_time):
     assert "bug" not in stderr
 
 
+@pytest.mark.soak
 def test_signal_ends_a_running_job_and_removes_its_files(store, tmp_path):
     """The job does not wait for Spark's answer; it has a user's default settings."""
     target = tmp_path / "out" / "all.jsonl"

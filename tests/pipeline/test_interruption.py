@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.xdist_group("spark-starts"), pytest.mark.timeout(600)]
 WITHIN_S = 500
 IN_THE_STOP = ("the stop begins", "the context is stopped", "the JVM ends")
-# One before there is a process, two while it starts; test_commands has one in a job.
+# One before there is a process, two while it starts; SIGTERM comes in a job.
 FEW = (
     "pyspark is imported",
     "Java has begun",
@@ -93,9 +93,9 @@ def test_ctrl_c_prints_one_line_and_leaves_nothing(start, scratch, instant):
 @pytest.mark.parametrize(
     "instant",
     [
-        "the context is built",
+        "the job is busy",
         pytest.param("Java has begun", marks=pytest.mark.soak),
-        pytest.param("the job is busy", marks=pytest.mark.soak),
+        pytest.param("the context is built", marks=pytest.mark.soak),
     ],
 )
 def test_other_signals_end_a_job_too(start, scratch, instant, sent):
