@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from tests.support.commands.in_process import hastore_here
-from tests.support.commands.running import node, wait_for_status
+from tests.support.commands.in_process import hastore_here, wait_for_status
+from tests.support.commands.running import node
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -19,7 +19,7 @@ from hastore.quantities import parse_address
 from hastore_cli.app.logging_setup import LogConfig
 from hastore_cli.node import runner
 from hastore_cli.node.file import NODE_FILE
-from tests.support.commands.in_process import hastore_here
+from tests.support.commands.in_process import hastore_here, status_of, wait_for_status
 from tests.support.commands.running import (
     ANY_PORT,
     WITHIN_S,
@@ -28,8 +28,6 @@ from tests.support.commands.running import (
     hastore,
     is_one_line_with_a_next_step,
     node,
-    status_of,
-    wait_for_status,
 )
 from tests.support.nodes.harness import master_config
 from tests.support.waiting import wait_until

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.support.commands.in_process import hastore_here
+from tests.support.commands.in_process import hastore_here, status_of, wait_for_status
 from tests.support.commands.running import (
     WITHIN_S,
     command,
@@ -15,8 +15,6 @@ from tests.support.commands.running import (
     hastore,
     is_one_line_with_a_next_step,
     node,
-    status_of,
-    wait_for_status,
 )
 
 # All tests of this file share one node, so they run in one worker.

@@ -16,15 +16,8 @@ import pytest
 
 from tests.patience import PROCESS_WITHIN_S
 from tests.support.certificates import DAY
-from tests.support.commands.in_process import hastore_here
-from tests.support.commands.running import (
-    ANY_PORT,
-    Node,
-    command,
-    environment,
-    node,
-    wait_for_status,
-)
+from tests.support.commands.in_process import hastore_here, wait_for_status
+from tests.support.commands.running import ANY_PORT, Node, command, environment, node
 from tests.support.nodes.access_keys import (
     ACCOUNTS,
     ADMIN_KEY,

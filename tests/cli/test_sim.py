@@ -37,10 +37,10 @@ def test_sim_run_counts_seeds():
 def test_minutes_run_seeds_until_the_time_is_over():
     """With a single seed A, the run goes on after A."""
     done = hastore_here(
-        "sim", "run", "--seeds", "7", "--minutes", "0.05", "--jobs", "1", "-o", "json"
+        "sim", "run", "--seeds", "7", "--minutes", "0.02", "--jobs", "1", "-o", "json"
     )
     assert done.returncode == 0
-    assert json.loads(done.stdout)["wall_s"] > 3
+    assert json.loads(done.stdout)["wall_s"] > 1
 
 
 def test_too_short_a_time_still_runs_one_seed():

@@ -11,6 +11,7 @@ import attrs
 import pytest
 
 from hastore.testing.etcd_binary import etcd_binary
+from tests.support.commands.in_process import hastore_here
 from tests.support.commands.running import WITHIN_S, command, environment, hastore
 from tests.support.waiting import wait_until
 
@@ -72,7 +73,7 @@ def running_up(tmp_path, *arguments):
 
 def send(addresses):
     """Send a message; return the outcome's line."""
-    sent = hastore("produce", "orders", "--addr", addresses, stdin=b"hello\n")
+    sent = hastore_here("produce", "orders", "--addr", addresses, stdin=b"hello\n")
     assert sent.returncode == 0, sent.stderr
     return sent.stdout
 
@@ -89,9 +90,9 @@ def test_a_group_with_etcd_survives_its_master_and_leaves_nothing_behind(tmp_pat
         up.wait_for_text("is master of epoch 2")
         assert f"n{first['id']} has ended, killed by SIGKILL" in up.log.read_text()
         assert "PUT_OK" in send(up.addresses)
-        shown = hastore("cluster", "status", "--etcd", up.info["etcd"], "-o", "json")
+        shown = hastore_here("cluster", "status", "--etcd", up.info["etcd"], "-o", "json")
         assert json.loads(shown.stdout)["epoch"] == 2, shown.stderr
-        read = hastore("consume", "orders", "-e", "--addr", up.addresses, "-F", "%s\\n")
+        read = hastore_here("consume", "orders", "-e", "--addr", up.addresses, "-F", "%s\\n")
         assert read.stdout.split() == ["hello", "hello"], read.stderr
         assert up.stop(signal.SIGINT) == 130
         assert not Path(up.info["directory"]).exists()
@@ -103,7 +104,7 @@ def test_a_group_without_etcd_is_kept_and_goes_on(tmp_path):
     with running_up(tmp_path, "--no-etcd", "--keep", keep) as up:
         assert (up.info["etcd"], up.info["epoch"]) == (None, 2)
         assert [n["name"] for n in up.info["nodes"]] == ["n1", "n2", "n3"]
-        shown = hastore("status", "-o", "json", up.node(2)["address"])
+        shown = hastore_here("status", "-o", "json", up.node(2)["address"])
         assert json.loads(shown.stdout)["name"] == "n2", shown.stderr
         assert "PUT_OK" in send(up.addresses)
         first = up.node(up.info["master"])
@@ -111,23 +112,23 @@ def test_a_group_without_etcd_is_kept_and_goes_on(tmp_path):
         up.wait_for_text("killed by SIGKILL")
         nodes = [n["address"] for n in up.info["nodes"] if n is not first]
         flags = [word for address in nodes for word in ("--node", address)]
-        done = hastore("cluster", "failover", *flags, "--ids", "1,2,3")
+        done = hastore_here("cluster", "failover", *flags, "--ids", "1,2,3")
         assert done.returncode == 0, done.stderr
         assert "is master of epoch 4" in done.stdout
         assert up.stop(signal.SIGTERM) == 0
     with running_up(tmp_path, "--no-etcd", "--keep", keep) as up:
         assert up.info["epoch"] == 6
-        read = hastore("consume", "orders", "-e", "--addr", up.addresses, "-F", "%s\\n")
+        read = hastore_here("consume", "orders", "-e", "--addr", up.addresses, "-F", "%s\\n")
         assert read.stdout.split() == ["hello"], read.stderr
         assert up.stop(signal.SIGTERM) == 0
-    other = hastore("up", "--nodes", "2", "--keep", keep)
+    other = hastore_here("up", "--nodes", "2", "--keep", keep)
     assert (other.returncode, "has a group of 3 nodes" in other.stderr) == (2, True)
 
 
 def test_a_directory_with_something_else_is_refused(tmp_path):
     """Nothing in it is changed."""
     (tmp_path / "mine").write_text("x")
-    done = hastore("up", "--keep", tmp_path)
+    done = hastore_here("up", "--keep", tmp_path)
     assert (done.returncode, "something else than a group" in done.stderr) == (2, True)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 

@@ -7,17 +7,22 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hastore.testing.etcd_binary import etcd_binary
+from hastore_scenarios.demo.command import main
 
 HAS_ETCD = etcd_binary() is not None
 SECOND_ACT = "n3 has each of the 12 000 messages" if HAS_ETCD else "There is no etcd here"
 WITHIN_S = 600  # enough for a machine under ten times the load
 # Python treats the C locale as UTF-8 unless these variables forbid it.
 ASCII_ONLY = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+RunHere = Callable[..., tuple[int, str]]  # exit code, output
 
 
 def demo_environment(tmp_path: Path, environment: dict[str, str]) -> dict[str, str]:
@@ -42,6 +47,25 @@ def run_demo(
         timeout=WITHIN_S,
         check=False,
     )
+
+
+@pytest.fixture
+def run_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> RunHere:
+    """Return a function that runs a demo that starts nothing, in this process."""
+
+    def run(*arguments: str, **environment: str) -> tuple[int, str]:
+        for name, value in demo_environment(tmp_path, environment).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+        monkeypatch.setattr(sys, "argv", ["demo", *arguments])
+        monkeypatch.chdir(tmp_path / "here")
+        code = main()
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    return run
 
 
 def left_behind(tmp_path: Path) -> list[str]:
@@ -145,14 +169,16 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, moment: str) 
     ("content", "message"),
     [(None, "cannot be read: No such file"), ("\n \n", "no line of text"), ("", "no line of text")],
 )
-def test_an_unusable_input_is_an_error(tmp_path: Path, content: str | None, message: str) -> None:
+def test_an_unusable_input_is_an_error(
+    tmp_path: Path, run_here: RunHere, content: str | None, message: str
+) -> None:
     """The variable FILE names the input; a bad one causes no traceback and leaves no directory."""
     path = tmp_path / "input.txt"
     if content is not None:
         path.write_text(content)
-    done = run_demo(tmp_path, FILE=str(path))
-    assert done.returncode == 1
-    assert re.fullmatch(rf"error: .*{message}.*\n  next  .*\n", done.stdout)
+    code, output = run_here(FILE=str(path))
+    assert code == 1
+    assert re.fullmatch(rf"error: .*{message}.*\n  next  .*\n", output)
     assert not left_behind(tmp_path)
 
 
@@ -163,25 +189,23 @@ def test_a_directory_as_input_is_an_error(tmp_path: Path) -> None:
     assert done.stdout.startswith(f"error: {tmp_path} cannot be read: Is a directory\n")
 
 
-def test_a_kept_directory_must_be_empty(tmp_path: Path) -> None:
+def test_a_kept_directory_must_be_empty(tmp_path: Path, run_here: RunHere) -> None:
     """The demo would otherwise continue the log of an earlier run."""
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "mine.txt").write_text("mine")
-    done = run_demo(tmp_path, KEEP=str(kept))
-    assert done.returncode == 1
-    assert done.stdout.startswith(f"error: {kept} is not empty\n  next  ")
+    code, output = run_here(KEEP=str(kept))
+    assert code == 1
+    assert output.startswith(f"error: {kept} is not empty\n  next  ")
     assert [path.name for path in kept.iterdir()] == ["mine.txt"]
     assert not left_behind(tmp_path)
 
 
-def test_an_unwritable_report_folder_is_an_error(tmp_path: Path) -> None:
+def test_an_unwritable_report_folder_is_an_error(tmp_path: Path, run_here: RunHere) -> None:
     """The demo fails before it starts a node."""
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "hastore-runs").write_text("a file")
-    done = run_demo(tmp_path)
-    assert done.returncode == 1
-    assert re.fullmatch(
-        r"error: cannot make .*/hastore-runs: File exists\n  next  .*\n", done.stdout
-    )
+    code, output = run_here()
+    assert code == 1
+    assert re.fullmatch(r"error: cannot make .*/hastore-runs: File exists\n  next  .*\n", output)
     assert not list((tmp_path / "tmp").iterdir())

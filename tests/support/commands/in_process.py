@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,7 +32,7 @@ from hastore_cli.main import main
 from tests.support.commands.running import environment
 from tests.support.nodes.configs import ANY_PORT, IMPATIENT
 from tests.support.planted_secrets import check_text
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, wait_until
 
 Outcome = tuple[int, str, str]  # exit code, stdout, stderr
 
@@ -155,6 +155,32 @@ def hastore_here(
             check_text(data, f"the output of {words}")
             texts.append(data.decode(encoding))
     return subprocess.CompletedProcess(["hastore", *words], code, *texts)
+
+
+def wait_for_status(
+    where: Path, condition: Callable[[dict[str, Any]], object], key_file: str = ""
+) -> dict[str, Any]:
+    """Poll a node until its status fulfils the condition; return that status."""
+    answers: list[subprocess.CompletedProcess[str]] = []
+
+    def is_so() -> bool:
+        answers[:] = [hastore_here("status", where, "-o", "json", HASTORE_ACCESS_KEY_FILE=key_file)]
+        return answers[0].returncode == 0 and bool(condition(json.loads(answers[0].stdout)))
+
+    wait_until(is_so, lambda: answers[0].stdout + answers[0].stderr)
+    return _parsed(answers[0])
+
+
+def status_of(where: Path) -> dict[str, Any]:
+    """Return a node's current status."""
+    done = hastore_here("status", where, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    return _parsed(done)
+
+
+def _parsed(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    status: dict[str, Any] = json.loads(done.stdout)
+    return status
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -127,32 +127,6 @@ def node(
     finally:
         process.kill()
         process.wait()
-
-
-def wait_for_status(
-    where: Path, condition: Callable[[dict[str, Any]], object], key_file: str = ""
-) -> dict[str, Any]:
-    """Poll a node until its status fulfils the condition; return that status."""
-    answers: list[subprocess.CompletedProcess[str]] = []
-
-    def is_so() -> bool:
-        answers[:] = [hastore("status", where, "-o", "json", HASTORE_ACCESS_KEY_FILE=key_file)]
-        return answers[0].returncode == 0 and bool(condition(json.loads(answers[0].stdout)))
-
-    wait_until(is_so, lambda: answers[0].stdout + answers[0].stderr)
-    return _parsed(answers[0])
-
-
-def status_of(where: Path) -> dict[str, Any]:
-    """Return a node's current status."""
-    done = hastore("status", where, "-o", "json")
-    assert done.returncode == 0, done.stderr
-    return _parsed(done)
-
-
-def _parsed(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    status: dict[str, Any] = json.loads(done.stdout)
-    return status
 
 
 def is_alive(pid: int) -> bool:
