@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hastore.tls.certificate import Validity
 
 FILE_SIZE_MAX: Final = 1024 * 1024
+PASSWORD_SIZE_MAX: Final = 1_024  # OpenSSL's PEM_BUFSIZE; ``ssl`` raises ValueError above it
 _VERIFY: Final = {
     ClientCertificates.NONE: ssl.CERT_NONE,
     ClientCertificates.ASKED: ssl.CERT_OPTIONAL,
@@ -98,7 +99,7 @@ def client_context(files: TlsFiles, disk: Disk, now_s: float) -> ssl.SSLContext:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     else:
         _load_ca(context, files.ca, disk, now_s)
-    if files.cert is not None:
+    if files.cert is not None or files.key is not None:
         _load_certificate(context, files, disk, now_s)
     return context
 
@@ -108,14 +109,27 @@ def certificate_dates(path: str, disk: Disk) -> CertificateDates:
     return CertificateDates(path, _validities(path, _read(path, disk))[0])
 
 
-def ca_dates(path: str, disk: Disk) -> CertificateDates:
-    """Return when that of a CA's certificates is valid that ends last.  Raises as the former."""
-    return _ca_dates(path, _read(path, disk))
+def ca_dates(path: str, disk: Disk, now_s: float) -> CertificateDates:
+    """Return the dates of that of a CA's certificates whose end ends the file's validity.
+
+    While one CA follows another, the next one's certificate may be in the file before it is valid.
+    So this is the last of an unbroken row: the first is valid now, each further one before the one
+    before it ends.  Blocks.  Raises ConfigError for a file without a certificate, and if none is
+    valid now.
+    """
+    return _ca_dates(path, _read(path, disk), now_s)
 
 
-def _ca_dates(path: str, data: bytes) -> CertificateDates:
-    newest = max(_validities(path, data), key=lambda one: one.not_after)
-    return CertificateDates(path, newest)
+def _ca_dates(path: str, data: bytes, now_s: float) -> CertificateDates:
+    validities = _validities(path, data)
+    last, until_s = None, now_s
+    for one in sorted(validities, key=lambda one: one.not_before):
+        if one.not_before <= until_s <= one.not_after:
+            last, until_s = one, one.not_after
+    if last is None:
+        check_dates(CertificateDates(path, max(validities, key=lambda one: one.not_after)), now_s)
+    assert last is not None, "check_dates has refused it"
+    return CertificateDates(path, last)
 
 
 def check_dates(dates: CertificateDates, now_s: float) -> None:
@@ -171,7 +185,7 @@ def _validities(path: str, data: bytes) -> list[Validity]:
 
 def _load_ca(context: ssl.SSLContext, path: str, disk: Disk, now_s: float) -> None:
     data = _read(path, disk)
-    check_dates(_ca_dates(path, data), now_s)
+    _ca_dates(path, data, now_s)
     try:
         context.load_verify_locations(cadata=data.decode("ascii", "ignore"))
     except (ssl.SSLError, ValueError) as error:
@@ -184,7 +198,10 @@ def _load_ca(context: ssl.SSLContext, path: str, disk: Disk, now_s: float) -> No
 def _load_certificate(context: ssl.SSLContext, files: TlsFiles, disk: Disk, now_s: float) -> None:
     cert, key = files.cert, files.key
     if cert is None or key is None:
-        raise ConfigError("a certificate needs its key", hint="name both: [tls] cert and key")
+        raise ConfigError(
+            "a certificate needs its key, and a key its certificate",
+            hint="name both: [tls] cert and key, or --tls-cert and --tls-key",
+        )
     check_dates(certificate_dates(cert, disk), now_s)
     key_data, _ = read_secret_file(disk, key)
     if b"-----BEGIN " not in key_data or b"PRIVATE KEY-----" not in key_data:
@@ -200,7 +217,7 @@ def _load_certificate(context: ssl.SSLContext, files: TlsFiles, disk: Disk, now_
 
     try:
         context.load_cert_chain(cert, key, tell_password)
-    except ssl.SSLError as error:
+    except (ssl.SSLError, ValueError) as error:
         raise _not_loaded(error, cert, key, has_password=password is not None) from None
     except OSError as error:
         raise ConfigError(f"cannot read {cert} or {key}: {error.strerror}", hint=_CHECK) from None
@@ -216,11 +233,20 @@ def _password(path: str, disk: Disk) -> bytes:
     password = data.partition(b"\n")[0].removesuffix(b"\r")
     if not password:
         raise ConfigError(f"{path} has no password in its first line", hint="write it there")
+    if len(password) > PASSWORD_SIZE_MAX:
+        raise ConfigError(
+            f"the password in {path} has {len(password)} bytes; at most {PASSWORD_SIZE_MAX} are"
+            " taken",
+            hint="its first line is the password; is it the right file?",
+        )
     return password
 
 
-def _not_loaded(error: ssl.SSLError, cert: str, key: str, *, has_password: bool) -> ConfigError:
-    if error.reason in {"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"}:
+def _not_loaded(error: Exception, cert: str, key: str, *, has_password: bool) -> ConfigError:
+    if isinstance(error, ssl.SSLError) and error.reason in {
+        "KEY_VALUES_MISMATCH",
+        "KEY_TYPE_MISMATCH",
+    }:
         return ConfigError(
             f"the key in {key} is not that of the certificate in {cert}",
             hint="the certificate comes first in its file, the chain after it; is it another one's"

@@ -52,7 +52,7 @@ class TlsStatus:
     is_on_ha_port: bool = False  # links of masters and slaves have it, too
     certificate: str  # its file
     not_after: int  # seconds since 1970
-    ca_not_after: int | None = None  # that of the CA's that is valid longest; None: the system's
+    ca_not_after: int | None = None  # see ``ca_dates``; None: the system's are trusted
     fault: str | None
     hint: str | None
 
@@ -66,7 +66,7 @@ class ContextSet:
     mutual: ssl.SSLContext | None  # accepts those with a certificate only; None: there is no CA
     client: ClientTls  # connects to other nodes
     not_after: int  # of the own certificate: seconds since 1970
-    ca_not_after: int | None  # of ``ca``'s certificates the latest; None: the system's are trusted
+    ca_not_after: int | None  # of ``ca``, see ``ca_dates``; None: the system's are trusted
     stamps: tuple[FileStamp, ...]
 
 
@@ -208,7 +208,9 @@ def _make(config: TlsConfig, env: Env) -> ContextSet:
         mutual=None if files.ca is None else server_context(files, required, disk, now_s),
         client=_client_tls(config, env),
         not_after=certificate_dates(files.cert, disk).validity.not_after,
-        ca_not_after=None if files.ca is None else ca_dates(files.ca, disk).validity.not_after,
+        ca_not_after=(
+            None if files.ca is None else ca_dates(files.ca, disk, now_s).validity.not_after
+        ),
         stamps=stamps,
     )
     if _stamps(files, env) != stamps:

@@ -12,7 +12,7 @@ from hastore.env.real import real_env
 from hastore.errors import ConfigError
 from hastore.status import ClientCertificates, TlsMode
 from hastore.tls.client_tls import ClientTls
-from hastore.tls.contexts import TlsFiles, client_context, server_context
+from hastore.tls.contexts import TlsFiles, ca_dates, client_context, server_context
 from hastore.tls.tls_contexts import LOOK_S, open_tls
 from tests.support.certificates import DAY, make_authority, make_certificates
 from tests.support.env.fake_env import FakeOffload
@@ -193,6 +193,9 @@ def test_an_encrypted_key_needs_its_password(tmp_path, authority):
     assert "cannot be decrypted" in faults_of(make_server, with_password("wrong-one\n"))
     assert "has no password" in faults_of(make_server, with_password("\n"))
     assert "mode 0644" in faults_of(make_server, with_password("planted-secret", 0o644))
+    fault = faults_of(make_server, with_password("p" * 1_025))
+    assert fault == f"the password in {password} has 1025 bytes; at most 1024 are taken"
+    assert "cannot be decrypted" in faults_of(make_server, with_password("p" * 1_024))
     make_server(with_password("planted-secret\r\nmore"))
     for text in ("wrong-one", "planted-secret"):
         assert text not in faults_of(make_server, with_password("wrong-one", 0o640))
@@ -207,6 +210,42 @@ def test_a_ca_that_has_expired_is_named(tmp_path):
     good = make_authority(tmp_path, "good")
     both.write_bytes(late.ca.read_bytes() + good.ca.read_bytes())
     make_client(TlsFiles(ca=str(both)))
+
+
+def test_a_ca_follows_another_while_both_are_in_the_file(tmp_path):
+    """The next one may be there before it is valid; the dates are those of the row's last."""
+    now_s = ENV.wall_clock.now_s()
+    old = make_authority(tmp_path, "old", valid=(-9 * DAY, 5 * DAY))
+    following = make_authority(tmp_path, "next", valid=(DAY, 99 * DAY))
+    third = make_authority(tmp_path, "third", valid=(120 * DAY, 200 * DAY))
+    file = tmp_path / "cas.pem"
+
+    def write(*authorities):
+        file.write_bytes(b"".join(each.ca.read_bytes() for each in authorities))
+        return TlsFiles(ca=str(file))
+
+    def days():
+        return round((ca_dates(str(file), ENV.disk, now_s).validity.not_after - now_s) / 86_400)
+
+    for row, until in (
+        ((old,), 5),
+        ((following, old), 99),
+        ((old, third, following), 99),  # nothing is valid between the second and the third
+        ((third, old), 5),
+    ):
+        made = old.issue("node", valid=(-DAY, DAY))
+        assert shake_hands(make_server(files_of(made)), make_client(write(*row)))
+        assert days() == until
+    fault = faults_of(make_client, write(third, following))
+    assert f"the certificate in {file} is valid only from 2" in fault
+
+
+def test_a_key_without_its_certificate_is_named(authority):
+    """As a certificate without its key: nobody would be shown either."""
+    made = authority.issue("node")
+    for missing in ("cert", "key"):
+        fault = faults_of(make_client, files_of(made, **{missing: None}))
+        assert fault == "a certificate needs its key, and a key its certificate"
 
 
 def test_without_a_ca_the_systems_certificates_count(monkeypatch):
@@ -314,6 +353,20 @@ async def test_a_running_node_takes_changed_files(authority, autojump_clock):
         await trio.sleep(3 * LOOK_S)
         assert tls.current.not_after > before
         nursery.cancel_scope.cancel()
+
+
+async def test_a_password_that_is_too_long_ends_no_node(tmp_path, authority):
+    """``ssl`` raises ValueError for it, which no look and no reload expects."""
+    made = authority.issue("node", password=b"planted-secret")
+    password = tmp_path / "password"
+    plant(password, "planted-secret")
+    tls = await open_tls(attrs.evolve(config_of(made), key_password_file=str(password)), ENV)
+    plant(password, "p" * 2_000)
+    assert not await tls.reload()
+    assert "has 2000 bytes" in tls.status().fault
+    for _ in range(2):
+        await tls.look()
+    assert tls.status().fault
 
 
 async def test_without_a_certificate_there_is_nothing():

@@ -75,7 +75,7 @@ def test_the_metrics_have_the_dates():
 
 
 async def test_the_dates_are_those_of_the_files(tmp_path):
-    """Of the node's certificate, and of the CA's that is valid longest."""
+    """Of the node's certificate, and of its CA's."""
     files = make_tls_files(tmp_path)
     tls = await open_tls(files.config(), real_env())
     status = tls.status()
