@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
-from hastore.errors import UnreachableError
+from hastore.errors import AccessDeniedError, TlsError, UnreachableError
 from hastore_cli.node.client import gather
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import trio
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from hastore_cli.node.client import NodeClient
 
 SUSPEND_S: Final = 15.0  # a pull is held for as long, while there is no message
+# By these a group is lost, and others are not.
+LOSSES: Final = (UnreachableError, AccessDeniedError, TlsError)
 
 
 @final
@@ -80,7 +82,7 @@ class GroupRead:
             assert reader.group is not None, "only a consumer group has offsets"
             try:
                 await self.node.admin.update_offset(reader.group, reader.topic, queue_id, offset)
-            except UnreachableError:
+            except LOSSES:
                 if self.name is None:
                     raise
                 return
@@ -100,15 +102,24 @@ class GroupRead:
 class MergedBacklog:
     """What the queues of all groups hold up to their ends."""
 
-    def __init__(self, reads: Sequence[GroupRead]) -> None:
+    def __init__(
+        self, reads: Sequence[GroupRead], on_lost: Callable[[GroupRead, Exception], None]
+    ) -> None:
+        self._on_lost = on_lost  # called with another group than that of the addresses
         self._left: dict[GroupRead, deque[StoredMessage]] = {read: deque() for read in reads}
 
     async def next_batch(self) -> tuple[GroupRead, list[StoredMessage]] | None:
         """Return the next messages, all of one group; None at the end.  Raises UnreachableError."""
         for read, batch in list(self._left.items()):
             if not batch:
-                batch.extend(await read.reader.next_batch())
-            if not batch:
+                try:
+                    batch.extend(await read.reader.next_batch())
+                except* LOSSES as errors:
+                    if read.name is None:
+                        raise
+                    del self._left[read]
+                    self._on_lost(read, errors.exceptions[0])
+            if not batch and read in self._left:
                 del self._left[read]
                 for cursor in read.reader.cursors:
                     read.printed(cursor.queue_id, cursor.next_offset)

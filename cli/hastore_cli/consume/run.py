@@ -23,12 +23,13 @@ import attrs
 import trio
 
 from hastore.client.master_link import FAILOVER_TIMEOUT_S
+from hastore.env.real import real_env
 from hastore.errors import ConfigError, RequestFailedError, UnreachableError
 from hastore.quantities import ungrouped
 from hastore.wire.remoting_codes import ResponseCode
 from hastore_cli.app.interrupts import interruptible
 from hastore_cli.app.times import parse_time_ms
-from hastore_cli.consume.group_read import SUSPEND_S, GroupRead, MergedBacklog, Pulled
+from hastore_cli.consume.group_read import LOSSES, SUSPEND_S, GroupRead, MergedBacklog, Pulled
 from hastore_cli.consume.queue_reader import PULL_COUNT_MAX, QueueCursor, QueueReader
 from hastore_cli.node.client import (
     NodeClient,
@@ -82,9 +83,12 @@ class ConsumeRun:
     on_total: Callable[[int], None]
     on_failover: Callable[[Failover], None] = lambda _failover: None
     taken: int = attrs.field(default=0, init=False)
+    _is_live: bool = attrs.field(default=False, init=False)  # the backlog is read
     _reads: list[GroupRead] = attrs.field(factory=list, init=False)
-    # Where reading goes on in other groups that could not be reached any more.
-    _left_at: dict[str | None, dict[int, int]] = attrs.field(factory=dict, init=False)
+    # What was read from other groups until they could not be read any more, by name.
+    _lost: dict[str | None, GroupRead] = attrs.field(factory=dict, init=False)
+    _why_lost: dict[str, str] = attrs.field(factory=dict, init=False)  # as it was said last
+    _began_ms: int = attrs.field(factory=real_env().wall_clock.now_ms, init=False)
 
     async def run(self) -> int | None:
         """Read until the end; return 128 + the signal's number if a signal ended it."""
@@ -123,7 +127,7 @@ class ConsumeRun:
             if not elsewhere or error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
         for each in elsewhere:
-            await self._open(each)
+            await self._try_open(each)
         cursors = [cursor for read in self._reads for cursor in read.reader.cursors]
         self.on_total(sum(max(c.end_offset - c.next_offset, 0) for c in cursors))
         async with trio.open_nursery() as nursery:
@@ -132,28 +136,30 @@ class ConsumeRun:
                 nursery.start_soon(self._commit_periodically)
             await self._read_backlog()
             if not order.exit_at_end and not self._is_enough:
-                await self._read_live(others)
+                await self._read_live(node, others)
             nursery.cancel_scope.cancel()
 
     async def _open(self, node: NodeClient) -> GroupRead:
         """Begin to read from a group: join, and find where each queue begins."""
         order = self.order
+        config = await node.topic(order.topic)
         if order.group is not None:
             await node.membership.join(order.group, order.topic, order.tags)
-        config = await node.topic(order.topic)
         queue_ids = range(config.read_queue_nums)
         if order.queue_id is not None:
             check_queue(order.topic, order.queue_id, config.read_queue_nums)
             queue_ids = range(order.queue_id, order.queue_id + 1)
 
-        left_at = self._left_at.get(node.group_name, {})
+        lost, start = self._lost.get(node.group_name), order.start
+        if self._is_live and start.kind is StartKind.END:  # its end now is not that of the start
+            start = ConsumeStart(StartKind.TIME, self._began_ms)
 
         async def open_queue(queue_id: int) -> QueueCursor:
             held = await node.queue_range(order.topic, queue_id)
-            start = left_at.get(queue_id)
-            if start is None:
-                start = await order.start.find(node, order.group, order.topic, queue_id, held)
-            return QueueCursor(queue_id, start, held.stop)
+            offset = None if lost is None else lost.next_offsets.get(queue_id)
+            if offset is None:
+                offset = await start.find(node, order.group, order.topic, queue_id, held)
+            return QueueCursor(queue_id, offset, held.stop)
 
         cursors = await gather(open_queue, queue_ids)
         where = "" if node.group_name is None else f" of group {node.group_name}"
@@ -173,7 +179,22 @@ class ConsumeRun:
             count_max=min(order.count or PULL_COUNT_MAX, PULL_COUNT_MAX),
         )
         read = GroupRead(node, reader)
+        if lost is not None:
+            read.next_offsets, read.uncommitted = lost.next_offsets, lost.uncommitted
+            del self._lost[node.group_name]
         self._reads.append(read)
+        return read
+
+    async def _try_open(self, node: NodeClient) -> GroupRead | None:
+        """Begin to read from a group that may not have the topic, or may not be readable."""
+        read = None
+        try:
+            read = await self._open(node)
+        except* LOSSES as errors:
+            if node.group_name is not None:
+                self._cannot_read(node.group_name, str(errors.exceptions[0]))
+        except* RequestFailedError:
+            pass  # it does not have the topic
         return read
 
     # -- messages --------------------------------------------------------------------------------
@@ -183,18 +204,19 @@ class ConsumeRun:
         return self.order.count is not None and self.taken >= self.order.count
 
     async def _read_backlog(self) -> None:
-        backlog = MergedBacklog(list(self._reads))
+        backlog = MergedBacklog(list(self._reads), self._lose)
         while (batch := await backlog.next_batch()) is not None:
             self._take(*batch)
             if self._is_enough:
                 return
 
-    async def _read_live(self, others: OtherGroups) -> None:
+    async def _read_live(self, node: NodeClient, others: OtherGroups) -> None:
+        self._is_live = True
         send, receive = trio.open_memory_channel[Pulled](0)
         async with trio.open_nursery() as nursery:
             for read in self._reads:
                 nursery.start_soon(self._pull_group, read, send)
-            nursery.start_soon(self._look_for_groups, others, send, nursery)
+            nursery.start_soon(self._look_for_groups, node, others, send, nursery)
             async for pulled in receive:
                 self._take(pulled.read, pulled.result.messages)
                 if self._is_enough:
@@ -208,35 +230,47 @@ class ConsumeRun:
             async with trio.open_nursery() as nursery:
                 for cursor in read.reader.cursors:
                     nursery.start_soon(read.pull_for_ever, cursor, send)
-        except* UnreachableError as errors:
+        except* LOSSES as errors:
             if read.name is None:
                 raise
-            self._reads.remove(read)
-            self._left_at[read.name] = read.next_offsets
-            self._cannot_read(read.name, str(errors.exceptions[0]))
+            self._lose(read, errors.exceptions[0])
+
+    def _lose(self, read: GroupRead, error: Exception) -> None:
+        """Leave another group out until it can be read again: then it goes on where it was."""
+        assert read.name is not None, "the command ends without the group of the addresses"
+        self._reads.remove(read)
+        self._lost[read.name] = read
+        self._cannot_read(read.name, str(error))
 
     def _cannot_read(self, name: str, reason: str) -> None:
-        """Say that another group is left out for now; an output that ends must be whole."""
+        """Say once that another group is left out for now; an output that ends must be whole."""
         if self.order.exit_at_end:
             raise UnreachableError(
                 f"group {name} of this cluster has the topic, and cannot be read: {reason}",
                 hint="hastore cluster status shows its nodes; --addr of one node reads one group",
             )
-        self.on_note(f"group {name} cannot be read now: {reason}")
+        if self._why_lost.get(name) != reason:
+            self._why_lost[name] = reason
+            self.on_note(f"group {name} cannot be read now: {reason}")
 
     async def _look_for_groups(
-        self, others: OtherGroups, send: trio.MemorySendChannel[Pulled], nursery: trio.Nursery
+        self,
+        home: NodeClient,
+        others: OtherGroups,
+        send: trio.MemorySendChannel[Pulled],
+        nursery: trio.Nursery,
     ) -> None:
         """Read groups that have the topic, or can be reached again, from then on, too."""
         while True:
             await trio.sleep(LOOK_INTERVAL_S)
-            known = {read.name for read in self._reads}
-            with contextlib.suppress(
-                UnreachableError, RequestFailedError
-            ):  # those that read say so
-                for node in await others.with_topic(self.order.topic):
+            with contextlib.suppress(UnreachableError):  # those that read say so
+                nodes = [home, *await others.with_topic(self.order.topic)]
+                known = {read.name for read in self._reads}
+                for node in nodes:
                     if node.group_name not in known:
-                        nursery.start_soon(self._pull_group, await self._open(node), send)
+                        read = await self._try_open(node)
+                        if read is not None:
+                            nursery.start_soon(self._pull_group, read, send)
 
     def _take(self, read: GroupRead, messages: Sequence[StoredMessage]) -> None:
         """Print the messages that are still wanted, and count them as read."""
@@ -263,7 +297,7 @@ class ConsumeRun:
         try:
             await gather(GroupRead.end, list(self._reads))
         finally:
-            if any(read.uncommitted for read in self._reads):
+            if any(read.uncommitted for read in [*self._reads, *self._lost.values()]):
                 self.on_note(f"the last offsets of group {group} could not be committed")
 
 
