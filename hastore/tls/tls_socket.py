@@ -246,20 +246,25 @@ class TlsSocket(trio.socket.SocketType):
     ) -> int | None:
         """Send while ``may_leave``, by the call of the socket below; None: the connection must end.
 
-        A record that has left in part is never completed then, so the peer cannot read it.
+        A record that has left in part is never completed then, so the peer cannot read it; nor
+        after a call that was cancelled or failed: it must not leave later, unasked.
         """
         with self._only_sender():
 
             async def leave() -> bool:
                 return await self._send_unsent_while(may_leave, send_while)
 
-            if not await leave():
-                return None
-            counted = self._take_uncounted(data)
-            if counted:
-                return counted
-            taken = self._encrypt((data,))
-            return taken if await self._send_taken(data, taken, leave) else None
+            try:
+                if not await leave():
+                    return None
+                counted = self._take_uncounted(data)
+                if counted:
+                    return counted
+                taken = self._encrypt((data,))
+                return taken if await self._send_taken(data, taken, leave) else None
+            except BaseException:
+                self._is_cut = True
+                raise
 
     def send_now(self, buffers: Sequence[bytes | memoryview]) -> int:
         """Send without a wait as far as the socket below takes it; return how many bytes have left.
@@ -480,7 +485,7 @@ class TlsSocket(trio.socket.SocketType):
         """
         if self._failure is not None:
             raise self._failure
-        left = size
+        left, is_more_needed = size, False
         try:
             while left:
                 count = read(left)
@@ -491,7 +496,7 @@ class TlsSocket(trio.socket.SocketType):
                 if not (self._incoming.pending or self._ssl.pending()):
                     break
         except ssl.SSLWantReadError:
-            return size - left or None
+            is_more_needed = True
         except ssl.SSLZeroReturnError:
             self._is_over = True
         except ssl.SSLError as error:
@@ -501,7 +506,9 @@ class TlsSocket(trio.socket.SocketType):
         if self._outgoing.pending > _ANSWERS_SIZE_MAX:
             msg = f"{self._peer} makes TLS answer with more than {_ANSWERS_SIZE_MAX} bytes"
             self._failure = TlsError(msg, fault=TlsFault.SIZE)
-        return size - left
+            if left == size:
+                raise self._failure
+        return None if is_more_needed and left == size else size - left
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -512,8 +519,11 @@ class TlsSocket(trio.socket.SocketType):
         self._sock.shutdown(how)
 
     def _say_end(self) -> None:
-        """Send close_notify, as far as it leaves without a wait."""
-        if self._is_cut or self._is_sending:
+        """Send close_notify, and nothing else, as far as it leaves without a wait.
+
+        What a send has left behind may have to stay: the peer finds the stream cut.
+        """
+        if self._is_cut or self._is_sending or self._unsent or self._uncounted:
             return
         with contextlib.suppress(ssl.SSLError):  # it wants the peer's, or the stream is broken
             self._ssl.unwrap()
@@ -530,7 +540,7 @@ class TlsSocket(trio.socket.SocketType):
         self.close()
 
     def close(self) -> None:
-        """Close, with TLS's end if it leaves without a wait; idempotent."""
+        """Close, with TLS's end if no bytes are unsent and it leaves without a wait; idempotent."""
         self._say_end()
         self._is_cut = True
         self._sock.close()

@@ -9,6 +9,7 @@ import ssl
 import attrs
 import pytest
 import trio
+import trio.testing
 
 import hastore
 from hastore.concurrency.tcp import connect
@@ -16,11 +17,15 @@ from hastore.config import HAConfig
 from hastore.env.real import real_env
 from hastore.errors import ConfigError, TlsError
 from hastore.ha.client_port import ask_client_port
+from hastore.ha.copy_progress import FrameSizes
+from hastore.ha.ha_link import HALink
 from hastore.ha.ha_tls import may_follow, names_of
 from hastore.ha.log_fetch import fetch_range
 from hastore.status import BrokerRole, FlushDiskType, HAProtocol
 from hastore.status import PutMessageStatus as Status
+from hastore.tls.tls_calls import tls_calls
 from hastore.tls.tls_contexts import open_tls
+from hastore.tls.tls_fault import TlsFault
 from hastore.tls.tls_socket import accept_tls, connect_tls
 from hastore.wire.autoswitch_frames import Handshake
 from hastore.wire.ha_frames import encode_report
@@ -42,7 +47,7 @@ from tests.support.nodes.harness import (
     read_report,
     slave_config,
 )
-from tests.support.tls import TIMEOUT_S, OwnCa
+from tests.support.tls import TIMEOUT_S, OwnCa, shaken_hands
 from tests.support.waiting import eventually
 
 CA, FOREIGN = OwnCa(), OwnCa()
@@ -419,6 +424,36 @@ async def test_a_peer_that_only_looks_is_not_refused(tmp_path):
             await eventually(lambda: master.ha_service.unproven)
         await eventually(lambda: not master.ha_service.unproven)
         assert master.status().refused == ()
+
+
+async def test_a_silenced_slave_reports_nothing_that_was_encrypted():
+    """Its master is deposed: what waits in TLS must not leave with TLS's end, either."""
+    server, client = await shaken_hands(
+        trio.socket.socketpair(), CA.server(MASTER), CA.client(SLAVE), real_env()
+    )
+    calls = tls_calls(real_env())
+    link = HALink(client, FrameSizes(32_768, 1 << 20), None, 0.0, calls.send_now)
+    while calls.send_now(client, (bytes(100_000),)) == 100_000:
+        pass
+    assert client._unsent
+    async with trio.open_nursery() as nursery:
+        link.queue_report(8)
+        nursery.start_soon(link.send_reports)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    left_late = []
+    client._try_send = lambda _sock, buffers: left_late.append(b"".join(buffers)) or 0
+    link.silence()
+    assert left_late == []
+    fault = None
+    while fault is None:
+        try:
+            assert await server.recv(1 << 20)
+        except TlsError as error:
+            fault = error.fault
+    assert fault == TlsFault.CUT
+    client.close()
+    server.close()
 
 
 # -- names and configuration -------------------------------------------------------------------
