@@ -234,7 +234,8 @@ class ReaderLink:
     ) -> RemotingCommand:
         """Return the answer to a request, of whichever node has one; whatever its code.
 
-        Raises UnreachableError if none has within ``failover_timeout_s`` of the first failure.
+        Raises UnreachableError, or TlsError, if none has within ``failover_timeout_s`` of the first
+        failure.
         """
         failed_at: float | None = None
         while True:
@@ -247,7 +248,7 @@ class ReaderLink:
                     serialize_type=serialize_type,
                     waits_for_room=waits_for_room,
                 )
-            except UnreachableError as error:
+            except (UnreachableError, TlsError) as error:
                 self._leave(client, str(error))
                 now = trio.current_time()
                 failed_at = now if failed_at is None else failed_at

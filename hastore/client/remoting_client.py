@@ -108,7 +108,7 @@ class RemotingClient:
         self.in_flight_max = in_flight_max
         self.access_key = access_key  # signs what ``ask`` sends; None: nothing is signed
         self.broken_because: str | None = None
-        self.tls_error: TlsError | None = None  # what has broken it, if that was TLS
+        self._refusal: TlsError | None = None  # of this end's TLS, before anything was received
         # Called once, synchronously, when the link breaks; it must not block or raise.
         self.on_broken: Callable[[], None] | None = None
         self.late_responses = 0  # answers to requests that had timed out
@@ -235,7 +235,7 @@ class RemotingClient:
     ) -> RemotingCommand:
         """Return the successful answer to a request.
 
-        Raises UnreachableError if none comes, RequestFailedError if the node answers with an error.
+        Raises as ``ask``, and RequestFailedError if the node answers with an error.
         """
         response = await self.ask(
             code, ext_fields, body, serialize_type=serialize_type, waits_for_room=waits_for_room
@@ -253,7 +253,10 @@ class RemotingClient:
         serialize_type: SerializeType = SerializeType.JSON,
         waits_for_room: bool = True,
     ) -> RemotingCommand:
-        """Return the answer to a request, whatever its code.  Raises UnreachableError.
+        """Return the answer to a request, whatever its code.
+
+        Raises UnreachableError if none comes, TlsError if the node has refused this end instead of
+        answering anything: in TLS 1.3 its verdict on a certificate comes after the handshake.
 
         A heartbeat must not wait for room: a peer that reads nothing would never be noticed.
         """
@@ -271,12 +274,20 @@ class RemotingClient:
         await pending.done()
         response = pending.response
         if response is None:
-            if self.tls_error is not None:
-                raise self.tls_error
-            msg = f"{describe(self.address)} did not answer request {code}: {pending.failure}"
-            has_answered = self._received_at > -math.inf
-            raise UnreachableError(msg, hint=_NO_ANSWER if has_answered else _NEVER_AN_ANSWER)
+            raise self._not_answered(code, pending)
         return response
+
+    def _not_answered(self, code: int, pending: PendingRequest) -> UnreachableError | TlsError:
+        """Return a new error: several tasks may raise theirs."""
+        refusal = self._refusal
+        if refusal is not None:
+            return TlsError(str(refusal), fault=refusal.fault, hint=refusal.hint)
+        msg = f"{describe(self.address)} did not answer request {code}: {pending.failure}"
+        return UnreachableError(msg, hint=_NO_ANSWER if self._has_received else _NEVER_AN_ANSWER)
+
+    @property
+    def _has_received(self) -> bool:
+        return self._received_at > -math.inf
 
     async def _send_requests(self) -> None:
         try:
@@ -344,9 +355,12 @@ class RemotingClient:
             self.break_link(f"the node broke the protocol: {error}")
 
     def _receiving_failed(self, error: OSError) -> None:
-        if isinstance(error, TlsError) and error.fault != TlsFault.CUT:  # so ends a killed node
+        # A killed node cuts its links off, and a record may be damaged on the way: no refusals.
+        is_refusal = isinstance(error, TlsError) and error.fault != TlsFault.CUT
+        if is_refusal and not self._has_received:
+            assert isinstance(error, TlsError)
             text = f"{describe(self.address)}: {error}"
-            self.tls_error = TlsError(text, fault=error.fault, hint=error.hint)
+            self._refusal = TlsError(text, fault=error.fault, hint=error.hint or _NO_ANSWER)
         self.break_link(f"receiving failed: {error.strerror or error}")
 
     def _answered(self, opaque: int) -> PendingRequest | None:

@@ -18,7 +18,7 @@ import trio
 
 from hastore.client.route import groups_in
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
-from hastore.errors import ProtocolError, UnreachableError
+from hastore.errors import ProtocolError, TlsError, UnreachableError
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ TOPICS_MAX: Final = 1_024  # that are asked for; others stay with the client's o
 async def ask_groups(client: Asker, topic: str) -> dict[str, tuple[Address, ...]] | None:
     """Return the addresses of the groups that have a topic, by name; None: no route says it.
 
-    Raises UnreachableError.
+    Raises UnreachableError, TlsError.
     """
     answer = await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
     if answer.code != ResponseCode.SUCCESS:
@@ -83,5 +83,5 @@ class TopicRoutes:
                         await self._wake.wait_for_running()
                     if waited.cancelled_caught:
                         asked.clear()
-        except UnreachableError:
+        except (UnreachableError, TlsError):
             return  # its link says so, too

@@ -13,8 +13,9 @@ from hastore.client.consume_from import ConsumeFrom
 from hastore.client.consumer import Consumer
 from hastore.client.producer import Producer
 from hastore.client.pull_client import PullStatus
+from hastore.client.remoting_client import RemotingClient
 from hastore.concurrency.tcp import bound_address, open_listener
-from hastore.errors import UnreachableError
+from hastore.errors import TlsError, UnreachableError
 from hastore.message import Message
 from hastore.status import BrokerRole
 from hastore.wire.frame_reader import FrameReader, encode_command
@@ -150,6 +151,27 @@ async def test_a_stream_ends_with_an_error_if_no_node_answers():
                 scope.cancel()
                 with trio.fail_after(WITHIN_S), pytest.raises(UnreachableError, match="no master"):
                     await consumer.pull("T", 0, 0)
+
+
+async def test_a_fault_of_tls_is_a_reason_to_search_again(monkeypatch):
+    """A pull goes on at the node that is found, as after any other end of a link."""
+    ask, failed = RemotingClient.ask, []
+
+    async def fail_once(client, code, *args, **more):
+        if code == RequestCode.PULL_MESSAGE and not failed:
+            failed.append(client)
+            raise TlsError("TLS failed: bad record mac", fault="tls")
+        return await ask(client, code, *args, **more)
+
+    monkeypatch.setattr(RemotingClient, "ask", fail_once)
+    async with trio.open_nursery() as nursery:
+        scope = trio.CancelScope()
+        address = await nursery.start(LaggingNode(is_master=True, end=0).run, scope)
+        with trio.fail_after(WITHIN_S):
+            async with Consumer.connect([address], failover_timeout_s=WITHIN_S) as consumer:
+                assert (await consumer.pull("T", 0, 0)).status is PullStatus.NO_NEW_MESSAGE
+        scope.cancel()
+    assert failed
 
 
 async def test_nobody_at_the_start():

@@ -1,9 +1,11 @@
-"""How many writes requests take: one for those of a pipeline, none that waits for others.
+"""How many writes requests take: one for those of a pipeline, none that waits for others; faults.
 
 The clock of these tests stands still, so that they do not depend on the machine's speed.
 """
 
 from __future__ import annotations
+
+import ssl
 
 import pytest
 import trio
@@ -11,6 +13,12 @@ from trio.testing import wait_all_tasks_blocked
 
 from hastore.client.pending_request import PendingRequest
 from hastore.client.remoting_client import RemotingClient
+from hastore.client.topic_routes import TopicRoutes
+from hastore.errors import TlsError, UnreachableError
+from hastore.tls.tls_fault import as_tls_error
+from hastore.wire.frame_reader import encode_command
+from hastore.wire.remoting_codes import ResponseCode
+from hastore.wire.remoting_command import FLAG_RESPONSE, RemotingCommand
 
 
 class Socket:
@@ -153,6 +161,71 @@ async def test_requests_that_were_being_gathered_are_decided_at_the_end(ends, so
             nursery.cancel_scope.cancel()
     assert sock.writes == []
     assert all(request.failure for request in requests)
+
+
+class TlsSocketThatBreaks(Socket):
+    """Answers some requests, then raises as TLS does for a record that was damaged on the way."""
+
+    def __init__(self, answers: int) -> None:
+        super().__init__()
+        self.answers = answers
+        self.is_damaged = trio.Event()
+
+    async def recv(self, _size: int) -> bytes:
+        """Return an answer to the next request while there are some."""
+        if self.answers:
+            while not self.writes:
+                await trio.lowlevel.checkpoint()
+            self.answers -= 1
+            answer = RemotingCommand(code=ResponseCode.SUCCESS, opaque=1, flag=FLAG_RESPONSE)
+            return encode_command(answer)
+        await self.is_damaged.wait()
+        raise as_tls_error(damaged_record())
+
+
+def damaged_record() -> ssl.SSLError:
+    """Return what OpenSSL raises for it."""
+    error = ssl.SSLError(1, "[SSL: DECRYPTION_FAILED_OR_BAD_RECORD_MAC]")
+    error.reason = "DECRYPTION_FAILED_OR_BAD_RECORD_MAC"
+    return error
+
+
+@pytest.mark.parametrize(("answers", "expected"), [(0, TlsError), (1, UnreachableError)])
+async def test_a_damaged_record_breaks_a_link_as_a_killed_node_does(nursery, answers, expected):
+    """Who asks learns of TLS only where nothing was received: that may be the node's refusal."""
+    sock = TlsSocketThatBreaks(answers)
+    client = RemotingClient(sock, ("127.0.0.1", 1), 10.0, 1_024)
+    nursery.start_soon(client.run)
+    for _ in range(answers):
+        assert (await client.ask(907)).code == ResponseCode.SUCCESS
+    errors = []
+
+    async def ask() -> None:
+        with pytest.raises((UnreachableError, TlsError)) as caught:
+            await client.ask(907)
+        errors.append(caught.value)
+
+    async with trio.open_nursery() as asking:
+        for _ in range(3):
+            asking.start_soon(ask)
+        await wait_all_tasks_blocked()
+        sock.is_damaged.set()
+    assert [type(error) for error in errors] == [expected] * 3
+    assert len({id(error) for error in errors}) == 3
+    assert all("bad record mac" in str(error) and error.hint for error in errors)
+
+
+async def test_routes_are_no_longer_asked_for_where_tls_fails():
+    """The link says so, too; a producer's tasks go on."""
+
+    class Refusing:
+        async def ask(self, *_args: object) -> RemotingCommand:
+            raise as_tls_error(damaged_record())
+
+    routes = TopicRoutes()
+    routes.of("T")
+    await routes.run(Refusing())
+    assert routes.of("T") == ()
 
 
 async def test_a_task_that_posts_for_ever_delays_no_request_for_ever(
