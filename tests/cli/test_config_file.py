@@ -7,6 +7,7 @@ from pathlib import Path
 
 import attrs
 import pytest
+import rich_click as click
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -330,7 +331,7 @@ def test_first_existing_config_file_is_used(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("refused", ["the file", "its directory"])
-def test_unreadable_default_config_file_is_skipped(tmp_path, monkeypatch, refused):
+def test_unreadable_default_config_file_is_skipped(tmp_path, monkeypatch, capsys, refused):
     """Missing permission for a file or its directory is an error only if the user names it."""
     environ = {"XDG_CONFIG_HOME": str(tmp_path / "user")}
     user = tmp_path / "user" / "hastore" / "hastore.toml"
@@ -353,7 +354,12 @@ def test_unreadable_default_config_file_is_skipped(tmp_path, monkeypatch, refuse
             return real_stat(path, **more)
 
         monkeypatch.setattr(Path, "stat", stat)
-    assert find_config_file(None, environ) == user
+    with click.Context(click.Command("status")):
+        for _ in range(2):
+            assert find_config_file(None, environ) == user
+    assert capsys.readouterr().err == (
+        "note: hastore.toml may not be read, and is ignored; HASTORE_CONFIG names another file\n"
+    )
     assert find_config_file("hastore.toml", environ) == Path("hastore.toml")
 
 

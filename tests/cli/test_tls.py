@@ -1,5 +1,6 @@
 """Commands that ask a node by TLS: flags, variables, the configuration file."""
 
+import os
 import shutil
 
 import attrs
@@ -8,14 +9,16 @@ import rich_click as click
 
 from hastore.errors import ConfigError
 from hastore.status import BrokerRole, ClientCertificates, TlsMode
+from hastore_cli.acl.access_key import access_key
 from hastore_cli.acl.asking_command import AskingCommand, client_tls, ha_client_tls
+from hastore_cli.settings.config_file import config_option
 from tests.support.certificates import make_certificates
 from tests.support.commands.in_process import at, call, master_on, put
 from tests.support.nodes.configs import IMPATIENT
 from tests.support.nodes.tls_files import make_tls_files
 
 ENFORCING, REQUIRED = TlsMode.ENFORCING, ClientCertificates.REQUIRED
-NO_FILE = {"HASTORE_CONFIG": "/no/such/file"}
+NO_FILE = {"HASTORE_CONFIG": os.devnull}
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +67,39 @@ def test_a_flag_a_variable_or_the_file_turns_tls_on(files, tmp_path):
     variable = {**there, "HASTORE_TLS_SERVER_NAME": "of-variable"}
     assert asked_with(variable).server_name == "of-variable"
     assert asked_with(variable, "--tls-server-name", "of-flag").server_name == "of-flag"
-    config.write_text("no TOML")
-    assert asked_with(there) is None
+
+
+def test_a_configuration_that_cannot_be_read_sends_nothing_in_the_clear(files, tmp_path):
+    """It may turn TLS on, and name the key that signs."""
+    config = tmp_path / "hastore.toml"
+    flags = ("--tls-ca", str(files.authority.ca))
+    for path, text, fault in (
+        (config, '[tls]\nmode = "enforcing"\nca = \n', "is not TOML: .*line 3"),
+        (tmp_path / "none.toml", None, "cannot read .*none.toml: No such file"),
+        (tmp_path, None, "cannot read .*: Is a directory"),
+    ):
+        if text is not None:
+            path.write_text(text)
+        for of in (client_tls, ha_client_tls, access_key):
+            for given in ((), flags):
+                with pytest.raises(ConfigError, match=fault) as caught:
+                    asked_with({"HASTORE_CONFIG": str(path)}, *given, of=of)
+                assert caught.value.hint
+
+
+def test_the_file_of_a_commands_own_flag_counts(files, tmp_path):
+    """As for everything else that the command reads of it."""
+    config = tmp_path / "hastore.toml"
+    config.write_text(f'[tls]\nmode = "enforcing"\nca = "{files.authority.ca}"\n')
+    found = []
+
+    @click.command(cls=AskingCommand)
+    @config_option
+    def command(config_flag):
+        found.append(client_tls({}))
+
+    command.main(["-c", str(config)], standalone_mode=False)
+    assert certificates_of(found[0]) == 1
 
 
 def test_files_that_cannot_be_used_are_named(files, tmp_path, monkeypatch):

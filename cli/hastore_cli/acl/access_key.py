@@ -7,10 +7,9 @@ The first that is there: the file that ``HASTORE_ACCESS_KEY_FILE`` names; ``HAST
 from __future__ import annotations
 
 import os
-import tomllib
 from typing import TYPE_CHECKING, Final
 
-from hastore_cli.settings.config_file import find_config_file
+from hastore_cli.settings.config_file import read_sections
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,16 +52,9 @@ def _of_variables(given: Mapping[str, str]) -> AccessKey:
 
 
 def access_setting(key: str, environ: Mapping[str, str]) -> str | None:
-    """Return a key of ``[access]`` in the configuration file, if one can be read.
+    """Return a key of ``[access]`` in the configuration file.
 
-    Commands that ask a node need nothing else of it, so its other mistakes do not stop them.
+    Raises ConfigError for a file that cannot be read.
     """
-    file = find_config_file(None, environ)
-    if file is None:
-        return None
-    try:
-        section = tomllib.loads(file.read_text()).get("access")
-    except (OSError, ValueError):
-        return None
-    value = section.get(key) if isinstance(section, dict) else None
+    value = read_sections(environ).get("access", {}).get(key)
     return value if isinstance(value, str) else None

@@ -6,20 +6,20 @@ Whether a node is asked by TLS, the first that is there::
     HASTORE_TLS_CA and the like                           yes, unless HASTORE_TLS_MODE is disabled
     [tls] of the configuration file                       if its mode is not disabled
 
-Each value is the flag's, else the variable's, else the file's.
+Each value is the flag's, else the variable's, else the file's.  A file that is not TOML, or that is
+named and cannot be read, is an error: it may say that nothing leaves in the clear.
 """
 
 from __future__ import annotations
 
 import os
-import tomllib
 from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 
 from hastore.setting import Kind
 from hastore_cli.app.command import ExampleCommand
-from hastore_cli.settings.config_file import find_config_file
+from hastore_cli.settings.config_file import read_sections
 from hastore_cli.settings.kinds import parse_value
 
 if TYPE_CHECKING:
@@ -75,10 +75,10 @@ def _option(flag: str, key: str, metavar: str, help_text: str) -> click.Option:
 def client_tls(environ: Mapping[str, str] | None = None) -> ClientTls | None:
     """Return how the running command connects to client ports; None: plain.
 
-    Raises ConfigError for files that cannot be used.
+    Raises ConfigError for unusable files.
     """
     given = os.environ if environ is None else environ
-    file = _file(given)
+    file = read_sections(given)
     variable = given.get("HASTORE_TLS_MODE", "").lower()
     mode = variable or str(file.get("tls", {}).get("mode", _DISABLED)).lower()
     return _client_tls(given, file, is_on=mode != _DISABLED, takes_variables=variable != _DISABLED)
@@ -87,10 +87,10 @@ def client_tls(environ: Mapping[str, str] | None = None) -> ClientTls | None:
 def ha_client_tls(environ: Mapping[str, str] | None = None) -> ClientTls | None:
     """Return how the running command connects to HA ports; None: plain.
 
-    ``[ha] tls`` stands for ``[tls] mode``.  Raises ConfigError for files that cannot be used.
+    ``[ha] tls`` stands for ``[tls] mode``.  Raises ConfigError for unusable files.
     """
     given = os.environ if environ is None else environ
-    file = _file(given)
+    file = read_sections(given)
     variable = given.get("HASTORE_HA_TLS")
     is_on = file.get("ha", {}).get("tls") is True
     if variable:
@@ -126,21 +126,6 @@ def _client_tls(
         key_password=password,
         server_name=values.get("server_name"),
     )
-
-
-def _file(environ: Mapping[str, str]) -> dict[str, dict[str, object]]:
-    """Return the sections of the configuration file, if one can be read.
-
-    Commands that ask a node need nothing else of it, so its other mistakes do not stop them.
-    """
-    file = find_config_file(None, environ)
-    if file is None:
-        return {}
-    try:
-        table = tomllib.loads(file.read_text())
-    except (OSError, ValueError):
-        return {}
-    return {name: section for name, section in table.items() if isinstance(section, dict)}
 
 
 def _texts(section: Mapping[str, object]) -> dict[str, str]:

@@ -3,7 +3,8 @@
 Precedence: flag > environment ``HASTORE_<SECTION>_<KEY>`` > file > default.  A file is looked for
 at ``-c``, ``$HASTORE_CONFIG``, ``./hastore.toml``, the user's configuration directory and
 ``/etc/hastore/hastore.toml``; only the first readable one is read.  A named file (``-c``,
-``$HASTORE_CONFIG``) must be readable.
+``$HASTORE_CONFIG``) must be readable; of another that may not be read, a note says that it is
+ignored.
 
 Invariant: every value that leaves this module has passed ``parse_value`` of its setting's kind, and
 an unknown key is a ConfigError that names the file, the key and the nearest existing key.
@@ -22,6 +23,7 @@ import rich_click as click
 
 from hastore.config import StoreConfig
 from hastore.errors import ConfigError
+from hastore_cli.app.terminal import say
 from hastore_cli.settings.kinds import parse_value
 from hastore_cli.settings.settings import PLACES, SECTIONS, SETTINGS, default_text, setting_at
 
@@ -35,6 +37,7 @@ CONFIG_VARIABLE: Final = "HASTORE_CONFIG"
 # Read by commands that ask a node (acl.access_key); similar to settings.
 COMMANDS_VARIABLES: Final = frozenset({"HASTORE_ACCESS_KEY", "HASTORE_ACCESS_SECRET"})
 SYSTEM_FILE: Final = "/etc/hastore/hastore.toml"
+_NOTED: Final = "hastore.ignored_files"
 
 
 @attrs.frozen
@@ -59,9 +62,25 @@ def find_config_file(flag: str | None, environ: Mapping[str, str]) -> Path | Non
 def _is_readable(path: Path) -> bool:
     """Whether a file that nobody named can be read; others count as absent."""
     try:
-        return path.is_file() and os.access(path, os.R_OK)
+        if not path.is_file():
+            return False
+        is_allowed = os.access(path, os.R_OK)
+    except PermissionError:
+        is_allowed = False
     except OSError:
         return False
+    if not is_allowed:
+        _note_ignored(path)
+    return is_allowed
+
+
+def _note_ignored(path: Path) -> None:
+    """Say that a file is ignored, once in a command: it may turn TLS on, or name the key."""
+    context = click.get_current_context(silent=True)
+    noted = set() if context is None else context.meta.setdefault(_NOTED, set())
+    if path not in noted:
+        noted.add(path)
+        say(f"note: {path} may not be read, and is ignored; {CONFIG_VARIABLE} names another file")
 
 
 def _user_file(environ: Mapping[str, str]) -> Path:
@@ -77,19 +96,36 @@ def _user_file(environ: Mapping[str, str]) -> Path:
 
 def read_config_file(path: Path) -> dict[Setting, Resolved]:
     """Return the settings in a TOML file.  Raises ConfigError with the file, the key and a hint."""
+    return parse_table(_read_toml(path), str(path))
+
+
+def read_sections(environ: Mapping[str, str]) -> dict[str, dict[str, object]]:
+    """Return the sections of the running command's file, without a look at their keys.
+
+    For commands that ask a node: they need [tls], [ha] and [access] only, so a wrong key elsewhere
+    does not stop them.  Raises ConfigError for a file that cannot be read or is not TOML: it may
+    say that requests are sent by TLS.
+    """
+    context = click.get_current_context(silent=True)
+    file = find_config_file(None if context is None else context.params.get("config_flag"), environ)
+    table = {} if file is None else _read_toml(file)
+    return {name: section for name, section in table.items() if isinstance(section, dict)}
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
         data = path.read_bytes()
     except OSError as error:
         raise ConfigError(
-            f"cannot read {path}: {error.strerror}", hint="check the path given with -c"
+            f"cannot read {path}: {error.strerror}",
+            hint=f"check the path given with -c or {CONFIG_VARIABLE}",
         ) from error
     try:
-        table = tomllib.loads(data.decode())
+        return tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{path} is not TOML: {error}", hint='a line is: key = "text", below a [section]'
         ) from error
-    return parse_table(table, str(path))
 
 
 def parse_table(table: Mapping[str, object], file: str) -> dict[Setting, Resolved]:
