@@ -14,11 +14,13 @@ Invariant: all contexts are of one version of the files.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
 import trio
 
+from hastore.concurrency.service import as_itself
 from hastore.errors import ConfigError, DiskError
 from hastore.status import ClientCertificates, TlsMode
 from hastore.tls.client_tls import ClientTls
@@ -34,6 +36,7 @@ from hastore.trace import logger
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import AsyncIterator
 
     from hastore.config import TlsConfig
     from hastore.env.interface import Env, FileStamp
@@ -168,6 +171,24 @@ async def open_tls(config: TlsConfig, env: Env) -> TlsContexts | None:
     if config.cert_file is None:
         return None
     return TlsContexts(env, config, await env.offload.run(lambda: _make(config, env)))
+
+
+@contextlib.asynccontextmanager
+async def watching_tls(config: TlsConfig, env: Env) -> AsyncIterator[TlsContexts | None]:
+    """Yield the contexts of a node's files, and look at these while the block runs.
+
+    The block is the node's whole life: metrics are served by TLS in every role, and in none.  An
+    error of the block is raised as itself.  Raises ConfigError if one of the files cannot be used.
+    """
+    tls = await open_tls(config, env)
+    if tls is None:
+        yield None
+        return
+    with as_itself():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tls.run)
+            yield tls
+            nursery.cancel_scope.cancel()
 
 
 def own_client_tls(config: TlsConfig, env: Env) -> ClientTls | None:

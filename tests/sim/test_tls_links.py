@@ -12,13 +12,13 @@ import pytest
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from hastore.broker.node import master, slave
 from hastore.config import MasterConfig, SlaveConfig
 from hastore.env.real import real_env
 from hastore.ha.ha_tls import HATls
 from hastore.sim import cluster
 from hastore.sim.cluster import ClusterConfig
 from hastore.sim.simulation import simulate
+from hastore.tls import tls_contexts
 from hastore.tls.tls_contexts import TlsContexts, open_tls
 from tests.support.tls import OwnCa
 
@@ -60,8 +60,7 @@ def links(monkeypatch, certificates):
     for kind in (MasterConfig, SlaveConfig):
         made = functools.partial(kind, tls=ca.config(cert))
         monkeypatch.setattr(cluster, kind.__name__, made)
-    for module in (master, slave):
-        monkeypatch.setattr(module, "open_tls", opened)
+    monkeypatch.setattr(tls_contexts, "open_tls", opened)
     return proven
 
 

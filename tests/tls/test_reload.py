@@ -2,15 +2,22 @@
 
 import attrs
 import pytest
+import trio
 
 import hastore
+from hastore.broker.node.group_node import GroupNode, run_group_node
 from hastore.broker.node.reload import Reloaded
 from hastore.client.admin import AdminClient
 from hastore.config import AccessConfig
+from hastore.env.real import real_env
 from hastore.errors import TlsError
+from hastore.tls import tls_contexts
+from hastore.tls.tls_contexts import TlsContexts
 from tests.support.certificates import DAY
 from tests.support.nodes.access_keys import ACCOUNTS, ADMIN_KEY, write_private
+from tests.support.nodes.group_nodes import group, node_config, promote
 from tests.support.nodes.tls_files import make_tls_files, master_with_tls
+from tests.support.waiting import eventually
 
 
 async def test_a_reload_takes_permissions_and_certificate_each_by_itself(tmp_path):
@@ -37,3 +44,40 @@ async def test_a_reload_takes_permissions_and_certificate_each_by_itself(tmp_pat
             assert reloaded.taken == ("permissions",)
             assert "has expired" in reloaded.not_taken["certificate"]
             assert await admin.topics() is not None  # on the connection of before
+
+
+async def test_a_node_of_a_group_looks_at_its_files_once_in_all_roles(tmp_path, monkeypatch):
+    """One task for its whole life."""
+    looking = []
+
+    async def look_for_ever(contexts):
+        looking.append(contexts)
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(TlsContexts, "run", look_for_ever)
+    async with group(tmp_path / "nodes", 1, tls=make_tls_files(tmp_path).config()) as (node,):
+        await promote(node)
+        assert node.role_node.tls is node.tls
+        assert looking == [node.tls]
+
+
+async def test_a_node_without_a_role_looks_at_its_files(tmp_path, monkeypatch):
+    """It serves metrics over HTTPS meanwhile."""
+    files = make_tls_files(tmp_path)
+    made = files.authority.issue("short")
+    nodes = []
+
+    async def wait_for_a_role(node):
+        nodes.append(node)
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(GroupNode, "run", wait_for_a_role)
+    monkeypatch.setattr(tls_contexts, "LOOK_S", 0.01)
+    config = node_config(tmp_path / "d", 1, tls=files.config(node=made))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_group_node, config, real_env())
+        await eventually(lambda: nodes)
+        before = nodes[0].tls.current
+        files.authority.issue("short", valid=(-DAY, 50 * DAY))
+        await eventually(lambda: nodes[0].tls.current.not_after > before.not_after)
+        nursery.cancel_scope.cancel()

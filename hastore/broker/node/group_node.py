@@ -48,7 +48,7 @@ from hastore.errors import (
 from hastore.ha.autoswitch_framing import AutoswitchFraming
 from hastore.ha.set_rules import nodes_text
 from hastore.store.recovery.log_cut import Cuts
-from hastore.tls.tls_contexts import open_tls
+from hastore.tls.tls_contexts import watching_tls
 from hastore.trace import logger
 from hastore.wire.remoting_codes import ResponseCode
 
@@ -632,8 +632,8 @@ async def run_group_node(
     HastoreError if the node cannot start or must not continue.
     """
     access = await open_access(config.access.file, env)
-    tls = await open_tls(config.tls, env)
     async with (
+        watching_tls(config.tls, env) as tls,
         open_metrics(config.metrics_listen, tls if config.metrics_tls else None) as metrics,
         open_ports(config) as ports,
     ):

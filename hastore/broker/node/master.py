@@ -49,7 +49,7 @@ from hastore.ha.set_rules import SetRules
 from hastore.ha.sync_state_set import SyncStateSet
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
 from hastore.store.node_identity import ConfirmMark
-from hastore.tls.tls_contexts import open_tls
+from hastore.tls.tls_contexts import watching_tls
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -262,8 +262,8 @@ async def run_master(
     continue.
     """
     access = await open_access(config.access.file, env)
-    tls = await open_tls(config.tls, env)
     async with (
+        watching_tls(config.tls, env) as tls,
         open_metrics(config.metrics_listen, tls if config.metrics_tls else None) as metrics,
         open_ports(config) as ports,
     ):
@@ -563,8 +563,6 @@ async def _serve(master: Master, ports: Ports, announce: Callable[[Master], None
             nursery.start_soon(master.expiry.run)
             nursery.start_soon(master.schedule_message_service.run)
             nursery.start_soon(_confirm_alone, master)
-            if master.tls is not None:
-                nursery.start_soon(master.tls.run)
             nursery.start_soon(master.ha_service.run, ports.ha)
             if ports.observer is not None:
                 assert isinstance(master.ha_service, GroupHAService), "the configuration says so"

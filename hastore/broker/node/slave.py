@@ -44,7 +44,7 @@ from hastore.ha.mark_keeper import MarkKeeper
 from hastore.ha.slave_appender import CutNeededError
 from hastore.status import BrokerRole, PutMessageStatus
 from hastore.store.recovery.log_cut import Cuts
-from hastore.tls.tls_contexts import open_tls
+from hastore.tls.tls_contexts import watching_tls
 from hastore.trace import logger
 from hastore.wire.remoting_codes import ResponseCode
 
@@ -199,8 +199,10 @@ async def run_slave(
     HastoreError if it cannot start, WrongPortError, and FlushFailedError when the disk fails.
     """
     access = await open_access(config.access.file, env)
-    tls = await open_tls(config.tls, env)
-    async with open_metrics(config.metrics_listen, tls if config.metrics_tls else None) as metrics:
+    async with (
+        watching_tls(config.tls, env) as tls,
+        open_metrics(config.metrics_listen, tls if config.metrics_tls else None) as metrics,
+    ):
         listener: trio.socket.SocketType | None = None
         try:
             if config.listen is not None:
@@ -442,8 +444,6 @@ async def _serve(
             nursery.start_soon(slave.ha_client.run)
             nursery.start_soon(slave.dispatching.run)
             nursery.start_soon(slave.expiry.run)
-            if slave.tls is not None:
-                nursery.start_soon(slave.tls.run)
             keeper = _make_mark_keeper(slave)
             if keeper is not None:
                 nursery.start_soon(keeper.run)
