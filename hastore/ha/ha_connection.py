@@ -209,6 +209,8 @@ class HAConnection:
         except DiskError as error:  # an unreadable file ends this link, not the master
             _log.error("ha_read_failed", slave=describe(self.address), reason=str(error))
             self.finish(str(error))
+        except trio.BusyResourceError:
+            pass  # _refuse sends the last word, and finishes
         except OSError as error:
             self.finish(f"link broken: {error.strerror or error}")
 
@@ -258,6 +260,8 @@ class HAConnection:
                     received = (received + data)[-REPORT_SIZE:]
         except OSError:
             pass  # the slave has closed
+        except trio.BusyResourceError:
+            pass  # it does not read the answer to its handshake, and would not read this
         return received
 
     async def _check_beginning(self) -> None:

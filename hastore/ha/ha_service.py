@@ -456,7 +456,10 @@ class HAService:
         timeout_s = self.config.ha_first_report_timeout_ms / 1000
         try:
             with link.scope:
-                return await tls.accept(sock, timeout_s)
+                proven = await tls.accept(sock, timeout_s)
+                if link.ended_because is None:
+                    return proven
+                proven.close()  # it was ended in the turn in which its handshake did
         except TlsError as error:
             # One that only looks whether the port is open sends nothing, and is not refused.
             link.ended_because = str(error)

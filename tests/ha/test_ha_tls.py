@@ -16,6 +16,7 @@ from hastore.concurrency.tcp import connect
 from hastore.config import HAConfig
 from hastore.env.real import real_env
 from hastore.errors import ConfigError, TlsError
+from hastore.ha import ha_tls
 from hastore.ha.client_port import ask_client_port
 from hastore.ha.copy_progress import FrameSizes
 from hastore.ha.ha_link import HALink
@@ -28,6 +29,7 @@ from hastore.tls.tls_contexts import open_tls
 from hastore.tls.tls_fault import TlsFault
 from hastore.tls.tls_socket import accept_tls, connect_tls
 from hastore.wire.autoswitch_frames import Handshake
+from hastore.wire.autoswitch_frames import encode_report as encode_autoswitch_report
 from hastore.wire.ha_frames import encode_report
 from tests.golden import streams
 from tests.ha.asking import slave_that_asks
@@ -424,6 +426,47 @@ async def test_a_peer_that_only_looks_is_not_refused(tmp_path):
             await eventually(lambda: master.ha_service.unproven)
         await eventually(lambda: not master.ha_service.unproven)
         assert master.status().refused == ()
+
+
+async def test_a_handshake_and_an_illegal_report_in_one_record_end_their_link_only(tmp_path):
+    """The answer and the last word are sent by two tasks: the master goes on."""
+    ha = attrs.evolve(TLS, protocol=HAProtocol.AUTOSWITCH, sync_state_timeout_ms=1_000_000)
+    ids = {"node_id": 1, "replica_group": "g1", "group_ids": (1,)}
+    async with hastore.open_master(tls_master(tmp_path / "m", ha=ha, **ids)) as master:
+        request = Handshake(node_id=2, is_learner=False).encode()
+        for _ in range(12):  # which of the two is the first is trio's choice
+            async with tls_peer(master.ha_address) as peer:
+                await peer.sock.send(request + encode_autoswitch_report(1 << 40))
+                await peer.closed_by_master()
+            await eventually(lambda: not master.ha_service.connections, "the end of its link")
+        assert str(1 << 40) in master.status().refused[0].reason
+        assert (await master.put(messages(1)[0])).status is Status.PUT_OK
+
+
+@pytest.mark.parametrize("how", ["over", "evicted"])
+async def test_a_link_that_is_ended_as_its_handshake_ends_is_not_served(tmp_path, how, monkeypatch):
+    """A master that is over sends nothing more; no place is taken twice."""
+    async with hastore.open_master(tls_master(tmp_path / "m", ha=NO_HEARTBEATS)) as master:
+        service, served = master.ha_service, []
+
+        async def accept_and_end(*args, **kwargs):
+            link = await accept_tls(*args, **kwargs)
+            if how == "over":
+                service.disconnect_all("over")
+            else:
+                next(iter(service.unproven.values())).finish("evicted")
+            return link
+
+        async def serve_link(*args):
+            served.append(args)
+
+        monkeypatch.setattr(ha_tls, "accept_tls", accept_and_end)
+        monkeypatch.setattr(type(service), "_serve_link", serve_link)
+        async with tls_peer(master.ha_address) as peer:
+            await peer.closed_by_master()
+            await eventually(lambda: not service.unproven)
+            assert not peer.received
+        assert served == []
 
 
 async def test_a_silenced_slave_reports_nothing_that_was_encrypted():
