@@ -73,6 +73,7 @@ class HALink:
     _outgoing: bytearray = attrs.field(factory=bytearray, init=False)
     _unsent: bytes = attrs.field(default=b"", init=False)  # the rest of reports sent in part
     _is_sending: bool = attrs.field(default=False, init=False)
+    _is_torn: bool = attrs.field(default=False, init=False)  # a send ended, perhaps in a report
     _is_silent: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -116,6 +117,9 @@ class HALink:
                     data = bytes(self._outgoing)
                     self._outgoing.clear()
                 await send_all(sock, data)
+        except BaseException:
+            self._is_torn = True
+            raise
         finally:
             self._is_sending = False
         self.last_write_time = trio.current_time()
@@ -137,7 +141,12 @@ class HALink:
             self._unsent = data[sent:]
 
     async def report_diverged(self) -> None:
-        """Send -1, the last report on this link: the master shows the refusal in its status."""
+        """Send -1, the last report on this link: the master shows the refusal in its status.
+
+        Not behind a part of a report, where the master would read other numbers.
+        """
+        if self._is_torn or self._unsent:
+            return
         assert self.sock is not None
         with contextlib.suppress(OSError), trio.move_on_after(1):
             await send_all(self.sock, self.encode_report(REPORT_DIVERGED))

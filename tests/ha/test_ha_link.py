@@ -5,7 +5,7 @@ import trio
 
 from hastore.ha.copy_progress import FrameSizes
 from hastore.ha.ha_link import HALink
-from hastore.wire.ha_frames import REPORT, REPORT_SIZE
+from hastore.wire.ha_frames import REPORT, REPORT_DIVERGED, REPORT_SIZE
 
 
 class Socket:
@@ -56,6 +56,35 @@ async def test_a_report_that_leaves_at_once_needs_no_turn():
     link.queue_report(100)
     link.send_at_once(7.0)
     assert (sock.reports, link.last_write_time, link.reported_offset) == ([100], 7.0, 100)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_the_last_report_follows_whole_ones_only(begun):
+    """Behind a part of a report the master would read other numbers."""
+    sock = Socket(0 if begun else 100)
+    link = link_over(sock)
+    link.queue_report(100)
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.send_reports)
+            await trio.lowlevel.checkpoint()
+            scope.cancel()
+    await link.report_diverged()
+    if begun:
+        assert REPORT.pack(100).startswith(sock.sent)
+        assert len(sock.sent) < REPORT_SIZE
+    else:
+        assert sock.reports == [100, REPORT_DIVERGED]
+
+
+async def test_the_last_report_does_not_follow_a_part_that_left_at_once():
+    """The rest of it waits for another send, which does not come."""
+    sock = Socket(2)
+    link = link_over(sock)
+    link.queue_report(100)
+    link.send_at_once(1.0)
+    await link.report_diverged()
+    assert len(sock.sent) == 2
 
 
 async def test_reports_overtake_none_that_is_being_sent():
