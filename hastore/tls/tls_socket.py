@@ -62,17 +62,21 @@ async def accept_tls(
     *,
     env: Env | None = None,
     peer: str = PEER,
+    receive_size_max: int = RECEIVE_SIZE_MAX,
 ) -> TlsSocket:
     """Shake hands with the client of an accepted socket, which is closed if that fails.
 
-    With ``env`` its raw socket calls are used, as by ``tls_calls``; without it trio's.  ``context``
+    With ``env`` its raw socket calls are used, as by ``tls_calls``, and up to ``receive_size_max``
+    bytes of ciphertext are received at once; without it trio's.  ``context``
     should have ``num_tickets`` 0: a client that never reads leaves tickets in its socket, and its
     close is a reset then, which may overtake what it has sent.  ``peer`` is what errors call the
     client.  Raises TlsError, and OSError if the link breaks.
     """
     tls = ssl.MemoryBIO(), ssl.MemoryBIO()
     wrapped = context.wrap_bio(*tls, server_side=True)
-    accepted = TlsSocket(sock, (wrapped, *tls), None, env, peer)
+    accepted = TlsSocket(
+        sock, (wrapped, *tls), None, env, peer=peer, receive_size_max=receive_size_max
+    )
     await accepted.begin(timeout_s)
     return accepted
 
@@ -99,7 +103,9 @@ async def connect_tls(
         sock.close()
         msg = f"{server_name!r} is no name that a certificate can have"
         raise TlsError(msg, fault=TlsFault.WRONG_NAME) from error
-    connected = TlsSocket(sock, (wrapped, *tls), server_name, env, peer)
+    connected = TlsSocket(
+        sock, (wrapped, *tls), server_name, env, peer=peer, receive_size_max=RECEIVE_SIZE_MAX
+    )
     await connected.begin(timeout_s)
     return connected
 
@@ -114,13 +120,16 @@ class TlsSocket(trio.socket.SocketType):
         tls: tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO],
         server_name: str | None,
         env: Env | None,
+        *,
         peer: str,
+        receive_size_max: int,
     ) -> None:
         self._sock = sock
         self._ssl, self._incoming, self._outgoing = tls
         self._server_name = server_name
         self._env = env
         self._peer = peer
+        self._receive_size_max = receive_size_max  # >= RECEIVE_SIZE_MIN
         # One attempt to send without a wait; None where only trio's calls are known.
         self._try_send: SendNow | None = None
         if env is not None:
@@ -225,16 +234,17 @@ class TlsSocket(trio.socket.SocketType):
     async def send(self, data: Any, flags: int = 0) -> int:
         """Send some of ``data``, at least a byte of it, and return how many bytes have left.
 
-        Bytes that a cancelled call has not counted come first in the next one: see above.  With
-        MSG_MORE few bytes are kept, to leave with those that follow.
+        Bytes that a cancelled call has not counted come first in the next one: see above.  Raises
+        TlsError if others do: the stream is torn.  With MSG_MORE few bytes are kept, to leave with
+        those that follow.
         """
         with self._only_sender():
-            if self._uncounted or self._unsent:
+            if self._uncounted:
                 await self._send_unsent()
                 counted = self._take_uncounted(data)
                 if counted:
                     return counted
-            taken = self._encrypt((data,))
+            taken = self._encrypt((data,))  # behind the few bytes that MSG_MORE has kept
             if flags & trio.socket.MSG_MORE and len(self._unsent) < _CORKED_SIZE_MAX:
                 await trio.lowlevel.cancel_shielded_checkpoint()
                 return taken
@@ -341,7 +351,9 @@ class TlsSocket(trio.socket.SocketType):
         with memoryview(data) as whole, whole.cast("B") as view:
             counted = min(len(uncounted), len(view))
             is_same = view[:counted] == uncounted[:counted]
-        assert is_same, "a send begins with what the last one has not counted"
+        if not is_same:
+            self._is_cut = True
+            raise cut_short()
         self._uncounted = uncounted[counted:]
         return counted
 
@@ -453,8 +465,8 @@ class TlsSocket(trio.socket.SocketType):
             count = await self._env.receive(self._sock, room)
             data = room[:count]
             self._is_full = count == len(room)
-            if count == len(room) < RECEIVE_SIZE_MAX:
-                self._room = memoryview(bytearray(2 * count))
+            if count == len(room) < self._receive_size_max:
+                self._room = memoryview(bytearray(min(2 * count, self._receive_size_max)))
         if data:
             self._incoming.write(data)
         else:

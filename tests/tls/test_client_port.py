@@ -12,6 +12,7 @@ import trio
 import hastore
 from hastore.broker.observe.findings import Level, Limits, findings
 from hastore.broker.observe.node_status import NodeStatus
+from hastore.broker.port.remoting_connection import RECEIVE_SIZE
 from hastore.client.admin import AdminClient
 from hastore.client.consumer import Consumer
 from hastore.client.producer import Producer
@@ -253,6 +254,25 @@ async def test_messages_go_in_and_come_out_by_tls(files, tmp_path, is_group):
         with pytest.raises(UnreachableError):
             async with Producer.connect(master.address):
                 pass
+
+
+async def test_large_requests_grow_no_large_buffer(files, tmp_path, monkeypatch):
+    """A client's bytes are received in the pieces of a plain port: a thousand clients may send."""
+    sizes = []
+    receive = TlsSocket._receive
+
+    async def sized(self):
+        if self._server_name is None:  # the node's end
+            sizes.append(len(self._room))
+        await receive(self)
+
+    monkeypatch.setattr(TlsSocket, "_receive", sized)
+    async with hastore.open_master(master_with_tls(tmp_path, files.config())) as master:
+        async with Producer.connect(master.address, tls=files.client()) as producer:
+            sends = [await producer.submit(Message("T", bytes(1_000_000))) for _ in range(4)]
+            assert [(await send.wait()).ok for send in sends] == [True] * 4
+    assert sizes
+    assert max(sizes) <= RECEIVE_SIZE
 
 
 async def test_many_answers_leave_in_one_write(files, monkeypatch):

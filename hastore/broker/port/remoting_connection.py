@@ -188,7 +188,13 @@ class RemotingConnection:
             if first and tls.is_tls(first):
                 timeout_s = self.config.header_timeout_ms / 1000
                 calls = tls.calls
-                self.sock = await accept_tls(self.sock, tls.contexts.server, timeout_s, env=tls.env)
+                self.sock = await accept_tls(
+                    self.sock,
+                    tls.contexts.server,
+                    timeout_s,
+                    env=tls.env,
+                    receive_size_max=RECEIVE_SIZE,
+                )
                 self.send_file, self.send_while = calls.send_file, calls.send_while
         except (OSError, ProtocolError) as error:
             self._fail(error)
