@@ -54,7 +54,7 @@ async def open_slave(config: SlaveConfig, *, env: Env | None = None) -> AsyncIte
     asks = env is None and config.store.mapped_file_size is None
     run = partial(
         run_slave,
-        ask_client_port=asker_of(config.access, config.tls, world) if asks else None,
+        ask_client_port=asker_of(config.access, world) if asks else None,
         copies_tables=env is None,
     )
     async with _running(lambda nursery: nursery.start(run, config, world)) as slave:
@@ -77,7 +77,7 @@ async def open_node(
     from hastore.ha.client_port import asker_of  # noqa: PLC0415
 
     world = env or real_env()
-    ask = asker_of(config.access, config.tls, world) if env is None else None
+    ask = asker_of(config.access, world) if env is None else None
     if config.coordinator.endpoints:
         run = partial(run_node_by_etcd, ask_client_port=ask)
     else:

@@ -30,7 +30,6 @@ from hastore.access.signature import DENIED_FIELD, signed_fields
 from hastore.concurrency.tcp import describe, send_all
 from hastore.config import MAPPED_FILE_SIZE_MAX, MAPPED_FILE_SIZE_MIN
 from hastore.errors import (
-    ConfigError,
     FileSizeMismatchError,
     NodeIdTakenError,
     ProtocolError,
@@ -39,7 +38,6 @@ from hastore.errors import (
 )
 from hastore.status import BrokerRole, HAProtocol
 from hastore.tls.connecting import connect_client_port
-from hastore.tls.tls_contexts import own_client_tls
 from hastore.topic import DEFAULT_TOPIC
 from hastore.trace import logger
 from hastore.wire import liberal_json
@@ -51,10 +49,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from hastore.access.signature import AccessKey
-    from hastore.config import AccessConfig, SlaveConfig, TlsConfig
+    from hastore.config import AccessConfig, SlaveConfig
     from hastore.env.interface import Env
     from hastore.store.commit_log import CommitLog
     from hastore.tls.client_tls import ClientTls
+    from hastore.tls.tls_contexts import TlsContexts
 
     AskClientPort = Callable[[tuple[str, int]], Awaitable["ClientPort | None"]]
 
@@ -125,23 +124,35 @@ def own_key(access: AccessConfig, env: Env) -> AccessKey | None:
     return None if access.key_file is None else read_key_file(env.disk, access.key_file)
 
 
-def asker_of(access: AccessConfig, tls: TlsConfig, env: Env) -> AskClientPort:
-    """Return what asks client ports with a node's own key and certificate, if it has them.
+@final
+@attrs.define(eq=False)
+class NodesAsker:
+    """Asks client ports as a node does: with its access key, and its certificate in force."""
 
-    Both are read again for each question.  Raises ConfigError if they cannot be used now.
+    key: OwnKey  # read again for each question
+    tls: TlsContexts | None  # None: plain
+
+    async def __call__(self, address: tuple[str, int]) -> ClientPort | None:
+        """Ask one."""
+        tls = None if self.tls is None else self.tls.client
+        return await ask_client_port(address, access_key=await self.key.read(), tls=tls)
+
+
+def asker_of(access: AccessConfig, env: Env) -> AskClientPort:
+    """Return what asks client ports with a node's own key, if it has one.
+
+    Raises ConfigError if the key cannot be used now.
     """
     own_key(access, env)
-    client_tls, key = own_client_tls(tls, env), OwnKey(env, access.key_file)
-    if access.key_file is None and client_tls is None:
-        return ask_client_port
+    return NodesAsker(OwnKey(env, access.key_file), None)
 
-    async def ask(address: tuple[str, int]) -> ClientPort | None:
-        nonlocal client_tls
-        with contextlib.suppress(ConfigError):  # the node's own contexts log that, too
-            client_tls = await env.offload.run(lambda: own_client_tls(tls, env))
-        return await ask_client_port(address, access_key=await key.read(), tls=client_tls)
 
-    return ask
+def with_contexts(ask: AskClientPort | None, tls: TlsContexts | None) -> AskClientPort | None:
+    """Return what asks with a node's contexts, too: those in force at each question.
+
+    What ``asker_of`` has not made asks as before.
+    """
+    return NodesAsker(ask.key, tls) if isinstance(ask, NodesAsker) else ask
 
 
 async def ask_client_port(

@@ -191,16 +191,12 @@ async def watching_tls(config: TlsConfig, env: Env) -> AsyncIterator[TlsContexts
             nursery.cancel_scope.cancel()
 
 
-def own_client_tls(config: TlsConfig, env: Env) -> ClientTls | None:
-    """Return how a node connects to other nodes' client ports; None: plain.  Blocks.
+def _client_tls(config: TlsConfig, env: Env) -> ClientTls:
+    """Return how a node connects to other nodes' client ports, unless its own takes no TLS.
 
     Where its own port takes both, so do those of the others, perhaps not all of them yet: a port
     that takes no TLS is asked in plain bytes.  Raises ConfigError.
     """
-    return None if config.mode is TlsMode.DISABLED else _client_tls(config, env)
-
-
-def _client_tls(config: TlsConfig, env: Env) -> ClientTls:
     context = client_context(files_of(config), env.disk, env.wall_clock.now_s())
     return ClientTls(
         context=context,

@@ -92,13 +92,13 @@ async def test_a_key_file_that_cannot_be_used_ends_the_start(tmp_path, master):
     config = slave_config(tmp_path, master, ADMIN_KEY)
     (tmp_path / "key.yml").chmod(0o640)
     with pytest.raises(ConfigError, match="mode 0640: others may read its secrets"):
-        asker_of(config.access, config.tls, real_env())
+        asker_of(config.access, real_env())
 
 
 async def test_a_key_that_is_replaced_signs_the_next_question(tmp_path, master):
     """And one that cannot be read does not: the former goes on."""
     config = slave_config(tmp_path, master, WRONG_KEY)
-    ask = asker_of(config.access, config.tls, real_env())
+    ask = asker_of(config.access, real_env())
     assert (await ask(master.address)).denial.startswith("access denied: ")
     write_key(tmp_path / "key.yml", ADMIN_KEY)
     assert (await ask(master.address)).denial is None

@@ -478,7 +478,7 @@ async def test_open_slave_asks_only_without_a_chosen_size(tmp_path, monkeypatch)
     )
     asked = []
 
-    async def ask(address):
+    async def ask(address, **_how):
         asked.append(address)
         return await ask_client_port(master.address)  # in place of the port below the HA port
 

@@ -4,14 +4,15 @@ from functools import partial
 
 import attrs
 import pytest
+import trio
 
 import hastore
+from hastore.broker.node.slave import run_slave
 from hastore.broker.request_target import PromiseWish
 from hastore.cluster.failsafe import ask_all
 from hastore.config import AccessConfig, SlaveConfig, StoreConfig, TlsConfig
 from hastore.env.real import real_env
-from hastore.errors import ConfigError
-from hastore.ha.client_port import PortKind, ask_client_port, asker_of
+from hastore.ha.client_port import PortKind, ask_client_port, asker_of, with_contexts
 from hastore.message import Message
 from hastore.status import ClientCertificates, TlsMode
 from hastore.tls.tls_contexts import open_tls
@@ -76,17 +77,55 @@ async def test_a_slave_of_a_foreign_ca_says_why_nothing_is_copied(files, tmp_pat
 
 
 async def test_questions_to_a_client_port_are_asked_by_tls_too(files):
-    """What a slave asks before it has a link, with its files as they are at its start."""
+    """What a slave asks before it has a link."""
     tls = await open_tls(files.config(), real_env())
+    plain = asker_of(AccessConfig(), real_env())
     async with serving(InMemoryTarget(), tls=tls) as (_, address):
         for mode, is_answered in ((DISABLED, False), (PERMISSIVE, True), (ENFORCING, True)):
-            ask = asker_of(AccessConfig(), files.config(mode), real_env())
+            ask = with_contexts(plain, await open_tls(files.config(mode), real_env()))
             found = await ask(address)
             assert (found is not None and found.kind is PortKind.NODE) is is_answered
-    assert asker_of(AccessConfig(), TlsConfig(), real_env()) is ask_client_port
-    bad = attrs.evolve(files.config(), ca_file="/no/such/file")
-    with pytest.raises(ConfigError, match="No such file"):
-        asker_of(AccessConfig(), bad, real_env())
+        assert await with_contexts(plain, None)(address) is None
+    assert with_contexts(ask_client_port, tls) is ask_client_port
+    assert with_contexts(None, tls) is None
+
+
+async def test_questions_are_asked_with_the_contexts_in_force(files, tmp_path):
+    """Not with files that the node has not taken, or has refused."""
+    ca = tmp_path / "ca.pem"
+    ca.write_bytes(files.authority.ca.read_bytes())
+    own = await open_tls(attrs.evolve(files.config(), ca_file=str(ca)), real_env())
+    ask = with_contexts(asker_of(AccessConfig(), real_env()), own)
+    tls = await open_tls(files.config(), real_env())
+    async with serving(InMemoryTarget(), tls=tls) as (_, address):
+        ca.write_bytes(make_certificates(tmp_path, "foreign").ca.read_bytes())
+        assert (await ask(address)).kind is PortKind.NODE
+        assert await own.reload()
+        assert await ask(address) is None
+
+
+async def test_a_slave_asks_with_its_nodes_contexts(files, tmp_path, monkeypatch):
+    """They are the same that its client port and its metrics have."""
+    asked = []
+
+    async def ask(address, *, access_key, tls):
+        asked.append(tls)
+
+    monkeypatch.setattr("hastore.ha.client_port.ask_client_port", ask)
+    made = master_with_tls(tmp_path / "master", files.config())
+    async with hastore.open_master(made) as master, trio.open_nursery() as nursery:
+        config = SlaveConfig(
+            store=StoreConfig(data_dir=str(tmp_path / "slave")),
+            master=master.ha_address,
+            listen=ANY_PORT,
+            ha=QUICK,
+            tls=files.config(),
+        )
+        run = partial(run_slave, ask_client_port=asker_of(AccessConfig(), real_env()))
+        slave = await nursery.start(run, config, real_env())
+        await eventually(lambda: asked)
+        assert asked[0] is slave.tls.client
+        slave.stop()
 
 
 async def test_promises_are_asked_by_tls(files):

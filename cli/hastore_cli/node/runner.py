@@ -200,7 +200,7 @@ async def _start(
     env: Env,
     on_role: Callable[[Master | Slave], None],
 ) -> AnyNode:
-    ask = asker_of(config.access, config.tls, env)
+    ask = asker_of(config.access, env)
     if isinstance(config, GroupNodeConfig):
         run_group = partial(run_group_node, ask_client_port=ask, on_role=on_role)
         if config.coordinator.endpoints:

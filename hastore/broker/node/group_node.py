@@ -46,6 +46,7 @@ from hastore.errors import (
     WrongPortError,
 )
 from hastore.ha.autoswitch_framing import AutoswitchFraming
+from hastore.ha.client_port import with_contexts
 from hastore.ha.set_rules import nodes_text
 from hastore.store.recovery.log_cut import Cuts
 from hastore.tls.tls_contexts import watching_tls
@@ -651,7 +652,7 @@ async def run_group_node(
             env,
             ports,
             metrics,
-            ask_client_port,
+            with_contexts(ask_client_port, tls),
             on_master,
             coordinator,
             announce,

@@ -38,6 +38,7 @@ from hastore.errors import (
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.flush_manager import FlushManager
 from hastore.ha.autoswitch_framing import AutoswitchFraming
+from hastore.ha.client_port import with_contexts
 from hastore.ha.ha_client import HAClient
 from hastore.ha.ha_tls import HATls
 from hastore.ha.mark_keeper import MarkKeeper
@@ -212,7 +213,7 @@ async def run_slave(
                 config,
                 env,
                 metrics,
-                ask_client_port,
+                with_contexts(ask_client_port, tls),
                 listener,
                 announce,
                 copies_tables=copies_tables,

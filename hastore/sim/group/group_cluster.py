@@ -278,9 +278,7 @@ class GroupCluster:
             await run_node(
                 config,
                 env,
-                ask_client_port=(
-                    asker_of(config.access, config.tls, env) if self.config.listens else None
-                ),
+                ask_client_port=asker_of(config.access, env) if self.config.listens else None,
                 on_master=lambda master: self._term_began(agent, master),
                 on_role=lambda role_node: self._role_began(agent, role_node),
                 task_status=task_status,
