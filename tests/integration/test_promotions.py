@@ -20,13 +20,13 @@ async def promote_again_and_again(directory: Path, promotions: int, seed: int) -
     return len(load.acknowledged)
 
 
-async def test_every_put_ok_survives_three_promotions(tmp_path: Path) -> None:
+async def test_every_put_ok_survives_five_promotions(tmp_path: Path) -> None:
     """It is in every log, once; consumers see all of it, and nothing that was cut."""
-    assert await promote_again_and_again(tmp_path / "group", 3, seed=1) >= 80
+    assert await promote_again_and_again(tmp_path / "group", 5, seed=1) >= 120
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3_600)
 async def test_every_put_ok_survives_two_hundred_promotions(tmp_path: Path) -> None:
-    """The long form of the three."""
+    """The long form of the five."""
     assert await promote_again_and_again(tmp_path / "group", 200, seed=2) >= 4_000
