@@ -14,12 +14,12 @@ from tests.support.waiting import wait_until
 
 
 @contextlib.contextmanager
-def started(*arguments):
+def started(*arguments, stdout=subprocess.PIPE):
     """Run a command while the block runs."""
     with subprocess.Popen(
         command(*arguments),
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         env=environment(),
         text=True,
@@ -30,24 +30,28 @@ def started(*arguments):
             process.kill()
 
 
-def test_both_commands_survive_a_killed_master(hastore_group_processes):
+def test_both_commands_survive_a_killed_master(hastore_group_processes, tmp_path):
     """Each says once who is master now; all messages are stored, and read, in the end."""
     cluster = hastore_group_processes(nodes=3)
     a, b, c = cluster.nodes
     assert a.put("orders", b"first").ok
     addresses = ",".join(node.endpoint for node in (c, b, a))
+    lines = tmp_path / "lines"
     with (
-        started("consume", "orders", "--addr", addresses, "-n", 401, "-o", "jsonl") as consumer,
+        lines.open("wb") as output,
+        started(
+            "consume", "orders", "--addr", addresses, "-n", 401, "-o", "jsonl", stdout=output
+        ) as consumer,
         started(
             "produce", "orders", "-n", 400, "--rate", 100, "--size", 20, "--addr", addresses,
             "--at-least-once", "-o", "json",
         ) as producer,
     ):  # fmt: skip
-        wait_until(lambda: len(a.consume("orders")) > 50)
+        wait_until(lambda: lines.read_bytes().count(b"\n") > 50)
         a.kill()
         b.promote()
         sent, said = producer.communicate(timeout=PROCESS_WITHIN_S)
-        read, noted = consumer.communicate(timeout=PROCESS_WITHIN_S)
+        _, noted = consumer.communicate(timeout=PROCESS_WITHIN_S)
     assert f"master is now {b.name} at {b.endpoint}" in said
     report = json.loads(sent)
     counts = report["counts"]
@@ -61,7 +65,7 @@ def test_both_commands_survive_a_killed_master(hastore_group_processes):
     assert consumer.returncode == 0, noted
     # A slave may have had the rest before there was a master.
     assert "going on at the slave c at" in noted or f"master is now b at {b.endpoint}" in noted
-    bodies = [json.loads(line)["body"] for line in read.splitlines()]
+    bodies = [json.loads(line)["body"] for line in lines.read_text().splitlines()]
     stored = {message.body.decode() for message in b.consume("orders")}
     assert len(stored) >= 401
     assert len(bodies) == 401
