@@ -150,7 +150,7 @@ def asker_of(access: AccessConfig, env: Env) -> AskClientPort:
 def with_contexts(ask: AskClientPort | None, tls: TlsContexts | None) -> AskClientPort | None:
     """Return what asks with a node's contexts, too: those in force at each question.
 
-    What ``asker_of`` has not made asks as before.
+    An asker that ``asker_of`` did not make is returned unchanged.
     """
     return NodesAsker(ask.key, tls) if isinstance(ask, NodesAsker) else ask
 

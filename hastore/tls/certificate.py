@@ -46,7 +46,7 @@ def pem_certificates(data: bytes) -> list[bytes]:
 
 
 def validity_of(der: bytes) -> Validity:
-    """Return a certificate's validity.  Raises ValueError for what is no certificate."""
+    """Return a certificate's validity.  Raises ValueError if it is not a certificate."""
     certificate = _Reader(der).inside(_SEQUENCE)
     tbs = certificate.inside(_SEQUENCE)
     if tbs.tag() == _VERSION:

@@ -234,9 +234,9 @@ class TlsSocket(trio.socket.SocketType):
     async def send(self, data: Any, flags: int = 0) -> int:
         """Send some of ``data``, at least a byte of it, and return how many bytes have left.
 
-        Bytes that a cancelled call has not counted come first in the next one: see above.  Raises
-        TlsError if others do: the stream is torn.  With MSG_MORE few bytes are kept, to leave with
-        those that follow.
+        After a cancelled call the next one must begin with the bytes that it did not count (see the
+        module); otherwise the stream is torn, and this raises TlsError.  With MSG_MORE a few bytes
+        are kept back, to leave with those that follow.
         """
         with self._only_sender():
             if self._uncounted:

@@ -1,4 +1,4 @@
-"""What a running node reads again when it is told to.
+"""Reload: the files that a running node reads again on SIGHUP.
 
 ::
 

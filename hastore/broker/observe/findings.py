@@ -35,7 +35,7 @@ _REFUSED_MAX: Final = 3
 _CUT_WARNED_S: Final = 3_600.0  # for so long a cut is a warning
 _PROPOSAL_MAX_S: Final = 5.0  # a change of the SyncStateSet is usually answered within milliseconds
 _DAY_S: Final = 86_400.0
-_DAYS_FROM: Final = 3  # less is told in hours
+_DAYS_FROM: Final = 3  # shorter times are given in hours
 _EXPIRY_WARN_S: Final = 30 * _DAY_S  # before a certificate expires
 _CONFIRMED_WITHIN_S: Final = 3.0  # where no put waits
 
