@@ -1,26 +1,19 @@
 """The TLS contexts in force on a node: those of its files, made again whenever these change.
 
-::
-
-    stamps differ ── the same a look later ── made again ──┬── all valid: they replace the former
-                                                           └── not: the former stay; named
-
-A node looks every ``LOOK_S``, as at its permissions file; ``reload`` does not wait for a look.
 Connections that exist keep the certificate with which they began; new ones have the new.  At a
-start a fault in the files is an error.
-
-Invariant: all contexts are of one version of the files.
+start a fault in the files is an error; later the former contexts stay (``WatchedFiles``).
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 import attrs
 import trio
 
 from hastore.concurrency.service import as_itself
+from hastore.concurrency.watched_files import WatchedFiles
 from hastore.errors import ConfigError, DiskError
 from hastore.status import ClientCertificates, TlsMode
 from hastore.tls.client_tls import ClientTls
@@ -40,8 +33,6 @@ if TYPE_CHECKING:
 
     from hastore.config import TlsConfig
     from hastore.env.interface import Env, FileStamp
-
-LOOK_S: Final = 2.0
 
 _log = logger("tls")
 
@@ -70,22 +61,16 @@ class ContextSet:
     client: ClientTls  # connects to other nodes
     not_after: int  # of the own certificate: seconds since 1970
     ca_not_after: int | None  # of ``ca``, see ``ca_dates``; None: the system's are trusted
-    stamps: tuple[FileStamp, ...]
 
 
 @final
 @attrs.define(eq=False)
-class TlsContexts:
+class TlsContexts(WatchedFiles[ContextSet]):
     """A node's contexts, from ``open_tls``."""
 
-    env: Env
+    GONE_HINT: ClassVar[str] = "put it back: [tls] cert, key and ca"
+
     config: TlsConfig
-    current: ContextSet
-    _seen: tuple[FileStamp, ...] | None = attrs.field(default=None, init=False)  # at the last look
-    _refused: tuple[FileStamp, ...] | None = attrs.field(default=None, init=False)  # not taken
-    _fault: str | None = attrs.field(default=None, init=False)
-    _hint: str | None = attrs.field(default=None, init=False)
-    _reading: trio.Lock = attrs.field(factory=trio.Lock, init=False)  # the last read is the newest
 
     @property
     def server(self) -> ssl.SSLContext:
@@ -111,56 +96,21 @@ class TlsContexts:
             hint=self._hint,
         )
 
-    async def run(self) -> None:
-        """Take the files when they change, until cancelled."""
-        while True:
-            await trio.sleep(LOOK_S)
-            await self.look()
+    def _stamps_now(self) -> tuple[FileStamp, ...]:
+        return files_of(self.config).stamps(self.env.disk)
 
-    async def look(self) -> None:
-        """Look at the files once."""
-        async with self._reading:
-            await self._look()
+    def _read(self) -> tuple[ContextSet, tuple[FileStamp, ...]]:
+        return _make(self.config, self.env)
 
-    async def reload(self) -> bool:
-        """Make the contexts of the files as they are now; return whether they are in force."""
-        async with self._reading:
-            return await self._take()
-
-    async def _look(self) -> None:
-        files = files_of(self.config)
-        try:
-            stamps = await self.env.offload.run(lambda: files.stamps(self.env.disk))
-        except DiskError as error:
-            self._seen = self._refused = None
-            self._refuse(str(error), "put it back: [tls] cert, key and ca")
-            return
-        before, self._seen = self._seen, stamps
-        if stamps == self.current.stamps:  # versions that were refused may be replaced by these
-            self._fault = self._hint = None
-        elif stamps == before and stamps != self._refused and not await self._take():
-            self._refused = stamps
-
-    async def _take(self) -> bool:
-        try:
-            made = await self.env.offload.run(lambda: _make(self.config, self.env))
-        except ConfigError as error:
-            self._refuse(str(error), error.hint)
-            return False
-        self.current = made
-        self._fault = self._hint = self._refused = None
+    def _log_taken(self) -> None:
         _log.info(
             "certificate_taken",
             certificate=self.config.cert_file,
-            not_after=utc_text(made.not_after),
+            not_after=utc_text(self.current.not_after),
         )
-        return True
 
-    def _refuse(self, reason: str, hint: str | None) -> None:
-        """Keep the contexts; log each reason once."""
-        if reason != self._fault:
-            _log.warning("certificate_not_taken", reason=reason, next=hint)
-        self._fault, self._hint = reason, hint
+    def _log_refused(self, reason: str, hint: str | None) -> None:
+        _log.warning("certificate_not_taken", reason=reason, next=hint)
 
 
 async def open_tls(config: TlsConfig, env: Env) -> TlsContexts | None:
@@ -170,7 +120,8 @@ async def open_tls(config: TlsConfig, env: Env) -> TlsContexts | None:
     """
     if config.cert_file is None:
         return None
-    return TlsContexts(env, config, await env.offload.run(lambda: _make(config, env)))
+    made, stamps = await env.offload.run(lambda: _make(config, env))
+    return TlsContexts(env, made, stamps, config)
 
 
 @contextlib.asynccontextmanager
@@ -215,7 +166,7 @@ def files_of(config: TlsConfig) -> TlsFiles:
     )
 
 
-def _make(config: TlsConfig, env: Env) -> ContextSet:
+def _make(config: TlsConfig, env: Env) -> tuple[ContextSet, tuple[FileStamp, ...]]:
     files, disk, now_s = files_of(config), env.disk, env.wall_clock.now_s()
     assert files.cert is not None, "open_tls needs one"
     stamps = _stamps(files, env)
@@ -228,14 +179,13 @@ def _make(config: TlsConfig, env: Env) -> ContextSet:
         ca_not_after=(
             None if files.ca is None else ca_dates(files.ca, disk, now_s).validity.not_after
         ),
-        stamps=stamps,
     )
     if _stamps(files, env) != stamps:
         raise ConfigError(
             f"{', '.join(files.paths)}: one of them changes while they are read",
             hint="write new ones under other names and rename them, the certificate last",
         )
-    return made
+    return made, stamps
 
 
 def _stamps(files: TlsFiles, env: Env) -> tuple[FileStamp, ...]:

@@ -18,7 +18,7 @@ from hastore.access.permissions_file import parse_permissions
 from hastore.access.signature import DENIED_FIELD
 from hastore.broker.access.access_guard import AccessGuard
 from hastore.broker.access.failed_attempts import ATTEMPTS_MAX, PEERS_MAX, PERIOD_S, FailedAttempts
-from hastore.broker.access.node_access import LOOK_S, NodeAccess, open_access
+from hastore.broker.access.node_access import NodeAccess, open_access
 from hastore.broker.access.rules import RULES
 from hastore.broker.groups.broker_data import BrokerData
 from hastore.broker.node.reload import Reloaded, reload_files
@@ -27,6 +27,7 @@ from hastore.broker.observe.node_status import AccessStatus, NodeStatus
 from hastore.broker.port.request_processors import RequestProcessors
 from hastore.broker.puts.send_message_processor import SEND_CODES
 from hastore.broker.reply import Later
+from hastore.concurrency.watched_files import LOOK_S
 from hastore.config import AccessConfig, MasterConfig, RemotingConfig, StoreConfig
 from hastore.env.real import real_env
 from hastore.errors import ConfigError
@@ -56,7 +57,7 @@ from tests.support.nodes.tls_files import TRANSPORTS, make_tls_files
 from tests.support.repository import REPO_ROOT
 from tests.support.waiting import eventually
 
-ACCESS = NodeAccess(real_env(), "acl.yml", parse_permissions(ACCOUNTS.encode(), "acl.yml"), None)
+ACCESS = NodeAccess(real_env(), parse_permissions(ACCOUNTS.encode(), "acl.yml"), None, "acl.yml")
 NOT_PROVEN = "access denied: unknown access key, or wrong signature"
 NO_KEY = "access denied: the request has no access key, and this node needs one"
 HEARTBEAT = {

@@ -116,7 +116,7 @@ def test_signed_questions_still_end_with_padding():
 async def test_promises_are_asked_with_the_nodes_key():
     """Without one the member refuses because of it; with one it answers the question."""
     table = parse_permissions(ACCOUNTS.encode(), "acl.yml")
-    access = NodeAccess(real_env(), "acl.yml", table, None)
+    access = NodeAccess(real_env(), table, None, "acl.yml")
     wish = PromiseWish(group="g", epoch=1, master_id=1, ttl_s=1.0)
     async with serving(InMemoryTarget(), access=access) as (_, address):
         for key, said in ((None, "access denied: "), (ADMIN_KEY, "is in no replica group")):

@@ -123,7 +123,7 @@ async def test_a_search_that_finds_nobody_says_what_each_node_is():
 async def test_a_search_ends_once_all_nodes_deny_access():
     """While another node does not answer, it goes on: that one could be the master."""
     access = NodeAccess(
-        real_env(), "acl.yml", parse_permissions(ACCOUNTS.encode(), "acl.yml"), None
+        real_env(), parse_permissions(ACCOUNTS.encode(), "acl.yml"), None, "acl.yml"
     )
     async with (
         serving(InMemoryTarget(), access=access) as (_, first),

@@ -10,10 +10,10 @@ import trio
 from hastore.access.key_file import key_text
 from hastore.access.secret import Secret
 from hastore.access.signature import AccessKey
-from hastore.broker.access.node_access import LOOK_S
 from hastore.client.consumer import Consumer
 from hastore.client.producer import Producer
 from hastore.client.remoting_client import open_remoting_client
+from hastore.concurrency.watched_files import LOOK_S
 from hastore.config import AccessConfig
 from hastore.errors import AccessDeniedError, HastoreError, UnknownOutcomeError
 from hastore.message import Message

@@ -7,13 +7,14 @@ import attrs
 import pytest
 import trio
 
+from hastore.concurrency.watched_files import LOOK_S
 from hastore.config import TlsConfig
 from hastore.env.real import real_env
 from hastore.errors import ConfigError
 from hastore.status import ClientCertificates, TlsMode
 from hastore.tls.client_tls import ClientTls
 from hastore.tls.contexts import TlsFiles, ca_dates, client_context, server_context
-from hastore.tls.tls_contexts import LOOK_S, open_tls
+from hastore.tls.tls_contexts import open_tls
 from tests.support.certificates import DAY, make_authority, make_certificates
 from tests.support.env.fake_env import FakeOffload
 from tests.support.planted_secrets import plant

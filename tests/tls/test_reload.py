@@ -8,10 +8,10 @@ import hastore
 from hastore.broker.node.group_node import GroupNode, run_group_node
 from hastore.broker.node.reload import Reloaded
 from hastore.client.admin import AdminClient
+from hastore.concurrency import watched_files
 from hastore.config import AccessConfig
 from hastore.env.real import real_env
 from hastore.errors import TlsError
-from hastore.tls import tls_contexts
 from hastore.tls.tls_contexts import TlsContexts
 from tests.support.certificates import DAY
 from tests.support.nodes.access_keys import ACCOUNTS, ADMIN_KEY, write_private
@@ -72,7 +72,7 @@ async def test_a_node_without_a_role_looks_at_its_files(tmp_path, monkeypatch):
         await trio.sleep_forever()
 
     monkeypatch.setattr(GroupNode, "run", wait_for_a_role)
-    monkeypatch.setattr(tls_contexts, "LOOK_S", 0.01)
+    monkeypatch.setattr(watched_files, "LOOK_S", 0.01)
     config = node_config(tmp_path / "d", 1, tls=files.config(node=made))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_group_node, config, real_env())
