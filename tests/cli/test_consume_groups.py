@@ -18,7 +18,7 @@ from tests.patience import WITHIN_S
 from tests.support.commands.in_process import at, call
 from tests.support.nodes.directory import Directory, known
 from tests.support.nodes.group_nodes import promote
-from tests.support.nodes.two_groups import cluster, of_group, other, put
+from tests.support.nodes.two_groups import cluster, of_group, other, put, serve
 from tests.support.waiting import eventually
 
 # Several addresses are a group; nothing listens at the second one.
@@ -204,14 +204,6 @@ async def test_from_the_end_means_the_end_at_the_start_also_in_groups_found_late
             directory.others = (other(two.address, "T"),)
             await running.has(b"new")
         assert running.bodies == [b"new"]
-
-
-async def serve(config, stop, *, task_status):
-    """Run the master of a group until told to stop."""
-    async with hastore.open_node(config) as node:
-        await promote(node)
-        task_status.started(node)
-        await stop.wait()
 
 
 @pytest.mark.usefixtures("_looks_often")

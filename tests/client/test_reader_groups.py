@@ -10,7 +10,7 @@ from hastore.client.consumer import Consumer
 from tests.patience import WITHIN_S
 from tests.support.nodes.directory import Directory, known
 from tests.support.nodes.group_nodes import promote
-from tests.support.nodes.two_groups import cluster, of_group, other, put
+from tests.support.nodes.two_groups import cluster, of_group, other, put, serve
 from tests.support.waiting import eventually
 
 
@@ -56,14 +56,6 @@ async def test_a_group_that_gets_the_topic_later_is_read_too(tmp_path, monkeypat
             assert (await anext(stream)).body == b"a1"
             directory.others = (other(two.address, "T"),)
             assert (await anext(stream)).body == b"b1"
-
-
-async def serve(config, stop, *, task_status):
-    """Run the master of a group until told to stop."""
-    async with hastore.open_node(config) as node:
-        await promote(node)
-        task_status.started(node)
-        await stop.wait()
 
 
 async def test_a_group_that_has_gone_ends_no_stream_and_is_read_on_later(

@@ -50,6 +50,19 @@ async def cluster(
             yield one, two, directory
 
 
+async def serve(
+    config: GroupNodeConfig,
+    stop: trio.Event,
+    *,
+    task_status: trio.TaskStatus[GroupNode] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run the master of a group until told to stop; a task, whose start returns the node."""
+    async with hastore.open_node(config) as node:
+        await promote(node)
+        task_status.started(node)
+        await stop.wait()
+
+
 def other(address: tuple[str, int], *topics: str) -> BrokerRoute:
     """Return the second group as the first one's nodes know it."""
     queues = TopicQueues(read=2, write=2, perm=6)
