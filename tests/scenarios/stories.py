@@ -171,6 +171,7 @@ class GroupStory(Story):
         least: int = 1,
         role: str = "SYNC_MASTER",
         is_all: bool = True,
+        group: str = "g",
     ) -> None:
         """Let a node become the master of an epoch, at the end of its log."""
         log = self.logs[node]
@@ -182,7 +183,7 @@ class GroupStory(Story):
             slave_timeout_ms=1_000,
             sync_flush_timeout_ms=2_000,
             ha_slave_fallbehind_max=1_000,
-            group=True,
+            group=group,
             epoch=epoch,
             epoch_start=log[-1].next_offset if log else 0,
             copies_min=copies_min,
@@ -190,12 +191,12 @@ class GroupStory(Story):
             is_all=is_all,
         )
 
-    def follow(self, node: str, master: str | None, *, epoch: int) -> None:
+    def follow(self, node: str, master: str | None, *, epoch: int, group: str = "g") -> None:
         """Let a node follow another, or nobody."""
         self.event(
             EventKind.START_SLAVE,
             node,
-            group=True,
+            group=group,
             master=master,
             epoch=epoch,
             flows=True,
@@ -207,6 +208,14 @@ class GroupStory(Story):
         for node in followers:
             self.follow(node, master, epoch=epoch)
         self.lead(master, epoch=epoch, copies_min=copies_min)
+
+    def add_group(self) -> None:
+        """Add another group, of d and e, whose master is d; both are in step."""
+        self.logs |= {"d": [], "e": []}
+        self.follow("e", "d", epoch=1, group="other")
+        self.lead("d", epoch=1, group="other")
+        self.at(self.time_s + 1.0)
+        self.event(EventKind.HEALTHY, "e")
 
     def settle(self, *slaves: str) -> None:
         """End the story, with these nodes at their master's end."""

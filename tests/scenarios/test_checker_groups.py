@@ -229,3 +229,54 @@ def test_a_join_compares_what_it_knows_of_a_group() -> None:
     counts = count_broken([tally], 2, ["a", "b"], story.checker().account)
     assert list(counts) == list(GROUP_RULES)
     assert sum(counts.values()) == 2
+
+
+def test_two_groups_have_epochs_and_logs_of_their_own() -> None:
+    """A later epoch of one need not have what the other has acknowledged, nor the same bytes."""
+    story = GroupStory()
+    story.add_group()
+    story.put(S.PUT_OK, node="d", logs="de")
+    story.put(S.PUT_OK, logs="abc")
+    story.event(EventKind.KILL, "a")
+    story.hand_over("b", epoch=2, followers="c")
+    story.settle("c", "e")
+    checker = story.checker()
+    for other in "abc":
+        checker.compared("d", other, 0)
+    verdict = checker.verdict()
+    assert broken(verdict) == {}
+    assert verdict.loss is not None
+    assert (verdict.loss.acknowledged, verdict.loss.gone) == (2, 0)
+    checker.compared("d", "e", 0)
+    assert broken(checker.verdict()) == {"diverged bytes": 1}
+
+
+def test_two_groups_need_their_own_copies() -> None:
+    """What a group's slave lacks is no better for being in the other group's logs."""
+    story = GroupStory()
+    story.add_group()
+    story.put(S.PUT_OK, node="d", logs="dab")
+    story.settle("b", "c", "e")
+    verdict = story.checker().verdict()
+    assert broken(verdict) == {"acknowledged lost": 1, "not replicated": 1, "never sent": 2}
+    texts = [violation.text for violation in verdict.violations]
+    assert any("sent to d of another group" in text for text in texts), texts
+    assert any("not in the logs of ['e']" in text for text in texts), texts
+
+
+def test_an_observer_has_the_log_of_its_group() -> None:
+    """Not that of another one."""
+    story = GroupStory()
+    story.add_group()
+    story.logs["o"] = []
+    story.event(
+        EventKind.START_SLAVE, "o", master="d", observes=True, epoch=1, flows=True, log_end=None
+    )
+    story.event(EventKind.HEALTHY, "o")
+    story.put(S.PUT_OK, node="d", logs="deo")
+    story.settle("b", "c", "e")
+    checker = story.checker()
+    checker.compared("a", "o", 0)
+    assert broken(checker.verdict()) == {"not caught up": 1}
+    checker.compared("d", "o", 0)
+    assert broken(checker.verdict()) == {"not caught up": 2, "diverged bytes": 1}

@@ -8,7 +8,7 @@ from hastore.status import PutMessageStatus as S
 from hastore_scenarios.judge.history import EventKind
 from hastore_scenarios.judge.outage import find_outages, find_unmeasured
 from hastore_scenarios.judge.result import rto_text
-from tests.scenarios.stories import Story
+from tests.scenarios.stories import GroupStory, Story
 
 
 def test_a_run_without_faults_has_no_outage() -> None:
@@ -160,3 +160,40 @@ def test_the_coordinator_is_a_fault_until_it_is_back() -> None:
     story.put(S.PUT_OK)
     (outage,) = find_outages(story.history)
     assert (outage.begin_s, outage.fault, outage.node) == (begin_s, "etcd: stopped", None)
+
+
+def test_another_group_ends_no_outage() -> None:
+    """Nor does its fault begin one."""
+    story = GroupStory()
+    story.add_group()
+    story.put(S.PUT_OK)
+    story.put(S.PUT_OK, node="d", logs="de")
+    story.at(3.0)
+    story.event(EventKind.KILL, "a")
+    story.put(S.PUT_OK, node="d", logs="de")
+    story.at(5.0)
+    story.hand_over("b", epoch=2, followers="c")
+    story.put(S.PUT_OK, node="b", logs="bc")
+    story.at(6.0)
+    story.event(EventKind.KILL, "d")
+    story.put(S.PUT_OK, node="b", logs="bc")
+    story.at(8.0)
+    story.lead("e", epoch=2, group="other")
+    story.put(S.PUT_OK, node="e", logs="e")
+    story.end()
+    found = find_outages(story.history)
+    assert [(outage.node, outage.begin_s) for outage in found] == [("a", 3.0), ("d", 6.0)]
+    assert [round(outage.rto_s or 0.0, 1) for outage in found] == [2.0, 2.0]
+
+
+def test_a_fault_is_not_measured_by_another_groups_puts() -> None:
+    """Only what was put to the same group would show how long it took."""
+    story = GroupStory()
+    story.add_group()
+    story.put(S.PUT_OK, node="d", logs="de")
+    story.at(3.0)
+    story.event(EventKind.KILL, "d", text="d: killed")
+    story.put(S.PUT_OK)
+    story.end()
+    assert find_outages(story.history) == ()
+    assert find_unmeasured(story.history) == "d: killed"

@@ -13,6 +13,7 @@ import trio
 from hastore.broker.node import slave
 from hastore.broker.puts.put_message import PutMessage
 from hastore.cluster import connecting, decide, operations
+from hastore.cluster.cluster_routes import ClusterRoutes
 from hastore.cluster.decide import Action, Knowledge, Wait
 from hastore.cluster.group_records import GroupState, GroupView
 from hastore.cluster.role_config import RoleConfig
@@ -35,6 +36,7 @@ from tests.support.worlds import planted, planted_in_groups, planted_with_etcd
 if TYPE_CHECKING:
     from hastore.broker.node.slave_store import SlaveStore
     from hastore.broker.request_target import PromiseWish
+    from hastore.cluster.key_value_store import Snapshot
     from hastore.config import SlaveConfig
     from hastore.env.interface import Env
     from hastore.store.node_identity import NodeIdentity
@@ -251,6 +253,18 @@ def elects_in_spite_of_a_pause(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decide, "_decide_on_election", go_on)
 
 
+def keeps_the_first_routes(patch: pytest.MonkeyPatch) -> None:
+    """What another group has changed since then is not told to clients."""
+    take = ClusterRoutes._take
+
+    def take_once(self: ClusterRoutes, snapshot: Snapshot) -> None:
+        known = self._groups
+        take(self, snapshot)
+        self._groups = known or self._groups
+
+    patch.setattr(ClusterRoutes, "_take", take_once)
+
+
 def takes_puts_while_it_hands_over(patch: pytest.MonkeyPatch) -> None:
     """The end of the log moves on, so the successor never has all of it."""
     patch.setattr(PutMessage, "hold", lambda _self, _why: None)
@@ -343,6 +357,7 @@ def takes_puts_while_it_hands_over(patch: pytest.MonkeyPatch) -> None:
             *(elects_in_spite_of_a_pause, "elections-paused", "why it does not stand"),
             marks=pytest.mark.soak,
         ),
+        pytest.param(*(keeps_the_first_routes, "two-groups", "its route"), marks=pytest.mark.soak),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

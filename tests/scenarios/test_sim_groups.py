@@ -30,7 +30,7 @@ def test_what_groups_do_not_do_is_an_error(run_story: RunStory) -> None:
             await world.promote(classic, force=True)
         with pytest.raises(ConfigError, match="classic is in no replica group"):
             await world.demote(classic)
-        with pytest.raises(ConfigError, match="a world has one replica group"):
+        with pytest.raises(ConfigError, match="there is a group 'group' already"):
             await world.start_group(3)
         with pytest.raises(ConfigError, match="role='x'"):
             await world.start_group(1, role="x")

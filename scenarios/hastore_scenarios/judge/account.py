@@ -109,8 +109,11 @@ class Account:
     expired: dict[str, int] = attrs.field(factory=dict, init=False)
     # When a node's disk was last wiped: it need not hold what it stored earlier.
     wiped: dict[str, float] = attrs.field(factory=dict, init=False)
-    groups: set[str] = attrs.field(factory=set, init=False)  # the nodes of replica groups
+    # The replica group of each node that is in one.
+    groups: dict[str, str] = attrs.field(factory=dict, init=False)
     lines: EpochLines = attrs.field(factory=EpochLines, init=False)  # of these and of observers
+    # Likewise, the group whose log each of them has.
+    _log_of: dict[str, str] = attrs.field(factory=dict, init=False)
     _slaves: dict[str, _SlaveState] = attrs.field(factory=dict, init=False)
     _empty: set[str] = attrs.field(factory=set, init=False)  # wiped, and not started since
     _term_count: int = attrs.field(default=0, init=False)
@@ -135,13 +138,21 @@ class Account:
                 return term
         return None
 
+    def is_same_group(self, node: str, other: str) -> bool:
+        """Return whether two nodes are in one replica group, or both in none."""
+        return self.groups.get(node) == self.groups.get(other)
+
+    def is_same_log(self, node: str, other: str) -> bool:
+        """Return whether both have the log of one group, or both that of none."""
+        return self._log_of.get(node) == self._log_of.get(other)
+
     def successor_of(self, master: str) -> str | None:
         """Return the last other node that became a master on its copy of this log, or None."""
         for term in reversed(self.terms):
             if term.node == master:
                 return None
             if master in self.groups:
-                if term.node in self.groups:
+                if self.is_same_group(term.node, master):
                     return term.node
                 continue
             if (
@@ -204,18 +215,23 @@ class Account:
         return None
 
     def later_terms(self, term: MasterTerm) -> list[MasterTerm]:
-        """Return the terms of a group's later epochs."""
+        """Return the terms of the same group's later epochs."""
         assert term.epoch is not None
-        return [each for each in self.terms if each.epoch is not None and each.epoch > term.epoch]
+        return [
+            each
+            for each in self.terms
+            if each.epoch is not None
+            and each.epoch > term.epoch
+            and self.is_same_group(each.node, term.node)
+        ]
 
-    @property
-    def in_step_at_end(self) -> set[str]:
-        """The nodes of groups that had the log of a running master at the end, the master, too."""
+    def in_step_at_end(self, group: str) -> set[str]:
+        """Return the nodes of a group with the log of its running master at the end, and that."""
         found = set()
         for node, event in self.caught_up.items():
             master = self.up_at_end.get(node)
             is_even = event.details["max_offset"] == event.details["master_max_offset"]
-            if node in self.groups and master is not None and is_even:
+            if self.groups.get(node) == group and master is not None and is_even:
                 found |= {node, master}
         return found
 
@@ -229,6 +245,8 @@ class Account:
     def must_agree_up_to(self, left: str, right: str) -> float:
         """Return the offset below which two logs must be equal (infinite: everywhere)."""
         if self.groups and not self.lineages.keys() & {left, right}:
+            if not self.is_same_log(left, right):
+                return 0
             return self.lines.agree_up_to(left, right)
         return agreement(self.lineages.get(left, ()), self.lineages.get(right, ()))
 
@@ -291,7 +309,7 @@ class Account:
     def _lead(self, event: Event) -> None:
         """Begin an epoch: the nodes that follow its master copy it from now on."""
         assert event.node is not None
-        self.groups.add(event.node)
+        self.groups[event.node] = self._log_of[event.node] = event.details["group"]
         self._close(event)
         followers = [node for node, state in self._slaves.items() if state.master == event.node]
         epoch, start = event.details["epoch"], event.details["epoch_start"]
@@ -302,7 +320,9 @@ class Account:
         assert event.node is not None
         counts = not event.details.get("observes", False)
         if counts:
-            self.groups.add(event.node)
+            self.groups[event.node] = self._log_of[event.node] = event.details["group"]
+        else:
+            self._log_of[event.node] = self.groups[event.details["master"]]
         self._end_term(event)
         self._close(event)
         master = event.details["master"]

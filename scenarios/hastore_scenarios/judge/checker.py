@@ -11,7 +11,8 @@ It finds (each a ``Rule``):
     rejected but there    a status that means "not stored", and in a log
     wrong place           an answer's offsets are not those of the message
     duplicate             one UNIQ_KEY twice in a log, though it was sent once
-    never sent            a message in a log that was never sent, or with another body
+    never sent            a message in a log that was never sent, or with another body; or in
+                          the log of another group than it was sent to
     queue offset gap      queue offsets that do not count up by one
     diverged bytes        different bytes at one offset, where two logs must agree
     damaged               a log in which `log verify` finds damage
@@ -169,12 +170,13 @@ class Checker:
                 )
             queues[queue] = record.queue_offset + 1
             operation = None if record.key is None else self._by_key.get(record.key)
-            if operation is None or operation.body_crc != record.body_crc:
+            fault = self._never_sent_because(node, record, operation)
+            if fault is not None:
                 self._broken(
                     Rule.NEVER_SENT,
-                    f"{node} at {record.physic_offset}: key {record.key}"
-                    + ("" if operation is None else f" of {_name(operation)}, another body"),
+                    f"{node} at {record.physic_offset}: key {record.key}{fault}",
                 )
+            if operation is None or fault is not None:
                 continue
             present[operation.op] += 1
             if present[operation.op] > operation.sent_count:
@@ -185,6 +187,18 @@ class Checker:
                 )
             if present[operation.op] == 1 and own_terms:
                 self._check_place(node, record, operation)
+
+    def _never_sent_because(
+        self, node: str, record: LogRecord, operation: Operation | None
+    ) -> str | None:
+        """Return why a record is none of what was sent to a node's log; None if it is."""
+        if operation is None:
+            return ""
+        if operation.body_crc != record.body_crc:
+            return f" of {_name(operation)}, another body"
+        if not self.account.is_same_log(node, operation.node):
+            return f" of {_name(operation)}, sent to {operation.node} of another group"
+        return None
 
     def read_cut(self, node: str, keys: Iterable[str]) -> None:
         """Check the messages that a node has cut off its log, by their UNIQ_KEYs."""
@@ -332,7 +346,7 @@ class Checker:
         """Check that later masters have the message, and the nodes in step at the end."""
         absent = [
             node
-            for node in sorted(self.account.in_step_at_end)
+            for node in sorted(self.account.in_step_at_end(self.account.groups[term.node]))
             if not self._present[node][operation.op]
         ]
         if lacking is not None:
@@ -350,8 +364,11 @@ class Checker:
 
     def _check_copies(self, operation: Operation, term: MasterTerm) -> None:
         """Check that as many nodes have the message as its master needed."""
-        group = self.account.groups & self._present.keys()
-        copies = sum(self._present[node][operation.op] > 0 for node in group)
+        copies = sum(
+            present[operation.op] > 0
+            for node, present in self._present.items()
+            if node in self.account.groups and self.account.is_same_group(node, operation.node)
+        )
         if copies < term.copies_min:
             self._broken(
                 Rule.NOT_REPLICATED,

@@ -14,6 +14,8 @@ If acknowledgements went on for a while under a lasting fault (a full disk shows
 file is needed), the outage begins with the first failed put.  Puts with WAIT=false are left out:
 they ask for no acknowledgement.
 
+Each replica group of a run has its own outages: what another group acknowledges ends none.
+
 A fault without any later put is not an outage, because nothing was measured (``find_unmeasured``
 names it).
 """
@@ -78,6 +80,13 @@ class Outage:
         }
 
 
+class _Part(NamedTuple):
+    """Of a run: its events up to the story's end, and its puts that wait for an acknowledgement."""
+
+    story: list[Event]
+    asked: list[Operation]
+
+
 class _Found(NamedTuple):
     """The begin of an outage, its fault, and the next put that was PUT_OK."""
 
@@ -99,9 +108,14 @@ def is_fault(event: Event) -> bool:
 
 
 def find_outages(history: History) -> tuple[Outage, ...]:
-    """Return the outages in order of time; they do not overlap."""
-    story = _story(history)
-    asked = [operation for operation in history.operations if operation.wait]
+    """Return the outages in order of their begins; those of one group do not overlap."""
+    found = (outage for part in _parts(history) for outage in _outages_of(part))
+    return tuple(sorted(found, key=attrgetter("begin_s")))
+
+
+def _outages_of(part: _Part) -> list[Outage]:
+    """Return the outages of one part in order of time; they do not overlap."""
+    story, asked = part.story, part.asked
     ended = sorted(
         (operation for operation in asked if operation.completed_s is not None),
         key=attrgetter("ended_s"),
@@ -124,14 +138,38 @@ def find_outages(history: History) -> tuple[Outage, ...]:
                 puts=bisect_right(failed_s, until_s) - bisect_right(failed_s, begin_s),
             )
         )
-    return tuple(outages)
+    return outages
 
 
 def find_unmeasured(history: History) -> str | None:
     """Return the last fault that took a master and was followed by no put, or None."""
+    taken = [
+        event
+        for part in _parts(history)
+        for event, was_asked in _taken_masters(part.story, part.asked)
+        if not was_asked
+    ]
+    if not taken:
+        return None
+    last = max(taken, key=attrgetter("time_s"))
+    return last.text or last.kind.value
+
+
+def _parts(history: History) -> list[_Part]:
+    """Return a run in parts, one for each replica group, or whole."""
+    story = _story(history)
     asked = [operation for operation in history.operations if operation.wait]
-    taken = [event for event, was_asked in _taken_masters(_story(history), asked) if not was_asked]
-    return taken[-1].text or taken[-1].kind.value if taken else None
+    group_of = {event.node: event.details["group"] for event in story if event.details.get("group")}
+    groups = dict.fromkeys(group_of.values())
+    if len(groups) < 2:
+        return [_Part(story, asked)]
+    return [
+        _Part(
+            [event for event in story if group_of.get(event.node, group) == group],
+            [put for put in asked if group_of.get(put.node, group) == group],
+        )
+        for group in groups
+    ]
 
 
 def _story(history: History) -> list[Event]:

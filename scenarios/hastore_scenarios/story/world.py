@@ -19,6 +19,7 @@ from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus, SlaveSta
 from hastore_scenarios.judge.history import count_labels
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     Operate = Callable[..., Change]  # one of hastore.cluster.operations
 
 STORY_TOPIC = "Scenario"
+GROUP_NAME = "group"  # of the first replica group
 
 
 class ScenarioFailed(AssertionError):
@@ -158,7 +160,10 @@ class Backup(Protocol):
 
 
 class Coordinator(Protocol):
-    """The etcd of a replica group: its faults, and what a person asks of it."""
+    """The etcd of the replica groups: its faults, and what a person asks of it.
+
+    ``group`` is a group's name; by default that of the first group.
+    """
 
     async def stop(self, servers: int | None = None) -> None:
         """Stop some of its servers, None: all; without a majority nothing is answered."""
@@ -178,15 +183,22 @@ class Coordinator(Protocol):
     async def restore(self, backup: Backup) -> None:
         """Go back to a backup: stop, replace what is there, start again."""
 
-    async def view(self) -> GroupView:
-        """Return what it says of the group."""
+    async def view(self, group: str = GROUP_NAME) -> GroupView:
+        """Return what it says of a group."""
 
     async def wait_until(
-        self, what: str, condition: Callable[[GroupView], bool], *, within_s: float = 60.0
+        self,
+        what: str,
+        condition: Callable[[GroupView], bool],
+        *,
+        group: str = GROUP_NAME,
+        within_s: float = 60.0,
     ) -> GroupView:
         """Wait until ``condition`` holds for what it says.  Raises ScenarioFailed."""
 
-    async def change(self, operation: Operate, *args: object, **how: object) -> Change:
+    async def change(
+        self, operation: Operate, *args: object, group: str = GROUP_NAME, **how: object
+    ) -> Change:
         """Do what `hastore cluster` does: an operation of ``hastore.cluster.operations``.
 
         ``args`` and ``how`` are what it takes besides the group.  Raises OperationRefusedError.
@@ -253,6 +265,7 @@ class World(Protocol):
         self,
         count: int = 3,
         *,
+        name: str = GROUP_NAME,
         coordinator: int = 0,
         role: BrokerRole = BrokerRole.SYNC_MASTER,
         flush: FlushDiskType = FlushDiskType.ASYNC_FLUSH,
@@ -267,16 +280,29 @@ class World(Protocol):
         ``coordinator``: so many etcd servers decide on roles, and the story does not; ``ttl_ms``,
         ``failsafe`` and ``priority`` may be among ``config``.  Raises ScenarioSkipped where there
         is no etcd.
+
+        Another group of the same cluster has a ``name`` of its own, and the same etcd.
         """
 
     @property
     def coordinator(self) -> Coordinator:
-        """The etcd that decides on the roles of the group."""
+        """The etcd that decides on the roles of the groups."""
 
-    async def wait_master(self, epoch: int = 1, *, within_s: float = 60.0) -> Node:
+    async def wait_master(
+        self, epoch: int = 1, *, of: Node | None = None, within_s: float = 60.0
+    ) -> Node:
         """Wait until the coordinator has let a node be master of ``epoch`` or a later one.
 
-        Returns that node, which serves.  Raises ScenarioFailed.
+        Returns that node, which serves; it is of the group of a node, None: of the first group.
+        Raises ScenarioFailed.
+        """
+
+    async def wait_routes(
+        self, *masters: Node, topic: str = STORY_TOPIC, within_s: float = 60.0
+    ) -> None:
+        """Wait until all running nodes name these masters, one of each group, to clients.
+
+        Raises ScenarioFailed.
         """
 
     async def cut_off(self, node: Node, *others: Node) -> None:
@@ -379,13 +405,17 @@ class World(Protocol):
     def group_load(
         self,
         *,
+        of: Node | None = None,
         every_ms: int = 5,
         size: int = 1024,
         in_flight: int = 16,
         topic: str = STORY_TOPIC,
         wait: bool = True,
     ) -> AbstractAsyncContextManager[Tally]:
-        """Put to the master that the coordinator names, one put each ``every_ms`` at most."""
+        """Put to the master that the coordinator names, one put each ``every_ms`` at most.
+
+        ``of``: a node of the group; None: the first group.
+        """
 
     # -- waiting
 
@@ -417,6 +447,12 @@ class World(Protocol):
 
     async def cut_bytes(self, node: Node) -> bytes:
         """Return the bytes that a node kept of its newest cut; none without a cut."""
+
+    async def consumed(self, *nodes: Node, topic: str = STORY_TOPIC) -> Counter[str]:
+        """Read a topic to its end as a consumer that is given these nodes; count UNIQ_KEYs.
+
+        It reads the other groups that have the topic, too.
+        """
 
     # -- the timeline
 

@@ -1,10 +1,10 @@
-"""The coordinator of a world's replica group: what a story does to it, and what it says.
+"""The coordinator of a world's replica groups: what a story does to it, and what it says.
 
 ::
 
     story ── stop, cut_off, restore ──▶ its servers, and the ways to them   (each world's own)
     story ── change(switchover, 2) ──▶ a transaction, as of `hastore cluster`
-    views() ──▶ ElectedGroups: who is master of which epoch ──▶ history
+    views(group) ──▶ ElectedGroups: who is master of which epoch ──▶ history
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import trio
 
-from hastore.cluster.group_records import read_group
+from hastore.cluster.group_records import Keys, read_group
 from hastore.cluster.key_value_store import follow
 from hastore.errors import CoordinatorError
 from hastore_scenarios.judge.history import EventKind
-from hastore_scenarios.story.world import ScenarioFailed
+from hastore_scenarios.story.world import GROUP_NAME, ScenarioFailed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from hastore.cluster.group_records import GroupView, Keys
+    from hastore.cluster.group_records import GroupView
     from hastore.cluster.key_value_store import KeyValueStore
     from hastore.cluster.operations import Change
     from hastore_scenarios.judge.history import History
@@ -39,7 +39,6 @@ class StagedCoordinator(abc.ABC):
     """An etcd of ``servers`` servers; everything that is done to it goes into the history."""
 
     servers: int
-    keys: Keys
     history: History
     stopped: int = attrs.field(default=0, init=False)  # servers
     unreached: dict[str, Node] = attrs.field(factory=dict, init=False)  # nodes that are cut off
@@ -99,36 +98,46 @@ class StagedCoordinator(abc.ABC):
 
     # -- what it says, and is asked --------------------------------------------------------------
 
-    async def view(self) -> GroupView:
-        """Return what it says of the group."""
-        return read_group(self.keys, await self.store.read(self.keys.base))
+    async def view(self, group: str = GROUP_NAME) -> GroupView:
+        """Return what it says of a group."""
+        keys = _keys_of(group)
+        return read_group(keys, await self.store.read(keys.base))
 
-    async def views(self) -> AsyncGenerator[GroupView]:
-        """Yield what it says now, then after each change; wait while it does not answer."""
+    async def views(self, group: str = GROUP_NAME) -> AsyncGenerator[GroupView]:
+        """Yield what it says of a group now, then after each change; wait for it to answer."""
+        keys = _keys_of(group)
         while True:
             with contextlib.suppress(CoordinatorError):
-                async with follow(self.store, self.keys.base) as snapshots:
+                async with follow(self.store, keys.base) as snapshots:
                     async for snapshot in snapshots:
-                        yield read_group(self.keys, snapshot)
+                        yield read_group(keys, snapshot)
             await trio.sleep(_ASK_AGAIN_S)
 
     async def wait_until(
-        self, what: str, condition: Callable[[GroupView], bool], *, within_s: float = 60.0
+        self,
+        what: str,
+        condition: Callable[[GroupView], bool],
+        *,
+        group: str = GROUP_NAME,
+        within_s: float = 60.0,
     ) -> GroupView:
         """Wait until ``condition`` holds for what it says.  Raises ScenarioFailed."""
         view: GroupView | None = None
         with trio.move_on_after(within_s):
-            async with contextlib.aclosing(self.views()) as views:
+            async with contextlib.aclosing(self.views(group)) as views:
                 async for view in views:
                     if condition(view):
                         return view
         raise ScenarioFailed(f"etcd: not within {within_s:g} s: {what}; last seen: {view}")
 
-    async def change(self, operation: Operate, *args: object, **how: object) -> Change:
-        """Commit what an operation of ``hastore.cluster.operations`` decides."""
+    async def change(
+        self, operation: Operate, *args: object, group: str = GROUP_NAME, **how: object
+    ) -> Change:
+        """Commit what an operation of ``hastore.cluster.operations`` decides for a group."""
+        keys = _keys_of(group)
         while True:
             begun_s = self.history.now_s()
-            change = operation(self.keys, await self.view(), *args, **how)
+            change = operation(keys, await self.view(group), *args, **how)
             if not change.writes:
                 return change
             if (await self.store.commit(change.comparisons, change.writes)).succeeded:
@@ -164,3 +173,7 @@ class StagedCoordinator(abc.ABC):
     @abc.abstractmethod
     async def _restore(self, backup: Any) -> None:
         """Go back to a backup; return once all servers serve again."""
+
+
+def _keys_of(group: str) -> Keys:
+    return Keys.of("/hastore", "DefaultCluster", group)

@@ -16,20 +16,22 @@ from __future__ import annotations
 import abc
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, final
 
+import attrs
 import trio
 
+from hastore.client.admin import AdminClient
 from hastore.cluster import operations
-from hastore.cluster.group_records import Keys
+from hastore.concurrency.tcp import describe
 from hastore.errors import ConfigError, HastoreError
 from hastore.status import BrokerRole, FlushDiskType
 from hastore.testing.runner import NodeDiedError
 from hastore_scenarios.judge.history import EventKind
-from hastore_scenarios.story.world import LinkMode, ScenarioFailed
+from hastore_scenarios.story.world import GROUP_NAME, STORY_TOPIC, LinkMode, ScenarioFailed
 from hastore_scenarios.worlds.cluster import N
 from hastore_scenarios.worlds.groups import StagedGroups
-from hastore_scenarios.worlds.node_config import ELECTED_DEFAULTS, GROUP_NAME
+from hastore_scenarios.worlds.node_config import ELECTED_DEFAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -40,8 +42,25 @@ if TYPE_CHECKING:
     from hastore_scenarios.story.world import Node
     from hastore_scenarios.worlds.coordinator import StagedCoordinator
 
-KEYS: Final = Keys.of("/hastore", "DefaultCluster", GROUP_NAME)
 _SETTLES_WITHIN_S: Final = 120.0  # for a very busy machine
+_ASK_AGAIN_S: Final = 0.1
+
+
+@final
+@attrs.define(eq=False)
+class Elections(Generic[N]):
+    """What the coordinator has decided for one group."""
+
+    name: str
+    group: ReplicaGroup[N]
+    epoch: int = attrs.field(default=0, init=False)  # of the newest master that was recorded
+    master_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    watching: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+
+    def changed(self) -> None:
+        """Wake all that wait for another master."""
+        changed, self.master_changed = self.master_changed, trio.Event()
+        changed.set()
 
 
 class ElectedGroups(StagedGroups[N]):
@@ -50,13 +69,11 @@ class ElectedGroups(StagedGroups[N]):
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
         self._coordinator: StagedCoordinator | None = None
-        self._epoch = 0  # of the newest master that was recorded
-        self._master_changed = trio.Event()
-        self._watch_scope = trio.CancelScope()
+        self._elections: dict[str, Elections[N]] = {}  # by the group's name
 
     @property
     def coordinator(self) -> StagedCoordinator:
-        """The etcd that decides on the roles of the group."""
+        """The etcd that decides on the roles of the groups."""
         assert self._coordinator is not None, "start_group(3, coordinator=1) has one"
         return self._coordinator
 
@@ -64,6 +81,7 @@ class ElectedGroups(StagedGroups[N]):
         self,
         count: int = 3,
         *,
+        name: str = GROUP_NAME,
         coordinator: int = 0,
         role: BrokerRole = BrokerRole.SYNC_MASTER,
         flush: FlushDiskType = FlushDiskType.ASYNC_FLUSH,
@@ -73,20 +91,23 @@ class ElectedGroups(StagedGroups[N]):
         """Start a replica group, and wait until it is in step; its master is the first."""
         if not coordinator:
             return await super().start_group(
-                count, role=role, flush=flush, faulty_disk=faulty_disk, **config
+                count, name=name, role=role, flush=flush, faulty_disk=faulty_disk, **config
             )
         settings = {**ELECTED_DEFAULTS, **config}
         group = await self._new_group(
-            count, settings, role=role, flush=flush, faulty_disk=faulty_disk
+            count, settings, name=name, role=role, flush=flush, faulty_disk=faulty_disk
         )
-        own = self._coordinator = await self._make_coordinator(coordinator)
+        if self._coordinator is None:
+            self._coordinator = await self._make_coordinator(coordinator)
+        assert coordinator == self._coordinator.servers, "all groups have one etcd"
         for node in group.nodes:
-            node.coordinator = own
-        self._nursery.start_soon(self._watch_elections, group)
+            node.coordinator = self._coordinator
+        elections = self._elections[name] = Elections(name, group)
+        self._nursery.start_soon(self._watch_elections, elections)
         async with trio.open_nursery() as nursery:
             for node in group.nodes:
                 nursery.start_soon(self._boot, node)
-        master = await self.wait_master()
+        master = await self.wait_master(of=group.nodes[0])
         others = [node for node in group.nodes if node is not master]
         for node in others:
             await self.wait_healthy(node)
@@ -94,22 +115,56 @@ class ElectedGroups(StagedGroups[N]):
 
     # -- what a story asks for -------------------------------------------------------------------
 
-    async def wait_master(self, epoch: int = 1, *, within_s: float = 60.0) -> N:
+    async def wait_master(
+        self, epoch: int = 1, *, of: Node | None = None, within_s: float = 60.0
+    ) -> N:
         """Wait until a node serves as master of ``epoch``, or of a later one."""
-        group = self._elected_group()
+        elections = self._elections_of(of)
+        group = elections.group
         with trio.move_on_after(within_s):
             while True:
                 master = group.master
-                if master is not None and self._epoch >= epoch:
+                if master is not None and elections.epoch >= epoch:
                     return master
-                await self._master_changed.wait()
+                await elections.master_changed.wait()
         raise ScenarioFailed(
             f"no master of epoch {epoch} within {within_s:g} s; {await self._what_nodes_do(group)}"
         )
 
-    async def while_master(self, act: Callable[[N], Awaitable[None]]) -> None:
+    async def wait_routes(
+        self, *masters: Node, topic: str = STORY_TOPIC, within_s: float = 60.0
+    ) -> None:
+        """Wait until every node names these masters, one of each group, to a topic's clients."""
+        wanted = {own.group_name: own for own in map(self._node, masters)}
+        for node in self.nodes.values():
+            if node.coordinator is None or not node.is_reachable:
+                continue
+            named: dict[str, N | None] = {}
+            with trio.move_on_after(within_s):
+                while named != wanted:
+                    with contextlib.suppress(HastoreError, OSError):
+                        named = await self._masters_named(node, topic)
+                    await trio.sleep(_ASK_AGAIN_S)
+            if named != wanted:
+                seen = {group: master and master.name for group, master in named.items()}
+                raise ScenarioFailed(f"{node.name}: not within {within_s:g} s; its route: {seen}")
+
+    async def _masters_named(self, node: N, topic: str) -> dict[str, N | None]:
+        """Return the master of each group in a node's route, by the group's name."""
+        by_address = {describe(each.address()): each for each in self.nodes.values()}
+        async with AdminClient.connect(node.clients_at(), connect_timeout_s=5.0) as admin:
+            route = await admin.route(topic)
+        return {
+            broker["brokerName"]: by_address.get(broker["brokerAddrs"].get("0", ""))
+            for broker in route["brokerDatas"]
+        }
+
+    async def while_master(
+        self, act: Callable[[N], Awaitable[None]], *, of: Node | None = None
+    ) -> None:
         """Do something with the master until it is done, or there is another master."""
-        group, changed = self._elected_group(), self._master_changed
+        elections = self._elections_of(of)
+        group, changed = elections.group, elections.master_changed
         master = group.master
         if master is None:
             await changed.wait()
@@ -135,8 +190,9 @@ class ElectedGroups(StagedGroups[N]):
         record = self._role_changes(own)
         await self._boot(own)
         if not own.is_master:
-            own.told = own.master, self._epoch
-            record(epoch=self._epoch)
+            epoch = self._elections_of(own).epoch
+            own.told = own.master, epoch
+            record(epoch=epoch)
 
     async def resume(self, node: Node) -> None:
         """Let a node run on: it hears of what it has missed."""
@@ -204,9 +260,10 @@ class ElectedGroups(StagedGroups[N]):
         """Wait until a node follows a master, and has all that it has."""
         own = self._node(slave)
         if own.coordinator is not None:
+            elections = self._elections_of(own)
             with trio.move_on_after(within_s):
                 while own.master is None:
-                    await self._master_changed.wait()
+                    await elections.master_changed.wait()
         await self._wait_in_step(own, within_s=within_s)
 
     @abc.abstractmethod
@@ -219,15 +276,15 @@ class ElectedGroups(StagedGroups[N]):
 
     # -- what the coordinator decides ------------------------------------------------------------
 
-    async def _watch_elections(self, group: ReplicaGroup[N]) -> None:
+    async def _watch_elections(self, elections: Elections[N]) -> None:
         """Record each master that the coordinator names, once it serves."""
         known_epoch = 0
         seen_s = self.now_s  # when the next master was not known yet
         asking = trio.CancelScope()
-        with self._watch_scope:
+        with elections.watching:
             async with (
                 trio.open_nursery() as nursery,
-                contextlib.aclosing(self.coordinator.views()) as views,
+                contextlib.aclosing(self.coordinator.views(elections.name)) as views,
             ):
                 async for view in views:
                     leader = view.leader
@@ -235,13 +292,14 @@ class ElectedGroups(StagedGroups[N]):
                         known_epoch = leader.epoch
                         asking.cancel()
                         asking = trio.CancelScope()
-                        record = partial(self._record_when_it_serves, group, leader, seen_s)
+                        record = partial(self._record_when_it_serves, elections, leader, seen_s)
                         nursery.start_soon(record, asking)
                     seen_s = self.now_s
 
     async def _record_when_it_serves(
-        self, group: ReplicaGroup[N], leader: Leader, seen_s: float, scope: trio.CancelScope
+        self, elections: Elections[N], leader: Leader, seen_s: float, scope: trio.CancelScope
     ) -> None:
+        group = elections.group
         node = next(each for each in group.nodes if each.node_id == leader.holder.node_id)
 
         def serves(status: NodeStatus) -> bool:
@@ -251,14 +309,15 @@ class ElectedGroups(StagedGroups[N]):
         with scope, contextlib.suppress(NodeDiedError, TimeoutError):
             what = f"it is master of epoch {leader.epoch}"
             status = await node.waited(serves, what, within_s=_SETTLES_WITHIN_S)
-            self._record_elected(group, node, status, seen_s)
+            self._record_elected(elections, node, status, seen_s)
 
     def _record_elected(
-        self, group: ReplicaGroup[N], master: N, status: NodeStatus, seen_s: float
+        self, elections: Elections[N], master: N, status: NodeStatus, seen_s: float
     ) -> None:
         assert status.epoch is not None, "it serves"
         assert status.sync_state is not None, "it serves"
-        self._epoch = status.epoch
+        group = elections.group
+        elections.epoch = status.epoch
         for node in group.nodes:
             if node is not master:
                 node.role, node.master = BrokerRole.SLAVE, master
@@ -273,15 +332,15 @@ class ElectedGroups(StagedGroups[N]):
             epoch_start=status.epoch_start_offset or 0,
             members=frozenset(status.sync_state.members),
         )
-        changed, self._master_changed = self._master_changed, trio.Event()
-        changed.set()
+        elections.changed()
 
     def _record_slave(self, node: N, begun_s: float | None = None) -> None:
         """Record that a node which runs follows the master, unless that is known."""
-        if node.told == (node.master, self._epoch):
+        epoch = self._elections_of(node).epoch
+        if node.told == (node.master, epoch):
             return
-        node.told = node.master, self._epoch
-        self._role_changes(node, begun_s)(epoch=self._epoch)
+        node.told = node.master, epoch
+        self._role_changes(node, begun_s)(epoch=epoch)
 
     def _nodes_in_step(self, master: N, status: NodeStatus) -> list[N]:
         found = super()._nodes_in_step(master, status)
@@ -301,35 +360,43 @@ class ElectedGroups(StagedGroups[N]):
         for node in self.nodes.values():
             await self.reconnect(node)
         await self.coordinator.heal()
-        group = self._elected_group()
-        if any(node.is_running for node in group.nodes):
-            await self.coordinator.change(operations.resume)
-            await self._settle_elections(group)
-        self._watch_scope.cancel()
+        for elections in self._elections.values():
+            if any(node.is_running for node in elections.group.nodes):
+                await self.coordinator.change(operations.resume, group=elections.name)
+                await self._settle_elections(elections)
+        for elections in self._elections.values():
+            elections.watching.cancel()
 
-    async def _settle_elections(self, group: ReplicaGroup[N]) -> None:
+    async def _settle_elections(self, elections: Elections[N]) -> None:
         """Wait until all nodes that run are in step with a master.  Raises ScenarioFailed."""
 
         def leads(view: GroupView) -> bool:
-            return view.leader is not None and self._leads(group, view.leader)
+            return view.leader is not None and self._leads(elections, view.leader)
 
-        await self.coordinator.wait_until("a master that runs", leads, within_s=_SETTLES_WITHIN_S)
-        for node in group.nodes:
+        await self.coordinator.wait_until(
+            "a master that runs", leads, group=elections.name, within_s=_SETTLES_WITHIN_S
+        )
+        for node in elections.group.nodes:
             if node.is_running and not node.is_master:
                 await self.wait_healthy(node, within_s=_SETTLES_WITHIN_S)
 
-    def _leads(self, group: ReplicaGroup[N], leader: Leader) -> bool:
-        master = group.master
-        is_it = master is not None and master.node_id == leader.holder.node_id
-        return is_it and leader.epoch == self._epoch and master is not None and master.is_running
+    def _leads(self, elections: Elections[N], leader: Leader) -> bool:
+        master = elections.group.master
+        return (
+            master is not None
+            and master.node_id == leader.holder.node_id
+            and leader.epoch == elections.epoch
+            and master.is_running
+        )
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _elected_group(self) -> ReplicaGroup[N]:
-        for node in self.nodes.values():
-            if node.coordinator is not None:
-                assert node.group is not None, "it has one"
-                return node.group
+    def _elections_of(self, node: Node | None) -> Elections[N]:
+        """Return those of a node's group; None: of the first group."""
+        if node is not None:
+            return self._elections[self._node(node).group_name]
+        for first in self._elections.values():
+            return first
         raise ConfigError("no coordinator decides here", hint="start_group(3, coordinator=1)")
 
     async def _what_nodes_do(self, group: ReplicaGroup[N]) -> str:

@@ -25,7 +25,7 @@ from hastore.store.recovery.log_cut import kept_cuts
 from hastore.testing.group import ReplicaGroup
 from hastore.testing.group_member import ROLE_WITHIN_S
 from hastore_scenarios.judge.history import EventKind
-from hastore_scenarios.story.world import NodeFailed, ScenarioFailed
+from hastore_scenarios.story.world import GROUP_NAME, NodeFailed, ScenarioFailed
 from hastore_scenarios.worlds.cluster import N, StagedCluster
 from hastore_scenarios.worlds.node_config import (
     GROUP_DEFAULTS,
@@ -51,6 +51,7 @@ class StagedGroups(StagedCluster[N]):
         self,
         count: int = 3,
         *,
+        name: str = GROUP_NAME,
         role: BrokerRole = BrokerRole.SYNC_MASTER,
         flush: FlushDiskType = FlushDiskType.ASYNC_FLUSH,
         faulty_disk: bool = False,
@@ -59,7 +60,7 @@ class StagedGroups(StagedCluster[N]):
         """Start a replica group, the first node as its master, and wait until it is in step."""
         settings = {**GROUP_DEFAULTS, **config}
         group = await self._new_group(
-            count, settings, role=role, flush=flush, faulty_disk=faulty_disk
+            count, settings, name=name, role=role, flush=flush, faulty_disk=faulty_disk
         )
         async with trio.open_nursery() as nursery:
             for node in group.nodes:
@@ -72,6 +73,7 @@ class StagedGroups(StagedCluster[N]):
         count: int,
         config: dict[str, Any],
         *,
+        name: str,
         role: BrokerRole,
         flush: FlushDiskType,
         faulty_disk: bool,
@@ -79,15 +81,19 @@ class StagedGroups(StagedCluster[N]):
         """Return a group of new nodes, which do not run yet.  Raises ConfigError."""
         expect_kind("role", role, BrokerRole)
         with_defaults(config)
-        if any(node.group is not None for node in self.nodes.values()):
-            raise ConfigError("a world has one replica group", hint="start_group(5) has five nodes")
+        if any(node.group_name == name for node in self.nodes.values()):
+            raise ConfigError(
+                f"there is a group {name!r} already",
+                hint="start_group(5) has five nodes; another group has a name of its own, name=…",
+            )
         group = ReplicaGroup[N](
             role=role, min_in_sync_replicas=config.get("min_in_sync_replicas", 1)
         )
         for number in range(1, count + 1):
-            name = chr(ord("a") + len(self.nodes))
-            node = await self._new_node(name, BrokerRole.SLAVE, flush, dict(config))
+            letter = chr(ord("a") + len(self.nodes))
+            node = await self._new_node(letter, BrokerRole.SLAVE, flush, dict(config))
             node.group, node.node_id, node.on_role = group, number, self._role_changes
+            node.group_name = name
             if faulty_disk:
                 self._expect_faults(node)
             group.nodes.append(node)
@@ -245,7 +251,7 @@ class StagedGroups(StagedCluster[N]):
                 f"{node.name}: follows {whom} in epoch {epoch}",
                 begun_s=begun_s,
                 **{"master": None, "flows": True, **node.facts()},
-                group=True,
+                group=node.group_name,
                 epoch=epoch,
                 log_end=None,
             )
@@ -265,7 +271,7 @@ class StagedGroups(StagedCluster[N]):
             f" with {', '.join(names)} in its set",
             begun_s=begun_s,
             **node.facts(),
-            group=True,
+            group=node.group_name,
             epoch=epoch,
             epoch_start=epoch_start,
             copies_min=_copies_min(node, len(members)),

@@ -47,7 +47,6 @@ SCENARIO_DEFAULTS: Final[Mapping[str, object]] = {
     "ha_reconnect_backoff_max_ms": 250,
 }
 
-GROUP_NAME: Final = "group"
 # In addition, for the nodes of a replica group, which find a new master at once.
 GROUP_DEFAULTS: Final[Mapping[str, object]] = {
     "protocol": HAProtocol.AUTOSWITCH,

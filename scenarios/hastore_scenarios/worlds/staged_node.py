@@ -49,6 +49,7 @@ class StagedNode(GroupMember):
     healthy_at: int | None = None
     disk_fault: str | None = None  # the lasting fault of its disk
     group: ReplicaGroup[Any] | None = None  # None: a classic node
+    group_name: str = ""
     node_id: int = 0  # its place in the group, from 1 on
     coordinator: StagedCoordinator | None = None  # that decides on its role; None: the story does
     cut_from: set[str] = attrs.field(factory=set)  # the nodes of its group that it cannot reach

@@ -11,13 +11,16 @@ from __future__ import annotations
 import abc
 import contextlib
 import socket
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
 import trio
 
+from hastore.client.consumer import Consumer
 from hastore.concurrency.tcp import send_all
 from hastore.errors import HastoreError
+from hastore.message import PROPERTY_UNIQ_KEY
 from hastore_scenarios.judge.history import EventKind, History, Operation
 from hastore_scenarios.story.world import (
     STORY_TOPIC,
@@ -128,13 +131,14 @@ class StagedWorld(ElectedGroups[N]):
     async def group_load(
         self,
         *,
+        of: Node | None = None,
         every_ms: int = 5,
         size: int = 1024,
         in_flight: int = 16,
         topic: str = STORY_TOPIC,
         wait: bool = True,
     ) -> AsyncIterator[Tally]:
-        """Put to the master of the moment, for the length of the block."""
+        """Put to the master of the moment of a node's group, for the length of the block."""
         operations: list[Operation] = []
         stopped = False
 
@@ -152,7 +156,7 @@ class StagedWorld(ElectedGroups[N]):
         async def put_to_masters() -> None:
             while not stopped:
                 # Puts that a former master has not answered are recorded when it does.
-                await self.while_master(lambda node: put_to(self._stream(node)))
+                await self.while_master(lambda node: put_to(self._stream(node)), of=of)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(put_to_masters)
@@ -214,6 +218,15 @@ class StagedWorld(ElectedGroups[N]):
         peer = await TcpPeer.connect(self._node(master).ha_address())
         self._peers.append(peer)
         return peer
+
+    async def consumed(self, *nodes: Node, topic: str = STORY_TOPIC) -> Counter[str]:
+        """Read a topic to its end as a consumer that is given these nodes; count UNIQ_KEYs."""
+        addresses = [self._running(node).clients_at() for node in nodes]
+        found: Counter[str] = Counter()
+        async with Consumer.connect(addresses, env=self._env) as consumer:
+            async for message in consumer.messages(topic, until_end=True):
+                found[message.properties[PROPERTY_UNIQ_KEY]] += 1
+        return found
 
     # -- the timeline
 

@@ -14,7 +14,6 @@ import attrs
 import trio
 
 from hastore_scenarios.story.world import LinkMode, ScenarioSkipped
-from hastore_scenarios.worlds.elected_groups import KEYS
 from hastore_scenarios.worlds.netns.network import AddressPair, NetnsNetwork, inside
 from hastore_scenarios.worlds.process.coordinator import ProcessCoordinator, found_etcd
 from hastore_scenarios.worlds.process.etcd_server import EtcdServer
@@ -194,7 +193,6 @@ class NetnsWorld(ProcessWorld):
             )
         own = NetnsCoordinator(
             servers=servers,
-            keys=KEYS,
             history=self.history,
             directory=place,
             nursery=self._nursery,

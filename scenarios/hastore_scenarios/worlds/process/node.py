@@ -12,7 +12,7 @@ from hastore.quantities import format_address
 from hastore.testing.free_port import FreePort
 from hastore_scenarios.judge.log_image import log_end
 from hastore_scenarios.story.world import LinkMode
-from hastore_scenarios.worlds.node_config import GROUP_NAME, to_toml, with_defaults
+from hastore_scenarios.worlds.node_config import to_toml, with_defaults
 from hastore_scenarios.worlds.process.coordinator import ProcessCoordinator
 from hastore_scenarios.worlds.process.node_process import NodeProcess, tail
 from hastore_scenarios.worlds.staged_node import StagedNode
@@ -192,7 +192,7 @@ class ProcessNode(StagedNode):
             "--node-id",
             str(self.node_id),
             "--node-group",
-            GROUP_NAME,
+            self.group_name,
             "--group-ids",
             ",".join(map(str, group.ids)),
             "--broker-role",

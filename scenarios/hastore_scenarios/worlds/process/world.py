@@ -21,7 +21,6 @@ from hastore_scenarios.judge.history import History
 from hastore_scenarios.judge.judgement import HISTORY_FILE, judge
 from hastore_scenarios.story.world import LinkMode, ScenarioSkipped
 from hastore_scenarios.worlds.cluster import in_step
-from hastore_scenarios.worlds.elected_groups import KEYS
 from hastore_scenarios.worlds.process.coordinator import ProcessCoordinator, found_etcd
 from hastore_scenarios.worlds.process.disk import ProcessDisk
 from hastore_scenarios.worlds.process.etcd_server import EtcdServer
@@ -119,7 +118,6 @@ class ProcessWorld(StagedWorld[ProcessNode]):
         names = [f"e{number}" for number in range(1, servers + 1)]
         own = ProcessCoordinator(
             servers=servers,
-            keys=KEYS,
             history=self.history,
             directory=place,
             nursery=self._nursery,

@@ -31,7 +31,7 @@ from hastore.sim.sockets import HOST
 from hastore_scenarios.judge.log_image import log_end
 from hastore_scenarios.story.world import LinkMode, NodeFailed
 from hastore_scenarios.worlds.cut_watch import WatchedDisk
-from hastore_scenarios.worlds.node_config import GROUP_NAME, coordinator_config, with_defaults
+from hastore_scenarios.worlds.node_config import coordinator_config, with_defaults
 from hastore_scenarios.worlds.sim.coordinator import SimCoordinator
 from hastore_scenarios.worlds.staged_node import STOP_WITHIN_S, StagedNode
 
@@ -256,7 +256,7 @@ class SimWorldNode(StagedNode):
             ha_listen=self.ha_address(),
             observer_listen=self.observer_address(),
             node_id=self.node_id,
-            replica_group=GROUP_NAME,
+            replica_group=self.group_name,
             group_ids=self.group.ids,
             remote_roles=True,
             coordinator=coordinator_config(self.config),

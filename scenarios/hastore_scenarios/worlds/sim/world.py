@@ -24,7 +24,6 @@ from hastore.sim.network import Network
 from hastore.sim.sockets import HOST, SimResolver, SimSocketFactory
 from hastore_scenarios.judge.history import History
 from hastore_scenarios.judge.judgement import HISTORY_FILE, judge
-from hastore_scenarios.worlds.elected_groups import KEYS
 from hastore_scenarios.worlds.sim.coordinator import SimCoordinator
 from hastore_scenarios.worlds.sim.disk import SimDiskFaults, write_out
 from hastore_scenarios.worlds.sim.node import SimLink, SimWorldNode
@@ -130,7 +129,7 @@ class SimWorld(StagedWorld[SimWorldNode]):
         await trio.lowlevel.checkpoint()
         model = EtcdModel(choices=self.choices)
         self._nursery.start_soon(model.run)
-        return SimCoordinator(servers=servers, keys=KEYS, history=self.history, model=model)
+        return SimCoordinator(servers=servers, history=self.history, model=model)
 
     async def _part(self, one: SimWorldNode, other: SimWorldNode) -> None:
         await trio.lowlevel.checkpoint()
