@@ -68,3 +68,8 @@ PINNED_WITH_ETCD = {
     197: "a view from before its own write took a node out of a master's set that could be elected:"
     " tests/cluster/test_term_coordinator.py::test_an_old_view_does_not_undo_what_was_accepted",
 }
+
+# The same with etcd down for a minute, with failsafe (``Outage(failsafe=True)``).
+PINNED_WITH_ETCD_DOWN = {
+    454: "model: a restore to what the group had agreed on anyway was taken for a step back",
+}

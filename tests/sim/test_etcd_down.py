@@ -16,6 +16,7 @@ from hastore.sim.group import etcd_director
 from hastore.sim.group.etcd_outage import Outage
 from hastore.sim.group.group_simulation import GroupSimulation, simulate_group
 from hastore.wire.remoting_codes import ResponseCode
+from tests.sim.pinned import PINNED_WITH_ETCD_DOWN
 
 SEEDS = (0, 10)  # short ones: of two nodes, and of three
 OUTAGE_S = 60.0
@@ -59,6 +60,14 @@ def test_etcd_is_down_for_a_minute(failsafe: bool) -> None:
         assert result.ok, f"seed {seed}: {result.violation}"
         assert result.acknowledged > 0
         assert result.virtual_s > OUTAGE_S
+
+
+@pytest.mark.parametrize("seed", PINNED_WITH_ETCD_DOWN)
+def test_a_seed_with_etcd_down_that_once_failed_passes(seed: int) -> None:
+    """A failure says what the seed found before."""
+    outage = Outage(seconds=OUTAGE_S, failsafe=True)
+    result = simulate_group(seed, with_etcd=True, outage=outage)
+    assert result.ok, f"seed {seed} ({PINNED_WITH_ETCD_DOWN[seed]}): {result.violation}"
 
 
 def test_the_outage_lasts_as_long_as_it_says_and_the_faults_are_those_of_the_seed() -> None:

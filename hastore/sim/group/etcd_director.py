@@ -346,12 +346,14 @@ class EtcdDirector:
 
     def restore(self, backup: EtcdState, *, as_other_cluster: bool) -> None:
         """Put a backup in place of what etcd has; it is stopped."""
-        self._before_restore = attrs.evolve(self.state, is_electing=False)
+        before = attrs.evolve(self.state, is_electing=False)
         self._is_restored = True
         for leases in self._leases.values():
             self.model.broken_leases |= leases
         self.model.restore(backup, as_other_cluster=as_other_cluster)
         self._backups.clear()
+        # A backup that has what the group had agreed on is not in the past for anybody.
+        self._before_restore = None if self._is_within(before) else before
 
     async def _look_after_alarms(self) -> None:
         """Put a group right in which nobody may stand: the newest log of all nodes counts."""
