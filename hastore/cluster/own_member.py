@@ -1,12 +1,14 @@
 """Keeps what a node says of itself in the coordinator: ``members/ID``, and the lease it goes with.
 
 Written where it has changed, by compare-and-swap with the node's own last write, so that two
-processes of one id notice each other.
+processes of one id notice each other.  A record of another directory may have been left by its
+last process, which was killed before ``hastore cluster remove`` freed the id, or just after.  Its
+lease ends it, unless that process still runs: ``_LEASES_WAITED`` leases tell.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 import attrs
 import trio
@@ -15,6 +17,7 @@ from hastore.cluster.group_records import Member
 from hastore.cluster.group_watch import RETRY_PAUSE_S
 from hastore.cluster.key_value_store import Absent, Put, Unchanged
 from hastore.errors import CoordinatorError, LeaseGoneError, ProtocolError, WrongNodeError
+from hastore.trace import logger
 
 if TYPE_CHECKING:
     from hastore.cluster.group_records import Keys
@@ -22,6 +25,10 @@ if TYPE_CHECKING:
     from hastore.cluster.key_value_store import KeyValueStore
     from hastore.cluster.key_value_store import Lease as Grant
     from hastore.cluster.node_facts import NodeFacts
+
+_LEASES_WAITED: Final = 3
+
+_log = logger("cluster")
 
 
 @final
@@ -37,6 +44,8 @@ class OwnMember:
     _published: Member | None = attrs.field(default=None, init=False)
     _published_revision: int = attrs.field(default=0, init=False)
     _publishing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    # Until when another directory's record may be in the way, in trio's time; None: none is.
+    _blocked_until: float | None = attrs.field(default=None, init=False)
 
     async def keep(self) -> None:
         """Renew the lease, and write the record again where it changed."""
@@ -57,43 +66,60 @@ class OwnMember:
     async def publish(self, election: int | None) -> None:
         """Write the record, unless it says so already.
 
-        Raises CoordinatorError, and WrongNodeError if another directory writes it, too.
+        Waits while another directory's record is there.  Raises WrongNodeError if that stays, and
+        CoordinatorError.
         """
         async with self._publishing:
-            member = self.facts.member(election)
-            if self.session is None:
-                self.session = await self.store.grant(self.facts.config.ttl_s)
-                self._published, self._published_revision = None, 0
-            view = self.watch.view
-            is_there = view is None or view.members.get(self.facts.me.node_id) is not None
-            if member == self._published and is_there:
-                return
-            key = self.keys.member(self.facts.me.node_id)
-            put = Put(key, member.encode(), lease=self.session.lease_id)
-            self._published = None
             while True:
-                revision = self._published_revision
-                comparison = Unchanged(key, revision) if revision else Absent(key)
-                try:
-                    outcome = await self.store.commit([comparison], [put])
-                except LeaseGoneError:
-                    self.session = None
-                    raise
-                if outcome.succeeded:
-                    self._published, self._published_revision = member, outcome.revision
+                member = self.facts.member(election)
+                if self.session is None:
+                    self.session = await self.store.grant(self.facts.config.ttl_s)
+                    self._published, self._published_revision = None, 0
+                view = self.watch.view
+                is_there = view is None or view.members.get(self.facts.me.node_id) is not None
+                if (member == self._published and is_there) or await self._write(member):
                     return
-                item = (await self.store.read(key)).items.get(key)
-                self._published_revision = 0 if item is None else item.mod_revision
-                if item is not None:
-                    self._check_is_own(key, item.value)
 
-    def _check_is_own(self, key: str, data: bytes) -> None:
-        """Raise WrongNodeError if another directory says that it is this node."""
-        other = Member.decode(key, data).node
-        if other.uuid != self.facts.me.uuid:
-            path = self.facts.node.config.store.data_dir
+    async def _write(self, member: Member) -> bool:
+        """Write the record in place of what is known; return False if something else is there."""
+        assert self.session is not None, "a record has a lease"
+        key, revision = self.keys.member(self.facts.me.node_id), self._published_revision
+        put = Put(key, member.encode(), lease=self.session.lease_id)
+        self._published = None
+        comparison = Unchanged(key, revision) if revision else Absent(key)
+        try:
+            outcome = await self.store.commit([comparison], [put])
+        except LeaseGoneError:
+            self.session = None
+            raise
+        if outcome.succeeded:
+            self._published, self._published_revision = member, outcome.revision
+            self._blocked_until = None
+            return True
+        item = (await self.store.read(key)).items.get(key)
+        if item is None or Member.decode(key, item.value).node.uuid == self.facts.me.uuid:
+            self._published_revision = 0 if item is None else item.mod_revision
+        else:
+            await self._wait_for_other()
+        return False
+
+    async def _wait_for_other(self) -> None:
+        """Wait for the end of another directory's record.  Raises WrongNodeError."""
+        path, who = self.facts.node.config.store.data_dir, f"{self.facts.me} of {self.keys.base}"
+        now, wait_s = trio.current_time(), _LEASES_WAITED * self.facts.config.ttl_s
+        if self._blocked_until is None:
+            self._blocked_until = now + wait_s
+            _log.warning(
+                "node_id_in_use",
+                reason=f"another directory than {path} was {who} until now",
+                next=f"wait: its lease is over within {wait_s} s, unless it runs",
+            )
+        elif now >= self._blocked_until:
             raise WrongNodeError(
-                f"another directory than {path} runs as {self.facts.me} of {self.keys.base}",
+                f"another directory than {path} runs as {who}",
                 path=path,
                 hint="give one of the two another id, and an empty directory",
             )
+        await trio.sleep(RETRY_PAUSE_S)
+        if self.session is not None and await self.store.renew(self.session.lease_id) is None:
+            self.session = None

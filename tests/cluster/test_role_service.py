@@ -17,7 +17,7 @@ from hastore.cluster.group_records import (
     Registration,
     Switchover,
 )
-from hastore.cluster.key_value_store import Delete, Lease
+from hastore.cluster.key_value_store import Delete, Lease, Put
 from hastore.errors import CoordinatorRefusedError, WrongNodeError
 from hastore.message import Message
 from hastore.sim.group.node_log import EPOCH_PATH
@@ -62,6 +62,54 @@ async def ended(group, node_id):
     """Wait until a node has ended by itself; return why."""
     await group.until(lambda: node_id in group.ended)
     return group.ended[node_id]
+
+
+async def leave_record(group, node_id):
+    """Leave the record of another directory of a node, whose process is dead; return its lease."""
+    await group.until(lambda: node_id in group.view.members)
+    group.node(node_id).kill()
+    member = group.view.members[node_id]
+    other = attrs.evolve(member, node=attrs.evolve(member.node, uuid="another"))
+    lease = group.model.grant(TTL_S)
+    put = Put(group.keys.member(node_id), other.encode(), lease=lease.lease_id)
+    group.model.take(lambda: group.model.state.commit([], [put]))
+    return lease.lease_id
+
+
+@simulated()
+async def test_a_record_that_another_directory_has_left_is_waited_for(group):
+    """Its process was killed with the request under way, and its id was freed before that came."""
+    await group.master()
+    await leave_record(group, 2)
+    group.start(2)
+    await group.until(lambda: 2 not in group.view.members)
+    await group.until(lambda: 2 in group.view.members)
+    assert group.view.members[2].node.uuid != "another"
+    assert not group.ended
+
+
+@simulated()
+async def test_another_directory_that_runs_under_the_id_is_refused(group):
+    """It renews its lease."""
+    await group.master()
+    lease_id = await leave_record(group, 2)
+    begun = trio.current_time()
+
+    async def renew():
+        while True:
+            group.model.renew(lease_id)
+            await trio.sleep(TTL_S / 3)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(renew)
+        group.start(2)
+        error = await ended(group, 2)
+        nursery.cancel_scope.cancel()
+    assert isinstance(error, WrongNodeError)
+    assert "another directory than " in str(error)
+    assert "runs as node 2 of /test/c1/g1/" in str(error)
+    assert trio.current_time() - begun >= 3 * TTL_S
+    assert group.view.members[2].node.uuid == "another"
 
 
 @simulated(starts=False)

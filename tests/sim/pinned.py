@@ -72,4 +72,7 @@ PINNED_WITH_ETCD = {
 # The same with etcd down for a minute, with failsafe (``Outage(failsafe=True)``).
 PINNED_WITH_ETCD_DOWN = {
     454: "model: a restore to what the group had agreed on anyway was taken for a step back",
+    944: "a node ended because of the record that its directory's predecessor had left, which was"
+    " killed: tests/cluster/test_role_service.py"
+    "::test_a_record_that_another_directory_has_left_is_waited_for",
 }
