@@ -32,6 +32,8 @@ def test_what_groups_do_not_do_is_an_error(run_story: RunStory) -> None:
             await world.demote(classic)
         with pytest.raises(ConfigError, match="there is a group 'group' already"):
             await world.start_group(3)
+        with pytest.raises(ConfigError, match="have one coordinator, or none"):
+            await world.start_group(3, coordinator=1, name="other")
         with pytest.raises(ConfigError, match="role='x'"):
             await world.start_group(1, role="x")
         assert (await world.put(a)).label == "PUT_OK"

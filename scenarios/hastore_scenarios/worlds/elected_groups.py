@@ -89,6 +89,7 @@ class ElectedGroups(StagedGroups[N]):
         **config: Any,
     ) -> Sequence[N]:
         """Start a replica group, and wait until it is in step; its master is the first."""
+        self._check_has_same_coordinator(coordinator)
         if not coordinator:
             return await super().start_group(
                 count, name=name, role=role, flush=flush, faulty_disk=faulty_disk, **config
@@ -99,7 +100,6 @@ class ElectedGroups(StagedGroups[N]):
         )
         if self._coordinator is None:
             self._coordinator = await self._make_coordinator(coordinator)
-        assert coordinator == self._coordinator.servers, "all groups have one etcd"
         for node in group.nodes:
             node.coordinator = self._coordinator
         elections = self._elections[name] = Elections(name, group)
@@ -112,6 +112,17 @@ class ElectedGroups(StagedGroups[N]):
         for node in others:
             await self.wait_healthy(node)
         return (master, *others)
+
+    def _check_has_same_coordinator(self, servers: int) -> None:
+        """Raise ConfigError for a group whose roles another etcd than the others' would decide."""
+        if not any(node.group is not None for node in self.nodes.values()):
+            return
+        known = 0 if self._coordinator is None else self._coordinator.servers
+        if servers != known:
+            raise ConfigError(
+                "the groups of a world have one coordinator, or none",
+                hint=f"start_group(3, coordinator={known}, name=…)",
+            )
 
     # -- what a story asks for -------------------------------------------------------------------
 
