@@ -22,7 +22,7 @@ from hastore.trace import logger
 if TYPE_CHECKING:
     from hastore.cluster.group_records import Keys
     from hastore.cluster.group_watch import GroupWatch
-    from hastore.cluster.key_value_store import KeyValueStore
+    from hastore.cluster.key_value_store import KeyValue, KeyValueStore
     from hastore.cluster.key_value_store import Lease as Grant
     from hastore.cluster.node_facts import NodeFacts
 
@@ -97,11 +97,15 @@ class OwnMember:
             self._blocked_until = None
             return True
         item = (await self.store.read(key)).items.get(key)
-        if item is None or Member.decode(key, item.value).node.uuid == self.facts.me.uuid:
+        if item is None or self._is_own(item):
             self._published_revision = 0 if item is None else item.mod_revision
         else:
             await self._wait_for_other()
         return False
+
+    def _is_own(self, item: KeyValue) -> bool:
+        """Return whether a record is of this node's directory."""
+        return Member.decode(item.key, item.value).node.uuid == self.facts.me.uuid
 
     async def _wait_for_other(self) -> None:
         """Wait for the end of another directory's record.  Raises WrongNodeError."""

@@ -96,7 +96,7 @@ def stands_with_another_directory(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(decide, "why_not_standing", why_not_standing)
     patch.setattr(NodeRegistration, "claim", claim)
-    patch.setattr(OwnMember, "_check_is_own", lambda _self, _key, _data: None)
+    patch.setattr(OwnMember, "_is_own", lambda _self, _item: True)
     patch.setattr(EtcdDirector, "remove", lambda _self, _node_id: None)
 
 
