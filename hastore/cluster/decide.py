@@ -10,6 +10,7 @@ holder's lease lasts; "the state" is what the group has agreed on::
     the coordinator does not answer                                       goes on
     the coordinator has gone back in time                                 raises the alarm
     another is the leader, or the state's master, or has a later epoch    steps down
+    a node has seen a later epoch, which the coordinator has forgotten    steps down
     the leader is gone                                                    takes the key again
     a switchover is wished that cannot be, or while elections are paused  voids the wish
     a switchover has taken too long                                       voids the wish
@@ -30,6 +31,7 @@ holder's lease lasts; "the state" is what the group has agreed on::
     it is the leader, in an earlier start                                 waits for the lease's end
     a switchover to it is ready, and its dispatch is behind               waits
     a switchover to it is ready, and it has all                           takes the key over
+    another is the leader, in an earlier epoch than this node has seen    says so, and waits
     another is the leader                                                 follows it
     no leader, and elections are paused                                   waits
     no leader, and it may not stand                                       waits
@@ -240,6 +242,17 @@ class RaiseAlarm:
 
 @final
 @attrs.frozen
+class TellEpoch:
+    """Write the epoch that this node has seen, so that the next one is later."""
+
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"it says that it has seen epoch {self.epoch}"
+
+
+@final
+@attrs.frozen
 class BecomeMaster:
     """Begin the epoch that was won."""
 
@@ -295,6 +308,7 @@ Action = (
     | TakeOver
     | CreateState
     | RaiseAlarm
+    | TellEpoch
     | BecomeMaster
     | Follow
     | Stand
@@ -323,10 +337,14 @@ def _decide_as_master(known: Knowledge, epoch: int) -> Action:
     state, leader = view.state, view.leader
     if state.epoch != epoch or state.master != own.node:
         return StepDown(_successor_text(state))
+    if leader is not None and (leader.holder != own.node or leader.epoch != epoch):
+        return StepDown(f"{leader.holder} is master of epoch {leader.epoch}")
+    if view.config.seen_epoch > epoch and not view.config.is_paused:
+        return StepDown(
+            f"a node has seen epoch {view.config.seen_epoch}, and follows only later ones"
+        )
     if leader is None:
         return Retake()
-    if leader.holder != own.node or leader.epoch != epoch:
-        return StepDown(f"{leader.holder} is master of epoch {leader.epoch}")
     return _decide_on_switchover(known, view, state, epoch)
 
 
@@ -410,8 +428,8 @@ def _decide_as_other(known: Knowledge) -> Action:
     if _is_to_take_over(own, view, state, view.leader):
         if own.undispatched:  # a master dispatches before it serves, and puts would wait for it
             return Wait(f"it dispatches {own.undispatched} bytes before it takes over")
-        return TakeOver(_next_epoch(own, state))
-    return _decide_to_follow(own, view.leader)
+        return TakeOver(_next_epoch(own, view, state))
+    return _decide_to_follow(own, view, view.leader)
 
 
 def _decide_as_leader(known: Knowledge, state: GroupState, leader: Leader) -> Action:
@@ -442,17 +460,19 @@ def _is_to_take_over(own: OwnNode, view: GroupView, state: GroupState, leader: L
     )
 
 
-def _decide_to_follow(own: OwnNode, leader: Leader) -> Action:
+def _decide_to_follow(own: OwnNode, view: GroupView, leader: Leader) -> Action:
     following = Following(ha_address=leader.ha_address, epoch=leader.epoch)
     if own.following == following:
         return Wait(f"it follows {leader.holder}")
     if leader.epoch < own.seen_epoch:
+        if view.config.seen_epoch < own.seen_epoch:
+            return TellEpoch(own.seen_epoch)
         return Wait(f"it has seen epoch {own.seen_epoch}, and {leader.holder} leads {leader.epoch}")
     return Follow(leader)
 
 
-def _next_epoch(own: OwnNode, state: GroupState) -> int:
-    return max(state.epoch, own.seen_epoch) + 1
+def _next_epoch(own: OwnNode, view: GroupView, state: GroupState) -> int:
+    return max(state.epoch, own.seen_epoch, view.config.seen_epoch) + 1
 
 
 def _create(known: Knowledge, view: GroupView) -> Action:
@@ -515,7 +535,7 @@ def _decide_on_election(known: Knowledge, view: GroupView, state: GroupState) ->
     if clock.now < until:
         return Wait("it stands for election", until)
     return Campaign(
-        epoch=_next_epoch(own, state),
+        epoch=_next_epoch(own, view, state),
         members=tuple(sorted(each.node for each in candidates)),
     )
 

@@ -385,11 +385,16 @@ class Switchover:
 @final
 @attrs.frozen(kw_only=True)
 class GroupConfig:
-    """What a person has set, and the alarm of nodes that know more than the coordinator."""
+    """What a person has set, and what nodes say that know more than the coordinator.
+
+    ``seen_epoch``: an epoch that a node has seen, and the coordinator has forgotten; 0: none.  That
+    node follows only masters of later ones.
+    """
 
     is_paused: bool = False
     switchover: Switchover | None = None
     alarm: str | None = None
+    seen_epoch: int = 0
 
     @classmethod
     def decode(cls, key: str, data: bytes) -> Self:
@@ -407,6 +412,9 @@ class GroupConfig:
             is_paused=fields.flag("pause"),
             switchover=switchover,
             alarm=fields.optional_text("alarm"),
+            seen_epoch=fields.number("seen_epoch", 0, EPOCH_MAX)
+            if "seen_epoch" in fields.values
+            else 0,
         )
 
     def encode(self) -> bytes:
@@ -423,6 +431,7 @@ class GroupConfig:
                     "ready_end": wish.ready_end,
                 },
                 "alarm": self.alarm,
+                **({"seen_epoch": self.seen_epoch} if self.seen_epoch else {}),
             }
         )
 

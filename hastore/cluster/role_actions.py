@@ -141,6 +141,8 @@ class RoleActions:
                 await self.writer.create(action.members)
             case actions.RaiseAlarm():
                 await self._raise_alarm(action.why)
+            case actions.TellEpoch():
+                await self._tell_epoch()
             case actions.BecomeMaster():
                 await self._become_master(action)
             case actions.Follow():
@@ -174,6 +176,17 @@ class RoleActions:
             return
         _log.error("alarm", reason=why)
         config = attrs.evolve(self.watch.known.config, alarm=why)
+        await self.writer.write_config(config, [])
+        await self.watch.refresh()
+
+    async def _tell_epoch(self) -> None:
+        """Say which epoch this node has seen, unless the coordinator knows a later one by now."""
+        await self.watch.refresh()
+        action = decide(self._known())
+        if not isinstance(action, actions.TellEpoch):
+            return
+        _log.warning("epoch_forgotten", epoch=action.epoch, next="the group begins a later one")
+        config = attrs.evolve(self.watch.known.config, seen_epoch=action.epoch)
         await self.writer.write_config(config, [])
         await self.watch.refresh()
 

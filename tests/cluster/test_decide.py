@@ -27,6 +27,7 @@ from hastore.cluster.decide import (
     StepDown,
     TakeOver,
     TakePuts,
+    TellEpoch,
     VoidSwitchover,
     Wait,
     decide,
@@ -65,6 +66,11 @@ def wished(**changes):
     """Return a group in which node 2 is wished to become master, with changes of the wish."""
     wish = attrs.evolve(Switchover(from_epoch=5, to_id=2), **changes)
     return attrs.evolve(AGREED, config=GroupConfig(switchover=wish))
+
+
+def told(seen, epoch):
+    """Return a group of which a node has said that it has seen an epoch."""
+    return attrs.evolve(seen, config=attrs.evolve(seen.config, seen_epoch=epoch))
 
 
 def paused(seen):
@@ -139,6 +145,19 @@ MASTERS_ROWS = {
         ),
         (known(MASTER, view(state(6, ONE), None)), StepDown("node 1 is master of epoch 6")),
         (known(MASTER, view(state(6, TWO), None)), StepDown("node 2 is master of epoch 6")),
+    ],
+    "a node has seen a later epoch, which the coordinator has forgotten": [
+        (
+            known(MASTER, told(AGREED, 6)),
+            StepDown("a node has seen epoch 6, and follows only later ones"),
+        ),
+        (
+            known(MASTER, told(NO_LEADER, 6)),
+            StepDown("a node has seen epoch 6, and follows only later ones"),
+        ),
+        (known(MASTER, told(AGREED, 5)), Wait("it is master", NOW + 5)),
+        # Nobody could be elected.
+        (known(MASTER, paused(told(AGREED, 6))), Wait("it is master", NOW + 5)),
     ],
     "the leader is gone": [(known(MASTER, NO_LEADER), Retake())],
     "a switchover is wished that cannot be, or while elections are paused": [
@@ -297,6 +316,15 @@ OTHERS_ROWS = {
     "a switchover to it is ready, and it has all": [
         (known(own(TWO), wished(ready_end=1_000)), TakeOver(6)),
         (known(own(TWO, seen_epoch=8), wished(ready_end=1_000)), TakeOver(9)),
+        (known(own(TWO), told(wished(ready_end=1_000), 8)), TakeOver(9)),
+    ],
+    "another is the leader, in an earlier epoch than this node has seen": [
+        (known(own(TWO, seen_epoch=6), AGREED), TellEpoch(6)),
+        (known(own(TWO, seen_epoch=7), told(AGREED, 6)), TellEpoch(7)),
+        (
+            known(own(TWO, seen_epoch=6), told(AGREED, 6)),
+            Wait("it has seen epoch 6, and node 1 leads 5"),
+        ),
     ],
     "another is the leader": [
         (known(own(TWO), AGREED), Follow(leader())),
@@ -307,10 +335,6 @@ OTHERS_ROWS = {
         (
             known(own(TWO, following=Following(ha_address="10.0.0.1:10912", epoch=4)), AGREED),
             Follow(leader()),
-        ),
-        (
-            known(own(TWO, seen_epoch=6), AGREED),
-            Wait("it has seen epoch 6, and node 1 leads 5"),
         ),
         # A successor that is not that far, or may not stand, follows on.
         (known(own(TWO, end=999), wished(ready_end=1_000)), Follow(leader())),
@@ -573,6 +597,7 @@ CONFIG_CHANGES = {
     "is_paused": st.booleans(),
     "switchover": st.none() | WISHES,
     "alarm": st.sampled_from((None, "restored")),
+    "seen_epoch": st.just(0) | EPOCHS,
 }
 PUBLISHED_CHANGES = {
     "node": STARTS,
@@ -688,7 +713,8 @@ def test_nobody_campaigns_who_may_not_stand_or_has_not_published(knowledge):
     assert knowledge.clock.now >= knowledge.clock.may_stand_from or not agreed.epoch
     assert own_node.stands_in == seen.state_revision
     assert own_node.node in action.members
-    assert action.epoch > max(own_node.seen_epoch, own_node.last_epoch, agreed.epoch)
+    seen_epoch = max(own_node.seen_epoch, seen.config.seen_epoch)
+    assert action.epoch > max(seen_epoch, own_node.last_epoch, agreed.epoch)
     for member in action.members:
         said = seen.members[member.node_id]
         assert (said.node, said.election) == (member, seen.state_revision)
@@ -707,7 +733,7 @@ def test_nobody_takes_over_but_a_ready_successor(knowledge):
     assert wish.ready_end == own_node.end
     assert not own_node.undispatched
     assert why_not_standing(own_node.node, own_node.kept_since, agreed) is None
-    assert action.epoch > max(own_node.seen_epoch, agreed.epoch)
+    assert action.epoch > max(own_node.seen_epoch, seen.config.seen_epoch, agreed.epoch)
     assert seen.config.alarm is None
     assert not seen.config.is_paused
 
@@ -827,3 +853,14 @@ def test_of_nodes_that_see_the_same_each_campaigns_at_a_time_of_its_own(group):
     assert len({wait for wait, _, _ in places}) == len(places)
     logs = [log for _, *log in sorted(places)]
     assert logs == sorted(logs)  # equal ones in the order of priorities and ids
+
+
+@given(knowledges())
+def test_nobody_tells_of_an_epoch_but_one_that_the_leader_does_not_know(knowledge):
+    """It is written once."""
+    action, own_node, seen = decide(knowledge), knowledge.own, knowledge.view
+    if isinstance(action, TellEpoch):
+        assert own_node.master_of is None
+        assert action.epoch == own_node.seen_epoch
+        assert action.epoch > max(seen.leader.epoch, seen.config.seen_epoch)
+        assert seen.config.alarm is None

@@ -64,6 +64,7 @@ EXAMPLES = {
         is_paused=False,
         switchover=Switchover(from_epoch=12, to_id=2, ready_end=5_242_880),
         alarm=None,
+        seen_epoch=12,
     ),
 }
 
@@ -179,6 +180,7 @@ VALUES = st.one_of(
         switchover=st.none()
         | st.builds(Switchover, from_epoch=EPOCHS, to_id=NODE_IDS, ready_end=st.none() | NUMBERS),
         alarm=st.none() | TEXTS,
+        seen_epoch=st.just(0) | EPOCHS,
     ),
 )
 

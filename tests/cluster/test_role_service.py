@@ -55,6 +55,20 @@ async def test_a_group_that_nobody_has_created_waits(group):
     assert "hastore cluster init" in group.roles[1].action.why
 
 
+@simulated()
+async def test_after_an_epoch_that_was_forgotten_a_later_one_begins(group):
+    """A node that has seen it follows no earlier master, and says so."""
+    node_id, _ = await group.master()
+    other = min({1, 2, 3} - {node_id})
+    group.cluster.agent(other).node.identity.see(9)
+    group.node(other).kill()
+    group.start(other)
+    _, master = await group.master(epoch=10)
+    assert set_of(master).accepted == {1, 2, 3}
+    assert group.view.config.seen_epoch == 9
+    assert await group.put(master) is Status.PUT_OK
+
+
 # -- registration ---------------------------------------------------------------------------------
 
 

@@ -64,6 +64,10 @@ PINNED_WITH_ETCD = {
     174: "model: a person took another group's log for the newest one",
     229: "model: a set that a master had written again after a restore did not count",
     232: "model: etcd was restored to before a node got a new directory",
+    3355: "model: what a group had agreed on before a restore counted in a later epoch, too",
+    3706: "a group whose etcd had forgotten epochs began them again, and a node that had seen them"
+    " followed nobody: tests/cluster/test_role_service.py"
+    "::test_after_an_epoch_that_was_forgotten_a_later_one_begins",
     2156: "oracle: a put had enough copies before a member left, and waited for the master's disk",
     197: "a view from before its own write took a node out of a master's set that could be elected:"
     " tests/cluster/test_term_coordinator.py::test_an_old_view_does_not_undo_what_was_accepted",

@@ -144,7 +144,8 @@ class EtcdDirector:
     _backups: deque[EtcdState] = attrs.field(factory=lambda: deque(maxlen=_BACKUPS_MAX), init=False)
     # Whether etcd has gone back in time, and no person has put it right since.
     _is_restored: bool = attrs.field(default=False, init=False)
-    # What the group had agreed on before, until what etcd has names nobody else as a member.
+    # What the group had agreed on before, until what etcd has names nobody else as a member, or has
+    # a later epoch: its master's log is held against what was acknowledged, as ever.
     _before_restore: GroupState | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -217,7 +218,7 @@ class EtcdDirector:
                 epoch = Leader.decode(leader.key, leader.value).epoch
                 self._leases.setdefault(epoch, set()).add(leader.lease)
             before = self._before_restore
-            if before is not None and self._is_within(before):
+            if before is not None and (self._is_within(before) or self._is_later(before)):
                 self._before_restore = None
             if self._before_restore is not None:
                 return self._before_restore
@@ -236,6 +237,11 @@ class EtcdDirector:
         master = None if agreed.master is None else agreed.master.node_id
         is_same_term = (agreed.epoch, master) == (before.epoch, before.master)
         return is_same_term and agreed.ids <= before.members.keys()
+
+    def _is_later(self, before: GroupState) -> bool:
+        """Whether etcd has a later epoch than ``before``."""
+        item = self.model.state.items.get(self.keys.state)
+        return item is not None and AgreedState.decode(item.key, item.value).epoch > before.epoch
 
     def _read(self, data: bytes | None, revision: int, *, is_electing: bool) -> GroupState:
         if data is None:
