@@ -9,6 +9,7 @@ import trio.testing
 
 import hastore
 from hastore.broker.node import group_node
+from hastore.broker.node.group_node import GroupNode
 from hastore.broker.node.master import Master
 from hastore.broker.node.master_store import Promotion
 from hastore.broker.node.node import RunningNode
@@ -34,7 +35,7 @@ from hastore.store.node_identity import read_identity
 from hastore.store.sync_state_file import SYNC_STATE_FILE
 from tests.patience import WITHIN_S
 from tests.support.nodes.autoswitch_master import epochs_in, history
-from tests.support.nodes.group_nodes import HA, group, node_config, promote, put
+from tests.support.nodes.group_nodes import HA, group, node_config, promote, put, set_of
 from tests.support.nodes.harness import log_bytes, messages
 from tests.support.waiting import eventually
 
@@ -259,6 +260,39 @@ async def test_change_that_an_earlier_one_overtakes_is_refused(tmp_path, monkeyp
         assert isinstance(node.role_node, Master)
         assert node.role_node.epoch == 3
         assert await put(node.role_node) is Status.PUT_OK
+
+
+async def test_a_master_is_followed_although_an_abandoned_promotion_fails_meanwhile(
+    tmp_path, monkeypatch
+):
+    """The change that nobody waits for begins while the next one makes its epoch durable."""
+    see, serve, began = GroupNode._see, group_node.serve_master, trio.Event()
+
+    async def see_late(self, epoch):
+        if self is one and epoch == 4:
+            await began.wait()
+        await see(self, epoch)
+
+    async def serve_late(*args, **how):
+        began.set()
+        with trio.move_on_after(WITHIN_S):  # until the epoch is durable, then it cannot begin
+            while one.identity.current.seen_epoch < 4:
+                await trio.sleep(0.001)
+        await trio.testing.wait_all_tasks_blocked()
+        await serve(*args, **how)
+
+    async with group(tmp_path, 2) as (one, two):
+        await two.become_master(Promotion(epoch=4))
+        monkeypatch.setattr(GroupNode, "_see", see_late)
+        monkeypatch.setattr(group_node, "serve_master", serve_late)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.become_master, Promotion(epoch=3))
+            await eventually(lambda: one._next is not None, every_s=0)
+            nursery.cancel_scope.cancel()
+        with trio.fail_after(WITHIN_S):
+            slave = await one.follow(two.ha_address, 4)
+        assert slave is one.role_node
+        await eventually(lambda: set_of(two.role_node).accepted == {1, 2})
 
 
 async def test_request_that_is_told_again_changes_nothing(tmp_path):

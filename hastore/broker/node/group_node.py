@@ -381,10 +381,7 @@ class GroupNode:
 
     async def _ask(self, role: MasterRole | SlaveRole, reason: str) -> Change:
         """Wait for the change under way, then ask ``_serve`` for this one."""
-        if not self._is_stopping and self._change.outcome is None:
-            await self._change.done.wait()
-        if self._is_stopping:
-            raise RoleChangedError("this node is stopping")
+        await self._settled()
         try:
             self._check(role)  # an earlier change may have seen a later epoch
         except (ConfigError, StaleEpochError) as error:
@@ -393,12 +390,21 @@ class GroupNode:
         self._give_up(reason)
         if isinstance(role, SlaveRole):
             await self._see(role.epoch)
-            if self._is_stopping:
-                raise RoleChangedError("this node is stopping")
+            await self._settled()  # a change that nobody waits for may have begun meanwhile
         self._next = Change(role, reason)
         assert self._serving is not None
         self._serving.stop()
         return self._next
+
+    async def _settled(self) -> None:
+        """Wait for the change under way, and for the one to no master after a failed one.
+
+        Raises RoleChangedError if the node stops.
+        """
+        while not self._is_stopping and self._change.outcome is None:
+            await self._change.done.wait()
+        if self._is_stopping:
+            raise RoleChangedError("this node is stopping")
 
     def _leave_given_up(self, reason: str) -> None:
         """Make a master that has given up its role a slave of nobody, unless a change follows."""
@@ -504,7 +510,7 @@ class GroupNode:
                 else:
                     raise
                 change.end(error)
-                self._next = Change(SlaveRole(NO_MASTER), str(error))
+                self._next = self._next or Change(SlaveRole(NO_MASTER), str(error))
             except WrongPortError as error:
                 if change.reason == _START and not _has_been_answered(change.outcome):
                     raise
