@@ -106,7 +106,8 @@ def _reschedule_or_hold(
 ) -> None:
     _reschedule(runner, task, *next_send)
     if any(freeze.takes(task) for freeze in _freezes):
-        assert runner.runq.pop() is task
+        taken = runner.runq.pop()
+        assert taken is task, "a task that was woken is the last in the queue"
 
 
 def run_by_seed(seed: int, main: Callable[[], Awaitable[T]]) -> T:
