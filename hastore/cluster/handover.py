@@ -2,12 +2,14 @@
 
 ::
 
-    begun ──▶ puts are held ──▶ the successor has all ──▶ offered: the log's end in ``config``
-      │                                                              │
-      └──────────────▶ ended, and puts are taken again ◀── the wish is taken back, with an answer
+    begun ──▶ puts are held ──▶ all are answered, and the successor has all ──▶ offered
+      │                                                                            │
+      └────────▶ ended, and puts are taken again ◀── the wish is taken back, with an answer
 
-Invariant: once the term was offered, puts are taken again only after an answer of the coordinator
-that the wish is gone: the successor may begin the next epoch until then.
+Offered: ``config`` has the log's end, at which the successor may begin the next epoch.
+
+Invariants: the term is offered once every put that waited is answered; from then on puts are taken
+again only after an answer of the coordinator that the wish is gone.
 """
 
 from __future__ import annotations
@@ -68,7 +70,8 @@ class Handover:
         node = service.sync_state_set.acks.get(to_id)
         end = master.max_offset
         is_there = node is not None and node.ack_offset == end
-        if not is_there or len(service.group_transfer_service):
+        waiting = len(service.group_transfer_service) + master.flush_manager.waiting
+        if not is_there or waiting:
             with trio.move_on_after(HANDOVER_TICK_S):
                 await self.wake.wait_for_running()
             return

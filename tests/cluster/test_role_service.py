@@ -475,6 +475,23 @@ async def test_a_switchover(group):
     assert (record.why, record.former_id, record.master_id) == ("switchover", first, second)
 
 
+@simulated()
+async def test_a_switchover_waits_until_all_puts_are_answered(group):
+    """Also one that only the master's own disk holds up: all others have it."""
+    first, master = await group.master()
+    second = first % 3 + 1
+    group.node(first).set_slow_disk(0.3)
+    request = master.submit(Message("orders", b"body", queue_id=0))
+    end = master.max_offset
+    acks = set_of(master).acks
+    await group.until(lambda: acks.get(second).ack_offset == end)
+    wish(group, second)
+    await group.until(lambda: group.view.config.switchover.ready_end is not None)
+    assert request.status is Status.PUT_OK
+    found, _ = await group.master(epoch=2)
+    assert found == second
+
+
 @simulated(listens=True)
 async def test_a_switchover_takes_consumers_offsets_along(group):
     """Also those that were committed since the last copy, which is made each second."""
