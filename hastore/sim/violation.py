@@ -1,4 +1,4 @@
-"""A broken rule of a simulated run."""
+"""A broken rule of a simulated run, and what ends a run that no rule is for."""
 
 from __future__ import annotations
 
@@ -15,3 +15,7 @@ class ViolationError(AssertionError):
     def __reduce__(self) -> tuple[type[ViolationError], tuple[str, str, int | None]]:
         """Make it picklable, to be passed between processes."""
         return ViolationError, (self.name, self.detail, self.put)
+
+
+class UnpromisedError(ViolationError):
+    """A run has come to where nothing is promised (docs/failover.md): it ends there, and passes."""

@@ -2,9 +2,12 @@
 
 import pytest
 
+from hastore.cluster.role_actions import RoleActions
+from hastore.sim.group.etcd_director import EtcdDirector
 from hastore.sim.group.etcd_faults import ETCD_KINDS
 from hastore.sim.group.group_faults import GROUP_KINDS, REJOIN
 from hastore.sim.group.group_simulation import GroupSimulation, simulate_group
+from hastore.sim.seams import run_by_seed
 from tests.sim.hashes import hashes_elsewhere
 from tests.sim.pinned import PINNED_WITH_ETCD
 
@@ -42,3 +45,40 @@ def test_a_seed_with_etcd_that_once_failed_passes(seed):
     """A failure says what the seed found before."""
     result = simulate_group(seed, with_etcd=True)
     assert result.ok, f"seed {seed} ({PINNED_WITH_ETCD[seed]}): {result.violation}"
+
+
+UNNOTICED = 1274
+
+
+def test_a_run_ends_where_nothing_is_promised():
+    """An epoch begins again, and who had seen it was not up since etcd was restored."""
+    *_, found = [
+        entry
+        for entry in simulate_group(UNNOTICED, with_etcd=True, keeps_trace=True).entries
+        if " oracle " in str(entry)
+    ]
+    assert "ends the run: epoch twice: node-3 begins epoch 2 again" in str(found)
+
+
+def test_an_epoch_that_begins_again_is_a_violation_once_a_restore_is_noticed(monkeypatch):
+    """The same run, if somebody who had seen that epoch had been up."""
+    monkeypatch.setattr(EtcdDirector, "is_unnoticed", False)
+    result = simulate_group(UNNOTICED, with_etcd=True)
+    assert str(result.violation) == "epoch twice: node-3 begins epoch 2 again"
+
+
+def test_a_restore_counts_as_noticed_before_a_node_raises_the_alarm(monkeypatch):
+    """Else an epoch that begins again in spite of an alarm would be excused."""
+    noticed = []
+    raise_alarm = RoleActions._raise_alarm
+
+    async def record(actions, why):
+        noticed.append(not simulation.oracle.controller.is_unnoticed)
+        await raise_alarm(actions, why)
+
+    monkeypatch.setattr(RoleActions, "_raise_alarm", record)
+    for seed in (3, 174, 229):
+        simulation = GroupSimulation(seed, with_etcd=True)
+        run_by_seed(seed, simulation.run)
+    assert noticed
+    assert all(noticed)

@@ -74,6 +74,8 @@ class BootClient:
     boot: Process
     # Called with a lease that was granted or renewed, when that was asked for, and its time.
     on_renewed: Callable[[int, float, float], None] = lambda *_renewal: None
+    # Called with what was read, and when that was asked for.
+    on_read: Callable[[Snapshot, float], None] = lambda *_read: None
 
     async def _ask(self, ask: Callable[[], Awaitable[T]]) -> T:
         if self.boot.is_over:
@@ -82,7 +84,10 @@ class BootClient:
 
     async def read(self, prefix: str) -> Snapshot:
         """Return all keys below ``prefix``."""
-        return await self._ask(lambda: self.client.read(prefix))
+        asked_at = trio.current_time()
+        snapshot = await self._ask(lambda: self.client.read(prefix))
+        self.on_read(snapshot, asked_at)
+        return snapshot
 
     async def commit(self, comparisons: Sequence[Any], writes: Sequence[Any]) -> Outcome:
         """Make all writes if all comparisons hold."""
@@ -144,6 +149,11 @@ class EtcdDirector:
     _backups: deque[EtcdState] = attrs.field(factory=lambda: deque(maxlen=_BACKUPS_MAX), init=False)
     # Whether etcd has gone back in time, and no person has put it right since.
     _is_restored: bool = attrs.field(default=False, init=False)
+    _restored_at: float = attrs.field(default=0.0, init=False)  # when it last did
+    # Whether a process that had seen it later has read it since.
+    _is_noticed: bool = attrs.field(default=False, init=False)
+    # Cluster id and revision: the newest that a process has read, or that its directory knew.
+    _newest: dict[Process, tuple[int, int]] = attrs.field(factory=dict, init=False)
     # What the group had agreed on before, until what etcd has names nobody else as a member, or has
     # a later epoch: its master's log is held against what was acknowledged, as ever.
     _before_restore: GroupState | None = attrs.field(default=None, init=False)
@@ -170,9 +180,12 @@ class EtcdDirector:
             until = asked_at * clock.rate + ttl_s - margin_s(ttl_s)
             self._deadlines[lease_id] = max(self._deadlines.get(lease_id, -math.inf), until)
 
+        def read(snapshot: Snapshot, asked_at: float) -> None:
+            self._read_by(agent.boot, snapshot, asked_at)
+
         roles = RoleService(
             env,
-            BootClient(client, agent.boot, renewed),
+            BootClient(client, agent.boot, renewed, read),
             self.keys,
             RoleConfig(
                 ttl_s=self.ttl_s,
@@ -190,6 +203,9 @@ class EtcdDirector:
         assert identity is not None
         current = identity.current
         self._boots[current.node_id, current.uuid, current.starts] = agent.boot.number
+        mark = current.coordinator
+        if mark is not None:
+            self._newest.setdefault(agent.boot, (mark.cluster_id, mark.revision))
 
     def coordinator_for(self, agent: Agent, term: Term) -> Coordinator:
         """Do nothing: the role services make them."""
@@ -197,6 +213,20 @@ class EtcdDirector:
 
     def term_began(self, agent: Agent, master: Master) -> None:
         """Do nothing: the nodes see to it."""
+
+    def _read_by(self, process: Process, snapshot: Snapshot, asked_at: float) -> None:
+        """Record what a process has read."""
+        newest = self._newest.get(process)
+        if newest is not None and self._is_restored and asked_at >= self._restored_at:
+            cluster_id, revision = newest
+            self._is_noticed |= snapshot.cluster_id != cluster_id or snapshot.revision < revision
+        if newest is None or snapshot.cluster_id != newest[0] or snapshot.revision > newest[1]:
+            self._newest[process] = snapshot.cluster_id, snapshot.revision
+
+    @property
+    def is_unnoticed(self) -> bool:
+        """Whether etcd has gone back in time, and who knew it later has not read it since."""
+        return self._is_restored and not self._is_noticed
 
     # -- what it says ----------------------------------------------------------------------------
 
@@ -353,7 +383,8 @@ class EtcdDirector:
     def restore(self, backup: EtcdState, *, as_other_cluster: bool) -> None:
         """Put a backup in place of what etcd has; it is stopped."""
         before = attrs.evolve(self.state, is_electing=False)
-        self._is_restored = True
+        self._is_restored, self._is_noticed = True, False
+        self._restored_at = trio.current_time()
         for leases in self._leases.values():
             self.model.broken_leases |= leases
         self.model.restore(backup, as_other_cluster=as_other_cluster)

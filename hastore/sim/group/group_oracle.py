@@ -35,7 +35,7 @@ from hastore.sim.group.group_records import HEAD, records
 from hastore.sim.group.node_log import EPOCH_PATH, NodeLog
 from hastore.sim.group.offset_oracle import OffsetOracle
 from hastore.sim.put import PutOutcome, outcome_of
-from hastore.sim.violation import ViolationError
+from hastore.sim.violation import UnpromisedError, ViolationError
 from hastore.store.record.layout import BLANK_MAGIC_CODE
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ class GroupOracle:
     delays: DelayOracle = attrs.field(init=False)
     offsets: OffsetOracle = attrs.field(init=False)
     controller: Controller | EtcdDirector = attrs.field(init=False)
+    # Whether the coordinator has gone back in time without a node noticing.
+    is_unnoticed: Callable[[], bool] = lambda: False
     terms: dict[int, TermRecord] = attrs.field(factory=dict)  # by epoch
     _ok: list[GroupPut] = attrs.field(factory=list)  # PUT_OK, and to be kept
     _deciders: dict[int, tuple[int, int]] = attrs.field(factory=dict)  # epoch: node id, boot
@@ -177,7 +179,8 @@ class GroupOracle:
         text = f"master of epoch {entry} with {sorted(set_of(master).accepted)}"
         self.cluster.trace.add(log.name, text)
         if entry.epoch in self.terms:
-            raise ViolationError("epoch twice", f"{log.name} begins epoch {entry.epoch} again")
+            error = UnpromisedError if self.is_unnoticed() else ViolationError
+            raise error("epoch twice", f"{log.name} begins epoch {entry.epoch} again")
         self.terms[entry.epoch] = TermRecord(agent, master, entry.start_offset)
         for each in self._ok:
             if each.epoch < entry.epoch:

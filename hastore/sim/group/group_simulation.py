@@ -49,7 +49,7 @@ from hastore.sim.simulation import SimResult
 from hastore.sim.sockets import HOST, SimResolver, SimSocketFactory
 from hastore.sim.steps import Steps, broken_off
 from hastore.sim.trace import Trace, node_log
-from hastore.sim.violation import ViolationError
+from hastore.sim.violation import UnpromisedError, ViolationError
 from hastore.status import FlushDiskType
 
 if TYPE_CHECKING:
@@ -235,6 +235,7 @@ class GroupSimulation:
                 own = random.Random(f"outage {self.seed}")
                 self.outage = EtcdOutage(self.wished_outage, director, self.producers, oracle, own)
             oracle.controller = director
+            oracle.is_unnoticed = lambda: director.is_unnoticed
             self.cluster.coordinators = self.cluster.role_services = director
             self.cluster.watcher = self
             return director
@@ -273,7 +274,11 @@ class GroupSimulation:
             self.trace.add("oracle", f"VIOLATION {self.violation}", at=self.virtual_s)
 
     def _violated(self, error: ViolationError) -> None:
-        if self.violation is None:
+        if self._broken.is_set():
+            return
+        if isinstance(error, UnpromisedError):
+            self.trace.add("oracle", f"ends the run: {error}")
+        else:
             self.violation = error
             self.trace.add("oracle", f"VIOLATION {error}")
         self._broken.set()
