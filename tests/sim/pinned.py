@@ -74,6 +74,7 @@ PINNED_WITH_ETCD = {
     676: "a master handed over while a put waited for its own disk, and answered it PUT_OK after"
     " its successor had begun: tests/cluster/test_role_service.py"
     "::test_a_switchover_waits_until_all_puts_are_answered",
+    2735: "model: nobody removed a node once more that a dead process had registered again",
     1274: "model: etcd was restored to before an epoch, and nobody who had seen it was up",
     2156: "oracle: a put had enough copies before a member left, and waited for the master's disk",
     197: "a view from before its own write took a node out of a master's set that could be elected:"

@@ -19,7 +19,14 @@ import attrs
 import trio
 
 from hastore.cluster import operations
-from hastore.cluster.group_records import GroupConfig, Keys, Leader, Switchover, read_group
+from hastore.cluster.group_records import (
+    GroupConfig,
+    Keys,
+    Leader,
+    Registration,
+    Switchover,
+    read_group,
+)
 from hastore.cluster.group_records import GroupState as AgreedState
 from hastore.cluster.key_value_store import Absent, Delete, Put, Unchanged
 from hastore.cluster.role_config import RoleConfig
@@ -146,6 +153,8 @@ class EtcdDirector:
     _leases: dict[int, set[int]] = attrs.field(factory=dict, init=False)  # of the key, by epoch
     # Until when their holders may decide, on their own clocks, by lease.
     _deadlines: dict[int, float] = attrs.field(factory=dict, init=False)
+    # Revision, and the node's newest process, as a person last removed it; by node id.
+    _removed: dict[int, tuple[int, int]] = attrs.field(factory=dict, init=False)
     _backups: deque[EtcdState] = attrs.field(factory=lambda: deque(maxlen=_BACKUPS_MAX), init=False)
     # Whether etcd has gone back in time, and no person has put it right since.
     _is_restored: bool = attrs.field(default=False, init=False)
@@ -354,6 +363,16 @@ class EtcdDirector:
             writes.append(Put(keys.state, changed.encode()))
         self.model.state.commit([], writes)
         self.model.take(lambda: None)
+        self._removed[node_id] = self.model.state.revision, self.cluster.node(node_id).boots
+
+    def was_registered_late(self, node_id: int) -> bool:
+        """Whether what a dead process had asked registered a node after it was removed."""
+        item = self.model.state.items.get(self.keys.registration(node_id))
+        if item is None or node_id not in self._removed:
+            return False
+        known, (revision, boots) = Registration.decode(item.key, item.value), self._removed[node_id]
+        boot = self._boots.get((node_id, known.uuid, known.start), 0)
+        return item.create_revision > revision and 0 < boot <= boots
 
     # -- etcd goes back in time ------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from hastore.broker.node.master import Master
-from hastore.errors import BelowConfirmMarkError, DiskFullError
+from hastore.errors import BelowConfirmMarkError, DiskFullError, WrongNodeError
 from hastore.sim.consumer import CONSUMER
 from hastore.sim.excuses import may_end
 from hastore.sim.fault_plan import make_fault_plan
@@ -306,15 +306,25 @@ class GroupSimulation:
         disk = node.last_boot.disk
         if disk.syncs_failed and not self.config.is_sync(self.cluster.id_of(node)):
             self.oracle.lost_bytes(self.cluster.id_of(node))
+        is_removed = isinstance(error, WrongNodeError) and self._remove_again(node)
         is_full = isinstance(error, DiskFullError) and disk.times_full > 0  # as it changed its role
         if isinstance(error, ViolationError):
             self._violated(error)
-        elif not is_full and not may_end(node, error):
+        elif not is_full and not is_removed and not may_end(node, error):
             reason = "ended without error" if error is None else f"{type(error).__name__}: {error}"
             ended = ViolationError("ended", f"{node.name}: {reason}")
             ended.__cause__ = error
             self._violated(ended)
         self.faults.restart(node, error)
+
+    def _remove_again(self, node: SimNode) -> bool:
+        """Remove a node as its error says, if what registered another directory came late."""
+        director, node_id = self.oracle.controller, self.cluster.id_of(node)
+        if not isinstance(director, EtcdDirector) or not director.was_registered_late(node_id):
+            return False
+        self.trace.add("world", f"somebody removes {node.name} once more")
+        director.remove(node_id)
+        return True
 
     # -- phases ------------------------------------------------------------------------------------
 
