@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 EPOCH_MAX: Final = (1 << 31) - 1
+EPOCH_JUMP_MAX: Final = 1_000_000  # more than all promotions of a group's life
 ENTRIES_MAX: Final = 1_000  # the most that RocketMQ's handshake has room for
 _OFFSET_MAX: Final = (1 << 63) - 1
 _start_offset: Final = operator.attrgetter("start_offset")

@@ -53,6 +53,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 
 from hastore.concurrency.group_commit_request import LEASE_OVER
+from hastore.epoch_history import EPOCH_JUMP_MAX
 from hastore.ha.set_rules import nodes_text
 
 if TYPE_CHECKING:
@@ -465,9 +466,12 @@ def _decide_to_follow(own: OwnNode, view: GroupView, leader: Leader) -> Action:
     if own.following == following:
         return Wait(f"it follows {leader.holder}")
     if leader.epoch < own.seen_epoch:
+        seen = f"it has seen epoch {own.seen_epoch}"
+        if own.seen_epoch > leader.epoch + EPOCH_JUMP_MAX:
+            return Wait(f"{seen}, far above {leader.epoch}: is identity.json damaged?")
         if view.config.seen_epoch < own.seen_epoch:
             return TellEpoch(own.seen_epoch)
-        return Wait(f"it has seen epoch {own.seen_epoch}, and {leader.holder} leads {leader.epoch}")
+        return Wait(f"{seen}, and {leader.holder} leads {leader.epoch}")
     return Follow(leader)
 
 
@@ -517,6 +521,11 @@ def _decide_on_election(known: Knowledge, view: GroupView, state: GroupState) ->
     reason = why_not_standing(own.node, own.kept_since, state)
     if reason is not None:
         return Wait(f"there is no master: {reason}")
+    if own.seen_epoch > state.epoch + EPOCH_JUMP_MAX:
+        return Wait(
+            f"there is no master: {own.node} has seen epoch {own.seen_epoch}, far above"
+            f" {state.epoch}: is identity.json damaged?"
+        )
     if clock.now < clock.may_stand_from and state.epoch:
         return Wait(
             "it does not stand yet: it has just started, or has promised so", clock.may_stand_from

@@ -39,6 +39,7 @@ from hastore.cluster.group_records import (
     Switchover,
 )
 from hastore.concurrency.group_commit_request import LEASE_OVER
+from hastore.epoch_history import EPOCH_JUMP_MAX, EPOCH_MAX
 from tests.cluster.knowledge import (
     NOW,
     ONE,
@@ -325,6 +326,11 @@ OTHERS_ROWS = {
             known(own(TWO, seen_epoch=6), told(AGREED, 6)),
             Wait("it has seen epoch 6, and node 1 leads 5"),
         ),
+        (  # told, it would be the last epoch of the group
+            known(own(TWO, seen_epoch=EPOCH_MAX), AGREED),
+            Wait("it has seen epoch 2147483647, far above 5: is identity.json damaged?"),
+        ),
+        (known(own(TWO, seen_epoch=5 + EPOCH_JUMP_MAX), AGREED), TellEpoch(5 + EPOCH_JUMP_MAX)),
     ],
     "another is the leader": [
         (known(own(TWO), AGREED), Follow(leader())),
@@ -370,6 +376,13 @@ OTHERS_ROWS = {
         (
             known(own(incarnation(2, 3), kept_since=2), NO_LEADER),
             Wait("there is no master: node 2 may have lost messages when its machine went down"),
+        ),
+        (
+            known(own(TWO, seen_epoch=EPOCH_MAX), NO_LEADER),
+            Wait(
+                "there is no master: node 2 has seen epoch 2147483647, far above 5: is"
+                " identity.json damaged?"
+            ),
         ),
         (
             known(own(TWO), NO_LEADER, may_stand_from=NOW + 3),

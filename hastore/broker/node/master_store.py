@@ -15,12 +15,12 @@ this directory has seen.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
 
 import attrs
 
 from hastore.broker.node.own_directory import identify, limit_confirm_mark
-from hastore.epoch_history import ENTRIES_MAX, EPOCH_MAX, EpochEntry
+from hastore.epoch_history import ENTRIES_MAX, EPOCH_JUMP_MAX, EPOCH_MAX, EpochEntry
 from hastore.errors import ConfigError, EpochFileError, StaleEpochError
 from hastore.ha.refused_slaves import RefusedSlavesFile
 from hastore.ha.set_rules import nodes_text
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from hastore.epoch_history import EpochHistory
     from hastore.store.commit_log import CommitLog
     from hastore.store.node_identity import NodeIdentity
-
-EPOCH_JUMP_MAX: Final = 1_000_000  # more than all promotions of a group's life
 
 _log = logger("broker")
 
