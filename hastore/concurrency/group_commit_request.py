@@ -151,16 +151,17 @@ class GroupCommitRequest:
     @property
     def result(self) -> PutMessageResult | None:
         """The result as a value; None until the request is decided."""
-        if self.status is None:
+        status = self.status
+        if status is None:
             return None
         appended = self.append_result
-        if appended is None or not self.status.stored:
-            return PutMessageResult(self.status, self.topic, self.queue_id, reason=self.reason)
+        if appended is None or (status is not _PUT_OK and not status.stored):
+            return PutMessageResult(status, self.topic, self.queue_id, reason=self.reason)
         _, start, end, queue_offset, count, store_ms, host, batch_offsets = appended
         return _new_tuple(  # as PutMessageResult(...), at half the cost
             PutMessageResult,
             (
-                self.status,
+                status,
                 self.topic,
                 self.queue_id,
                 queue_offset,

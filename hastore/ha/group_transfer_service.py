@@ -59,7 +59,11 @@ class SlaveAckTable:
 
     def acknowledge(self, connection_id: int, ack_offset: int) -> bool:
         """Record an ack; return whether it raised ``push2_slave_max_offset``."""
-        self.set_position(connection_id, ack_offset)
+        nearest = self.nearest
+        if nearest is not None and ack_offset > nearest:  # set_position, without a call
+            self._acks[connection_id] = self.nearest = ack_offset
+        else:
+            self.set_position(connection_id, ack_offset)
         if ack_offset > self.push2_slave_max_offset:
             self.push2_slave_max_offset = ack_offset
             return True
@@ -138,7 +142,7 @@ class GroupTransferService:
         if not queue.waiting or queue.waiting[0][0] > reached:
             return
         _, oldest_deadline, oldest = queue.waiting[0]
-        now = trio.current_time()
+        now = self._now()
         self.released = count = queue.release(reached)
         # A deadline is the time of the append plus the timeout.
         since = now + self._timeout_s

@@ -129,9 +129,14 @@ class HAClient:
     _copy_progress: CopyProgress = attrs.field(init=False)  # of the newest link
     _copying_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _ids_taken: int = attrs.field(default=0, init=False)  # refusals for that since a link in step
+    # Whether the flushed offset is reported, not the log's end: on a SYNC_FLUSH slave.
+    _reports_flushed: bool = attrs.field(init=False)
+    _now: Callable[[], float] = attrs.field(init=False)  # trio.current_time, at a third of its cost
 
     def __attrs_post_init__(self) -> None:
         """Make the parts; all links use the same buffer."""
+        self._reports_flushed = self.config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._now = trio.lowlevel.current_clock().current_time
         self.buffer = DoubleReadBuffer(READ_BUFFER_SIZE)
         self._cursor = SlaveCursor(self.config.slave_from, self.framing)
         self._calls, spin_us = self.env, self.config.ha.ha_spin_us
@@ -359,7 +364,7 @@ class HAClient:
 
     async def _read(self, sock: trio.socket.SocketType) -> None:
         buffer, link, received, appender = self.buffer, self.link, self.received, self._appender
-        current_time, spins = trio.current_time, self._spin.is_on
+        current_time, spins = self._now, self._spin.is_on
         header_size = self.framing.header_size
         trickled, counted, expects_more = 0, link.frame_bytes, False
         while True:
@@ -468,7 +473,7 @@ class HAClient:
         appended = appender.append_frames(self.buffer)
         if appended is None:
             return None
-        took_s = trio.current_time() - now
+        took_s = self._now() - now
         frames, size, size_before = appended
         end = received.master_offset = appender.position
         self.framing.appended(end)
@@ -593,10 +598,6 @@ class HAClient:
             link.send_at_once(trio.current_time())
             if link.has_reports():
                 self._report_wake.wakeup()
-
-    @property
-    def _reports_flushed(self) -> bool:
-        return self.config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
 
     async def _report_flushed(self) -> None:
         while True:

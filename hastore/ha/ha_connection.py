@@ -335,9 +335,11 @@ class ReadSocketService:
     _reports: struct.Struct = attrs.field(init=False)  # ``framing``'s
     _report_size: int = attrs.field(init=False)
     _sent: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _now: Callable[[], float] = attrs.field(init=False)  # trio.current_time, at a third of its cost
 
     def __attrs_post_init__(self) -> None:
         """Look up the values that do not change."""
+        self._now = trio.lowlevel.current_clock().current_time
         self._reports, self._report_size = self.framing.reports, self.framing.reports.size
 
     def expect_report(self) -> None:
@@ -404,7 +406,7 @@ class ReadSocketService:
             whole = len(data) - len(data) % self._report_size
             data, self._partial = data[:whole], data[whole:]
         if data:
-            self.last_read_time = trio.current_time()
+            self.last_read_time = self._now()
             self._handle_reports(data)
 
     def _handle_reports(self, data: bytes) -> None:

@@ -70,7 +70,7 @@ class HALink:
     frames: int = attrs.field(default=0, init=False)  # appended whole, and heartbeats
     # Bytes of the whole frames with log bytes, including headers: <= the bytes received.
     frame_bytes: int = attrs.field(default=0, init=False)
-    _outgoing: bytearray = attrs.field(factory=bytearray, init=False)
+    _outgoing: bytes = attrs.field(default=b"", init=False)  # nearly always one report
     _unsent: bytes = attrs.field(default=b"", init=False)  # the rest of reports sent in part
     _is_sending: bool = attrs.field(default=False, init=False)
     _is_torn: bool = attrs.field(default=False, init=False)  # a send ended, perhaps in a report
@@ -83,8 +83,7 @@ class HALink:
     def silence(self) -> None:
         """Report nothing more, and let the link end: its master is deposed."""
         self._is_silent = True
-        self._outgoing.clear()
-        self._unsent = b""
+        self._outgoing = self._unsent = b""
         if self.sock is not None:
             with contextlib.suppress(OSError):  # it may have ended
                 self.sock.shutdown(trio.socket.SHUT_RDWR)
@@ -95,7 +94,7 @@ class HALink:
         if self._is_silent:
             return
         if len(self._outgoing) >= _OUTGOING_SIZE_MAX:
-            self._outgoing.clear()
+            self._outgoing = b""
         self._outgoing += self.encode_report(offset)
 
     def has_reports(self) -> bool:
@@ -114,8 +113,7 @@ class HALink:
             while self.has_reports():
                 data, self._unsent = self._unsent, b""
                 if not data:
-                    data = bytes(self._outgoing)
-                    self._outgoing.clear()
+                    data, self._outgoing = self._outgoing, b""
                 await send_all(sock, data)
         except BaseException:
             self._is_torn = True
@@ -132,8 +130,7 @@ class HALink:
         if self._is_sending or self._unsent or not self._outgoing:
             return
         assert self.sock is not None
-        data = bytes(self._outgoing)
-        self._outgoing.clear()
+        data, self._outgoing = self._outgoing, b""
         sent = self.send_now(self.sock, (data,))
         if sent == len(data):
             self.last_write_time = now

@@ -80,7 +80,8 @@ class SendRounds:
         others = len(idle)
         if nearest in idle:
             others -= 1
-            nearest.on_appended(self.commit_log.readable_offset, at_once=self._sends_at_once)
+            at_once = self.released < CROWD and not self.gathers  # _sends_at_once, without a call
+            nearest.on_appended(self.commit_log.readable_offset, at_once=at_once)
         if others and not self._is_under_way:
             self._begin()
 

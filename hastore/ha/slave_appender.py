@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 FRAMES_PER_TURN_MAX: Final = 1000  # small frames take 2 us each; then other tasks run
 
 _log = logger("ha")
+_new_tuple = tuple.__new__
 
 
 class CutNeededError(Exception):
@@ -186,7 +187,10 @@ class SlaveAppender:
         finally:
             buffer.consume(start - buffer.dispatch_position)
             self.position = position
-        return AppendedFrames(count, size, size_before) if count else None
+        if not count:
+            return None
+        # As AppendedFrames(...), at half the cost.
+        return _new_tuple(AppendedFrames, (count, size, size_before))
 
     def notify(self) -> None:
         """Wake flush and dispatch for appended bytes."""

@@ -107,16 +107,13 @@ class ClassicFraming:
     heartbeats_name_end: bool = True
     answers_heartbeats: bool = False
     plain_header: Callable[[memoryview, int], tuple[int, int]] = HEADER.unpack_from
+    encode_report: Callable[[int], bytes] = staticmethod(encode_report)
 
     def header(self, view: memoryview, position: int) -> tuple[int, int]:
         """Return offset and body size.  Raises ProtocolError for a header that no master sends."""
         physic_offset, body_size = HEADER.unpack_from(view, position)
         check_header(physic_offset, body_size)
         return physic_offset, body_size
-
-    def encode_report(self, physic_offset: int) -> bytes:
-        """Return the 8 bytes of a report."""
-        return encode_report(physic_offset)
 
     async def shake_hands(self, _exchange: Exchange, _log: CommitLog) -> None:
         """Do nothing: the first report is the beginning."""

@@ -55,7 +55,8 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def slave_acks_before_fsync(patch: pytest.MonkeyPatch) -> None:
     """A SYNC_FLUSH slave reports received bytes before they are flushed."""
-    patch.setattr(HAClient, "_reports_flushed", property(lambda _self: False))
+    never = property(lambda _self: False, lambda _self, _value: None)
+    patch.setattr(HAClient, "_reports_flushed", never)
 
 
 def departed_slave_counts(patch: pytest.MonkeyPatch) -> None:
