@@ -325,6 +325,22 @@ class Poll(Protocol):
         """
 
 
+class SecondReceiver(Protocol):
+    """Another way to receive from a socket, while nobody receives from the socket itself."""
+
+    async def receive(self, buffer: memoryview) -> int | None:
+        """Receive as ``Receive`` does, always after a turn of all tasks.
+
+        None if interrupted, or woken in vain: nothing was received.
+        """
+
+    def interrupt(self) -> None:
+        """Let ``receive`` return: None, or what has woken it already."""
+
+    def close(self) -> None:
+        """Interrupt, and free what belongs to it; the socket stays open.  Idempotent."""
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class Env:
     """Everything of the outside world that hastore uses."""
@@ -338,6 +354,7 @@ class Env:
     send_now: SendNow
     send_while: SendWhile
     receive: Receive
+    second_receiver: Callable[[trio.socket.SocketType], SecondReceiver]  # plain sockets only
     poll: Poll
     process_id: int
     boot_id: str | None  # names this boot of the machine: its page cache; None: unknown

@@ -26,6 +26,7 @@ from hastore.env.interface import DiskFile, Env, FileStamp, FileStat
 from hastore.env.memory import RealMemory, forget_pages
 from hastore.env.sending import (
     CANNOT_PROBE,
+    RealSecondReceiver,
     RealSendFile,
     real_poll,
     real_receive,
@@ -444,6 +445,7 @@ def real_env() -> Env:
         send_now=real_send_now,
         send_while=real_send_while,
         receive=real_receive,
+        second_receiver=RealSecondReceiver,
         poll=real_poll,
         process_id=os.getpid(),
         boot_id=_boot_id(),

@@ -161,6 +161,33 @@ async def real_receive(sock: trio.socket.SocketType, buffer: memoryview) -> int:
             continue
 
 
+@final
+class RealSecondReceiver:
+    """A second descriptor of the socket: trio can wake those who wait for it, and no others."""
+
+    __slots__ = ("_sock",)
+
+    def __init__(self, sock: trio.socket.SocketType) -> None:
+        self._sock = sock.dup()
+
+    async def receive(self, buffer: memoryview) -> int | None:
+        """Receive by one readv(2) after the wait."""
+        try:
+            await trio.lowlevel.wait_readable(self._sock)
+            return os.readv(self._sock.fileno(), (buffer,))
+        except (trio.ClosedResourceError, BlockingIOError):
+            return None
+
+    def interrupt(self) -> None:
+        """Wake the task that waits, as if the descriptor were to be closed."""
+        if self._sock.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._sock)
+
+    def close(self) -> None:
+        """Close the descriptor, which wakes the task that waits."""
+        self._sock.close()
+
+
 def real_poll(sock: trio.socket.SocketType, buffer: memoryview, until: float) -> int | None:
     """Receive by readv(2), tried again and again."""
     descriptor, buffers = sock.fileno(), (buffer,)

@@ -10,6 +10,7 @@ import trio
 
 from hastore.env.interface import Env
 from hastore.sim.sockets import (
+    SimSecondReceiver,
     sim_poll,
     sim_receive,
     sim_send_file,
@@ -175,6 +176,7 @@ def sim_env(disk: SimDisk, wall_clock: SimWallClock, offload: SimOffload, proces
         send_now=sim_send_now,
         send_while=sim_send_while,
         receive=sim_receive,
+        second_receiver=SimSecondReceiver,
         poll=sim_poll,
         process_id=process_id,
         boot_id=f"boot-{disk.power_cuts}",

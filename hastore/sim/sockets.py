@@ -36,6 +36,7 @@ class SimSocket(trio.socket.SocketType):
         self._number = 0
         self._is_closed = False
         self._is_listening = False
+        self._is_receiving = False
         self._backlog: list[SimSocket] = []
         self._knocked = trio.Event()
 
@@ -126,6 +127,15 @@ class SimSocket(trio.socket.SocketType):
     async def recv(self, size: int, flags: int = 0) -> bytes:
         """Receive some of what has arrived; b"" at the end."""
         assert not flags & trio.socket.MSG_PEEK, "it has no client port with TLS"
+        if self._is_receiving:
+            raise trio.BusyResourceError("another task is receiving from this socket")
+        self._is_receiving = True
+        try:
+            return await self._receive(size)
+        finally:
+            self._is_receiving = False
+
+    async def _receive(self, size: int) -> bytes:
         has_yielded = False
         while True:
             pipe = self._open(self._inbound)
@@ -302,6 +312,41 @@ async def sim_send_while(
 async def sim_receive(sock: trio.socket.SocketType, buffer: memoryview) -> int:
     """Receive some of what has arrived, once something has."""
     return await sock.recv_into(buffer)
+
+
+@final
+class SimSecondReceiver:
+    """Receives from the socket itself: a second receiver at the same time is an error here.
+
+    The real one, a descriptor of its own, would be woken in vain.
+    """
+
+    def __init__(self, sock: trio.socket.SocketType) -> None:
+        self._sock = sock
+        self._scope: trio.CancelScope | None = None
+        self._is_closed = False
+
+    async def receive(self, buffer: memoryview) -> int | None:
+        """Receive some of what has arrived, once something has."""
+        if self._is_closed:
+            await trio.lowlevel.checkpoint()
+            return None
+        with trio.CancelScope() as self._scope:
+            try:
+                return await self._sock.recv_into(buffer)
+            except trio.ClosedResourceError:
+                return None
+        return None
+
+    def interrupt(self) -> None:
+        """Wake the task that receives."""
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def close(self) -> None:
+        """Wake the task that receives, for good."""
+        self._is_closed = True
+        self.interrupt()
 
 
 def sim_poll(sock: trio.socket.SocketType, buffer: memoryview, until: float) -> int | None:  # noqa: ARG001

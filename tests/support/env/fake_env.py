@@ -195,6 +195,10 @@ async def _receive(sock: object, buffer: object) -> NoReturn:
     raise AssertionError("there is no socket in a fake environment")
 
 
+def _second_receiver(sock: object) -> NoReturn:
+    raise AssertionError("there is no socket in a fake environment")
+
+
 def _poll(sock: object, buffer: object, until: float) -> NoReturn:
     raise AssertionError("there is no socket in a fake environment")
 
@@ -216,6 +220,7 @@ def fake_env(
         send_now=_send_now,
         send_while=_send_while,
         receive=_receive,
+        second_receiver=_second_receiver,
         poll=_poll,
         process_id=4711,
         boot_id="boot-0",
