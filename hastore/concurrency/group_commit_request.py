@@ -68,6 +68,7 @@ class GroupCommitRequest:
         "_sleeper",
         "_sleepers",
         "append_result",
+        "interrupt",
         "log",
         "on_done",
         "queue_id",
@@ -86,6 +87,8 @@ class GroupCommitRequest:
         self.reason: str | None = None
         self.on_done: Callable[[GroupCommitRequest], None] | None = None
         self.tag: Any = None  # the caller's own; never read here
+        # Called once it is decided: wakes a task that waits for that by another way than ``wait``.
+        self.interrupt: Callable[[], None] | None = None
         self._outcome = _PUT_OK
         self._pending = 0
         self._sleeper: trio.lowlevel.Task | None = None  # the first task that waits,
@@ -94,6 +97,15 @@ class GroupCommitRequest:
     def expect(self, parts: int) -> None:
         """Set the parts that must complete before the request is decided."""
         self._pending = parts
+
+    def waits_only_for(self, part: int) -> bool:
+        """Return whether the request is undecided, and ``part`` alone decides it."""
+        return self._pending == part
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a task waits for it."""
+        return self._sleeper is not None
 
     def complete(self, part: int, status: PutMessageStatus, reason: str | None = None) -> None:
         """Complete one part; the last one decides the request.  A repeated one changes nothing."""
@@ -128,6 +140,8 @@ class GroupCommitRequest:
         if self._sleepers is not None:
             wake_all(self._sleepers)
             self._sleepers = None
+        if self.interrupt is not None:
+            self.interrupt()
 
     async def wait(self) -> PutMessageStatus:
         """Wait until the request is decided and return its status."""

@@ -91,6 +91,8 @@ class GroupTransferService:
     decisions: DecisionLog | None = None
     awaited: str = "no slave"  # who has not acknowledged a request that times out
     released: int = attrs.field(default=0, init=False)  # how many puts, when any was
+    # Whether the last ack that released puts released one, which a task awaited.
+    has_released_one: bool = attrs.field(default=False, init=False)
     # Seconds from a put's append to the ack that released it.
     waits: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)
     _queue: OffsetOrderedQueue = attrs.field(init=False)
@@ -142,8 +144,9 @@ class GroupTransferService:
         if not queue.waiting or queue.waiting[0][0] > reached:
             return
         _, oldest_deadline, oldest = queue.waiting[0]
-        now = self._now()
+        now, is_awaited = self._now(), oldest.is_awaited
         self.released = count = queue.release(reached)
+        self.has_released_one = is_awaited and count == 1 and slave is not None
         # A deadline is the time of the append plus the timeout.
         since = now + self._timeout_s
         oldest_s, newest_s = since - oldest_deadline, since - queue.released_deadline

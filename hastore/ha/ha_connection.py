@@ -25,6 +25,7 @@ from hastore.errors import (
 )
 from hastore.ha.flow_monitor import FlowMonitor
 from hastore.ha.master_framing import CLASSIC, AutoswitchMasterFraming
+from hastore.ha.read_loan import Lender, ReadLoan
 from hastore.ha.slave_progress import LogBounds
 from hastore.ha.spin import Spin
 from hastore.ha.write_socket_service import WriteSocketService
@@ -67,7 +68,7 @@ _RECEIVE_SIZE_MAX: Final = 16 * 1024  # bytes of reports
 _log = logger("ha")
 
 
-class SlaveRegister(Protocol):
+class SlaveRegister(Lender, Protocol):
     """Records a master's slaves, their acks and their refusals: its HAService."""
 
     async def admit(self, connection: HAConnection, offset: int) -> None:
@@ -121,6 +122,7 @@ class HAConnection:
     has_checked: bool = attrs.field(default=False, init=False)  # whether ``note`` is final
     _first_report: trio.Event = attrs.field(factory=trio.Event, init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _loan: ReadLoan = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         """Make the two services."""
@@ -139,6 +141,8 @@ class HAConnection:
             spinner=Spin(self.env.poll, self.config.ha_spin_us),
             is_awaited=self.register.has_waiting_puts,
         )
+        self._loan = ReadLoan(self.env, self.sock, self.register, self.read_socket_service.take)
+        self.read_socket_service.loan = self._loan
         self.write_socket_service = WriteSocketService(
             env=self.env,
             sock=self.sock,
@@ -189,6 +193,7 @@ class HAConnection:
                     nursery.start_soon(self._housekeeping)
         finally:
             self.progress.close()
+            self._loan.close()
             self.sock.close()
 
     async def _read(self, service: Callable[[], Awaitable[None]]) -> None:
@@ -331,6 +336,7 @@ class ReadSocketService:
     on_answer: Callable[[bytes], None] = lambda _data: None  # sends the answer to a handshake
     # When whole reports were last read, or the connection was made; trio's time.
     last_read_time: float = attrs.field(factory=trio.current_time, init=False)
+    loan: ReadLoan | None = attrs.field(default=None, init=False)
     _partial: bytes = attrs.field(default=b"", init=False)
     _reports: struct.Struct = attrs.field(init=False)  # ``framing``'s
     _report_size: int = attrs.field(init=False)
@@ -355,7 +361,7 @@ class ReadSocketService:
             while True:
                 await self._sent.wait_for_running()
                 while count := await self.spinner.receive(self.sock, buffer, self.is_awaited):
-                    self._take(bytes(buffer[:count]))
+                    self.take(bytes(buffer[:count]))
 
     async def run(self) -> None:
         """Read until the slave closes.
@@ -369,11 +375,14 @@ class ReadSocketService:
                 await self._greet(self.framing, buffer)
             else:
                 await self._begin(buffer)
+            loan = self.loan
             while True:
                 count = await receive(sock, buffer)
                 if not count:
                     return
-                self._take(bytes(buffer[:count]))
+                self.take(bytes(buffer[:count]))
+                if loan is not None and loan.is_due():
+                    await loan.offer()
 
     async def _greet(self, framing: AutoswitchMasterFraming, buffer: memoryview) -> None:
         """Answer the handshake, and handle the first report, or return as the slave closes."""
@@ -386,7 +395,7 @@ class ReadSocketService:
             if answer is not None:
                 self.last_read_time = trio.current_time()
                 self.on_answer(answer)
-        self._take(data)
+        self.take(data)
 
     async def _begin(self, buffer: memoryview) -> None:
         """Handle a classic slave's first report, or return as the slave closes."""
@@ -397,9 +406,9 @@ class ReadSocketService:
                 return
             data += bytes(buffer[:count])
         await self.admit(REPORT.unpack_from(data)[0])
-        self._take(data)
+        self.take(data)
 
-    def _take(self, data: bytes) -> None:
+    def take(self, data: bytes) -> None:
         """Handle the whole reports in what was received, and keep the rest."""
         if self._partial or len(data) % self._report_size:
             data = self._partial + data

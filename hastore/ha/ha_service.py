@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from hastore.ha.ha_tls import HATls
     from hastore.ha.master_framing import MasterFraming
     from hastore.ha.node_standing import NodeStanding
+    from hastore.ha.read_loan import ReadLoan
     from hastore.ha.refused_slaves import RefusedSlavesFile
     from hastore.ha.slave_progress import LogBounds
     from hastore.store.commit_log import CommitLog
@@ -178,6 +179,7 @@ class HAService:
     # Seconds that the frames of all links took to send.
     send_times: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)
     rounds: SendRounds = attrs.field(init=False)
+    loan: ReadLoan | None = attrs.field(default=None, init=False)  # that a link offers now
     notify_appended: Callable[[], None] = attrs.field(init=False)  # see SendRounds
     _next_connection_id: int = attrs.field(default=1, init=False)
     _is_over: bool = attrs.field(default=False, init=False)  # all links are ended, and new ones
@@ -258,6 +260,22 @@ class HAService:
     def has_waiting_puts(self) -> bool:
         """Return whether a put waits for a slave."""
         return len(self.group_transfer_service) > 0
+
+    def may_lend(self) -> bool:
+        """Return whether an ack released one put, which a task awaited, since the last call.
+
+        False with several slaves, with TLS, and while the link is polled.
+        """
+        service = self.group_transfer_service
+        has_released_one, service.has_released_one = service.has_released_one, False
+        if not has_released_one or len(self.connections) > 1:
+            return False
+        return self.tls is None and not self.config.ha_spin_us
+
+    def is_only_put(self, request: GroupCommitRequest) -> bool:
+        """Return whether ``request`` waits for the one slave alone, and no other put waits."""
+        is_alone = len(self.group_transfer_service) == 1 and len(self.connections) == 1
+        return is_alone and request.waits_only_for(Part.HA)
 
     def is_slave_ok(self, next_offset: int) -> bool:
         """Return whether a slave is available for a message that ends at ``next_offset``.

@@ -106,6 +106,20 @@ async def test_a_slave_with_a_certificate_replicates_and_acknowledges(tmp_path, 
     assert log_bytes(tmp_path / "m", end) == log_bytes(tmp_path / "s", end)
 
 
+async def test_no_put_reads_its_report_from_the_socket(tmp_path):
+    """What arrives there is encrypted, and the link's own task reads it."""
+
+    def second_receiver(_sock):
+        raise AssertionError("a put may read")
+
+    env = attrs.evolve(real_env(), second_receiver=second_receiver)
+    async with hastore.open_master(tls_master(tmp_path / "m"), env=env) as master:
+        async with hastore.open_slave(tls_slave(tmp_path / "s", master)):
+            await in_step(master)
+            for message in messages(20):
+                assert (await master.put(message)).status is Status.PUT_OK
+
+
 async def test_a_new_slave_catches_up_from_files(tmp_path):
     """Bytes that are neither near the end nor in memory are read and encrypted in pieces."""
     size = 4 * 1024 * 1024

@@ -148,15 +148,26 @@ class Master(RunningNode):
         Cancelling the wait leaves the message in the log and its outcome unknown.
         """
         request = self.put_message.submit(message)
-        await request.wait()
+        loan = self.ha_service.loan  # as wait_for, without a call
+        if loan is None or not await loan.use(request):
+            await request.wait()
         result = request.result
         assert result is not None
         return result
 
+    async def wait_for(self, request: GroupCommitRequest) -> None:
+        """Wait until a put of this master is decided; quicker than ``request.wait`` for a lone put.
+
+        Cancelling the wait leaves the message in the log and its outcome unknown.
+        """
+        loan = self.ha_service.loan
+        if loan is None or not await loan.use(request):
+            await request.wait()
+
     async def put_batch(self, messages: Sequence[Message]) -> PutMessageResult:
         """Append a batch (``submit_batch``) and wait for its one status."""
         request = self.put_message.submit_batch(messages)
-        await request.wait()
+        await self.wait_for(request)
         result = request.result
         assert result is not None
         return result
