@@ -9,6 +9,7 @@ import trio
 
 from hastore.message import PROPERTY_KEYS, PROPERTY_UNIQ_KEY, Message
 from hastore.sim.put import Put
+from hastore.sim.put_wait import PutWait
 from hastore.sim.violation import ViolationError
 
 if TYPE_CHECKING:
@@ -39,13 +40,20 @@ class Producers:
     oracle: Oracle
     choices: Random
     on_violation: Callable[[ViolationError], None]
+    put_wait: PutWait = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Wait beside the master's process."""
+        self.put_wait = PutWait(self.on_violation, _PUT_WAIT_S)
 
     async def produce(self, choices: Random) -> None:
         """Put bursts of messages, one after the other or all at once, and rest between them."""
         rest_s = choices.choice((0.5, 1.5, 4.0))
         burst_max = choices.choice((1, 1, 4, 12))
         size_max = choices.choice((10, 300, 2_000))
-        is_parallel = choices.random() < _HALF
+        burst_max, is_parallel = self.put_wait.burst(
+            burst_max, is_parallel=choices.random() < _HALF
+        )
         while True:
             await trio.sleep(choices.expovariate(1 / rest_s))
             burst = range(choices.randint(1, burst_max))
@@ -92,8 +100,7 @@ class Producers:
             answered(request)
         else:
             request.on_done = answered
-            with trio.move_on_after(_PUT_WAIT_S):
-                await done.wait()
+            await self.put_wait(node, master, request, put, done)
         return put
 
     def _answered(self, put: Put, request: GroupCommitRequest) -> None:

@@ -99,12 +99,19 @@ class SimResult:
         return [entry for entry in self.entries if not entry.is_detail or _is_about(entry, put)]
 
 
-def simulate(seed: int, *, keeps_trace: bool = False, left_out: Collection[int] = ()) -> SimResult:
+def simulate(
+    seed: int,
+    *,
+    keeps_trace: bool = False,
+    left_out: Collection[int] = (),
+    in_process: bool = False,
+) -> SimResult:
     """Run one seed without the faults whose numbers are ``left_out``; blocks.
 
-    An error that ends the run, of the product or of the simulator, is a violation ``crash``.
+    ``in_process``: producers are tasks of the master's process, and may give up a wait.  An error
+    that ends the run, of the product or of the simulator, is a violation ``crash``.
     """
-    simulation = Simulation(seed, keeps_trace=keeps_trace, left_out=left_out)
+    simulation = Simulation(seed, keeps_trace=keeps_trace, left_out=left_out, in_process=in_process)
     try:
         with leak_guards(), node_log(simulation.logged):
             run_by_seed(seed, simulation.run)
@@ -118,7 +125,12 @@ class Simulation:
     """One run: its parts and its phases."""
 
     def __init__(
-        self, seed: int, *, keeps_trace: bool = False, left_out: Collection[int] = ()
+        self,
+        seed: int,
+        *,
+        keeps_trace: bool = False,
+        left_out: Collection[int] = (),
+        in_process: bool = False,
     ) -> None:
         self.seed = seed
         self.left_out = left_out
@@ -132,6 +144,8 @@ class Simulation:
         self.cluster = SimCluster(self.config, self.network, world, self.trace)
         self.oracle = Oracle(self.cluster)
         self.producers = Producers(self.cluster, self.oracle, self.choices, self._violated)
+        if in_process:
+            self.producers.put_wait.in_process = random.Random(f"in process {seed}")
         self.violation: ViolationError | None = None
         self.virtual_s = 0.0
         self._steps = Steps(lambda: self._check(self.oracle.check_step), self._violated)

@@ -5,10 +5,10 @@ import subprocess
 import sys
 
 
-def hashes_elsewhere(seeds, *, groups=False, with_etcd=False):
+def hashes_elsewhere(seeds, *, groups=False, with_etcd=False, in_process=False):
     """Return the trace hashes of seeds in another process with another hash seed."""
     imported = "group.group_simulation import simulate_group as" if groups else "simulation import"
-    how = ", with_etcd=True" if with_etcd else ""
+    how = ", with_etcd=True" * with_etcd + ", in_process=True" * in_process
     code = (
         f"from hastore.sim.{imported} simulate\n"
         f"for seed in {list(seeds)}: print(simulate(seed{how}).trace_hash)"

@@ -56,3 +56,17 @@ def test_two_thousand_seeds_with_etcd_down_hold(first, failsafe):
     seeds = range(first, first + CHUNK)
     results = [simulate_group(seed, with_etcd=True, outage=outage) for seed in seeds]
     assert [(each.seed, str(each.violation)) for each in results if not each.ok] == []
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("with_etcd", [None, False, True], ids=["classic", "group", "etcd"])
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_two_thousand_seeds_with_producers_in_process_hold(first, with_etcd):
+    """Producers are tasks of the master's process, and read its links."""
+    seeds = range(first, first + CHUNK)
+    if with_etcd is None:
+        results = [simulate(seed, in_process=True) for seed in seeds]
+    else:
+        results = [simulate_group(seed, with_etcd=with_etcd, in_process=True) for seed in seeds]
+    assert [(each.seed, str(each.violation)) for each in results if not each.ok] == []

@@ -12,6 +12,7 @@ from hastore.sim.group.group_cluster import epoch_of
 from hastore.sim.group.group_oracle import GroupPut
 from hastore.sim.producers import QUEUES, TOPIC, properties_of
 from hastore.sim.put import Put
+from hastore.sim.put_wait import PutWait
 from hastore.sim.violation import ViolationError
 
 if TYPE_CHECKING:
@@ -37,13 +38,20 @@ class GroupProducers:
     oracle: GroupOracle
     choices: Random
     on_violation: Callable[[ViolationError], None]
+    put_wait: PutWait = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Wait beside the master's process."""
+        self.put_wait = PutWait(self.on_violation, _PUT_WAIT_S)
 
     async def produce(self, choices: Random) -> None:
         """Put bursts of messages, and rest between them."""
         rest_s = choices.choice((0.3, 1.0, 3.0))
         burst_max = choices.choice((1, 4, 12))
         size_max = choices.choice((10, 300, 2_000))
-        is_parallel = choices.random() < _HALF
+        burst_max, is_parallel = self.put_wait.burst(
+            burst_max, is_parallel=choices.random() < _HALF
+        )
         while True:
             await trio.sleep(choices.expovariate(1 / rest_s))
             sizes = [choices.randint(1, size_max) for _ in range(choices.randint(1, burst_max))]
@@ -92,8 +100,7 @@ class GroupProducers:
             answered(request)
         else:
             request.on_done = answered
-            with trio.move_on_after(_PUT_WAIT_S):
-                await done.wait()
+            await self.put_wait(agent.sim_node, master, request, put, done)
         return put
 
     def _answered(self, each: GroupPut, request: GroupCommitRequest) -> None:

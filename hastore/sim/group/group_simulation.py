@@ -74,14 +74,21 @@ def simulate_group(
     left_out: Collection[int] = (),
     with_etcd: bool = False,
     outage: Outage | None = None,
+    in_process: bool = False,
 ) -> SimResult:
     """Run one seed without the faults whose numbers are ``left_out``; blocks.
 
     ``with_etcd``: the nodes decide roles by a model of etcd; with an ``outage`` that is down for
-    long.  An error that ends the run, of the product or of the simulator, is a violation ``crash``.
+    long.  ``in_process`` as in ``simulate``.  An error that ends the run, of the product or of the
+    simulator, is a violation ``crash``.
     """
     simulation = GroupSimulation(
-        seed, keeps_trace=keeps_trace, left_out=left_out, with_etcd=with_etcd, outage=outage
+        seed,
+        keeps_trace=keeps_trace,
+        left_out=left_out,
+        with_etcd=with_etcd,
+        outage=outage,
+        in_process=in_process,
     )
     try:
         with leak_guards(), node_log(simulation.logged):
@@ -103,6 +110,7 @@ class GroupSimulation:
         left_out: Collection[int] = (),
         with_etcd: bool = False,
         outage: Outage | None = None,
+        in_process: bool = False,
     ) -> None:
         assert with_etcd or outage is None, "an outage is one of etcd"
         self.seed = seed
@@ -130,6 +138,8 @@ class GroupSimulation:
         self.cluster = GroupCluster(self.config, self.network, world, self.trace)
         self.oracle = GroupOracle(self.cluster)
         self.producers = GroupProducers(self.cluster, self.oracle, self.choices, self._violated)
+        if in_process:
+            self.producers.put_wait.in_process = random.Random(f"in process {seed}")
         self.observer: GroupObserver | None = None
         if self.config.has_observer:
             self.observer = GroupObserver(self.cluster, self.oracle, self.readers)
