@@ -85,7 +85,7 @@ class WatchedFiles(ABC, Generic[T]):
             return
         before, self._seen = self._seen, stamps
         if stamps == self._stamps:  # a version that was refused may be replaced by the former one
-            self._fault = self._hint = None
+            self._fault = self._hint = self._refused = None
         elif stamps == before and stamps != self._refused and not await self._take():
             self._refused = stamps
 
