@@ -158,6 +158,18 @@ def test_scan_ends_at_the_largest_physic_offset():
         assert (found.position, found.record_count, found.last_offset) == (size, 1, start)
 
 
+@pytest.mark.parametrize("size", [1, 40, 35_000, 60_000])
+def test_a_body_size_that_leaves_too_much_or_too_little_ends_a_scan(size):
+    """The rest of the record is more than topic and properties can be, or less."""
+    message = Message("orders", b"x" * 60_000, properties={"KEYS": "a" * 30_000})
+    data = records_of([message], 0, store_host=HOST, has_prop_crc=True)
+    for body_size in (60_000 - size, 60_000 + size):
+        data[84:88] = body_size.to_bytes(4)
+        for scan in SCANS:
+            found = scan(bytes(data), 0, 0, FILE_SIZE, 10, check_crc=False)
+            assert found == record_scan.RecordScan(0, 0, -1, 0, [], b"")
+
+
 @given(data=st.binary(max_size=300), position=st.integers(0, 400))
 def test_scan_of_random_bytes(data, position):
     """Bytes that are no records end the scan at once, also where nothing is left."""
