@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 RECORD_SLACK_SIZE: Final = 64 * 1024  # a record may exceed max_message_size by this
 _BORN_HOSTS_MAX: Final = 4_096
+_COPIED_SIZE_MAX: Final = 4_096  # bytes of a body: another copy costs less than two calls
 
 _BARE_PROPERTIES: Final = PROPERTIES_LENGTH.pack(0)
 _CRC_ONLY_PROPERTIES: Final = PROPERTIES_LENGTH.pack(PROP_CRC_SIZE)
@@ -144,6 +145,9 @@ class MessageEncoder:
             return _ILLEGAL
         if not self.prop_crc_size:
             return _join((head, body, tail))
+        if body_size <= _COPIED_SIZE_MAX:
+            record = _join((head, body, tail))
+            return record + (PROP_CRC_BACKWARDS % (_crc32(record) & CRC_MASK))[::-1]
         crc = _crc32(tail, _crc32(body, _crc32(head)))
         return _join((head, body, tail, (PROP_CRC_BACKWARDS % (crc & CRC_MASK))[::-1]))
 
