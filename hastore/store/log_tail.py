@@ -48,6 +48,7 @@ class LogTail:
         "_file",
         "_is_buffered",
         "_lock",
+        "_makes_pages",
         "_pages_end",
         "_position",
         "_prepare_at",
@@ -70,6 +71,7 @@ class LogTail:
         self.max_offset: int = loaded.queue.max_offset
         self.flushed_offset: int = loaded.queue.flushed_offset
         self._is_buffered = False
+        self._makes_pages = True  # for appends through the map
         self._committed_offset = 0
         self._lock: StoreLock | None = lock
         self._file: MappedFile | None = None
@@ -126,15 +128,19 @@ class LogTail:
         if self._file.write_buffer is not None:
             self._view[position : position + size] = data
         else:
-            try:
-                self._file.disk_file.pwrite(data, position)
-            except DiskError:
-                self._view[position : position + size] = bytes(size)
-                raise
+            self._write_at(position, data)
         self._position = self._file.wrote_position = end = position + size
         self.max_offset += size
         if end >= self._want_file_at:
             self._want_next_file()
+
+    def _write_at(self, position: int, data: bytes | memoryview) -> None:
+        """Write to the file; if that fails, zero what may be there and raise DiskError."""
+        try:
+            self._file.disk_file.pwrite(data, position)  # type: ignore[union-attr] # there is room
+        except DiskError:
+            self._view[position : position + len(data)] = bytes(len(data))
+            raise
 
     def _roll(self) -> bool:
         """End the last file with a BLANK and go to the next; return false if that is not ready."""
@@ -181,7 +187,8 @@ class LogTail:
         if position >= self._want_file_at:
             self._want_next_file()
         self._prepare_at = self._want_file_at
-        if mapped_file.write_buffer is None and self._pages_end < self.file_size:
+        through_map = self._makes_pages and mapped_file.write_buffer is None
+        if through_map and self._pages_end < self.file_size:
             start = max(position, self._pages_end)
             end = min(start - start % PAGES_SIZE + PAGES_SIZE, self.file_size)
             mapped_file.disk_file.make_pages(start, end - start)

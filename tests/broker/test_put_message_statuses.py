@@ -351,16 +351,24 @@ async def test_a_cancelled_put_stays_in_the_log(tmp_path, autojump_clock, world)
         world.offload.go_on()
 
 
-async def test_a_batch_whose_write_fails_stops_the_master(tmp_path, autojump_clock, world):
-    """What reached the disk is unknown, so the batch is UNKNOWN_ERROR; later puts are refused."""
+@pytest.mark.parametrize("flush", FlushDiskType)
+async def test_a_put_whose_write_fails_stops_the_master(tmp_path, autojump_clock, world, flush):
+    """What reached the disk is unknown: UNKNOWN_ERROR; later puts are refused.
+
+    With SYNC_FLUSH single messages are written, too; else they are stored through the map.
+    """
     reason = "cannot write F: Input/output error"
 
     async def write():
-        async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
+        config = async_master(tmp_path, store={"flush_disk_type": flush})
+        async with hastore.open_master(config, env=world.env) as master:
             batch = [Message("orders", b"of three") for _ in range(3)]
             await master.put(Message("orders", b"first"))
             world.disk.fail("pwrite", DiskError(reason, path="F"))
-            failed, later = master.submit_batch(batch), master.submit_batch(batch)
+            if flush is FlushDiskType.SYNC_FLUSH:
+                failed, later = master.submit(batch[0]), master.submit(batch[1])
+            else:
+                failed, later = master.submit_batch(batch), master.submit_batch(batch)
             assert (failed.status, failed.reason) == (Status.UNKNOWN_ERROR, reason)
             assert later.status is Status.SERVICE_NOT_AVAILABLE
             assert later.reason == f"this master has stopped: {reason}"
@@ -370,16 +378,21 @@ async def test_a_batch_whose_write_fails_stops_the_master(tmp_path, autojump_clo
         await write()
 
 
-async def test_a_batch_on_a_full_disk_is_unknown_and_a_later_one_stored(
-    tmp_path, autojump_clock, world
+@pytest.mark.parametrize("flush", FlushDiskType)
+async def test_a_put_on_a_full_disk_is_unknown_and_a_later_one_stored(
+    tmp_path, autojump_clock, world, flush
 ):
     """A sparse file may find no room: the log keeps its end, and there may be room later."""
-    async with hastore.open_master(async_master(tmp_path), env=world.env) as master:
+    config = async_master(tmp_path, store={"flush_disk_type": flush})
+    async with hastore.open_master(config, env=world.env) as master:
         batch = [Message("orders", b"of three") for _ in range(3)]
         await master.put(Message("orders", b"first"))
         end = master.max_offset
         world.disk.fail("pwrite", DiskFullError("cannot write F: no room", path="F"))
-        failed = await master.put_batch(batch)
+        if flush is FlushDiskType.SYNC_FLUSH:
+            failed = await master.put(batch[0])
+        else:
+            failed = await master.put_batch(batch)
         assert (failed.status, failed.reason) == (Status.UNKNOWN_ERROR, "cannot write F: no room")
         assert master.max_offset == end
         world.disk.heal()

@@ -1,18 +1,23 @@
 """The commit log: appends of messages, batches and a master's bytes; reads and flushes."""
 
+import errno
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hastore.errors import ConfigError, FileSizeMismatchError, StoreClosedError
+from hastore.errors import ConfigError, DiskFullError, FileSizeMismatchError, StoreClosedError
 from hastore.message import Message
 from hastore.status import AppendMessageStatus as Status
+from hastore.status import FlushDiskType
+from hastore.store.commit_log import SCRATCH_SIZE
 from hastore.store.log_tail import PAGES_SIZE
 from hastore.store.record import message_codec, record_check
 from hastore.store.record.layout import BLANK_MAGIC_CODE
 from hastore.store.record.record_check import RecordKind
 from tests.support.env.fake_disk import START_MS, FakeDisk
 from tests.support.env.fake_env import FakeClock, fake_env
+from tests.support.env.scripted_disk import disk_full
 from tests.support.store.open_log import (
     FILE_SIZE,
     all_bytes,
@@ -138,6 +143,39 @@ def test_pages_are_made_before_single_messages_reach_them():
             assert sum(made[-1]) >= (result.next_offset - 1) % log.file_size + 1
     assert disk.counts["make_pages"] <= 4 * len(log.mapped_file_queue.files)
     assert [stored.body for stored in records(log) if not isinstance(stored, int)] == bodies
+
+
+@pytest.mark.parametrize("append_prop_crc", [False, True])
+def test_with_sync_flush_each_record_is_written_with_the_same_bytes(append_prop_crc):
+    """Not through the map: small ones and large ones, up to the end of each file."""
+    disk = FakeDisk()
+    fields = {"append_prop_crc": append_prop_crc, "mapped_file_size": 4 * SCRATCH_SIZE}
+    mapped = open_log(**fields)
+    written = open_log(fake_env(disk), flush_disk_type=FlushDiskType.SYNC_FLUSH, **fields)
+    sizes = [0, 1, 1000, SCRATCH_SIZE - 200, SCRATCH_SIZE, 2 * SCRATCH_SIZE] * 3
+    for number, size in enumerate(sizes):
+        each = message(bytes([number]) * size, properties={"KEYS": f"k{number}"})
+        before = disk.counts["pwrite"]
+        assert append(written, each) == append(mapped, each)
+        assert disk.counts["pwrite"] == before + 1
+    assert all_bytes(written) == all_bytes(mapped)
+    assert not disk.counts["make_pages"]
+
+
+def test_above_a_file_size_limit_records_are_stored_through_the_map():
+    """RLIMIT_FSIZE was lowered below the size of a file that has its blocks."""
+    disk = FakeDisk()
+    log = open_log(fake_env(disk), flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    append(log, body=b"first")
+    too_large = disk_full()
+    too_large.__cause__ = OSError(errno.EFBIG, "File too large")
+    disk.fail("pwrite", too_large, reaches=30)
+    assert append(log, body=b"second").status is Status.PUT_OK
+    disk.heal()
+    disk.fail("pwrite", disk_full(), reaches=30)
+    with pytest.raises(DiskFullError):
+        append(log, body=b"third")
+    assert [stored.body for stored in records(log)] == [b"first", b"second"]
 
 
 def test_no_pages_are_made_for_a_slave():

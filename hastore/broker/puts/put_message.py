@@ -141,7 +141,11 @@ class PutMessage:
             self._postpone(request, message)
         else:
             began = trio.current_time() if self.sampler.is_measuring else None
-            result = self._append_message(message)
+            try:
+                result = self._append_message(message)
+            except DiskError as error:
+                self._append_failed(request, error)
+                return request
             if began is not None:
                 self.sampler.measured(trio.current_time() - began)
             if result.status is _PUT_OK:
@@ -175,23 +179,26 @@ class PutMessage:
         if self._disk_failure is not None or self._not_in_sync_because is not None:
             self._refuse(request)
             return
-        if isinstance(messages, Message):
-            first, result = messages, self._append_message(messages)
-        else:
-            first = messages[0]
-            try:
-                result = self.commit_log.append_batch(messages)
-            except DiskError as error:
-                request.decide(PutMessageStatus.UNKNOWN_ERROR, str(error))
-                if not will_pass(error):
-                    self._disk_failure = error
-                    self.stop(f"this master has stopped: {error}")
-                    self.pending.fail(error)
-                return
+        try:
+            if isinstance(messages, Message):
+                first, result = messages, self._append_message(messages)
+            else:
+                first, result = messages[0], self.commit_log.append_batch(messages)
+        except DiskError as error:
+            self._append_failed(request, error)
+            return
         if result.status is _PUT_OK:
             self._appended(request, result, first)
         else:
             self._not_appended(request, result.status, messages, since)
+
+    def _append_failed(self, request: GroupCommitRequest, error: DiskError) -> None:
+        """Answer a put that could not be written, and stop if no later one can."""
+        request.decide(PutMessageStatus.UNKNOWN_ERROR, str(error))
+        if not will_pass(error):
+            self._disk_failure = error
+            self.stop(f"this master has stopped: {error}")
+            self.pending.fail(error)
 
     # -- after the append: flush, then slaves ----------------------------------------------------
 
