@@ -85,8 +85,10 @@ def test_a_part_replaces_only_what_it_measured() -> None:
     }
     assert old == before
     assert merged({}, new) == new
+    elsewhere = {"machine": {"cpu": "other", "load_before": 0.1}}
     with pytest.raises(SystemExit, match="another machine"):
-        merged(old, {**new, "machine": {"cpu": "other", "load_before": 0.1}})
+        merged(old, {**new, **elsewhere})
+    assert merged(new, {**new, **elsewhere}) == {**new, **elsewhere}
 
 
 def test_paths_of_the_machine_are_left_out() -> None:

@@ -26,6 +26,7 @@ PAGE = DOCS / "performance.md"
 KEPT = DOCS / "performance.json"
 PLOT = DOCS / "performance.svg"
 PARTS = {"hastore.bench/1": "bench", "hastore.gain/1": "gain", "hastore.profile/1": "profile"}
+LISTS = ("rows", "axes", "cases", "growth")
 CHANGING = {"load_before", "python_round_ns"}  # of one machine, from run to run
 BLOCK = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -55,9 +56,11 @@ def without_paths(document: dict[str, Any]) -> dict[str, Any]:
 def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Return the new document, with those rows and axes of the old one that it does not have."""
     if old and _without_load(old["machine"]) != _without_load(new["machine"]):
-        sys.exit("these figures are another machine's: run `make bench` as a whole")
+        if _names(old) - _names(new):
+            sys.exit("these figures are another machine's: measure the whole there")
+        return new
     result = {**old, **new}
-    for name in ("rows", "axes", "cases", "growth"):
+    for name in LISTS:
         if name in old and name in new:
             result[name] = _merged_list(old[name], new[name])
     return result
@@ -68,21 +71,27 @@ def _without_load(machine: dict[str, Any]) -> dict[str, Any]:
 
 
 def _merged_list(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    def name_of(each: dict[str, Any]) -> object:
-        return each.get("title") or each.get("key") or each["axis"]
-
-    known = {name_of(each) for each in old}
-    mine = {name_of(each) for each in new}
+    known = {_name_of(each) for each in old}
+    mine = {_name_of(each) for each in new}
     result: list[dict[str, Any]] = []
     replaced: set[object] = set()
     for each in old:
-        name = name_of(each)
+        name = _name_of(each)
         if name not in mine:
             result.append(each)
         elif name not in replaced:
             replaced.add(name)
-            result += [other for other in new if name_of(other) == name]
-    return result + [each for each in new if name_of(each) not in known]
+            result += [other for other in new if _name_of(other) == name]
+    return result + [each for each in new if _name_of(each) not in known]
+
+
+def _name_of(each: dict[str, Any]) -> object:
+    return each.get("title") or each.get("key") or each["axis"]
+
+
+def _names(document: dict[str, Any]) -> set[object]:
+    """Return what a document has figures of."""
+    return {_name_of(each) for name in LISTS for each in document.get(name, ())}
 
 
 def page_of(text: str, kept: dict[str, Any]) -> str:
