@@ -47,6 +47,8 @@ _VERSION_HINT: Final = "TLS 1.2 is the oldest version that is spoken here; updat
 _OURS_HINT: Final = "use a certificate that is signed by a CA that the peer trusts"
 _OUR_NONE_HINT: Final = "give this side a certificate and its key"
 
+_EOF_REASON: Final = "UNEXPECTED_EOF_WHILE_READING"  # no SSLEOFError in Python 3.11.2
+
 # What OpenSSL finds, by its ``reason``.
 _FOUND: Final[dict[str, tuple[TlsFault, str, str | None]]] = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": (
@@ -118,7 +120,7 @@ def as_tls_error(
     if isinstance(error, ssl.SSLCertVerificationError):
         return _of_verification(error, server_name, peer)
     reason = getattr(error, "reason", None) or ""
-    if isinstance(error, ssl.SSLEOFError):
+    if isinstance(error, ssl.SSLEOFError) or reason == _EOF_REASON:
         return cut_short()
     found = _FOUND.get(reason)
     if found is None:

@@ -85,6 +85,7 @@ class OwnCa:
         return self._finish(context, (cert or self.cert()) if has_cert else None)
 
     def _finish(self, context: ssl.SSLContext, cert: Certificates | None) -> ssl.SSLContext:
+        context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
         if cert is not None:
             context.load_cert_chain(cert.cert, cert.key)
         context.load_verify_locations(self.authority.ca)

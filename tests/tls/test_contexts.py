@@ -12,9 +12,11 @@ from hastore.config import TlsConfig
 from hastore.env.real import real_env
 from hastore.errors import ConfigError
 from hastore.status import ClientCertificates, TlsMode
+from hastore.tls import contexts
 from hastore.tls.client_tls import ClientTls
 from hastore.tls.contexts import TlsFiles, ca_dates, client_context, server_context
 from hastore.tls.tls_contexts import open_tls
+from hastore.tls.tls_fault import TlsFault, as_tls_error
 from tests.support.certificates import DAY, make_authority, make_certificates
 from tests.support.env.fake_env import FakeOffload
 from tests.support.planted_secrets import plant
@@ -142,6 +144,17 @@ def test_there_are_no_tickets_and_no_renegotiation(authority):
     assert server.num_tickets == 0
     for option in (ssl.OP_NO_TICKET, ssl.OP_NO_RENEGOTIATION, ssl.OP_NO_COMPRESSION):
         assert server.options & option
+
+
+def test_a_stream_that_was_cut_does_not_end_as_a_whole_one():
+    """Python 3.11.2 sets an option with which OpenSSL takes it for that, and has no SSLEOFError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF
+    contexts._harden(context)
+    assert not context.options & ssl.OP_IGNORE_UNEXPECTED_EOF
+    error = ssl.SSLError(1, "unexpected eof while reading")
+    error.reason = "UNEXPECTED_EOF_WHILE_READING"
+    assert as_tls_error(error).fault == TlsFault.CUT
 
 
 def test_faults_of_a_certificate_and_its_key_are_named(tmp_path, authority):
