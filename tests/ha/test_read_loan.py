@@ -93,6 +93,21 @@ async def acknowledge_next(slave):
 
 
 @contextlib.asynccontextmanager
+async def pair(tmp_path, env, ha=PATIENT):
+    """A master, a slave that has begun, and a nursery that is cancelled at the end."""
+    config = master_config(tmp_path / "m", ha=ha)
+    with trio.fail_after(WITHIN_S):
+        async with (
+            hastore.open_master(config, env=env) as master,
+            raw_slave(master) as slave,
+            trio.open_nursery() as nursery,
+        ):
+            await start_slave(master, slave)
+            yield master, slave, nursery
+            nursery.cancel_scope.cancel()
+
+
+@contextlib.asynccontextmanager
 async def put_that_reads(tmp_path, ha=PATIENT):
     """A master and a slave that has the first of two puts only; the second one reads its link."""
     receivers = Receivers()
@@ -103,20 +118,12 @@ async def put_that_reads(tmp_path, ha=PATIENT):
         statuses.append((await master.put(MESSAGE)).status)
         statuses.append("went on")
 
-    config = master_config(tmp_path / "m", ha=ha)
-    with trio.fail_after(WITHIN_S):
-        async with (
-            hastore.open_master(config, env=receivers.env()) as master,
-            raw_slave(master) as slave,
-            trio.open_nursery() as nursery,
-        ):
-            await start_slave(master, slave)
-            nursery.start_soon(produce)
-            await acknowledge_next(slave)
-            await eventually(lambda: receivers.reading)
-            assert (statuses, receivers.read) == ([OK], 0)
-            yield master, slave, statuses, receivers
-            nursery.cancel_scope.cancel()
+    async with pair(tmp_path, receivers.env(), ha) as (master, slave, nursery):
+        nursery.start_soon(produce)
+        await acknowledge_next(slave)
+        await eventually(lambda: receivers.reading)
+        assert (statuses, receivers.read) == ([OK], 0)
+        yield master, slave, statuses, receivers
 
 
 @pytest.mark.parametrize("puts_batches", [False, True])
@@ -132,44 +139,28 @@ async def test_all_puts_but_the_first_read_their_reports(tmp_path, puts_batches)
                 status = (await master.put(MESSAGE)).status
             assert status is OK
 
-    config = master_config(tmp_path / "m", ha=PATIENT)
-    with trio.fail_after(WITHIN_S):
-        async with (
-            hastore.open_master(config, env=receivers.env()) as master,
-            raw_slave(master) as slave,
-            trio.open_nursery() as nursery,
-        ):
-            await start_slave(master, slave)
-            nursery.start_soon(acknowledge, master, slave)
-            await produce(20)
-            assert receivers.read >= 18
-            read = receivers.read
-            async with trio.open_nursery() as producers:
-                for _ in range(8):
-                    producers.start_soon(produce, 20)
-            assert receivers.read - read < 40  # of 160
-            nursery.cancel_scope.cancel()
+    async with pair(tmp_path, receivers.env()) as (master, slave, nursery):
+        nursery.start_soon(acknowledge, master, slave)
+        await produce(20)
+        assert receivers.read >= 18
+        read = receivers.read
+        async with trio.open_nursery() as producers:
+            for _ in range(8):
+                producers.start_soon(produce, 20)
+        assert receivers.read - read < 40  # of 160
 
 
 async def test_a_request_that_was_submitted_reads_through_wait_for(tmp_path):
     """As ``put`` does; a decided one returns at once."""
     receivers = Receivers()
-    config = master_config(tmp_path / "m", ha=PATIENT)
-    with trio.fail_after(WITHIN_S):
-        async with (
-            hastore.open_master(config, env=receivers.env()) as master,
-            raw_slave(master) as slave,
-            trio.open_nursery() as nursery,
-        ):
-            await start_slave(master, slave)
-            nursery.start_soon(acknowledge, master, slave)
-            for _ in range(10):
-                request = master.submit(MESSAGE)
-                await master.wait_for(request)
-                assert request.status is OK
+    async with pair(tmp_path, receivers.env()) as (master, slave, nursery):
+        nursery.start_soon(acknowledge, master, slave)
+        for _ in range(10):
+            request = master.submit(MESSAGE)
             await master.wait_for(request)
-            assert receivers.read >= 8
-            nursery.cancel_scope.cancel()
+            assert request.status is OK
+        await master.wait_for(request)
+        assert receivers.read >= 8
 
 
 async def test_a_deadline_wakes_a_put_that_reads(tmp_path, mock_clock):
@@ -252,61 +243,48 @@ async def test_a_put_is_decided_by_the_report_before_the_end(tmp_path):
 async def test_one_put_reads_if_it_is_the_only_one(tmp_path, tasks):
     """Not while another one waits; and one of two tasks that wait for the same put."""
     receivers = Receivers()
-    config = master_config(tmp_path / "m", ha=PATIENT)
-    with trio.fail_after(WITHIN_S):
-        async with (
-            hastore.open_master(config, env=receivers.env()) as master,
-            raw_slave(master) as slave,
-            trio.open_nursery() as nursery,
-        ):
-            await start_slave(master, slave)
+    async with pair(tmp_path, receivers.env()) as (master, slave, nursery):
+        requests, went_on = [], trio.Event()
 
-            requests = []
-
-            async def produce():
-                await master.put(MESSAGE)
+        async def produce():
+            await master.put(MESSAGE)
+            requests.append(master.submit(MESSAGE))
+            if tasks == 1:
                 requests.append(master.submit(MESSAGE))
-                if tasks == 1:
-                    requests.append(master.submit(MESSAGE))
-                else:
-                    nursery.start_soon(master.wait_for, requests[0])
-                await master.wait_for(requests[-1])
-                assert {request.status for request in requests} == {OK}
+            else:
+                nursery.start_soon(master.wait_for, requests[0])
+            await master.wait_for(requests[-1])
+            went_on.set()
 
-            nursery.start_soon(produce)
-            await acknowledge_next(slave)
-            await eventually(lambda: requests)
-            await trio.testing.wait_all_tasks_blocked(0.05)
-            assert receivers.reading == tasks - 1
-            await slave.report(master.max_offset)
+        nursery.start_soon(produce)
+        await acknowledge_next(slave)
+        await eventually(lambda: requests)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert receivers.reading == tasks - 1
+        await slave.report(master.max_offset)
+        await went_on.wait()
+        assert {request.status for request in requests} == {OK}
         assert receivers.read == tasks - 1
 
 
 async def test_a_cancelled_put_gives_the_link_back(tmp_path):
     """Its own task reads the report then."""
     receivers = Receivers()
-    config = master_config(tmp_path / "m", ha=PATIENT)
-    with trio.fail_after(WITHIN_S):
-        async with (
-            hastore.open_master(config, env=receivers.env()) as master,
-            raw_slave(master) as slave,
-            trio.open_nursery() as nursery,
-        ):
-            await start_slave(master, slave)
+    async with pair(tmp_path, receivers.env()) as (master, slave, nursery):
 
-            async def produce():
-                await master.put(MESSAGE)
-                await master.put(MESSAGE)
+        async def produce():
+            await master.put(MESSAGE)
+            await master.put(MESSAGE)
 
-            nursery.start_soon(produce)
+        nursery.start_soon(produce)
+        await acknowledge_next(slave)
+        await eventually(lambda: receivers.reading)
+        nursery.cancel_scope.cancel()
+        with trio.CancelScope(shield=True):
+            await eventually(lambda: not receivers.reading)
             await acknowledge_next(slave)
-            await eventually(lambda: receivers.reading)
-            nursery.cancel_scope.cancel()
-            with trio.CancelScope(shield=True):
-                await eventually(lambda: not receivers.reading)
-                await acknowledge_next(slave)
-                await eventually(lambda: master.status().slaves[0].ack_offset == master.max_offset)
-                assert receivers.read == 0
+            await eventually(lambda: master.status().slaves[0].ack_offset == master.max_offset)
+            assert receivers.read == 0
 
 
 async def test_the_end_of_the_master_wakes_a_put_that_reads(tmp_path):
@@ -366,19 +344,11 @@ async def test_a_link_without_a_second_descriptor_works(tmp_path):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     env = attrs.evolve(real_env(), second_receiver=second_receiver)
-    config = master_config(tmp_path / "m", ha=PATIENT)
-    with trio.fail_after(WITHIN_S):
-        async with (
-            hastore.open_master(config, env=env) as master,
-            raw_slave(master) as slave,
-            trio.open_nursery() as nursery,
-        ):
-            await start_slave(master, slave)
-            nursery.start_soon(acknowledge, master, slave)
-            for _ in range(20):
-                assert (await master.put(MESSAGE)).status is OK
-            assert len(tried) == 1
-            nursery.cancel_scope.cancel()
+    async with pair(tmp_path, env) as (master, slave, nursery):
+        nursery.start_soon(acknowledge, master, slave)
+        for _ in range(20):
+            assert (await master.put(MESSAGE)).status is OK
+        assert len(tried) == 1
 
 
 async def test_an_offer_that_no_put_took_is_not_repeated_soon(tmp_path, monkeypatch):
@@ -391,22 +361,14 @@ async def test_an_offer_that_no_put_took_is_not_repeated_soon(tmp_path, monkeypa
         return await offer(self)
 
     monkeypatch.setattr(ReadLoan, "offer", counting)
-    config = master_config(tmp_path / "m", ha=PATIENT)
-    with trio.fail_after(WITHIN_S):
-        async with (
-            hastore.open_master(config) as master,
-            raw_slave(master) as slave,
-            trio.open_nursery() as nursery,
-        ):
-            await start_slave(master, slave)
-            nursery.start_soon(acknowledge, master, slave)
-            for _ in range(2 * ACKS_WITHOUT_OFFER + 4):
-                statuses.append((await master.put(MESSAGE)).status)
-                for _ in range(5):
-                    await trio.lowlevel.checkpoint()
-            assert set(statuses) == {OK}
-            assert offers == [0, ACKS_WITHOUT_OFFER + 1, 2 * ACKS_WITHOUT_OFFER + 2]
-            nursery.cancel_scope.cancel()
+    async with pair(tmp_path, real_env()) as (master, slave, nursery):
+        nursery.start_soon(acknowledge, master, slave)
+        for _ in range(2 * ACKS_WITHOUT_OFFER + 4):
+            statuses.append((await master.put(MESSAGE)).status)
+            for _ in range(5):
+                await trio.lowlevel.checkpoint()
+        assert set(statuses) == {OK}
+        assert offers == [0, ACKS_WITHOUT_OFFER + 1, 2 * ACKS_WITHOUT_OFFER + 2]
 
 
 # -- the second descriptor -----------------------------------------------------------------------
