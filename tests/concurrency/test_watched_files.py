@@ -1,4 +1,4 @@
-"""Files that are read again when they change: what is in force, and what is said of the rest."""
+"""Files that change are read again; a version that is refused is named, and the last one stays."""
 
 import attrs
 
