@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from hastore.dispatch import reput_message_service
 from hastore.dispatch.record_dispatcher import RecordDispatcher
 from hastore.dispatch.reput_message_service import RECORDS_A_STEP, ReputMessageService
 from hastore.errors import DiskError, FlushFailedError
@@ -156,6 +157,57 @@ async def test_records_gather_for_longer_if_no_consumer_waits(
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
     assert times == [pytest.approx(began + gather_s)]
+
+
+async def test_a_pass_that_has_enough_does_not_wait(bench, autojump_clock, monkeypatch):
+    """Whether a confirmation makes it enough, or it is before the wait."""
+    service = bench.service()
+    times = []
+    service.subscribe(lambda _grown: times.append(trio.current_time()))
+    bench.confirmed = 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.run)
+        await trio.testing.wait_all_tasks_blocked()
+        began = trio.current_time()
+        enough = [bench.put().next_offset for _ in range(3)][-1]
+        monkeypatch.setattr(reput_message_service, "GATHER_SIZE", enough)
+        bench.confirmed = enough - 1
+        service.wake.notify_confirmed()
+        await trio.sleep(0.001)
+        bench.put()
+        service.wakeup()
+        await trio.sleep(0.001)
+        assert times == []
+        bench.confirmed = enough
+        service.wake.notify_confirmed()
+        await trio.testing.wait_all_tasks_blocked()
+        assert times == [pytest.approx(began + 0.002)]
+
+        await trio.sleep(1)
+        began = trio.current_time()
+        bench.confirmed = [bench.put().next_offset for _ in range(3)][-1]
+        service.wake.notify_confirmed()
+        await trio.testing.wait_all_tasks_blocked()
+        assert times[1:] == [pytest.approx(began)]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_confirmation_of_too_little_leaves_the_wait_as_it_is(bench, autojump_clock):
+    """However many there are."""
+    service = bench.service()
+    times = []
+    service.subscribe(lambda _grown: times.append(trio.current_time()))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.run)
+        await trio.testing.wait_all_tasks_blocked()
+        began = trio.current_time()
+        for _ in range(4):
+            bench.put()
+            service.wake.notify_confirmed()
+            await trio.sleep(0.0005)
+        await trio.sleep(0.002)
+        nursery.cancel_scope.cancel()
+    assert times == [pytest.approx(began + 0.003)]
 
 
 async def test_nothing_above_the_confirm_offset_is_dispatched(bench, autojump_clock):

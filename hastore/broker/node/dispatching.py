@@ -16,7 +16,7 @@ from hastore.store.record.delay_levels import DelayLevels
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hastore.concurrency.wait_notify_object import WaitNotifyObject
+    from hastore.dispatch.dispatch_wake import DispatchWake
     from hastore.env.interface import Env
     from hastore.store.message_store import MessageStore
 
@@ -48,13 +48,13 @@ def make_dispatching(
     env: Env,
     message_store: MessageStore,
     confirm_offset: Callable[[], int],
-    wake: WaitNotifyObject,
+    wake: DispatchWake,
     *,
     on_bad_record: Callable[[int, str], None] | None = None,
 ) -> Dispatching:
     """Return the services of an open store; ``on_bad_record`` is a slave's.
 
-    The caller wakes ``wake`` when the log or its confirm offset grew.
+    The caller notifies ``wake`` when the log or its confirm offset grew.
     """
     config = message_store.config
     reput = ReputMessageService(

@@ -38,7 +38,7 @@ from hastore.broker.puts.put_message import PutMessage
 from hastore.concurrency.decision_log import DecisionLog
 from hastore.concurrency.service import as_itself, is_only_cancelled
 from hastore.concurrency.tcp import bound_address, describe, open_listener
-from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.dispatch.dispatch_wake import DispatchWake
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.flush_manager import FlushManager
 from hastore.ha.group_ha_service import GroupHAService
@@ -492,7 +492,7 @@ def _build(
     commit_log = message_store.commit_log
     is_sync_master = config.role is BrokerRole.SYNC_MASTER
     is_of_group = opened.term is not None
-    dispatch = WaitNotifyObject()
+    dispatch = DispatchWake()
     decisions = DecisionLog(
         describe=lambda _status, _offset: ha_service.standing(),
         lease=None if coordinator is None else coordinator.lease,
@@ -502,7 +502,7 @@ def _build(
         env,
         opened,
         decisions,
-        on_acknowledged=dispatch.wakeup,
+        on_acknowledged=dispatch.notify_confirmed,
         coordinator=coordinator,
         tls=tls,
     )
@@ -513,11 +513,11 @@ def _build(
 
     def committed() -> None:
         ha_service.notify_appended()
-        dispatch.wakeup()
+        dispatch.notify_confirmed()
 
     def flushed(_offset: int) -> None:
         ha_service.notify_flushed()
-        dispatch.wakeup()
+        dispatch.notify_confirmed()
 
     flush_manager = FlushManager(
         env,
@@ -538,7 +538,7 @@ def _build(
         PendingPuts(config.store, allocate_service),
         AppendSampler(ha_service.end_history),
         decisions,
-        dispatch.wakeup,
+        dispatch.start.wakeup,
     )
     if is_sync_master and isinstance(ha_service, GroupHAService):
         ha_service.subscribe(put_message.set_not_in_sync)

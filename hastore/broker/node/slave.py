@@ -26,8 +26,8 @@ from hastore.concurrency.group_commit_request import GroupCommitRequest
 from hastore.concurrency.recent_least import RecentLeast
 from hastore.concurrency.service import as_itself, is_only_cancelled
 from hastore.concurrency.tcp import bound_address, describe, open_listener
-from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.config import NO_MASTER
+from hastore.dispatch.dispatch_wake import DispatchWake
 from hastore.errors import (
     CutRefusedError,
     DiskError,
@@ -323,7 +323,7 @@ class SlaveRun:
     def _build(self, opened: SlaveStore) -> SlaveParts:
         message_store, framing = opened.message_store, opened.framing
         commit_log = message_store.commit_log
-        dispatch = WaitNotifyObject()
+        dispatch = DispatchWake()
         received_offset = None
         if isinstance(framing, AutoswitchFraming):
             received_offset = lambda: framing.confirm_offset  # noqa: E731 - one expression
@@ -338,7 +338,7 @@ class SlaveRun:
 
         def flushed(_offset: int) -> None:
             ha_client.notify_flushed()
-            dispatch.wakeup()
+            dispatch.notify_confirmed()
 
         flush_manager = FlushManager(
             self.env,
@@ -357,7 +357,7 @@ class SlaveRun:
             commit_log,
             flush_manager,
             allocate_service,
-            dispatch.wakeup,
+            dispatch.notify_confirmed,
             lambda: reput.last_message_offset,
             self.ask_client_port,
             framing,
