@@ -14,8 +14,8 @@ from pathlib import Path
 import trio
 
 from hastore.broker.node.dispatching import make_dispatching
-from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.config import MIB, StoreConfig
+from hastore.dispatch.dispatch_wake import DispatchWake
 from hastore.env.real import real_env
 from hastore.message import Message
 from hastore.store.message_store import MessageStore
@@ -84,7 +84,7 @@ async def append_rate(
     )
     log = store.commit_log
     log.mapped_file_queue.offer(log.mapped_file_queue.create_file(0))
-    dispatching = make_dispatching(env, store, lambda: log.max_offset, WaitNotifyObject())
+    dispatching = make_dispatching(env, store, lambda: log.max_offset, DispatchWake())
     reput = dispatching.reput_message_service
     messages = [_message(number, keys=keys) for number in range(count)]
     lag = 0
