@@ -8,9 +8,9 @@
 
 Everything here is synchronous: in one trio thread an append without ``await`` is atomic, so there
 is no put lock.  A master, which assigns offsets and times, uses ``append_message`` and
-``append_batch``; a slave, which copies its master's bytes, uses ``append_data``.  One message is
-appended through the file's map, or to its write buffer; batches and a slave's bytes are written
-(``LogTail._write`` says why).
+``append_batch``; a slave, which copies its master's bytes, uses ``append_data``.  One message of
+a few KiB is appended through the file's map, or to its write buffer; larger ones, batches and a
+slave's bytes are written (``LogTail._write`` says why).
 
 Invariants: flushed_offset ≤ max_offset; both only grow; a queue offset advances only with its
 record; store timestamps never fall along the log.
@@ -29,7 +29,7 @@ from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from hastore.native.in_use import extension
 from hastore.status import AppendMessageStatus, FlushDiskType
 from hastore.store.log.store_directory import COMMIT_LOG_DIR, check_is_store
-from hastore.store.log_tail import LogTail
+from hastore.store.log_tail import SIZE_THROUGH_MAP, LogTail
 from hastore.store.record.append_message_result import AppendMessageResult
 from hastore.store.record.layout import TRANSACTION_PREPARED_TYPE
 from hastore.store.record.message_encoder import MessageEncoder
@@ -200,14 +200,15 @@ class CommitLog(LogTail):
 
         END_OF_FILE: the last file is closed by its BLANK (or there is no file) and the next is not
         ready; wait for AllocateMappedFileService and call again.  After any other status but PUT_OK
-        nothing was appended, and nothing will be.  Raises DiskError with SYNC_FLUSH, and then
-        leaves the log unchanged.
+        nothing was appended, and nothing will be.  Raises DiskError if the record is written, and
+        then leaves the log unchanged.
         """
         queues = self._topics.get(message.topic) or self._table.find(message.topic)
         if queues is None:
             return self._refuse(_ILLEGAL)
+        body_size = len(message.body)
         if self._position >= self._prepare_at:
-            self._prepare()
+            self._prepare(for_map=body_size <= SIZE_THROUGH_MAP)
         self.append_wall_s = now_s = self._now_s()
         if now_s >= self._millisecond_end_s:
             self._renew_timestamp()
@@ -232,7 +233,11 @@ class CommitLog(LogTail):
         queue_offset = next_offsets.get(queue_id, 0)
         size = 0
         scratch = self._scratch
-        if _encode_record is not None and len(message.body) <= self._max_message_size:
+        if (
+            _encode_record is not None
+            and body_size <= self._max_message_size
+            and (body_size <= SIZE_THROUGH_MAP or self._is_buffered)
+        ):
             view, start, end_max = self._view, self._position, self._record_end_max
             if scratch is not None:
                 view, start, end_max = scratch, 0, min(end_max - start, SCRATCH_SIZE)
@@ -250,7 +255,7 @@ class CommitLog(LogTail):
             size = len(record)
             if self._position + size > self._record_end_max:
                 return self._append_to_next_file(message, size)
-            if scratch is None:
+            if scratch is None and (size <= SIZE_THROUGH_MAP or self._is_buffered):
                 self._view[self._position : self._position + size] = record
             else:
                 self._write_record(record)

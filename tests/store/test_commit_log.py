@@ -11,7 +11,7 @@ from hastore.message import Message
 from hastore.status import AppendMessageStatus as Status
 from hastore.status import FlushDiskType
 from hastore.store.commit_log import SCRATCH_SIZE
-from hastore.store.log_tail import PAGES_SIZE
+from hastore.store.log_tail import PAGES_SIZE, SIZE_THROUGH_MAP
 from hastore.store.record import message_codec, record_check
 from hastore.store.record.layout import BLANK_MAGIC_CODE
 from hastore.store.record.record_check import RecordKind
@@ -160,6 +160,42 @@ def test_with_sync_flush_each_record_is_written_with_the_same_bytes(append_prop_
         assert disk.counts["pwrite"] == before + 1
     assert all_bytes(written) == all_bytes(mapped)
     assert not disk.counts["make_pages"]
+
+
+def test_large_records_are_written_with_the_same_bytes():
+    """Small ones before and after them go through the map, and find its pages."""
+    disk = FakeDisk()
+    log = open_log(fake_env(disk), mapped_file_size=4 * PAGES_SIZE)
+    same = open_log(flush_disk_type=FlushDiskType.SYNC_FLUSH, mapped_file_size=4 * PAGES_SIZE)
+    made_to = []
+    disk.before("make_pages", lambda made: made_to.append(made.position + made.size))
+    sizes = [1, SIZE_THROUGH_MAP + 1, 1, 2 * PAGES_SIZE, 1000, PAGES_SIZE] * 3
+    for number, size in enumerate(sizes):
+        each = message(bytes([number]) * size, properties={"KEYS": f"k{number}"})
+        pwrites = disk.counts["pwrite"]
+        result = append(log, each)
+        assert result == append(same, each)
+        is_large = size > SIZE_THROUGH_MAP
+        assert disk.counts["pwrite"] == pwrites + is_large
+        assert is_large or (result.next_offset - 1) % log.file_size < made_to[-1]
+    assert len(made_to) < len(sizes)
+    assert all_bytes(log) == all_bytes(same)
+    assert [stored.body[:1] for stored in records(log) if not isinstance(stored, int)] == [
+        bytes([number]) for number in range(len(sizes))
+    ]
+
+
+def test_a_large_record_that_cannot_be_written_leaves_the_log_unchanged():
+    """Whatever of it was written is zeroed."""
+    disk = FakeDisk()
+    log = open_log(fake_env(disk), mapped_file_size=4 * PAGES_SIZE)
+    append(log, body=b"first")
+    disk.fail("pwrite", disk_full(), reaches=PAGES_SIZE)
+    with pytest.raises(DiskFullError):
+        append(log, body=b"x" * SIZE_THROUGH_MAP + b"y")
+    disk.heal()
+    append(log, body=b"second")
+    assert [stored.body for stored in records(log)] == [b"first", b"second"]
 
 
 def test_above_a_file_size_limit_records_are_stored_through_the_map():

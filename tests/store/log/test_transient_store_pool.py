@@ -8,6 +8,7 @@ from hastore.config import StoreConfig
 from hastore.message import Message
 from hastore.store.commit_log import CommitLog
 from hastore.store.log.transient_store_pool import TransientStorePool
+from hastore.store.log_tail import SIZE_THROUGH_MAP
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.fake_env import FakeMemory, fake_env
@@ -90,8 +91,8 @@ def test_each_buffer_is_locked_once():
 # -- a log with a pool ---------------------------------------------------------------------------
 
 
-def buffered_log(disk=None, size=3):
-    log = open_log(fake_env(disk))
+def buffered_log(disk=None, size=3, **config):
+    log = open_log(fake_env(disk), **config)
     log.begin_buffering(TransientStorePool(FakeMemory(), log.file_size, size))
     make_file(log)
     return log
@@ -119,6 +120,17 @@ def test_readers_see_nothing_before_the_commit():
     assert len(all_bytes(log)) == log.max_offset
     flush(log)
     assert log.flushed_offset == log.max_offset
+
+
+def test_large_records_go_to_the_buffer_too():
+    """Only without a pool are they written at once."""
+    disk = FakeDisk()
+    log = buffered_log(disk, mapped_file_size=4 * SIZE_THROUGH_MAP)
+    result = append(log, body=bytes(2 * SIZE_THROUGH_MAP))
+    assert (log.readable_offset, log.max_offset) == (0, result.next_offset)
+    assert not any(disk.files()[f"{0:020d}"])
+    commit(log)
+    assert len(all_bytes(log)) == log.max_offset > 2 * SIZE_THROUGH_MAP
 
 
 def test_all_bytes_are_readable_at_once_without_a_pool():
