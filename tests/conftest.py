@@ -19,8 +19,8 @@ pytest_plugins = [
 ]
 
 # dev: few examples, new ones each time. ci: some more, and the same each time, so that a failure
-# can be repeated; 300 of them cost a minute and a half of CPU time more. nightly: as many as
-# fit into a night. HYPOTHESIS_PROFILE chooses one.
+# can be repeated; 300 of them cost a minute and a half of CPU time more. soak: for the C extension
+# under sanitizers. nightly: as many as fit into a night. HYPOTHESIS_PROFILE chooses one.
 settings.register_profile(
     "dev", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -32,6 +32,7 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("soak", deadline=None, max_examples=5_000, print_blob=True)
 settings.register_profile("nightly", deadline=None, max_examples=20_000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 

@@ -195,12 +195,11 @@ def test_sanitizers_find_planted_bugs(number, found, tmp_path):
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(3 * 3600)
 def test_twins_under_sanitizers(sanitized):
-    """The tests of this folder, with as many examples as fit into a night."""
+    """The tests of this folder, with 5,000 examples each: eleven minutes on a Xeon."""
     pytest_ = ("-m", "pytest", "-q", "-n", "0", "-p", "tests.native.sanitized")
     others = ("tests/native", "--deselect", "tests/native/test_fuzz.py", "-p", "no:cacheprovider")
-    done = run(sanitized, *pytest_, *others, HYPOTHESIS_PROFILE="nightly")
+    done = run(sanitized, *pytest_, *others, HYPOTHESIS_PROFILE="soak")
     assert done.returncode == 0
     assert " passed" in done.stdout
     assert " skipped" not in done.stdout
