@@ -78,6 +78,13 @@ def send(addresses):
     return sent.stdout
 
 
+def consumed(addresses):
+    """Return the bodies that can be read."""
+    read = hastore_here("consume", "orders", "-e", "--addr", addresses, "-F", "%s\\n")
+    assert read.returncode == 0, read.stderr
+    return read.stdout.split()
+
+
 def test_a_group_with_etcd_survives_its_master_and_leaves_nothing_behind(tmp_path):
     """Kill the master: another one takes over, and the message is there."""
     if etcd_binary() is None:
@@ -92,8 +99,7 @@ def test_a_group_with_etcd_survives_its_master_and_leaves_nothing_behind(tmp_pat
         assert "PUT_OK" in send(up.addresses)
         shown = hastore_here("cluster", "status", "--etcd", up.info["etcd"], "-o", "json")
         assert json.loads(shown.stdout)["epoch"] == 2, shown.stderr
-        read = hastore_here("consume", "orders", "-e", "--addr", up.addresses, "-F", "%s\\n")
-        assert read.stdout.split() == ["hello", "hello"], read.stderr
+        wait_until(lambda: consumed(up.addresses) == ["hello", "hello"])
         assert up.stop(signal.SIGINT) == 130
         assert not Path(up.info["directory"]).exists()
 
@@ -118,8 +124,7 @@ def test_a_group_without_etcd_is_kept_and_goes_on(tmp_path):
         assert up.stop(signal.SIGTERM) == 0
     with running_up(tmp_path, "--no-etcd", "--keep", keep) as up:
         assert up.info["epoch"] == 6
-        read = hastore_here("consume", "orders", "-e", "--addr", up.addresses, "-F", "%s\\n")
-        assert read.stdout.split() == ["hello"], read.stderr
+        wait_until(lambda: consumed(up.addresses) == ["hello"])
         assert up.stop(signal.SIGTERM) == 0
     other = hastore_here("up", "--nodes", "2", "--keep", keep)
     assert (other.returncode, "has a group of 3 nodes" in other.stderr) == (2, True)

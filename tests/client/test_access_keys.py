@@ -23,6 +23,7 @@ from tests.support.nodes.access_keys import (
     write_private,
 )
 from tests.support.nodes.configs import ANY_PORT
+from tests.support.nodes.reading import all_dispatched
 
 
 @pytest.fixture
@@ -52,6 +53,7 @@ async def test_a_producer_and_a_consumer_sign_all_that_they_send(master, kind, i
         assert (await producer.send_batch([Message("orders", b"b"), Message("orders", b"c")])).ok
         pendings = await producer.submit_many([Message("orders", b"%d" % n) for n in range(8)])
         assert all([(await pending.wait()).ok for pending in pendings])
+    await all_dispatched(master)
     async with Consumer.connect(addresses, access_key=USER_KEY) as consumer:
         stream = consumer.messages("orders", group="billing", until_end=True)
         messages = [message async for message in stream]

@@ -21,6 +21,7 @@ from tests.patience import WITHIN_S
 from tests.support.nodes.configs import ANY_PORT
 from tests.support.nodes.group_nodes import group, promote
 from tests.support.nodes.in_memory_target import InMemoryTarget, serving
+from tests.support.nodes.reading import all_dispatched
 from tests.support.nodes.tls_files import make_tls_files
 from tests.support.waiting import eventually
 
@@ -382,6 +383,7 @@ async def test_a_switchover_under_load_loses_and_doubles_nothing(tmp_path, trans
                 result = pending.result()
                 assert result.status in {Status.PUT_OK, Status.SLAVE_NOT_AVAILABLE}
                 ok.append(body)
+        await all_dispatched(nodes[0])
         async with Consumer.connect(addresses[0], tls=tls) as consumer:
             stream = consumer.messages("T", until_end=True)
             stored = [message.body async for message in stream]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import hastore
+from hastore.broker.node.group_node import GroupNode
 from hastore.broker.node.master import Master
 from hastore.broker.node.slave import Slave
 from hastore.config import KIB, MIB, MasterConfig, RemotingConfig, SlaveConfig, StoreConfig
@@ -94,6 +95,11 @@ async def put(
 async def dispatched(node: Master | Slave, offset: int) -> None:
     """Wait until the queues have all records up to ``offset``."""
     await eventually(lambda: node.reput_message_service.committed_offset >= offset)
+
+
+async def all_dispatched(node: Master | GroupNode) -> None:
+    """Wait until consumers can read all that is confirmed, as each PUT_OK is."""
+    await eventually(lambda: node.status().dispatch_behind_bytes == 0)
 
 
 def pull_command(

@@ -19,6 +19,7 @@ from hastore.message import Message
 from tests.patience import WITHIN_S
 from tests.support.nodes.directory import Directory, known
 from tests.support.nodes.group_nodes import node_config, promote
+from tests.support.nodes.reading import all_dispatched
 
 
 def of_group(directory: Path, group: str) -> GroupNodeConfig:
@@ -75,8 +76,9 @@ def other(address: tuple[str, int], *topics: str) -> BrokerRoute:
 
 
 async def put(node: GroupNode, *bodies: bytes) -> None:
-    """Put messages on one node."""
+    """Put messages on one node, and wait until they may be read."""
     assert node.address is not None, "it has a client port"
     async with Producer.connect(node.address) as producer:
         for body in bodies:
             assert (await producer.send(Message("T", body))).ok
+    await all_dispatched(node)
