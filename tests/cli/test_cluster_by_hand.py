@@ -76,3 +76,22 @@ async def test_a_node_that_does_not_answer_while_it_changes_its_role_is_asked_ag
         code, shown, told = await call("cluster", "failover", *ports(one), "--ids", "1")
         assert (code, "node 1 is master of epoch" in shown) == (0, True), told
     assert len(asked) >= 5
+
+
+async def test_one_of_the_nodes_that_promised_is_asked_again_too(tmp_path, monkeypatch):
+    """Those that answer at once would be no majority."""
+    asked = []
+    fetch = by_hand.fetch_status
+
+    async def silent_once(address):
+        asked.append(address)
+        if address == two.address and asked.count(address) == 2:  # right after its promise
+            raise UnreachableError("no answer")
+        return await fetch(address)
+
+    monkeypatch.setattr(by_hand, "fetch_status", silent_once)
+    async with group(tmp_path, 3) as (_, two, three):
+        flags = (*ports(two, three), "--ids", "1,2,3")
+        code, shown, told = await call("cluster", "failover", *flags, "--to", "3")
+        assert (code, "node 3 is master of epoch" in shown) == (0, True), told
+    assert asked.count(two.address) >= 3

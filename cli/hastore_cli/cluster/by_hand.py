@@ -101,11 +101,13 @@ async def fail_over(
 
 
 async def _hear_again(addresses: Sequence[str]) -> Heard:
-    """Ask nodes that change their roles, during which they may not answer."""
+    """Ask nodes that change their roles, during which they may not answer, until all have."""
     with trio.move_on_after(_CHANGE_TIME_MAX_S):
         while True:
             with contextlib.suppress(UnreachableError):
-                return await hear(addresses)
+                heard = await hear(addresses)
+                if not heard.silent:
+                    return heard
             await trio.sleep(_LOOK_AGAIN_S)
     return await hear(addresses)
 
