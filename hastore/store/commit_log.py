@@ -8,9 +8,10 @@
 
 Everything here is synchronous: in one trio thread an append without ``await`` is atomic, so there
 is no put lock.  A master, which assigns offsets and times, uses ``append_message`` and
-``append_batch``; a slave, which copies its master's bytes, uses ``append_data``.  One message of
-a few KiB is appended through the file's map, or to its write buffer; larger ones, batches and a
-slave's bytes are written (``LogTail._write`` says why).
+``append_batch``; a slave, which copies its master's bytes, uses ``append_data``.  With
+``transientStorePoolEnable`` all goes to a file's write buffer, if it has one.  Else one message of
+a few KiB is appended through the file's map; larger ones, batches, a slave's bytes, and with
+SYNC_FLUSH all, are written (``LogTail._write`` says why).
 
 Invariants: flushed_offset ≤ max_offset; both only grow; a queue offset advances only with its
 record; store timestamps never fall along the log.
@@ -200,8 +201,8 @@ class CommitLog(LogTail):
 
         END_OF_FILE: the last file is closed by its BLANK (or there is no file) and the next is not
         ready; wait for AllocateMappedFileService and call again.  After any other status but PUT_OK
-        nothing was appended, and nothing will be.  Raises DiskError if the record is written, and
-        then leaves the log unchanged.
+        nothing was appended, and nothing will be.  Raises DiskError if the record could not be
+        written: then nothing was appended, except perhaps the BLANK that ends a file.
         """
         queues = self._topics.get(message.topic) or self._table.find(message.topic)
         if queues is None:
@@ -236,26 +237,29 @@ class CommitLog(LogTail):
         if (
             _encode_record is not None
             and body_size <= self._max_message_size
-            and (body_size <= SIZE_THROUGH_MAP or self._is_buffered)
+            and (body_size <= SIZE_THROUGH_MAP or self._has_buffer)
         ):
             view, start, end_max = self._view, self._position, self._record_end_max
+            size_max = self._record_size_max
             if scratch is not None:
                 view, start, end_max = scratch, 0, min(end_max - start, SCRATCH_SIZE)
+            elif not self._has_buffer:
+                size_max = SIZE_THROUGH_MAP
             size = _encode_record(
                 view, start, end_max, queues.topic_field, queues.magic, queue_id,
                 message.flag, queue_offset, physic_offset, middle, message.body,
-                message.properties, _crc32, self._has_prop_crc, self._record_size_max,
+                message.properties, _crc32, self._has_prop_crc, size_max,
             )  # fmt: skip
             if scratch is not None and size:
                 self._write_record(scratch[:size])
-        if not size:  # not in use, no room, or a message that no record can hold
+        if not size:  # not in use, no room, too large, or a message that no record can hold
             record = self._encode_around(message, queues, queue_offset, physic_offset, middle)
             if not isinstance(record, bytes):
                 return self._refuse(record)
             size = len(record)
             if self._position + size > self._record_end_max:
                 return self._append_to_next_file(message, size)
-            if scratch is None and (size <= SIZE_THROUGH_MAP or self._is_buffered):
+            if scratch is None and (size <= SIZE_THROUGH_MAP or self._has_buffer):
                 self._view[self._position : self._position + size] = record
             else:
                 self._write_record(record)

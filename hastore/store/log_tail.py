@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 PAGES_SIZE: Final = 64 * 1024
 PAGES_LEFT: Final = 16 * 1024
 # Larger records are written: through the map 256 KiB take 500 us, because most of the pages are not
-# there, and 120 us with pwrite.  One with this large a body and a few properties fits what is left.
+# there, and 120 us with pwrite.  One of this size fits what is left.
 SIZE_THROUGH_MAP: Final = 12 * 1024
 
 
@@ -49,6 +49,7 @@ class LogTail:
     __slots__ = (
         "_committed_offset",
         "_file",
+        "_has_buffer",
         "_is_buffered",
         "_lock",
         "_makes_pages",
@@ -74,6 +75,7 @@ class LogTail:
         self.max_offset: int = loaded.queue.max_offset
         self.flushed_offset: int = loaded.queue.flushed_offset
         self._is_buffered = False
+        self._has_buffer = False  # the last file; none if the pool is used up
         self._makes_pages = True  # for appends through the map
         self._committed_offset = 0
         self._lock: StoreLock | None = lock
@@ -128,7 +130,7 @@ class LogTail:
         assert self._file is not None
         size = len(data)
         position = self._position
-        if self._file.write_buffer is not None:
+        if self._has_buffer:
             self._view[position : position + size] = data
         else:
             self._write_at(position, data)
@@ -154,7 +156,7 @@ class LogTail:
             remaining = self.file_size - self._position
             blank_end = self._position + BLANK_SIZE_MIN
             self._view[self._position : blank_end] = encode_blank(remaining)
-            if mapped_file.write_buffer is not None:  # it may hold bytes of an earlier file
+            if self._has_buffer:  # it may hold bytes of an earlier file
                 self._view[blank_end:] = bytes(remaining - BLANK_SIZE_MIN)
             self._position = mapped_file.wrote_position = self.file_size
             self.max_offset += remaining
@@ -168,6 +170,7 @@ class LogTail:
     def _write_to(self, mapped_file: MappedFile) -> None:
         """Append to this file from now on."""
         self._file = mapped_file
+        self._has_buffer = mapped_file.write_buffer is not None
         self._view = mapped_file.append_view
         self._position = mapped_file.wrote_position
         self._want_file_at = (self.file_size + 1) // 2
@@ -190,12 +193,15 @@ class LogTail:
         if position >= self._want_file_at:
             self._want_next_file()
         if not for_map:
-            return  # the next append through the map is due to call again
+            return  # ``_prepare_at`` stays, so that the next append calls this again
         self._prepare_at = self._want_file_at
-        through_map = self._makes_pages and mapped_file.write_buffer is None
+        through_map = self._makes_pages and not self._has_buffer
         if through_map and self._pages_end < self.file_size:
             start = max(position, self._pages_end)
-            end = min(start - start % PAGES_SIZE + PAGES_SIZE, self.file_size)
+            end = start - start % PAGES_SIZE + PAGES_SIZE
+            if end - position < PAGES_LEFT:  # after a large record
+                end += PAGES_SIZE
+            end = min(end, self.file_size)
             mapped_file.disk_file.make_pages(start, end - start)
             self._pages_end = end
             self._prepare_at = min(self._want_file_at, end - PAGES_LEFT)
@@ -211,6 +217,7 @@ class LogTail:
         self._is_buffered = True
         self.mapped_file_queue.begin_buffering(pool)
         if self._file is not None and self._position < self.file_size:
+            self._has_buffer = self._file.write_buffer is not None
             self._view = self._file.append_view
 
     def commit_targets(self, least_pages: int = 0) -> list[tuple[MappedFile, int]]:

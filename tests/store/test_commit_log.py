@@ -1,6 +1,8 @@
 """The commit log: appends of messages, batches and a master's bytes; reads and flushes."""
 
 import errno
+import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -165,24 +167,50 @@ def test_with_sync_flush_each_record_is_written_with_the_same_bytes(append_prop_
 def test_large_records_are_written_with_the_same_bytes():
     """Small ones before and after them go through the map, and find its pages."""
     disk = FakeDisk()
-    log = open_log(fake_env(disk), mapped_file_size=4 * PAGES_SIZE)
-    same = open_log(flush_disk_type=FlushDiskType.SYNC_FLUSH, mapped_file_size=4 * PAGES_SIZE)
-    made_to = []
-    disk.before("make_pages", lambda made: made_to.append(made.position + made.size))
-    sizes = [1, SIZE_THROUGH_MAP + 1, 1, 2 * PAGES_SIZE, 1000, PAGES_SIZE] * 3
+    log = open_log(fake_env(disk), mapped_file_size=8 * PAGES_SIZE)
+    same = open_log(flush_disk_type=FlushDiskType.SYNC_FLUSH, mapped_file_size=8 * PAGES_SIZE)
+    made = []  # positions in the log
+
+    def record(operation):
+        start = int(Path(operation.path).name) + operation.position
+        made.append(range(start, start + operation.size))
+
+    disk.before("make_pages", record)
+    rng = random.Random(1)
+    sizes = [rng.choice([1, 5_000, 12_000, SIZE_THROUGH_MAP, 50_000, 90_000]) for _ in range(500)]
     for number, size in enumerate(sizes):
-        each = message(bytes([number]) * size, properties={"KEYS": f"k{number}"})
+        each = message(bytes([number % 256]) * size, properties={"KEYS": f"k{number}"})
         pwrites = disk.counts["pwrite"]
         result = append(log, each)
         assert result == append(same, each)
-        is_large = size > SIZE_THROUGH_MAP
+        is_large = size > 12_000  # a record has more than its body
         assert disk.counts["pwrite"] == pwrites + is_large
-        assert is_large or (result.next_offset - 1) % log.file_size < made_to[-1]
-    assert len(made_to) < len(sizes)
+        for offset in () if is_large else (result.physic_offset, result.next_offset - 1):
+            assert any(offset in pages for pages in made), f"record {number}"
     assert all_bytes(log) == all_bytes(same)
     assert [stored.body[:1] for stored in records(log) if not isinstance(stored, int)] == [
-        bytes([number]) for number in range(len(sizes))
+        bytes([number % 256]) for number in range(len(sizes))
     ]
+
+
+def test_large_records_alone_make_no_pages():
+    """They would be made twice."""
+    disk = FakeDisk()
+    log = open_log(fake_env(disk), mapped_file_size=4 * PAGES_SIZE)
+    for _ in range(20):
+        append(log, body=bytes(50_000))
+    assert len(log.mapped_file_queue.files) > 3
+    assert not disk.counts["make_pages"]
+
+
+def test_a_record_may_be_large_by_its_properties():
+    """The limit is the record's, with the extension as without."""
+    disk = FakeDisk()
+    log = open_log(fake_env(disk), mapped_file_size=4 * PAGES_SIZE)
+    append(log, message(properties={"a": "x" * SIZE_THROUGH_MAP}))
+    append(log, message(bytes(SIZE_THROUGH_MAP - 1)))
+    assert disk.counts["pwrite"] == 2
+    assert [len(stored.body) for stored in records(log)] == [4, SIZE_THROUGH_MAP - 1]
 
 
 def test_a_large_record_that_cannot_be_written_leaves_the_log_unchanged():
@@ -193,25 +221,29 @@ def test_a_large_record_that_cannot_be_written_leaves_the_log_unchanged():
     disk.fail("pwrite", disk_full(), reaches=PAGES_SIZE)
     with pytest.raises(DiskFullError):
         append(log, body=b"x" * SIZE_THROUGH_MAP + b"y")
+    assert not any(log.mapped_file_queue.files[0].append_view[log.max_offset :])
     disk.heal()
     append(log, body=b"second")
     assert [stored.body for stored in records(log)] == [b"first", b"second"]
 
 
-def test_above_a_file_size_limit_records_are_stored_through_the_map():
+@pytest.mark.parametrize("flush_disk_type", FlushDiskType)
+def test_above_a_file_size_limit_records_are_stored_through_the_map(flush_disk_type):
     """RLIMIT_FSIZE was lowered below the size of a file that has its blocks."""
     disk = FakeDisk()
-    log = open_log(fake_env(disk), flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    size = 4 * PAGES_SIZE
+    log = open_log(fake_env(disk), flush_disk_type=flush_disk_type, mapped_file_size=size)
+    large = SIZE_THROUGH_MAP * b"x"
     append(log, body=b"first")
     too_large = disk_full()
     too_large.__cause__ = OSError(errno.EFBIG, "File too large")
     disk.fail("pwrite", too_large, reaches=30)
-    assert append(log, body=b"second").status is Status.PUT_OK
+    assert append(log, body=large).status is Status.PUT_OK
     disk.heal()
     disk.fail("pwrite", disk_full(), reaches=30)
     with pytest.raises(DiskFullError):
-        append(log, body=b"third")
-    assert [stored.body for stored in records(log)] == [b"first", b"second"]
+        append(log, body=large)
+    assert [stored.body for stored in records(log)] == [b"first", large]
 
 
 def test_no_pages_are_made_for_a_slave():

@@ -133,6 +133,18 @@ def test_large_records_go_to_the_buffer_too():
     assert len(all_bytes(log)) == log.max_offset > 2 * SIZE_THROUGH_MAP
 
 
+def test_a_file_without_a_buffer_has_large_records_written():
+    """The pool is used up."""
+    disk = FakeDisk()
+    log = buffered_log(disk, size=0, mapped_file_size=4 * SIZE_THROUGH_MAP)
+    append(log, body=bytes(100))
+    assert (disk.counts["pwrite"], disk.counts["make_pages"]) == (0, 1)
+    append(log, body=bytes(2 * SIZE_THROUGH_MAP))
+    assert disk.counts["pwrite"] == 1
+    commit(log)
+    assert len(all_bytes(log)) == log.max_offset
+
+
 def test_all_bytes_are_readable_at_once_without_a_pool():
     """Readable offset and max offset are equal."""
     log = open_log()
@@ -170,16 +182,19 @@ def test_empty_pool_changes_neither_bytes_nor_order():
 
 def test_buffering_begins_at_the_end_of_an_existing_file():
     """The buffer then holds only the rest of the file."""
-    log = open_log()
+    disk = FakeDisk()
+    log = open_log(fake_env(disk), mapped_file_size=4 * SIZE_THROUGH_MAP)
     append(log)
     flush(log)
     end = log.max_offset
     log.begin_buffering(TransientStorePool(FakeMemory(), log.file_size, 2))
     assert (log.readable_offset, log.max_offset) == (end, end)
     append(log)
-    assert len(log.read(0, 10_000)) == end
+    append(log, body=bytes(2 * SIZE_THROUGH_MAP))
+    assert len(log.read(0, log.file_size)) == end
+    assert not disk.counts["pwrite"]
     commit(log)
-    assert len(log.read(0, 10_000)) == log.max_offset
+    assert len(log.read(0, log.file_size)) == log.max_offset
     log.close(clean=False)
 
 
