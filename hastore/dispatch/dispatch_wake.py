@@ -22,11 +22,14 @@ class DispatchWake:
 
     start: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)  # a pass, soon
     enough: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)  # ends the wait
-    # Whether a pass that waits for more records need not: the service's own.
+    # Returns whether enough has gathered; the service sets it.
     has_enough: Callable[[], bool] = attrs.field(default=lambda: False, init=False)
 
     def notify_confirmed(self) -> None:
-        """Start a pass after the confirm offset grew; after an append, ``start.wakeup`` does."""
+        """Start a pass, now if there is enough: after an acknowledgement, a flush or a frame.
+
+        After an append ``start.wakeup`` does, whether or not the append confirms itself.
+        """
         self.start.wakeup()
         if self.enough.sleeper is not None and self.has_enough():
             self.enough.wakeup()

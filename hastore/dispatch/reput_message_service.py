@@ -7,8 +7,8 @@
          readable ◄─┘  dispatched ◄─┘ ···· next ·····► ┘
 
 A pass begins one to three milliseconds after the wake-up and takes all that has gathered: one pass
-costs as much as a dozen messages.  Once GATHER_SIZE has gathered it begins at once: right after an
-acknowledgement or a frame, while the other node works.  It goes in steps of a few records, between
+costs as much as a dozen messages.  An acknowledgement, a flush or a frame that finds GATHER_SIZE
+confirmed begins it at once, while the other node works.  It goes in steps of a few records, between
 which other tasks run, such as acknowledgements to producers; the commit that makes a pass readable
 goes in steps too.
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 GATHER_S: Final = 0.001
 GATHER_UNAWAITED_S: Final = 0.003
 # Bytes that start a pass at once.  In Python 64 producers put 1.1 times as much as with the timer
-# alone.  With the extension as small a pass costs a tenth more CPU, and they put no more.
+# alone.  With the extension passes that small would cost a tenth more CPU and gain nothing.
 GATHER_SIZE: Final = (128 if extension is None else 512) * 1024
 RETRY_S: Final = 1.0  # after a failed write of consume queues or index
 RECORDS_A_STEP: Final = 32  # some 100 µs in Python, then other tasks run
@@ -86,6 +86,7 @@ class ReputMessageService:
     on_bad_record: Callable[[int, str], None] | None = attrs.field(default=None, kw_only=True)
     wake: DispatchWake = attrs.field(factory=DispatchWake, kw_only=True)
     _found_end: int = attrs.field(init=False)  # of the log when it was opened
+    _tried_to: int = attrs.field(default=0, init=False)  # by the last pass
     _log_fault: str | None = attrs.field(default=None, init=False)
     _disk_fault: str | None = attrs.field(default=None, init=False)
     # Consume queues and index have all records below it.
@@ -134,7 +135,8 @@ class ReputMessageService:
         self.wake.start.wakeup()
 
     def _has_enough(self) -> bool:
-        enough = self.reput_offset + GATHER_SIZE
+        # What the last pass could not take, such as a part of a record, does not count again.
+        enough = max(self.reput_offset, self._tried_to) + GATHER_SIZE
         return self.commit_log.max_offset >= enough and self.confirm_offset() >= enough
 
     @property
@@ -181,7 +183,7 @@ class ReputMessageService:
         if self.reput_offset < log.min_offset:
             _log.warning("dispatch_jumps", start=self.reput_offset, to=log.min_offset)
             self.reput_offset = log.min_offset
-        limit = self.confirm_offset()
+        self._tried_to = limit = self.confirm_offset()
         count = 0
         while self.reput_offset < limit and count < _RECORDS_A_PASS:
             start = self.reput_offset

@@ -160,7 +160,7 @@ async def test_records_gather_for_longer_if_no_consumer_waits(
 
 
 async def test_a_pass_that_has_enough_does_not_wait(bench, autojump_clock, monkeypatch):
-    """Whether a confirmation makes it enough, or it is before the wait."""
+    """A pass begins at once if enough is confirmed before the wait, or during it."""
     service = bench.service()
     times = []
     service.subscribe(lambda _grown: times.append(trio.current_time()))
@@ -189,11 +189,50 @@ async def test_a_pass_that_has_enough_does_not_wait(bench, autojump_clock, monke
         service.wake.notify_confirmed()
         await trio.testing.wait_all_tasks_blocked()
         assert times[1:] == [pytest.approx(began)]
+
+        await trio.sleep(1)
+        began = trio.current_time()
+        bench.confirmed = bench.put().next_offset
+        service.wakeup()
+        await trio.sleep(1)
+        assert times[2:] == [pytest.approx(began + 0.003)], "what was enough before does not count"
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("is_damaged", [False, True])
+async def test_what_a_pass_cannot_take_starts_no_more_passes(
+    bench, autojump_clock, monkeypatch, is_damaged
+):
+    """A part of a record, or what follows damage: only new bytes count."""
+    passes = []
+    run_pass = ReputMessageService._pass
+
+    async def counting(self):
+        passes.append(trio.current_time())
+        return await run_pass(self)
+
+    monkeypatch.setattr(ReputMessageService, "_pass", counting)
+    monkeypatch.setattr(reput_message_service, "GATHER_SIZE", 1000)
+    service = bench.service()
+    bench.put(body=bytes(3000))
+    if is_damaged:
+        bench.log.feed = None
+        bench.log.mapped_file_queue.files[0].append_view[4:8] = b"oops"
+        service._feed.clear()
+    bench.confirmed = 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.run)
+        await trio.testing.wait_all_tasks_blocked()
+        for bench.confirmed in range(10, 3_010, 10):
+            service.wake.notify_confirmed()
+            await trio.sleep(0.00001)
+        nursery.cancel_scope.cancel()
+    assert bench.queues.units == []
+    assert len(passes) <= 1 + 3 + 1  # the first one, those of 1,000 bytes, one by the timer
+
+
 async def test_a_confirmation_of_too_little_leaves_the_wait_as_it_is(bench, autojump_clock):
-    """However many there are."""
+    """Four of them start one pass, when its time has come."""
     service = bench.service()
     times = []
     service.subscribe(lambda _grown: times.append(trio.current_time()))
