@@ -13,7 +13,7 @@ from hastore.message import Message
 from hastore.status import AppendMessageStatus as Status
 from hastore.status import FlushDiskType
 from hastore.store.commit_log import SCRATCH_SIZE
-from hastore.store.log_tail import PAGES_SIZE, SIZE_THROUGH_MAP
+from hastore.store.log_tail import PAGES_SIZE, SIZE_THROUGH_MAP, WRITE_SIZE_MAX
 from hastore.store.record import message_codec, record_check
 from hastore.store.record.layout import BLANK_MAGIC_CODE
 from hastore.store.record.record_check import RecordKind
@@ -201,6 +201,28 @@ def test_large_records_alone_make_no_pages():
         append(log, body=bytes(50_000))
     assert len(log.mapped_file_queue.files) > 3
     assert not disk.counts["make_pages"]
+
+
+def test_a_very_large_record_is_written_in_pieces():
+    """In order, so that a kill leaves a prefix; if one fails, nothing is left."""
+    disk = FakeDisk()
+    log = open_log(
+        fake_env(disk), mapped_file_size=8 * WRITE_SIZE_MAX, max_message_size=4 * WRITE_SIZE_MAX
+    )
+    pieces = []
+    disk.before("pwrite", lambda operation: pieces.append((operation.position, operation.size)))
+    body = random.Random(1).randbytes(2 * WRITE_SIZE_MAX)
+    size = append(log, body=body).next_offset
+    assert pieces == [
+        (0, WRITE_SIZE_MAX),
+        (WRITE_SIZE_MAX, WRITE_SIZE_MAX),
+        (2 * WRITE_SIZE_MAX, size - 2 * WRITE_SIZE_MAX),
+    ]
+    assert [stored.body for stored in records(log)] == [body]
+    disk.fail("pwrite", disk_full(), skip=1)
+    with pytest.raises(DiskFullError):
+        append(log, body=body)
+    assert not any(log.mapped_file_queue.files[0].append_view[size:])
 
 
 def test_a_record_may_be_large_by_its_properties():
