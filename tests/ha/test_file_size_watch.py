@@ -45,6 +45,27 @@ def test_a_walk_over_a_log_stops_at_its_first_blank_or_its_end():
     assert finder.feed(450, LOG[450:]) == 1000
 
 
+def test_of_large_records_only_the_start_is_read():
+    """Small ones among them are read as ever; the log may end inside a large one."""
+    size = 4 * 1024 * 1024
+    large = struct.pack(">ii", size, -626843481) + bytes(size - 8)
+    log = large + RECORD * 300 + large + blank(500)
+    reads = []
+
+    def read(at, size):
+        reads.append(size)
+        return log[at : at + size]
+
+    end = 2 * size + 30_000
+    finder = FirstBlankFinder(0)
+    for until in (end - size, end - 1, end + 4, end + 500):
+        find_first_blank(finder, read, until)
+        assert finder.fed_until >= min(until, end)
+        assert finder.fed_until <= until
+    assert finder.found == end + 500
+    assert sum(reads) < size
+
+
 def test_walk_continues_where_the_last_one_stopped(monkeypatch):
     """Only a failed read is repeated, and nothing is read after the BLANK's chunk."""
     monkeypatch.setattr(file_size_watch, "_WALK_CHUNK_SIZE", 64)
