@@ -99,10 +99,6 @@ class RequestTarget(Protocol):
     def message_store(self) -> MessageStore:
         """The store that consumers read from."""
 
-    @property
-    def is_catching_up(self) -> bool:
-        """Whether consumers may have read, before its start, what it cannot show them yet."""
-
     def submit(self, message: Message) -> GroupCommitRequest:
         """Take a message without waiting or raising; the request holds the outcome."""
 

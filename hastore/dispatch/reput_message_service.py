@@ -85,8 +85,7 @@ class ReputMessageService:
     # files of the wrong size.  None on a master, which verifies no checksums.
     on_bad_record: Callable[[int, str], None] | None = attrs.field(default=None, kw_only=True)
     wake: DispatchWake = attrs.field(factory=DispatchWake, kw_only=True)
-    _found_end: int = attrs.field(init=False)  # of the log when it was opened
-    _tried_to: int = attrs.field(default=0, init=False)  # by the last pass
+    _tried_to: int = attrs.field(default=0, init=False)  # the confirm offset of the last pass
     _log_fault: str | None = attrs.field(default=None, init=False)
     _disk_fault: str | None = attrs.field(default=None, init=False)
     # Consume queues and index have all records below it.
@@ -112,7 +111,6 @@ class ReputMessageService:
         """Begin where the last run ended."""
         self.wake.has_enough = self._has_enough
         self.committed_offset = self.reput_offset
-        self._found_end = self.commit_log.max_offset
         if self.on_bad_record is None and extension is None:
             self.commit_log.feed = self._feed
 
@@ -148,11 +146,6 @@ class ReputMessageService:
     def behind(self) -> int:
         """Bytes that are confirmed but not readable yet."""
         return max(self.confirm_offset() - self.committed_offset, 0)
-
-    @property
-    def is_catching_up(self) -> bool:
-        """Whether some of the log that the node found at its start is not readable yet."""
-        return self.committed_offset < self._found_end
 
     async def run(self) -> None:
         """Serve until cancelled; FlushFailedError is fail-stop.

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 
-import attrs
 import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-import hastore
 from hastore.broker.pulls.pull_message_processor import merge_ranges, response_code
-from hastore.config import HAConfig
 from hastore.status import BrokerRole, FlushDiskType, GetMessageStatus
 from hastore.store.log import cold_read
 from hastore.wire.heartbeat_data import ConsumerData, HeartbeatData, Subscription
@@ -24,13 +20,7 @@ from tests.broker.pull_answers import bodies, offsets
 from tests.patience import WITHIN_S
 from tests.support.nodes.harness import SentPieces, flushed_by
 from tests.support.nodes.raw_client import raw_client, send_command
-from tests.support.nodes.reading import (
-    master_config,
-    open_master,
-    open_slave,
-    pull_command,
-    put,
-)
+from tests.support.nodes.reading import open_master, open_slave, pull_command, put
 from tests.support.waiting import eventually
 
 # -- statuses ------------------------------------------------------------------------------------
@@ -196,30 +186,6 @@ async def test_a_pull_without_messages_returns_a_next_offset(tmp_path):
         (19, "NO_MATCHED_LOGIC_QUEUE", 0),
         (21, "NO_MATCHED_LOGIC_QUEUE", 0),
     ]
-
-
-async def test_a_consumer_is_not_sent_back_while_a_master_catches_up(tmp_path):
-    """Its log is not all confirmed yet, so a queue may end before what the consumer has handled."""
-    config = master_config(tmp_path / "m")
-    async with hastore.open_master(config) as master:
-        await put(master, bodies=[b"0", b"1", b"2"])
-    shutil.rmtree(tmp_path / "m" / "consumequeue")
-    (tmp_path / "m" / "checkpoint").unlink()
-    waits = attrs.evolve(config, role=BrokerRole.SYNC_MASTER, ha=HAConfig(slave_timeout_ms=600_000))
-    async with hastore.open_master(waits) as master, raw_client(master.address) as client:
-        for offset in (1, 3, 7):
-            at_once = await client.ask(pull_command(offset, queue_offset=offset))
-            assert (at_once.code, offsets(at_once)) == (19, (offset, 0, 0))
-            held = pull_command(offset, queue_offset=offset, suspend_timeout_ms=50_000)
-            await client.send(held)
-        async with open_slave(tmp_path / "s", master):  # which confirms all
-            answer = await client.receive()
-            assert (answer.opaque, bodies(answer)) == (1, [b"1", b"2"])
-            await put(master, bodies=[b"3"])
-            answer = await client.receive()
-            assert (answer.opaque, bodies(answer)) == (3, [b"3"])
-            moved = await client.ask(pull_command(9, queue_offset=7))
-            assert (moved.code, offsets(moved)) == (21, (4, 0, 4))
 
 
 # -- refusing ------------------------------------------------------------------------------------

@@ -91,11 +91,6 @@ class RunningNode:
         return self.commit_log.max_offset
 
     @property
-    def is_catching_up(self) -> bool:
-        """Whether consumers may have read, before its start, what it cannot show them yet."""
-        return self.reput_message_service.is_catching_up
-
-    @property
     def uptime_s(self) -> float:
         """Seconds since the start."""
         return trio.current_time() - self._started

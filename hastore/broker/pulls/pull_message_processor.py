@@ -15,10 +15,6 @@ OFFSET_OVERFLOW_BADLY    PULL_OFFSET_MOVED              may be behind, so ask th
 OFFSET_RESET             PULL_OFFSET_MOVED
 =======================  =============================  ==========================================
 
-After a start or a promotion, consumers may be ahead of the queues: until all of the log that the
-node found is dispatched, a master treats an offset after a queue's end as OFFSET_OVERFLOW_ONE.
-PULL_OFFSET_MOVED would send them back to messages that they have handled.
-
 Adjacent records are sent as one piece.  Pieces of at least SENDFILE_SIZE_MIN on average are sent by
 sendfile; smaller ones (several topics share the log) are copied into the reply, and so are bytes
 that are not flushed, whose pages a socket would hold (``write_socket_service``).  Cold bytes are
@@ -95,7 +91,6 @@ _CODES: Final = {
 _NO_QUEUE: Final = frozenset(
     {GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE}
 )
-_AFTER_END: Final = _NO_QUEUE | {GetMessageStatus.OFFSET_OVERFLOW_BADLY}
 
 
 def response_code(status: GetMessageStatus, queue_offset: int, *, is_slave: bool) -> ResponseCode:
@@ -242,15 +237,11 @@ class PullMessageProcessor:
     def _store(self) -> MessageStore:
         return self.target.message_store
 
-    @property
-    def _is_slave(self) -> bool:
-        return self.target.role is BrokerRole.SLAVE
-
     async def _get(self, asked: _Asked, queue_offset: int) -> GetMessageResult:
         """Read the queue; no checkpoint follows, so that a pull can be held."""
         request, store = asked.request, self._store
         tag_filter = TagFilter.parse(asked.expression)
-        result = await self._cold_reader.run(
+        return await self._cold_reader.run(
             store.commit_log,
             store.get_message_steps(
                 request.topic,
@@ -261,14 +252,10 @@ class PullMessageProcessor:
                 message_filter=None if tag_filter.passes_all else tag_filter,
             ),
         )
-        is_after_end = result.status in _AFTER_END and queue_offset > result.max_offset
-        if not is_after_end or not self.target.is_catching_up or self._is_slave:
-            return result
-        status = GetMessageStatus.OFFSET_OVERFLOW_ONE
-        return attrs.evolve(result, status=status, next_begin_offset=queue_offset)
 
     def _code(self, status: GetMessageStatus, queue_offset: int) -> ResponseCode:
-        return response_code(status, queue_offset, is_slave=self._is_slave)
+        is_slave = self.target.role is BrokerRole.SLAVE
+        return response_code(status, queue_offset, is_slave=is_slave)
 
     # -- holding ---------------------------------------------------------------------------------
 

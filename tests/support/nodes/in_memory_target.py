@@ -61,7 +61,6 @@ class InMemoryTarget:
     role_control: RoleControl | None = None
     directory: GroupDirectory | None = None
     message_store: MessageStore = NO_STORE
-    is_catching_up: bool = False
     _next_offset: int = 0
 
     @property
