@@ -133,7 +133,7 @@ class ReputMessageService:
         self.wake.start.wakeup()
 
     def _has_enough(self) -> bool:
-        # What the last pass could not take, such as a part of a record, does not count again.
+        # Do not count again the bytes that the last pass left, such as a part of a record.
         enough = max(self.reput_offset, self._tried_to) + GATHER_SIZE
         return self.commit_log.max_offset >= enough and self.confirm_offset() >= enough
 

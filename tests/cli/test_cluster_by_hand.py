@@ -95,3 +95,24 @@ async def test_one_of_the_nodes_that_promised_is_asked_again_too(tmp_path, monke
         code, shown, told = await call("cluster", "failover", *flags, "--to", "3")
         assert (code, "node 3 is master of epoch" in shown) == (0, True), told
     assert asked.count(two.address) >= 3
+
+
+async def test_a_node_that_dies_after_its_promise_holds_the_others_up_for_a_while_only(
+    tmp_path, monkeypatch
+):
+    """They are a majority."""
+    monkeypatch.setattr(by_hand, "_REST_TIME_MAX_S", 0.2)
+    asked = []
+    fetch = by_hand.fetch_status
+
+    async def silent_for_ever(address):
+        asked.append(address)
+        if address == one.address and asked.count(address) > 1:
+            raise UnreachableError("no answer")
+        return await fetch(address)
+
+    monkeypatch.setattr(by_hand, "fetch_status", silent_for_ever)
+    async with group(tmp_path, 3) as (one, two, three):
+        flags = (*ports(one, two, three), "--ids", "1,2,3")
+        code, shown, told = await call("cluster", "failover", *flags, "--to", "3")
+        assert (code, "node 3 is master of epoch" in shown) == (0, True), told

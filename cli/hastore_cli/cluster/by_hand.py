@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _LOOK_AGAIN_S: Final = 0.1
 _CHANGE_TIME_MAX_S: Final = 10.0
+_REST_TIME_MAX_S: Final = 3.0  # for the others, which may be dead, once a node answers
 
 
 @final
@@ -101,12 +102,13 @@ async def fail_over(
 
 
 async def _hear_again(addresses: Sequence[str]) -> Heard:
-    """Ask nodes that change their roles, during which they may not answer, until all have."""
+    """Ask nodes until all answer, which they may not do while they change their roles."""
+    began = trio.current_time()
     with trio.move_on_after(_CHANGE_TIME_MAX_S):
         while True:
             with contextlib.suppress(UnreachableError):
                 heard = await hear(addresses)
-                if not heard.silent:
+                if not heard.silent or trio.current_time() - began > _REST_TIME_MAX_S:
                     return heard
             await trio.sleep(_LOOK_AGAIN_S)
     return await hear(addresses)
