@@ -23,11 +23,11 @@ from hastore_cli.node.address import fetch_status, resolve_address
 from hastore_cli.node.client import gather
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _LOOK_AGAIN_S: Final = 0.1
 _CHANGE_TIME_MAX_S: Final = 10.0
-_REST_TIME_MAX_S: Final = 3.0  # for the others, which may be dead, once a node answers
+_REST_TIME_MAX_S: Final = 3.0
 
 
 @final
@@ -86,7 +86,15 @@ async def fail_over(
     if not promised:
         assert failure is not None, "there is a node"
         raise failure
-    again = await _hear_again([format_address(node.address) for node in promised])
+
+    def is_enough(nodes: Sequence[NodeFacts]) -> bool:
+        try:
+            check_promises(nodes, ids, planned.nobodys_epoch)
+        except OperationRefusedError:
+            return accept_loss
+        return True
+
+    again = await _hear_again([format_address(node.address) for node in promised], is_enough)
     if not accept_loss:
         check_promises(again.nodes, ids, planned.nobodys_epoch)
     master_id, _ = choose(again.nodes, chosen, accept_loss=accept_loss)
@@ -101,14 +109,22 @@ async def fail_over(
     return master_id
 
 
-async def _hear_again(addresses: Sequence[str]) -> Heard:
-    """Ask nodes until all answer, which they may not do while they change their roles."""
+async def _hear_again(
+    addresses: Sequence[str], is_enough: Callable[[Sequence[NodeFacts]], bool]
+) -> Heard:
+    """Ask nodes until all answer, which they may not do while they change their roles.
+
+    Once those that answer are enough, the others, which may have died, get _REST_TIME_MAX_S.
+    """
     began = trio.current_time()
     with trio.move_on_after(_CHANGE_TIME_MAX_S):
         while True:
             with contextlib.suppress(UnreachableError):
                 heard = await hear(addresses)
-                if not heard.silent or trio.current_time() - began > _REST_TIME_MAX_S:
+                if not heard.silent:
+                    return heard
+                is_late = trio.current_time() - began > _REST_TIME_MAX_S
+                if is_late and is_enough(heard.nodes):
                     return heard
             await trio.sleep(_LOOK_AGAIN_S)
     return await hear(addresses)
