@@ -25,6 +25,8 @@ from hastore.store.record.layout import BLANK_SIZE_MIN
 from hastore.store.record.message_codec import encode_blank
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hastore.store.log.mapped_file import MappedFile
     from hastore.store.log.mapped_file_queue import MappedFileQueue
     from hastore.store.log.transient_store_pool import TransientStorePool
@@ -136,24 +138,29 @@ class LogTail:
         if self._has_buffer:
             self._view[position : position + size] = data
         else:
-            self._write_at(position, data)
+            self._write_at(position, (data,))
         self._position = self._file.wrote_position = end = position + size
         self.max_offset += size
         if end >= self._want_file_at:
             self._want_next_file()
 
-    def _write_at(self, position: int, data: bytes | memoryview) -> None:
+    def _write_at(self, position: int, parts: Sequence[bytes | memoryview]) -> None:
         """Write to the file; if that fails, zero what may be there and raise DiskError."""
         disk_file = self._file.disk_file  # type: ignore[union-attr] # there is room
+        end = position
         try:
-            if len(data) <= WRITE_SIZE_MAX:
-                disk_file.pwrite(data, position)
-            else:
-                whole = memoryview(data)
-                for begin in range(0, len(data), WRITE_SIZE_MAX):
-                    disk_file.pwrite(whole[begin : begin + WRITE_SIZE_MAX], position + begin)
+            for part in parts:
+                size = len(part)
+                if size <= WRITE_SIZE_MAX:
+                    disk_file.pwrite(part, end)
+                else:
+                    whole = memoryview(part)
+                    for begin in range(0, size, WRITE_SIZE_MAX):
+                        disk_file.pwrite(whole[begin : begin + WRITE_SIZE_MAX], end + begin)
+                end += size
         except DiskError:
-            self._view[position : position + len(data)] = bytes(len(data))
+            size = sum(map(len, parts))
+            self._view[position : position + size] = bytes(size)
             raise
 
     def _roll(self) -> bool:

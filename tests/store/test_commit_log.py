@@ -12,7 +12,7 @@ from hastore.errors import ConfigError, DiskFullError, FileSizeMismatchError, St
 from hastore.message import Message
 from hastore.status import AppendMessageStatus as Status
 from hastore.status import FlushDiskType
-from hastore.store.commit_log import SCRATCH_SIZE
+from hastore.store.commit_log import JOINED_SIZE_MAX, SCRATCH_SIZE
 from hastore.store.log_tail import PAGES_SIZE, SIZE_THROUGH_MAP, WRITE_SIZE_MAX
 from hastore.store.record import message_codec, record_check
 from hastore.store.record.layout import BLANK_MAGIC_CODE
@@ -159,7 +159,7 @@ def test_with_sync_flush_each_record_is_written_with_the_same_bytes(append_prop_
         each = message(bytes([number]) * size, properties={"KEYS": f"k{number}"})
         before = disk.counts["pwrite"]
         assert append(written, each) == append(mapped, each)
-        assert disk.counts["pwrite"] == before + 1
+        assert disk.counts["pwrite"] == before + (3 if size > JOINED_SIZE_MAX else 1)
     assert all_bytes(written) == all_bytes(mapped)
     assert not disk.counts["make_pages"]
 
@@ -184,7 +184,7 @@ def test_large_records_are_written_with_the_same_bytes():
         result = append(log, each)
         assert result == append(same, each)
         is_large = size > 12_000  # a record has more than its body
-        assert disk.counts["pwrite"] == pwrites + is_large
+        assert disk.counts["pwrite"] == pwrites + (3 if size > JOINED_SIZE_MAX else is_large)
         for offset in () if is_large else (result.physic_offset, result.next_offset - 1):
             assert any(offset in pages for pages in made), f"record {number}"
     assert all_bytes(log) == all_bytes(same)
@@ -204,7 +204,10 @@ def test_large_records_alone_make_no_pages():
 
 
 def test_a_very_large_record_is_written_in_pieces():
-    """In order, so that a kill leaves a prefix; if one fails, nothing is left."""
+    """In order, so that a kill leaves a prefix; if one fails, nothing is left.
+
+    The body is not copied before.
+    """
     disk = FakeDisk()
     log = open_log(
         fake_env(disk), mapped_file_size=8 * WRITE_SIZE_MAX, max_message_size=4 * WRITE_SIZE_MAX
@@ -213,16 +216,23 @@ def test_a_very_large_record_is_written_in_pieces():
     disk.before("pwrite", lambda operation: pieces.append((operation.position, operation.size)))
     body = random.Random(1).randbytes(2 * WRITE_SIZE_MAX)
     size = append(log, body=body).next_offset
+    head_size = pieces[0][1]
+    body_end = head_size + len(body)
+    assert 0 < head_size < size - len(body)
     assert pieces == [
-        (0, WRITE_SIZE_MAX),
-        (WRITE_SIZE_MAX, WRITE_SIZE_MAX),
-        (2 * WRITE_SIZE_MAX, size - 2 * WRITE_SIZE_MAX),
+        (0, head_size),
+        (head_size, WRITE_SIZE_MAX),
+        (head_size + WRITE_SIZE_MAX, WRITE_SIZE_MAX),
+        (body_end, size - body_end),
     ]
     assert [stored.body for stored in records(log)] == [body]
-    disk.fail("pwrite", disk_full(), skip=1)
-    with pytest.raises(DiskFullError):
-        append(log, body=body)
-    assert not any(log.mapped_file_queue.files[0].append_view[size:])
+    for failing in range(4):
+        disk.fail("pwrite", disk_full(), skip=failing)
+        with pytest.raises(DiskFullError):
+            append(log, body=body)
+        assert not any(log.mapped_file_queue.files[0].append_view[size:])
+        disk.heal()
+    assert append(log, body=body).physic_offset == size
 
 
 def test_a_record_may_be_large_by_its_properties():
@@ -250,12 +260,13 @@ def test_a_large_record_that_cannot_be_written_leaves_the_log_unchanged():
 
 
 @pytest.mark.parametrize("flush_disk_type", FlushDiskType)
-def test_above_a_file_size_limit_records_are_stored_through_the_map(flush_disk_type):
+@pytest.mark.parametrize("body_size", [SIZE_THROUGH_MAP, JOINED_SIZE_MAX + 1])
+def test_above_a_file_size_limit_records_are_stored_through_the_map(flush_disk_type, body_size):
     """RLIMIT_FSIZE was lowered below the size of a file that has its blocks."""
     disk = FakeDisk()
     size = 4 * PAGES_SIZE
     log = open_log(fake_env(disk), flush_disk_type=flush_disk_type, mapped_file_size=size)
-    large = SIZE_THROUGH_MAP * b"x"
+    large = body_size * b"x"
     append(log, body=b"first")
     too_large = disk_full()
     too_large.__cause__ = OSError(errno.EFBIG, "File too large")

@@ -104,17 +104,22 @@ class MessageEncoder:
         middle = self.encode_middle(message, store_timestamp_ms)
         if not isinstance(middle, bytes):
             return middle
-        return self.encode_around(message, queues, queue_offset, physic_offset, middle)
+        parts = self.encode_parts(message, queues, queue_offset, physic_offset, middle)
+        return _join(parts) if isinstance(parts, tuple) else parts
 
-    def encode_around(
+    def encode_parts(
         self,
         message: Message,
         queues: TopicQueues,
         queue_offset: int,
         physic_offset: int,
         middle: bytes,
-    ) -> bytes | AppendMessageStatus:
-        """Return the record that has this middle, or the status that says why there is none."""
+    ) -> tuple[bytes, ...] | AppendMessageStatus:
+        """Return the record that has this middle, or the status that says why there is none.
+
+        The record is in two or three parts, to be joined or written one after the other.  A body of
+        more than 4 KiB is a part of its own, the message's.
+        """
         body = message.body
         body_size = len(body)
         if body_size > self.max_message_size:
@@ -144,12 +149,12 @@ class MessageEncoder:
         except struct.error:  # a number that its field cannot hold
             return _ILLEGAL
         if not self.prop_crc_size:
-            return _join((head, body, tail))
+            return head, body, tail
         if body_size <= _COPIED_SIZE_MAX:
-            record = _join((head, body, tail))
-            return record + (PROP_CRC_BACKWARDS % (_crc32(record) & CRC_MASK))[::-1]
+            start = _join((head, body, tail))
+            return start, (PROP_CRC_BACKWARDS % (_crc32(start) & CRC_MASK))[::-1]
         crc = _crc32(tail, _crc32(body, _crc32(head)))
-        return _join((head, body, tail, (PROP_CRC_BACKWARDS % (crc & CRC_MASK))[::-1]))
+        return head, body, tail + (PROP_CRC_BACKWARDS % (crc & CRC_MASK))[::-1]
 
     def encode_middle(
         self, message: Message, store_timestamp_ms: int

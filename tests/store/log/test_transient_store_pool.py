@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from hastore.config import StoreConfig
 from hastore.message import Message
-from hastore.store.commit_log import CommitLog
+from hastore.store.commit_log import JOINED_SIZE_MAX, CommitLog
 from hastore.store.log.transient_store_pool import TransientStorePool
 from hastore.store.log_tail import SIZE_THROUGH_MAP
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
@@ -122,15 +122,24 @@ def test_readers_see_nothing_before_the_commit():
     assert log.flushed_offset == log.max_offset
 
 
-def test_large_records_go_to_the_buffer_too():
-    """Only without a pool are they written at once."""
+@pytest.mark.parametrize("size", [1, 2 * SIZE_THROUGH_MAP, 2 * JOINED_SIZE_MAX])
+def test_records_of_every_size_go_to_the_buffer(size):
+    """Only without a pool are large ones written at once, and pages made for small ones."""
     disk = FakeDisk()
-    log = buffered_log(disk, mapped_file_size=4 * SIZE_THROUGH_MAP)
-    result = append(log, body=bytes(2 * SIZE_THROUGH_MAP))
-    assert (log.readable_offset, log.max_offset) == (0, result.next_offset)
-    assert not any(disk.files()[f"{0:020d}"])
+    file_size = 4 * JOINED_SIZE_MAX
+    log, plain = (
+        buffered_log(disk, mapped_file_size=file_size),
+        open_log(mapped_file_size=file_size),
+    )
+    body = b"x" * size
+    for _ in range(2):
+        result = append(log, body=body)
+        append(plain, body=body)
+    assert log.max_offset == result.next_offset > 0
+    assert not disk.counts["pwrite"]
+    assert not disk.counts["make_pages"]
     commit(log)
-    assert len(all_bytes(log)) == log.max_offset > 2 * SIZE_THROUGH_MAP
+    assert all_bytes(log) == all_bytes(plain)
 
 
 def test_a_file_without_a_buffer_has_large_records_written():
