@@ -10,8 +10,9 @@ delivery time, continues its queue without a gap, and its topic and properties a
 ends before the first record that is not: the caller handles that one by ``check_record``, so no
 rule for special or damaged records is here, and what a scan returns needs no further check.
 
-Without the extension, decoding costs as much as the append: then a master feeds what it appends to
-``scan_fed_records``, and only what that does not take is read from the log.
+In Python decoding costs as much as the append, and reading a large record back costs more than all
+else: so a master feeds what it encodes in Python to ``scan_fed_records``, and only what that does
+not take is read from the log.  With the extension only large records are encoded in Python.
 
 ``scan_records`` is the C extension's function if that is in use (``hastore.native``), else
 ``scan_records_in_python``, which has no other result for any input.

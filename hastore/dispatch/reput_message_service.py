@@ -64,6 +64,7 @@ RECORDS_A_STEP: Final = 32  # some 100 µs in Python, then other tasks run
 _STEP_SHIFT: Final = 12  # far behind, one record for each 4 KiB: else 64 producers outrun dispatch
 _RECORDS_A_PASS: Final = 1_000
 CHUNK_SIZE: Final = 1024 * 1024
+_BUFFER_SIZE_MAX: Final = 8 * 1024 * 1024  # a record that claims more may be damaged
 _FEED_MAX: Final = 10_000  # records; dispatch that is further behind reads the log
 
 _log = logger("dispatch")
@@ -86,6 +87,8 @@ class ReputMessageService:
     on_bad_record: Callable[[int, str], None] | None = attrs.field(default=None, kw_only=True)
     wake: DispatchWake = attrs.field(factory=DispatchWake, kw_only=True)
     _tried_to: int = attrs.field(default=0, init=False)  # the confirm offset of the last pass
+    # The end of a large record of which a part is there; no step tries it before the rest is.
+    _awaited_end: int = attrs.field(default=0, init=False)
     _log_fault: str | None = attrs.field(default=None, init=False)
     _disk_fault: str | None = attrs.field(default=None, init=False)
     # Consume queues and index have all records below it.
@@ -104,14 +107,14 @@ class ReputMessageService:
         factory=lambda: memoryview(bytearray(CHUNK_SIZE)), init=False
     )  # of a chunk that needed no wait
 
-    # What a master has appended lately, where decoding it would cost more: without the extension.
+    # What a master has encoded in Python lately: reading it back would cost more.
     _feed: deque[FedRecord] = attrs.field(factory=lambda: deque(maxlen=_FEED_MAX), init=False)
 
     def __attrs_post_init__(self) -> None:
         """Begin where the last run ended."""
         self.wake.has_enough = self._has_enough
         self.committed_offset = self.reput_offset
-        if self.on_bad_record is None and extension is None:
+        if self.on_bad_record is None:
             self.commit_log.feed = self._feed
 
     def subscribe(
@@ -178,7 +181,7 @@ class ReputMessageService:
             self.reput_offset = log.min_offset
         self._tried_to = limit = self.confirm_offset()
         count = 0
-        while self.reput_offset < limit and count < _RECORDS_A_PASS:
+        while max(self.reput_offset + 1, self._awaited_end) <= limit and count < _RECORDS_A_PASS:
             start = self.reput_offset
             count_max = min(max((limit - start) >> _STEP_SHIFT, RECORDS_A_STEP), _RECORDS_A_PASS)
             count += await self._step(limit, count_max)
@@ -207,11 +210,10 @@ class ReputMessageService:
                 self.reput_offset = scan.position
                 return scan.record_count
         if not self._has_record(start):
-            buffer = self._buffer[: limit - start]
-            self._chunk_offset = start
-            self._chunk = buffer[: self.commit_log.read_now(start, buffer)]
-        if not self._has_record(start):
-            data = await self._read(start, min(CHUNK_SIZE, limit - start))
+            self._read_now(start, limit)
+        size = 0 if self._has_record(start) else self._size_to_read(start, limit)
+        if size:
+            data = await self._read(start, size)
             if len(data) >= BLANK_SIZE_MIN:
                 size = claimed_size(data)
                 if len(data) < size <= limit - start:  # one record larger than a chunk
@@ -221,6 +223,23 @@ class ReputMessageService:
             self._chunk, self._chunk_offset = memoryview(data), start
         return self._dispatch_chunk(limit, count_max)
 
+    def _read_now(self, physic_offset: int, limit: int) -> None:
+        """Take a chunk, or one record larger than that, from the page cache as far as it is there.
+
+        The buffer grows with the records, so that the pages of a large one are not fresh each time.
+        """
+        log = self.commit_log
+        size = min(CHUNK_SIZE, limit - physic_offset)
+        count = log.read_now(physic_offset, self._buffer[:size])
+        if count == CHUNK_SIZE:
+            size = claimed_size(self._buffer)
+            if count < size <= min(limit - physic_offset, _BUFFER_SIZE_MAX):
+                if size > len(self._buffer):
+                    start, self._buffer = self._buffer[:count], memoryview(bytearray(size))
+                    self._buffer[:count] = start
+                count += log.read_now(physic_offset + count, self._buffer[count:size])
+        self._chunk, self._chunk_offset = self._buffer[:count], physic_offset
+
     def _has_record(self, physic_offset: int) -> bool:
         """Whether the current chunk holds the whole record at an offset."""
         at = physic_offset - self._chunk_offset
@@ -228,6 +247,15 @@ class ReputMessageService:
         if at < 0 or rest < BLANK_SIZE_MIN:
             return False
         return claimed_size(self._chunk, at) <= rest
+
+    def _size_to_read(self, physic_offset: int, limit: int) -> int:
+        """Return how much to read, even if that waits; 0: the chunk has all that is confirmed."""
+        left = limit - physic_offset
+        wanted = min(CHUNK_SIZE, left)
+        if len(self._chunk) < max(wanted, BLANK_SIZE_MIN):
+            return wanted
+        size = claimed_size(self._chunk)
+        return size if size <= left else 0
 
     async def _read(self, physic_offset: int, size: int) -> bytes:
         log = self.commit_log
@@ -275,6 +303,8 @@ class ReputMessageService:
                     is_layout = is_blank or check.kind is RecordKind.TORN
                     what = f"{check.kind.value}: {check.detail}"
                     self._stop_at(offset, what, is_layout=is_layout)
+                elif len(data) - at >= CHUNK_SIZE:  # what it claims has been judged
+                    self._awaited_end = offset + size
                 break
         self.reput_offset = base + at
         return count

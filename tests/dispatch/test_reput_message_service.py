@@ -371,6 +371,79 @@ async def test_dispatches_a_record_larger_than_a_chunk(autojump_clock):
     assert [unit[2] for unit in bench.queues.units] == [0, 1, 2]
 
 
+@pytest.fixture
+def reads(monkeypatch):
+    """What dispatch reads of a log: offset and size, in chunks of 1,000 bytes."""
+    sizes = []
+    read, read_now = CommitLog.read, CommitLog.read_now
+
+    def reading(log, physic_offset, size):
+        sizes.append((physic_offset, size))
+        return read(log, physic_offset, size)
+
+    def reading_now(log, physic_offset, buffer):
+        sizes.append((physic_offset, len(buffer)))
+        return read_now(log, physic_offset, buffer)
+
+    monkeypatch.setattr(CommitLog, "read", reading)
+    monkeypatch.setattr(CommitLog, "read_now", reading_now)
+    monkeypatch.setattr(reput_message_service, "CHUNK_SIZE", 1_000)
+    return sizes
+
+
+async def test_a_large_record_is_read_once(reads, autojump_clock):
+    """Its first chunk once more: what it claims is judged before all of it is there."""
+    master = Bench(open_log(mapped_file_size=100_000), Queues(), Index())
+    record_size, _ = (
+        master.put(body=bytes(7_000), properties={"KEYS": key}).next_offset for key in "ab"
+    )
+    data = all_bytes(master.log)
+    reads.clear()
+    slave = Bench(open_log(master=False, mapped_file_size=100_000), Queues(), Index())
+    service = slave.service()
+    for start in range(0, len(data), 2_000):
+        append_data(slave.log, start, data[start : start + 2_000])
+        await service.catch_up()
+    rest = 8_000 - record_size  # of the first four pieces
+    assert reads == [
+        (0, 1_000),
+        (0, 1_000),
+        (1_000, record_size - 1_000),
+        (record_size, rest),
+        (record_size, 1_000),
+        (record_size, 1_000),
+        (record_size + 1_000, record_size - 1_000),
+    ]
+    assert [unit[3:5] for unit in slave.queues.units] == [(0, record_size), (record_size,) * 2]
+    assert len(slave.index.keys) == 2
+
+
+async def test_a_record_above_the_buffer_is_read_as_a_whole(reads, monkeypatch, autojump_clock):
+    """It may be damaged: no buffer stays for it."""
+    monkeypatch.setattr(reput_message_service, "_BUFFER_SIZE_MAX", 5_000)
+    bench = Bench(open_log(mapped_file_size=100_000), Queues(), Index())
+    size = bench.put(body=bytes(7_000)).next_offset
+    service = bench.service()
+    await service.catch_up()
+    assert reads == [(0, 1_000), (0, size)]
+    assert len(service._buffer) == 1_000
+    assert [unit[3:5] for unit in bench.queues.units] == [(0, size)]
+
+
+async def test_a_master_does_not_read_back_large_records(reads, autojump_clock):
+    """With the extension only small ones are read: those that it has encoded."""
+    bench = Bench(open_log(mapped_file_size=1024 * 1024), Queues(), Index())
+    service = bench.service()
+    results = [
+        bench.put(body=bytes(size), properties={"TAGS": "a", "KEYS": "k"})
+        for size in (20_000, 30_000, 10, 70_000, 300_000, 10)
+    ]
+    await service.catch_up()
+    assert all(size <= 1_000 for _, size in reads)
+    assert [unit[3] for unit in bench.queues.units] == [each.physic_offset for each in results]
+    assert len(bench.index.keys) == len(results)
+
+
 @pytest.mark.parametrize("cached", [0, 1, 500, FILE_SIZE], ids=str)
 @pytest.mark.parametrize("cold_distance", [0, FILE_SIZE * 100], ids=["cold", "hot"])
 async def test_only_what_must_wait_for_the_disk_is_read_in_a_thread(
