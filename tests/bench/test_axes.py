@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import mmap
 import os
 import socket
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from hastore.native.in_use import extension
 from tests.bench import __main__ as bench
 from tests.bench.axes.axis import Axis
 from tests.bench.axes.bare_log import BareLog
-from tests.bench.axes.child import Child, cpu_s, uses_extension
+from tests.bench.axes.child import Child, cpu_s, unmap_files, uses_extension
 from tests.bench.axes.growth import growth
 from tests.bench.axes.load import STRETCH_MAX, Load, closed_loop, percentiles
 from tests.bench.axes.measured import (
@@ -30,7 +31,7 @@ from tests.bench.axes.measured import (
     lines_of,
     node_variants,
 )
-from tests.bench.axes.put_axes import measure_load
+from tests.bench.axes.put_axes import drop_cached, measure_load
 
 TINY = Scale(
     seconds=0.01,
@@ -228,6 +229,26 @@ def test_variants_are_measured_in_turn_until_they_agree() -> None:
     assert asked == [PURE, BARE, BARE, PURE, PURE, BARE]
     ratios = Point("here", 1, rounds).to_dict()["ratios"]
     assert ratios == {"pure:bare": {"median": 0.525, "min": 0.5, "max": 1.0, "rounds": 3}}
+
+
+def test_pages_of_large_bodies_are_used_again(tmp_path: Path) -> None:
+    """What a round has read or written leaves the cache, mapped or not; its bytes stay."""
+    file = tmp_path / "log" / "0"
+    file.parent.mkdir()
+    file.write_bytes(b"x" * 1024 * 1024)
+    with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as mapped:
+        mapped[: 512 * 1024] = b"y" * 512 * 1024
+
+        def resident() -> int:
+            lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+            assert any(line.endswith(str(file)) for line in lines)
+            return next(int(line.split()[1]) for line in lines if line.startswith("Rss:"))
+
+        assert resident() >= 512
+        unmap_files(str(tmp_path))
+        assert resident() == 0
+        drop_cached(file)
+        assert mapped[:] == b"y" * 512 * 1024 + b"x" * 512 * 1024
 
 
 def test_a_point_is_printed_with_a_line_for_each_variant() -> None:

@@ -5,13 +5,15 @@
     parent: Child(module, options)  ──►  child: serve(act)
             ask(seconds=0.5)  ── {"seconds": 0.5} ──►  act  ── {"rate": …} ──►
 
-The child's first line is its greeting.  It ends when its input does, so it never outlives its
-parent.
+The child's first line is its greeting.  It answers ``unmap`` (a path) here.  It ends when its input
+does, so it never outlives its parent.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
+import mmap
 import os
 import select
 import subprocess
@@ -98,7 +100,28 @@ async def serve(greeting: Answer, act: Callable[..., Awaitable[Answer]]) -> None
     """Greet, then answer each command until the input ends."""
     print(json.dumps(greeting), flush=True)
     while line := await trio.to_thread.run_sync(sys.stdin.readline):
-        print(json.dumps(await act(**json.loads(line))), flush=True)
+        command = json.loads(line)
+        if "unmap" in command:
+            unmap_files(command["unmap"])
+            answer = {}
+        else:
+            answer = await act(**command)
+        print(json.dumps(answer), flush=True)
+
+
+def unmap_files(below: str) -> None:
+    """Take the pages of the files below a path out of this process' maps.
+
+    While they are there, the kernel keeps them in its cache.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, _, path = line.partition(" ")
+        if f" {below}/" in path:
+            start, end = (int(each, 16) for each in addresses.split("-"))
+            address, size = ctypes.c_void_p(start), ctypes.c_size_t(end - start)
+            if libc.madvise(address, size, mmap.MADV_DONTNEED):
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def cpu_s(pid: int) -> float:
