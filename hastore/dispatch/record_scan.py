@@ -12,7 +12,8 @@ rule for special or damaged records is here, and what a scan returns needs no fu
 
 In Python decoding costs as much as the append, and reading a large record back costs more than all
 else: so a master feeds what it encodes in Python to ``scan_fed_records``, and only what that does
-not take is read from the log.  With the extension only large records are encoded in Python.
+not take is read from the log.  With the extension those are records of more than 12 KiB, except in
+a write buffer, and messages that C leaves to Python.
 
 ``scan_records`` is the C extension's function if that is in use (``hastore.native``), else
 ``scan_records_in_python``, which has no other result for any input.

@@ -37,10 +37,11 @@ from hastore.store.log.cold_read import is_cold
 from hastore.store.record.layout import (
     BLANK_MAGIC_CODE,
     BLANK_SIZE_MIN,
+    HEAD_READ_SIZE,
     SIZE_AND_MAGIC,
     claimed_size,
 )
-from hastore.store.record.record_check import RecordKind, check_record
+from hastore.store.record.record_check import RecordKind, check_record, claims_fit
 from hastore.store.recovery.progress import Progress
 from hastore.trace import logger
 
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
     from hastore.store.commit_log import CommitLog, FedRecord
     from hastore.store.queue.consume_queue import ConsumeQueue
+    from hastore.store.record.record_check import RecordCheck
 
 # How long a pass waits for more records: if a consumer waits for them, and if none does.  A timer
 # costs as much as hundreds of records.
@@ -87,7 +89,7 @@ class ReputMessageService:
     on_bad_record: Callable[[int, str], None] | None = attrs.field(default=None, kw_only=True)
     wake: DispatchWake = attrs.field(factory=DispatchWake, kw_only=True)
     _tried_to: int = attrs.field(default=0, init=False)  # the confirm offset of the last pass
-    # The end of a large record of which a part is there; no step tries it before the rest is.
+    # The end of the incomplete record at ``reput_offset``; it is not read until that is confirmed.
     _awaited_end: int = attrs.field(default=0, init=False)
     _log_fault: str | None = attrs.field(default=None, init=False)
     _disk_fault: str | None = attrs.field(default=None, init=False)
@@ -201,7 +203,7 @@ class ReputMessageService:
 
     async def _step(self, limit: int, count_max: int) -> int:
         """Read and dispatch some records; return how many."""
-        start = self.reput_offset
+        start, read_end = self.reput_offset, limit
         if self._feed:
             scan = scan_fed_records(self._feed, start, limit, count_max)
             if scan.record_count:
@@ -209,31 +211,38 @@ class ReputMessageService:
                 self._took(scan.last_offset, scan.last_store_ms)
                 self.reput_offset = scan.position
                 return scan.record_count
+        if self._feed:
+            fed_offset, fed_size = self._feed[0][:2]
+            if fed_offset > start:
+                read_end = min(limit, fed_offset)  # what is fed need not be read
+            elif start + fed_size > limit:
+                self._awaited_end = start + fed_size
+                return 0
         if not self._has_record(start):
-            self._read_now(start, limit)
-        size = 0 if self._has_record(start) else self._size_to_read(start, limit)
+            self._read_now(start, read_end)
+        size = 0 if self._has_record(start) else self._size_to_read(start, read_end)
         if size:
             data = await self._read(start, size)
             if len(data) >= BLANK_SIZE_MIN:
                 size = claimed_size(data)
-                if len(data) < size <= limit - start:  # one record larger than a chunk
+                if len(data) < size <= read_end - start:  # one record larger than a chunk
                     data = await self._read(start, size)
             if self.reput_offset != start:  # ``catch_up`` and ``run`` may read at the same time
                 return 0
             self._chunk, self._chunk_offset = memoryview(data), start
         return self._dispatch_chunk(limit, count_max)
 
-    def _read_now(self, physic_offset: int, limit: int) -> None:
+    def _read_now(self, physic_offset: int, end: int) -> None:
         """Take a chunk, or one record larger than that, from the page cache as far as it is there.
 
         The buffer grows with the records, so that the pages of a large one are not fresh each time.
         """
         log = self.commit_log
-        size = min(CHUNK_SIZE, limit - physic_offset)
+        size = min(CHUNK_SIZE, end - physic_offset)
         count = log.read_now(physic_offset, self._buffer[:size])
         if count == CHUNK_SIZE:
             size = claimed_size(self._buffer)
-            if count < size <= min(limit - physic_offset, _BUFFER_SIZE_MAX):
+            if count < size <= min(end - physic_offset, _BUFFER_SIZE_MAX):
                 if size > len(self._buffer):
                     start, self._buffer = self._buffer[:count], memoryview(bytearray(size))
                     self._buffer[:count] = start
@@ -241,16 +250,17 @@ class ReputMessageService:
         self._chunk, self._chunk_offset = self._buffer[:count], physic_offset
 
     def _has_record(self, physic_offset: int) -> bool:
-        """Whether the current chunk holds the whole record at an offset."""
+        """Whether the current chunk holds the whole record at an offset; of a BLANK its start."""
         at = physic_offset - self._chunk_offset
         rest = len(self._chunk) - at
         if at < 0 or rest < BLANK_SIZE_MIN:
             return False
-        return claimed_size(self._chunk, at) <= rest
+        size, magic = SIZE_AND_MAGIC.unpack_from(self._chunk, at)
+        return bool(magic == BLANK_MAGIC_CODE or 0 <= size <= rest)
 
-    def _size_to_read(self, physic_offset: int, limit: int) -> int:
-        """Return how much to read, even if that waits; 0: the chunk has all that is confirmed."""
-        left = limit - physic_offset
+    def _size_to_read(self, physic_offset: int, end: int) -> int:
+        """Return how much to read, even if that waits; 0: the chunk has all up to ``end``."""
+        left = end - physic_offset
         wanted = min(CHUNK_SIZE, left)
         if len(self._chunk) < max(wanted, BLANK_SIZE_MIN):
             return wanted
@@ -286,8 +296,10 @@ class ReputMessageService:
                 count += 1
                 at += check.size
             elif check.kind is RecordKind.BLANK:
-                if file_end <= limit:  # else a slave has not received all of its filler
+                if file_end <= limit:
                     at = file_end - base
+                else:  # a slave has not received all of its filler
+                    self._awaited_end = file_end
                 break
             elif check.size:
                 self.skipped += 1
@@ -296,18 +308,30 @@ class ReputMessageService:
                     self.on_bad_record(offset, f"{check.kind.value}: {check.detail}")
                 at += check.size
             else:
-                # A TORN record has not arrived completely, unless it claims more than its file.
-                size = claimed_size(data, at)
-                if check.kind is not RecordKind.TORN or size > file_end - offset:
-                    is_blank = SIZE_AND_MAGIC.unpack_from(data, at)[1] == BLANK_MAGIC_CODE
-                    is_layout = is_blank or check.kind is RecordKind.TORN
-                    what = f"{check.kind.value}: {check.detail}"
-                    self._stop_at(offset, what, is_layout=is_layout)
-                elif len(data) - at >= CHUNK_SIZE:  # what it claims has been judged
-                    self._awaited_end = offset + size
+                self._stop_or_wait(offset, data[at:], check, file_end)
                 break
         self.reput_offset = base + at
         return count
+
+    def _stop_or_wait(
+        self, physic_offset: int, data: memoryview, check: RecordCheck, file_end: int
+    ) -> None:
+        """Wait for the rest of a TORN record; stop at one that its file or its head rules out."""
+        size, end_max = claimed_size(data), file_end
+        if self._feed and self._feed[0][0] > physic_offset:
+            end_max = min(end_max, self._feed[0][0])
+        what = f"{check.kind.value}: {check.detail}"
+        if check.kind is not RecordKind.TORN or physic_offset + size > end_max:
+            is_blank = SIZE_AND_MAGIC.unpack_from(data)[1] == BLANK_MAGIC_CODE
+            is_layout = is_blank or check.kind is RecordKind.TORN
+            self._stop_at(physic_offset, what, is_layout=is_layout)
+        elif len(data) < HEAD_READ_SIZE:
+            return  # the next step sees more of its head
+        elif claims_fit(data[:HEAD_READ_SIZE]):
+            self._awaited_end = physic_offset + size
+        else:
+            what = f"{RecordKind.BAD_LENGTHS.value}: its body's length does not fit size {size}"
+            self._stop_at(physic_offset, what, is_layout=False)
 
     def _took(self, last_offset: int, store_timestamp_ms: int) -> None:
         """Record what was dispatched last."""

@@ -259,20 +259,22 @@ class CommitLog(LogTail):
             parts = self._encode_parts(message, queues, queue_offset, physic_offset, middle)
             if not isinstance(parts, tuple):
                 return self._refuse(parts)
-            record = _join(parts) if body_size <= JOINED_SIZE_MAX else b""
-            size = len(record) or sum(map(len, parts))
+            record = _join(parts) if body_size <= JOINED_SIZE_MAX else None
+            size = sum(map(len, parts)) if record is None else len(record)
             if self._position + size > self._record_end_max:
                 return self._append_to_next_file(message, size)
-            if record and scratch is None and (size <= SIZE_THROUGH_MAP or self._has_buffer):
+            if record is None:
+                self._write_record(parts)
+            elif scratch is None and (size <= SIZE_THROUGH_MAP or self._has_buffer):
                 self._view[self._position : self._position + size] = record
             else:
-                self._write_record((record,) if record else parts)
+                self._write_record((record,))
             if self.feed is not None:
                 find = (message.properties or _NO_PROPERTIES).get
                 self.feed.append((
                     physic_offset, size, message.topic, queue_id, queue_offset, store_ms,
-                    message.sys_flag, find(PROPERTY_TAGS, ""), find(PROPERTY_UNIQ_KEY, ""),
-                    find(PROPERTY_KEYS, ""),
+                    message.sys_flag, f"{find(PROPERTY_TAGS, '')}",  # as in the record
+                    f"{find(PROPERTY_UNIQ_KEY, '')}", f"{find(PROPERTY_KEYS, '')}",
                 ))  # fmt: skip
         end = self._position + size
         self._position = self._file.wrote_position = end  # type: ignore[union-attr] # there is room

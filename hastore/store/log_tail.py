@@ -145,7 +145,10 @@ class LogTail:
             self._want_next_file()
 
     def _write_at(self, position: int, parts: Sequence[bytes | memoryview]) -> None:
-        """Write to the file; if that fails, zero what may be there and raise DiskError."""
+        """Write parts to the file in order, so that a kill leaves a prefix.
+
+        If that fails, zero what may be there and raise DiskError.
+        """
         disk_file = self._file.disk_file  # type: ignore[union-attr] # there is room
         end = position
         try:

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import logging
+from enum import Enum
 
 import attrs
 import pytest
@@ -373,7 +374,7 @@ async def test_dispatches_a_record_larger_than_a_chunk(autojump_clock):
 
 @pytest.fixture
 def reads(monkeypatch):
-    """What dispatch reads of a log: offset and size, in chunks of 1,000 bytes."""
+    """What dispatch reads of a log: offset and size."""
     sizes = []
     read, read_now = CommitLog.read, CommitLog.read_now
 
@@ -387,46 +388,98 @@ def reads(monkeypatch):
 
     monkeypatch.setattr(CommitLog, "read", reading)
     monkeypatch.setattr(CommitLog, "read_now", reading_now)
-    monkeypatch.setattr(reput_message_service, "CHUNK_SIZE", 1_000)
     return sizes
 
 
-async def test_a_large_record_is_read_once(reads, autojump_clock):
-    """Its first chunk once more: what it claims is judged before all of it is there."""
-    master = Bench(open_log(mapped_file_size=100_000), Queues(), Index())
+@pytest.fixture
+def chunk_size(monkeypatch):
+    """Read little at a time."""
+    monkeypatch.setattr(reput_message_service, "CHUNK_SIZE", 1_000)
+    return 1_000
+
+
+def large_log(**settings):
+    return open_log(mapped_file_size=100_000, **settings)
+
+
+async def test_a_large_record_is_read_once(reads, chunk_size, autojump_clock):
+    """Its first chunk once more: what it claims is checked before all of it is there."""
+    master = Bench(large_log(), Queues(), Index())
     record_size, _ = (
         master.put(body=bytes(7_000), properties={"KEYS": key}).next_offset for key in "ab"
     )
     data = all_bytes(master.log)
     reads.clear()
-    slave = Bench(open_log(master=False, mapped_file_size=100_000), Queues(), Index())
+    slave = Bench(large_log(master=False), Queues(), Index())
     service = slave.service()
     for start in range(0, len(data), 2_000):
         append_data(slave.log, start, data[start : start + 2_000])
         await service.catch_up()
-    rest = 8_000 - record_size  # of the first four pieces
     assert reads == [
-        (0, 1_000),
-        (0, 1_000),
-        (1_000, record_size - 1_000),
-        (record_size, rest),
-        (record_size, 1_000),
-        (record_size, 1_000),
-        (record_size + 1_000, record_size - 1_000),
+        (0, chunk_size),
+        (0, chunk_size),
+        (chunk_size, record_size - chunk_size),
+        (record_size, 8_000 - record_size),  # of the first four pieces
+        (record_size, chunk_size),
+        (record_size + chunk_size, record_size - chunk_size),
     ]
     assert [unit[3:5] for unit in slave.queues.units] == [(0, record_size), (record_size,) * 2]
     assert len(slave.index.keys) == 2
 
 
-async def test_a_record_above_the_buffer_is_read_as_a_whole(reads, monkeypatch, autojump_clock):
+async def test_the_buffer_stays_for_large_records(chunk_size, autojump_clock):
+    """It grows for a larger one, and never beyond some MiB."""
+    bench = Bench(large_log(), Queues(), Index())
+    service = bench.service()
+    sizes = []
+    for body_size in (10, 5_000, 10, 4_000, 7_000, 5_000):
+        bench.put(body=bytes(body_size), properties={"KEYS": "k"})
+        service._feed.clear()
+        before = service._buffer
+        await service.catch_up()
+        sizes.append(len(service._buffer))
+        assert (service._buffer is before) == (sizes[-1] == len(before))
+    assert len(bench.queues.units) == len(bench.index.keys) == 6
+    assert sizes[0] == chunk_size
+    assert sizes[1] == sizes[3] > 5_000
+    assert sizes[4] == sizes[5] > 7_000
+
+
+@pytest.mark.parametrize("cached", [1_000, 3_000, 7_000])
+async def test_the_rest_of_a_large_record_may_have_to_be_waited_for(
+    cached, chunk_size, monkeypatch, autojump_clock
+):
+    """What the buffer had before is not taken for it."""
+    bench = Bench(large_log(), Queues(), Index())
+    service = bench.service()
+    start = bench.put(body=bytes(7_000), properties={"KEYS": "a"}).next_offset
+    service._feed.clear()
+    await service.catch_up()
+    read_now = CommitLog.read_now
+
+    def read_cached(log, physic_offset, buffer):
+        return read_now(log, physic_offset, buffer[: max(start + cached - physic_offset, 0)])
+
+    monkeypatch.setattr(CommitLog, "read_now", read_cached)
+    bench.put(body=bytes(7_000), properties={"KEYS": "b"})
+    service._feed.clear()
+    await service.catch_up()
+    keys = [key_hash(topic_hash("orders"), key) for key in "ab"]
+    assert [key for key, _ in bench.index.keys] == keys
+
+
+async def test_a_record_above_the_buffer_is_read_as_a_whole(
+    reads, chunk_size, monkeypatch, autojump_clock
+):
     """It may be damaged: no buffer stays for it."""
     monkeypatch.setattr(reput_message_service, "_BUFFER_SIZE_MAX", 5_000)
-    bench = Bench(open_log(mapped_file_size=100_000), Queues(), Index())
-    size = bench.put(body=bytes(7_000)).next_offset
+    bench = Bench(large_log(), Queues(), Index())
     service = bench.service()
+    size = bench.put(body=bytes(7_000)).next_offset
+    service._feed.clear()
     await service.catch_up()
-    assert reads == [(0, 1_000), (0, size)]
-    assert len(service._buffer) == 1_000
+    assert reads == [(0, chunk_size), (0, size)]
+    assert len(service._buffer) == chunk_size
     assert [unit[3:5] for unit in bench.queues.units] == [(0, size)]
 
 
@@ -436,12 +489,128 @@ async def test_a_master_does_not_read_back_large_records(reads, autojump_clock):
     service = bench.service()
     results = [
         bench.put(body=bytes(size), properties={"TAGS": "a", "KEYS": "k"})
-        for size in (20_000, 30_000, 10, 70_000, 300_000, 10)
+        for size in (20_000, 30_000, 10, 70_000, 10, 10, 300_000, 10)
     ]
     await service.catch_up()
-    assert all(size <= 1_000 for _, size in reads)
+    large = [each for each in results if each.next_offset - each.physic_offset > 20_000]
+    for start, size in reads:
+        assert all(
+            start >= each.next_offset or start + size <= each.physic_offset for each in large
+        )
     assert [unit[3] for unit in bench.queues.units] == [each.physic_offset for each in results]
     assert len(bench.index.keys) == len(results)
+
+
+async def test_a_fed_record_waits_for_its_confirmation(reads, autojump_clock):
+    """A slave's acks end anywhere in it; nothing is read meanwhile."""
+    bench = Bench(open_log(mapped_file_size=1024 * 1024), Queues(), Index(), confirmed=0)
+    service = bench.service()
+    size = bench.put(body=bytes(300_000)).next_offset
+    bench.put(body=bytes(20_000))
+    for bench.confirmed in range(0, size, 1_000):
+        await service.catch_up()
+    assert bench.queues.units == []
+    bench.confirmed = size
+    await service.catch_up()
+    assert [unit[3:5] for unit in bench.queues.units] == [(0, size)]
+    assert reads == []
+
+
+async def test_what_a_fed_record_rules_out_stops_dispatch(autojump_clock):
+    """A record that claims a part of the next one, of which the append knows, is damaged."""
+    bench = Bench(large_log(), Queues(), Index())
+    service = bench.service()
+    bench.put(body=b"one")
+    service._feed.clear()
+    bench.put(body=bytes(20_000))
+    view = bench.log.mapped_file_queue.files[0].append_view
+    view[0:4] = (10_000).to_bytes(4)
+    await service.catch_up()
+    assert "dispatch stopped at offset 0" in service.fault
+    assert bench.queues.units == []
+
+
+class Tag(str, Enum):  # noqa: UP042 - a StrEnum's text is its value
+    """A string whose text as a format is another."""
+
+    A = "a"
+
+
+async def test_what_is_fed_is_what_the_record_says(autojump_clock):
+    """Whatever a program has put in as a property: an enumeration, or a number."""
+    values = [{"TAGS": Tag.A}, {"KEYS": 42}, {"UNIQ_KEY": Tag.A, "KEYS": Tag.A}]
+    found = []
+    for is_fed in (True, False):
+        bench = Bench(open_log(), Queues(), Index())
+        service = bench.service()
+        for properties in values:
+            bench.put(properties=properties)
+        if not is_fed:
+            service._feed.clear()
+        await service.catch_up()
+        found.append((bench.queues.units, bench.index.keys))
+    assert found[0] == found[1]
+    assert len(found[0][0]) == 3
+    assert len(found[0][1]) == 3
+
+
+async def test_a_size_that_its_head_rules_out_is_not_waited_for(autojump_clock):
+    """A flipped bit makes a record claim what the master has yet to send."""
+    master = Bench(large_log(), Queues(), Index())
+    master.put(body=bytes(500))
+    data = bytearray(all_bytes(master.log))
+    data[1] ^= 1  # 65,536 bytes more
+    found = []
+    slave = Bench(large_log(master=False), Queues(), Index())
+    service = attrs.evolve(slave.service(), on_bad_record=lambda *what: found.append(what))
+    append_data(slave.log, 0, bytes(data[:100]))
+    await service.catch_up()
+    assert found == []
+    append_data(slave.log, 100, bytes(data[100:]))
+    await service.catch_up()
+    ((offset, what),) = found
+    assert offset == 0
+    assert what.startswith("bad-lengths: its body's length does not fit size ")
+    assert "dispatch stopped at offset 0" in service.fault
+
+
+async def test_a_filler_is_not_read(reads, monkeypatch, autojump_clock):
+    """Its start says how long it is, and nobody has written the rest."""
+    read_now = CommitLog.read_now
+
+    def read_written(log, physic_offset, buffer):
+        ends = small_end, small_end + 8, log.max_offset
+        end = next(each for each in ends if each > physic_offset)
+        return read_now(log, physic_offset, buffer[: end - physic_offset])
+
+    bench = Bench(large_log(), Queues(), Index())
+    service = bench.service()
+    small_end = bench.put().next_offset
+    bench.put(body=bytes(99_800))
+    assert bench.log.max_offset > 100_000
+    service._feed.clear()
+    monkeypatch.setattr(CommitLog, "read_now", read_written)
+    await service.catch_up()
+    assert len(bench.queues.units) == 2
+    assert service.reput_offset == bench.log.max_offset
+    assert [each for each in reads if each[0] < 100_000] == [(0, small_end), (small_end, 8)]
+
+
+async def test_a_slave_reads_the_start_of_a_filler_once(reads, autojump_clock):
+    """While the rest arrives there is nothing to look at."""
+    master = Bench(large_log(), Queues(), Index())
+    blank_start = master.put().next_offset
+    master.put(body=bytes(99_800))
+    data = all_bytes(master.log)
+    reads.clear()
+    slave = Bench(large_log(master=False), Queues(), Index())
+    service = slave.service()
+    edges = [0, blank_start, *range(blank_start + 10_000, 100_000, 10_000), 100_000]
+    for start, end in itertools.pairwise(edges):
+        append_data(slave.log, start, data[start:end])
+        await service.catch_up()
+    assert service.reput_offset == 100_000
+    assert [start for start, _ in reads] == [0, blank_start, blank_start]
 
 
 @pytest.mark.parametrize("cached", [0, 1, 500, FILE_SIZE], ids=str)
