@@ -5,8 +5,8 @@
     parent: Child(module, options)  ──►  child: serve(act)
             ask(seconds=0.5)  ── {"seconds": 0.5} ──►  act  ── {"rate": …} ──►
 
-The child's first line is its greeting.  It answers ``unmap`` (a path) here.  It ends when its input
-does, so it never outlives its parent.
+The child's first line is its greeting.  ``serve`` itself handles the command ``unmap``, whose value
+is a path.  The child ends when its input does, so it never outlives its parent.
 """
 
 from __future__ import annotations
@@ -102,18 +102,19 @@ async def serve(greeting: Answer, act: Callable[..., Awaitable[Answer]]) -> None
     while line := await trio.to_thread.run_sync(sys.stdin.readline):
         command = json.loads(line)
         if "unmap" in command:
-            unmap_files(command["unmap"])
-            answer = {}
+            answer = {"unmapped": unmap_files(command["unmap"])}
         else:
             answer = await act(**command)
         print(json.dumps(answer), flush=True)
 
 
-def unmap_files(below: str) -> None:
-    """Take the pages of the files below a path out of this process' maps.
+def unmap_files(below: str) -> int:
+    """Take the pages of the files below a path out of this process' maps; return of how many maps.
 
     While they are there, the kernel keeps them in its cache.
     """
+    count = 0
+    below = os.path.realpath(below)
     libc = ctypes.CDLL(None, use_errno=True)
     for line in Path("/proc/self/maps").read_text().splitlines():
         addresses, _, path = line.partition(" ")
@@ -122,6 +123,8 @@ def unmap_files(below: str) -> None:
             address, size = ctypes.c_void_p(start), ctypes.c_size_t(end - start)
             if libc.madvise(address, size, mmap.MADV_DONTNEED):
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            count += 1
+    return count
 
 
 def cpu_s(pid: int) -> float:

@@ -168,7 +168,8 @@ def _round(cluster: Cluster, load: Load, path: Path, scale: Scale) -> Round:
     """
     measured = cluster.round(load, scale)
     if load.body_size >= DROPPED_FROM:
-        cluster.tasks.ask(unmap=str(path))
+        unmapped = cluster.tasks.ask(unmap=str(path))["unmapped"]
+        assert unmapped or load.over_tcp, f"no file below {path} is mapped"
         for file in path.rglob("*"):
             if file.is_file():
                 drop_cached(file)
