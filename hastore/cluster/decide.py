@@ -397,19 +397,28 @@ def _why_void(wish: Switchover, view: GroupView, state: GroupState, epoch: int) 
 # -- any other node ------------------------------------------------------------------------------
 
 
-def _decide_on_alarm(known: Knowledge, view: GroupView) -> Action | None:
-    """Return what to do if nobody may be elected before a person has looked; None: go on."""
-    own, state = known.own, view.state
-    if view.config.alarm is not None:
-        return Wait(f"alarm: {view.config.alarm}")
+def why_alarm(known: Knowledge) -> str | None:
+    """Return why the alarm is to be raised; None: it is raised, or nothing is wrong."""
+    view, own = known.view, known.own
+    if view is None or view.config.alarm is not None:
+        return None
     if known.restored is not None:
-        return RaiseAlarm(known.restored)
-    if state is not None and state.epoch < own.last_epoch:
-        return RaiseAlarm(
+        return known.restored
+    if view.state is not None and view.state.epoch < own.last_epoch:
+        return (
             f"{own.node} has messages of epoch {own.last_epoch}, and the coordinator knows epoch"
-            f" {state.epoch}: it was restored to the past, or this is another group's directory"
+            f" {view.state.epoch}: it was restored to the past, or this is another group's"
+            " directory"
         )
     return None
+
+
+def _decide_on_alarm(known: Knowledge, view: GroupView) -> Action | None:
+    """Return what to do if nobody may be elected before a person has looked; None: go on."""
+    if view.config.alarm is not None:
+        return Wait(f"alarm: {view.config.alarm}")
+    why = why_alarm(known)
+    return None if why is None else RaiseAlarm(why)
 
 
 def _decide_as_other(known: Knowledge) -> Action:

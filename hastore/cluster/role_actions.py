@@ -20,7 +20,7 @@ import trio
 from hastore.broker.node.master import Master
 from hastore.broker.node.master_store import Promotion
 from hastore.cluster import decide as actions
-from hastore.cluster.decide import Action, Clock, Following, Knowledge, decide
+from hastore.cluster.decide import Action, Clock, Following, Knowledge, decide, why_alarm
 from hastore.cluster.group_watch import RETRY_PAUSE_S
 from hastore.cluster.group_writer import Bid
 from hastore.cluster.handover import HANDOVER_TICK_S
@@ -140,7 +140,7 @@ class RoleActions:
             case actions.CreateState():
                 await self.writer.create(action.members)
             case actions.RaiseAlarm():
-                await self._raise_alarm(action.why)
+                await self.raise_alarm()
             case actions.TellEpoch():
                 await self._tell_epoch()
             case actions.BecomeMaster():
@@ -170,9 +170,13 @@ class RoleActions:
             self.watch.failed(error)
         await self.facts.node.step_down(why)
 
-    async def _raise_alarm(self, why: str) -> None:
+    async def raise_alarm(self) -> None:
+        """Raise the alarm if that is due."""
+        if why_alarm(self._known()) is None:
+            return
         await self.watch.refresh()  # a link may have been quicker than the coordinator's watch
-        if not isinstance(decide(self._known()), actions.RaiseAlarm):
+        why = why_alarm(self._known())
+        if why is None:
             return
         _log.error("alarm", reason=why)
         config = attrs.evolve(self.watch.known.config, alarm=why)

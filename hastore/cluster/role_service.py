@@ -38,7 +38,7 @@ from hastore.cluster.route_records import RouteNode
 from hastore.cluster.term_coordinator import TermCoordinator
 from hastore.concurrency.lease import Lease
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
-from hastore.errors import CoordinatorError, RequestFailedError
+from hastore.errors import CoordinatorError, ProtocolError, RequestFailedError
 from hastore.quantities import parse_address
 from hastore.trace import logger
 from hastore.wire.remoting_codes import ResponseCode
@@ -325,8 +325,15 @@ class RoleService:
         )
 
     async def _leave(self) -> None:
-        """Let the others elect at once, as far as the coordinator answers soon."""
+        """Let the others elect at once, as far as the coordinator answers soon.
+
+        But if it has gone back in time, and this node alone knows, nobody may be elected.
+        """
         with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_TIMEOUT_S):
+            try:
+                await self._actions.raise_alarm()
+            except (CoordinatorError, ProtocolError) as error:
+                _log.warning("alarm_not_raised", reason=str(error))
             for grant in (self._leader.held, self._member.session):
                 if grant is not None:
                     try:

@@ -649,6 +649,26 @@ async def test_a_coordinator_that_was_restored_to_the_past_raises_the_alarm(grou
 
 
 @simulated()
+async def test_a_node_that_is_stopped_tells_of_a_restore_that_it_alone_knows(group):
+    """As it gives its key up, the others would begin an epoch again."""
+    first, _ = await group.master()
+    asked = group.stores[first].asked
+    backup = group.model.backup()
+    for other in {1, 2, 3} - {first}:
+        group.node(other).kill()
+    await group.master(members=1)
+    group.stores[first].next("commit", "config", Fate.LOST)
+    asked.clear()
+    group.model.stop()
+    group.model.restore(backup, as_other_cluster=False)
+    group.model.start()
+    await group.until(lambda: "commit /test/c1/g1/config" in asked)
+    group.stop(first)
+    await group.until(lambda: not group.node(first).is_up)
+    assert "etcd was at revision" in group.view.config.alarm
+
+
+@simulated()
 async def test_a_wish_from_before_a_pause_is_not_carried_out(group):
     """Nor once elections go on: the master takes it back."""
     first, master = await group.master()

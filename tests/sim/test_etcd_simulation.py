@@ -2,6 +2,7 @@
 
 import pytest
 
+from hastore.cluster.decide import why_alarm
 from hastore.cluster.role_actions import RoleActions
 from hastore.sim.group.etcd_director import EtcdDirector
 from hastore.sim.group.etcd_faults import ETCD_KINDS
@@ -70,13 +71,14 @@ def test_an_epoch_that_begins_again_is_a_violation_once_a_restore_is_noticed(mon
 def test_a_restore_counts_as_noticed_before_a_node_raises_the_alarm(monkeypatch):
     """Else an epoch that begins again in spite of an alarm would be excused."""
     noticed = []
-    raise_alarm = RoleActions._raise_alarm
+    raise_alarm = RoleActions.raise_alarm
 
-    async def record(actions, why):
-        noticed.append(not simulation.oracle.controller.is_unnoticed)
-        await raise_alarm(actions, why)
+    async def record(actions):
+        if why_alarm(actions._known()) is not None:
+            noticed.append(not simulation.oracle.controller.is_unnoticed)
+        await raise_alarm(actions)
 
-    monkeypatch.setattr(RoleActions, "_raise_alarm", record)
+    monkeypatch.setattr(RoleActions, "raise_alarm", record)
     for seed in (3, 174, 229):
         simulation = GroupSimulation(seed, with_etcd=True)
         run_by_seed(seed, simulation.run)
