@@ -46,22 +46,20 @@ class LinkOracle:
 
     def check_step(self) -> None:
         """Check all links; those of slaves even if no master serves.  Raises ViolationError."""
-        master = self.cluster.serving_master
+        node, master = self.cluster.master, self.cluster.serving_master
+        open_links, now = self.cluster.network.open_links, trio.current_time()
         for slave in self.cluster.slaves:
-            links = self.cluster.network.open_links(slave.host, self.cluster.master.host, HA_PORT)
-            self._check_number(slave, links)
-            self._check_slave(slave, links)
+            links = open_links(slave.host, node.host, HA_PORT)
+            if len(links) > 1:  # its acks would count twice
+                what = f"{slave.name} has {len(links)} sockets to its master"
+                raise ViolationError("links", what)
+            self._check_slave(slave, links, now)
             if master is not None:
-                self._check_master(slave, master)
+                self._check_master(slave, master, now)
 
-    def _check_number(self, slave: SimNode, links: list[Connection]) -> None:
-        """Raise ViolationError if a slave has two links: its acks would count twice."""
-        if len(links) > 1:
-            raise ViolationError("links", f"{slave.name} has {len(links)} sockets to its master")
-
-    def _check_master(self, slave: SimNode, master: Master) -> None:
+    def _check_master(self, slave: SimNode, master: Master, now: float) -> None:
         """Raise ViolationError if a master still counts a slave that has been silent too long."""
-        node, now = self.cluster.master, trio.current_time()
+        node = self.cluster.master
         since = slave.silent_since(node.host)
         if since is None or node.frozen is not None:
             return
@@ -75,9 +73,8 @@ class LinkOracle:
                 detail = f"{slave.name} still counts after {now - last:.0f} s of silence"
                 raise ViolationError("silence", detail)
 
-    def _check_slave(self, slave: SimNode, links: list[Connection]) -> None:
+    def _check_slave(self, slave: SimNode, links: list[Connection], now: float) -> None:
         """Raise ViolationError if a slave keeps a link that has been silent too long."""
-        now = trio.current_time()
         if slave.frozen is not None or slave.slow_disk_s or slave.live_disk.is_full:
             self._held_up_at[slave.name] = now
             return

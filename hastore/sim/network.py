@@ -254,7 +254,7 @@ class Network:
 
     def cut_since(self, source: str, target: str) -> float | None:
         """Return since when one direction is cut, None if it is not."""
-        return self._cut.get(Way(source, target))
+        return self._cut.get(Way(source, target)) if self._cut else None
 
     def cut(self, source: str, target: str) -> None:
         """Cut one direction."""
@@ -366,9 +366,10 @@ class Network:
         return [
             connection
             for connection in self.connections.values()
-            if connection.client.is_open
-            and connection.port == port
-            and (connection.client.host, connection.server.host) == (client, server)
+            if connection.port == port
+            and connection.client.host == client
+            and connection.server.host == server
+            and connection.client.is_open
         ]
 
     def are_connected(self, client: str, server: str, port: int) -> bool:

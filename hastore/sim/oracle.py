@@ -185,8 +185,10 @@ class Oracle:
         if serving is None or node.name in self.rotten:
             return
         boots, start = self._on_platter.get(node.name, (0, 0))
-        start = max(start if boots == node.boots else 0, serving.commit_log.min_offset)
-        end = serving.commit_log.flushed_offset
+        start, end = start if boots == node.boots else 0, serving.commit_log.flushed_offset
+        if end <= start:
+            return  # as after most steps
+        start = max(start, serving.commit_log.min_offset)
         if end <= start:
             return
         size = self.cluster.config.mapped_file_size
@@ -203,6 +205,7 @@ class Oracle:
             return
         flush_s = SYNC_FLUSH_TIMEOUT_S if config.master_flush is _SYNC else 0.0
         slave_s = config.slave_timeout_ms / 1000 if config.role is BrokerRole.SYNC_MASTER else 0.0
+        now = trio.current_time() if self.waiting else 0.0
         for put in self.waiting.values():
             if put.boot is not node.boot:
                 continue  # it died with the process
@@ -212,7 +215,7 @@ class Oracle:
                 longest += NEXT_FILE_TIMEOUT_S
             if node.slow_disk_s or node.slow_until >= since:
                 longest += _SLOW_DISK_MARGIN_S
-            if trio.current_time() - since > longest:
+            if now - since > longest:
                 detail = f"put {put.number} has no answer after {longest:.0f} s"
                 raise ViolationError("answer", detail, put.number)
 
@@ -228,14 +231,14 @@ class Oracle:
             return
         if not node.ha_client.is_in_step:
             return  # its log is not compared yet, and may turn out to have diverged
-        if not self.cluster.network.are_connected(slave.host, self.cluster.master.host, HA_PORT):
-            return  # it holds a half-open connection to an earlier boot, which may have lost a tail
         boots = (self.cluster.master.boots, slave.boots)
         before = self._compared.get(slave.name)
         start = before[2] if before is not None and before[:2] == boots else 0
         end = min(node.max_offset, master.max_offset)
         if end <= start:
-            return
+            return  # as after most steps
+        if not self.cluster.network.are_connected(slave.host, self.cluster.master.host, HA_PORT):
+            return  # it holds a half-open connection to an earlier boot, which may have lost a tail
         size = self.cluster.config.mapped_file_size
         ours = log_range(self.cluster.master.live_disk, start, end, size, durable=False)
         theirs = log_range(slave.live_disk, start, end, size, durable=False)
