@@ -60,6 +60,8 @@ def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
             sys.exit("these figures are another machine's: measure the whole there")
         return new
     result = {**old, **new}
+    if "variants" in old and "variants" in new:
+        result["variants"] = old["variants"] | new["variants"]
     for name in LISTS:
         if name in old and name in new:
             result[name] = _merged_list(old[name], new[name])
