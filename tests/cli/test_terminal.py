@@ -1,11 +1,16 @@
 """Text too long for a terminal line wraps at words and continues below its start."""
 
+import contextlib
 import io
+import os
+import pty
+import sys
+from pathlib import Path
 
 import pytest
 from click import style
 
-from hastore_cli.app.terminal import fitted, folded, packed, wrap
+from hastore_cli.app.terminal import fitted, folded, packed, say, wrap
 from hastore_cli.status.explain import split_head
 from tests.cli.on_a_terminal import on_a_terminal
 
@@ -99,3 +104,23 @@ def test_ready_message_fits_80_columns(tmp_path):
     ready = next(at for at, line in enumerate(lines) if line.startswith("ready: "))
     assert any("metrics http://" in line for line in lines[ready:])
     assert all(len(line) <= 80 for line in lines)
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_nobody_is_told_where_nobody_listens(monkeypatch, is_terminal):
+    """A node whose terminal is gone stops, whatever it says meanwhile."""
+    ours, theirs = pty.openpty() if is_terminal else os.pipe()
+    os.close(ours)
+    stream = os.fdopen(theirs, "w", buffering=1)
+    monkeypatch.setattr(sys, "stderr", stream)
+    say("ready")
+    with contextlib.suppress(OSError):
+        stream.close()
+
+
+def test_another_error_of_stderr_is_not_hidden(monkeypatch):
+    """As of a full disk."""
+    with contextlib.suppress(OSError), Path("/dev/full").open("w", buffering=1) as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        with pytest.raises(OSError, match="No space left"):
+            say("ready")

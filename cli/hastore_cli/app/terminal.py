@@ -19,6 +19,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import datetime as dt
+import errno
 import os
 import sys
 from typing import IO, TYPE_CHECKING, Final
@@ -113,9 +114,12 @@ def tell(text: str = "") -> None:
 
 
 def say(text: str) -> None:
-    """Print one line to stderr; a reader that has gone is not an error."""
-    with contextlib.suppress(BrokenPipeError):
+    """Print one line to stderr; a reader or a terminal that has gone is not an error."""
+    try:
         click.echo(text, file=sys.stderr, color=use_colour(sys.stderr))
+    except OSError as error:
+        if error.errno not in {errno.EPIPE, errno.EIO}:
+            raise
 
 
 def say_error(message: str, hint: str | None) -> None:

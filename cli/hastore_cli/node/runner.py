@@ -242,7 +242,8 @@ async def _heed_signals(
 
 def _end_at_once(exit_code: int, message: str) -> NoReturn:
     say_error(message, "start it again: that checks the tail of the log")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):
+        sys.stderr.flush()
     os._exit(exit_code)
 
 
