@@ -140,7 +140,7 @@ class RoleActions:
             case actions.CreateState():
                 await self.writer.create(action.members)
             case actions.RaiseAlarm():
-                await self.raise_alarm()
+                await self.raise_alarm()  # if in vain, it decides so again
             case actions.TellEpoch():
                 await self._tell_epoch()
             case actions.BecomeMaster():
@@ -170,18 +170,19 @@ class RoleActions:
             self.watch.failed(error)
         await self.facts.node.step_down(why)
 
-    async def raise_alarm(self) -> None:
-        """Raise the alarm if that is due."""
+    async def raise_alarm(self) -> bool:
+        """Raise the alarm if that is due; return false if what it read has changed meanwhile."""
         if why_alarm(self._known()) is None:
-            return
+            return True
         await self.watch.refresh()  # a link may have been quicker than the coordinator's watch
         why = why_alarm(self._known())
         if why is None:
-            return
+            return True
         _log.error("alarm", reason=why)
         config = attrs.evolve(self.watch.known.config, alarm=why)
-        await self.writer.write_config(config, [])
+        is_written = await self.writer.write_config(config, [])
         await self.watch.refresh()
+        return is_written
 
     async def _tell_epoch(self) -> None:
         """Say which epoch this node has seen, unless the coordinator knows a later one by now."""

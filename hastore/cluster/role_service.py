@@ -331,7 +331,8 @@ class RoleService:
         """
         with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_TIMEOUT_S):
             try:
-                await self._actions.raise_alarm()
+                while not await self._actions.raise_alarm():
+                    pass
             except (CoordinatorError, ProtocolError) as error:
                 _log.warning("alarm_not_raised", reason=str(error))
             for grant in (self._leader.held, self._member.session):
@@ -349,7 +350,8 @@ class RoleService:
             self._no_leader = None
         elif self._no_leader is None or self._no_leader[0] != view.state_revision:
             self._no_leader = view.state_revision, self._now()
-        self._leader.prolong()
+        if not self._has_ended:  # it may still read, to raise the alarm
+            self._leader.prolong()
         if self._term is not None:
             self._term.saw(view, went_back=went_back)
         self._wake.wakeup()

@@ -1,5 +1,6 @@
 """Nodes and their coordinator: what they do of what ``decide`` says, and when answers are lost."""
 
+import math
 from collections.abc import Callable
 
 import attrs
@@ -666,6 +667,7 @@ async def test_a_node_that_is_stopped_tells_of_a_restore_that_it_alone_knows(gro
     group.stop(first)
     await group.until(lambda: not group.node(first).is_up)
     assert "etcd was at revision" in group.view.config.alarm
+    assert group.roles[first].lease.deadline == -math.inf  # by what it has read, it may not decide
 
 
 @simulated()

@@ -76,7 +76,7 @@ def test_a_restore_counts_as_noticed_before_a_node_raises_the_alarm(monkeypatch)
     async def record(actions):
         if why_alarm(actions._known()) is not None:
             noticed.append(not simulation.oracle.controller.is_unnoticed)
-        await raise_alarm(actions)
+        return await raise_alarm(actions)
 
     monkeypatch.setattr(RoleActions, "raise_alarm", record)
     for seed in (3, 174, 229):
