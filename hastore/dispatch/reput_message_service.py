@@ -298,7 +298,7 @@ class ReputMessageService:
             elif check.kind is RecordKind.BLANK:
                 if file_end <= limit:
                     at = file_end - base
-                else:  # a slave has not received all of its filler
+                else:  # a slave has received only a part of the filler
                     self._awaited_end = file_end
                 break
             elif check.size:
