@@ -17,8 +17,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include "numbers.h"
-#include "remoting.h"
+#include "native.h"
 #include <errno.h>
 #include <stdint.h>
 #include <string.h>
@@ -725,12 +724,12 @@ static PyMethodDef METHODS[] = {
     {"fill_index", fill_index, METH_VARARGS, "See hastore.store.index.file."},
     {"java_hash", java_hash, METH_VARARGS, "See hastore.store.record.java_hash."},
     {"serve_syncs", serve_syncs, METH_VARARGS, "See hastore.env.sync_thread."},
-    REMOTING_METHODS
+    {"take_sends", take_sends, METH_VARARGS, "See hastore.wire.usual_frames."},
     {NULL, NULL, 0, NULL},
 };
 
 static int begin(PyObject *module) {
-    return PyModule_AddIntConstant(module, "INTERFACE", 6); /* as in hastore/native/in_use.py */
+    return PyModule_AddIntConstant(module, "INTERFACE", 7); /* as in hastore/native/in_use.py */
 }
 
 static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, begin}, {0, NULL}};

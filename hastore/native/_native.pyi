@@ -63,40 +63,4 @@ def take_sends(
     field_names: tuple[str, ...],
     /,
 ) -> tuple[list[tuple[Message, tuple[int, int, str | None] | None]], int]: ...
-def take_entries(
-    body: bytes,
-    count_max: int,
-    shared: dict[str, str],
-    values: tuple[object, ...],
-    message_type: type[Message],
-    field_names: tuple[str, ...],
-    /,
-) -> list[Message] | None: ...
-def take_replies(
-    data: Buffer, position: int, frame_size_max: int, /
-) -> tuple[list[tuple[int, str, int, int, int]], int]: ...
-def ok_reply(
-    reply_to: tuple[int, int, str | None],
-    physic_offset: int,
-    queue_id: int,
-    queue_offset: int,
-    store_host: bytes,
-    /,
-) -> bytes | None: ...
-def send_head(
-    serialize_type: int,
-    opaque: int,
-    queue_id: int,
-    sys_flag: int,
-    born_timestamp_ms: int,
-    flag: int,
-    reconsume_times: int,
-    body_size: int,
-    group: str,
-    topic: str,
-    default_topic: str,
-    unique_key: str | None,
-    properties: Mapping[str, str] | None,
-    /,
-) -> bytes | None: ...
 def serve_syncs(requests: int, results: int, /) -> bytes: ...

@@ -20,7 +20,6 @@ or raises ProtocolError.
 
 from __future__ import annotations
 
-import operator
 import struct
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as _quote
@@ -28,7 +27,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hastore.errors import ProtocolError
 from hastore.message import PROPERTY_UNIQ_KEY, Message
-from hastore.native.in_use import extension
 from hastore.topic import DEFAULT_TOPIC
 from hastore.wire.property_text import read_properties, write_properties
 from hastore.wire.remoting_codes import (
@@ -76,7 +74,6 @@ MESSAGE_FIELDS: Final = (
     "reconsume_times",
     "prepared_transaction_offset",
 )
-_values_of: Final = operator.attrgetter(*MESSAGE_FIELDS)
 _pack_prefix: Final = FRAME_PREFIX.pack
 _JSON: Final = int(SerializeType.JSON)
 _INT32_MAX: Final = 0x7FFF_FFFF
@@ -249,7 +246,7 @@ def read_batch(command: RemotingCommand, born_host: tuple[str, int]) -> list[Mes
     return read_entries(command.body, whole, shared)
 
 
-def read_entries_in_python(body: bytes, whole: Message, shared: dict[str, str]) -> list[Message]:
+def read_entries(body: bytes, whole: Message, shared: dict[str, str]) -> list[Message]:
     """Read the entries of a batch; other fields are those of ``whole``.  Raises ProtocolError."""
     messages: list[Message] = []
     position = 0
@@ -275,17 +272,6 @@ def read_entries_in_python(body: bytes, whole: Message, shared: dict[str, str]) 
         msg = "a batch without messages"
         raise ProtocolError(msg)
     return messages
-
-
-def read_entries_in_c(body: bytes, whole: Message, shared: dict[str, str]) -> list[Message]:
-    """Do the same by the C extension, which must be there; it leaves unusual entries to Python."""
-    found: list[Message] | None = extension.take_entries(  # type: ignore[union-attr]
-        body, BATCH_MESSAGES_MAX, shared, _values_of(whole), Message, MESSAGE_FIELDS
-    )
-    return read_entries_in_python(body, whole, shared) if found is None else found
-
-
-read_entries = read_entries_in_python if extension is None else read_entries_in_c
 
 
 def _read_entry(body: bytes, position: int) -> tuple[int, bytes, str, int]:

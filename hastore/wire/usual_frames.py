@@ -5,13 +5,13 @@
     | send | send | send | pull | send …       take_sends ends before the pull
     | OK | OK | FLUSH_DISK_TIMEOUT | OK …      take_replies ends before the FLUSH_DISK_TIMEOUT
 
-A frame is *usual* if it is complete and has the header that clients or brokers send: ASCII, each
-field once, numbers within their bounds.  Reading ends before the first frame that is
-not: the caller reads that one with ``FrameReader.next_command``, so no rule for unusual or damaged
-frames is here, and no error.
+A frame is *usual* if it is complete and its header is JSON as Java's clients and hastore write it:
+the fields in their order, ASCII, numbers within their bounds.  Reading ends before the first frame
+that is not: the caller reads that one with ``FrameReader.next_command``, so no rule for unusual or
+damaged frames is here, and no error.
 
-The C extension's functions are used if there is one (``hastore.native``); they find more frames
-usual than the functions in Python, which know one form of JSON header only.
+``take_sends`` is the C extension's function if that is in use (``hastore.native``), which reads the
+same frames as its twin here.
 
 Invariant: what is read here is what ``FrameReader`` and ``read_message`` read; what is written here
 is what ``encode_command`` writes.
@@ -25,7 +25,6 @@ from typing import Any, Final, TypeAlias
 from hastore.errors import ConfigError
 from hastore.message import PROPERTY_UNIQ_KEY, Message
 from hastore.native.in_use import extension
-from hastore.topic import DEFAULT_TOPIC
 from hastore.wire.property_text import read_properties, write_properties
 from hastore.wire.remoting_codes import RequestCode, SerializeType
 from hastore.wire.remoting_command import (
@@ -56,7 +55,7 @@ _prefix_at: Final = FRAME_PREFIX.unpack_from
 # -- the usual headers in JSON, as Java's clients and hastore's write them ------------------------
 
 _TEXT: Final = rb"[ !#-\[\]-\x7f]*"  # in a JSON string, without escapes
-_PAIRS: Final = rb"%b(?:\\u000[12]%b)*" % (_TEXT, _TEXT)
+_PAIRS: Final = rb"(?:%b\\u0001%b\\u0002)*(?:%b\\u0001%b)?" % (_TEXT, _TEXT, _TEXT, _TEXT)
 _INTEGER: Final = rb"(?:0|-?[1-9][0-9]{0,8})"
 _END: Final = rb'"language":"%b","opaque":(%b),"serializeTypeCurrentRPC":"JSON","version":%b\}' % (
     _TEXT,
@@ -125,9 +124,7 @@ def take_sends_in_python(
     return sends, position
 
 
-def take_replies_in_python(
-    data: Buffer, position: int, frame_size_max: int
-) -> tuple[list[OkReply], int]:
+def take_replies(data: Buffer, position: int, frame_size_max: int) -> tuple[list[OkReply], int]:
     """Read the usual OK replies; return them and the position after them.  Never raises."""
     replies: list[OkReply] = []
     available = len(data)
@@ -150,7 +147,7 @@ def take_replies_in_python(
     return replies, position
 
 
-def ok_reply_in_python(
+def ok_reply(
     reply_to: tuple[int, int, str | None],
     physic_offset: int,
     queue_id: int,
@@ -169,7 +166,7 @@ def ok_reply_in_python(
     )
 
 
-def send_head_in_python(
+def send_head(
     message: Message,
     *,
     serialize_type: SerializeType,
@@ -226,72 +223,12 @@ def check_text_size(size: int) -> None:
 def take_sends_in_c(
     data: Buffer, position: int, count_max: int, frame_size_max: int, born_host: tuple[str, int]
 ) -> tuple[list[tuple[Message, ReplyTo]], int]:
-    """Do the same by the C extension, which must be there; so do the functions below."""
+    """Do the same by the C extension, which must be there."""
     found: tuple[list[tuple[Message, ReplyTo]], int] = _extension.take_sends(
         data, position, count_max, frame_size_max, born_host, Message, MESSAGE_FIELDS
     )
     return found
 
 
-def ok_reply_in_c(
-    reply_to: tuple[int, int, str | None],
-    physic_offset: int,
-    queue_id: int,
-    queue_offset: int,
-    store_host: bytes,
-) -> bytes:
-    """Return the whole reply for PUT_OK to one message."""
-    reply: bytes | None = _extension.ok_reply(
-        reply_to, physic_offset, queue_id, queue_offset, store_host
-    )
-    if reply is not None:
-        return reply
-    return ok_reply_in_python(reply_to, physic_offset, queue_id, queue_offset, store_host)
-
-
-def send_head_in_c(
-    message: Message,
-    *,
-    serialize_type: SerializeType,
-    opaque: int,
-    queue_id: int,
-    born_timestamp_ms: int,
-    group: str,
-    unique_key: str | None,
-) -> bytes:
-    """Return a request to send ``message``, without its body.  Raises ConfigError."""
-    head: bytes | None = _extension.send_head(
-        serialize_type,
-        opaque,
-        queue_id,
-        message.sys_flag,
-        born_timestamp_ms,
-        message.flag,
-        message.reconsume_times,
-        len(message.body),
-        group,
-        message.topic,
-        DEFAULT_TOPIC,
-        unique_key,
-        message.properties,
-    )
-    if head is not None:
-        return head
-    return send_head_in_python(
-        message,
-        serialize_type=serialize_type,
-        opaque=opaque,
-        queue_id=queue_id,
-        born_timestamp_ms=born_timestamp_ms,
-        group=group,
-        unique_key=unique_key,
-    )
-
-
 _extension: Any = extension
-if extension is None:
-    take_sends, take_replies = take_sends_in_python, take_replies_in_python
-    ok_reply, send_head = ok_reply_in_python, send_head_in_python
-else:
-    take_sends, take_replies = take_sends_in_c, _extension.take_replies
-    ok_reply, send_head = ok_reply_in_c, send_head_in_c
+take_sends = take_sends_in_python if extension is None else take_sends_in_c

@@ -22,7 +22,6 @@ if "HASTORE_SANITIZED_DIR" in os.environ:
 from isal import isal_zlib
 
 from hastore.dispatch import record_scan
-from hastore.errors import ConfigError, ProtocolError
 from hastore.message import Message
 from hastore.native.in_use import extension, state
 from hastore.store.record.java_hash import hash_in_python
@@ -32,11 +31,9 @@ from hastore.store.record.record_check import prop_crc_property
 from hastore.store.record.topic_queue_table import TopicQueues, TopicQueueTable
 from hastore.store.recovery import record_walk
 from hastore.wire import usual_frames
-from hastore.wire.remoting_codes import SerializeType
-from hastore.wire.send_message import join_batch, read_entries_in_c, read_entries_in_python
 from tests.hostile.corpus_files import recorded
-from tests.native.what_is_read import take_nothing, what_is_answered, what_is_sent
 from tests.support.store.encoded_records import records_of
+from tests.support.what_is_read import take_nothing, what_is_sent
 
 FILE_SIZE = 1 << 20
 NUMBERS = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63)
@@ -178,37 +175,16 @@ def fuzz_index(random: Random) -> None:
 
 
 def fuzz_frames(random: Random) -> None:
-    """Compare what is read of recorded frames of clients and brokers with the general code."""
+    """Compare what is read of recorded frames with what its twin and the general code read."""
     stream = bytearray().join(random.choices(FRAMES, k=random.randint(1, 3)))
     for _ in range(random.choice((0, 1, 2, 4))):
         mutate(random, stream)
-    data, position = exactly(bytes(stream)), random.choice((0, 0, 0, random.randrange(2_000)))
-    sends, after = usual_frames.take_sends_in_c(data, position, 9, 1 << 16, ("10.0.0.1", 1))
-    assert after >= position
-    assert (after > position) == bool(sends)
-    replies, after = extension.take_replies(data, position, 1 << 16)
-    assert (after > position) == bool(replies)
-    whole = bytes(stream)
+    whole, position = bytes(stream), random.choice((0, 0, 0, random.randrange(2_000)))
+    limits = position, 9, 1 << 16, ("10.0.0.1", 1)
+    found = usual_frames.take_sends_in_c(exactly(whole), *limits)
+    assert found == usual_frames.take_sends_in_python(whole, *limits)
     sent = what_is_sent(whole, usual_frames.take_sends_in_c)
     assert sent == what_is_sent(whole, take_nothing)
-    answered = what_is_answered(whole, extension.take_replies)
-    assert answered == what_is_answered(whole, take_nothing)
-
-
-def fuzz_entries(random: Random) -> None:
-    """Compare the messages of a batch, or how it is refused."""
-    texts = random.choices((b"", b"k\x01v\x02", b"KEYS\x01a b\x02x\x01\xc3\xa9"), k=3)
-    entries = [(Message("", random.randbytes(9)), text) for text in texts]
-    body = bytearray(join_batch(entries))
-    for _ in range(random.choice((0, 1, 2))):
-        mutate(random, body)
-    whole, found = Message("orders", b""), []
-    for read in (read_entries_in_python, read_entries_in_c):
-        try:
-            found.append(read(bytes(body), whole, {"WAIT": "true"}))
-        except ProtocolError as error:
-            found.append(str(error))
-    assert found[0] == found[1]
 
 
 def message_of(random: Random) -> Message:
@@ -256,48 +232,13 @@ def fuzz_encode(random: Random) -> None:
             assert end < position + size or not isinstance(wanted, bytes)
 
 
-def fuzz_reply(random: Random) -> None:
-    """Compare the bytes of a reply."""
-    reply_to = (
-        random.randrange(-(2**31), 2**31),
-        random.choice(tuple(SerializeType)),
-        random.choice((None, *TEXTS[:7], "k" * 2_000)),
-    )
-    numbers = random.randrange(2**62), random.randrange(2**31), random.randrange(2**62)
-    arguments = reply_to, *numbers, random.randbytes(random.choice((8, 20)))
-    found = usual_frames.ok_reply_in_c(*arguments)
-    assert found == usual_frames.ok_reply_in_python(*arguments)
-
-
-def fuzz_request(random: Random) -> None:
-    """Compare the bytes of a request, or how its message is refused."""
-    message, found = message_of(random), []
-    options = {
-        "serialize_type": random.choice(tuple(SerializeType)),
-        "opaque": random.randrange(1, 2**31),
-        "queue_id": random.choice((0, 1, -1, 2**31 - 1)),
-        "born_timestamp_ms": random.choice(NUMBERS[:-1]),
-        "group": random.choice(TEXTS[:3]),
-        "unique_key": random.choice((None, "7F00")),
-    }
-    for send_head in (usual_frames.send_head_in_python, usual_frames.send_head_in_c):
-        try:
-            found.append(send_head(message, **options))
-        except ConfigError as error:
-            found.append(str(error))
-    assert found[0] == found[1]
-
-
 FUZZERS: tuple[Callable[[Random], None], ...] = (
     fuzz_scan,
     fuzz_walk,
     fuzz_hash,
     fuzz_index,
     fuzz_frames,
-    fuzz_entries,
     fuzz_encode,
-    fuzz_reply,
-    fuzz_request,
 )
 
 

@@ -17,7 +17,7 @@ import pytest
 from hastore.dispatch import record_scan
 from hastore.native.in_use import extension, state
 from hastore.store.recovery import record_walk
-from hastore.wire import send_message, usual_frames
+from hastore.wire import usual_frames
 from hatch_build import compile_extension
 from tests.native import fuzz
 from tests.support.repository import REPO_ROOT
@@ -57,7 +57,7 @@ def test_each_function_has_a_fuzzer(monkeypatch):
             called.add(name)
             return getattr(extension, name)
 
-    for module in (fuzz, record_scan, record_walk, usual_frames, send_message):
+    for module in (fuzz, record_scan, record_walk, usual_frames):
         for name in {"extension", "_extension"} & set(vars(module)):
             monkeypatch.setattr(module, name, Recorder())
     fuzz.run(7, 60.0, count_max=300)
@@ -196,10 +196,11 @@ def test_sanitizers_find_planted_bugs(number, found, tmp_path):
 
 @pytest.mark.soak
 def test_twins_under_sanitizers(sanitized):
-    """The tests of this folder, with 5,000 examples each: eleven minutes on a Xeon."""
+    """The tests of this folder and of usual frames, with 5,000 examples each: eleven minutes."""
     pytest_ = ("-m", "pytest", "-q", "-n", "0", "-p", "tests.native.sanitized")
-    others = ("tests/native", "--deselect", "tests/native/test_fuzz.py", "-p", "no:cacheprovider")
-    done = run(sanitized, *pytest_, *others, HYPOTHESIS_PROFILE="soak")
+    tests = ("tests/native", "tests/wire/test_usual_frames.py")
+    others = ("--deselect", "tests/native/test_fuzz.py", "-p", "no:cacheprovider")
+    done = run(sanitized, *pytest_, *tests, *others, HYPOTHESIS_PROFILE="soak")
     assert done.returncode == 0
     assert " passed" in done.stdout
     assert " skipped" not in done.stdout

@@ -1,8 +1,8 @@
-/* Numbers and ASCII in a buffer, for _native.c and remoting.c.  Numbers are unsigned and
+/* What _native.c and remoting.c share: numbers and ASCII in a buffer.  Numbers are unsigned and
    big-endian; a caller converts those that a layout calls signed. */
 
-#ifndef HASTORE_NUMBERS_H
-#define HASTORE_NUMBERS_H
+#ifndef HASTORE_NATIVE_H
+#define HASTORE_NATIVE_H
 
 #include <Python.h>
 #include <stdint.h>
@@ -31,5 +31,7 @@ static inline int is_ascii(const uint8_t *text, Py_ssize_t size) {
     for (Py_ssize_t i = 0; i < size; i++) all |= text[i];
     return all < 0x80;
 }
+
+PyObject *take_sends(PyObject *module, PyObject *args); /* in remoting.c */
 
 #endif

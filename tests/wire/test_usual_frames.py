@@ -1,7 +1,8 @@
-"""Usual frames in C and in Python: the same messages, replies and bytes as the general code.
+"""Usual frames: the same messages, replies and bytes as those of the general code.
 
-Both readers may leave a frame to the general code; what they do read must be what that would have
-read, in any stream: mutated, cut off, with numbers as text, in any order, twice, escaped, huge.
+A reader may leave a frame to the general code; what it does read must be what that would have read,
+in any stream: mutated, cut off, with numbers as text, in any order, twice, escaped, huge.  The
+reader in C leaves what its twin leaves.
 """
 
 import json
@@ -11,21 +12,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hastore.errors import ConfigError, ProtocolError
 from hastore.message import Message
 from hastore.native.in_use import extension
 from hastore.wire import usual_frames
+from hastore.wire.frame_reader import encode_command, encode_head
 from hastore.wire.remoting_codes import SerializeType
-from hastore.wire.remoting_command import frame
-from hastore.wire.send_message import (
-    BATCH_MESSAGES_MAX,
-    MESSAGE_FIELDS,
-    join_batch,
-    read_entries_in_c,
-    read_entries_in_python,
-)
+from hastore.wire.remoting_command import RemotingCommand, frame
+from hastore.wire.send_message import MESSAGE_FIELDS, stored_fields, write_send_fields
 from tests.hostile.corpus_files import recorded
-from tests.native.what_is_read import (
+from tests.support.what_is_read import (
     FRAME_SIZE_MAX,
     PEER,
     take_nothing,
@@ -34,10 +29,8 @@ from tests.native.what_is_read import (
 )
 
 SENDS = [usual_frames.take_sends_in_python]
-REPLIES = [usual_frames.take_replies_in_python]
 if extension is not None:
     SENDS.append(usual_frames.take_sends_in_c)
-    REPLIES.append(extension.take_replies)
 in_c = pytest.mark.skipif(extension is None, reason="the C extension is not in use")
 
 JAVA = (
@@ -192,6 +185,21 @@ def test_any_stream_of_requests_is_read_as_by_the_general_code(take_sends, strea
     assert what_is_sent(stream, take_sends) == what_is_sent(stream, take_nothing)
 
 
+@in_c
+@given(streams(send_frames), st.sampled_from([0] * 9 + [1, 500]))
+@example(frame(0, JAVA.replace('"opaque":7', '"opaque":-07').encode()), 0)
+@example(frame(0, JAVA.replace('"opaque":7', '"opaque":-0').encode()), 0)
+@example(frame(0, JAVA.replace("7F00\\u0002", "7F00").encode()), 0)
+@example(frame(0, JAVA.replace("7F00\\u0002", "7F00\\u0002x").encode()), 0)
+@example(frame(0, JAVA.replace("KEYS", "").encode()), 0)
+@example(frame(0, JAVA.replace("k-1", "k" * 70_000).encode()), 0)
+def test_any_stream_of_requests_is_read_alike_by_both(stream, position):
+    """The same requests, up to the same place."""
+    limits = position, 3, FRAME_SIZE_MAX, PEER
+    expected = usual_frames.take_sends_in_python(stream, *limits)
+    assert usual_frames.take_sends_in_c(stream, *limits) == expected
+
+
 @pytest.mark.parametrize("take_sends", SENDS)
 @given(st.binary(max_size=80), st.integers(-3, 90), st.integers(-1, 3), st.integers(-1, 100))
 def test_random_bytes_are_no_usual_requests(take_sends, data, position, count_max, size_max):
@@ -218,26 +226,6 @@ def test_usual_requests_are_taken(take_sends):
     assert (message.topic, message.body) == ("Own", b"message 00")
 
 
-@in_c
-def test_the_cpp_client_and_binary_headers_are_taken_in_c():
-    """Numbers without quotes, long names, a newline at the end; headers without JSON."""
-    stream = recorded("client_port")["stock_send_message"]
-    message = Message("T", b"body", properties={"KEYS": "k"}, born_timestamp_ms=5)
-    head = usual_frames.send_head_in_python(
-        message,
-        serialize_type=SerializeType.ROCKETMQ,
-        opaque=-2,
-        queue_id=1,
-        born_timestamp_ms=5,
-        group="g",
-        unique_key="K",
-    )
-    sends, end = usual_frames.take_sends_in_c(stream + head + b"body", 0, 9, 4096, PEER)
-    assert end == len(stream + head) + 4
-    assert [send.topic for send, _ in sends] == ["Recorded", "T"]
-    assert [reply_to for _, reply_to in sends][1] == (-2, 1, "K")
-
-
 @pytest.mark.parametrize("take_sends", SENDS)
 def test_a_large_frame_is_read_from_a_bytearray(take_sends):
     """As it gathers from several reads; the body is bytes of its own."""
@@ -258,95 +246,40 @@ def test_limits_end_the_reading(take_sends):
     assert take_sends(one[:-1], 0, 3, 4096, PEER) == ([], 0)
 
 
-# -- batches -------------------------------------------------------------------------------------
-
-WHOLE = Message(
-    "T", b"", queue_id=-1, sys_flag=1, born_timestamp_ms=5, born_host=PEER, reconsume_times=2
-)
-
-
-def entries_of(read, body, shared):
-    """Return the messages of a batch, or the error."""
-    try:
-        return read(body, WHOLE, shared)
-    except ProtocolError as error:
-        return str(error)
-
-
-@in_c
-@given(
-    entries=st.lists(
-        st.tuples(
-            st.builds(Message, st.just(""), st.binary(max_size=9), flag=st.integers(-9, 2**31 - 1)),
-            texts.map(lambda text: text[:99].encode("utf-8", "surrogatepass")),
-        ),
-        max_size=5,
-    ),
-    shared=st.sampled_from([{}, {"WAIT": "false", "k": "shared"}]),
-    flips=st.lists(st.tuples(st.integers(0, 500), st.integers(0, 255)), max_size=2),
-    cut=st.sampled_from([0] * 4 + [1, 5, 22]),
-)
-def test_any_batch_is_read_alike(entries, shared, flips, cut):
-    """Whole, changed and cut off ones: the same messages, or the same error."""
-    body = bytearray(join_batch(entries))
-    for place, value in flips:
-        if body:
-            body[place % len(body)] = value
-    body = bytes(body[: len(body) - cut])
-    expected = entries_of(read_entries_in_python, body, shared)
-    assert entries_of(read_entries_in_c, body, shared) == expected
-
-
-@in_c
-def test_usual_batches_are_read_in_c():
-    """Up to the limit: the comparison above is not of Python with itself."""
-    body = join_batch([(Message("", b"body", flag=7), b"KEYS\x01k\x02")] * BATCH_MESSAGES_MAX)
-    values = tuple(getattr(WHOLE, name) for name in MESSAGE_FIELDS)
-    arguments = (BATCH_MESSAGES_MAX, {"a": "b"}, values, Message, MESSAGE_FIELDS)
-    messages = extension.take_entries(body, *arguments)
-    assert len(messages) == BATCH_MESSAGES_MAX
-    assert messages == read_entries_in_python(body, WHOLE, {"a": "b"})
-    assert extension.take_entries(body + body[:35], *arguments) is None
-    assert extension.take_entries(b"", *arguments) is None
-
-
 # -- replies -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("take_replies", REPLIES)
 @given(streams(reply_frames))
 @example(frame(0, REPLY.encode()))
 @example(frame(0, REPLY.replace('"flag":1', '"flag":1,"remark":""').encode()))
 @example(frame(0, REPLY.replace('"3"', "-1").encode()) + b"\0")
-def test_any_stream_of_replies_is_read_as_by_the_general_code(take_replies, stream):
+def test_any_stream_of_replies_is_read_as_by_the_general_code(stream):
     """Same results, same errors, same command for a request that is no send."""
-    assert what_is_answered(stream, take_replies) == what_is_answered(stream, take_nothing)
+    assert what_is_answered(stream, usual_frames.take_replies) == what_is_answered(
+        stream, take_nothing
+    )
 
 
-@pytest.mark.parametrize("take_replies", REPLIES)
 @given(st.binary(max_size=80), st.integers(0, 90), st.integers(-1, 100))
-def test_random_bytes_are_no_usual_replies(take_replies, data, position, size_max):
+def test_random_bytes_are_no_usual_replies(data, position, size_max):
     """Nothing is read from them."""
-    assert take_replies(data, position, size_max) == ([], position)
+    assert usual_frames.take_replies(data, position, size_max) == ([], position)
 
 
-@pytest.mark.parametrize("take_replies", REPLIES)
-def test_usual_replies_are_taken(take_replies):
+def test_usual_replies_are_taken():
     """With the UNIQ_KEY of hastore's client, and of the C++ client."""
     stream = frame(0, REPLY.encode()) + recorded("to_client")["stock_heart_beat_0"]
-    first, second = take_replies(stream, 0, 4096)[0]
+    first, second = usual_frames.take_replies(stream, 0, 4096)[0]
     assert first == (7, "7F00000100002A9F000000004001F3C8", 3, 17, 0)
     assert second == (2, "7F0000010000A42300000000000000D0", 1, 0, len(REPLY) + 8)
 
 
 # -- writing -------------------------------------------------------------------------------------
 
+any_texts = st.text('aZ \x00\x02\x1f"\\\n\t\x7f\u00e9\u4e2d', max_size=9) | st.just("x" * 5_000)
 any_numbers = st.integers(-3, 300) | st.sampled_from([2**31, 2**63, -(2**63), 10**18, 10**30])
-any_texts = st.text('aZ \x00\x01\x02\x1f"\\\n\t\x7fé\u4e2d', max_size=9) | st.just("x" * 5_000)
-any_properties = st.none() | st.dictionaries(any_texts, any_texts, max_size=4)
 
 
-@in_c
 @given(
     opaque=st.integers(-(2**31), 2**31 - 1),
     serialize_type=st.sampled_from(SerializeType),
@@ -354,97 +287,88 @@ any_properties = st.none() | st.dictionaries(any_texts, any_texts, max_size=4)
     physic_offset=st.integers(0, 2**62),
     queue_id=st.integers(0, 2**31 - 1),
     queue_offset=st.integers(0, 2**62),
-    store_host=st.sampled_from([b"\x7f\0\0\1\0\0\x2a\x9f", b"\xff" * 20, b""]),
 )
-def test_replies_have_the_same_bytes(  # noqa: PLR0917 - what hypothesis varies
-    opaque, serialize_type, transaction_id, physic_offset, queue_id, queue_offset, store_host
+def test_a_reply_is_the_general_codes(  # noqa: PLR0917 - what hypothesis varies
+    opaque, serialize_type, transaction_id, physic_offset, queue_id, queue_offset
 ):
     """In both header forms, for any transaction id."""
-    reply_to = opaque, serialize_type, transaction_id
-    arguments = reply_to, physic_offset, queue_id, queue_offset, store_host
-    expected = usual_frames.ok_reply_in_python(*arguments)
-    assert usual_frames.ok_reply_in_c(*arguments) == expected
+    found = usual_frames.ok_reply(
+        (opaque, serialize_type, transaction_id),
+        physic_offset,
+        queue_id,
+        queue_offset,
+        b"\x7f\0\0\x01\0\0\x2a\x9f",
+    )
+    message_id = f"7F00000100002A9F{physic_offset:016X}"
+    fields = stored_fields(message_id, queue_id, queue_offset, transaction_id)
+    assert found == encode_command(
+        RemotingCommand(
+            code=0, opaque=opaque, flag=1, ext_fields=fields, serialize_type=serialize_type
+        )
+    )
 
 
-@in_c
 @given(
     topic=any_texts,
     body=st.binary(max_size=9),
-    properties=any_properties,
+    value=st.text("aZ \x00\x1f\u00e9", max_size=9),
     numbers=st.tuples(*[any_numbers] * 4),
-    opaque=st.integers(1, 2**31 - 1),
     queue_id=any_numbers,
     group=any_texts,
     unique_key=st.none() | st.just("7F00"),
     serialize_type=st.sampled_from(SerializeType),
 )
-def test_requests_have_the_same_bytes(  # noqa: PLR0917 - what hypothesis varies
-    topic, body, properties, numbers, opaque, queue_id, group, unique_key, serialize_type
+def test_a_request_is_the_general_codes(  # noqa: PLR0917 - what hypothesis varies
+    topic, body, value, numbers, queue_id, group, unique_key, serialize_type
 ):
-    """Or both raise the same error for properties that no text can hold."""
+    """In both header forms; a new UNIQ_KEY is the first property."""
     flag, sys_flag, times, born_ms = numbers
     message = Message(
-        topic, body, properties=properties, flag=flag, sys_flag=sys_flag, reconsume_times=times
+        topic,
+        body,
+        properties={"KEYS": value},
+        flag=flag,
+        sys_flag=sys_flag,
+        reconsume_times=times,
     )
-    found = []
-    for send_head in (usual_frames.send_head_in_python, usual_frames.send_head_in_c):
-        try:
-            head = send_head(
-                message,
-                serialize_type=serialize_type,
-                opaque=opaque,
-                queue_id=queue_id,
-                born_timestamp_ms=born_ms,
-                group=group,
-                unique_key=unique_key,
-            )
-        except ConfigError as error:
-            head = str(error)
-        found.append(head)
-    assert found[0] == found[1]
+    found = usual_frames.send_head(
+        message,
+        serialize_type=serialize_type,
+        opaque=7,
+        queue_id=queue_id,
+        born_timestamp_ms=born_ms,
+        group=group,
+        unique_key=unique_key,
+    )
+    text = f"KEYS\x01{value}\x02"
+    if unique_key is not None:
+        text = f"UNIQ_KEY\x01{unique_key}\x02{text}"
+    fields = write_send_fields(
+        message, text, queue_id=queue_id, born_timestamp_ms=born_ms, group=group
+    )
+    command = RemotingCommand(code=310, opaque=7, ext_fields=fields, serialize_type=serialize_type)
+    assert found == encode_head(command, len(body))
+
+
+# -- what the caller in Python gives -------------------------------------------------------------
 
 
 @in_c
 @pytest.mark.parametrize(
-    ("name", "arguments"),
+    ("arguments", "error"),
     [
-        ("ok_reply", ((1, 0), 1, 2, 3, b"")),
-        ("ok_reply", ((1, 7, None), 1, 2, 3, b"")),
-        ("ok_reply", ((2**31, 0, None), 1, 2, 3, b"")),
-        ("ok_reply", ((True, 0, None), 1, 2, 3, b"")),
-        ("ok_reply", ([1, 0, None], 1, 2, 3, b"")),
-        ("ok_reply", ((1, 0, 5), 1, 2, 3, b"")),
-        ("ok_reply", ((1, 0, "k" * 2_000), 1, 2, 3, b"")),
-        ("ok_reply", ((1, 0, None), -1, 2, 3, b"")),
-        ("ok_reply", ((1, 0, None), 1, 2.0, 3, b"")),
-        ("ok_reply", ((1, 0, None), 1, 2, 3, b"x" * 21)),
-        ("ok_reply", ((1, 0, None), 1, 2, 3, "host")),
+        ((), TypeError),
+        ((b"", 0, 1, 1, PEER, "Message", MESSAGE_FIELDS), TypeError),
+        ((b"", "0", 1, 1, PEER, Message, MESSAGE_FIELDS), TypeError),
+        (("text", 0, 1, 1, PEER, Message, MESSAGE_FIELDS), TypeError),
+        ((b"", 0, 1, 1, PEER, Message, list(MESSAGE_FIELDS)), TypeError),
+        ((b"", 0, 1, 1, PEER, Message, ("topic",)), ValueError),
+        ((b"", -1, 1, 1, PEER, Message, MESSAGE_FIELDS), ValueError),
+        ((frame(0, JAVA.encode()), 0, 1, 4096, PEER, Message, ("no",) * 10), AttributeError),
+        ((frame(0, JAVA.encode()), 0, 1, 4096, PEER, Message, (7,) * 10), TypeError),
     ],
 )
-def test_what_is_not_usual_is_left_to_python(name, arguments):
-    """None, no error and no guess."""
-    assert getattr(extension, name)(*arguments) is None
-
-
-@in_c
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("ok_reply", ()),
-        ("send_head", (1,)),
-        ("take_replies", (b"",)),
-        ("take_replies", ("text", 0, 1)),
-        ("take_entries", (b"",)),
-        ("take_entries", (bytearray(1), 1, {}, MESSAGE_FIELDS, Message, MESSAGE_FIELDS)),
-        ("take_entries", (b"", 1, None, MESSAGE_FIELDS, Message, MESSAGE_FIELDS)),
-        ("take_entries", (b"", 1, {}, ("topic",), Message, MESSAGE_FIELDS)),
-        ("take_entries", (b"", 1, {}, MESSAGE_FIELDS, "Message", MESSAGE_FIELDS)),
-        ("take_sends", (b"", 0, 1, 1, PEER, Message, ("topic",))),
-        ("take_sends", (b"", 0, 1, 1, PEER, "Message", MESSAGE_FIELDS)),
-        ("take_sends", (b"", "0", 1, 1, PEER, Message, MESSAGE_FIELDS)),
-    ],
-)
-def test_wrong_arguments_are_type_errors(name, arguments):
+def test_wrong_arguments_are_errors(arguments, error):
     """They never come from a peer."""
-    with pytest.raises(TypeError):
-        getattr(extension, name)(*arguments)
+    with pytest.raises(error):
+        extension.take_sends(*arguments)
