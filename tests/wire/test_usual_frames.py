@@ -17,7 +17,7 @@ from hastore.native.in_use import extension
 from hastore.wire import usual_frames
 from hastore.wire.frame_reader import encode_command, encode_head
 from hastore.wire.remoting_codes import SerializeType
-from hastore.wire.remoting_command import RemotingCommand, frame
+from hastore.wire.remoting_command import HEADER_SIZE_MAX, RemotingCommand, frame
 from hastore.wire.send_message import MESSAGE_FIELDS, stored_fields, write_send_fields
 from tests.hostile.corpus_files import recorded
 from tests.support.what_is_read import (
@@ -192,7 +192,7 @@ def test_any_stream_of_requests_is_read_as_by_the_general_code(take_sends, strea
 @example(frame(0, JAVA.replace("7F00\\u0002", "7F00").encode()), 0)
 @example(frame(0, JAVA.replace("7F00\\u0002", "7F00\\u0002x").encode()), 0)
 @example(frame(0, JAVA.replace("KEYS", "").encode()), 0)
-@example(frame(0, JAVA.replace("k-1", "k" * 70_000).encode()), 0)
+@example(frame(0, JAVA.replace('"e":"3"', '"e":"-3"').encode()), 0)
 def test_any_stream_of_requests_is_read_alike_by_both(stream, position):
     """The same requests, up to the same place."""
     limits = position, 3, FRAME_SIZE_MAX, PEER
@@ -244,6 +244,53 @@ def test_limits_end_the_reading(take_sends):
     assert take_sends(one, 0, 3, len(one) - 5, PEER) == ([], 0)
     assert len(take_sends(one, 0, 3, len(one) - 4, PEER)[0]) == 1
     assert take_sends(one[:-1], 0, 3, 4096, PEER) == ([], 0)
+
+
+def java_frame(old="", new="", *, size_change=0):
+    """A usual request with something in its header replaced, or another frame size."""
+    data = bytearray(frame(0, JAVA.replace(old, new, 1).encode("latin-1"), b"body"))
+    data[:4] = (int.from_bytes(data[:4]) + size_change).to_bytes(4)
+    return bytes(data)
+
+
+PROPERTIES = "KEYS\\u0001k-1\\u0002UNIQ_KEY\\u00017F00\\u0002"
+HEADER_ROOM = HEADER_SIZE_MAX - len(JAVA)
+
+
+@pytest.mark.parametrize("take_sends", SENDS)
+@pytest.mark.parametrize(
+    ("stream", "is_usual"),
+    [
+        (java_frame('"opaque":7', '"opaque":999999999'), True),
+        (java_frame('"opaque":7', '"opaque":1000000000'), False),
+        (java_frame('"opaque":7', '"opaque":-1'), True),
+        (java_frame('"e":"3"', '"e":"-999999999"'), True),
+        (java_frame('"e":"3"', '"e":"1000000000"'), False),
+        (java_frame('"f":"0"', '"f":"999999999"'), True),
+        (java_frame('"f":"0"', '"f":"-1"'), False),
+        (java_frame("1700000000123", "9" * 18), True),
+        (java_frame("1700000000123", "9" * 19), False),
+        (java_frame('"h":"0"', '"h":"1000000000"'), False),
+        (java_frame('"j":"0"', '"j":"1000000000"'), False),
+        (java_frame("orders", "or ders\x7f"), True),
+        (java_frame("orders", "orders\x1f"), False),
+        (java_frame("orders", "orders\xe9"), False),
+        (java_frame("}", "} "), False),
+        (java_frame(":409}", ":409}}"), False),
+        (java_frame(":409}", ":409} "), False),
+        (java_frame(PROPERTIES, "k\\u0001" + "v" * (65_536 - 7)), True),
+        (java_frame(PROPERTIES, "k\\u0001" + "v" * (65_536 - 6)), False),
+        (java_frame("group", "group" + "g" * HEADER_ROOM), True),
+        (java_frame("group", "group" + "g" * (HEADER_ROOM + 1)), False),
+        (java_frame(size_change=-4), True),
+        (java_frame(size_change=-5), False),
+    ],
+)
+def test_the_edges_of_what_is_usual(take_sends, stream, is_usual):
+    """The last value within each limit, the first one outside."""
+    sends, end = take_sends(stream, 0, 1, 2 * HEADER_SIZE_MAX, PEER)
+    assert len(sends) == is_usual
+    assert end == is_usual * (4 + int.from_bytes(stream[:4]))
 
 
 # -- replies -------------------------------------------------------------------------------------
