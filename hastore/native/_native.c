@@ -7,7 +7,7 @@
    java_hash      twin: hastore/store/record/java_hash.py
    serve_syncs    twin: hastore/env/sync_thread.py
 
-   The frames of the client port are in remoting.c.
+   take_sends, which reads the client port's requests, is in remoting.c.
 
    Each returns what its twin returns, for every input.  A record that is not ordinary (damaged, of
    a transaction, ...) ends a scan or walk, and a message that no record can hold is not encoded:

@@ -1,4 +1,4 @@
-/* What _native.c and remoting.c share: numbers and ASCII in a buffer.  Numbers are unsigned and
+/* Numbers and ASCII in a buffer, for _native.c and remoting.c.  Numbers are unsigned and
    big-endian; a caller converts those that a layout calls signed. */
 
 #ifndef HASTORE_NATIVE_H

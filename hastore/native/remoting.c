@@ -41,7 +41,7 @@ static int is_plain(uint8_t byte) {
     return byte >= ' ' && byte < 0x80 && byte != '"' && byte != '\\';
 }
 
-/* ASCII up to a quote or backslash; perhaps none. */
+/* Up to a quote, a backslash or what is not ASCII text; may be empty. */
 static int take_text(Text *in, Text *found) {
     found->at = in->at;
     while (in->at < in->end && is_plain(*in->at)) in->at++;
@@ -54,7 +54,7 @@ static int skip_text(Text *in) {
     return take_text(in, &skipped);
 }
 
-/* Names and values, each with its escape after it; the last value may be without. */
+/* Pairs of name \u0001 value \u0002, with the marks as escapes; the last \u0002 may be missing. */
 static int take_properties(Text *in, Text *found) {
     Text name;
     found->at = in->at;
@@ -130,7 +130,7 @@ static PyObject *properties_of(Text in, PyObject **unique_key) {
     while (properties != NULL && in.at < in.end) {
         Text name_at, value_at;
         take_text(&in, &name_at);
-        in.at += ESCAPE_SIZE; /* take_properties has seen it */
+        in.at += ESCAPE_SIZE; /* checked by take_properties */
         take_text(&in, &value_at);
         if (in.at < in.end) in.at += ESCAPE_SIZE;
         if (name_at.at == name_at.end) continue; /* no name: ignored */

@@ -11,6 +11,7 @@ Begin with ``tests.patience`` (how long to wait) and the topic:
 - ``worlds``: scenario worlds that are checked at their end, disks on loop devices, planted bugs;
 - ``etcd``: real etcd servers, on ports that stay theirs when they are killed and started again,
   and ``certificates`` for TLS;
+- ``what_is_read``: what a server and a client read of a stream of frames;
 - ``bench``: rows of the benchmarks' tables;
 - ``repository``: this repository's files, for tests about code and documents.
 """

@@ -184,18 +184,27 @@ def test_random_fields_are_read_or_raise_protocol_error(base, fields):
         pass
 
 
-@given(st.lists(st.tuples(st.binary(max_size=20), properties, st.integers(0, 9)), min_size=1))
+flags = st.integers(-9, 2**31 - 1)
+
+
+@given(st.lists(st.tuples(st.binary(max_size=20), properties, flags), min_size=1))
 def test_a_written_batch_is_read_back(entries):
-    """Each message has its own body, flag and properties."""
+    """Each message has its own body, flag and properties; the rest is the request's."""
     sent = [Message("T", body, properties=own, flag=flag) for body, own, flag in entries]
     fields = write_send_fields(
-        Message("T", b""), "", queue_id=2, born_timestamp_ms=5, group="g", batch=True
+        Message("T", b"", sys_flag=1, reconsume_times=3),
+        "",
+        queue_id=2,
+        born_timestamp_ms=5,
+        group="g",
+        batch=True,
     )
     command = RemotingCommand(code=320, ext_fields=fields, body=write_batch(sent))
     assert is_batch(command)
     read = read_batch(parse(encode_command(command)), PEER)
     assert [(m.body, m.properties, m.flag) for m in read] == entries
     assert {(m.topic, m.queue_id, m.born_timestamp_ms) for m in read} == {("T", 2, 5)}
+    assert {(m.sys_flag, m.reconsume_times, m.born_host) for m in read} == {(1, 3, PEER)}
 
 
 def test_a_batch_entry_has_rocketmqs_layout():
@@ -210,9 +219,10 @@ def test_a_batch_entry_has_rocketmqs_layout():
 
 
 def test_the_requests_properties_apply_to_each_message_of_a_batch():
-    """WAIT=false applies to all messages, but the request's UNIQ_KEY to none."""
+    """WAIT=false applies to all messages, whatever they say, but the request's UNIQ_KEY to none."""
     fields = {"b": "T", "e": 0, "f": 0, "g": 5, "h": 0, "i": "WAIT\x01false\x02UNIQ_KEY\x01all\x02"}
-    body = write_batch([Message("T", b"1", properties={"UNIQ_KEY": "one"}), Message("T", b"2")])
+    first = Message("T", b"1", properties={"UNIQ_KEY": "one", "WAIT": "true"})
+    body = write_batch([first, Message("T", b"2")])
     first, second = read_batch(RemotingCommand(code=320, ext_fields=fields, body=body), PEER)
     assert first.properties == {"UNIQ_KEY": "one", "WAIT": "false"}
     assert second.properties == {"WAIT": "false"}
@@ -264,6 +274,11 @@ def test_invalid_batches_are_refused(monkeypatch):
     bad = write_batch([Message("T", b"", properties={"k": "v"})]).replace(b"v", b"\xff")
     with pytest.raises(ProtocolError, match="not UTF-8"):
         read_batch(RemotingCommand(code=320, ext_fields=fields, body=bad), PEER)
+    good = write_batch([Message("T", b"", properties={"k": "v"})])
+    for size in (3, 5, -1):  # of the properties, which have 4 bytes
+        bad = good[:20] + size.to_bytes(2, signed=True) + good[22:]
+        with pytest.raises(ProtocolError, match="entry at byte 0 of 26 has impossible sizes"):
+            read_batch(RemotingCommand(code=320, ext_fields=fields, body=bad), PEER)
     with pytest.raises(ProtocolError, match="32767"):
         write_batch([Message("T", b"", properties={"k": "v" * 40_000})])
     monkeypatch.setattr(send_message, "BATCH_MESSAGES_MAX", 2)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from hastore.errors import ConfigError
 from hastore.message import Message
 from hastore.native.in_use import extension
 from hastore.wire import usual_frames
@@ -172,6 +173,17 @@ reply_frames = json_frames(["0"] * 7 + ["11"], [REPLY_USUAL], "1") | binary_fram
 # -- send requests -------------------------------------------------------------------------------
 
 
+def java_frame(old="", new="", *, size_change=0):
+    """A usual request with something in its header replaced, or another frame size."""
+    data = bytearray(frame(0, JAVA.replace(old, new, 1).encode("latin-1"), b"body"))
+    data[:4] = (int.from_bytes(data[:4]) + size_change).to_bytes(4)
+    return bytes(data)
+
+
+PROPERTIES = "KEYS\\u0001k-1\\u0002UNIQ_KEY\\u00017F00\\u0002"
+HEADER_ROOM = HEADER_SIZE_MAX - len(JAVA)
+
+
 @pytest.mark.parametrize("take_sends", SENDS)
 @given(streams(send_frames))
 @example(frame(0, JAVA.encode(), b"body"))
@@ -192,6 +204,13 @@ def test_any_stream_of_requests_is_read_as_by_the_general_code(take_sends, strea
 @example(frame(0, JAVA.replace("7F00\\u0002", "7F00").encode()), 0)
 @example(frame(0, JAVA.replace("7F00\\u0002", "7F00\\u0002x").encode()), 0)
 @example(frame(0, JAVA.replace("KEYS", "").encode()), 0)
+@example(java_frame(PROPERTIES, ""), 0)
+@example(java_frame(PROPERTIES, "UNIQ_KEY\\u0001a\\u0002UNIQ_KEY\\u0001b"), 0)
+@example(java_frame(PROPERTIES, "UNIQ_KEY2\\u0001a"), 0)
+@example(java_frame() + java_frame("orders", "order"), 0)
+@example(java_frame('"f":"0"', '"f":"1"'), 0)
+@example(java_frame('"h":"0"', '"h":"5"'), 0)
+@example(java_frame('"j":"0"', '"j":"2"'), 0)
 @example(frame(0, JAVA.replace('"e":"3"', '"e":"-3"').encode()), 0)
 def test_any_stream_of_requests_is_read_alike_by_both(stream, position):
     """The same requests, up to the same place."""
@@ -241,20 +260,11 @@ def test_limits_end_the_reading(take_sends):
     """The number of requests, and the size of a frame."""
     one = frame(0, JAVA.encode(), b"body")
     assert len(take_sends(one * 5, 0, 3, 4096, PEER)[0]) == 3
+    assert take_sends(one, 0, 0, 4096, PEER) == ([], 0)
+    assert take_sends(one, 0, -1, 4096, PEER) == ([], 0)
     assert take_sends(one, 0, 3, len(one) - 5, PEER) == ([], 0)
     assert len(take_sends(one, 0, 3, len(one) - 4, PEER)[0]) == 1
     assert take_sends(one[:-1], 0, 3, 4096, PEER) == ([], 0)
-
-
-def java_frame(old="", new="", *, size_change=0):
-    """A usual request with something in its header replaced, or another frame size."""
-    data = bytearray(frame(0, JAVA.replace(old, new, 1).encode("latin-1"), b"body"))
-    data[:4] = (int.from_bytes(data[:4]) + size_change).to_bytes(4)
-    return bytes(data)
-
-
-PROPERTIES = "KEYS\\u0001k-1\\u0002UNIQ_KEY\\u00017F00\\u0002"
-HEADER_ROOM = HEADER_SIZE_MAX - len(JAVA)
 
 
 @pytest.mark.parametrize("take_sends", SENDS)
@@ -264,6 +274,9 @@ HEADER_ROOM = HEADER_SIZE_MAX - len(JAVA)
         (java_frame('"opaque":7', '"opaque":999999999'), True),
         (java_frame('"opaque":7', '"opaque":1000000000'), False),
         (java_frame('"opaque":7', '"opaque":-1'), True),
+        (java_frame('"opaque":7', '"opaque":0'), True),
+        (java_frame('"opaque":7', '"opaque":07'), False),
+        (java_frame('"m":"false"', '"m":"true"'), False),
         (java_frame('"e":"3"', '"e":"-999999999"'), True),
         (java_frame('"e":"3"', '"e":"1000000000"'), False),
         (java_frame('"f":"0"', '"f":"999999999"'), True),
@@ -321,9 +334,39 @@ def test_usual_replies_are_taken():
     assert second == (2, "7F0000010000A42300000000000000D0", 1, 0, len(REPLY) + 8)
 
 
+def reply_frame(old="", new="", *, size_change=0):
+    """A usual reply with something in its header replaced, or another frame size."""
+    data = bytearray(frame(0, REPLY.replace(old, new, 1).encode("latin-1")))
+    data[:4] = (int.from_bytes(data[:4]) + size_change).to_bytes(4)
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("stream", "is_usual"),
+    [
+        (reply_frame(), True),
+        (reply_frame(size_change=-1), False),
+        (reply_frame('"17"', f'"{"9" * 18}"'), True),
+        (reply_frame('"17"', f'"{"9" * 19}"'), False),
+        (reply_frame('"3"', '"999999999"'), True),
+        (reply_frame('"3"', '"1000000000"'), False),
+        (reply_frame("7F00000100002A9F000000004001F3C8", ""), False),
+        (reply_frame('"code":0', '"code":1'), False),
+        (reply_frame("PYTHON", "P" * 3_900), False),
+    ],
+)
+def test_the_edges_of_what_a_usual_reply_is(stream, is_usual):
+    """The last value within each limit, the first one outside; frames of 4 KiB at most."""
+    replies, end = usual_frames.take_replies(stream, 0, 4_096)
+    assert len(replies) == is_usual
+    assert end == is_usual * len(stream)
+
+
 # -- writing -------------------------------------------------------------------------------------
 
-any_texts = st.text('aZ \x00\x02\x1f"\\\n\t\x7f\u00e9\u4e2d', max_size=9) | st.just("x" * 5_000)
+any_texts = st.text('aZ \x00\x01\x02\x1f"\\\n\t\x7f\u00e9\u4e2d', max_size=9) | st.just("x" * 5_000)
+no_marks = st.text('aZ \x00\x1f"\\\n\x7f\u00e9\u4e2d', max_size=9)
+any_properties = st.none() | st.dictionaries(no_marks.filter(len), no_marks, max_size=4)
 any_numbers = st.integers(-3, 300) | st.sampled_from([2**31, 2**63, -(2**63), 10**18, 10**30])
 
 
@@ -334,19 +377,15 @@ any_numbers = st.integers(-3, 300) | st.sampled_from([2**31, 2**63, -(2**63), 10
     physic_offset=st.integers(0, 2**62),
     queue_id=st.integers(0, 2**31 - 1),
     queue_offset=st.integers(0, 2**62),
+    store_host=st.sampled_from([b"\x7f\0\0\1\0\0\x2a\x9f", bytes(range(20))]),
 )
 def test_a_reply_is_the_general_codes(  # noqa: PLR0917 - what hypothesis varies
-    opaque, serialize_type, transaction_id, physic_offset, queue_id, queue_offset
+    opaque, serialize_type, transaction_id, physic_offset, queue_id, queue_offset, store_host
 ):
     """In both header forms, for any transaction id."""
-    found = usual_frames.ok_reply(
-        (opaque, serialize_type, transaction_id),
-        physic_offset,
-        queue_id,
-        queue_offset,
-        b"\x7f\0\0\x01\0\0\x2a\x9f",
-    )
-    message_id = f"7F00000100002A9F{physic_offset:016X}"
+    reply_to = opaque, serialize_type, transaction_id
+    found = usual_frames.ok_reply(reply_to, physic_offset, queue_id, queue_offset, store_host)
+    message_id = f"{store_host.hex().upper()}{physic_offset:016X}"
     fields = stored_fields(message_id, queue_id, queue_offset, transaction_id)
     assert found == encode_command(
         RemotingCommand(
@@ -358,7 +397,7 @@ def test_a_reply_is_the_general_codes(  # noqa: PLR0917 - what hypothesis varies
 @given(
     topic=any_texts,
     body=st.binary(max_size=9),
-    value=st.text("aZ \x00\x1f\u00e9", max_size=9),
+    properties=any_properties,
     numbers=st.tuples(*[any_numbers] * 4),
     queue_id=any_numbers,
     group=any_texts,
@@ -366,14 +405,14 @@ def test_a_reply_is_the_general_codes(  # noqa: PLR0917 - what hypothesis varies
     serialize_type=st.sampled_from(SerializeType),
 )
 def test_a_request_is_the_general_codes(  # noqa: PLR0917 - what hypothesis varies
-    topic, body, value, numbers, queue_id, group, unique_key, serialize_type
+    topic, body, properties, numbers, queue_id, group, unique_key, serialize_type
 ):
     """In both header forms; a new UNIQ_KEY is the first property."""
     flag, sys_flag, times, born_ms = numbers
     message = Message(
         topic,
         body,
-        properties={"KEYS": value},
+        properties=properties,
         flag=flag,
         sys_flag=sys_flag,
         reconsume_times=times,
@@ -387,7 +426,7 @@ def test_a_request_is_the_general_codes(  # noqa: PLR0917 - what hypothesis vari
         group=group,
         unique_key=unique_key,
     )
-    text = f"KEYS\x01{value}\x02"
+    text = "".join(f"{name}\x01{value}\x02" for name, value in (properties or {}).items())
     if unique_key is not None:
         text = f"UNIQ_KEY\x01{unique_key}\x02{text}"
     fields = write_send_fields(
@@ -395,6 +434,15 @@ def test_a_request_is_the_general_codes(  # noqa: PLR0917 - what hypothesis vari
     )
     command = RemotingCommand(code=310, opaque=7, ext_fields=fields, serialize_type=serialize_type)
     assert found == encode_head(command, len(body))
+
+
+def test_topic_and_properties_have_65536_characters_at_most():
+    """One more is a ConfigError, which no frame leaves behind."""
+    message = Message("orders", b"", properties={"k": "v" * (65_536 - len("orders") - 3)})
+    assert len(usual_frames.properties_text(message, None)) == 65_536 - len("orders")
+    message.topic = "orders2"
+    with pytest.raises(ConfigError, match="65537 characters do not fit"):
+        usual_frames.properties_text(message, None)
 
 
 # -- what the caller in Python gives -------------------------------------------------------------
