@@ -1,4 +1,4 @@
-"""What a server and a client read of a stream of frames, with some reader of the usual ones."""
+"""What a server and a client read from a stream of frames, with some reader of the usual ones."""
 
 from collections.abc import Callable
 from typing import Any

@@ -7,6 +7,7 @@ reader in C leaves what its twin leaves.
 
 import json
 import struct
+from functools import partial
 
 import pytest
 from hypothesis import example, given
@@ -173,11 +174,15 @@ reply_frames = json_frames(["0"] * 7 + ["11"], [REPLY_USUAL], "1") | binary_fram
 # -- send requests -------------------------------------------------------------------------------
 
 
-def java_frame(old="", new="", *, size_change=0):
-    """A usual request with something in its header replaced, or another frame size."""
-    data = bytearray(frame(0, JAVA.replace(old, new, 1).encode("latin-1"), b"body"))
+def edited_frame(header, body, old="", new="", *, size_change=0):
+    """A frame with something in its header replaced, or another frame size."""
+    data = bytearray(frame(0, header.replace(old, new, 1).encode("latin-1"), body))
     data[:4] = (int.from_bytes(data[:4]) + size_change).to_bytes(4)
     return bytes(data)
+
+
+java_frame = partial(edited_frame, JAVA, b"body")
+reply_frame = partial(edited_frame, REPLY, b"")
 
 
 PROPERTIES = "KEYS\\u0001k-1\\u0002UNIQ_KEY\\u00017F00\\u0002"
@@ -334,13 +339,6 @@ def test_usual_replies_are_taken():
     assert second == (2, "7F0000010000A42300000000000000D0", 1, 0, len(REPLY) + 8)
 
 
-def reply_frame(old="", new="", *, size_change=0):
-    """A usual reply with something in its header replaced, or another frame size."""
-    data = bytearray(frame(0, REPLY.replace(old, new, 1).encode("latin-1")))
-    data[:4] = (int.from_bytes(data[:4]) + size_change).to_bytes(4)
-    return bytes(data)
-
-
 @pytest.mark.parametrize(
     ("stream", "is_usual"),
     [
@@ -379,7 +377,7 @@ any_numbers = st.integers(-3, 300) | st.sampled_from([2**31, 2**63, -(2**63), 10
     queue_offset=st.integers(0, 2**62),
     store_host=st.sampled_from([b"\x7f\0\0\1\0\0\x2a\x9f", bytes(range(20))]),
 )
-def test_a_reply_is_the_general_codes(  # noqa: PLR0917 - what hypothesis varies
+def test_any_reply_equals_the_general_one(  # noqa: PLR0917 - what hypothesis varies
     opaque, serialize_type, transaction_id, physic_offset, queue_id, queue_offset, store_host
 ):
     """In both header forms, for any transaction id."""
@@ -404,7 +402,7 @@ def test_a_reply_is_the_general_codes(  # noqa: PLR0917 - what hypothesis varies
     unique_key=st.none() | st.just("7F00"),
     serialize_type=st.sampled_from(SerializeType),
 )
-def test_a_request_is_the_general_codes(  # noqa: PLR0917 - what hypothesis varies
+def test_any_request_equals_the_general_one(  # noqa: PLR0917 - what hypothesis varies
     topic, body, properties, numbers, queue_id, group, unique_key, serialize_type
 ):
     """In both header forms; a new UNIQ_KEY is the first property."""
@@ -437,7 +435,7 @@ def test_a_request_is_the_general_codes(  # noqa: PLR0917 - what hypothesis vari
 
 
 def test_topic_and_properties_have_65536_characters_at_most():
-    """One more is a ConfigError, which no frame leaves behind."""
+    """One more is a ConfigError."""
     message = Message("orders", b"", properties={"k": "v" * (65_536 - len("orders") - 3)})
     assert len(usual_frames.properties_text(message, None)) == 65_536 - len("orders")
     message.topic = "orders2"
