@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tests.bench.gain import __main__ as gain
+from tests.bench.page import __main__ as page
 from tests.bench.page.__main__ import BLOCK, KEPT, PAGE, PLOT, merged, page_of, without_paths
 from tests.bench.page.plot import LINES, PANELS, plot
 from tests.bench.page.tables import NOT_MEASURED, tables
@@ -102,6 +103,27 @@ def test_paths_of_the_machine_are_left_out() -> None:
         "variants": {"extension": "python 3.11.7, extension in use"},
     }
     assert without_paths({"schema": "x"}) == {"schema": "x"}
+
+
+@pytest.mark.parametrize("text", [None, "not JSON", "[]", "{}", '{"schema": "other/1"}'])
+def test_a_file_that_is_not_measured_is_refused(tmp_path: Path, text: str | None) -> None:
+    """Its name is told, and nothing is written."""
+    path = tmp_path / "figures.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(SystemExit, match=r"figures\.json is no file that make bench"):
+        page.main([str(path)])
+
+
+def test_a_python_without_hastore_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is measured."""
+    (tmp_path / "python").touch()
+    for name, missing in (("none", "none"), ("python", "hastore")):
+        with pytest.raises(SystemExit):
+            gain.main(["--base", str(tmp_path / name)])
+        assert f"no file {tmp_path / missing}: name the python" in capsys.readouterr().err
 
 
 @pytest.mark.soak

@@ -86,9 +86,15 @@ def main(argv: list[str] | None = None, cases: Sequence[Case] = CASES) -> int:
     parser.add_argument("--only", nargs="*", default=keys, choices=keys, metavar="CASE")
     parser.add_argument("--json", default=JSON_FILE, help=f"where the JSON goes ({JSON_FILE})")
     arguments = parser.parse_args(argv)
-    pythons = {BASE: arguments.base, PURE: sys.executable, EXTENSION: sys.executable}
+    # Absolute, because they run in another directory; not resolved, which would leave the venv.
+    pythons = {BASE: str(Path(arguments.base).absolute())}
+    pythons |= {PURE: sys.executable, EXTENSION: sys.executable}
     if arguments.interpreter:
-        pythons[INTERPRETER] = arguments.interpreter
+        pythons[INTERPRETER] = str(Path(arguments.interpreter).absolute())
+    for python in pythons.values():
+        for file in (Path(python), Path(python).with_name("hastore")):
+            if not file.is_file():
+                parser.error(f"no file {file}: name the python of a venv with hastore in it")
     machine = this_machine(Path())
     print(machine)
     versions = {variant: version_of(python, variant) for variant, python in pythons.items()}

@@ -35,8 +35,11 @@ def main(arguments: Sequence[str]) -> None:
     """Add the given files to what is kept, then write all."""
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     for argument in arguments:
-        document = without_paths(json.loads(Path(argument).read_text()))
-        part = PARTS[document["schema"]]
+        try:
+            document = without_paths(json.loads(Path(argument).read_text()))
+            part = PARTS[document["schema"]]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            sys.exit(f"{argument} is no file that make bench, gain or profile_puts wrote: {error}")
         kept[part] = document if part == "profile" else merged(kept.get(part, {}), document)
     KEPT.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
     PAGE.write_text(page_of(PAGE.read_text(), kept))
