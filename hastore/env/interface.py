@@ -214,6 +214,31 @@ class Memory(Protocol):
         """
 
 
+class KeptMemory(Protocol):
+    """A few bytes of the machine's memory that belong to one name, held by this process alone."""
+
+    @property
+    def buffer(self) -> mmap.mmap | bytearray:
+        """The bytes, as they are kept."""
+
+    def remove(self) -> None:
+        """Forget the bytes: whoever holds the name next finds zeros."""
+
+    def close(self) -> None:
+        """Release the name, and keep the bytes for the next process; idempotent."""
+
+
+class MachineMemory(Protocol):
+    """Bytes that outlive a process, but not the machine's boot: files in a memory file system."""
+
+    def hold(self, name: str, size: int) -> KeptMemory | None:
+        """Map ``size`` bytes that are kept under ``name``: zeros, if there are none.
+
+        Returns None where the machine offers no such memory, or refuses it to this user.  Raises
+        MemoryHeldError while another process, or another caller in this one, holds the name.
+        """
+
+
 class WallClock(Protocol):
     """Wall time, for timestamps only, and the machine's uptime: timeouts are trio's."""
 
@@ -347,6 +372,7 @@ class Env:
 
     disk: Disk
     memory: Memory
+    machine_memory: MachineMemory
     wall_clock: WallClock
     randomness: Randomness
     offload: Offload

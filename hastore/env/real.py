@@ -23,6 +23,7 @@ import attrs
 import trio
 
 from hastore.env.interface import DiskFile, Env, FileStamp, FileStat
+from hastore.env.machine_memory import RealMachineMemory
 from hastore.env.memory import RealMemory, forget_pages
 from hastore.env.sending import (
     CANNOT_PROBE,
@@ -438,6 +439,7 @@ def real_env() -> Env:
     return Env(
         disk=RealDisk(),
         memory=RealMemory(),
+        machine_memory=RealMachineMemory(),
         wall_clock=RealWallClock(),
         randomness=random.SystemRandom(),
         offload=offload,

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
     from hastore.epoch_history import EpochEntry, EpochHistory
     from hastore.ha.slave_framing import Exchange
+    from hastore.store.acked_offset import AckedOffset
     from hastore.store.commit_log import CommitLog
     from hastore.store.epoch_file import EpochFile
     from hastore.store.node_identity import NodeIdentity
@@ -67,6 +68,7 @@ class AutoswitchFraming:
     handshake: Handshake
     # What consumers may see: at most our log's end when it was set.
     confirm_offset: int
+    acked: AckedOffset | None = None  # what we have reported; None: nothing keeps it
     epochs: LinkEpochs | None = attrs.field(default=None, init=False)  # of the newest link
     masters_epoch: int | None = attrs.field(default=None, init=False)  # the last that it named
     # All members have our log up to here, by the word of masters that wait for them.
@@ -192,5 +194,7 @@ class AutoswitchFraming:
     # -- reports ---------------------------------------------------------------------------------
 
     def encode_report(self, physic_offset: int) -> bytes:
-        """Return the 12 bytes of a report."""
+        """Return the 12 bytes of a report, which counts as an acknowledgement from now on."""
+        if self.acked is not None:
+            self.acked.raise_to(physic_offset)
         return encode_report(physic_offset)

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from hastore.ha.node_standing import NodeStanding
     from hastore.ha.set_proposal import Coordinator, Proposal
     from hastore.ha.sync_state_set import SyncStateSet
+    from hastore.store.acked_offset import AckedOffset
     from hastore.store.log.cleaning import Hold
     from hastore.store.sync_state_file import SyncStateFile
 
@@ -100,6 +101,8 @@ class GroupHAService(HAService):
     coordinator: Coordinator = attrs.field(factory=NoCoordinator, kw_only=True)
     # Writes, durably, up to where all members have the log; blocks.  See ``ConfirmMark``.
     mark_confirmed: Callable[[int], None] = attrs.field(default=lambda _offset: None, kw_only=True)
+    # Up to where puts were answered PUT_OK, for the next start; None: nothing keeps it.
+    acked: AckedOffset | None = attrs.field(default=None, kw_only=True)
     observers: ObserverService = attrs.field(init=False)  # classic slaves, on a port of their own
     _rounds: GroupSendRounds = attrs.field(init=False)  # ``rounds``
     # By node id, in this epoch; the LOG_BEGINS_MAX learned last.
@@ -473,7 +476,10 @@ class GroupHAService(HAService):
 
     def _release(self, slave: tuple[str, int] | None) -> None:
         """Release the puts that may be answered PUT_OK, and let the dispatch go on."""
-        group = self.sync_state_set
+        group, acked = self.sync_state_set, self.acked
+        if acked is not None:
+            limit = group.ack_limit
+            acked.raise_to(min(limit, self.commit_log.flushed_offset) if self.gathers else limit)
         self.group_transfer_service.release(group.ack_limit, slave)
         self.rounds.released = self.group_transfer_service.released
         self.notify_flushed()
@@ -486,6 +492,8 @@ class GroupHAService(HAService):
         confirmed = self.confirm_offset()
         if confirmed > self._confirmed:
             self._confirmed = confirmed
+            if self.acked is not None:
+                self.acked.raise_to(confirmed)
             self._confirm_wake.wakeup()
             self.observers.notify_confirmed()
             self.on_acknowledged()

@@ -149,6 +149,8 @@ class SimDisk:
     reads_failed: int = 0  # likewise
     times_full: int = 0  # likewise
     power_cuts: int = 0  # so far
+    # What the machine's memory keeps by name, until its power is cut.
+    machine_memory: dict[str, bytearray] = attrs.field(factory=dict)
     # By kind of error (sync, read, full): called the first time that a program gets one.
     on_fault: dict[str, Callable[[], None]] = attrs.field(factory=dict)
 
@@ -222,6 +224,8 @@ class SimDisk:
             )
         disk = SimDisk(self.now_ms, inodes, dirs, capacity=self.capacity, is_full=self.is_full)
         disk.power_cuts = self.power_cuts + (keeps is not None)
+        if keeps is None:
+            disk.machine_memory = self.machine_memory
         if self.is_full and "full" in self.on_fault:
             disk.on_fault["full"] = self.on_fault["full"]
         return disk

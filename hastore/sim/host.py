@@ -164,11 +164,39 @@ class SimMemory:
         return None
 
 
+@final
+@attrs.frozen(eq=False)
+class SimKeptMemory:
+    """Bytes of a host's memory."""
+
+    buffer: bytearray
+
+    def remove(self) -> None:
+        """Zero the bytes."""
+        self.buffer[:] = bytes(len(self.buffer))
+
+    def close(self) -> None:
+        """Do nothing: a killed process releases them, too."""
+
+
+@final
+@attrs.frozen(eq=False)
+class SimMachineMemory:
+    """The memory of a host's boot, which the disk knows: a power cut empties it."""
+
+    disk: SimDisk
+
+    def hold(self, name: str, size: int) -> SimKeptMemory:
+        """Return the bytes kept under ``name``."""
+        return SimKeptMemory(self.disk.machine_memory.setdefault(name, bytearray(size)))
+
+
 def sim_env(disk: SimDisk, wall_clock: SimWallClock, offload: SimOffload, process_id: int) -> Env:
     """Return the environment of one boot."""
     return Env(
         disk=disk,
         memory=SimMemory(),
+        machine_memory=SimMachineMemory(disk),
         wall_clock=wall_clock,
         randomness=offload.choices,
         offload=offload,

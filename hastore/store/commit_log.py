@@ -42,12 +42,13 @@ from hastore.store.store_lock import StoreLock
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hastore.config import StoreConfig
     from hastore.env.interface import Env
     from hastore.message import Message
     from hastore.store.queue.consume_queue_store import ConsumeQueueStore
+    from hastore.store.recovery.log_loader import FoundEnd
     from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 
 SCRATCH_SIZE: Final = 64 * 1024  # larger records are encoded in Python
@@ -105,6 +106,7 @@ class CommitLog(LogTail):
         lock: StoreLock | None = None,
         checkpoint: StoreCheckpoint | None = None,
         consume_queues: ConsumeQueueStore | None = None,
+        on_end: Callable[[FoundEnd], None] | None = None,
     ) -> CommitLog:
         """Open a directory, making it if there is none, and recover it; blocks.
 
@@ -112,7 +114,7 @@ class CommitLog(LogTail):
         ``lock`` passes it after ``complete_cut``; it keeps it if this fails, else ``close``
         releases it.  ``checkpoint`` and ``consume_queues`` (recovered) limit how much of the log is
         read; afterwards the checkpoint's flushed offset is the log's end, and the queues are cut to
-        the log.
+        the log.  ``on_end`` gets the end that was found before anything is changed.
 
         Raises StoreLockedError, NotAStoreError, FileSizeMismatchError, LogDamagedError, DiskError,
         and ConfigError if ``store_host`` is no IP address.
@@ -128,6 +130,12 @@ class CommitLog(LogTail):
             if not is_held_by_caller:
                 complete_cut(env, lock)
             last_exit_ok, write_abort = lock.last_exit_ok, lock.write_abort
+
+            def before_change(found: FoundEnd) -> None:
+                if on_end is not None:
+                    on_end(found)
+                write_abort(env.process_id)
+
             env.disk.make_dirs(f"{path}/{COMMIT_LOG_DIR}")
             loaded = LogLoader(
                 env=env,
@@ -135,7 +143,7 @@ class CommitLog(LogTail):
                 file_size_wanted=config.mapped_file_size,
                 table=table,
                 last_exit_ok=last_exit_ok,
-                before_change=lambda: write_abort(env.process_id),
+                before_change=before_change,
                 checkpoint=checkpoint,
                 consume_queues=consume_queues,
             ).load()

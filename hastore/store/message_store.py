@@ -39,11 +39,14 @@ from hastore.store.store_lock import StoreLock
 from hastore.trace import logger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hastore.config import StoreConfig
     from hastore.env.interface import Env
     from hastore.store.log.cold_read import ReadSteps
     from hastore.store.record.message_filter import TagFilter
     from hastore.store.recovery.log_cut import LogCut
+    from hastore.store.recovery.log_loader import FoundEnd
 
 _RECORD_SIZE_FIRST_READ: Final = 4_096
 _CANDIDATES_MAX: Final = 10_000  # records of one hash that a query reads
@@ -86,12 +89,13 @@ class MessageStore:
         store_host: tuple[str, int],
         needs_queue_offsets: bool,
         lock: StoreLock | None = None,
+        on_end: Callable[[FoundEnd], None] | None = None,
     ) -> MessageStore:
         """Open a directory, making it if there is none, and recover it; blocks.
 
         ``needs_queue_offsets`` is true for a master.  A cut that was not finished is finished
         first.  A caller that already holds the directory's ``lock`` keeps it if this fails, else
-        ``close`` releases it.  Raises what ``CommitLog.open`` raises.
+        ``close`` releases it.  ``on_end`` is ``CommitLog.open``'s.  Raises what that raises.
         """
         is_held_by_caller = lock is not None
         lock = lock or lock_store(env, config)
@@ -119,6 +123,7 @@ class MessageStore:
                 lock=lock,
                 checkpoint=checkpoint,
                 consume_queues=consume_queues,
+                on_end=on_end,
             )
             undo.callback(commit_log.close, clean=False)  # releases the lock, too
             redispatch_from = commit_log.load_report.redispatch_from

@@ -8,10 +8,14 @@
      "group": "g1",
      "uuid": "5f0c…",                       of this directory, drawn when it got its identity
      "starts": 7,                           of a node of this group on this directory
-     "kept_since": 5,                       no later start found bytes lost in a crash
+     "kept_since": 5,                       every later start has proved that nothing was lost
+     "doubt": "its log ends at 17, and …",  why kept_since was last raised; null: never
+     "token": "9b2e…",                      claims the node's id in the coordinator; null: none yet
+     "former_token": null,                  the one before, until the coordinator has ``token``
      "boot_id": "e0a1…",                    of the machine, at the last start; null: unknown
      "last_exit_ok": false,                 the last start found a clean stop before it
      "acks_flushed": true,                  this start acknowledges only what is on its disk
+     "promise_ttl_s": 10,                   no promise not to campaign lasts longer; 0: none given
      "seen_epoch": 12,                      the highest heard of; 0: none
      "vote": {"epoch": 12, "node_id": 1},   null: none yet
      "confirm_mark": {"epoch": 11, "offset": 5242880, "master_uuid": "77ab…"},     null: none
@@ -60,6 +64,9 @@ _CLUSTER_ID_MAX: Final = (1 << 64) - 1
 _STARTS_MAX: Final = (1 << 63) - 1
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BOOT_ID: Final = re.compile(r"[!-~]{1,64}")
+_TOKEN: Final = re.compile(r"[!-~]{1,256}")  # earlier versions claimed with other words
+_TTL_MAX_S: Final = 1 << 31
+_TEXT_SIZE_MAX: Final = 512
 # What the checksum covers, and the checksum.
 _FILE: Final = re.compile(rb'(.*\n) "crc32": ([0-9]{1,10})\n}\n', re.DOTALL)
 
@@ -84,6 +91,12 @@ def _text(pattern: re.Pattern[str]) -> _Validator:
             raise ValueError(msg)
 
     return check
+
+
+def _short_text(_instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    """Validate a text for people."""
+    if not isinstance(value, str) or len(value) > _TEXT_SIZE_MAX:
+        raise ValueError(f"{attribute.name} is {value!r:.100}, not a short text")
 
 
 # -- values --------------------------------------------------------------------------------------
@@ -141,10 +154,12 @@ class CoordinatorMark:
 class Identity:
     """The content of the file.  Raises ValueError for a value that is out of range.
 
-    ``kept_since`` is the earliest start from which on no stop can have lost appended bytes: each
-    later start found a clean stop, or a kill in the same boot of the machine, whose page cache
-    survived, or that the start before it had acknowledged only what was on its disk
-    (``acks_flushed``).  It is never above ``starts``.
+    ``kept_since`` is the earliest start from which on the log has kept all that it acknowledged:
+    each later start has proved that (``Opening.why_in_doubt``) before it changed the log.  It is
+    never above ``starts``.
+
+    The other fields of an unfinished start are those of the last start that has opened the log, so
+    the next one has the same evidence.
     """
 
     node_id: int = attrs.field(validator=_number(1, NODE_ID_MAX))
@@ -152,9 +167,15 @@ class Identity:
     uuid: str = attrs.field(validator=_text(_UUID))
     starts: int = attrs.field(validator=_number(1, _STARTS_MAX))
     kept_since: int = attrs.field(validator=_number(1, _STARTS_MAX))
+    doubt: str | None = attrs.field(default=None, validator=attrs.validators.optional(_short_text))
+    token: str | None = attrs.field(default=None, validator=attrs.validators.optional(_text(_UUID)))
+    former_token: str | None = attrs.field(
+        default=None, validator=attrs.validators.optional(_text(_TOKEN))
+    )
     boot_id: str | None = attrs.field(validator=attrs.validators.optional(_text(_BOOT_ID)))
     last_exit_ok: bool = attrs.field(validator=attrs.validators.instance_of(bool))
     acks_flushed: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
+    promise_ttl_s: int = attrs.field(default=0, validator=_number(0, _TTL_MAX_S))
     seen_epoch: int = attrs.field(validator=_number(0, EPOCH_MAX))
     vote: Vote | None
     confirm_mark: ConfirmMark | None
@@ -168,22 +189,65 @@ class Identity:
     def __str__(self) -> str:
         return f"node {self.node_id} of replica group {self.group}"
 
-    def started(
-        self, *, last_exit_ok: bool, boot_id: str | None, acks_flushed: bool = False
-    ) -> Identity:
-        """Return the identity after another start."""
-        starts = self.starts + 1
-        is_same_boot = boot_id is not None and boot_id == self.boot_id
-        has_kept = last_exit_ok or is_same_boot or self.acks_flushed
+    def opened(self, opening: Opening) -> Identity:
+        """Return the identity once a start has found its log's end, before it changes the log."""
+        doubt = opening.why_in_doubt(self)
+        mark = self.confirm_mark
+        if mark is not None and mark.offset > opening.end_offset:
+            mark = attrs.evolve(mark, offset=opening.end_offset)
         return attrs.evolve(
             self,
-            starts=starts,
-            kept_since=self.kept_since if has_kept else starts,
-            boot_id=boot_id,
-            last_exit_ok=last_exit_ok,
+            kept_since=self.kept_since if doubt is None else self.starts,
+            doubt=doubt or self.doubt,
+            boot_id=opening.boot_id,
+            last_exit_ok=opening.last_exit_ok,
             # Bytes that an earlier start has acknowledged, and not synced, are of this one, too.
-            acks_flushed=acks_flushed and (last_exit_ok or self.acks_flushed),
+            acks_flushed=opening.acks_flushed and (opening.last_exit_ok or self.acks_flushed),
+            # What is copied again is not confirmed yet, and must stay possible to cut.
+            confirm_mark=mark,
         )
+
+
+@final
+@attrs.frozen(kw_only=True)
+class Opening:
+    """What a start has found before it changes the log; offsets are exclusive.
+
+    ``acked_offset`` is what the last process of this boot had acknowledged, kept in the machine's
+    memory; None if there is no such number.  ``lacks`` returns whether a whole record is missing
+    that ended at an offset or below.
+    """
+
+    end_offset: int
+    lacks: Callable[[int], bool]
+    has_intact_rest: bool  # an intact record follows the bytes that are cut off
+    last_exit_ok: bool  # a clean stop: all was on disk
+    boot_id: str | None
+    acked_offset: int | None
+    acks_flushed: bool  # this start acknowledges only what is on its disk
+
+    def why_in_doubt(self, before: Identity) -> str | None:
+        """Return why the log may lack what it acknowledged; None if it is proved to have all.
+
+        ``before`` is the identity with the evidence of the last start that had opened the log.
+        """
+        acked, mark = self.acked_offset, before.confirm_mark
+        if acked is not None and self.lacks(acked):
+            return f"its log ends at {self.end_offset}, and it had acknowledged up to {acked}"
+        if mark is not None and self.lacks(mark.offset):
+            return (
+                f"its log ends at {self.end_offset}, and the group had confirmed up to"
+                f" {mark.offset}"
+            )
+        if acked is not None or self.last_exit_ok:
+            return None
+        is_same_boot = self.boot_id is not None and self.boot_id == before.boot_id
+        if self.has_intact_rest and is_same_boot:
+            # After a power cut these may be records that were never acknowledged.
+            return f"records after offset {self.end_offset} were cut off behind a damaged one"
+        if before.acks_flushed:
+            return None
+        return "it stopped uncleanly, and acknowledged messages may not have been on its disk"
 
 
 _KINDS: Final = (
@@ -280,18 +344,16 @@ class NodeIdentity:
         group: str,
         last_exit_ok: bool,
         boot_id: str | None,
-        acks_flushed: bool = False,
         randomness: Randomness,
         adopt: bool = False,
     ) -> NodeIdentity:
         """Count a start of this node on its directory, which gets an identity if it is empty.
 
         ``last_exit_ok`` is the StoreLock's, before it wrote ``abort``; ``boot_id`` is the
-        environment's; ``acks_flushed``: this start acknowledges, to producers and to a master, only
-        what is on its disk.  ``adopt`` gives a directory with a log an identity, too, which has
-        seen the log's epochs.  Raises WrongNodeError for a directory of another node, or of none,
-        IdentityFileError, DiskError, EpochFileError from ``adopt``, and ConfigError if no node
-        can have this id or group.
+        environment's.  ``opened`` must follow once the log's end is found.  ``adopt`` gives a
+        directory with a log an identity, too, which has seen the log's epochs.  Raises
+        WrongNodeError for a directory of another node, or of none, IdentityFileError, DiskError,
+        EpochFileError from ``adopt``, and ConfigError if no node can have this id or group.
         """
         former = read_identity(disk, data_dir)
         if former is None:
@@ -304,12 +366,11 @@ class NodeIdentity:
                 current = Identity(
                     node_id=node_id,
                     group=group,
-                    uuid=_draw_uuid(randomness),
+                    uuid=draw_uuid(randomness),
                     starts=1,
                     kept_since=1,
                     boot_id=boot_id,
                     last_exit_ok=last_exit_ok,
-                    acks_flushed=acks_flushed,
                     seen_epoch=seen_epoch,
                     vote=None,
                     confirm_mark=None,
@@ -318,9 +379,7 @@ class NodeIdentity:
                 raise ConfigError(str(error)) from error
         else:
             _check_is_of(former, data_dir, node_id, group)
-            current = former.started(
-                last_exit_ok=last_exit_ok, boot_id=boot_id, acks_flushed=acks_flushed
-            )
+            current = attrs.evolve(former, starts=former.starts + 1)
         path = _path_in(data_dir)
         disk.write_file(path, encode_identity(current))
         return cls(disk, path, current)
@@ -334,6 +393,41 @@ class NodeIdentity:
             return read_identity(self.disk, self.path.removesuffix(f"/{IDENTITY_FILE}")) == (
                 self.current
             )
+
+    def opened(self, opening: Opening) -> None:
+        """Record what this start has found, before it changes the log."""
+        with self._lock:
+            self._store(self.current.opened(opening))
+
+    def claim(self, matched: str | None, token: str) -> None:
+        """Record that the coordinator is about to be asked to replace ``matched`` by ``token``.
+
+        Until ``claimed`` either of the two may be what the coordinator has.
+        """
+        with self._lock:
+            self._store(attrs.evolve(self.current, former_token=matched, token=token))
+
+    def claimed(self) -> None:
+        """Record that the coordinator has ``token``."""
+        with self._lock:
+            if self.current.former_token is not None:
+                self._store(attrs.evolve(self.current, former_token=None))
+
+    def disown(self, start: int, doubt: str) -> None:
+        """Become start number ``start`` of a directory that has proved nothing.
+
+        The coordinator knows another history of this directory, whose starts may have the numbers
+        that this one has counted.
+        """
+        with self._lock:
+            starts = max(start, self.current.starts + 1)
+            self._store(attrs.evolve(self.current, starts=starts, kept_since=starts, doubt=doubt))
+
+    def promises_last(self, ttl_s: int) -> None:
+        """Record that no promise of this node lasts longer than ``ttl_s``, from now on."""
+        with self._lock:
+            if ttl_s != self.current.promise_ttl_s:
+                self._store(attrs.evolve(self.current, promise_ttl_s=ttl_s))
 
     def see(self, epoch: int) -> None:
         """Record an epoch that a peer or the coordinator has named, unless a higher one is known.
@@ -422,7 +516,7 @@ def _check_has_no_log(disk: Disk, data_dir: str, node_id: int, group: str) -> No
         )
 
 
-def _draw_uuid(randomness: Randomness) -> str:
+def draw_uuid(randomness: Randomness) -> str:
     """Return a random UUID (version 4); a float in [0, 1) has 53 random bits."""
     number = 0
     for _ in range(4):

@@ -23,6 +23,7 @@ from hastore.store.node_identity import (
     CoordinatorMark,
     Identity,
     NodeIdentity,
+    Opening,
     Vote,
     decode_identity,
     encode_identity,
@@ -72,6 +73,10 @@ identities = st.builds(
     uuid=uuids,
     starts=st.integers(10, 1 << 40),
     kept_since=st.integers(1, 10),
+    doubt=st.none() | st.text(max_size=100),
+    token=st.none() | uuids,
+    former_token=st.none() | uuids,
+    promise_ttl_s=st.integers(0, 3_600),
     boot_id=st.none() | uuids,
     last_exit_ok=st.booleans(),
     acks_flushed=st.booleans(),
@@ -83,11 +88,32 @@ identities = st.builds(
 
 
 def start(disk, data_dir="/d", node_id=2, group="g1", last_exit_ok=True, **options):
-    """Open a directory as its node does at each start."""
+    """Open a directory as its node does at each start, before it has looked at the log."""
     options = {"boot_id": "boot-1", "randomness": random.Random(1), **options}
     return NodeIdentity.open(
         disk, data_dir, node_id=node_id, group=group, last_exit_ok=last_exit_ok, **options
     )
+
+
+def open_log(disk, *, last_exit_ok=True, boot_id="boot-1", **found):
+    """Open a directory as ``start`` does, and find the log's end."""
+    identity = start(disk, last_exit_ok=last_exit_ok, boot_id=boot_id)
+    identity.opened(opening(last_exit_ok=last_exit_ok, boot_id=boot_id, **found))
+    return identity
+
+
+def opening(*, end_offset=0, **found):
+    """Return what a start has found; without more, nothing."""
+    values = {
+        "end_offset": end_offset,
+        "lacks": lambda offset: offset > end_offset,
+        "has_intact_rest": False,
+        "last_exit_ok": True,
+        "boot_id": "boot-1",
+        "acked_offset": None,
+        "acks_flushed": False,
+    }
+    return Opening(**values | found)
 
 
 def with_checksum(content):
@@ -108,9 +134,13 @@ def test_the_file_has_these_bytes():
  "uuid": "0b5c6d7e-0000-4000-8000-000000000001",
  "starts": 7,
  "kept_since": 5,
+ "doubt": null,
+ "token": null,
+ "former_token": null,
  "boot_id": "boot-1",
  "last_exit_ok": false,
  "acks_flushed": false,
+ "promise_ttl_s": 0,
  "seen_epoch": 12,
  "vote": {
   "epoch": 12,
@@ -142,6 +172,10 @@ def test_the_largest_identity_is_read():
         uuid=UUID,
         starts=number,
         kept_since=number,
+        doubt='"' * 512,
+        token=UUID,
+        former_token='"' * 256,
+        promise_ttl_s=1 << 31,
         boot_id='"' * 64,  # written as two characters each
         last_exit_ok=False,
         seen_epoch=EPOCH_MAX,
@@ -309,35 +343,50 @@ def test_each_start_is_counted_and_the_rest_stays():
     ("starts", "kept_since"),
     [
         ([], 1),
-        ([(True, "a"), (True, "b"), (True, None)], 1),  # clean stops
-        ([(False, "a"), (False, "a")], 1),  # killed
-        ([(False, "b")], 2),  # a power cut
-        ([(False, "b"), (False, "b"), (True, "c")], 2),  # and kills and a reboot afterwards
-        ([(False, "b"), (False, "a")], 3),  # two power cuts
-        ([(False, None)], 2),  # perhaps
-        ([(True, None), (False, None)], 3),  # perhaps: two unknown boots are not one
-        ([(True, None), (False, "a")], 3),
+        ([{}, {"boot_id": "b"}, {"boot_id": None}], 1),  # clean stops
+        ([{"last_exit_ok": False, "acked_offset": 70}] * 2, 1),  # killed, and all is there
+        ([{"last_exit_ok": False, "acked_offset": 71}], 2),  # killed, and a byte is missing
+        ([{"acked_offset": 71}], 2),  # so after a clean stop, too
+        ([{"last_exit_ok": False}], 2),  # killed, and nothing says what was acknowledged
+        ([{"last_exit_ok": False, "boot_id": "b"}], 2),  # a power cut
+        ([{"last_exit_ok": False, "boot_id": "b"}] * 2 + [{}], 3),  # two
+        ([{"last_exit_ok": False, "boot_id": None}], 2),
     ],
 )
 def test_an_identity_knows_since_when_nothing_was_lost(starts, kept_since):
-    """A clean stop and a kill in the same boot of the machine lose nothing; ask that at a start."""
+    """A start has to prove it; that the boot is the same proves nothing."""
     disk = FakeDisk()
-    identity = start(disk, boot_id="a")
-    for last_exit_ok, boot_id in starts:
-        identity = start(disk, last_exit_ok=last_exit_ok, boot_id=boot_id)
-        assert (identity.current.last_exit_ok, identity.current.boot_id) == (last_exit_ok, boot_id)
+    identity = open_log(disk, boot_id="a")
+    for changes in starts:
+        found = {"boot_id": "a", "end_offset": 70, **changes}
+        identity = open_log(disk, **found)
+        assert identity.current.boot_id == found["boot_id"]
+        assert identity.current.last_exit_ok == found.get("last_exit_ok", True)
     assert identity.current.kept_since == kept_since
     assert identity.current.starts == len(starts) + 1
+    assert (identity.current.doubt is None) is (kept_since == 1)
+
+
+def test_a_start_that_was_killed_before_it_found_the_end_leaves_the_evidence():
+    """The next one comes to the same result."""
+    disk = FakeDisk()
+    open_log(disk, boot_id="a", acks_flushed=True)
+    for _ in range(3):
+        start(disk, last_exit_ok=False, boot_id="b")
+    identity = open_log(disk, last_exit_ok=False, boot_id="b", acks_flushed=False)
+    assert (identity.current.starts, identity.current.kept_since) == (5, 1)
+    identity = open_log(disk, last_exit_ok=False, boot_id="b")
+    assert (identity.current.starts, identity.current.kept_since) == (6, 6)
 
 
 @pytest.mark.parametrize(("flushed", "kept_since"), [(True, 1), (False, 2)])
 def test_a_power_cut_takes_nothing_from_a_start_that_acknowledged_what_was_flushed(
     flushed, kept_since
 ):
-    """That of the start that was cut off counts, not of the one that comes after it."""
+    """The start that was cut off counts, not the one that comes after it."""
     disk = FakeDisk()
-    start(disk, boot_id="a", acks_flushed=flushed)
-    identity = start(disk, last_exit_ok=False, boot_id="b", acks_flushed=not flushed)
+    open_log(disk, boot_id="a", acks_flushed=flushed)
+    identity = open_log(disk, last_exit_ok=False, boot_id="b", acks_flushed=not flushed)
     assert identity.current.kept_since == kept_since
     assert identity.current.acks_flushed is False
 
@@ -345,11 +394,79 @@ def test_a_power_cut_takes_nothing_from_a_start_that_acknowledged_what_was_flush
 def test_a_start_that_syncs_vouches_for_earlier_ones_only_after_a_clean_stop():
     """What an earlier start has acknowledged from its page cache may not be on the disk yet."""
     disk = FakeDisk()
-    start(disk, boot_id="a")
-    assert not start(disk, last_exit_ok=False, boot_id="a", acks_flushed=True).current.acks_flushed
-    assert start(disk, boot_id="a", acks_flushed=True).current.acks_flushed
-    killed = start(disk, last_exit_ok=False, boot_id="a", acks_flushed=True)
+    open_log(disk)
+    killed = open_log(disk, last_exit_ok=False, acks_flushed=True)
+    assert not killed.current.acks_flushed
+    assert open_log(disk, acks_flushed=True).current.acks_flushed
+    killed = open_log(disk, last_exit_ok=False, acks_flushed=True)
     assert killed.current.acks_flushed
+
+
+@pytest.mark.parametrize(
+    ("boot_id", "acked_offset", "kept_since"),
+    [("boot-1", None, 2), ("boot-1", 70, 1), ("boot-2", None, 1)],
+)
+def test_records_behind_a_damaged_one_count_in_the_same_boot(boot_id, acked_offset, kept_since):
+    """A power cut leaves such records, too, unacknowledged; so does a number that is below them."""
+    disk = FakeDisk()
+    open_log(disk, acks_flushed=True)
+    identity = open_log(
+        disk,
+        last_exit_ok=False,
+        boot_id=boot_id,
+        acked_offset=acked_offset,
+        end_offset=70,
+        has_intact_rest=True,
+    )
+    assert identity.current.kept_since == kept_since
+
+
+def test_a_log_that_ends_below_its_confirm_mark_is_in_doubt_before_the_mark_is_lowered():
+    """The mark is evidence; it is lowered in the same write that records the doubt."""
+    disk = FakeDisk()
+    open_log(disk, acks_flushed=True).raise_confirm_mark(ConfirmMark(epoch=1, offset=80))
+    identity = open_log(disk, last_exit_ok=False, boot_id="boot-2", end_offset=70)
+    assert identity.current.kept_since == 2
+    assert identity.current.doubt == "its log ends at 70, and the group had confirmed up to 80"
+    assert identity.current.confirm_mark.offset == 70
+
+
+def test_an_unfinished_record_is_not_missed():
+    """Acknowledged bytes may end inside a record, whose rest never arrived."""
+    disk = FakeDisk()
+    open_log(disk)
+    identity = open_log(
+        disk, last_exit_ok=False, acked_offset=75, end_offset=70, lacks=lambda _offset: False
+    )
+    assert identity.current.kept_since == 1
+
+
+# -- claims --------------------------------------------------------------------------------------
+
+
+def test_two_tokens_are_known_until_the_coordinator_has_the_new_one():
+    """A crash in between leaves both."""
+    disk = FakeDisk()
+    identity = start(disk)
+    identity.claim(None, UUID)
+    assert (read_identity(disk, "/d").token, read_identity(disk, "/d").former_token) == (UUID, None)
+    identity.claim(UUID, MASTER)
+    found = read_identity(disk, "/d")
+    assert (found.token, found.former_token) == (MASTER, UUID)
+    identity.claimed()
+    found = read_identity(disk, "/d")
+    assert (found.token, found.former_token) == (MASTER, None)
+
+
+def test_a_disowned_start_has_a_number_that_no_other_history_has_counted():
+    """Its number, and not the one of the other history, is the one from which on it has all."""
+    disk = FakeDisk()
+    identity = start(disk)
+    identity.disown(9, "it is an older copy")
+    current = read_identity(disk, "/d")
+    assert (current.starts, current.kept_since, current.doubt) == (9, 9, "it is an older copy")
+    identity.disown(3, "again")
+    assert (identity.current.starts, identity.current.kept_since) == (10, 10)
 
 
 def test_a_file_of_an_earlier_version_acknowledged_anything():
@@ -399,7 +516,7 @@ def test_a_log_without_an_identity_is_refused_until_it_is_adopted(path):
     adopted = start(disk, adopt=True, last_exit_ok=False)
     assert (adopted.current.starts, adopted.current.kept_since) == (1, 1)
     assert adopted.current.seen_epoch == (4 if EPOCH_FILE in path else 0)
-    assert start(disk).current == attrs.evolve(adopted.current, starts=2, last_exit_ok=True)
+    assert start(disk).current == attrs.evolve(adopted.current, starts=2)
 
 
 def test_the_other_files_of_a_store_are_no_log():

@@ -394,7 +394,7 @@ async def serve_master(
         if opened is not None:
             commit_log = opened.message_store.commit_log
             clean = clean and commit_log.flushed_offset == commit_log.max_offset
-            opened.message_store.close(clean=clean)
+            opened.close(clean=clean)
 
 
 async def _make_first_file(env: Env, commit_log: CommitLog) -> None:
@@ -445,6 +445,7 @@ def _make_ha_service(
         state_file=term.state_file,
         coordinator=coordinator or NoCoordinator(),
         mark_confirmed=lambda offset: _mark_confirmed(term, offset),
+        acked=opened.acked,
     )
 
 

@@ -15,11 +15,17 @@ this directory has seen.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, final
 
 import attrs
 
-from hastore.broker.node.own_directory import identify, limit_confirm_mark
+from hastore.broker.node.own_directory import (
+    hold_acked,
+    identify,
+    judge_opening,
+    limit_confirm_mark,
+)
 from hastore.epoch_history import ENTRIES_MAX, EPOCH_JUMP_MAX, EPOCH_MAX, EpochEntry
 from hastore.errors import ConfigError, EpochFileError, StaleEpochError
 from hastore.ha.refused_slaves import RefusedSlavesFile
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
     from hastore.config import MasterConfig
     from hastore.env.interface import Env
     from hastore.epoch_history import EpochHistory
+    from hastore.store.acked_offset import AckedOffset
     from hastore.store.commit_log import CommitLog
     from hastore.store.node_identity import NodeIdentity
 
@@ -77,6 +84,13 @@ class MasterStore:
     message_store: MessageStore
     refused_slaves: RefusedSlavesFile
     term: Term | None  # None: of no replica group
+    acked: AckedOffset | None = None  # None: of no replica group, or this machine keeps none
+
+    def close(self, *, clean: bool) -> None:
+        """Release the number, which a clean stop does not need, and close the store."""
+        if self.acked is not None:
+            self.acked.close(remove=clean)
+        self.message_store.close(clean=clean)
 
 
 def open_master_store(
@@ -91,15 +105,26 @@ def open_master_store(
     Raises what ``MessageStore.open`` and ``NodeIdentity.open`` raise, EpochFileError,
     SyncStateFileError, and StaleEpochError for an epoch that is not above all that was seen.
     """
-    lock = lock_store(env, config.store)
-    try:
+    is_start = identity is None
+    with contextlib.ExitStack() as undo:
+        lock = lock_store(env, config.store)
+        undo.callback(lock.release, clean=False)
         identity = identify(env, config, lock, identity)
+        on_end, acked = None, None
+        if identity is not None:
+            acked = hold_acked(env, lock, identity)
+            if acked is not None:
+                undo.callback(acked.close)
+            on_end = judge_opening(env, config, lock, identity, acked, is_start=is_start)
         message_store = MessageStore.open(
-            env, config.store, store_host=store_host, needs_queue_offsets=True, lock=lock
+            env,
+            config.store,
+            store_host=store_host,
+            needs_queue_offsets=True,
+            lock=lock,
+            on_end=on_end,
         )
-    except BaseException:
-        lock.release(clean=False)
-        raise
+        undo.pop_all()
     try:
         term = None
         if identity is not None:
@@ -111,9 +136,13 @@ def open_master_store(
             epoch_start=None if term is None else term.entry.start_offset,
         )
     except BaseException:
+        if acked is not None:
+            acked.close()
         message_store.close(clean=False)
         raise
-    return MasterStore(message_store=message_store, refused_slaves=refused_slaves, term=term)
+    return MasterStore(
+        message_store=message_store, refused_slaves=refused_slaves, term=term, acked=acked
+    )
 
 
 def check_jump(identity: NodeIdentity, epoch: int) -> None:

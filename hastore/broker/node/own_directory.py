@@ -2,8 +2,9 @@
 
 ::
 
-    open        lock -> identity -> do the epochs fit it? -> store
-    open again  lock -> is it still ours? -> store
+    open        lock -> identity -> do the epochs fit it? -> acked offset -> store
+    open again  lock -> is it still ours? -> acked offset -> store
+    end found   a start: has the log kept all that it acknowledged?  durable before any change
     opened      the confirm mark is not above the log's end
 
 Only a node of a replica group has an identity.  Everything here blocks.
@@ -17,16 +18,23 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hastore.errors import EpochFileError, WrongNodeError
+from hastore.errors import DiskError, EpochFileError, StoreLockedError, WrongNodeError
 from hastore.status import FlushDiskType, HAProtocol
+from hastore.store.acked_offset import AckedOffset
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
-from hastore.store.node_identity import IDENTITY_FILE, NodeIdentity, read_identity
+from hastore.store.node_identity import IDENTITY_FILE, NodeIdentity, Opening, read_identity
+from hastore.trace import logger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hastore.config import NodeConfig
     from hastore.env.interface import Disk, Env
     from hastore.store.node_identity import Identity
+    from hastore.store.recovery.log_loader import FoundEnd
     from hastore.store.store_lock import StoreLock
+
+_log = logger("broker")
 
 
 def identify(
@@ -65,11 +73,72 @@ def identify(
         group=config.replica_group,
         last_exit_ok=lock.last_exit_ok,
         boot_id=env.boot_id,
-        acks_flushed=config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH,
         randomness=env.randomness,
     )
     _check_epochs(env.disk, lock.path, opened.current)
     return opened
+
+
+def hold_acked(env: Env, lock: StoreLock, identity: NodeIdentity) -> AckedOffset | None:
+    """Hold the number up to which this directory's node has acknowledged its log.
+
+    None if this machine keeps none.  Raises WrongNodeError while another process holds it.
+    """
+    try:
+        return AckedOffset.hold(env, identity.current.uuid)
+    except StoreLockedError as error:
+        raise WrongNodeError(
+            f"{lock.path} is a copy of a directory whose node runs on this machine:"
+            f" {identity.current} has one directory",
+            path=lock.path,
+            hint="give this node another id and an empty directory, or stop the other process",
+        ) from error
+
+
+def judge_opening(
+    env: Env,
+    config: NodeConfig,
+    lock: StoreLock,
+    identity: NodeIdentity,
+    acked: AckedOffset | None,
+    *,
+    is_start: bool,
+) -> Callable[[FoundEnd], None]:
+    """Return what takes the log's end as an opening has found it, before anything is changed.
+
+    A start records, durably, whether the log has kept all that it acknowledged.  A later opening
+    by the same process raises DiskError if it has not: nothing says what else is gone.
+    """
+
+    def judge(found: FoundEnd) -> None:
+        kept = None if acked is None else acked.kept()
+        if not is_start and kept is not None and found.lacks(kept):
+            raise DiskError(
+                f"the log in {lock.path} ends at {found.end_offset}, and this process had"
+                f" acknowledged up to {kept}: its files have changed while they were closed",
+                path=lock.path,
+                hint="look at the disk, then start this node again: it copies its master's log",
+            )
+        if is_start:
+            before = identity.current
+            identity.opened(
+                Opening(
+                    end_offset=found.end_offset,
+                    lacks=found.lacks,
+                    has_intact_rest=found.intact_offset is not None,
+                    last_exit_ok=lock.last_exit_ok,
+                    boot_id=env.boot_id,
+                    acked_offset=kept,
+                    acks_flushed=config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH,
+                )
+            )
+            if identity.current.kept_since > before.kept_since:
+                _log.warning("log_in_doubt", reason=identity.current.doubt, path=lock.path)
+        if acked is not None:
+            # After the identity: from here on the bytes after the end may be gone.
+            acked.begin(min(found.end_offset, found.end_offset if kept is None else kept))
+
+    return judge
 
 
 def limit_confirm_mark(identity: NodeIdentity, end_offset: int) -> None:

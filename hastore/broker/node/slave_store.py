@@ -10,11 +10,17 @@ Only a node of a replica group has an identity and epochs.  Everything here bloc
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import attrs
 
-from hastore.broker.node.own_directory import identify, limit_confirm_mark
+from hastore.broker.node.own_directory import (
+    hold_acked,
+    identify,
+    judge_opening,
+    limit_confirm_mark,
+)
 from hastore.config import NO_MASTER
 from hastore.epoch_history import EpochHistory
 from hastore.errors import DiskError, EpochFileError
@@ -32,6 +38,7 @@ if TYPE_CHECKING:
     from hastore.config import SlaveConfig
     from hastore.env.interface import Env
     from hastore.ha.slave_appender import CutNeededError
+    from hastore.store.acked_offset import AckedOffset
     from hastore.store.node_identity import NodeIdentity
     from hastore.store.recovery.log_cut import LogCut
 
@@ -43,7 +50,14 @@ class SlaveStore:
     message_store: MessageStore
     framing: ClassicFraming | AutoswitchFraming
     identity: NodeIdentity | None  # None: of no replica group
+    acked: AckedOffset | None = None  # None: of no replica group, or this machine keeps none
     newest_cut: LogCut | None = None  # that ``trimmed/`` has
+
+    def close(self, *, clean: bool) -> None:
+        """Release the number, which a clean stop does not need, and close the store."""
+        if self.acked is not None:
+            self.acked.close(remove=clean)
+        self.message_store.close(clean=clean)
 
 
 def open_slave_store(
@@ -55,29 +69,44 @@ def open_slave_store(
     that runs already, and follows nobody, serves consumers even if its epochs cannot be read.
     """
     is_start = identity is None
-    lock = lock_store(env, config.store)
-    try:
+    with contextlib.ExitStack() as undo:
+        lock = lock_store(env, config.store)
+        undo.callback(lock.release, clean=False)
         identity = identify(env, config, lock, identity)
+        on_end, acked = None, None
+        if identity is not None:
+            acked = hold_acked(env, lock, identity)
+            if acked is not None:
+                undo.callback(acked.close)
+            on_end = judge_opening(env, config, lock, identity, acked, is_start=is_start)
         message_store = MessageStore.open(
-            env, config.store, store_host=store_host, needs_queue_offsets=False, lock=lock
+            env,
+            config.store,
+            store_host=store_host,
+            needs_queue_offsets=False,
+            lock=lock,
+            on_end=on_end,
         )
-    except BaseException:
-        lock.release(clean=False)
-        raise
+        undo.pop_all()
     if identity is None:
         RefusedSlavesFile.load(env, config.store.data_dir).begin_slave()
         return SlaveStore(message_store=message_store, framing=ClassicFraming(), identity=None)
     try:
         limit_confirm_mark(identity, message_store.commit_log.max_offset)
         needs_epochs = is_start or config.master != NO_MASTER
-        framing = _make_framing(env, config, message_store, identity, needs_epochs=needs_epochs)
+        framing = _make_framing(
+            env, config, message_store, identity, acked, needs_epochs=needs_epochs
+        )
     except BaseException:
+        if acked is not None:
+            acked.close()
         message_store.close(clean=False)
         raise
     return SlaveStore(
         message_store=message_store,
         framing=framing,
         identity=identity,
+        acked=acked,
         newest_cut=_newest_cut(env, config.store.data_dir),
     )
 
@@ -96,6 +125,7 @@ def _make_framing(
     config: SlaveConfig,
     message_store: MessageStore,
     identity: NodeIdentity,
+    acked: AckedOffset | None,
     *,
     needs_epochs: bool,
 ) -> AutoswitchFraming:
@@ -119,6 +149,7 @@ def _make_framing(
             is_learner=config.is_learner,
         ),
         confirm_offset=min(checkpoint.confirm_offset, log.max_offset),
+        acked=acked,
     )
 
 
@@ -134,13 +165,19 @@ def cut_slave_store(
     try:
         identify(env, config, lock, identity)
         mark = identity.current.confirm_mark
-        return cut_store(
-            env,
-            config.store,
-            lock,
-            needed.physic_offset,
-            reason=reason,
-            confirm_mark=None if mark is None else mark.offset,
-        )
+        acked = hold_acked(env, lock, identity)
+        try:
+            return cut_store(
+                env,
+                config.store,
+                lock,
+                needed.physic_offset,
+                reason=reason,
+                confirm_mark=None if mark is None else mark.offset,
+                on_cut=None if acked is None else acked.lower,
+            )
+        finally:
+            if acked is not None:
+                acked.close()
     finally:
         lock.release(clean=False)

@@ -60,6 +60,8 @@ from hastore.topic import SCHEDULE_TOPIC
 from hastore.trace import logger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hastore.env.interface import Disk, Env
     from hastore.epoch_history import EpochHistory
     from hastore.store.log.store_directory import LogFiles
@@ -78,11 +80,13 @@ def cut_store(
     *,
     reason: str,
     confirm_mark: int | None = None,
+    on_cut: Callable[[int], None] | None = None,
 ) -> LogCut | None:
     """Cut the log of a closed store, which the caller has locked, at ``physic_offset``; blocks.
 
     The offset is a record's start or the log's end.  Return what was cut, None if nothing was
-    there.  A cut that was not finished before is finished first.
+    there.  A cut that was not finished before is finished first.  ``on_cut`` gets the offset before
+    anything is changed.
 
     Raises, with nothing changed: CutRefusedError; BelowConfirmMarkError if the offset is below
     ``confirm_mark``, up to which every member has acknowledged the log; DiskFullError if there is
@@ -113,6 +117,8 @@ def cut_store(
         index_entries=config.max_index_num,
     )
     _check_room(disk, data_dir, intent.cut)
+    if on_cut is not None:
+        on_cut(physic_offset)
     intent = _save(disk, data_dir, found, intent)
     _carry_out(env, lock, intent)
     return intent.cut

@@ -30,7 +30,12 @@ from hastore.store.record.record_check import RecordCheck, RecordKind
 from hastore.store.recovery import trim as recovery_trim
 from hastore.store.recovery.log_opener import LogEnd, LogOpener
 from hastore.store.recovery.progress import Progress
-from hastore.store.recovery.rules import LOG_FILES_CHECKED, StartFacts
+from hastore.store.recovery.rules import (
+    HEAD_SIZE_MAX,
+    LOG_FILES_CHECKED,
+    StartFacts,
+    is_cut_at,
+)
 from hastore.store.recovery.tail_scan import FileWalk, check_at, scan_rest
 from hastore.store.recovery.trim import Range, TrimmedTail
 from hastore.trace import logger
@@ -69,6 +74,31 @@ class LoadReport:
     last_message_offset: int | None = None  # where the last whole message begins, if known
 
 
+@final
+@attrs.frozen(kw_only=True)
+class FoundEnd:
+    """Where an opening has found the log's end, before it changes anything.
+
+    ``end_offset`` is the end of the last whole record, or of the BLANK after it.
+    ``intact_offset`` is where an intact record begins after the bytes that are cut off; None if
+    there is none.
+    """
+
+    end_offset: int
+    intact_offset: int | None
+    read: Callable[[int, int], bytes]  # offset and size to bytes of the log
+
+    def lacks(self, offset: int) -> bool:
+        """Return whether a whole record that ended at ``offset`` or below is missing.
+
+        Acknowledgements of bytes may end inside a record: the rest of that record had not arrived.
+        """
+        if offset <= self.end_offset:
+            return False
+        size = min(offset - self.end_offset, HEAD_SIZE_MAX)
+        return not is_cut_at(self.end_offset, offset, self.read(self.end_offset, size))
+
+
 @attrs.frozen(kw_only=True)
 class LoadedLog:
     """An open log."""
@@ -81,14 +111,17 @@ class LoadedLog:
 @final
 @attrs.define(eq=False)
 class LogLoader:
-    """Loads one directory, once.  ``before_change`` is called before the first change."""
+    """Loads one directory, once.
+
+    ``before_change`` is called before the first change, with the end that was found.
+    """
 
     env: Env
     data_dir: str
     file_size_wanted: int | None
     table: TopicQueueTable | None  # filled by the walk; None for a slave, which needs none
     last_exit_ok: bool
-    before_change: Callable[[], None]
+    before_change: Callable[[FoundEnd], None]
     checkpoint: StoreCheckpoint | None = None
     consume_queues: ConsumeQueueStore | None = None
     _last_blank: tuple[int, int] | None = attrs.field(default=None, init=False)  # file, position
@@ -125,7 +158,15 @@ class LogLoader:
             on_walked=self._progress.advance,
         )
         end = self._find_end(found, walk, facts)
-        self.before_change()
+        self.before_change(
+            FoundEnd(
+                end_offset=end.offset(found),
+                intact_offset=end.intact_offset,
+                read=functools.partial(self._read_if_there, found),
+            )
+        )
+        if self.table is None:
+            end = self._before_blank(end)
         trimmed = self._save(found, end)
         self._lower_boundary(end.offset(found))
         opener = LogOpener(
@@ -179,6 +220,12 @@ class LogLoader:
         with self._reading(physic_offset - position) as disk_file:
             return disk_file.pread(size, position)
 
+    def _read_if_there(self, found: LogFiles, physic_offset: int, size: int) -> bytes:
+        """Read what the file of an offset has from there on; nothing if there is no such file."""
+        if physic_offset - physic_offset % found.file_size not in found.offsets:
+            return b""
+        return self._read(found, physic_offset, size)
+
     def _find_end(self, found: LogFiles, walk: FileWalk, facts: StartFacts) -> LogEnd:
         """Walk to the log's end and check what comes after it."""
         index, position, check = self._walk(found, walk, facts)
@@ -188,7 +235,7 @@ class LogLoader:
         else:
             assert check is not None
             end = self._check_rest(found, index, position, check, facts)
-        return end if self.table is not None else self._before_blank(end)
+        return end
 
     def _before_blank(self, end: LogEnd) -> LogEnd:
         """Move the end of a slave's log back to a BLANK with nothing after it.

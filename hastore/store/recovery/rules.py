@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 
 LOG_FILES_CHECKED: Final = 3  # as many as RocketMQ's normal recovery reads
-_HEAD_SIZE_MAX: Final = 64 * 1024 * 1024  # larger than any record
+HEAD_SIZE_MAX: Final = 64 * 1024 * 1024  # larger than any record
 
 
 @attrs.frozen(kw_only=True)
@@ -171,7 +171,7 @@ class StartFacts:
         """
         flushed = self.flushed_offset
         if flushed is not None and physic_offset < flushed:
-            if _is_cut_at(physic_offset, flushed, head):
+            if is_cut_at(physic_offset, flushed, head):
                 return ""
             return f"the log was on disk up to {flushed}"
         if check is not None and self.flushed_ms is not None:
@@ -194,7 +194,7 @@ class StartFacts:
     def head_size(self, physic_offset: int) -> int:
         """Return how many bytes ``why_damage_at`` needs as its ``head``."""
         flushed_size = (self.flushed_offset or 0) - physic_offset
-        return max(HEAD_READ_SIZE, min(flushed_size, _HEAD_SIZE_MAX))
+        return max(HEAD_READ_SIZE, min(flushed_size, HEAD_SIZE_MAX))
 
 
 def _store_ms_of(check: RecordCheck) -> int | None:
@@ -204,7 +204,7 @@ def _store_ms_of(check: RecordCheck) -> int | None:
     return None
 
 
-def _is_cut_at(physic_offset: int, flushed_offset: int, head: bytes) -> bool:
+def is_cut_at(physic_offset: int, flushed_offset: int, head: bytes) -> bool:
     """Whether a record begins at ``physic_offset`` that was flushed only up to ``flushed_offset``.
 
     Its size must say so, and everything readable of it must agree with that size: inner lengths
@@ -214,7 +214,7 @@ def _is_cut_at(physic_offset: int, flushed_offset: int, head: bytes) -> bool:
     if flushed_size < SIZE_AND_MAGIC.size:
         return True  # too little to prove anything
     seen = head[:flushed_size]
-    if len(seen) < min(flushed_size, HEAD_READ_SIZE) or flushed_size > _HEAD_SIZE_MAX:
+    if len(seen) < min(flushed_size, HEAD_READ_SIZE) or flushed_size > HEAD_SIZE_MAX:
         return False
     size, magic = SIZE_AND_MAGIC.unpack_from(seen)
     if magic not in MESSAGE_MAGICS or size <= flushed_size:

@@ -23,6 +23,31 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@attrs.frozen(eq=False)
+class FakeKeptMemory:
+    """Bytes that ``FakeMachineMemory`` keeps."""
+
+    buffer: bytearray
+
+    def remove(self) -> None:
+        """Zero the bytes."""
+        self.buffer[:] = bytes(len(self.buffer))
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@attrs.frozen(eq=False)
+class FakeMachineMemory:
+    """Keeps bytes by name as long as it lives."""
+
+    kept: dict[str, bytearray] = attrs.field(factory=dict)
+
+    def hold(self, name: str, size: int) -> FakeKeptMemory:
+        """Return the bytes of a name."""
+        return FakeKeptMemory(self.kept.setdefault(name, bytearray(size)))
+
+
 @attrs.define(eq=False)
 class FakeMemory:
     """Does each call unless ``refusal`` gives a reason not to; ``calls`` records the calls."""
@@ -213,6 +238,7 @@ def fake_env(
     return Env(
         disk=disk or FakeDisk(),
         memory=memory or FakeMemory(),
+        machine_memory=FakeMachineMemory(),
         wall_clock=clock or FakeClock(),
         randomness=random.Random(0),
         offload=offload or FakeOffload(),

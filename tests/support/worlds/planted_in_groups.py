@@ -44,7 +44,7 @@ from hastore.sim.group.controller import (
 from hastore.sim.group.group_cluster import Agent, service_of, set_of
 from hastore.store.epoch_file import EpochFile
 from hastore.store.log.mapped_file_queue import MappedFileQueue
-from hastore.store.node_identity import Identity, NodeIdentity
+from hastore.store.node_identity import Identity, NodeIdentity, Opening
 from hastore.store.record.topic_queue_table import TopicQueueTable
 from hastore.store.recovery.log_loader import LogLoader
 from tests.support.worlds.planted import Plant
@@ -418,15 +418,12 @@ def copies_no_consumer_offsets(patch: pytest.MonkeyPatch) -> None:
 
 def elects_a_node_that_lost_its_cache(patch: pytest.MonkeyPatch) -> None:
     """A power cut does not change what a node says of itself."""
-    started = Identity.started
+    opened = Identity.opened
 
-    def start(
-        self: Identity, *, last_exit_ok: bool, boot_id: str | None, acks_flushed: bool
-    ) -> Identity:
-        after = started(self, last_exit_ok=last_exit_ok, boot_id=boot_id, acks_flushed=acks_flushed)
-        return attrs.evolve(after, kept_since=self.kept_since)
+    def open_log(self: Identity, opening: Opening) -> Identity:
+        return attrs.evolve(opened(self, opening), kept_since=self.kept_since)
 
-    patch.setattr(Identity, "started", start)
+    patch.setattr(Identity, "opened", open_log)
 
 
 def elects_an_id_with_an_empty_directory(patch: pytest.MonkeyPatch) -> None:
