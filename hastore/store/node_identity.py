@@ -20,6 +20,7 @@
      "vote": {"epoch": 12, "node_id": 1},   null: none yet
      "confirm_mark": {"epoch": 11, "offset": 5242880, "master_uuid": "77ab…"},     null: none
      "coordinator": {"cluster_id": 77, "revision": 812, "state_revision": 790},    absent: none
+     "unverified": {"begin": 4096, "end": 8192, "why": "log repair filled it"},    absent: none
      "crc32": 1951004802                    of all bytes before this line
     }
 
@@ -66,7 +67,7 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BOOT_ID: Final = re.compile(r"[!-~]{1,64}")
 _TOKEN: Final = re.compile(r"[!-~]{1,256}")  # earlier versions claimed with other words
 _TTL_MAX_S: Final = 1 << 31
-_TEXT_SIZE_MAX: Final = 512
+_TEXT_SIZE_MAX: Final = 200  # characters of a reason
 # What the checksum covers, and the checksum.
 _FILE: Final = re.compile(rb'(.*\n) "crc32": ([0-9]{1,10})\n}\n', re.DOTALL)
 
@@ -96,7 +97,8 @@ def _text(pattern: re.Pattern[str]) -> _Validator:
 def _short_text(_instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
     """Validate a text for people."""
     if not isinstance(value, str) or len(value) > _TEXT_SIZE_MAX:
-        raise ValueError(f"{attribute.name} is {value!r:.100}, not a short text")
+        msg = f"{attribute.name} is {value!r:.100}, not a text of {_TEXT_SIZE_MAX} characters"
+        raise ValueError(msg)
 
 
 # -- values --------------------------------------------------------------------------------------
@@ -151,6 +153,35 @@ class CoordinatorMark:
 
 @final
 @attrs.frozen(kw_only=True)
+class Unverified:
+    """Messages in [begin, end) of the log may be missing or wrong: a repair filled them.
+
+    The range is where that is known; the whole log is compared with a master's before the node
+    may be elected again.
+    """
+
+    begin: int = attrs.field(validator=_number(0, _OFFSET_MAX))
+    end: int = attrs.field(validator=_number(0, _OFFSET_MAX))
+    why: str = attrs.field(validator=_short_text)
+
+    def __attrs_post_init__(self) -> None:
+        """Check the bound between fields."""
+        if self.end < self.begin:
+            raise ValueError(f"end is {self.end}, before begin {self.begin}")
+
+    def __str__(self) -> str:
+        return f"the log is not verified from {self.begin} to {self.end}: {self.why}"
+
+    def joined(self, other: Unverified | None) -> Unverified:
+        """Return the range that covers both, with the reason of ``self``."""
+        if other is None:
+            return self
+        begin, end = min(self.begin, other.begin), max(self.end, other.end)
+        return attrs.evolve(self, begin=begin, end=end)
+
+
+@final
+@attrs.frozen(kw_only=True)
 class Identity:
     """The content of the file.  Raises ValueError for a value that is out of range.
 
@@ -180,6 +211,7 @@ class Identity:
     vote: Vote | None
     confirm_mark: ConfirmMark | None
     coordinator: CoordinatorMark | None = None
+    unverified: Unverified | None = None  # never elected, until compared with a master's log
 
     def __attrs_post_init__(self) -> None:
         """Check the bound between fields."""
@@ -254,14 +286,16 @@ _KINDS: Final = (
     ("vote", Vote),
     ("confirm_mark", ConfirmMark),
     ("coordinator", CoordinatorMark),
+    ("unverified", Unverified),
 )
 
 
 def encode_identity(identity: Identity) -> bytes:
     """Return the file's bytes."""
     content = {"schema": SCHEMA, **attrs.asdict(identity)}
-    if identity.coordinator is None:
-        del content["coordinator"]
+    for name in ("coordinator", "unverified"):
+        if content[name] is None:
+            del content[name]
     covered = json.dumps(content, indent=1).removesuffix("\n}").encode() + b",\n"
     return b'%s "crc32": %d\n}\n' % (covered, zlib.crc32(covered))
 
@@ -472,6 +506,26 @@ class NodeIdentity:
         with self._lock:
             if mark != self.current.coordinator:
                 self._store(attrs.evolve(self.current, coordinator=mark))
+
+    def mark_unverified(self, found: Unverified) -> None:
+        """Record that a part of the log may be missing or wrong, beside what is recorded.
+
+        To be called before the log is changed there.
+        """
+        with self._lock:
+            joined = found.joined(self.current.unverified)
+            if joined != self.current.unverified:
+                self._store(attrs.evolve(self.current, unverified=joined))
+
+    def clear_unverified(self, compared: Unverified) -> bool:
+        """Record that the whole log equals a master's; return whether it is verified now.
+
+        ``compared`` is what was recorded when the comparison began: more may have been found since.
+        """
+        with self._lock:
+            if self.current.unverified == compared:
+                self._store(attrs.evolve(self.current, unverified=None))
+            return self.current.unverified is None
 
     def clear_confirm_mark(self) -> None:
         """Remove the confirm mark: what was confirmed is no longer known, or no longer counts."""

@@ -24,6 +24,7 @@ from hastore.store.node_identity import (
     Identity,
     NodeIdentity,
     Opening,
+    Unverified,
     Vote,
     decode_identity,
     encode_identity,
@@ -66,6 +67,12 @@ seen_coordinators = st.builds(
     revision=numbers,
     state_revision=numbers,
 )
+unverified_parts = st.builds(
+    Unverified,
+    begin=st.integers(0, 1 << 40),
+    end=st.integers(1 << 40, (1 << 63) - 1),
+    why=st.text(max_size=200),
+)
 identities = st.builds(
     Identity,
     node_id=st.integers(1, NODE_ID_MAX),
@@ -84,6 +91,7 @@ identities = st.builds(
     vote=st.none() | votes,
     confirm_mark=st.none() | marks,
     coordinator=st.none() | seen_coordinators,
+    unverified=st.none() | unverified_parts,
 )
 
 
@@ -172,7 +180,7 @@ def test_the_largest_identity_is_read():
         uuid=UUID,
         starts=number,
         kept_since=number,
-        doubt='"' * 512,
+        doubt='"' * 200,
         token=UUID,
         former_token='"' * 256,
         promise_ttl_s=1 << 31,
@@ -181,6 +189,10 @@ def test_the_largest_identity_is_read():
         seen_epoch=EPOCH_MAX,
         vote=Vote(epoch=EPOCH_MAX, node_id=number),
         confirm_mark=ConfirmMark(epoch=EPOCH_MAX, offset=number, master_uuid=MASTER),
+        coordinator=CoordinatorMark(
+            cluster_id=(1 << 64) - 1, revision=number, state_revision=number
+        ),
+        unverified=Unverified(begin=number, end=number, why="\U0001f600" * 200),
     )
     assert decode_identity(encode_identity(largest)) == largest
 
@@ -257,6 +269,9 @@ CONTENT = {
         ({"confirm_mark": {"epoch": 1, "offset": -1, "master_uuid": MASTER}}, "offset is -1"),
         ({"confirm_mark": {"epoch": -1, "offset": 1, "master_uuid": MASTER}}, "epoch is -1"),
         ({"confirm_mark": {"epoch": 1, "offset": 1, "master_uuid": "m"}}, "master_uuid is 'm'"),
+        ({"unverified": {"begin": 2, "end": 1, "why": ""}}, "end is 1, before begin 2"),
+        ({"unverified": {"begin": 1, "end": 2, "why": "x" * 201}}, "not a text of 200"),
+        ({"unverified": {"begin": 1, "end": 2, "why": None}}, "why is None"),
         ({"learner": True}, "unexpected keyword argument 'learner'"),
     ],
 )
@@ -737,6 +752,26 @@ def test_changes_in_two_threads_do_not_undo_each_other():
     assert stored(disk) == identity.current
 
 
+def test_a_part_that_is_not_verified_is_kept_until_the_whole_log_was_compared():
+    """Two parts become the range that covers both; what was found meanwhile is not cleared."""
+    disk = FakeDisk()
+    identity = start(disk)
+    first = Unverified(begin=100, end=200, why="log repair filled it")
+    identity.mark_unverified(first)
+    assert stored(disk).unverified == first
+    identity.mark_unverified(Unverified(begin=150, end=160, why="log repair filled it"))
+    assert identity.current.unverified == first
+    identity = start(disk)
+    assert identity.current.unverified == first
+    identity.mark_unverified(Unverified(begin=400, end=500, why="a start found a filler"))
+    both = Unverified(begin=100, end=500, why="a start found a filler")
+    assert identity.current.unverified == both
+    assert not identity.clear_unverified(first)
+    assert stored(disk).unverified == both
+    assert identity.clear_unverified(both)
+    assert stored(disk).unverified is None
+
+
 # -- crashes -------------------------------------------------------------------------------------
 
 small_votes = st.builds(Vote, epoch=st.integers(1, 6), node_id=st.integers(1, 3))
@@ -746,12 +781,17 @@ small_marks = st.builds(
     offset=st.integers(0, 6),
     master_uuid=st.sampled_from([UUID, MASTER]),
 )
+small_parts = st.builds(
+    Unverified, begin=st.integers(0, 2), end=st.integers(2, 4), why=st.just("filled")
+)
 changes = st.one_of(
     st.tuples(st.just(NodeIdentity.see), st.integers(0, 6)),
     st.tuples(st.just(NodeIdentity.cast), small_votes),
     st.tuples(st.just(NodeIdentity.raise_confirm_mark), small_marks),
     st.tuples(st.just(NodeIdentity.lower_confirm_mark), small_marks),
     st.tuples(st.just(NodeIdentity.clear_confirm_mark)),
+    st.tuples(st.just(NodeIdentity.mark_unverified), small_parts),
+    st.tuples(st.just(NodeIdentity.clear_unverified), small_parts),
     st.tuples(st.just(start)),
 )
 
