@@ -40,6 +40,7 @@ class NodeFacts:
     end: int
     configured_ids: tuple[int, ...] | None = None  # of the group; a master alone says it
     has_coordinator: bool = False
+    is_unverified: bool = False  # messages inside its log may be missing
 
     @classmethod
     def of(cls, address: tuple[str, int], status: NodeStatus) -> Self:
@@ -55,6 +56,7 @@ class NodeFacts:
             end=status.max_offset,
             configured_ids=None if sync_state is None else sync_state.configured_ids,
             has_coordinator=status.coordinator is not None,
+            is_unverified=status.unverified is not None,
         )
 
     @property
@@ -158,12 +160,13 @@ def choose(
 ) -> tuple[int, str | None]:
     """Return the node with the newest log, or ``to_id``, and what that one lacks.
 
-    Raises OperationRefusedError for a ``to_id`` that lacks something.
+    Of equal logs a verified one is taken.  Raises OperationRefusedError for one that may lack
+    something.
     """
-    best = min(nodes, key=lambda each: each.rank)
+    best = min(nodes, key=lambda each: (each.rank[:2], each.is_unverified, each.rank))
     assert best.node_id is not None, "checked"
     if to_id is None:
-        return best.node_id, None
+        to_id = best.node_id
     chosen = next((each for each in nodes if each.node_id == to_id), None)
     if chosen is None:
         ids = frozenset(each.node_id for each in nodes if each.node_id is not None)
@@ -171,9 +174,11 @@ def choose(
             f"node {to_id} is not one of those that answer: {nodes_text(ids)}",
             hint=f"name its client port with --node; or --to {best.node_id}",
         )
-    if chosen.rank[:2] == best.rank[:2]:
+    if chosen.rank[:2] == best.rank[:2] and not chosen.is_unverified:
         return to_id, None
-    if chosen.last_epoch == best.last_epoch:
+    if chosen.is_unverified:
+        lack = f"node {to_id} has not compared its log with a master's: hastore status says why"
+    elif chosen.last_epoch == best.last_epoch:
         lack = f"node {to_id} lacks {format_size(best.end - chosen.end)} that {_name(best)} has"
     else:
         lack = (
@@ -183,7 +188,9 @@ def choose(
     if not accept_loss:
         raise OperationRefusedError(
             f"{lack}: acknowledged messages may be lost",
-            hint=f"--to {best.node_id}, which has all; else --accept-loss",
+            hint="else --accept-loss"
+            if best.is_unverified
+            else f"--to {best.node_id}, which has all; else --accept-loss",
         )
     return to_id, lack
 

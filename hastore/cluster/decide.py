@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         Member,
         Switchover,
     )
+    from hastore.store.node_identity import Unverified
 
 ELECTION_WAIT_S: Final = 1.0  # for others that may stand
 HANDOVER_S: Final = 3.0  # at most, from the first refused put to the successor's key
@@ -101,6 +102,7 @@ class OwnNode:
     # The election that it stands in, by the revision of its state: it follows nobody since.
     stands_in: int | None = None
     holds_lease: bool = False  # of a leader key that it has written, or tried to write
+    unverified: Unverified | None = None  # a part of its log; None if all of it counts
 
 
 @final
@@ -466,7 +468,7 @@ def _is_to_take_over(own: OwnNode, view: GroupView, state: GroupState, leader: L
         and wish.to_id == own.node.node_id
         and wish.from_epoch == leader.epoch == state.epoch == own.last_epoch
         and wish.ready_end == own.end
-        and why_not_standing(own.node, own.kept_since, state) is None
+        and why_not_standing(own.node, own.kept_since, state, own.unverified) is None
     )
 
 
@@ -509,8 +511,14 @@ def _create(known: Knowledge, view: GroupView) -> Action:
 # -- elections -----------------------------------------------------------------------------------
 
 
-def why_not_standing(node: Incarnation, kept_since: int, state: GroupState) -> str | None:
-    """Return why a node may lack what it acknowledged as a member; None if it may stand."""
+def why_not_standing(
+    node: Incarnation, kept_since: int, state: GroupState, unverified: Unverified | None
+) -> str | None:
+    """Return why a node may lack what it acknowledged as a member; None if it may stand.
+
+    An unverified log counts only in the start that an operator has chosen: a state whose only
+    member and master it is, which ``hastore cluster failover --accept-loss`` writes.
+    """
     member = state.member(node.node_id)
     if member is None:
         return f"{node} is not in the SyncStateSet"
@@ -520,14 +528,21 @@ def why_not_standing(node: Incarnation, kept_since: int, state: GroupState) -> s
         return f"{node} is an older state of its directory"
     if kept_since > member.start:
         return f"{node} may have lost messages when its machine went down"
+    if unverified is not None and not (state.master == node and state.members == (node,)):
+        return f"{node} has to compare its log with a master's first: {unverified}"
     return None
+
+
+def why_member_is_not_standing(member: Member, state: GroupState) -> str | None:
+    """Return ``why_not_standing`` of a node, by what it says of itself."""
+    return why_not_standing(member.node, member.kept_since, state, member.unverified)
 
 
 def _decide_on_election(known: Knowledge, view: GroupView, state: GroupState) -> Action:
     own, clock, election = known.own, known.clock, view.state_revision
     if view.config.is_paused:
         return Wait("there is no master, and elections are paused")
-    reason = why_not_standing(own.node, own.kept_since, state)
+    reason = why_not_standing(own.node, own.kept_since, state, own.unverified)
     if reason is not None:
         return Wait(f"there is no master: {reason}")
     if own.seen_epoch > state.epoch + EPOCH_JUMP_MAX:
@@ -545,7 +560,8 @@ def _decide_on_election(known: Knowledge, view: GroupView, state: GroupState) ->
     place = [each.node.node_id for each in candidates].index(own.node.node_id)
     began = clock.now if clock.no_leader_since is None else clock.no_leader_since
     former = None if state.master is None else state.master.node_id
-    expected = state.ids - {former}
+    unable = {each.node.node_id for each in view.members.values() if each.unverified is not None}
+    expected = state.ids - {former} - unable
     has_all = expected <= {each.node.node_id for each in candidates}
     # A better one that does not campaign is passed over after as long again.
     waits = place if has_all else place + 1
@@ -561,14 +577,16 @@ def _decide_on_election(known: Knowledge, view: GroupView, state: GroupState) ->
 def _has_published(own: OwnNode, view: GroupView, election: int) -> bool:
     """Return whether this start has: what an earlier one has said is there until its lease ends."""
     published = view.members.get(own.node.node_id)
-    return published is not None and (published.node, published.election) == (own.node, election)
+    if published is None or published.unverified != own.unverified:
+        return False
+    return (published.node, published.election) == (own.node, election)
 
 
 def _candidates(view: GroupView, state: GroupState) -> Iterable[Member]:
     """Return those that stand in this election, and may."""
     for member in view.members.values():
         is_standing = member.election == view.state_revision
-        if is_standing and why_not_standing(member.node, member.kept_since, state) is None:
+        if is_standing and why_member_is_not_standing(member, state) is None:
             yield member
 
 

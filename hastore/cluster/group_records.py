@@ -27,6 +27,7 @@ from hastore.config import NODE_ID_MAX
 from hastore.epoch_history import EPOCH_MAX
 from hastore.errors import ProtocolError
 from hastore.quantities import parse_address
+from hastore.store.node_identity import Unverified
 from hastore.wire.liberal_json import loads_object
 
 if TYPE_CHECKING:
@@ -100,6 +101,16 @@ class _Fields:
         if not isinstance(value, dict):
             raise ProtocolError(f"{self.what}: {name} is {value!r:.100}, not an object")
         return _Fields(f"{self.what}: {name}", value)
+
+    def unverified(self, name: str) -> Unverified | None:
+        if self.values.get(name) is None:
+            return None
+        fields = self.inner(name)
+        begin, end, why = fields.number("begin"), fields.number("end"), fields.text("why")
+        try:
+            return Unverified(begin=begin, end=end, why=why)
+        except ValueError as error:
+            raise ProtocolError(f"{fields.what}: {error}") from error
 
     def incarnations(self, name: str) -> tuple[Incarnation, ...]:
         value = self.values.get(name, [])
@@ -276,6 +287,8 @@ class Member:
     ``link`` is its end of its HA link, as its master sees it, so that acks on that link are known
     to be of this start.  ``election`` is the revision of the state for whose election it has closed
     its link to the former master for good, and in which it stands with ``last_epoch`` and ``end``.
+    ``unverified``: messages inside its log may be missing or wrong, and it does not campaign until
+    it has compared the log with a master's.
     """
 
     node: Incarnation
@@ -289,6 +302,7 @@ class Member:
     link: str | None = None
     election: int | None = None
     version: str = ""
+    unverified: Unverified | None = None
 
     @classmethod
     def decode(cls, key: str, data: bytes) -> Self:
@@ -306,6 +320,7 @@ class Member:
             link=fields.optional_text("link"),
             election=fields.optional_number("election"),
             version=fields.text("version"),
+            unverified=fields.unverified("unverified"),
         )
 
     def encode(self) -> bytes:
@@ -324,6 +339,7 @@ class Member:
                 "election": self.election,
                 "version": self.version,
             }
+            | ({} if self.unverified is None else {"unverified": attrs.asdict(self.unverified)})
         )
 
 

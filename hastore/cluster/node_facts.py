@@ -62,6 +62,7 @@ class NodeFacts:
             following=self.following,
             stands_in=self.stands_in,
             holds_lease=holds_lease,
+            unverified=identity.current.unverified,
         )
 
     def member(self, election: int | None) -> Member:
@@ -82,6 +83,7 @@ class NodeFacts:
             link=link,
             election=election,
             version=self.config.version,
+            unverified=own.unverified,
         )
 
     def leader(self, epoch: int) -> Leader:

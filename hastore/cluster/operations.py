@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
-from hastore.cluster.decide import why_not_standing
+from hastore.cluster.decide import why_member_is_not_standing
 from hastore.cluster.group_records import EpochRecord, GroupState, Switchover
 from hastore.cluster.key_value_store import Absent, Delete, Put, Unchanged
 from hastore.errors import OperationRefusedError
@@ -142,7 +142,7 @@ def _best_successor(view: GroupView, state: GroupState, leader: Leader) -> int:
         member
         for member in view.members.values()
         if member.node.node_id != leader.holder.node_id
-        and why_not_standing(member.node, member.kept_since, state) is None
+        and why_member_is_not_standing(member, state) is None
     ]
     if not able:
         raise OperationRefusedError(
@@ -166,7 +166,7 @@ def _check_successor(
             f"node {to_id} is the master already", hint="name another node with --to"
         )
     member = _up(view, to_id)
-    reason = why_not_standing(member.node, member.kept_since, state)
+    reason = why_member_is_not_standing(member, state)
     if reason is not None:
         raise OperationRefusedError(
             f"node {to_id} cannot take over: {reason}",
@@ -471,7 +471,7 @@ def loss_text(view: GroupView, member: Member) -> str | None:
     """Return why a node may lack what was acknowledged, and how much; None: it lacks nothing."""
     state = view.state
     assert state is not None, "checked before"
-    reason = why_not_standing(member.node, member.kept_since, state)
+    reason = why_member_is_not_standing(member, state)
     if reason is None:
         return None
     known = [each.end for each in view.members.values() if each.last_epoch >= member.last_epoch]
@@ -485,9 +485,7 @@ def _safer(view: GroupView, to_id: int) -> str:
     state = view.state
     assert state is not None, "checked before"
     able = [
-        each
-        for each in view.members.values()
-        if why_not_standing(each.node, each.kept_since, state) is None
+        each for each in view.members.values() if why_member_is_not_standing(each, state) is None
     ]
     if able:
         best = min(able, key=_rank).node.node_id

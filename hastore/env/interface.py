@@ -222,7 +222,7 @@ class KeptMemory(Protocol):
         """The bytes, as they are kept."""
 
     def remove(self) -> None:
-        """Forget the bytes: whoever holds the name next finds zeros."""
+        """Forget the bytes: the next holder of the name finds zeros."""
 
     def close(self) -> None:
         """Release the name, and keep the bytes for the next process; idempotent."""

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 IDENTITY_FILE: Final = "identity.json"
 SCHEMA: Final = "hastore.identity/1"
-_FILE_SIZE_MAX: Final = 4096
+_FILE_SIZE_MAX: Final = 8192
 _OFFSET_MAX: Final = (1 << 63) - 1
 _CLUSTER_ID_MAX: Final = (1 << 64) - 1
 _STARTS_MAX: Final = (1 << 63) - 1

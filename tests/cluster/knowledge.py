@@ -7,6 +7,7 @@ import attrs
 from hastore.cluster.decide import Clock, Knowledge, OwnNode
 from hastore.cluster.group_records import GroupConfig, GroupState, GroupView, Incarnation, Leader
 from hastore.cluster.group_records import Member as Published
+from hastore.store.node_identity import Unverified
 
 NOW = 100.0
 STATE_REVISION = 40
@@ -17,6 +18,7 @@ def incarnation(node_id: int, start: int = 1) -> Incarnation:
     return Incarnation(node_id, f"uuid-{node_id}", start)
 
 
+FILLED = Unverified(begin=100, end=200, why="log repair filled it")
 ONE, TWO, THREE = (incarnation(node_id) for node_id in (1, 2, 3))
 
 
@@ -37,7 +39,7 @@ def leader(holder: Incarnation = ONE, epoch: int = 5) -> Leader:
 
 def published(
     node: Incarnation, *, election: int | None = None, end: int = 1_000, last_epoch: int = 5,
-    kept_since: int = 1, priority: int = 0,
+    kept_since: int = 1, priority: int = 0, unverified: Unverified | None = None,
 ) -> Published:  # fmt: skip
     """Return what a node says of itself."""
     return Published(
@@ -49,6 +51,7 @@ def published(
         ha_address=f"10.0.0.{node.node_id}:10912",
         priority=priority,
         election=election,
+        unverified=unverified,
     )
 
 

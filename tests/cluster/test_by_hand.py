@@ -36,6 +36,7 @@ def refused(call, *arguments, **named):
         ((facts(2), facts(3)), 2),
         ((facts(2), facts(3, end=1_001)), 3),
         ((facts(2, end=9_000, last_epoch=6), facts(3)), 3),
+        ((facts(2, is_unverified=True), facts(3)), 3),
     ],
 )
 def test_the_newest_log_of_a_majority_becomes_master(nodes, chosen):
@@ -70,6 +71,19 @@ def test_a_live_master_is_deposed_by_force_and_knows_the_ids():
     master = facts(1, is_master=True, configured_ids=IDS)
     assert plan((master, facts(2)), None, force_with_live_master=True).master_id == 1
     assert "no majority" in refused(plan, (master,), None, force_with_live_master=True)
+
+
+def test_an_unverified_log_is_taken_only_with_its_loss():
+    """By name, or because it is the newest: then every verified one lacks something."""
+    equal = (facts(2, is_unverified=True), facts(3))
+    told = refused(plan, equal, IDS, 2)
+    assert "node 2 has not compared its log with a master's" in told
+    assert "--to 3, which has all; else --accept-loss" in told
+    newest = (facts(2, is_unverified=True, end=2_000), facts(3))
+    assert "node 2 has not compared" in refused(plan, newest, IDS)
+    assert "node 3 lacks" in refused(plan, newest, IDS, 3)
+    found = plan(newest, IDS, accept_loss=True)
+    assert (found.master_id, "has not compared" in str(found.loss)) == (2, True)
 
 
 def test_less_than_a_majority_and_a_shorter_log_are_taken_only_with_their_loss():

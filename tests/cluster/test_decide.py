@@ -41,6 +41,7 @@ from hastore.cluster.group_records import (
 from hastore.concurrency.group_commit_request import LEASE_OVER
 from hastore.epoch_history import EPOCH_JUMP_MAX, EPOCH_MAX
 from tests.cluster.knowledge import (
+    FILLED,
     NOW,
     ONE,
     STATE_REVISION,
@@ -347,6 +348,7 @@ OTHERS_ROWS = {
         (known(own(TWO), wished()), Follow(leader())),
         (known(own(TWO, last_epoch=4), wished(ready_end=1_000)), Follow(leader())),
         (known(own(TWO, kept_since=2), wished(ready_end=1_000)), Follow(leader())),
+        (known(own(TWO, unverified=FILLED), wished(ready_end=1_000)), Follow(leader())),
         (known(own(TWO), wished(from_epoch=4, ready_end=1_000)), Follow(leader())),
         (known(own(THREE), wished(ready_end=1_000)), Follow(leader())),
         (known(own(TWO), paused(wished(ready_end=1_000))), Follow(leader())),
@@ -378,6 +380,13 @@ OTHERS_ROWS = {
             Wait("there is no master: node 2 may have lost messages when its machine went down"),
         ),
         (
+            known(own(TWO, unverified=FILLED), NO_LEADER),
+            Wait(
+                "there is no master: node 2 has to compare its log with a master's first: the log"
+                " is not verified from 100 to 200: log repair filled it"
+            ),
+        ),
+        (
             known(own(TWO, seen_epoch=EPOCH_MAX), NO_LEADER),
             Wait(
                 "there is no master: node 2 has seen epoch 2147483647, far above 5: is"
@@ -396,6 +405,19 @@ OTHERS_ROWS = {
         (known(STANDING, NO_LEADER), Stand(STATE_REVISION)),
         (
             known(STANDING, view(state(), None, (published(TWO, election=39),))),
+            Stand(STATE_REVISION),
+        ),
+        # What it says of itself has to name the present state of its log.
+        (
+            known(
+                STANDING,
+                view(state(), None, (published(TWO, election=STATE_REVISION, unverified=FILLED),)),
+            ),
+            Stand(STATE_REVISION),
+        ),
+        # An operator has chosen it, in this start, by failover --accept-loss.
+        (
+            known(own(TWO, unverified=FILLED), view(state(master=TWO, members=(TWO,)), None)),
             Stand(STATE_REVISION),
         ),
         # Before the first epoch nothing was promised to anybody.
@@ -548,10 +570,29 @@ def test_only_those_that_stand_now_and_may_are_in_the_new_set():
         published(TWO, election=STATE_REVISION),
         published(incarnation(3, 4), election=STATE_REVISION, kept_since=3),
         published(incarnation(4, 2), election=STATE_REVISION),
+        published(incarnation(5), election=STATE_REVISION, unverified=FILLED),
         published(incarnation(6), election=STATE_REVISION),
     )
     later = known(STANDING, view(agreed, None, members), no_leader_since=NOW - ELECTION_WAIT_S)
     assert decide(later) == Campaign(epoch=6, members=(TWO, incarnation(4, 2)))
+
+
+def test_nobody_waits_for_an_unverified_member():
+    """It may not stand before it has compared its log, which needs a master."""
+    others = (ALL_STAND[1], published(THREE, unverified=FILLED))
+    now = known(STANDING, view(state(), None, others), no_leader_since=NOW)
+    assert decide(now) == Campaign(epoch=6, members=(TWO,))
+
+
+def test_an_unverified_start_that_an_operator_has_chosen_is_elected():
+    """The state that ``hastore cluster failover --accept-loss`` writes names it alone."""
+    own_node = own(TWO, unverified=FILLED, stands_in=STATE_REVISION)
+    said = published(TWO, election=STATE_REVISION, unverified=FILLED)
+    chosen = state(master=TWO, members=(TWO,))
+    now = known(own_node, view(chosen, None, (said,)), no_leader_since=NOW)
+    assert decide(now) == Campaign(epoch=6, members=(TWO,))
+    later = attrs.evolve(own_node, node=incarnation(2, 2))
+    assert isinstance(decide(known(later, view(chosen, None, (said,)))), Wait)
 
 
 def test_what_an_earlier_start_has_said_is_not_said_by_this_one():
@@ -585,6 +626,7 @@ OWN_CHANGES = {
     "following": st.none()
     | st.builds(Following, ha_address=st.just("10.0.0.1:10912"), epoch=EPOCHS),
     "stands_in": STANDS_IN,
+    "unverified": st.sampled_from((None, FILLED)),
     "holds_lease": st.booleans(),
 }
 CLOCK_CHANGES = {
@@ -619,6 +661,7 @@ PUBLISHED_CHANGES = {
     "end": ENDS,
     "priority": st.integers(0, 1),
     "election": STANDS_IN,
+    "unverified": st.sampled_from((None, FILLED)),
 }
 KNOWN = [knowledge for rows in (MASTERS_ROWS, OTHERS_ROWS) for row in rows.values()
          for knowledge, _ in row]  # fmt: skip
@@ -666,6 +709,7 @@ def true_of_itself(node, seen):
         last_epoch=node.last_epoch,
         end=node.end,
         priority=node.priority,
+        unverified=node.unverified if said.election is not None else said.unverified,
     )
     return node, attrs.evolve(seen, members={**seen.members, said.node.node_id: said})
 
@@ -722,7 +766,7 @@ def test_nobody_campaigns_who_may_not_stand_or_has_not_published(knowledge):
         return
     agreed = seen.state
     assert is_leaderless(seen)
-    assert why_not_standing(own_node.node, own_node.kept_since, agreed) is None
+    assert why_not_standing(own_node.node, own_node.kept_since, agreed, own_node.unverified) is None
     assert knowledge.clock.now >= knowledge.clock.may_stand_from or not agreed.epoch
     assert own_node.stands_in == seen.state_revision
     assert own_node.node in action.members
@@ -731,7 +775,7 @@ def test_nobody_campaigns_who_may_not_stand_or_has_not_published(knowledge):
     for member in action.members:
         said = seen.members[member.node_id]
         assert (said.node, said.election) == (member, seen.state_revision)
-        assert why_not_standing(member, said.kept_since, agreed) is None
+        assert why_not_standing(member, said.kept_since, agreed, said.unverified) is None
 
 
 @given(knowledges())
@@ -745,7 +789,7 @@ def test_nobody_takes_over_but_a_ready_successor(knowledge):
     assert wish.from_epoch == seen.leader.epoch == agreed.epoch == own_node.last_epoch
     assert wish.ready_end == own_node.end
     assert not own_node.undispatched
-    assert why_not_standing(own_node.node, own_node.kept_since, agreed) is None
+    assert why_not_standing(own_node.node, own_node.kept_since, agreed, own_node.unverified) is None
     assert action.epoch > max(own_node.seen_epoch, seen.config.seen_epoch, agreed.epoch)
     assert seen.config.alarm is None
     assert not seen.config.is_paused

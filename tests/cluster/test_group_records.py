@@ -23,6 +23,7 @@ from hastore.cluster.key_value_store import KeyValue, Snapshot
 from hastore.config import NODE_ID_MAX
 from hastore.epoch_history import EPOCH_MAX
 from hastore.errors import ProtocolError
+from hastore.store.node_identity import Unverified
 from tests.support.documented_examples import examples_in_the_docs
 
 KEYS = Keys.of("/hastore", "c1", "orders")
@@ -129,6 +130,9 @@ ADDRESSES = st.builds(
 NODE_IDS = st.integers(1, NODE_ID_MAX)
 EPOCHS = st.integers(1, EPOCH_MAX)
 NUMBERS = st.integers(0, 2**63 - 1)
+UNVERIFIED = st.builds(
+    Unverified, begin=st.integers(0, 9), end=st.integers(9, 2**63 - 1), why=TEXTS
+)
 INCARNATIONS = st.builds(Incarnation, NODE_IDS, TEXTS, st.integers(1, 2**63 - 1))
 SETS = st.lists(INCARNATIONS, max_size=4, unique_by=lambda each: each.node_id).map(
     lambda members: tuple(sorted(members))
@@ -164,6 +168,7 @@ VALUES = st.one_of(
         link=st.none() | TEXTS,
         election=st.none() | NUMBERS,
         version=TEXTS,
+        unverified=st.none() | UNVERIFIED,
     ),
     st.builds(
         EpochRecord,
@@ -269,6 +274,8 @@ def test_any_bytes_are_read_or_refused(kind, data):
         ("state", "proposal", -1, "proposal is -1"),
         ("members/2", "priority", 1_001, "priority is 1001, not 0 to 1000"),
         ("members/2", "kept_since", 0, "kept_since is 0"),
+        ("members/2", "unverified", 3, "unverified is 3, not an object"),
+        ("members/2", "unverified", {"begin": 2, "end": 1, "why": ""}, "unverified: end is 1"),
         ("config", "pause", "no", "pause is 'no', not true or false"),
         ("config", "switchover", [], r"switchover is \[\], not an object"),
         ("config", "switchover", {"to": 2}, "switchover: from_epoch is None"),

@@ -30,6 +30,7 @@ from hastore.cluster.group_records import (
 from hastore.cluster.key_value_store import Absent, Delete, KeyValue, Put, Snapshot, Unchanged
 from hastore.cluster.operations import Change
 from hastore.errors import OperationRefusedError
+from tests.cluster.knowledge import FILLED
 from tests.support.nodes.group_views import END, KEYS, NO_LEADER, OUTSIDE, member, node, view_of
 
 
@@ -140,6 +141,7 @@ def test_a_switchover_is_a_wish_in_the_leaders_epoch():
         ((member(1), member(2, end=END - 1), member(3)), 3),
         ((member(1), member(2), member(3, priority=1)), 3),
         ((member(1), member(2, kept_since=5), member(3, end=0)), 3),
+        ((member(1), member(2, unverified=FILLED), member(3, end=0)), 3),
         ((member(1), member(3, end=0)), 3),
         ((member(1), member(2, link=None), member(3, end=END - 1)), 3),
     ],
@@ -169,6 +171,11 @@ UNDER_WAY = GroupConfig(switchover=Switchover(from_epoch=7, to_id=2))
         (view_of(member(1), member(2, last_epoch=6)), 2, "epoch 7 yet when .* → try again in some"),
         (view_of(state=OUTSIDE), 3, "cannot take over: node 3 is not in the SyncStateSet → wait"),
         (view_of(member(1), member(2, kept_since=4)), 2, "may have lost messages when its machine"),
+        (
+            view_of(member(1), member(2, unverified=FILLED), member(3)),
+            2,
+            "node 2 cannot take over: node 2 has to compare its log with a master's first",
+        ),
         (
             view_of(member(1, end=1 << 30), member(2), member(3)),
             2,
@@ -387,6 +394,7 @@ def test_a_live_master_is_deposed_only_by_force_and_does_not_take_its_key_again(
         ({"kept_since": 5}, None, "may have lost messages when its machine went down"),
         ({"node": Incarnation(3, "other", 9)}, None, "is not the one that was in the SyncStateSet"),
         ({"node": node(3, 1)}, None, "is an older state of its directory"),
+        ({"unverified": FILLED}, None, "is not verified from 100 to 200: log repair filled it"),
     ],
 )
 def test_a_loss_is_said_first_and_accepted_by_name(changes, state, reason):

@@ -309,8 +309,8 @@ def test_any_content_with_a_right_checksum_is_read_or_named(value):
 
 def test_a_large_file_is_not_parsed():
     """Even if it would be right."""
-    found = decode_identity(b" " * 4096 + encode_identity(FULL))
-    assert found == f"it has {4096 + len(encode_identity(FULL))} bytes, more than an identity takes"
+    found = decode_identity(b" " * 8192 + encode_identity(FULL))
+    assert found == f"it has {8192 + len(encode_identity(FULL))} bytes, more than an identity takes"
 
 
 # -- opening -------------------------------------------------------------------------------------

@@ -27,7 +27,12 @@ from hastore.broker.naming.name_server_registration import register
 from hastore.broker.node.dispatching import make_dispatching
 from hastore.broker.node.master_status import master_status
 from hastore.broker.node.master_store import open_master_store
-from hastore.broker.node.node import ANSWER_TIMEOUT_S, STOP_TIMEOUT_S, RunningNode
+from hastore.broker.node.node import (
+    ANSWER_TIMEOUT_S,
+    STOP_TIMEOUT_S,
+    RunningNode,
+    unverified_log,
+)
 from hastore.broker.observe.explanation import explain
 from hastore.broker.observe.metrics_server import open_metrics
 from hastore.broker.port.remoting_server import RemotingServer
@@ -185,7 +190,11 @@ class Master(RunningNode):
         )
         if self.identity is None:
             return status
-        return attrs.evolve(status, seen_epoch=self.identity.current.seen_epoch)
+        return attrs.evolve(
+            status,
+            seen_epoch=self.identity.current.seen_epoch,
+            unverified=unverified_log(self.identity),
+        )
 
     def delay_offsets(self) -> dict[int, int]:
         """Return the delay offsets that slaves may copy."""

@@ -8,7 +8,7 @@ import attrs
 import trio
 
 from hastore.broker.node.reload import reload_files
-from hastore.broker.observe.node_status import NodeStatus
+from hastore.broker.observe.node_status import NodeStatus, UnverifiedLog
 from hastore.concurrency.tcp import describe
 from hastore.errors import DiskError, HastoreError
 from hastore.trace import logger
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hastore.status import BrokerRole
     from hastore.store.commit_log import CommitLog
     from hastore.store.message_store import MessageStore
+    from hastore.store.node_identity import NodeIdentity
     from hastore.tls.tls_contexts import TlsContexts
 
 ANSWER_TIMEOUT_S: Final = 1.0  # for answers that clients have not read
@@ -155,6 +156,14 @@ class RunningNode:
                 _log.error("last_flush_failed", reason=str(error), next=error.hint)
                 return error
         return None
+
+
+def unverified_log(identity: NodeIdentity) -> UnverifiedLog | None:
+    """Return the part of a node's log that is not verified, for its status."""
+    found = identity.current.unverified
+    if found is None:
+        return None
+    return UnverifiedLog(begin=found.begin, end=found.end, why=found.why)
 
 
 def _or_none(read: Callable[[str], T], path: str) -> T | None:

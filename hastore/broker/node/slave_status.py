@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 import trio
 
+from hastore.broker.node.node import unverified_log
 from hastore.broker.observe.node_status import MasterLink
 from hastore.concurrency.tcp import describe
 from hastore.config import NO_MASTER
@@ -84,6 +85,7 @@ def _with_epochs(status: NodeStatus, client: HAClient, cuts: Cuts) -> NodeStatus
         cut_bytes=cuts.size,
         cut_refused_because=None if refused is None else str(refused),
         master_link=attrs.evolve(status.master_link, masters_epoch=framing.masters_epoch),
+        unverified=unverified_log(framing.identity),
     )
 
 

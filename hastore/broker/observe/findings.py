@@ -522,6 +522,23 @@ def _coordinator(status: NodeStatus, _: Limits) -> Found:
         yield Level.OK, coordinator.doing
 
 
+def _unverified(status: NodeStatus, _: Limits) -> Found:
+    found = status.unverified
+    if found is None:
+        return
+    what = f"messages from {found.begin} to {found.end} of its log may be missing or wrong"
+    if status.master_link is None:
+        hint = "hastore cluster switchover: as a slave it compares its log with the next master's"
+    elif found.compared_to is not None:
+        what += f"; it has compared {format_size(found.compared_to - status.min_offset)} of"
+        what += f" {format_size(status.max_offset - status.min_offset)} with its master's log"
+        hint = "it is not elected before all is compared: hastore status -w"
+    else:
+        because = f" ({found.waits_because})" if found.waits_because else ""
+        hint = f"it compares its log with its master's, and is not elected before{because}"
+    yield Level.WARNING, what, found.why, hint
+
+
 def _cut(status: NodeStatus, _: Limits) -> Found:
     if status.cut_refused_because is not None:
         link = status.master_link  # whose rule has the reason
@@ -579,6 +596,7 @@ _SLAVE_RULES: Final[dict[str, Rule]] = {
 }
 _NODE_RULES: Final[dict[str, Rule]] = {
     "replica group": _replica_group,  # which node it is, and in which epoch
+    "unverified": _unverified,  # a part of its log, so that it is not elected
     "coordinator": _coordinator,  # whether it answers, and what the node does by it
     "disk": _disk,  # has room for the log
     "consumers": _consumers,  # see what is confirmed

@@ -124,6 +124,20 @@ class AccessStatus:
 
 
 @attrs.frozen(kw_only=True)
+class UnverifiedLog:
+    """Messages in [begin, end) of the log may be missing or wrong (``why``).
+
+    The node is not elected until its whole log has been compared with its master's.
+    """
+
+    begin: int
+    end: int
+    why: str
+    compared_to: int | None = None  # an offset, while it compares; None: it does not
+    waits_because: str | None = None  # why it does not compare now, if known
+
+
+@attrs.frozen(kw_only=True)
 class NodeStatus:
     """A node at one instant."""
 
@@ -179,6 +193,7 @@ class NodeStatus:
     sync_state: SyncStateStatus | None = None  # the master of a replica group
     table_copies: TableCopies | None = None  # a slave's; None: it asks nobody
     coordinator: CoordinatorStatus | None = None  # None: it has none
+    unverified: UnverifiedLog | None = None  # of a node of a replica group; None: all counts
     access: AccessStatus | None = None  # None: its client port needs no access keys
     tls: TlsStatus | None = None  # None: it has no certificate
     # "append", "flush", "sent", "acknowledged" → LatencyHistogram's JSON form, since the start
@@ -200,10 +215,11 @@ class NodeStatus:
         return tuple(row for row in self.current_slaves if row.ack_offset is not None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form; ``tls`` only where there is a certificate."""
+        """Return the JSON form; ``tls`` and ``unverified`` only where there is one."""
         status = {"schema": SCHEMA, **attrs.asdict(self)}
-        if self.tls is None:
-            del status["tls"]
+        for name in ("tls", "unverified"):
+            if status[name] is None:
+                del status[name]
         return status
 
     @classmethod
@@ -224,6 +240,10 @@ class NodeStatus:
         known["access"] = AccessStatus(**pick(AccessStatus, access)) if access else None
         tls = data.get("tls")
         known["tls"] = TlsStatus(**pick(TlsStatus, tls)) if tls else None
+        unverified = data.get("unverified")
+        known["unverified"] = (
+            UnverifiedLog(**pick(UnverifiedLog, unverified)) if unverified else None
+        )
         coordinator = data.get("coordinator")
         known["coordinator"] = (
             CoordinatorStatus(**pick(CoordinatorStatus, coordinator)) if coordinator else None

@@ -88,6 +88,7 @@ class Published:
     kept_since: int
     last_epoch: int
     end: int
+    is_unverified: bool  # inside its log
 
 
 @final
@@ -282,6 +283,7 @@ class Controller:
                 kept_since=identity.current.kept_since,
                 last_epoch=framing.history.last_epoch or 0,
                 end=slave.max_offset,
+                is_unverified=identity.current.unverified is not None,
             )
             self.send(lambda: self._take(epoch, published))
 
@@ -302,7 +304,7 @@ class Controller:
 
     def may_stand(self, member: Member | None, published: Published) -> bool:
         """Whether a node has all that it acknowledged as this member of the set."""
-        if member is None or published.member.uuid != member.uuid:
+        if member is None or published.member.uuid != member.uuid or published.is_unverified:
             return False
         is_sync = self.cluster.config.is_sync(published.node_id)
         return is_sync or published.kept_since <= member.start

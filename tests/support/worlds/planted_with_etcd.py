@@ -30,7 +30,7 @@ from hastore.epoch_history import EpochEntry, EpochHistory
 from hastore.errors import CoordinatorError, StaleEpochError
 from hastore.ha.set_proposal import Answer, Proposal
 from hastore.sim.group.etcd_director import EtcdDirector
-from hastore.store.node_identity import NodeIdentity
+from hastore.store.node_identity import NodeIdentity, Unverified
 from tests.support.worlds.planted import Plant
 from tests.support.worlds.planted_in_groups import (
     acknowledges_after_stepping_down,
@@ -73,9 +73,11 @@ def stands_outside_the_set(patch: pytest.MonkeyPatch) -> None:
     """A node that is not in the SyncStateSet may stand, too."""
     why_not = decide.why_not_standing
 
-    def why_not_standing(node: Incarnation, kept_since: int, state: GroupState) -> str | None:
+    def why_not_standing(
+        node: Incarnation, kept_since: int, state: GroupState, unverified: Unverified | None
+    ) -> str | None:
         is_member = state.member(node.node_id) is not None
-        return why_not(node, kept_since, state) if is_member else None
+        return why_not(node, kept_since, state, unverified) if is_member else None
 
     patch.setattr(decide, "why_not_standing", why_not_standing)
 
@@ -84,8 +86,11 @@ def stands_with_another_directory(patch: pytest.MonkeyPatch) -> None:
     """A member whose directory is new stays a member: nobody compares the uuid."""
     why_not = decide.why_not_standing
 
-    def why_not_standing(node: Incarnation, _kept_since: int, state: GroupState) -> str | None:
-        return why_not(node, 0, state) if state.member(node.node_id) is None else None
+    def why_not_standing(
+        node: Incarnation, _kept_since: int, state: GroupState, unverified: Unverified | None
+    ) -> str | None:
+        is_member = state.member(node.node_id) is not None
+        return None if is_member else why_not(node, 0, state, unverified)
 
     async def claim(self: NodeRegistration) -> bool:
         me, key = self.me, self.keys.registration(self.me.node_id)
