@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import attrs
+
 from hastore.store.tools.log_finding import Severity
 
 if TYPE_CHECKING:
@@ -263,4 +265,7 @@ def repair_json(plan: RepairPlan, report: RepairReport | None) -> dict[str, Any]
         "torn_at": plan.torn_at,
         "saved_paths": [] if report is None else list(report.saved_paths),
         "units_blanked": 0 if report is None else report.units_blanked,
+        "unverified": None
+        if report is None or report.unverified is None
+        else attrs.asdict(report.unverified),
     }

@@ -360,3 +360,6 @@ def done_lines(plan: RepairPlan, report: RepairReport) -> Iterable[str]:
     lost = lost_size(plan)
     how = f"; the messages of {format_size(lost)} are lost" if lost else "; nothing is lost"
     yield label_row("ok", f"{places} repaired{how}")
+    if report.unverified is not None:
+        text = "its node is not elected until it has compared its log with its master's"
+        yield label_row("note", f"{text}: start it as a slave")

@@ -23,6 +23,7 @@ from hastore.store.record.layout import (
     PROP_CRC_SIZE,
     RECORD_SIZE_MIN,
     TRANSACTION_ROLLBACK_TYPE,
+    TRANSACTION_TYPE_MASK,
 )
 from hastore.store.record.message_codec import append_prop_crc, encode, encode_blank
 from hastore.store.record.record_check import body_crc32
@@ -30,9 +31,12 @@ from hastore.store.record.record_check import body_crc32
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from hastore.store.record.record_check import RecordCheck
+
 FILLER_TOPIC: Final = "HASTORE_FILLER"
 FILLER_SIZE_MIN: Final = RECORD_SIZE_MIN + 1  # a topic of one letter
 FILLER_SIZE_MAX: Final = 1024 * 1024  # because RocketMQ reads a whole record into memory
+_TOPIC: Final = FILLER_TOPIC.encode()
 _FULL_SIZE: Final = RECORD_SIZE_MIN + len(FILLER_TOPIC) + PROP_CRC_SIZE
 _NOBODY: Final = ("0.0.0.0", 0)  # noqa: S104 - no address that is listened on: there was no sender
 
@@ -68,6 +72,12 @@ def fill(
         yield _filler(physic_offset, piece, store_timestamp_ms)
         physic_offset += piece
         size -= piece
+
+
+def is_filler(check: RecordCheck) -> bool:
+    """Whether an intact record is a filler."""
+    is_rolled_back = check.sys_flag & TRANSACTION_TYPE_MASK == TRANSACTION_ROLLBACK_TYPE
+    return is_rolled_back and bool(check.topic) and _TOPIC.startswith(check.topic)
 
 
 def _filler(physic_offset: int, size: int, store_timestamp_ms: int) -> bytes:

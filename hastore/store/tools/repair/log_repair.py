@@ -4,11 +4,13 @@
 
     plan_repair   find damage, check the replica         nothing is changed
     apply_repair  lock, compare with the planned state
+                  identity.json: unverified              a node of a replica group is not elected
                   mark the last stop as unclean          the next start recovers as after a crash
                   copy every range that will be changed  to the backup directory, durably
                   lower the checkpoint                   if the log loses its end
                   take lost units out of the queues
                   write the ranges, sync
+                  identity.json: as before               if no message was lost
 
 A repair that is killed is run again: the ranges that it repaired are intact, the others are still
 damaged (units come first, because after the ranges nothing would show which are lost).
@@ -38,6 +40,7 @@ import attrs
 from hastore.errors import LogDamagedError
 from hastore.store.log.mapped_file_queue import file_name
 from hastore.store.log.store_directory import TRIMMED_DIR
+from hastore.store.node_identity import IDENTITY_FILE, NodeIdentity, Unverified, read_identity
 from hastore.store.queue.directory import CONSUME_QUEUE_DIR, find_queues
 from hastore.store.queue.unit import BLANK, BLANK_SIZE, UNIT, UNIT_SIZE
 from hastore.store.recovery import trim as recovery_trim
@@ -66,10 +69,15 @@ _NEW_SUFFIX: Final = ".repair"
 
 @attrs.frozen(kw_only=True)
 class RepairReport:
-    """Where the old bytes are kept, and how many consume queue units were lost."""
+    """Where the old bytes are kept, and how many consume queue units were lost.
+
+    ``unverified``: what identity.json says now, so that the node is not elected; None if its whole
+    log counts, or if the directory belongs to no replica group.
+    """
 
     saved_paths: tuple[str, ...]
     units_blanked: int
+    unverified: Unverified | None = None
 
 
 def apply_repair(
@@ -84,7 +92,7 @@ def apply_repair(
 
     The old bytes go to ``backup_dir``, ``DIR/trimmed`` if None.  ``on_progress`` is called with the
     bytes of each write.  Raises StoreLockedError if a node runs, LogDamagedError if the log was
-    changed since the plan was made, DiskError.
+    changed since the plan was made, IdentityFileError, DiskError.
     """
     lock = StoreLock.take(env.disk, plan.data_dir)
     try:
@@ -105,6 +113,10 @@ def apply_repair(
                 )
         if plan.is_empty:
             return RepairReport(saved_paths=(), units_blanked=0)
+        identity = _identity_of(env.disk, plan.data_dir)
+        before = None if identity is None else identity.current.unverified
+        if identity is not None:
+            identity.mark_unverified(_unverified_by(plan))
         lock.write_abort(env.process_id)
         saved = _save(env, plan, backup_dir or f"{plan.data_dir}/{TRIMMED_DIR}")
         _lower_checkpoint(env.disk, plan)
@@ -113,9 +125,35 @@ def apply_repair(
             _resize(env.disk, path, plan.file_size)
         for part in plan.parts:
             _write(env.disk, plan, part, source, on_progress)
-        return RepairReport(saved_paths=saved, units_blanked=units)
+        if identity is not None and before is None and not plan.is_lossy:
+            assert identity.current.unverified is not None, "marked above"
+            identity.clear_unverified(identity.current.unverified)
+        return RepairReport(
+            saved_paths=saved,
+            units_blanked=units,
+            unverified=None if identity is None else identity.current.unverified,
+        )
     finally:
         lock.release(clean=False)
+
+
+def _identity_of(disk: Disk, data_dir: str) -> NodeIdentity | None:
+    """Return the identity of a directory whose lock is held; None if it has none."""
+    current = read_identity(disk, data_dir)
+    return None if current is None else NodeIdentity(disk, f"{data_dir}/{IDENTITY_FILE}", current)
+
+
+def _unverified_by(plan: RepairPlan) -> Unverified:
+    """Return the part of the log that the repair changes, and how."""
+    starts = [part.start for part in plan.parts] or [plan.min_offset]
+    if any(part.action is RepairAction.CUT for part in plan.parts):
+        why = "log repair cut the log there"
+    elif plan.is_lossy:
+        why = "log repair filled the place of lost messages"
+    else:
+        why = "log repair has not finished"
+    stop = max((part.stop for part in plan.parts), default=starts[0])
+    return Unverified(begin=min(starts), end=stop, why=why)
 
 
 def _save(env: Env, plan: RepairPlan, backup_dir: str) -> tuple[str, ...]:

@@ -62,6 +62,7 @@ class RepairPart:
     reason: str
     action: RepairAction
     store_timestamp_ms: int = 0  # of the last intact record before it
+    has_filler: bool = False  # the replica has lost messages there, too, and filled their place
 
     def __str__(self) -> str:
         """Return a line for people."""
@@ -108,6 +109,11 @@ class RepairPlan:
         """The ranges whose messages are lost, in order."""
         lost = (RepairAction.FILL, RepairAction.CUT)
         return tuple(Range(part.start, part.stop) for part in self.parts if part.action in lost)
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether messages are lost, here or in the replica before."""
+        return bool(self.lost) or any(part.has_filler for part in self.parts)
 
 
 def plan_repair(
@@ -320,8 +326,10 @@ class _Planner:
                     raise  # it is unknown which of the two is right
                 return self._check(attrs.evolve(part, start=uncovered), source, is_tail=is_tail)
         where = Range(part.start, part.stop)
-        check_part(source, where, self.file_size, may_end_inside=is_tail, data_dir=self.data_dir)
-        return part
+        has_filler = check_part(
+            source, where, self.file_size, may_end_inside=is_tail, data_dir=self.data_dir
+        )
+        return attrs.evolve(part, has_filler=has_filler)
 
     def _beside(self, part: RepairPart, *, is_tail: bool) -> Iterator[tuple[int, int]]:
         """Yield the intact ranges directly before and after a damaged one."""

@@ -13,6 +13,7 @@ from hastore.errors import LogDamagedError
 from hastore.store.record.layout import BLANK_SIZE_MIN
 from hastore.store.record.record_check import RecordKind, check_record
 from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.repair.filler import is_filler
 
 if TYPE_CHECKING:
     from hastore.env.interface import Disk
@@ -71,19 +72,20 @@ class DirectorySource:
 
 def check_part(
     source: RepairSource, part: Range, file_size: int, *, may_end_inside: bool, data_dir: str
-) -> None:
-    """Read a range, all in one file, and check its records.
+) -> bool:
+    """Read a range, all in one file, and check its records; return whether there is a filler.
 
     ``may_end_inside``: the range may end in the middle of a record, as a slave's log may.  Raises
     LogDamagedError.
     """
     file_end = part.start - part.start % file_size + file_size
-    offset, read_size = part.start, _READ_SIZE
+    offset, read_size, has_filler = part.start, _READ_SIZE, False
     while offset < part.stop:
         data = memoryview(source.read(offset, min(read_size, part.stop - offset)))
         position = 0
         check = check_record(data, 0, file_end - offset, offset)
         while check.kind is RecordKind.MESSAGE:
+            has_filler = has_filler or is_filler(check)
             position += check.size
             available = file_end - offset - position
             check = check_record(data[position:], 0, available, offset + position)
@@ -91,14 +93,14 @@ def check_part(
             offset, read_size = offset + position, _READ_SIZE
             continue
         if file_end - offset < BLANK_SIZE_MIN:
-            return
+            return has_filler
         if check.kind is RecordKind.BLANK and file_end == part.stop:
-            return
+            return has_filler
         if check.kind is RecordKind.TORN and len(data) < part.stop - offset:
             read_size *= 2  # a record larger than what was read
             continue
         if check.kind is RecordKind.TORN and may_end_inside:
-            return
+            return has_filler
         raise LogDamagedError(
             f"{source.name} cannot repair {data_dir}: its own log is damaged at {offset}"
             f" ({check.kind.value}), or it has other records there",
@@ -106,6 +108,7 @@ def check_part(
             physic_offset=offset,
             hint="use another replica, or repair without one",
         )
+    return has_filler
 
 
 def check_context(source: RepairSource, physic_offset: int, own: bytes, data_dir: str) -> None:

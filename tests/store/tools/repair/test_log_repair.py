@@ -1,11 +1,15 @@
 """Repair: damaged ranges get a replica's bytes, or are backed up and filled."""
 
+from itertools import count
+from random import Random
+
 import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hastore.errors import DiskError, LogDamagedError, StoreLockedError
+from hastore.store.node_identity import IDENTITY_FILE, NodeIdentity, Unverified, read_identity
 from hastore.store.record.message_codec import decode
 from hastore.store.record.record_check import RecordKind, check_record
 from hastore.store.tools.log_directory import find_log
@@ -494,3 +498,96 @@ def test_gap_too_small_for_a_record_cannot_be_filled():
     assert not can_fill(91, to_file_end=False)
     assert can_fill(92, to_file_end=False)
     assert not can_fill(7, to_file_end=True)
+
+
+# -- a node of a replica group -------------------------------------------------------------------
+
+
+def of_a_group(disk):
+    """The disk, with an identity in ``/d``."""
+    NodeIdentity.open(
+        disk,
+        "/d",
+        node_id=2,
+        group="g1",
+        last_exit_ok=True,
+        boot_id="b",
+        randomness=Random(1),
+        adopt=True,
+    )
+    return disk
+
+
+def unverified(disk):
+    return read_identity(disk, "/d").unverified
+
+
+def test_a_filled_log_of_a_member_is_marked_before_a_byte_changes():
+    """Killed at any write it says so, or the log is as it was; the range covers the damage."""
+    disk, offsets = stopped()
+    of_a_group(disk)
+    damage(disk, offsets[3], offsets[5])
+    damage(disk, offsets[20], offsets[21])
+    before = {path: data for path, data in disk.files("/d/").items() if "commitlog" in path}
+    plan = plan_repair(disk, "/d")
+    for dies_at in count():
+        copy = DyingDisk.of(disk.kill(), dies_at=dies_at)
+        try:
+            report = apply_repair(fake_env(copy), plan)
+        except Killed:
+            left = copy.kill()
+            after = {path: data for path, data in left.files("/d/").items() if "commitlog" in path}
+            assert unverified(left) is not None or after == before
+        else:
+            break
+    assert dies_at > 5
+    found = unverified(copy)
+    assert report.unverified == found
+    assert (found.begin, found.end) == (offsets[3], offsets[21])
+    assert "filled" in found.why
+
+
+def test_a_member_that_was_repaired_from_a_replica_is_verified():
+    """Nothing is lost; but while the repair runs, and if it was unverified before, it is not."""
+    disk, offsets = stopped()
+    with_replica(of_a_group(disk))
+    damage(disk, offsets[3], offsets[5])
+    plan = plan_repair(disk, "/d", source=source_of(disk))
+    for dies_at in count():
+        copy = DyingDisk.of(disk.kill(), dies_at=dies_at)
+        try:
+            report = apply_repair(fake_env(copy), plan, source=source_of(copy))
+        except Killed:
+            left = copy.kill()
+            assert unverified(left) is not None or is_whole(left)[0] or dies_at < 5
+        else:
+            break
+    assert report.unverified is unverified(copy) is None
+    former = Unverified(begin=7, end=9, why="before")
+    NodeIdentity(disk, f"/d/{IDENTITY_FILE}", read_identity(disk, "/d")).mark_unverified(former)
+    _, report = repair(disk, source=source_of(disk))
+    assert report.unverified == unverified(disk)
+    assert (report.unverified.begin, report.unverified.end) == (7, offsets[5])
+
+
+def test_a_replica_with_a_filler_leaves_a_member_unverified():
+    """Its records are intact, and the messages are lost there, too."""
+    disk, offsets = stopped()
+    damage(disk, offsets[3], offsets[5])
+    repair(disk)
+    with_replica(of_a_group(disk))
+    damage(disk, offsets[4] + 10, offsets[5])
+    plan, report = repair(disk, source=source_of(disk))
+    assert [part.has_filler for part in plan.parts] == [True]
+    assert report.unverified == unverified(disk) is not None
+    assert is_whole(disk)[0]
+
+
+def test_a_cut_end_leaves_a_member_unverified():
+    """It may have acknowledged what was cut off."""
+    disk, offsets = stopped()
+    of_a_group(disk)
+    damage(disk, offsets[38], offsets[40])
+    plan, report = repair(disk)
+    assert [part.action for part in plan.parts] == [RepairAction.CUT]
+    assert "cut" in report.unverified.why
