@@ -22,17 +22,27 @@ SIT_OUT_MAX_S: Final = 300.0  # after promotions that failed, one after the othe
 @final
 @attrs.define(eq=False)
 class Abstention:
-    """Keeps a node from standing until its promises have run out, those of earlier starts, too."""
+    """Keeps a node from standing until its promises have run out, those of earlier starts, too.
+
+    ``promise_ttl_s`` is the longest that such a promise may last: an earlier start may have had
+    another ``ttl_s``.
+    """
 
     started_at: float
     ttl_s: int
+    promise_ttl_s: int
     _until: float = attrs.field(default=-math.inf, init=False)
     _sat_out_s: float = attrs.field(default=0.0, init=False)  # after the last failed promotion
 
     @property
     def stands_from(self) -> float:
         """The time before which the node does not stand."""
-        return max(self.started_at + self.ttl_s, self._until)
+        return max(self.earlier_until, self._until)
+
+    @property
+    def earlier_until(self) -> float:
+        """The time at which the last promise of earlier starts has run out."""
+        return self.started_at + max(self.ttl_s, self.promise_ttl_s)
 
     def promise(self, now: float, ttl_s: float) -> None:
         """Stand for nothing for ``ttl_s``: a master that asked relies on it."""

@@ -34,10 +34,20 @@ holder's lease lasts; "the state" is what the group has agreed on::
     another is the leader, in an earlier epoch than this node has seen    says so, and waits
     another is the leader                                                 follows it
     no leader, and elections are paused                                   waits
-    no leader, and it may not stand                                       waits
+    no leader, and it is barred (below)                                   waits
     no leader, and it has not stood in this election                      stands
-    it waits for others that may stand                                    waits
-    it is the best of those that stand, or the better ones do not come    campaigns
+    it is not proven, and a proven one stands                             waits
+    none that stands is proven, and a member of the set does not stand    waits
+    none that stands is proven, and an unverified one has more            waits
+    it waits for better ones                                              waits
+    it is the best of those that may win, or the better ones do not come  campaigns
+
+Of those that stand only *proven* ones may win, while there is one.  A node is proven if it has kept
+all that it acknowledged since the start in which the state names it, as far as its start could
+prove that, and if its log is verified.  Without a proven one the longest verified log wins, once
+every member of the set stands: one that is missing may be the one that has all.  *Barred* is a node
+that is not in the set with this directory, or whose log ends below the floor: the confirm offset
+that the state has.
 
 *Stands*: closes its link to the former master for good, and publishes its end.  So no PUT_OK can
 depend on a node that stands but by the epoch that is elected; that, and not the lease, is why
@@ -48,7 +58,7 @@ Times are seconds of one clock of this node that does not stop while the machine
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 import attrs
 
@@ -57,8 +67,6 @@ from hastore.epoch_history import EPOCH_JUMP_MAX
 from hastore.ha.set_rules import nodes_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from hastore.cluster.group_records import (
         GroupState,
         GroupView,
@@ -92,6 +100,7 @@ class OwnNode:
 
     node: Incarnation
     kept_since: int  # the earliest start from which on it has lost nothing
+    doubt: str | None = None  # why that is not an earlier start
     seen_epoch: int
     last_epoch: int  # of its log
     end: int  # of its log
@@ -295,6 +304,7 @@ class Campaign:
 
     epoch: int
     members: tuple[Incarnation, ...]
+    is_proven: bool = True  # whether it has proved that it has all that was acknowledged
 
     def __str__(self) -> str:
         return f"it campaigns for epoch {self.epoch}"
@@ -468,7 +478,7 @@ def _is_to_take_over(own: OwnNode, view: GroupView, state: GroupState, leader: L
         and wish.to_id == own.node.node_id
         and wish.from_epoch == leader.epoch == state.epoch == own.last_epoch
         and wish.ready_end == own.end
-        and why_not_standing(own.node, own.kept_since, state, own.unverified) is None
+        and why_not_proven(own, state) is None
     )
 
 
@@ -511,58 +521,90 @@ def _create(known: Knowledge, view: GroupView) -> Action:
 # -- elections -----------------------------------------------------------------------------------
 
 
-def why_not_standing(
-    node: Incarnation, kept_since: int, state: GroupState, unverified: Unverified | None
-) -> str | None:
-    """Return why a node may lack what it acknowledged as a member; None if it may stand.
+class Candidate(Protocol):
+    """A node as elections see it: what it says of itself, or knows of itself."""
 
-    An unverified log counts only in the start that an operator has chosen: a state whose only
-    member and master it is, which ``hastore cluster failover --accept-loss`` writes.
-    """
-    member = state.member(node.node_id)
+    @property
+    def node(self) -> Incarnation: ...  # noqa: D102 - see ``Member``
+    @property
+    def kept_since(self) -> int: ...  # noqa: D102
+    @property
+    def doubt(self) -> str | None: ...  # noqa: D102
+    @property
+    def end(self) -> int: ...  # noqa: D102
+    @property
+    def unverified(self) -> Unverified | None: ...  # noqa: D102
+
+
+def why_barred(candidate: Candidate, state: GroupState) -> str | None:
+    """Return why a node must not win any election; None if it may."""
+    node, member = candidate.node, state.member(candidate.node.node_id)
     if member is None:
         return f"{node} is not in the SyncStateSet"
     if member.uuid != node.uuid:
         return f"the directory of {node} is not the one that was in the SyncStateSet"
     if node.start < member.start:
         return f"{node} is an older state of its directory"
-    if kept_since > member.start:
-        return f"{node} may have lost messages when its machine went down"
-    if unverified is not None and not (state.master == node and state.members == (node,)):
-        return f"{node} has to compare its log with a master's first: {unverified}"
+    if candidate.end < state.confirm_offset:
+        return (
+            f"the log of {node} ends at {candidate.end}, and the group had confirmed up to"
+            f" {state.confirm_offset}"
+        )
     return None
 
 
-def why_member_is_not_standing(member: Member, state: GroupState) -> str | None:
-    """Return ``why_not_standing`` of a node, by what it says of itself."""
-    return why_not_standing(member.node, member.kept_since, state, member.unverified)
+def why_not_proven(candidate: Candidate, state: GroupState) -> str | None:
+    """Return why a node may lack what it acknowledged as a member; None if it has proved otherwise.
+
+    An unverified log counts only in the start that an operator has chosen: a state whose only
+    member and master it is, which ``hastore cluster failover --accept-loss`` writes.
+    """
+    barred = why_barred(candidate, state)
+    if barred is not None:
+        return barred
+    node, member = candidate.node, state.member(candidate.node.node_id)
+    assert member is not None, "else it is barred"
+    if candidate.kept_since > member.start:
+        return f"{node} may have lost messages" + (
+            f": {candidate.doubt}" if candidate.doubt else ""
+        )
+    unverified = candidate.unverified
+    if unverified is not None and not (state.master == node and state.members == (node,)):
+        return f"{node} has to compare its log with a master's first: {unverified}"
+    return None
 
 
 def _decide_on_election(known: Knowledge, view: GroupView, state: GroupState) -> Action:
     own, clock, election = known.own, known.clock, view.state_revision
     if view.config.is_paused:
         return Wait("there is no master, and elections are paused")
-    reason = why_not_standing(own.node, own.kept_since, state, own.unverified)
+    reason = why_barred(own, state)
+    if reason is None and own.seen_epoch > state.epoch + EPOCH_JUMP_MAX:
+        reason = (
+            f"{own.node} has seen epoch {own.seen_epoch}, far above {state.epoch}: is identity.json"
+            " damaged?"
+        )
     if reason is not None:
         return Wait(f"there is no master: {reason}")
-    if own.seen_epoch > state.epoch + EPOCH_JUMP_MAX:
-        return Wait(
-            f"there is no master: {own.node} has seen epoch {own.seen_epoch}, far above"
-            f" {state.epoch}: is identity.json damaged?"
-        )
     if clock.now < clock.may_stand_from and state.epoch:
         return Wait(
             "it does not stand yet: it has just started, or has promised so", clock.may_stand_from
         )
     if own.stands_in != election or not _has_published(own, view, election):
         return Stand(election)
-    candidates = sorted(_candidates(view, state), key=_rank)
-    place = [each.node.node_id for each in candidates].index(own.node.node_id)
+    standing = _standing(view, state)
+    proven = [each for each in standing if why_not_proven(each, state) is None]
+    candidates = proven or _unproven_candidates(standing, view, state)
+    if isinstance(candidates, Wait):
+        return candidates
+    place = next((i for i, each in enumerate(candidates) if each.node == own.node), None)
+    if place is None:
+        reason = why_not_proven(own, state) or f"{candidates[0].node} has more"
+        return Wait(f"there is no master: {reason}")
     began = clock.now if clock.no_leader_since is None else clock.no_leader_since
     former = None if state.master is None else state.master.node_id
-    unable = {each.node.node_id for each in view.members.values() if each.unverified is not None}
-    expected = state.ids - {former} - unable
-    has_all = expected <= {each.node.node_id for each in candidates}
+    expected = state.ids - {former}
+    has_all = expected <= {each.node.node_id for each in standing}
     # A better one that does not campaign is passed over after as long again.
     waits = place if has_all else place + 1
     until = began + waits * ELECTION_WAIT_S
@@ -570,7 +612,8 @@ def _decide_on_election(known: Knowledge, view: GroupView, state: GroupState) ->
         return Wait("it stands for election", until)
     return Campaign(
         epoch=_next_epoch(own, view, state),
-        members=tuple(sorted(each.node for each in candidates)),
+        members=_next_members(own, standing, state),
+        is_proven=bool(proven),
     )
 
 
@@ -582,12 +625,75 @@ def _has_published(own: OwnNode, view: GroupView, election: int) -> bool:
     return (published.node, published.election) == (own.node, election)
 
 
-def _candidates(view: GroupView, state: GroupState) -> Iterable[Member]:
-    """Return those that stand in this election, and may."""
-    for member in view.members.values():
-        is_standing = member.election == view.state_revision
-        if is_standing and why_member_is_not_standing(member, state) is None:
-            yield member
+def _standing(view: GroupView, state: GroupState) -> list[Member]:
+    """Return those that stand in this election and are not barred, the best one first."""
+    found = [
+        member
+        for member in view.members.values()
+        if member.election == view.state_revision and why_barred(member, state) is None
+    ]
+    return sorted(found, key=_rank)
+
+
+def _unproven_candidates(
+    standing: list[Member], view: GroupView, state: GroupState
+) -> list[Member] | Wait:
+    """Return the nodes with the longest verified log; Wait while another one may have more.
+
+    Of the nodes that stand none is proven.  Each member of the set must be there, in its newest
+    start, barred or not: what it has is known then.
+    """
+    missing = frozenset(
+        member.node_id for member in state.members if not _is_there(member, view, state)
+    )
+    if missing:
+        return Wait(
+            f"there is no master: no node has proved that it has all that was acknowledged, and it"
+            f" takes the ends of all logs to choose one; missing: {nodes_text(missing)}"
+        )
+    verified = [each for each in standing if each.unverified is None]
+    others = [each for each in standing if each.unverified is not None]
+    if not verified or (others and _log_rank(others[0]) > _log_rank(verified[0])):
+        return Wait(
+            "there is no master: no node has proved that it has all that was acknowledged, and the"
+            " longest log is not verified; an operator decides: hastore cluster failover --to ID"
+            " --accept-loss"
+        )
+    return [each for each in verified if _log_rank(each) == _log_rank(verified[0])]
+
+
+def _is_there(member: Incarnation, view: GroupView, state: GroupState) -> bool:
+    """Return whether a member of the set says, in its newest start, how far its log is."""
+    said, registered = view.members.get(member.node_id), view.registrations.get(member.node_id)
+    if said is None or registered is None or said.node.uuid != member.uuid:
+        return False
+    if said.node.start != registered.start:
+        return False
+    return said.election == view.state_revision or why_barred(said, state) is not None
+
+
+def _next_members(
+    own: OwnNode, standing: list[Member], state: GroupState
+) -> tuple[Incarnation, ...]:
+    """Return the set that an epoch begins with: the winner, and all members that stand.
+
+    A node that is not proven stays in the set, in the start that the state names: without it one
+    copy might acknowledge, and it becomes proven once it has all that the new master confirms.
+    """
+    members = []
+    for each in standing:
+        if each.node == own.node or why_not_proven(each, state) is None:
+            members.append(each.node)
+        else:
+            named = state.member(each.node.node_id)
+            assert named is not None, "else it is barred"
+            members.append(named)
+    return tuple(sorted(members))
+
+
+def _log_rank(member: Member) -> tuple[int, int]:
+    """Return what says which log is longer."""
+    return member.last_epoch, member.end
 
 
 def _rank(member: Member) -> tuple[int, int, int, int]:

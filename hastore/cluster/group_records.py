@@ -205,6 +205,8 @@ class GroupState:
 
     ``epoch`` 0 and no master: it has had none.  ``proposal`` is the number of the master's proposal
     that made this value, by which the master knows its own; None: an election or a person did.
+    ``confirm_offset`` is a record's end up to which all members had the log when this was written:
+    a node whose log ends below it does not campaign.  0 if unknown, as with a number of acks.
     """
 
     epoch: int
@@ -212,6 +214,7 @@ class GroupState:
     members: tuple[Incarnation, ...]  # the SyncStateSet, by id
     acks: str = "all"  # in_sync_replicas of the master: all, or a number
     proposal: int | None = None
+    confirm_offset: int = 0
 
     @property
     def ids(self) -> frozenset[int]:
@@ -236,6 +239,7 @@ class GroupState:
             members=fields.incarnations("members"),
             acks=fields.text("acks"),
             proposal=fields.optional_number("proposal"),
+            confirm_offset=fields.optional_number("confirm_offset") or 0,
         )
 
     def encode(self) -> bytes:
@@ -247,6 +251,7 @@ class GroupState:
                 "members": [each.as_json() for each in self.members],
                 "acks": self.acks,
                 "proposal": self.proposal,
+                "confirm_offset": self.confirm_offset,
             }
         )
 
@@ -256,8 +261,9 @@ class GroupState:
 class Registration:
     """The directory of a node id, and its newest start: no other directory may use the id.
 
-    ``nonce`` tells the process of that start from another one: a directory that was copied, or
-    restored to just before it, has the same uuid and comes to the same start.
+    ``nonce`` is the token of that start, which its directory has, too.  A copy of the directory, or
+    an older state of it, has another one, although its uuid is the same and it may come to the same
+    start.
     """
 
     uuid: str
@@ -303,6 +309,10 @@ class Member:
     election: int | None = None
     version: str = ""
     unverified: Unverified | None = None
+    doubt: str | None = None  # why ``kept_since`` is not an earlier start, for people
+    # The machine's boot and the directory's lock file: says that a record was left by a process
+    # which has ended, because its successor holds that lock.
+    place: str | None = None
 
     @classmethod
     def decode(cls, key: str, data: bytes) -> Self:
@@ -321,6 +331,8 @@ class Member:
             election=fields.optional_number("election"),
             version=fields.text("version"),
             unverified=fields.unverified("unverified"),
+            doubt=fields.optional_text("doubt"),
+            place=fields.optional_text("place"),
         )
 
     def encode(self) -> bytes:
@@ -340,6 +352,8 @@ class Member:
                 "version": self.version,
             }
             | ({} if self.unverified is None else {"unverified": attrs.asdict(self.unverified)})
+            | ({} if self.doubt is None else {"doubt": self.doubt})
+            | ({} if self.place is None else {"place": self.place})
         )
 
 
@@ -355,6 +369,8 @@ class EpochRecord:
     why: str  # election, switchover, failover
     at_ms: int
     lost: Mapping[str, int] = attrs.field(factory=dict)  # by topic, at least; a failover's
+    # Whether the master, or another candidate, had proved that it has all that was acknowledged.
+    is_proven: bool = True
 
     @classmethod
     def decode(cls, key: str, data: bytes) -> Self:
@@ -368,6 +384,7 @@ class EpochRecord:
             why=fields.text("why"),
             at_ms=fields.number("at"),
             lost=fields.counts("lost"),
+            is_proven=fields.flag("proven") if "proven" in fields.values else True,
         )
 
     def encode(self) -> bytes:
@@ -382,6 +399,7 @@ class EpochRecord:
                 "at": self.at_ms,
             }
             | ({"lost": dict(self.lost)} if self.lost else {})
+            | ({} if self.is_proven else {"proven": False})
         )
 
 
@@ -404,13 +422,15 @@ class GroupConfig:
     """What a person has set, and what nodes say that know more than the coordinator.
 
     ``seen_epoch``: an epoch that a node has seen, and the coordinator has forgotten; 0: none.  That
-    node follows only masters of later ones.
+    node follows only masters of later ones.  ``unproven_epoch`` began although no member had proved
+    that it has all that was acknowledged; None once an operator has confirmed it.
     """
 
     is_paused: bool = False
     switchover: Switchover | None = None
     alarm: str | None = None
     seen_epoch: int = 0
+    unproven_epoch: int | None = None
 
     @classmethod
     def decode(cls, key: str, data: bytes) -> Self:
@@ -431,6 +451,7 @@ class GroupConfig:
             seen_epoch=fields.number("seen_epoch", 0, EPOCH_MAX)
             if "seen_epoch" in fields.values
             else 0,
+            unproven_epoch=fields.optional_number("unproven_epoch"),
         )
 
     def encode(self) -> bytes:
@@ -448,6 +469,7 @@ class GroupConfig:
                 },
                 "alarm": self.alarm,
                 **({"seen_epoch": self.seen_epoch} if self.seen_epoch else {}),
+                **({"unproven_epoch": self.unproven_epoch} if self.unproven_epoch else {}),
             }
         )
 

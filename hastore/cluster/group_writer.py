@@ -32,6 +32,7 @@ class Bid:
     members: tuple[Incarnation, ...]
     why: str  # election, switchover
     leader: Absent | Unchanged  # the leader key, as it was decided on
+    is_proven: bool = True  # whether a candidate had proved that it has all that was acknowledged
     writes: tuple[Put | Delete, ...] = ()  # besides
 
 
@@ -79,7 +80,11 @@ class GroupWriter:
         same_config = self._same_config()  # no alarm, no pause, the same wish
         former = view.state.master
         state = GroupState(
-            epoch=bid.epoch, master=self.facts.me, members=bid.members, acks=self.facts.config.acks
+            epoch=bid.epoch,
+            master=self.facts.me,
+            members=bid.members,
+            acks=self.facts.config.acks,
+            confirm_offset=view.state.confirm_offset,
         )
         record = EpochRecord(
             epoch=bid.epoch,
@@ -88,6 +93,7 @@ class GroupWriter:
             end=self.facts.node.max_offset,
             why=bid.why,
             at_ms=self.now_ms(),
+            is_proven=bid.is_proven,
         )
         grant = await lease.grant()
         outcome = await self.store.commit(

@@ -31,6 +31,7 @@ class NodeFacts:
     node: GroupNode
     me: Incarnation
     config: RoleConfig
+    place: str | None = None  # see ``Member``
     following: Following | None = attrs.field(default=None, init=False)
     # The id of the master that it follows, or followed last.
     followed_id: int | None = attrs.field(default=None, init=False)
@@ -53,6 +54,7 @@ class NodeFacts:
         return OwnNode(
             node=self.me,
             kept_since=identity.current.kept_since,
+            doubt=identity.current.doubt,
             seen_epoch=identity.current.seen_epoch,
             last_epoch=last_epoch,
             end=role_node.max_offset,
@@ -84,6 +86,8 @@ class NodeFacts:
             election=election,
             version=self.config.version,
             unverified=own.unverified,
+            doubt=own.doubt,
+            place=self.place,
         )
 
     def leader(self, epoch: int) -> Leader:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
-from hastore.cluster.decide import why_member_is_not_standing
+from hastore.cluster.decide import why_not_proven
 from hastore.cluster.group_records import EpochRecord, GroupState, Switchover
 from hastore.cluster.key_value_store import Absent, Delete, Put, Unchanged
 from hastore.errors import OperationRefusedError
@@ -83,7 +83,7 @@ def clear_alarm(keys: Keys, view: GroupView) -> Change:
     was acknowledged since.
     """
     if view.config.alarm is None:
-        return Change(what="there is no alarm")
+        return _confirm_unproven(keys, view)
     ahead = _ahead_of_state(view)
     if ahead is not None and view.state is not None:
         raise OperationRefusedError(
@@ -98,7 +98,7 @@ def clear_alarm(keys: Keys, view: GroupView) -> Change:
             " a node that lacks acknowledged messages",
             hint=f"start all nodes, then {_newest_log(view)}, which goes on with the newest log",
         )
-    config = attrs.evolve(view.config, alarm=None)
+    config = attrs.evolve(view.config, alarm=None, unproven_epoch=None)
     change = _config_change(f"the alarm is taken back: {view.config.alarm}", keys, view, config)
     same_leader, same_state = _same_leader(keys, view), _same_state(keys, view)
     return attrs.evolve(change, comparisons=(*change.comparisons, same_leader, same_state))
@@ -141,8 +141,7 @@ def _best_successor(view: GroupView, state: GroupState, leader: Leader) -> int:
     able = [
         member
         for member in view.members.values()
-        if member.node.node_id != leader.holder.node_id
-        and why_member_is_not_standing(member, state) is None
+        if member.node.node_id != leader.holder.node_id and why_not_proven(member, state) is None
     ]
     if not able:
         raise OperationRefusedError(
@@ -166,7 +165,7 @@ def _check_successor(
             f"node {to_id} is the master already", hint="name another node with --to"
         )
     member = _up(view, to_id)
-    reason = why_member_is_not_standing(member, state)
+    reason = why_not_proven(member, state)
     if reason is not None:
         raise OperationRefusedError(
             f"node {to_id} cannot take over: {reason}",
@@ -275,6 +274,17 @@ def _first(keys: Keys, view: GroupView, what: str, state: GroupState) -> Change:
         change,
         comparisons=(*change.comparisons, _same_config(keys, view)),
         writes=(*change.writes, Put(keys.config, config.encode())),
+    )
+
+
+def _confirm_unproven(keys: Keys, view: GroupView) -> Change:
+    """Confirm an epoch that began without a proven member."""
+    epoch = view.config.unproven_epoch
+    if epoch is None:
+        return Change(what="there is no alarm")
+    config = attrs.evolve(view.config, unproven_epoch=None)
+    return _config_change(
+        f"it is confirmed that epoch {epoch} began without a proven member", keys, view, config
     )
 
 
@@ -451,7 +461,13 @@ def failover(
         at_ms=at_ms,
         lost={} if loss is None or lost is None else lost,
     )
-    agreed = GroupState(epoch=epoch, master=member.node, members=(member.node,), acks=state.acks)
+    agreed = GroupState(
+        epoch=epoch,
+        master=member.node,
+        members=(member.node,),
+        acks=state.acks,
+        confirm_offset=min(state.confirm_offset, member.end),
+    )
     writes += [
         Put(keys.state, agreed.encode()),
         Put(keys.history(epoch), record.encode()),
@@ -471,7 +487,7 @@ def loss_text(view: GroupView, member: Member) -> str | None:
     """Return why a node may lack what was acknowledged, and how much; None: it lacks nothing."""
     state = view.state
     assert state is not None, "checked before"
-    reason = why_member_is_not_standing(member, state)
+    reason = why_not_proven(member, state)
     if reason is None:
         return None
     known = [each.end for each in view.members.values() if each.last_epoch >= member.last_epoch]
@@ -484,9 +500,7 @@ def loss_text(view: GroupView, member: Member) -> str | None:
 def _safer(view: GroupView, to_id: int) -> str:
     state = view.state
     assert state is not None, "checked before"
-    able = [
-        each for each in view.members.values() if why_member_is_not_standing(each, state) is None
-    ]
+    able = [each for each in view.members.values() if why_not_proven(each, state) is None]
     if able:
         best = min(able, key=_rank).node.node_id
         if best == to_id:  # another node, outside the set, has more

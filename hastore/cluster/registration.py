@@ -1,20 +1,33 @@
-"""Claims a node's id for its directory and this start of it: ``ids/ID``.
+"""Claims a node's id for one start of its directory: ``ids/ID``, by compare-and-swap of a token.
+
+::
+
+    identity.json              ids/ID                members/ID
+    token A                    A
+    former A, token B          A                                   durable before etcd is asked
+    former A, token B          A ──────▶ B           absent        one transaction
+    token B                    B                                   then the node may acknowledge
+
+The directory has the token that etcd has, or its successor, however a start was interrupted.  A
+copy of it, or an older state of it, has another one: while the node of this id is up, its start is
+refused; otherwise it gets a start number that neither history has counted, and has proved nothing.
 
 A directory that the coordinator knows in another group is refused before anything is written.
 
-Invariant: once ``register`` has returned, no other directory, and no earlier state of this one, can
+Invariant: once ``register`` has returned, no other directory, and no other history of this one, can
 run under the id.
 """
 
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
 import trio
 
-from hastore.cluster.group_records import Registration
+from hastore.cluster.group_records import Incarnation, Member, Registration
 from hastore.cluster.group_watch import RETRY_PAUSE_S
 from hastore.cluster.key_value_store import Absent, Put, Unchanged
 from hastore.errors import (
@@ -24,33 +37,63 @@ from hastore.errors import (
     ProtocolError,
     WrongNodeError,
 )
+from hastore.store.node_identity import draw_uuid
+from hastore.trace import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from hastore.cluster.group_records import Incarnation, Keys
+    from hastore.cluster.group_records import Keys
     from hastore.cluster.key_value_store import KeyValue, KeyValueStore
+    from hastore.env.interface import Env
+    from hastore.store.node_identity import NodeIdentity
 
 _REGISTRATION_PARTS: Final = 4  # CLUSTER/GROUP/ids/ID
 
 
+_LEASES_WAITED: Final = 3
+
+_log = logger("cluster")
+
+
 @final
-@attrs.frozen(eq=False, kw_only=True)
+@attrs.define(eq=False, kw_only=True)
 class NodeRegistration:
     """One start of a node, to be registered."""
 
     store: KeyValueStore
     keys: Keys
-    me: Incarnation
-    nonce: str  # of this process
-    data_dir: str  # for messages
+    identity: NodeIdentity
+    env: Env
+    ttl_s: float
+    place: str | None  # of this process's directory: see ``Member``
     # The directory has been in a group with a coordinator: another name is probably a mistake.
     has_taken_part: bool = False
+    token: str = attrs.field(init=False)
+    _is_recorded: bool = attrs.field(default=False, init=False)  # the token, in the directory
+    # Until when another process of this id may run, in trio's time; None: none is known.
+    _blocked_until: float | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Draw the token of this start."""
+        self.token = draw_uuid(self.env.randomness)
+
+    @property
+    def me(self) -> Incarnation:
+        """This start, as the directory has it now."""
+        current = self.identity.current
+        return Incarnation(current.node_id, current.uuid, current.starts)
+
+    @property
+    def data_dir(self) -> str:
+        """The directory, for messages."""
+        return self.identity.path.rpartition("/")[0]
 
     async def register(self, on_failure: Callable[[HastoreError], None]) -> None:
         """Claim the id; retry while the coordinator does not answer, after ``on_failure``.
 
-        Raises WrongNodeError, and CoordinatorRefusedError if it refuses the first request.
+        Raises WrongNodeError, DiskError, and CoordinatorRefusedError if the coordinator refuses the
+        first request.
         """
         is_first = True
         while True:
@@ -70,34 +113,95 @@ class NodeRegistration:
 
     async def claim(self) -> bool:
         """Write this start to ``ids/ID``; return whether it is there.  Raises WrongNodeError."""
-        me, key = self.me, self.keys.registration(self.me.node_id)
-        item = (await self.store.read(self.keys.base)).items.get(key)
-        own = Registration(uuid=me.uuid, start=me.start, nonce=self.nonce)
-        put = [Put(key, own.encode())]
-        if item is None:
-            if self.has_taken_part:
-                await self._check_is_nowhere_else()
-            return (await self.store.commit([Absent(key)], put)).succeeded
-        known = Registration.decode(key, item.value)
-        if known == own:
+        key = self.keys.registration(self.me.node_id)
+        items = (await self.store.read(self.keys.base)).items
+        item = items.get(key)
+        known = None if item is None else Registration.decode(key, item.value)
+        if known is not None and self._is_recorded and known.nonce == self.token:
+            await self.env.offload.run(self.identity.claimed)
             return True
-        path = self.data_dir
-        if known.uuid != me.uuid:
+        if known is None and self.has_taken_part:
+            await self._check_is_nowhere_else()
+        if known is not None and known.uuid != self.me.uuid:
             raise WrongNodeError(
-                f"{path} is another directory than the one that {self.keys.base} knows as {me}",
-                path=path,
+                f"{self.data_dir} is another directory than the one that {self.keys.base} knows as"
+                f" {self.me}",
+                path=self.data_dir,
                 hint=f"give this node another id; or, if the other directory is lost: hastore"
-                f" cluster remove {me.node_id}, and start it again",
+                f" cluster remove {self.me.node_id}, and start it again",
             )
-        if known.start >= me.start:
+        is_ours = self._is_ours(known)
+        left = await self._wait_for_other(items, is_ours=is_ours)
+        if left is None:
+            return False
+        await self._record(known, is_ours=is_ours)
+        own = Registration(uuid=self.me.uuid, start=self.me.start, nonce=self.token)
+        same = Absent(key) if item is None else Unchanged(key, item.mod_revision)
+        outcome = await self.store.commit([same, *left], [Put(key, own.encode())])
+        if outcome.succeeded:
+            await self.env.offload.run(self.identity.claimed)
+        return outcome.succeeded
+
+    def _is_ours(self, known: Registration | None) -> bool:
+        """Return whether the coordinator's token is one of this directory's."""
+        current = self.identity.current
+        if known is None:
+            return current.token is None or self._is_recorded
+        if self._is_recorded:
+            return True  # decided by the first answer
+        if current.token is None and "/" in known.nonce:
+            return known.start < self.me.start  # both are of an earlier version, without tokens
+        return known.nonce in {current.token, current.former_token}
+
+    async def _wait_for_other(
+        self, items: Mapping[str, KeyValue], *, is_ours: bool
+    ) -> list[Absent | Unchanged] | None:
+        """Return comparisons by which no other process of this id is up; None to look again.
+
+        A record in ``members/ID`` may be left by a process that has ended: this directory's last
+        one, whose lock this process holds, or another one, whose lease ends.  Raises WrongNodeError
+        if the lease goes on.
+        """
+        key = self.keys.member(self.me.node_id)
+        item = items.get(key)
+        if item is None:
+            self._blocked_until = None
+            return [Absent(key)]
+        member = Member.decode(key, item.value)
+        if is_ours and self.place is not None and member.place == self.place:
+            return [Unchanged(key, item.mod_revision)]
+        path, now, wait_s = self.data_dir, trio.current_time(), _LEASES_WAITED * self.ttl_s
+        if self._blocked_until is None:
+            self._blocked_until = now + wait_s
+            _log.warning(
+                "node_id_in_use",
+                reason=f"another process than this one was {self.me} of {self.keys.base} until now",
+                next=f"wait: its lease is over within {wait_s:g} s, unless it runs",
+            )
+        elif now >= self._blocked_until:
             raise WrongNodeError(
-                f"{path} is a copy, or an older state of its disk: {self.keys.base} has seen start"
-                f" {known.start} of {me}, and this is start {me.start}",
+                f"{path} is a copy, or an older state of its disk: another process runs as"
+                f" {self.me} of {self.keys.base}",
                 path=path,
-                hint=f"it may lack acknowledged messages: hastore cluster remove {me.node_id}, then"
-                " start it with an empty directory",
+                hint="give one of the two another id, and an empty directory",
             )
-        return (await self.store.commit([Unchanged(key, item.mod_revision)], put)).succeeded
+        await trio.sleep(RETRY_PAUSE_S)
+        return None
+
+    async def _record(self, known: Registration | None, *, is_ours: bool) -> None:
+        """Make the token durable in the directory, beside the one that the coordinator has."""
+        if self._is_recorded:
+            return
+        matched = None if known is None or not is_ours else known.nonce
+        if not is_ours:
+            start = 1 if known is None else known.start + 1
+            doubt = "the coordinator knows a later start: this is a copy, or an older state of it"
+            if known is None:
+                doubt = "the coordinator does not know this directory any more"
+            _log.warning("directory_not_recognised", reason=doubt, path=self.data_dir)
+            await self.env.offload.run(partial(self.identity.disown, start, doubt))
+        await self.env.offload.run(partial(self.identity.claim, matched, self.token))
+        self._is_recorded = True
 
     async def _check_is_nowhere_else(self) -> None:
         """Raise WrongNodeError if the coordinator knows the directory in another group.

@@ -211,11 +211,23 @@ class RoleActions:
 
     async def _campaign(self, action: actions.Campaign) -> None:
         self._serves_within_s = None
+        writes: tuple[Put, ...] = ()
+        if not action.is_proven:
+            _log.warning(
+                "no_member_was_proven",
+                epoch=action.epoch,
+                next="acknowledged messages may be lost: hastore cluster history, then hastore"
+                " cluster clear-alarm",
+            )
+            config = attrs.evolve(self.watch.known.config, unproven_epoch=action.epoch)
+            writes = (Put(self.writer.keys.config, config.encode()),)
         bid = Bid(
             epoch=action.epoch,
             members=action.members,
             why="election",
             leader=Absent(self.writer.keys.leader),
+            is_proven=action.is_proven,
+            writes=writes,
         )
         await self.writer.win(bid, self.leader)
 

@@ -14,6 +14,7 @@ Here the parts are put together; each of them says what it does.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
@@ -38,8 +39,9 @@ from hastore.cluster.route_records import RouteNode
 from hastore.cluster.term_coordinator import TermCoordinator
 from hastore.concurrency.lease import Lease
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
-from hastore.errors import CoordinatorError, ProtocolError, RequestFailedError
+from hastore.errors import CoordinatorError, ProtocolError, RequestFailedError, WrongNodeError
 from hastore.quantities import parse_address
+from hastore.store.store_lock import LOCK_FILE
 from hastore.trace import logger
 from hastore.wire.remoting_codes import ResponseCode
 
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from hastore.cluster.key_value_store import KeyValueStore
     from hastore.cluster.role_config import RoleConfig
     from hastore.env.interface import Env
+    from hastore.store.node_identity import NodeIdentity
 
 STOP_TIMEOUT_S: Final = 1.0  # for telling the coordinator that this node stops
 
@@ -71,7 +74,7 @@ class RoleService:
     neighbours: ClusterRoutes | None = None  # the other groups; None: it asks for none
     watch: GroupWatch = attrs.field(init=False)
     lease: Lease = attrs.field(init=False)
-    _abstention: Abstention = attrs.field(init=False)
+    _started_at: float = attrs.field(init=False)
     _heard_at: float | None = attrs.field(default=None, init=False)  # it said something last
     _no_leader: tuple[int, float] | None = attrs.field(default=None, init=False)  # revision, since
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
@@ -81,6 +84,10 @@ class RoleService:
     _is_running: bool = attrs.field(default=False, init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
     _facts: NodeFacts = attrs.field(init=False)
+    _abstention: Abstention = attrs.field(init=False)
+    _registration: NodeRegistration | None = attrs.field(default=None, init=False)  # once made
+    # Set once another process has claimed this node's id.
+    _is_replaced: trio.Event = attrs.field(factory=trio.Event, init=False)
     _member: OwnMember = attrs.field(init=False)
     _leader: LeaderLease = attrs.field(init=False)
     _failsafe: Failsafe = attrs.field(init=False)
@@ -91,7 +98,7 @@ class RoleService:
         """Begin without a lease."""
         self.watch = GroupWatch(self.env, self.store, self.keys, self._saw, self._wake.wakeup)
         self.lease = Lease(self._now)
-        self._abstention = Abstention(self._now(), self.config.ttl_s)
+        self._started_at = self._now()
 
     def _now(self) -> float:
         return self.env.wall_clock.boot_s()
@@ -246,27 +253,33 @@ class RoleService:
         Raises WrongNodeError if the group knows another directory, or a later start of it, by this
         node's id; CoordinatorRefusedError if the coordinator refuses the first request.
         """
-        self._set_up(node)
+        identity = node.identity
+        assert identity is not None, "a node that serves has one"
+        place = self._place_of(node.config.store.data_dir)
+        self._set_up(node, place)
         self._is_running = True
         self.watch.begin(lambda: node.identity)
-        env = self.env
         registration = NodeRegistration(
             store=self.store,
             keys=self.keys,
-            me=self._facts.me,
-            nonce=f"{env.boot_id}/{env.process_id}/{env.wall_clock.now_ms()}",
-            data_dir=node.config.store.data_dir,
-            has_taken_part=node.identity is not None
-            and node.identity.current.coordinator is not None,
+            identity=identity,
+            env=self.env,
+            ttl_s=self.config.ttl_s,
+            place=place,
+            has_taken_part=identity.current.coordinator is not None,
         )
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
             try:
                 await registration.register(self.watch.failed)
+                self._facts.me = registration.me
+                self._registration = registration
                 self.watch.start(nursery)
                 nursery.start_soon(self._member.keep)
                 nursery.start_soon(self._leader.keep)
+                nursery.start_soon(self._keep_promises, identity)
+                nursery.start_soon(self._end_once_replaced)
                 if self.neighbours is not None:
                     nursery.start_soon(self.neighbours.run, self)
                 await self._actions.run()
@@ -275,10 +288,40 @@ class RoleService:
                 self.lease.end()
                 await self._leave()
 
-    def _set_up(self, node: GroupNode) -> None:
+    def _place_of(self, data_dir: str) -> str | None:
+        """Return what tells this directory on this machine from others; None if unknown."""
+        if self.env.boot_id is None:
+            return None
+        return f"{self.env.boot_id}/{self.env.disk.stamp(f'{data_dir}/{LOCK_FILE}').inode}"
+
+    async def _keep_promises(self, identity: NodeIdentity) -> None:
+        """Record how long promises last, now and once those of earlier starts have run out."""
+        longest_s = max(self.config.ttl_s, self._abstention.promise_ttl_s)
+        await self.env.offload.run(partial(identity.promises_last, longest_s))
+        await trio.sleep(max(0.0, self._abstention.earlier_until - self._now()))
+        await self.env.offload.run(partial(identity.promises_last, self.config.ttl_s))
+
+    async def _end_once_replaced(self) -> None:
+        """End the node once another process has claimed its id: what it acknowledges is unknown.
+
+        Raises WrongNodeError.
+        """
+        await self._is_replaced.wait()
+        self.lease.end()
+        path = self._facts.node.config.store.data_dir
+        raise WrongNodeError(
+            f"another process runs as {self._facts.me} of {self.keys.base} since this one was cut"
+            f" off from the coordinator: {path}, or the directory of the other one, is a copy",
+            path=path,
+            hint="give one of the two another id, and an empty directory",
+        )
+
+    def _set_up(self, node: GroupNode, place: str | None) -> None:
         """Make the parts that work for a node."""
-        ttl_s = self.config.ttl_s
-        self._facts = facts = NodeFacts(node, incarnation_of(node), self.config)
+        ttl_s, identity = self.config.ttl_s, node.identity
+        assert identity is not None, "a node that serves has one"
+        self._abstention = Abstention(self._started_at, ttl_s, identity.current.promise_ttl_s)
+        self._facts = facts = NodeFacts(node, incarnation_of(node), self.config, place)
         self._member = OwnMember(store=self.store, keys=self.keys, watch=self.watch, facts=facts)
         writer = GroupWriter(
             store=self.store,
@@ -346,6 +389,8 @@ class RoleService:
 
     def _saw(self, view: GroupView, went_back: bool) -> None:  # noqa: FBT001 - a callback
         self._heard_at = self._now()
+        if self._is_foreign(view):
+            self._is_replaced.set()
         if view.leader is not None or view.state is None:
             self._no_leader = None
         elif self._no_leader is None or self._no_leader[0] != view.state_revision:
@@ -357,6 +402,19 @@ class RoleService:
         self._wake.wakeup()
         if self.neighbours is not None:
             self.neighbours.changed()
+
+    def _is_foreign(self, view: GroupView) -> bool:
+        """Return whether another process has claimed this node's id since this one did.
+
+        Not if the coordinator has gone back in time: then it has an earlier claim of this node.
+        """
+        own, me = self._registration, self._facts.me
+        known = view.registrations.get(me.node_id)
+        if own is None or known is None or self.watch.restored is not None:
+            return False
+        if known.uuid != me.uuid:
+            return True
+        return known.nonce != own.token and known.start > me.start
 
     @property
     def action(self) -> Action | None:

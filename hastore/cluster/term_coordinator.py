@@ -15,6 +15,7 @@ Invariant: a node is written into the set only in the start whose link has ackno
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
@@ -30,7 +31,7 @@ from hastore.ha.set_proposal import Answer
 from hastore.trace import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hastore.broker.node.master import Master
     from hastore.cluster.group_records import GroupView, Keys, Member
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from hastore.ha.set_proposal import Proposal
 
 RETRY_PAUSE_S: Final = 0.5  # after a request that was not answered
+# From one write of the confirm offset to the next, while nothing else is written.
+FLOOR_PAUSE_S: Final = 30.0
 
 _log = logger("cluster")
 
@@ -68,6 +71,8 @@ class TermCoordinator:
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _sent: _Sent | None = attrs.field(default=None, init=False)  # the last attempt
     _service: GroupHAService = attrs.field(init=False)
+    _floor: Callable[[], int] = attrs.field(init=False)  # a record's end that all members have
+    _floor_written_at: float = attrs.field(default=-math.inf, init=False)
 
     def propose(self, proposal: Proposal, /) -> Answer | None:
         """Ask for a change; the answer comes later, or not at all."""
@@ -91,6 +96,28 @@ class TermCoordinator:
         service = master.ha_service
         assert isinstance(service, GroupHAService), "a master of a group"
         self._service = service
+        log, reput = master.message_store.commit_log, master.reput_message_service
+
+        def floor() -> int:
+            # What is dispatched ends with a whole record.  The start of a file is not used: a
+            # slave's log may end before the BLANK that precedes it.
+            offset = reput.committed_offset
+            is_record_end = offset <= service.confirm_offset() and offset % log.file_size
+            return offset if is_record_end else 0
+
+        self._floor = floor
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._wake_for_floor)
+            await self._keep_in_line()
+
+    async def _wake_for_floor(self) -> None:
+        while True:
+            await trio.sleep(FLOOR_PAUSE_S)
+            state = None if self._view is None else self._view.state
+            if state is not None and self._with_floor(state) != state:
+                self._wake.wakeup()
+
+    async def _keep_in_line(self) -> None:
         while True:
             await self._wake.wait_for_running()
             try:
@@ -199,8 +226,15 @@ class TermCoordinator:
             await self._settle(view, state)
             return
         members = tuple(self._newest(view, member) for member in state.members)
-        if members != state.members:
+        is_floor_due = trio.current_time() >= self._floor_written_at + FLOOR_PAUSE_S
+        if members != state.members or (is_floor_due and self._with_floor(state) != state):
             await self._swap(view, attrs.evolve(state, members=members))
+
+    def _with_floor(self, state: GroupState) -> GroupState:
+        """Return a state with the confirm offset of now."""
+        if self._service.sync_state_set.in_sync_replicas != "all":
+            return state
+        return attrs.evolve(state, confirm_offset=max(state.confirm_offset, self._floor()))
 
     def _newest(self, view: GroupView, member: Incarnation) -> Incarnation:
         linked = None if member == self.own else self._linked(view, member.node_id)
@@ -229,9 +263,9 @@ class TermCoordinator:
         return member if has_all else None
 
     async def _swap(self, view: GroupView, change: GroupState) -> bool:
-        outcome = await self.store.commit(
-            self._unmoved(view), [Put(self.keys.state, change.encode())]
-        )
+        self._floor_written_at = trio.current_time()
+        put = Put(self.keys.state, self._with_floor(change).encode())
+        outcome = await self.store.commit(self._unmoved(view), [put])
         return outcome.succeeded
 
     def _unmoved(self, view: GroupView) -> Sequence[Unchanged]:

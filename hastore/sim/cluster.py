@@ -175,7 +175,7 @@ class SimNode:
 
     async def _run(self, boot: Boot) -> None:
         HOST.set(self.host)
-        env = sim_env(boot.disk, self.wall_clock, boot.offload, PROCESS_ID + boot.number)
+        env = sim_env(boot.disk, self.wall_clock, boot.offload, PROCESS_ID + boot.number, self.name)
         try:
             with boot.scope:
                 async with trio.open_nursery() as nursery:

@@ -225,7 +225,10 @@ class SimDisk:
         disk = SimDisk(self.now_ms, inodes, dirs, capacity=self.capacity, is_full=self.is_full)
         disk.power_cuts = self.power_cuts + (keeps is not None)
         if keeps is None:
-            disk.machine_memory = self.machine_memory
+            # A copy: the killed process still unwinds, and must change nothing.
+            disk.machine_memory = {
+                name: bytearray(kept) for name, kept in self.machine_memory.items()
+            }
         if self.is_full and "full" in self.on_fault:
             disk.on_fault["full"] = self.on_fault["full"]
         return disk

@@ -191,8 +191,14 @@ class SimMachineMemory:
         return SimKeptMemory(self.disk.machine_memory.setdefault(name, bytearray(size)))
 
 
-def sim_env(disk: SimDisk, wall_clock: SimWallClock, offload: SimOffload, process_id: int) -> Env:
-    """Return the environment of one boot."""
+def sim_env(
+    disk: SimDisk,
+    wall_clock: SimWallClock,
+    offload: SimOffload,
+    process_id: int,
+    machine: str = "machine",
+) -> Env:
+    """Return the environment of one boot of a machine."""
     return Env(
         disk=disk,
         memory=SimMemory(),
@@ -207,5 +213,5 @@ def sim_env(disk: SimDisk, wall_clock: SimWallClock, offload: SimOffload, proces
         second_receiver=SimSecondReceiver,
         poll=sim_poll,
         process_id=process_id,
-        boot_id=f"boot-{disk.power_cuts}",
+        boot_id=f"{machine}-boot-{disk.power_cuts}",
     )

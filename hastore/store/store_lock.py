@@ -16,6 +16,8 @@ import attrs
 from hastore.errors import DiskError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hastore.env.interface import DirectoryLock, Disk
 
 LOCK_FILE: Final = "lock"
@@ -31,6 +33,8 @@ class StoreLock:
     disk: Disk
     path: str
     _lock: DirectoryLock
+    # Called with whether the stop was clean, before the directory is released.
+    _at_release: list[Callable[[bool], None]] = attrs.field(factory=list, init=False)
 
     @classmethod
     def take(cls, disk: Disk, path: str) -> StoreLock:
@@ -58,10 +62,19 @@ class StoreLock:
             if self.disk.exists(path):
                 self.disk.sync_dir(path)
 
+    def at_release(self, call: Callable[[bool], None]) -> None:
+        """Call ``call`` with whether the stop was clean, once, before the directory is released."""
+        self._at_release.append(call)
+
     def release(self, *, clean: bool) -> None:
         """Release the directory; a clean stop removes ``abort`` first."""
+        is_clean = False
         try:
             if clean:
                 self.disk.remove(f"{self.path}/{ABORT_FILE}")
+                is_clean = True
         finally:
+            for call in self._at_release:
+                call(is_clean)
+            self._at_release.clear()
             self._lock.release()

@@ -344,7 +344,7 @@ def open_as(data_dir, promotion, **changes):
     """Open a directory as master, and close it again; return the term."""
     config = group_master(data_dir, **changes)
     opened = open_master_store(real_env(), config, ("127.0.0.1", 10911), promotion=promotion)
-    opened.close(clean=True)
+    opened.message_store.close(clean=True)
     return opened.term
 
 

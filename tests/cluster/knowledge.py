@@ -5,7 +5,14 @@ from collections.abc import Mapping
 import attrs
 
 from hastore.cluster.decide import Clock, Knowledge, OwnNode
-from hastore.cluster.group_records import GroupConfig, GroupState, GroupView, Incarnation, Leader
+from hastore.cluster.group_records import (
+    GroupConfig,
+    GroupState,
+    GroupView,
+    Incarnation,
+    Leader,
+    Registration,
+)
 from hastore.cluster.group_records import Member as Published
 from hastore.store.node_identity import Unverified
 
@@ -26,9 +33,10 @@ def state(
     epoch: int = 5,
     master: Incarnation | None = ONE,
     members: tuple[Incarnation, ...] = (ONE, TWO, THREE),
+    confirm_offset: int = 0,
 ) -> GroupState:
     """Return what the group has agreed on: node 1 is the master of epoch 5, all are members."""
-    return GroupState(epoch=epoch, master=master, members=members)
+    return GroupState(epoch=epoch, master=master, members=members, confirm_offset=confirm_offset)
 
 
 def leader(holder: Incarnation = ONE, epoch: int = 5) -> Leader:
@@ -72,6 +80,10 @@ def view(
         leader_lease=None if holder is None else 7,
         config=config or GroupConfig(),
         members={each.node.node_id: each for each in members},
+        registrations={
+            each.node.node_id: Registration(uuid=each.node.uuid, start=each.node.start)
+            for each in members
+        },
     )
 
 

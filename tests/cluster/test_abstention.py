@@ -29,12 +29,18 @@ FOLLOWER = Promiser(
 
 def test_nobody_stands_for_a_ttl_after_a_start():
     """Promises of an earlier start have run out by then."""
-    assert Abstention(100.0, TTL_S).stands_from == 110.0
+    assert Abstention(100.0, TTL_S, 0).stands_from == 110.0
+
+
+def test_a_promise_of_an_earlier_start_lasts_as_long_as_its_own_ttl():
+    """The restart with a shorter one has to wait for it."""
+    assert Abstention(100.0, 3, TTL_S).stands_from == 110.0
+    assert Abstention(100.0, TTL_S, 3).stands_from == 110.0
 
 
 def test_a_promise_moves_the_time_and_an_older_one_does_not_move_it_back():
     """The master relies on the latest."""
-    abstention = Abstention(0.0, TTL_S)
+    abstention = Abstention(0.0, TTL_S, 0)
     abstention.promise(50.0, 10.0)
     abstention.promise(45.0, 10.0)
     assert abstention.stands_from == 60.0
@@ -42,7 +48,7 @@ def test_a_promise_moves_the_time_and_an_older_one_does_not_move_it_back():
 
 def test_failed_promotions_are_sat_out_for_longer_each_time_up_to_a_limit():
     """And from a ttl again, once one has not failed."""
-    abstention, waits = Abstention(-math.inf, TTL_S), []
+    abstention, waits = Abstention(-math.inf, TTL_S, 0), []
     for number in range(8):
         now = 1_000.0 * number
         abstention.sit_out(now)

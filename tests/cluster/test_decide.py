@@ -31,7 +31,8 @@ from hastore.cluster.decide import (
     VoidSwitchover,
     Wait,
     decide,
-    why_not_standing,
+    why_barred,
+    why_not_proven,
 )
 from hastore.cluster.group_records import (
     GroupConfig,
@@ -62,6 +63,15 @@ NO_LEADER = view(state(), None)
 EMPTY = tuple(published(node, end=0, last_epoch=0) for node in (ONE, TWO, THREE))
 ALL_STAND = tuple(published(node, election=STATE_REVISION) for node in (ONE, TWO, THREE))
 STANDING = own(TWO, stands_in=STATE_REVISION)
+# Nodes 1 and 3 were killed with their machines before their present starts, and node 2, too.
+WHY = "its log ends at 7"
+IN_DOUBT = tuple(
+    attrs.evolve(
+        published(incarnation(node_id, 2), election=STATE_REVISION, kept_since=2), doubt=WHY
+    )
+    for node_id in (1, 2, 3)
+)
+DOUBTFUL = own(incarnation(2, 2), kept_since=2, doubt=WHY, stands_in=STATE_REVISION)
 
 
 def wished(**changes):
@@ -359,7 +369,7 @@ OTHERS_ROWS = {
             Wait("there is no master, and elections are paused"),
         )
     ],
-    "no leader, and it may not stand": [
+    "no leader, and it is barred (below)": [
         (
             known(own(TWO), view(state(members=(ONE, THREE)), None)),
             Wait("there is no master: node 2 is not in the SyncStateSet"),
@@ -376,14 +386,10 @@ OTHERS_ROWS = {
             Wait("there is no master: node 2 is an older state of its directory"),
         ),
         (
-            known(own(incarnation(2, 3), kept_since=2), NO_LEADER),
-            Wait("there is no master: node 2 may have lost messages when its machine went down"),
-        ),
-        (
-            known(own(TWO, unverified=FILLED), NO_LEADER),
+            known(own(TWO, end=999), view(state(confirm_offset=1_000), None)),
             Wait(
-                "there is no master: node 2 has to compare its log with a master's first: the log"
-                " is not verified from 100 to 200: log repair filled it"
+                "there is no master: the log of node 2 ends at 999, and the group had confirmed up"
+                " to 1000"
             ),
         ),
         (
@@ -401,6 +407,9 @@ OTHERS_ROWS = {
     "no leader, and it has not stood in this election": [
         (known(own(TWO), NO_LEADER), Stand(STATE_REVISION)),
         (known(own(incarnation(2, 3)), NO_LEADER), Stand(STATE_REVISION)),
+        # Not proven, or not verified: others have to know how far its log is.
+        (known(own(incarnation(2, 3), kept_since=2), NO_LEADER), Stand(STATE_REVISION)),
+        (known(own(TWO, unverified=FILLED), NO_LEADER), Stand(STATE_REVISION)),
         (known(own(TWO, stands_in=39), view(state(), None, ALL_STAND)), Stand(STATE_REVISION)),
         (known(STANDING, NO_LEADER), Stand(STATE_REVISION)),
         (
@@ -430,7 +439,68 @@ OTHERS_ROWS = {
             Stand(STATE_REVISION),
         ),
     ],
-    "it waits for others that may stand": [
+    "it is not proven, and a proven one stands": [
+        (
+            known(DOUBTFUL, view(state(), None, (ALL_STAND[0], IN_DOUBT[1]))),
+            Wait("there is no master: node 2 may have lost messages: its log ends at 7"),
+        ),
+        (
+            known(
+                attrs.evolve(STANDING, unverified=FILLED),
+                view(
+                    state(),
+                    None,
+                    (published(TWO, election=STATE_REVISION, unverified=FILLED), ALL_STAND[2]),
+                ),
+            ),
+            Wait(
+                "there is no master: node 2 has to compare its log with a master's first: the log"
+                " is not verified from 100 to 200: log repair filled it"
+            ),
+        ),
+    ],
+    "none that stands is proven, and a member of the set does not stand": [
+        (
+            known(DOUBTFUL, view(state(), None, IN_DOUBT[:2])),
+            Wait(
+                "there is no master: no node has proved that it has all that was acknowledged, and"
+                " it takes the ends of all logs to choose one; missing: node 3"
+            ),
+        ),
+        # Up, but it has not said how far it is in this election.
+        (
+            known(
+                DOUBTFUL,
+                view(state(), None, (*IN_DOUBT[:2], attrs.evolve(IN_DOUBT[2], election=39))),
+            ),
+            Wait(
+                "there is no master: no node has proved that it has all that was acknowledged, and"
+                " it takes the ends of all logs to choose one; missing: node 3"
+            ),
+        ),
+    ],
+    "none that stands is proven, and an unverified one has more": [
+        (
+            known(
+                DOUBTFUL,
+                view(
+                    state(),
+                    None,
+                    (
+                        IN_DOUBT[0],
+                        IN_DOUBT[1],
+                        published(THREE, election=STATE_REVISION, end=1_001, unverified=FILLED),
+                    ),
+                ),
+            ),
+            Wait(
+                "there is no master: no node has proved that it has all that was acknowledged, and"
+                " the longest log is not verified; an operator decides: hastore cluster failover"
+                " --to ID --accept-loss"
+            ),
+        ),
+    ],
+    "it waits for better ones": [
         (
             known(STANDING, view(state(), None, ALL_STAND[1:2]), no_leader_since=NOW),
             Wait("it stands for election", NOW + ELECTION_WAIT_S),
@@ -448,7 +518,37 @@ OTHERS_ROWS = {
             Wait("it stands for election", NOW + ELECTION_WAIT_S),
         ),
     ],
-    "it is the best of those that stand, or the better ones do not come": [
+    "it is the best of those that may win, or the better ones do not come": [
+        # Nobody is proven, all are there: the longest log, which is loudly said.
+        (
+            known(
+                DOUBTFUL,
+                view(
+                    state(),
+                    None,
+                    (
+                        attrs.evolve(IN_DOUBT[0], end=999),
+                        IN_DOUBT[1],
+                        published(THREE, election=STATE_REVISION, end=1_000, unverified=FILLED),
+                    ),
+                ),
+                no_leader_since=NOW,
+            ),
+            Campaign(epoch=6, members=(ONE, incarnation(2, 2), THREE), is_proven=False),
+        ),
+        # One whose log ends below the floor is there, and cannot win.
+        (
+            known(
+                DOUBTFUL,
+                view(
+                    state(confirm_offset=1_000),
+                    None,
+                    (attrs.evolve(IN_DOUBT[0], end=999, election=None), *IN_DOUBT[1:]),
+                ),
+                no_leader_since=NOW - ELECTION_WAIT_S,
+            ),
+            Campaign(epoch=6, members=(incarnation(2, 2), THREE), is_proven=False),
+        ),
         (
             known(STANDING, view(state(), None, ALL_STAND[1:]), no_leader_since=NOW),
             Campaign(epoch=6, members=(TWO, THREE)),
@@ -562,8 +662,8 @@ def campaigns(seen, now):
     }
 
 
-def test_only_those_that_stand_now_and_may_are_in_the_new_set():
-    """A member that is in no hurry, or may lack something, joins again as others do."""
+def test_the_new_set_has_those_that_stand_now():
+    """One that is not proven stays in the start that the state names, and proves nothing by it."""
     agreed = state(members=(ONE, TWO, THREE, incarnation(4), incarnation(5)))
     members = (
         published(ONE, election=STATE_REVISION - 1),
@@ -574,14 +674,27 @@ def test_only_those_that_stand_now_and_may_are_in_the_new_set():
         published(incarnation(6), election=STATE_REVISION),
     )
     later = known(STANDING, view(agreed, None, members), no_leader_since=NOW - ELECTION_WAIT_S)
-    assert decide(later) == Campaign(epoch=6, members=(TWO, incarnation(4, 2)))
+    expected = (TWO, THREE, incarnation(4, 2), incarnation(5))
+    assert decide(later) == Campaign(epoch=6, members=expected)
 
 
-def test_nobody_waits_for_an_unverified_member():
-    """It may not stand before it has compared its log, which needs a master."""
-    others = (ALL_STAND[1], published(THREE, unverified=FILLED))
+def test_an_unverified_member_stands_and_is_passed_over():
+    """However long its log is."""
+    others = (
+        ALL_STAND[1],
+        published(THREE, election=STATE_REVISION, end=2_000, unverified=FILLED),
+    )
     now = known(STANDING, view(state(), None, others), no_leader_since=NOW)
-    assert decide(now) == Campaign(epoch=6, members=(TWO,))
+    assert decide(now) == Campaign(epoch=6, members=(TWO, THREE))
+
+
+def test_the_longest_of_unproven_logs_wins_alone():
+    """A shorter one does not pass it over, however long it does not campaign."""
+    longer = attrs.evolve(IN_DOUBT[0], end=1_001)
+    late = known(
+        DOUBTFUL, view(state(), None, (longer, *IN_DOUBT[1:])), no_leader_since=NOW - 1_000
+    )
+    assert isinstance(decide(late), Wait)
 
 
 def test_an_unverified_start_that_an_operator_has_chosen_is_elected():
@@ -592,6 +705,7 @@ def test_an_unverified_start_that_an_operator_has_chosen_is_elected():
     now = known(own_node, view(chosen, None, (said,)), no_leader_since=NOW)
     assert decide(now) == Campaign(epoch=6, members=(TWO,))
     later = attrs.evolve(own_node, node=incarnation(2, 2))
+    said = attrs.evolve(said, node=later.node)
     assert isinstance(decide(known(later, view(chosen, None, (said,)))), Wait)
 
 
@@ -637,6 +751,7 @@ CLOCK_CHANGES = {
     "handover_since": st.none() | st.integers(90, 96),
 }
 STATE_CHANGES = {
+    "confirm_offset": ENDS,
     "epoch": EPOCHS,
     "master": STARTS,
     "members": st.lists(STARTS, unique_by=lambda each: each.node_id, max_size=3).map(tuple),
@@ -766,16 +881,27 @@ def test_nobody_campaigns_who_may_not_stand_or_has_not_published(knowledge):
         return
     agreed = seen.state
     assert is_leaderless(seen)
-    assert why_not_standing(own_node.node, own_node.kept_since, agreed, own_node.unverified) is None
+    assert why_barred(own_node, agreed) is None
+    is_proven = why_not_proven(own_node, agreed) is None
+    assert is_proven is action.is_proven
+    standing = {
+        each.node.node_id: each
+        for each in seen.members.values()
+        if each.election == seen.state_revision and why_barred(each, agreed) is None
+    }
+    if not is_proven:
+        assert own_node.unverified is None
+        assert not any(why_not_proven(each, agreed) is None for each in standing.values())
+        assert agreed.ids <= seen.members.keys()
     assert knowledge.clock.now >= knowledge.clock.may_stand_from or not agreed.epoch
     assert own_node.stands_in == seen.state_revision
     assert own_node.node in action.members
     seen_epoch = max(own_node.seen_epoch, seen.config.seen_epoch)
     assert action.epoch > max(seen_epoch, own_node.last_epoch, agreed.epoch)
     for member in action.members:
-        said = seen.members[member.node_id]
-        assert (said.node, said.election) == (member, seen.state_revision)
-        assert why_not_standing(member, said.kept_since, agreed, said.unverified) is None
+        said = standing[member.node_id]
+        is_counted = said.node == own_node.node or why_not_proven(said, agreed) is None
+        assert member == (said.node if is_counted else agreed.member(member.node_id))
 
 
 @given(knowledges())
@@ -789,7 +915,7 @@ def test_nobody_takes_over_but_a_ready_successor(knowledge):
     assert wish.from_epoch == seen.leader.epoch == agreed.epoch == own_node.last_epoch
     assert wish.ready_end == own_node.end
     assert not own_node.undispatched
-    assert why_not_standing(own_node.node, own_node.kept_since, agreed, own_node.unverified) is None
+    assert why_not_proven(own_node, agreed) is None
     assert action.epoch > max(own_node.seen_epoch, seen.config.seen_epoch, agreed.epoch)
     assert seen.config.alarm is None
     assert not seen.config.is_paused

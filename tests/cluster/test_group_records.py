@@ -37,8 +37,10 @@ EXAMPLES = {
     "leader": Leader(
         holder=ONE, epoch=12, ha_address="10.0.0.1:10912", client_address="10.0.0.1:10911"
     ),
-    "state": GroupState(epoch=12, master=ONE, members=(ONE, TWO), acks="all", proposal=4),
-    "ids/1": Registration(uuid=UUID_1, start=7, nonce="e0a1c2d3/4711/1764000000000"),
+    "state": GroupState(
+        epoch=12, master=ONE, members=(ONE, TWO), acks="all", proposal=4, confirm_offset=5_242_880
+    ),
+    "ids/1": Registration(uuid=UUID_1, start=7, nonce="9b2e7d10-5a44-4c0f-8a55-1d0c7be3f6aa"),
     "members/2": Member(
         node=TWO,
         kept_since=2,

@@ -188,16 +188,42 @@ async def test_a_directory_that_was_removed_may_go_to_another_cluster(group):
 
 
 @simulated()
-async def test_an_older_state_of_a_directory_is_refused(group):
-    """It may lack what it acknowledged since it was copied."""
-    await group.master()
+async def test_another_history_of_a_directory_proves_nothing(group):
+    """The token in etcd is another one: it may lack what was acknowledged since it was copied."""
+    _, master = await group.master()
+    assert await group.put(master) is Status.PUT_OK
     group.node(2).kill()
     known = group.view.registrations[2]
-    group.commit(group.keys.registration(2), attrs.evolve(known, start=9).encode())
+    group.commit(group.keys.registration(2), attrs.evolve(known, start=9, nonce="x").encode())
     group.start(2)
+    await group.until(lambda: group.view.registrations[2].start == 10)
+    await group.until(lambda: 2 in group.view.members)
+    said = group.view.members[2]
+    assert (said.node.start, said.kept_since) == (10, 10)
+    assert "a copy, or an older state of it" in said.doubt
+    await group.until(lambda: group.starts.get(2) == 10)  # a master has seen that it has all
+    assert not group.ended
+
+
+@simulated()
+async def test_a_running_node_ends_once_another_process_has_its_id(group):
+    """It was cut off from etcd, and a copy of its directory was started."""
+    await group.master()
+    known = group.view.registrations[2]
+    group.commit(group.keys.registration(2), attrs.evolve(known, start=9, nonce="x").encode())
     error = await ended(group, 2)
     assert isinstance(error, WrongNodeError)
-    assert "has seen start 9 of node 2, and this is start 2" in str(error)
+    assert "another process runs as node 2" in str(error)
+
+
+@simulated()
+async def test_an_earlier_claim_of_its_own_ends_no_node(group):
+    """An etcd that was restored to the past has one."""
+    await group.master()
+    known = group.view.registrations[2]
+    group.commit(group.keys.registration(2), attrs.evolve(known, start=0 + 1, nonce="x").encode())
+    await trio.sleep(3 * TTL_S)
+    assert not group.ended
 
 
 @simulated()
@@ -292,7 +318,8 @@ async def test_a_campaign_that_arrives_late_elects_nobody(group):
 @simulated()
 async def test_a_promotion_that_cannot_begin_gives_the_key_up(group):
     """Another member becomes master, of the epoch after that."""
-    first, _ = await group.master()
+    first, master = await group.master()
+    assert await group.put(master) is Status.PUT_OK  # all have stored the epoch
     torn = first % 3 + 1
     for node_id in {1, 2, 3} - {first, torn}:
         group.client(node_id).cut()  # it does not stand

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from hastore.cluster.decide import why_member_is_not_standing
+from hastore.cluster.decide import why_not_proven
 from hastore.cluster.loss import cut_json, cuts_by_epoch
 from hastore.cluster.operations import lag_of
 from hastore.ha.set_rules import nodes_text
@@ -79,7 +79,7 @@ def _node_row(view: GroupView, node_id: int, in_set: frozenset[int]) -> NodeRow:
         )
     why_not: str | None = "the group has no state yet"
     if view.state is not None:
-        why_not = why_member_is_not_standing(member, view.state)
+        why_not = why_not_proven(member, view.state)
     return NodeRow(
         node_id=node_id,
         is_up=True,

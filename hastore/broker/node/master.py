@@ -403,7 +403,7 @@ async def serve_master(
         if opened is not None:
             commit_log = opened.message_store.commit_log
             clean = clean and commit_log.flushed_offset == commit_log.max_offset
-            opened.close(clean=clean)
+            opened.message_store.close(clean=clean)
 
 
 async def _make_first_file(env: Env, commit_log: CommitLog) -> None:

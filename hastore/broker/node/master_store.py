@@ -15,7 +15,6 @@ this directory has seen.
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, final
 
 import attrs
@@ -86,12 +85,6 @@ class MasterStore:
     term: Term | None  # None: of no replica group
     acked: AckedOffset | None = None  # None: of no replica group, or this machine keeps none
 
-    def close(self, *, clean: bool) -> None:
-        """Release the number, which a clean stop does not need, and close the store."""
-        if self.acked is not None:
-            self.acked.close(remove=clean)
-        self.message_store.close(clean=clean)
-
 
 def open_master_store(
     env: Env,
@@ -106,15 +99,12 @@ def open_master_store(
     SyncStateFileError, and StaleEpochError for an epoch that is not above all that was seen.
     """
     is_start = identity is None
-    with contextlib.ExitStack() as undo:
-        lock = lock_store(env, config.store)
-        undo.callback(lock.release, clean=False)
+    lock = lock_store(env, config.store)
+    on_end, acked = None, None
+    try:
         identity = identify(env, config, lock, identity)
-        on_end, acked = None, None
         if identity is not None:
             acked = hold_acked(env, lock, identity)
-            if acked is not None:
-                undo.callback(acked.close)
             on_end = judge_opening(env, config, lock, identity, acked, is_start=is_start)
         message_store = MessageStore.open(
             env,
@@ -124,7 +114,9 @@ def open_master_store(
             lock=lock,
             on_end=on_end,
         )
-        undo.pop_all()
+    except BaseException:
+        lock.release(clean=False)
+        raise
     try:
         term = None
         if identity is not None:
@@ -136,8 +128,6 @@ def open_master_store(
             epoch_start=None if term is None else term.entry.start_offset,
         )
     except BaseException:
-        if acked is not None:
-            acked.close()
         message_store.close(clean=False)
         raise
     return MasterStore(

@@ -80,12 +80,12 @@ def identify(
 
 
 def hold_acked(env: Env, lock: StoreLock, identity: NodeIdentity) -> AckedOffset | None:
-    """Hold the number up to which this directory's node has acknowledged its log.
+    """Hold, with the lock, the number up to which this directory's node has acknowledged its log.
 
     None if this machine keeps none.  Raises WrongNodeError while another process holds it.
     """
     try:
-        return AckedOffset.hold(env, identity.current.uuid)
+        acked = AckedOffset.hold(env, identity.current.uuid)
     except StoreLockedError as error:
         raise WrongNodeError(
             f"{lock.path} is a copy of a directory whose node runs on this machine:"
@@ -93,6 +93,9 @@ def hold_acked(env: Env, lock: StoreLock, identity: NodeIdentity) -> AckedOffset
             path=lock.path,
             hint="give this node another id and an empty directory, or stop the other process",
         ) from error
+    if acked is not None:
+        lock.at_release(lambda clean: acked.close(remove=clean))
+    return acked
 
 
 def judge_opening(

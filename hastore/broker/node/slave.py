@@ -310,7 +310,7 @@ class SlaveRun:
             _keep_mark(opened)
             commit_log = message_store.commit_log
             clean = clean and commit_log.flushed_offset == commit_log.max_offset
-            opened.close(clean=clean)
+            message_store.close(clean=clean)
         return needed
 
     def _announce(self) -> None:

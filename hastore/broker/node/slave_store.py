@@ -10,7 +10,6 @@ Only a node of a replica group has an identity and epochs.  Everything here bloc
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 import attrs
@@ -50,14 +49,7 @@ class SlaveStore:
     message_store: MessageStore
     framing: ClassicFraming | AutoswitchFraming
     identity: NodeIdentity | None  # None: of no replica group
-    acked: AckedOffset | None = None  # None: of no replica group, or this machine keeps none
     newest_cut: LogCut | None = None  # that ``trimmed/`` has
-
-    def close(self, *, clean: bool) -> None:
-        """Release the number, which a clean stop does not need, and close the store."""
-        if self.acked is not None:
-            self.acked.close(remove=clean)
-        self.message_store.close(clean=clean)
 
 
 def open_slave_store(
@@ -69,15 +61,12 @@ def open_slave_store(
     that runs already, and follows nobody, serves consumers even if its epochs cannot be read.
     """
     is_start = identity is None
-    with contextlib.ExitStack() as undo:
-        lock = lock_store(env, config.store)
-        undo.callback(lock.release, clean=False)
+    lock = lock_store(env, config.store)
+    on_end, acked = None, None
+    try:
         identity = identify(env, config, lock, identity)
-        on_end, acked = None, None
         if identity is not None:
             acked = hold_acked(env, lock, identity)
-            if acked is not None:
-                undo.callback(acked.close)
             on_end = judge_opening(env, config, lock, identity, acked, is_start=is_start)
         message_store = MessageStore.open(
             env,
@@ -87,7 +76,9 @@ def open_slave_store(
             lock=lock,
             on_end=on_end,
         )
-        undo.pop_all()
+    except BaseException:
+        lock.release(clean=False)
+        raise
     if identity is None:
         RefusedSlavesFile.load(env, config.store.data_dir).begin_slave()
         return SlaveStore(message_store=message_store, framing=ClassicFraming(), identity=None)
@@ -98,15 +89,12 @@ def open_slave_store(
             env, config, message_store, identity, acked, needs_epochs=needs_epochs
         )
     except BaseException:
-        if acked is not None:
-            acked.close()
         message_store.close(clean=False)
         raise
     return SlaveStore(
         message_store=message_store,
         framing=framing,
         identity=identity,
-        acked=acked,
         newest_cut=_newest_cut(env, config.store.data_dir),
     )
 
@@ -166,18 +154,14 @@ def cut_slave_store(
         identify(env, config, lock, identity)
         mark = identity.current.confirm_mark
         acked = hold_acked(env, lock, identity)
-        try:
-            return cut_store(
-                env,
-                config.store,
-                lock,
-                needed.physic_offset,
-                reason=reason,
-                confirm_mark=None if mark is None else mark.offset,
-                on_cut=None if acked is None else acked.lower,
-            )
-        finally:
-            if acked is not None:
-                acked.close()
+        return cut_store(
+            env,
+            config.store,
+            lock,
+            needed.physic_offset,
+            reason=reason,
+            confirm_mark=None if mark is None else mark.offset,
+            on_cut=None if acked is None else acked.lower,
+        )
     finally:
         lock.release(clean=False)

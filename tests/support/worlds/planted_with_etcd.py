@@ -15,7 +15,6 @@ from hastore.cluster.decide import Action, BecomeMaster, Knowledge
 from hastore.cluster.group_records import (
     GroupState,
     GroupView,
-    Incarnation,
     Leader,
     Member,
     Registration,
@@ -30,7 +29,7 @@ from hastore.epoch_history import EpochEntry, EpochHistory
 from hastore.errors import CoordinatorError, StaleEpochError
 from hastore.ha.set_proposal import Answer, Proposal
 from hastore.sim.group.etcd_director import EtcdDirector
-from hastore.store.node_identity import NodeIdentity, Unverified
+from hastore.store.node_identity import NodeIdentity
 from tests.support.worlds.planted import Plant
 from tests.support.worlds.planted_in_groups import (
     acknowledges_after_stepping_down,
@@ -71,26 +70,26 @@ def leases_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
 
 def stands_outside_the_set(patch: pytest.MonkeyPatch) -> None:
     """A node that is not in the SyncStateSet may stand, too."""
-    why_not = decide.why_not_standing
+    why_barred, why_not_proven = decide.why_barred, decide.why_not_proven
 
-    def why_not_standing(
-        node: Incarnation, kept_since: int, state: GroupState, unverified: Unverified | None
-    ) -> str | None:
-        is_member = state.member(node.node_id) is not None
-        return why_not(node, kept_since, state, unverified) if is_member else None
+    def barred(candidate: decide.Candidate, state: GroupState) -> str | None:
+        is_member = state.member(candidate.node.node_id) is not None
+        return why_barred(candidate, state) if is_member else None
 
-    patch.setattr(decide, "why_not_standing", why_not_standing)
+    def not_proven(candidate: decide.Candidate, state: GroupState) -> str | None:
+        is_member = state.member(candidate.node.node_id) is not None
+        return why_not_proven(candidate, state) if is_member else None
+
+    patch.setattr(decide, "why_barred", barred)
+    patch.setattr(decide, "why_not_proven", not_proven)
 
 
 def stands_with_another_directory(patch: pytest.MonkeyPatch) -> None:
     """A member whose directory is new stays a member: nobody compares the uuid."""
-    why_not = decide.why_not_standing
 
-    def why_not_standing(
-        node: Incarnation, _kept_since: int, state: GroupState, unverified: Unverified | None
-    ) -> str | None:
-        is_member = state.member(node.node_id) is not None
-        return None if is_member else why_not(node, 0, state, unverified)
+    def barred(candidate: decide.Candidate, state: GroupState) -> str | None:
+        is_member = state.member(candidate.node.node_id) is not None
+        return None if is_member else "it is not in the SyncStateSet"
 
     async def claim(self: NodeRegistration) -> bool:
         me, key = self.me, self.keys.registration(self.me.node_id)
@@ -99,7 +98,8 @@ def stands_with_another_directory(patch: pytest.MonkeyPatch) -> None:
         comparison = Absent(key) if item is None else Unchanged(key, item.mod_revision)
         return (await self.store.commit([comparison], [Put(key, own.encode())])).succeeded
 
-    patch.setattr(decide, "why_not_standing", why_not_standing)
+    patch.setattr(decide, "why_barred", barred)
+    patch.setattr(decide, "why_not_proven", barred)
     patch.setattr(NodeRegistration, "claim", claim)
     patch.setattr(OwnMember, "_is_own", lambda _self, _item: True)
     patch.setattr(EtcdDirector, "remove", lambda _self, _node_id: None)

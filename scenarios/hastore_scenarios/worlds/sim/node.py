@@ -216,7 +216,7 @@ class SimWorldNode(StagedNode):
 
     async def _run(self, run: SimRun, *, task_status: trio.TaskStatus[None]) -> None:
         HOST.set(self.host)
-        env = sim_env(run.disk, self.wall_clock, run.offload, PROCESS_ID + self.runs)
+        env = sim_env(run.disk, self.wall_clock, run.offload, PROCESS_ID + self.runs, self.name)
         if self.dies_before is not None:
             disk = WatchedDisk(run.disk, DATA_DIR, self.dies_before, lambda: self._crash(run))
             env = attrs.evolve(env, disk=cast("Disk", disk))
