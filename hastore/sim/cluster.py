@@ -240,6 +240,22 @@ class SimNode:
         self._end(disk, "power cut", silently=True)
         self.silent_from = trio.current_time()
 
+    def lose_storage(self, choices: random.Random) -> None:
+        """Let its file system go down and come back without a reboot: a process dies with it."""
+        share = choices.choice((0.0, 0.5, 0.9))
+        self.lost_disks.append(self.live_disk.after_kill())
+        disk = self.live_disk.after_storage_was_lost(lambda: choices.random() < share)
+        if self.boot is not None:
+            self._end(disk, "its file system is lost, and mounted again", silently=False)
+        self.disk = disk
+
+    def replace_disk(self, disk: SimDisk) -> None:
+        """Put another disk into its machine."""
+        assert self.boot is None, f"{self.name} runs"
+        self.lost_disks.append(self.disk)
+        disk.now_ms = self.wall_clock.now_ms
+        self.disk = disk.on_the_machine_of(self.disk)
+
     def _end(self, disk: SimDisk, what: str, *, silently: bool) -> None:
         boot = self.boot
         assert boot is not None
@@ -265,8 +281,7 @@ class SimNode:
     def wipe(self) -> None:
         """Replace its disk by an empty one, as an operator does for a slave that was refused."""
         assert self.boot is None, f"{self.name} runs"
-        self.lost_disks.append(self.disk)
-        self.disk = SimDisk(self.wall_clock.now_ms)
+        self.replace_disk(SimDisk(self.wall_clock.now_ms))
         self.cluster.trace.add(self.name, "wiped")
 
 

@@ -11,6 +11,7 @@ the directories made for them: those are durable after ``sync_dir`` of their par
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from typing import TYPE_CHECKING, Final, final
 
@@ -21,7 +22,7 @@ from hastore.errors import DiskError, DiskFullError, FlushFailedError, StoreLock
 from hastore.sim.inode import Inode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from hastore.env.interface import DirectoryLock, DiskFile
 
@@ -197,6 +198,38 @@ class SimDisk:
             return bytearray(left), left, None
 
         return self._after(image, keeps)
+
+    def after_storage_was_lost(self, keeps: Callable[[], bool]) -> SimDisk:
+        """Return the disk after its file system went down and came back, while the machine ran on.
+
+        Files are those after a power cut, which ``keeps`` decides; the machine has not booted.
+        """
+        return self.after_power_cut(keeps).on_the_machine_of(self)
+
+    def snapshot(self) -> SimDisk:
+        """Return a copy of all files as programs see them now, page cache included."""
+        inodes = {}
+        for path, inode in self.inodes.items():
+            seen = inode.seen()
+            inodes[path] = Inode(
+                bytearray(seen), seen, modified_ms=inode.modified_ms, is_sparse=inode.is_sparse
+            )
+        return SimDisk(self.now_ms, inodes, dict.fromkeys(self.dirs, True), capacity=self.capacity)
+
+    @contextlib.contextmanager
+    def without_faults(self) -> Iterator[None]:
+        """Let no planned fault of this disk meet what is done to it meanwhile, by no node."""
+        failures, is_full = self.read_failures, self.is_full
+        self.read_failures, self.is_full = 0, False
+        try:
+            yield
+        finally:
+            self.read_failures, self.is_full = failures, is_full
+
+    def on_the_machine_of(self, other: SimDisk) -> SimDisk:
+        """Put this disk into the machine of another one, and return it."""
+        self.power_cuts = other.power_cuts
+        return self
 
     def _after(
         self,

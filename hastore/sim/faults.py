@@ -227,14 +227,14 @@ class Faults:
             self.begins(fault, node.name, "kill -9")
             self.target.crashing(node, lost_power=False)
             node.kill()
-            await self._come_back(node, choices)
+            await self.come_back(node, choices)
 
     async def _cut_power(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         if node.is_up and self.target.may_lose_power(node):
             self.begins(fault, node.name, "power cut")
             self.target.crashing(node, lost_power=True)
             node.cut_power(choices)
-            await self._come_back(node, choices)
+            await self.come_back(node, choices)
 
     async def _stop(self, fault: PlannedFault, node: SimNode, _choices: Random) -> None:
         """Ask for a clean stop; ``on_ended`` starts it again."""
@@ -250,17 +250,18 @@ class Faults:
             self.begins(fault, node.name, "SIGSTOP")
             node.freeze()
             frozen = node.frozen
-            await self._wait(choices, choices.choice(_FREEZES_MAX_S))
+            await self.wait(choices, choices.choice(_FREEZES_MAX_S))
             node.thaw(frozen)
 
-    async def _come_back(self, node: SimNode, choices: Random) -> None:
-        await self._wait(choices, _DOWN_MAX_S)
+    async def come_back(self, node: SimNode, choices: Random) -> None:
+        """Start a node that is down, some time later."""
+        await self.wait(choices, _DOWN_MAX_S)
         if not node.is_up:
             node.start(self.nursery)
 
     def restart(self, node: SimNode, _error: BaseException | None) -> None:
         """Start a node that ended by itself, some time later, as a supervisor does."""
-        self.nursery.start_soon(self._come_back, node, self.choices)
+        self.nursery.start_soon(self.come_back, node, self.choices)
 
     async def _wipe(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         """Lose a node's disk."""
@@ -269,7 +270,7 @@ class Faults:
             node.kill()
             node.wipe()
             self.target.lost_disk(node)
-            await self._come_back(node, choices)
+            await self.come_back(node, choices)
 
     # -- the network -------------------------------------------------------------------------------
 
@@ -290,7 +291,7 @@ class Faults:
         network = self.target.network
         for source, target in ways:
             network.cut(source.host, target.host)
-        await self._wait(choices, choices.choice(_CUTS_MAX_S))
+        await self.wait(choices, choices.choice(_CUTS_MAX_S))
         for source, target in ways:
             self.target.trace.add("network", f"repair {source.name} > {target.name}")
             network.repair(source.host, target.host)
@@ -306,7 +307,7 @@ class Faults:
         extra_s = choices.uniform(0.01, 1.0)
         self.begins(fault, "network", f"slow {node.name} > {other.name} {extra_s:.3f} s")
         self.target.network.slow(node.host, other.host, extra_s)
-        await self._wait(choices, _CUT_MAX_S)
+        await self.wait(choices, _CUT_MAX_S)
         self.target.network.slow(node.host, other.host, 0.0)
 
     async def _one_byte(self, fault: PlannedFault, _node: SimNode, _choices: Random) -> None:
@@ -322,7 +323,7 @@ class Faults:
         extra_s = choices.uniform(0.01, _SLOW_DISK_S)
         self.begins(fault, node.name, f"slow disk {extra_s:.3f} s")
         node.set_slow_disk(extra_s)
-        await self._wait(choices, _CUT_MAX_S)
+        await self.wait(choices, _CUT_MAX_S)
         node.set_slow_disk(0.0)
 
     async def _fail_sync(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
@@ -342,7 +343,7 @@ class Faults:
             self.target.crashing(node, lost_power=False)
             node.kill()
             node.disk.read_failures = 1
-            await self._come_back(node, choices)
+            await self.come_back(node, choices)
         elif node.is_up:
             node.live_disk.on_fault["read"] = lambda: self.begins(fault, node.name, "a read fails")
             node.live_disk.read_failures = 1
@@ -356,12 +357,12 @@ class Faults:
             self.begins(fault, node.name, f"kill -9, and a bit flips: {flipped}")
             if flipped is not None:
                 self.target.bit_flipped(node, flipped)
-            await self._come_back(node, choices)
+            await self.come_back(node, choices)
 
     async def _fill_disk(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         node.live_disk.on_fault["full"] = lambda: self.begins(fault, node.name, "disk full")
         node.live_disk.is_full = True
-        await self._wait(choices, _CUT_MAX_S)
+        await self.wait(choices, _CUT_MAX_S)
         for disk in (node.disk, node.live_disk):
             disk.is_full = False
             disk.on_fault.pop("full", None)
@@ -371,7 +372,7 @@ class Faults:
         node.wall_clock.jump_ms = choices.randint(-_JUMP_MAX_MS, _JUMP_MAX_MS)
         self.begins(fault, node.name, f"clock {node.wall_clock.jump_ms:+d} ms")
 
-    async def _wait(self, choices: Random, max_s: float) -> None:
+    async def wait(self, choices: Random, max_s: float) -> None:
         """Wait up to ``max_s``, but not beyond the end of the faults."""
         with trio.move_on_after(choices.uniform(0.05, max_s)):
             await self._over.wait()

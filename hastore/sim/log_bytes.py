@@ -42,25 +42,66 @@ def flip_durable_bit(disk: SimDisk, choices: Random) -> int | None:
     The record is in the last file that has any, which each start checks, and all of it is below the
     durable checkpoint.
     """
-    directory = f"{DATA_DIR}/commitlog"
-    entries = disk.list_dir(directory)
-    if not entries:
+    records, end = _records(disk), flushed_offset(disk)
+    if not records:
         return None
-    end = StoreCheckpoint.open(disk, DATA_DIR).flushed_offset
-    records = [
+    base = records[-1].start - records[-1].start % _file_size(disk)
+    return _flip_in(
+        disk, [each for each in records if base <= each.start < each.stop <= end], choices
+    )
+
+
+def flip_bit_below_checkpoint(disk: SimDisk, choices: Random) -> int | None:
+    """Flip a bit in any record of a closed store below its checkpoint; return its log offset.
+
+    None without such a record.
+    """
+    end = flushed_offset(disk)
+    return _flip_in(disk, [each for each in _records(disk) if each.stop <= end], choices)
+
+
+def flip_bit_above_checkpoint(
+    disk: SimDisk, choices: Random, below: int | None = None
+) -> int | None:
+    """Flip a bit in a record above the checkpoint of a closed store, before an intact one.
+
+    Return its log offset, None without such a record.  ``below``: the record ends at or before
+    this offset.
+    """
+    begin = flushed_offset(disk)
+    found = [each for each in _records(disk)[:-1] if each.start >= begin]
+    return _flip_in(disk, [e for e in found if below is None or e.stop <= below], choices)
+
+
+def flushed_offset(disk: SimDisk) -> int:
+    """Return the log offset below which the checkpoint of a closed store says all is on disk."""
+    return StoreCheckpoint.open(disk, DATA_DIR).flushed_offset
+
+
+def _records(disk: SimDisk) -> list[range]:
+    if not disk.list_dir(f"{DATA_DIR}/commitlog"):
+        return []
+    return [
         range(offset, offset + check.size)
         for offset, check in LogWalker(disk, find_log(disk, DATA_DIR)).walk()
         if check.kind is RecordKind.MESSAGE
     ]
+
+
+def _file_size(disk: SimDisk) -> int:
+    directory = f"{DATA_DIR}/commitlog"
+    return max(
+        len(disk.inodes[f"{directory}/{entry.name}"].cache) for entry in disk.list_dir(directory)
+    )
+
+
+def _flip_in(disk: SimDisk, records: list[range], choices: Random) -> int | None:
     if not records:
         return None
-    size = max(len(disk.inodes[f"{directory}/{entry.name}"].cache) for entry in entries)
-    base = records[-1].start - records[-1].start % size
-    durable = [record for record in records if record.start >= base and record.stop <= end]
-    if not durable:
-        return None
-    offset = choices.choice(choices.choice(durable))
-    _flip(disk, f"{directory}/{file_name(base)}", offset - base, 1 << choices.randrange(8))
+    offset = choices.choice(choices.choice(records))
+    base = offset - offset % _file_size(disk)
+    path = f"{DATA_DIR}/commitlog/{file_name(base)}"
+    _flip(disk, path, offset - base, 1 << choices.randrange(8))
     return offset
 
 

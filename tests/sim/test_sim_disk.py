@@ -50,6 +50,35 @@ def test_a_power_cut_ends_a_boot_and_a_kill_does_not(disk):
     }
 
 
+def test_storage_is_lost_without_a_reboot(disk):
+    """Unsynced bytes are gone, as after a power cut, and the boot is the same."""
+    file = synced_file(disk)
+    file.pwrite(b"new", 0)
+    lost = disk.after_storage_was_lost(lambda: False)
+    assert lost.read_file(PATH)[:4] == b"aaaa"
+    assert lost.power_cuts == disk.power_cuts
+
+
+def test_a_snapshot_has_what_programs_see(disk):
+    """The page cache is in it, and later changes of the disk are not."""
+    file = synced_file(disk)
+    file.pwrite(b"new", 0)
+    copy = disk.snapshot()
+    file.pwrite(b"old", 0)
+    assert copy.read_file(PATH)[:3] == b"new"
+    assert copy.durable_range(PATH, 0, 3) == b"new"
+
+
+def test_no_fault_meets_what_a_person_does(disk):
+    """A planned fault waits for the node."""
+    synced_file(disk)
+    disk.read_failures = 1
+    with disk.without_faults():
+        disk.read_file(PATH)
+    with pytest.raises(DiskError):
+        disk.read_file(PATH)
+
+
 def test_unsynced_bytes_survive_a_kill_but_not_a_power_cut(disk):
     """This holds for writes through the map and for pwrite."""
     file = synced_file(disk)

@@ -39,13 +39,13 @@ from hastore.sim.group.controller import GroupState, Member
 from hastore.sim.group.group_cluster import GROUP
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
     from random import Random
 
     from hastore.broker.node.master import Master
     from hastore.broker.node.master_store import Term
-    from hastore.cluster.group_records import GroupView
+    from hastore.cluster.group_records import GroupView, Incarnation
     from hastore.cluster.key_value_store import Lease, Outcome, Snapshot
     from hastore.env.interface import Env
     from hastore.ha.set_proposal import Coordinator
@@ -131,7 +131,8 @@ class EtcdDirector:
 
     cluster: GroupCluster
     choices: Random
-    on_deposed: Callable[[int, GroupState], None]  # before an epoch's state is given up
+    # Called before an epoch's state is given up, with what nodes had published by then.
+    on_deposed: Callable[[int, GroupState, Mapping[int, tuple[int, int]]], None]
     on_loss: Callable[[int], None]  # a person has elected a node that may lack something
     has_lost: Callable[[int], bool]  # whether a node may lack what it acknowledged
     is_foreign: Callable[[int], bool]  # whether a node has another group's log
@@ -144,6 +145,8 @@ class EtcdDirector:
     # The members of changes that are on their way; unknown here.
     flying: list[frozenset[int]] = attrs.field(factory=list, init=False)
     roles: dict[int, RoleService] = attrs.field(factory=dict, init=False)  # by node id, the newest
+    # Nodes whose directories are not those that etcd knows: a set.
+    may_be_refused: dict[int, None] = attrs.field(factory=dict, init=False)
     ttl_s: int = attrs.field(init=False)
     _boots: dict[tuple[int, str, int], int] = attrs.field(factory=dict, init=False)
     _state: GroupState = attrs.field(factory=GroupState, init=False)
@@ -264,8 +267,16 @@ class EtcdDirector:
             former, data = self._state, None if state is None else state.value
             self._state = self._read(data, revision, is_electing=leader is None)
             if former.epoch != self._state.epoch and former.epoch:
-                self.on_deposed(former.epoch, former)
+                self.on_deposed(former.epoch, former, self._ranks_in(former.revision))
         return self._before_restore or self._state
+
+    def _ranks_in(self, election: int) -> dict[int, tuple[int, int]]:
+        """Return last epoch and end of each log that was published for an election."""
+        return {
+            node_id: (member.last_epoch, member.end)
+            for node_id, member in self.view.members.items()
+            if member.election == election
+        }
 
     def _is_within(self, before: GroupState) -> bool:
         """Whether etcd has the same term, and no members but those of ``before``."""
@@ -285,19 +296,25 @@ class EtcdDirector:
     def _read(self, data: bytes | None, revision: int, *, is_electing: bool) -> GroupState:
         if data is None:
             return GroupState()
-        agreed = AgreedState.decode(self.keys.state, data)
+        agreed, former = AgreedState.decode(self.keys.state, data), self._state.members
         return GroupState(
             revision=revision,
             epoch=agreed.epoch,
             master=None if agreed.master is None else agreed.master.node_id,
-            members={
-                each.node_id: Member(
-                    each.uuid, each.start, self._boots[each.node_id, each.uuid, each.start]
-                )
-                for each in agreed.members
-            },
+            members={each.node_id: self._member(each, former) for each in agreed.members},
             is_electing=is_electing,
         )
+
+    def _member(self, named: Incarnation, former: Mapping[int, Member]) -> Member:
+        """Return a member that the state names: the same process as long as it names it.
+
+        A copy of a directory may begin the same start once more, as another process.
+        """
+        known = former.get(named.node_id)
+        if known is not None and (known.uuid, known.start) == (named.uuid, named.start):
+            return known
+        boot = self._boots[named.node_id, named.uuid, named.start]
+        return Member(named.uuid, named.start, boot)
 
     def why_not_deciding(self, agent: Agent, epoch: int) -> str | None:
         """Return why the master of an epoch may decide nothing; None if it may.
@@ -373,6 +390,19 @@ class EtcdDirector:
         known, (revision, boots) = Registration.decode(item.key, item.value), self._removed[node_id]
         boot = self._boots.get((node_id, known.uuid, known.start), 0)
         return item.create_revision > revision and 0 < boot <= boots
+
+    def went_back(self, node_id: int) -> None:
+        """Record that an older copy of a node's directory is in its place.
+
+        Each start of it may be refused from now on, as long as an earlier one may run.
+        """
+        self._backups.clear()  # they know the copy's past as the present
+        self.may_be_refused[node_id] = None
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether etcd has not gone back in time, or a person has put that right."""
+        return not self._is_restored and self.view.config.alarm is None
 
     # -- etcd goes back in time ------------------------------------------------------------------
 

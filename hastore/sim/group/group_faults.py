@@ -14,6 +14,7 @@ import trio
 from hastore.broker.node.master import Master
 from hastore.sim.cluster import HA_PORT
 from hastore.sim.faults import KINDS
+from hastore.sim.group.etcd_director import EtcdDirector
 from hastore.sim.group.foreign_log import OtherGroup
 from hastore.sim.group.group_cluster import set_of
 from hastore.sim.network import Way
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from hastore.sim.fault_plan import PlannedFault
     from hastore.sim.faults import ClientEnd, FaultAction, Faults, FaultTarget
     from hastore.sim.group.controller import Controller
-    from hastore.sim.group.etcd_director import EtcdDirector
     from hastore.sim.group.foreign_log import ForeignLog
     from hastore.sim.group.group_cluster import GroupCluster
     from hastore.sim.group.group_oracle import GroupOracle
@@ -107,14 +107,14 @@ class GroupTarget:
     def may_lose_power(self, node: SimNode) -> bool:
         """Whether the node loses nothing, or others have it."""
         node_id = self.cluster.id_of(node)
-        return self.cluster.config.is_sync(node_id) or self._others_keep(node_id)
+        return self.cluster.config.is_sync(node_id) or self.others_keep(node_id)
 
     def may_lose_disk(self, node: SimNode) -> bool:
         """Whether others have what is on it, and it is not the master."""
         node_id = self.cluster.id_of(node)
-        return node_id != self.controller.state.master and self._others_keep(node_id)
+        return node_id != self.controller.state.master and self.others_keep(node_id)
 
-    def _others_keep(self, node_id: int) -> bool:
+    def others_keep(self, node_id: int) -> bool:
         """Whether every set that may come into force has another member that kept all."""
         controller = self.controller
         if controller.state.is_electing or not controller.state.epoch:
@@ -135,11 +135,16 @@ class GroupTarget:
         self.controller.remove(node_id)
         self.oracle.lost_disk(node_id)
 
+    def went_back(self, node: SimNode) -> None:
+        """Record that an older copy of a node's directory, which is down, is in its place."""
+        node_id = self.cluster.id_of(node)
+        self.oracle.went_back(node_id)
+        if isinstance(self.controller, EtcdDirector):
+            self.controller.went_back(node_id)
+
     def replace_disk(self, node: SimNode, foreign: ForeignLog) -> None:
         """Put another group's directory in the place of a node's, which is down."""
-        node.lost_disks.append(node.disk)
-        node.disk = foreign.disk
-        node.disk.now_ms = node.wall_clock.now_ms
+        node.replace_disk(foreign.disk)
         self.lost_disk(node)
         self.oracle.logs[self.cluster.id_of(node)].foreign = foreign.data
 

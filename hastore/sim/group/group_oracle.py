@@ -39,7 +39,7 @@ from hastore.sim.violation import UnpromisedError, ViolationError
 from hastore.store.record.layout import BLANK_MAGIC_CODE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from hastore.broker.node.slave import Slave
     from hastore.message import PutMessageResult
@@ -99,6 +99,8 @@ class GroupOracle:
     _deciders: dict[int, tuple[int, int]] = attrs.field(factory=dict)  # epoch: node id, boot
     _relieved: dict[Master, None] = attrs.field(factory=dict)
     _last_members: dict[int, GroupState] = attrs.field(factory=dict)  # of epochs that are over
+    # By epoch that ended without a member that had kept all: what its members had published.
+    _ranks_of_harmed: dict[int, dict[int, tuple[int, int]]] = attrs.field(factory=dict)
     # Node id, epoch: up to where a master had enough copies while its set was large enough.
     _acknowledged_to: dict[tuple[int, int], int] = attrs.field(factory=dict)
     _lost_boot: dict[int, int] = attrs.field(factory=dict)  # node id: whose bytes may be lost
@@ -133,10 +135,20 @@ class GroupOracle:
         self.lost_bytes(node_id)
         self.logs[node_id].wiped()
 
+    def went_back(self, node_id: int) -> None:
+        """Record that an older copy of a node's directory is in its place."""
+        self.lost_bytes(node_id)
+        self.logs[node_id].replaced()
+
     def has_lost(self, node_id: int) -> bool:
         """Whether a member may lack what it acknowledged as the member that the state names."""
-        member = self.controller.state.members.get(node_id)
-        return member is None or self._lost_boot.get(node_id, 0) >= member.boot
+        return self._has_lost_as(self.controller.state, node_id)
+
+    def _has_lost_as(self, state: GroupState, node_id: int) -> bool:
+        member = state.members.get(node_id)
+        if member is None or self.logs[node_id].hole is not None:
+            return True
+        return self._lost_boot.get(node_id, 0) >= member.boot
 
     def whole_members(self) -> list[int]:
         """Return the members of the set in force that have all that they acknowledged."""
@@ -161,9 +173,18 @@ class GroupOracle:
         self._walk()
         self.cluster.trace.add("world", f"node-{node_id} is elected with loss")
 
-    def deposed(self, epoch: int, state: GroupState) -> None:
-        """Record the members that an epoch ends with."""
+    def deposed(
+        self, epoch: int, state: GroupState, ranks: Mapping[int, tuple[int, int]] | None = None
+    ) -> None:
+        """Record the members that an epoch ends with.
+
+        ``ranks``: last epoch and end of the log of each node that has published them for the
+        election, by node id; None: the model of roles has decided, and knows what each has lost.
+        """
         self._last_members[epoch] = state
+        is_any_intact = any(not self._has_lost_as(state, each) for each in state.members)
+        if ranks is not None and not is_any_intact:
+            self._ranks_of_harmed[epoch] = dict(ranks)
 
     def relieved(self, _agent: Agent, master: Master) -> Callable[[], None]:
         """Record that a master is told now to be none; the result takes that back."""
@@ -181,6 +202,13 @@ class GroupOracle:
         if entry.epoch in self.terms:
             error = UnpromisedError if self.is_unnoticed() else ViolationError
             raise error("epoch twice", f"{log.name} begins epoch {entry.epoch} again")
+        self._excuse_harmed(agent, entry.epoch)
+        if log.hole is not None:
+            detail = (
+                f"{log.name} is master of epoch {entry.epoch}, and its log was repaired at"
+                f" {log.hole.start}"
+            )
+            raise ViolationError("unverified", detail)
         self.terms[entry.epoch] = TermRecord(agent, master, entry.start_offset)
         for each in self._ok:
             if each.epoch < entry.epoch:
@@ -191,6 +219,19 @@ class GroupOracle:
         if at < self._messages_end:
             detail = f"{log.name}, master of epoch {entry.epoch}, lacks what consumers saw at {at}"
             raise ViolationError("confirmed loss", detail)
+
+    def _excuse_harmed(self, agent: Agent, epoch: int) -> None:
+        """Forget what a new master lacks, if no member was left that had kept all.
+
+        But only if all of them had published what they have, and nobody had more.
+        """
+        former = max((each for each in self._last_members if each < epoch), default=0)
+        ranks = self._ranks_of_harmed.pop(former, None)
+        if ranks is None:
+            return
+        is_whole = self._last_members[former].members.keys() <= ranks.keys()
+        if is_whole and ranks[agent.node_id] == max(ranks.values()):
+            self.accepted_loss(agent.node_id)
 
     def role_began(self, agent: Agent, role_node: Master | Slave) -> None:
         """Trace a role, and record what its consumers begin with."""
@@ -334,7 +375,7 @@ class GroupOracle:
             self._check_cut(log, cut, before)
         elif missing is not None:
             self._check_missing(agent, log, missing)
-        if log.dispatched > len(self._confirmed):
+        if log.dispatched > len(self._confirmed) and log.hole is None:
             # A BLANK is no message: an opening may drop one that ends the log.
             del self._confirmed[self._messages_end :]
             start = self._messages_end
@@ -457,6 +498,8 @@ class GroupOracle:
     def _check_matching(self, one_id: int, other_id: int) -> None:
         """Compare two logs below the point that their epochs name, if anything has changed."""
         one, other = self.logs[one_id], self.logs[other_id]
+        if one.hole is not None or other.hole is not None:
+            return
         ours, theirs = one.epochs(), other.epochs()
         lineage = (ours, theirs, one.opened, other.opened)
         before = self._matched.get((one_id, other_id))

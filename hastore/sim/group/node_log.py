@@ -1,7 +1,8 @@
 """What the simulator knows of each node's log: its bytes as they were appended, and its epochs.
 
 The bytes are copied as they appear, so a cut, a crash or a lost tail can be compared with what was
-there before.
+there before.  Whoever edits the files of a node that is down says so: what they differ in is a hole
+until the log has those bytes again.
 
 Invariant: while a node's log is open, ``data`` is its content after each step.
 """
@@ -30,6 +31,20 @@ EPOCH_PATH: Final = f"{DATA_DIR}/{EPOCH_FILE}"
 
 
 @final
+@attrs.frozen
+class Hole:
+    """Bytes that a log had at ``start``, and has lost to damage or to a repair."""
+
+    start: int
+    lost: bytes
+
+    @property
+    def end(self) -> int:
+        """The offset after them."""
+        return self.start + len(self.lost)
+
+
+@final
 @attrs.define(eq=False)
 class NodeLog:
     """One node's log; ``opened`` counts its openings, and tells two of them apart."""
@@ -42,6 +57,7 @@ class NodeLog:
     former_boot: int = 0
     dispatched: int = 0  # consumers of this node have been able to see what is below
     foreign: bytearray | None = None  # the log of another group that was put here; None: it is ours
+    hole: Hole | None = None  # None if the log has everything below its end
     _commit_log: CommitLog | None = None
     _cuts: list[LogCut] = attrs.field(factory=list)  # all that were seen
     _epoch_inode: Inode | None = None
@@ -76,6 +92,8 @@ class NodeLog:
             raise ViolationError("offsets", f"{self.name}: the log went back to {end}")
         if end > len(self.data):
             self.data += self.read(len(self.data), end, durable=False)
+        if self.hole is not None:
+            self._look_at(self.hole)
         self.dispatched = max(self.dispatched, role_node.reput_message_service.reput_offset)
         return missing
 
@@ -90,6 +108,37 @@ class NodeLog:
         del self.data[end:]
         self.dispatched = min(self.dispatched, end)
         return missing or None
+
+    def on_disk(self) -> bytes:
+        """Return the bytes of the log that its disk has now."""
+        return self.read(0, self.end, durable=False)
+
+    def edited(self, before: bytes) -> None:
+        """Compare the log with what it was ``before``; its node is down, and a person edited it."""
+        seen = self.on_disk()
+        hole, had = self.hole, bytearray(before)
+        if hole is not None:
+            had[hole.start : hole.end] = hole.lost
+        pairs = enumerate(zip(had, seen, strict=True))
+        differing = [at for at, (one, other) in pairs if one != other]
+        self.hole = None
+        if differing:
+            start, end = differing[0], differing[-1] + 1
+            self.data[start:end] = seen[start:end]
+            self.hole = Hole(start, bytes(had[start:end]))
+
+    def _look_at(self, hole: Hole) -> None:
+        """Forget a hole once the log has those bytes again, or ends before them."""
+        end = min(hole.end, self.end)
+        self.data[hole.start : end] = self.read(hole.start, end, durable=False)
+        if self.end <= hole.start or self.data[hole.start : hole.end] == hole.lost:
+            self.hole = None
+
+    def replaced(self) -> None:
+        """Forget the log: an older copy of its directory, or none, is in its place."""
+        self.data.clear()
+        self.dispatched = 0
+        self.foreign = self.hole = None
 
     def read(self, start: int, end: int, *, durable: bool) -> bytes:
         """Return bytes from its disk, or fewer."""
@@ -128,7 +177,5 @@ class NodeLog:
 
     def wiped(self) -> None:
         """Forget everything: the disk is empty."""
-        self.data.clear()
-        self.dispatched = 0
-        self.foreign = None
+        self.replaced()
         self._cuts.clear()
