@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _WEIGHTS: Final = (0.0, 0.3, 1.0, 1.0, 3.0)
 _MEANS_S: Final = (0.5, 2.0, 5.0)  # between two faults
 _SAFETY_S: Final = (20.0, 60.0)
+_ADDED: Final = (1, 1, 2, 3)
 
 
 @attrs.frozen(kw_only=True)
@@ -71,3 +72,21 @@ def make_fault_plan(
         faults.append(PlannedFault(number=len(faults), at=at, kind=kind, node=node, salt=salt))
         at += choices.expovariate(1 / mean_s)
     return FaultPlan(safety_s=safety_s, weights=weights, faults=tuple(faults))
+
+
+def with_more_faults(
+    plan: FaultPlan, choices: random.Random, kinds: Sequence[str], nodes: int
+) -> FaultPlan:
+    """Add one to three faults of ``kinds`` to a plan, whose own ones stay as they are."""
+    added = [
+        PlannedFault(
+            number=len(plan.faults) + index,
+            at=choices.uniform(0.05, 0.8) * plan.safety_s,
+            kind=choices.choice(kinds),
+            node=choices.randrange(nodes),
+            salt=choices.getrandbits(64),
+        )
+        for index in range(choices.choice(_ADDED))
+    ]
+    faults = sorted((*plan.faults, *added), key=lambda fault: fault.at)
+    return attrs.evolve(plan, faults=tuple(faults))

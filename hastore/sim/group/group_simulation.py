@@ -18,13 +18,19 @@ import attrs
 import trio
 
 from hastore.broker.node.master import Master
-from hastore.errors import BelowConfirmMarkError, DiskFullError, WrongNodeError
+from hastore.errors import (
+    BelowConfirmMarkError,
+    DiskFullError,
+    LogDamagedError,
+    WrongNodeError,
+)
 from hastore.sim.consumer import CONSUMER
 from hastore.sim.excuses import may_end
-from hastore.sim.fault_plan import make_fault_plan
+from hastore.sim.fault_plan import make_fault_plan, with_more_faults
 from hastore.sim.faults import Faults
 from hastore.sim.group import group_double, group_observer
 from hastore.sim.group.controller import Controller
+from hastore.sim.group.directory_faults import DIRECTORY_KINDS, DirectoryFaults
 from hastore.sim.group.etcd_director import EtcdDirector
 from hastore.sim.group.etcd_faults import ETCD_KINDS, ETCD_WEIGHTS, EtcdFaults
 from hastore.sim.group.etcd_outage import EtcdOutage
@@ -129,6 +135,10 @@ class GroupSimulation:
             listens = listens or outage is not None
             self.config = attrs.evolve(self.config, listens=listens)
         self.plan = make_fault_plan(choices, kinds, len(self.config.ids), weights)
+        if with_etcd:
+            own = random.Random(f"directory {seed}")
+            nodes = len(self.config.ids)
+            self.plan = with_more_faults(self.plan, own, DIRECTORY_KINDS, nodes)
         self.choices = random.Random(choices.getrandbits(64))  # producers and restarts
         self.decisions = random.Random(choices.getrandbits(64))  # the controller's
         self.readers = random.Random(choices.getrandbits(64))  # the consumer's and the observer's
@@ -191,9 +201,9 @@ class GroupSimulation:
             self.faults = Faults(target, nursery, self.plan, self.choices, self.left_out)
             self.faults.more = GroupFaults(self.faults, target).actions()
             if isinstance(controller, EtcdDirector):
-                self.faults.more |= EtcdFaults(
-                    self.faults, controller, self.producers.put
-                ).actions()
+                put = self.producers.put
+                self.faults.more |= EtcdFaults(self.faults, controller, put).actions()
+                self.faults.more |= DirectoryFaults(self.faults, target, controller, put).actions()
             for node in self.cluster.nodes:
                 node.on_ended = self._node_ended
                 node.start(nursery)
@@ -316,21 +326,30 @@ class GroupSimulation:
         disk = node.last_boot.disk
         if disk.syncs_failed and not self.config.is_sync(self.cluster.id_of(node)):
             self.oracle.lost_bytes(self.cluster.id_of(node))
-        is_removed = isinstance(error, WrongNodeError) and self._remove_again(node)
+        is_removed = isinstance(error, WrongNodeError) and self._may_be_refused(node)
+        log = self.oracle.logs[self.cluster.id_of(node)]
+        is_damaged = isinstance(error, LogDamagedError) and log.hole is not None
         is_full = isinstance(error, DiskFullError) and disk.times_full > 0  # as it changed its role
         if isinstance(error, ViolationError):
             self._violated(error)
-        elif not is_full and not is_removed and not may_end(node, error):
+        elif not (is_full or is_removed or is_damaged or may_end(node, error)):
             reason = "ended without error" if error is None else f"{type(error).__name__}: {error}"
             ended = ViolationError("ended", f"{node.name}: {reason}")
             ended.__cause__ = error
             self._violated(ended)
         self.faults.restart(node, error)
 
-    def _remove_again(self, node: SimNode) -> bool:
-        """Remove a node as its error says, if what registered another directory came late."""
+    def _may_be_refused(self, node: SimNode) -> bool:
+        """Whether a fault explains that etcd does not know a node's directory, or knows another.
+
+        If what registered another directory came late, remove the node as its error says.
+        """
         director, node_id = self.oracle.controller, self.cluster.id_of(node)
-        if not isinstance(director, EtcdDirector) or not director.was_registered_late(node_id):
+        if not isinstance(director, EtcdDirector):
+            return False
+        if node_id in director.may_be_refused:
+            return True
+        if not director.was_registered_late(node_id):
             return False
         self.trace.add("world", f"somebody removes {node.name} once more")
         director.remove(node_id)
@@ -432,8 +451,8 @@ class GroupSimulation:
     def _check_refusals(self) -> None:
         """Check that no slave has given up, but with another group's log or no epoch in common.
 
-        Or where a person has elected a node that lacked what all members had acknowledged.  Then a
-        person copies it again.  Raises ViolationError.
+        Or where its log was repaired, or a person has elected a node that lacked what all members
+        had acknowledged.  Then a person copies it again.  Raises ViolationError.
         """
         for node_id in self.config.ids:
             agent = self.cluster.agent(node_id)
@@ -443,8 +462,9 @@ class GroupSimulation:
             if client.state.value not in GAVE_UP:
                 continue
             detail = f"node-{node_id} is {client.state.value}: {client.reason}"
-            is_foreign = self.oracle.logs[node_id].foreign is not None
-            is_other_log = is_foreign or not self._has_common_epoch(node_id)
+            log = self.oracle.logs[node_id]
+            is_edited = log.foreign is not None or log.hole is not None
+            is_other_log = is_edited or not self._has_common_epoch(node_id)
             is_alarm = isinstance(client.error, BelowConfirmMarkError)
             is_diverged = client.state.value == "diverged"
             if not ((is_diverged and is_other_log) or (is_alarm and self.oracle.losses > 0)):
