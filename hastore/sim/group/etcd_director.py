@@ -81,6 +81,8 @@ class BootClient:
     boot: Process
     # Called with a lease that was granted or renewed, when that was asked for, and its time.
     on_renewed: Callable[[int, float, float], None] = lambda *_renewal: None
+    # Called before a transaction is sent.
+    on_commit: Callable[[], None] = lambda: None
     # Called with what was read, and when that was asked for.
     on_read: Callable[[Snapshot, float], None] = lambda *_read: None
 
@@ -98,6 +100,7 @@ class BootClient:
 
     async def commit(self, comparisons: Sequence[Any], writes: Sequence[Any]) -> Outcome:
         """Make all writes if all comparisons hold."""
+        self.on_commit()
         return await self._ask(lambda: self.client.commit(comparisons, writes))
 
     async def grant(self, ttl_s: int) -> Lease:
@@ -197,7 +200,13 @@ class EtcdDirector:
 
         roles = RoleService(
             env,
-            BootClient(client, agent.boot, renewed, read),
+            BootClient(
+                client,
+                agent.boot,
+                on_renewed=renewed,
+                on_commit=lambda: self._knows(agent),
+                on_read=read,
+            ),
             self.keys,
             RoleConfig(
                 ttl_s=self.ttl_s,
@@ -210,14 +219,19 @@ class EtcdDirector:
         return roles
 
     def serves(self, agent: Agent) -> None:
-        """Record which process a start of a directory is."""
+        """Record what the directory of a process knows of the coordinator."""
         identity = agent.node.identity
         assert identity is not None
-        current = identity.current
-        self._boots[current.node_id, current.uuid, current.starts] = agent.boot.number
-        mark = current.coordinator
+        mark = identity.current.coordinator
         if mark is not None:
             self._newest.setdefault(agent.boot, (mark.cluster_id, mark.revision))
+
+    def _knows(self, agent: Agent) -> None:
+        """Record which process a start of a directory is, before etcd is told of it."""
+        identity = agent.node.identity
+        assert identity is not None, "it serves"
+        current = identity.current
+        self._boots[current.node_id, current.uuid, current.starts] = agent.boot.number
 
     def coordinator_for(self, agent: Agent, term: Term) -> Coordinator:
         """Do nothing: the role services make them."""
