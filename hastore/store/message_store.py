@@ -152,8 +152,12 @@ class MessageStore:
             completed_cut,
         )
 
-    def close(self, *, clean: bool) -> None:
+    def close(
+        self, *, clean: bool, before_release: Callable[[bool], None] = lambda _clean: None
+    ) -> None:
         """Close everything; idempotent.  ``clean``: all is flushed, and ``abort`` is removed.
+
+        ``before_release`` is called with whether the stop is clean, while the lock is still held.
 
         ``abort`` stays if the rest of the dispatched units cannot be written, so that the next
         start dispatches them again.  It also stays if this run was repairing the queues after a
@@ -178,7 +182,10 @@ class MessageStore:
             _log.error("close_failed", reason=str(error), next=error.hint)
             clean = False
         finally:
-            self.commit_log.close(clean=clean)
+            try:
+                before_release(clean)
+            finally:
+                self.commit_log.close(clean=clean)
 
     # -- queues ----------------------------------------------------------------------------------
 

@@ -35,6 +35,15 @@ async def test_stop_before_redispatch_has_caught_up_counts_as_a_crash(autojump_c
         store.close(clean=True)
 
 
+async def test_who_holds_more_than_the_lock_is_told_that_a_stop_counts_as_a_crash(autojump_clock):
+    """Seed 20188 with etcd: a node forgot what it had acknowledged, and could not be elected."""
+    disk = await crashed()
+    store = open_store(fake_env(disk), config_of(mapped_file_size=FILE_SIZE))
+    stops = []
+    store.close(clean=True, before_release=lambda clean: stops.append((clean, len(disk.locked))))
+    assert stops == [(False, 1)]
+
+
 async def test_stop_counts_as_a_crash_if_one_queue_lost_all_its_units(autojump_clock):
     """Seed 38049: redispatch begins at 0 for that queue, while the others reach the log's end."""
     disk = await crashed()
