@@ -200,6 +200,11 @@ class Faults:
             node = self.target.nodes[fault.node]
             self.nursery.start_soon(carry_out[fault.kind], fault, node, fault.choices())
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all faults have ended."""
+        return self._over.is_set()
+
     def begins(self, fault: PlannedFault, who: str, what: str) -> None:
         """Record that a fault has an effect."""
         self.fired.append(fault.number)

@@ -93,9 +93,9 @@ class DirectoryFaults:
 
         The etcd that went back in time, or another group's directory, is a fault by itself.
         """
-        node_id = self.target.cluster.id_of(node)
-        may_lose = self.director.is_trusted and self.target.others_keep(node_id)
-        return may_lose and self._is_ours(node)
+        if self.faults.is_over or not self.director.is_trusted or not self._is_ours(node):
+            return False
+        return self.target.others_keep(self.target.cluster.id_of(node))
 
     def _is_ours(self, node: SimNode) -> bool:
         """Whether a node has this group's directory, and nobody has edited it."""

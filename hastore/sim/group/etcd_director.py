@@ -37,6 +37,7 @@ from hastore.sim.coordinator.etcd_model import EtcdModel
 from hastore.sim.coordinator.model_client import LinkFaults
 from hastore.sim.group.controller import GroupState, Member
 from hastore.sim.group.group_cluster import GROUP
+from hastore.sim.host import START_MS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -139,6 +140,7 @@ class EtcdDirector:
     on_loss: Callable[[int], None]  # a person has elected a node that may lack something
     has_lost: Callable[[int], bool]  # whether a node may lack what it acknowledged
     is_foreign: Callable[[int], bool]  # whether a node has another group's log
+    is_edited: Callable[[int], bool]  # whether a repair has put other bytes into its log
     failsafe: bool = True  # whether masters ask for promises while etcd is silent
     model: EtcdModel = attrs.field(init=False)
     keys: Keys = attrs.field(init=False)
@@ -517,15 +519,17 @@ class EtcdDirector:
                 self._accept_loss()
 
     def _accept_loss(self) -> None:
+        """Name the node with the newest log, as an operator does; at best one not repaired."""
         view, state = self.view, self.state
         present = [view.members[each] for each in state.members if each in view.members]
         if len(present) < len(state.members) or view.state is None:
             return
-        best = max(present, key=lambda each: (each.last_epoch, each.end))
+        best = max(present, key=lambda e: (not self.is_edited(e.node.node_id), e.last_epoch, e.end))
+        change = operations.failover(
+            self.keys, view, best.node.node_id, at_ms=START_MS, accept_loss=True
+        )
         self.on_loss(best.node.node_id)
-        changed = attrs.evolve(view.state, members=(best.node,), proposal=None)
-        self.model.state.commit([], [Put(self.keys.state, changed.encode())])
-        self.model.take(lambda: None)
+        self.model.take(partial(self.model.state.commit, change.comparisons, change.writes))
 
     async def proposed(self, node_id: int) -> None:
         """Wait until a master proposes that a node joins its set."""

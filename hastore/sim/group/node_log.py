@@ -115,8 +115,10 @@ class NodeLog:
 
     def edited(self, before: bytes) -> None:
         """Compare the log with what it was ``before``; its node is down, and a person edited it."""
-        seen = self.on_disk()
-        hole, had = self.hole, bytearray(before)
+        seen, hole, had = self.on_disk(), self.hole, bytearray(before)
+        for at, (one, other) in enumerate(zip(before, seen, strict=True)):
+            if one != other:
+                self.data[at] = other
         if hole is not None:
             had[hole.start : hole.end] = hole.lost
         pairs = enumerate(zip(had, seen, strict=True))
@@ -124,7 +126,6 @@ class NodeLog:
         self.hole = None
         if differing:
             start, end = differing[0], differing[-1] + 1
-            self.data[start:end] = seen[start:end]
             self.hole = Hole(start, bytes(had[start:end]))
 
     def _look_at(self, hole: Hole) -> None:
