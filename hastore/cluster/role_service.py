@@ -150,6 +150,7 @@ class RoleService:
             is_failsafe=self._is_running and self._failsafe.is_active,
             alarm=None if config is None else config.alarm,
             is_paused=config is not None and config.is_paused,
+            unproven_epoch=None if config is None else config.unproven_epoch,
             epoch=None if self.view is None or self.view.state is None else self.view.state.epoch,
             last_contact_age_s=None if self._heard_at is None else self._now() - self._heard_at,
         )

@@ -129,6 +129,8 @@ def status_json(asked: Asked, view: GroupView) -> dict[str, Any]:
         "paused": view.config.is_paused,
         "switchover": None if wish is None else attrs.asdict(wish),
         "alarm": view.config.alarm,
+        "unproven_epoch": view.config.unproven_epoch,
+        "confirm_offset": None if state is None else state.confirm_offset,
         "nodes": [_row_json(row) for row in node_rows(view)],
         "damaged": dict(view.damaged),
     }
@@ -184,6 +186,13 @@ def _notes(view: GroupView) -> Iterator[str]:
     if config.alarm is not None:
         yield label_row("damage", f"alarm: {config.alarm}")
         yield label_row("next", "look at it, then: hastore cluster clear-alarm")
+    if config.unproven_epoch is not None:
+        yield label_row(
+            "damage",
+            f"epoch {config.unproven_epoch} began although no member was proven: acknowledged"
+            " messages may be lost",
+        )
+        yield label_row("next", "hastore cluster history, then: hastore cluster clear-alarm")
     if view.state is None:
         yield label_row("note", "the coordinator does not know the group: hastore cluster init")
     elif view.leader is None:
@@ -277,7 +286,7 @@ def history_lines(view: GroupView, answers: losses.LogAnswers) -> Iterable[str]:
             str(each.master_id),
             number(each.end),
             time_text(each.at_ms),
-            escaped(each.why),
+            escaped(each.why) + ("" if each.is_proven else ", no member was proven"),
             losses.lost_text(each.lost, by_epoch[each.epoch]),
         )
         for each in view.history

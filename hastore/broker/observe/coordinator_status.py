@@ -20,3 +20,6 @@ class CoordinatorStatus:
     epoch: int | None = None  # of the group's state there, as far as this node knows
     last_contact_age_s: float | None = None  # since it said something; None: never
     is_paused: bool = False  # elections wait for ``hastore cluster resume``
+    # An epoch that began although no member had proved that it has all that was acknowledged;
+    # None once an operator has confirmed it.
+    unproven_epoch: int | None = None

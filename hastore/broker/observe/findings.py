@@ -511,6 +511,11 @@ def _coordinator(status: NodeStatus, _: Limits) -> Found:
         hint = "find out why; then: hastore cluster clear-alarm"
         yield Level.CRITICAL, "no node is elected: the alarm is raised", coordinator.alarm, hint
         return
+    if coordinator.unproven_epoch is not None:
+        what = f"epoch {coordinator.unproven_epoch} began although no member was proven"
+        hint = "acknowledged messages may be lost: hastore cluster history; then hastore cluster"
+        yield Level.CRITICAL, what, "the longest log was taken", f"{hint} clear-alarm"
+        return
     if coordinator.is_failsafe:
         what = "does not answer; this master goes on by the promises of its members"
         yield Level.WARNING, what, None, "puts stop if a member fails now: look at the coordinator"
