@@ -4,6 +4,7 @@
 
     older-copy     an older copy of the directory takes its place, of the stopped node or a snapshot
                    of the running one; it starts first, after all were killed, or beside the others
+    copy-beside    a copy of the directory of a running node is started on another machine
     lost-storage   the file system goes down and comes back without a reboot, on one node or on all
     all-down       all nodes are killed or lose their power at once, and nothing is lost
     log-flip       a bit of a log flips above its checkpoint, before intact records: the next start
@@ -24,6 +25,7 @@ import trio
 
 from hastore.errors import LogDamagedError
 from hastore.sim.cluster import DATA_DIR
+from hastore.sim.group.directory_copy import DirectoryCopy
 from hastore.sim.host import SimOffload, sim_env
 from hastore.sim.log_bytes import (
     flip_bit_above_checkpoint,
@@ -49,11 +51,20 @@ if TYPE_CHECKING:
     from hastore.sim.group.node_log import NodeLog
 
 OLDER_COPY: Final = "older-copy"
+COPY_BESIDE: Final = "copy-beside"
 LOST_STORAGE: Final = "lost-storage"
 ALL_DOWN: Final = "all-down"
 LOG_FLIP: Final = "log-flip"
 LOG_REPAIR: Final = "log-repair"
-DIRECTORY_KINDS: Final = (OLDER_COPY, OLDER_COPY, LOST_STORAGE, ALL_DOWN, LOG_FLIP, LOG_REPAIR)
+DIRECTORY_KINDS: Final = (
+    OLDER_COPY,
+    OLDER_COPY,
+    COPY_BESIDE,
+    LOST_STORAGE,
+    ALL_DOWN,
+    LOG_FLIP,
+    LOG_REPAIR,
+)
 _HALF: Final = 0.5
 _TICK_S: Final = 0.02
 _STOPS_WITHIN_S: Final = 5.0
@@ -63,6 +74,8 @@ _STARTS_AGAIN_MAX: Final = 2
 _RUNS_FOR_S: Final = 6.0
 _FLIPS_WITHIN_S: Final = 6.0
 _PUTS: Final = 4
+_COPY_RUNS_FOR_S: Final = 15.0
+_STOPPED_WITHIN_S: Final = 1.0
 _TOOL: Final = 500  # a process id
 
 
@@ -75,16 +88,24 @@ class DirectoryFaults:
     target: GroupTarget
     director: EtcdDirector
     put: Callable[[int, Random], Awaitable[object]]  # a message of a size, to a master
+    # All so far: what one has asked etcd for may be done after its end.
+    copies: list[DirectoryCopy] = attrs.field(factory=list)
 
     def actions(self) -> dict[str, FaultAction]:
         """Return what carries them out, by kind."""
         return {
             OLDER_COPY: self._restore_older_copy,
+            COPY_BESIDE: self._start_copy_beside,
             LOST_STORAGE: self._lose_storage,
             ALL_DOWN: self._take_all_down,
             LOG_FLIP: self._flip_above_checkpoint,
             LOG_REPAIR: self._repair,
         }
+
+    def check_step(self) -> None:
+        """Check the copies beside their originals.  Raises ViolationError."""
+        for copy in self.copies:
+            copy.check_step()
 
     # -- limits ----------------------------------------------------------------------------------
 
@@ -148,6 +169,27 @@ class DirectoryFaults:
             if node.is_up:
                 self._kill(node)
                 self.faults.restart(node, None)
+
+    async def _start_copy_beside(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
+        """Start a copy on another machine, up to three times, until it has taken the id."""
+        await trio.lowlevel.checkpoint()
+        is_well = not self.faults.is_over and self.director.is_trusted and self._is_ours(node)
+        if node.node is None or not is_well or any(copy.node.is_up for copy in self.copies):
+            return
+        cluster = self.target.cluster
+        node_id, disk = cluster.id_of(node), node.live_disk.snapshot()
+        self.faults.begins(fault, node.name, "a copy of its directory is started beside it")
+        copy = DirectoryCopy(cluster, self.director, node_id, disk)
+        self.copies.append(copy)
+        for _ in range(choices.randint(1, _STARTS_AGAIN_MAX + 1)):
+            copy.node.start(self.faults.nursery)
+            with trio.move_on_after(choices.uniform(0.5, _COPY_RUNS_FOR_S)):
+                await copy.has_claimed.wait()
+            await trio.sleep(choices.uniform(0.0, _STOPPED_WITHIN_S))
+            if copy.node.is_up:
+                copy.node.kill()
+            if copy.has_claimed.is_set() or self.faults.is_over:
+                break
 
     async def _copy_of_stopped(self, node: SimNode) -> SimDisk | None:
         """Stop a node cleanly and return a copy of its directory; None if it does not stop."""

@@ -40,7 +40,7 @@ from hastore.sim.group.group_cluster import GROUP
 from hastore.sim.host import START_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
     from random import Random
 
@@ -63,6 +63,7 @@ _PATIENCE_S: Final = 10.0  # with an election in which nobody may stand
 _LOOKS_S: Final = 3.0  # at a group in which nobody may stand before somebody has looked
 _BACKUP_EVERY_S: Final = 2.0
 _BACKUPS_MAX: Final = 8
+_NO_BOOT: Final = 0  # the number of a process that is none of the node's
 
 
 class Process(Protocol):
@@ -82,8 +83,8 @@ class BootClient:
     boot: Process
     # Called with a lease that was granted or renewed, when that was asked for, and its time.
     on_renewed: Callable[[int, float, float], None] = lambda *_renewal: None
-    # Called before a transaction is sent.
-    on_commit: Callable[[], None] = lambda: None
+    # Called with the writes of a transaction before it is sent.
+    on_commit: Callable[[Sequence[Put | Delete]], None] = lambda _writes: None
     # Called with what was read, and when that was asked for.
     on_read: Callable[[Snapshot, float], None] = lambda *_read: None
 
@@ -101,7 +102,7 @@ class BootClient:
 
     async def commit(self, comparisons: Sequence[Any], writes: Sequence[Any]) -> Outcome:
         """Make all writes if all comparisons hold."""
-        self.on_commit()
+        self.on_commit(writes)
         return await self._ask(lambda: self.client.commit(comparisons, writes))
 
     async def grant(self, ttl_s: int) -> Lease:
@@ -189,6 +190,28 @@ class EtcdDirector:
 
     def role_service_for(self, agent: Agent, env: Env) -> RoleService:
         """Return the part of a node's process that its coordinator speaks to."""
+        roles = self.roles[agent.node_id] = self._role_service(
+            agent, env, lambda _writes: self._knows(agent, agent.boot.number)
+        )
+        return roles
+
+    def role_service_of_copy(
+        self, agent: Agent, env: Env, on_commit: Callable[[Sequence[Put | Delete]], None]
+    ) -> RoleService:
+        """Return the same for a second process on a copy of a node's directory.
+
+        ``on_commit`` is called with the writes of each transaction before it is sent.
+        """
+
+        def commits(writes: Sequence[Put | Delete]) -> None:
+            self._knows(agent, _NO_BOOT)
+            on_commit(writes)
+
+        return self._role_service(agent, env, commits)
+
+    def _role_service(
+        self, agent: Agent, env: Env, on_commit: Callable[[Sequence[Put | Delete]], None]
+    ) -> RoleService:
         client = self.model.client(agent.sim_node.name)
         config, clock = self.cluster.config, agent.sim_node.wall_clock
 
@@ -200,15 +223,9 @@ class EtcdDirector:
         def read(snapshot: Snapshot, asked_at: float) -> None:
             self._read_by(agent.boot, snapshot, asked_at)
 
-        roles = RoleService(
+        return RoleService(
             env,
-            BootClient(
-                client,
-                agent.boot,
-                on_renewed=renewed,
-                on_commit=lambda: self._knows(agent),
-                on_read=read,
-            ),
+            BootClient(client, agent.boot, on_renewed=renewed, on_commit=on_commit, on_read=read),
             self.keys,
             RoleConfig(
                 ttl_s=self.ttl_s,
@@ -217,8 +234,6 @@ class EtcdDirector:
                 failsafe=self.failsafe,
             ),
         )
-        self.roles[agent.node_id] = roles
-        return roles
 
     def serves(self, agent: Agent) -> None:
         """Record what the directory of a process knows of the coordinator."""
@@ -228,12 +243,12 @@ class EtcdDirector:
         if mark is not None:
             self._newest.setdefault(agent.boot, (mark.cluster_id, mark.revision))
 
-    def _knows(self, agent: Agent) -> None:
+    def _knows(self, agent: Agent, boot: int) -> None:
         """Record which process a start of a directory is, before etcd is told of it."""
         identity = agent.node.identity
         assert identity is not None, "it serves"
         current = identity.current
-        self._boots[current.node_id, current.uuid, current.starts] = agent.boot.number
+        self._boots[current.node_id, current.uuid, current.starts] = boot
 
     def coordinator_for(self, agent: Agent, term: Term) -> Coordinator:
         """Do nothing: the role services make them."""
@@ -414,6 +429,15 @@ class EtcdDirector:
         """
         self._backups.clear()  # they know the copy's past as the present
         self.may_be_refused[node_id] = None
+
+    def lost_id(self, node_id: int) -> None:
+        """Record that another process than the node's has its id now."""
+        self.may_be_refused[node_id] = None
+
+    def is_registered(self, node_id: int, values: Collection[bytes]) -> bool:
+        """Whether a node's id is claimed by one of the processes that would write ``values``."""
+        item = self.model.state.items.get(self.keys.registration(node_id))
+        return item is not None and item.value in values
 
     @property
     def is_trusted(self) -> bool:

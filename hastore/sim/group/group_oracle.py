@@ -163,6 +163,8 @@ class GroupOracle:
             for each in self._ok
             if log.data[each.put.physic_offset : each.put.next_offset] == each.record
         ]
+        for other in self.logs.values():
+            other.is_outlived |= not log.data.startswith(other.data)
         self.delays.is_excused = True
         kept = _common(log.data, self._confirmed)
         self.served = 0
@@ -375,7 +377,8 @@ class GroupOracle:
             self._check_cut(log, cut, before)
         elif missing is not None:
             self._check_missing(agent, log, missing)
-        if log.dispatched > len(self._confirmed) and log.hole is None:
+        is_whole = log.hole is None and not log.is_outlived
+        if is_whole and log.dispatched > len(self._confirmed):
             # A BLANK is no message: an opening may drop one that ends the log.
             del self._confirmed[self._messages_end :]
             start = self._messages_end

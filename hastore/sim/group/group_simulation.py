@@ -28,7 +28,7 @@ from hastore.sim.consumer import CONSUMER
 from hastore.sim.excuses import may_end
 from hastore.sim.fault_plan import make_fault_plan, with_more_faults
 from hastore.sim.faults import Faults
-from hastore.sim.group import group_double, group_observer
+from hastore.sim.group import directory_copy, group_double, group_observer
 from hastore.sim.group.controller import Controller
 from hastore.sim.group.directory_faults import DIRECTORY_KINDS, DirectoryFaults
 from hastore.sim.group.etcd_director import EtcdDirector
@@ -166,6 +166,8 @@ class GroupSimulation:
         self._names = {node.host: node.name for node in self.cluster.nodes}
         self._names |= {CONSUMER: "consumer", group_observer.HOST: group_observer.NAME}
         self._names[group_double.HOST] = group_double.NAME
+        self._names[directory_copy.HOST] = directory_copy.NAME
+        self._past_faults: DirectoryFaults | None = None
         self._broken = trio.Event()
 
     def result(self) -> SimResult:
@@ -203,7 +205,8 @@ class GroupSimulation:
             if isinstance(controller, EtcdDirector):
                 put = self.producers.put
                 self.faults.more |= EtcdFaults(self.faults, controller, put).actions()
-                self.faults.more |= DirectoryFaults(self.faults, target, controller, put).actions()
+                self._past_faults = DirectoryFaults(self.faults, target, controller, put)
+                self.faults.more |= self._past_faults.actions()
             for node in self.cluster.nodes:
                 node.on_ended = self._node_ended
                 node.start(nursery)
@@ -233,6 +236,8 @@ class GroupSimulation:
                     self._violated(broken_off(error))
             self._steps.end()
             others = [each.node for each in (self.observer, self.double) if each is not None]
+            if self._past_faults is not None:
+                others += [copy.node for copy in self._past_faults.copies]
             for node in (*self.cluster.nodes, *others):
                 if node.is_up:
                     node.kill()
@@ -311,6 +316,8 @@ class GroupSimulation:
                 self.observer.check_step()
             if self.double is not None:
                 self.double.check_step()
+            if self._past_faults is not None:
+                self._past_faults.check_step()
         except ViolationError as error:
             self._violated(error)
 

@@ -58,6 +58,8 @@ class NodeLog:
     dispatched: int = 0  # consumers of this node have been able to see what is below
     foreign: bytearray | None = None  # the log of another group that was put here; None: it is ours
     hole: Hole | None = None  # None if the log has everything below its end
+    # It has what was lost as another node was elected: what it shows counts once it is cut.
+    is_outlived: bool = False
     _commit_log: CommitLog | None = None
     _cuts: list[LogCut] = attrs.field(factory=list)  # all that were seen
     _epoch_inode: Inode | None = None
@@ -140,6 +142,7 @@ class NodeLog:
         self.data.clear()
         self.dispatched = 0
         self.foreign = self.hole = None
+        self.is_outlived = False
 
     def read(self, start: int, end: int, *, durable: bool) -> bytes:
         """Return bytes from its disk, or fewer."""
@@ -158,6 +161,7 @@ class NodeLog:
         if cut is None or cut in self._cuts:
             return None
         self._cuts.append(cut)
+        self.is_outlived = False
         return cut
 
     def epoch_inode(self) -> Inode | None:
