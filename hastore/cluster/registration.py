@@ -105,6 +105,7 @@ class NodeRegistration:
                     raise
             except (CoordinatorError, ProtocolError) as error:
                 on_failure(error)
+                self._blocked_until = None  # while etcd is down no lease ends
             else:
                 is_first = False
                 continue

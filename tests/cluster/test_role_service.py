@@ -236,6 +236,21 @@ async def test_a_later_start_takes_the_id_over(group):
     assert not group.ended
 
 
+@simulated()
+async def test_a_start_after_a_power_cut_waits_while_no_lease_can_end(group):
+    """Etcd is down for longer than three leases, and its leases live again once it is back."""
+    await group.master()
+    group.node(2).cut_power()
+    group.start(2)
+    await trio.sleep(1)
+    assert group.view.registrations[2].start == 1, "the record of its last start is there"
+    group.model.stop()
+    await trio.sleep(4 * TTL_S)
+    group.model.start()
+    await group.until(lambda: group.view.registrations[2].start == 2)
+    assert not group.ended
+
+
 @pytest.mark.parametrize("fate", [Fate.LOST, Fate.ANSWER_LOST, Fate.LATE])
 @simulated(starts=False)
 async def test_a_registration_without_an_answer_is_made(group, fate):
