@@ -228,8 +228,12 @@ class SimDisk:
 
     def on_the_machine_of(self, other: SimDisk) -> SimDisk:
         """Put this disk into the machine of another one, and return it."""
-        self.power_cuts = other.power_cuts
+        self.power_cuts, self.machine_memory = other.power_cuts, other.kept_memory()
         return self
+
+    def kept_memory(self) -> dict[str, bytearray]:
+        """Return a copy of the machine's memory: a killed process still unwinds, without effect."""
+        return {name: bytearray(kept) for name, kept in self.machine_memory.items()}
 
     def _after(
         self,
@@ -258,10 +262,7 @@ class SimDisk:
         disk = SimDisk(self.now_ms, inodes, dirs, capacity=self.capacity, is_full=self.is_full)
         disk.power_cuts = self.power_cuts + (keeps is not None)
         if keeps is None:
-            # A copy: the killed process still unwinds, and must change nothing.
-            disk.machine_memory = {
-                name: bytearray(kept) for name, kept in self.machine_memory.items()
-            }
+            disk.machine_memory = self.kept_memory()
         if self.is_full and "full" in self.on_fault:
             disk.on_fault["full"] = self.on_fault["full"]
         return disk
