@@ -30,6 +30,7 @@ import attrs
 
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.ha.link_epochs import LinkEpochs, check_is_not_deposed
+from hastore.ha.log_fetch import GroupLogReader
 from hastore.ha.slave_framing import NOT_PLAIN, LinkStart
 from hastore.store.node_identity import ConfirmMark
 from hastore.store.recovery.cut import check_confirm_mark
@@ -190,6 +191,16 @@ class AutoswitchFraming:
     def mark_kept(self, offset: int) -> None:
         """Raise the confirm mark to an offset up to ``kept_offset``; blocks.  Raises DiskError."""
         self.identity.raise_confirm_mark(ConfirmMark(epoch=self._kept_epoch, offset=offset))
+
+    # -- beside the link -------------------------------------------------------------------------
+
+    def log_reader(self) -> GroupLogReader:
+        """Return who reads the master's log for a comparison with ours."""
+        return GroupLogReader(
+            epochs=self.history,
+            seen_epoch=self.identity.current.seen_epoch,
+            randomness=self.env.randomness,
+        )
 
     # -- reports ---------------------------------------------------------------------------------
 

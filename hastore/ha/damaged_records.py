@@ -20,8 +20,11 @@ from hastore.store.record.layout import SIZE, claimed_size
 from hastore.trace import logger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hastore.env.interface import Env
     from hastore.ha.ha_tls import HATls
+    from hastore.ha.log_fetch import GroupLogReader
     from hastore.store.commit_log import CommitLog
 
 COMPARED_MAX: Final = 16 * 1024 * 1024  # bytes of a record: its size may be damaged, too
@@ -39,6 +42,8 @@ class DamagedRecords:
     commit_log: CommitLog
     master: tuple[str, int]
     tls: HATls | None = None  # of the link
+    # Reads the log of a replica group's master; None: the master speaks the classic protocol.
+    reader: Callable[[], GroupLogReader | None] = attrs.field(default=lambda: None, kw_only=True)
     # The last record that is equal, so also damaged, in the master's log; None before any.
     masters_damage: LogDamagedError | None = attrs.field(default=None, init=False)
     _waiting: deque[LogDamagedError] = attrs.field(factory=deque, init=False)
@@ -101,7 +106,7 @@ class DamagedRecords:
 
     async def _fetch(self, physic_offset: int, size: int) -> bytes:
         tls = None if self.tls is None else self.tls.client()
-        return await fetch_range(self.master, physic_offset, size, tls)
+        return await fetch_range(self.master, physic_offset, size, tls, reader=self.reader())
 
     def _own_bytes(self, physic_offset: int) -> bytes:
         log = self.commit_log

@@ -146,7 +146,13 @@ class HAClient:
         self.link = HALink(None, self._new_frame_sizes(), None, 0.0, self._calls.send_now)
         self._copy_progress = CopyProgress(0.0)
         self._master_port = MasterPort(self.config, self.commit_log, self.ask_client_port)
-        self._damages = DamagedRecords(self.env, self.commit_log, self.config.master, self.tls)
+        self._damages = DamagedRecords(
+            self.env,
+            self.commit_log,
+            self.config.master,
+            self.tls,
+            reader=lambda: self.framing.log_reader(),  # noqa: PLW0108 - the framing of that time
+        )
         self._appender = SlaveAppender(
             env=self.env,
             commit_log=self.commit_log,

@@ -22,6 +22,7 @@ from hastore.wire.ha_frames import HEADER, HEADER_SIZE, check_header, encode_rep
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hastore.ha.log_fetch import GroupLogReader
     from hastore.store.commit_log import CommitLog
 
 T = TypeVar("T")
@@ -82,6 +83,9 @@ class SlaveFraming(Protocol):
     def encode_report(self, physic_offset: int) -> bytes:
         """Return a report's bytes."""
 
+    def log_reader(self) -> GroupLogReader | None:
+        """Return who reads the master's log beside the link; None: the protocol needs nobody."""
+
     async def shake_hands(self, exchange: Exchange, log: CommitLog) -> LinkStart | None:
         """Begin a link; None: our log counts up to its end."""
 
@@ -108,6 +112,9 @@ class ClassicFraming:
     answers_heartbeats: bool = False
     plain_header: Callable[[memoryview, int], tuple[int, int]] = HEADER.unpack_from
     encode_report: Callable[[int], bytes] = staticmethod(encode_report)
+
+    def log_reader(self) -> None:
+        """Return None: the protocol does not ask who reads."""
 
     def header(self, view: memoryview, position: int) -> tuple[int, int]:
         """Return offset and body size.  Raises ProtocolError for a header that no master sends."""

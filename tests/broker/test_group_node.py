@@ -26,6 +26,7 @@ from hastore.errors import (
     SyncStateFileError,
     WrongPortError,
 )
+from hastore.ha.damaged_records import DamagedRecords
 from hastore.ha.group_ha_service import GroupHAService
 from hastore.ha.ha_client import HAClient
 from hastore.ha.sync_state_set import SyncStateSet
@@ -339,3 +340,29 @@ async def test_a_quiet_slave_learns_what_is_confirmed(tmp_path):
             assert await put(master) is Status.PUT_OK
             end = one.max_offset
             await eventually(lambda end=end: two.status().confirm_offset == end)
+
+
+async def test_a_slave_compares_a_damaged_record_with_its_groups_master(tmp_path):
+    """Over a link of its own, in the protocol of the group: its own link stays as it is."""
+    async with group(tmp_path, 2) as nodes:
+        master = await promote(nodes[0], nodes[1])
+        for _ in range(20):
+            assert await put(master) is Status.PUT_OK
+        slave = nodes[1].role_node
+        await eventually(lambda: slave.max_offset == master.max_offset, "all copied")
+        client = slave.ha_client
+        damages = DamagedRecords(
+            slave.env,
+            slave.commit_log,
+            nodes[0].ha_address,
+            reader=client.framing.log_reader,
+        )
+        assert await damages.is_same_on_master(0)
+        path = tmp_path / "2" / "commitlog" / f"{0:020d}"
+        with path.open("r+b") as file:
+            file.seek(100)
+            byte = file.read(1)[0]
+            file.seek(100)
+            file.write(bytes([byte ^ 1]))
+        assert not await damages.is_same_on_master(0)
+        assert client.live_link is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
@@ -17,8 +18,10 @@ from hastore_cli.settings.config_file import config_option, read_store_config
 from hastore_cli.settings.param_types import complete_directory
 
 if TYPE_CHECKING:
+    from hastore.ha.log_fetch import GroupLogReader
+    from hastore.store.tools.log_directory import LogDirectory
     from hastore.store.tools.repair.plan import RepairPlan
-    from hastore.store.tools.repair.source import RepairSource
+    from hastore.store.tools.repair.source import DirectorySource, RepairSource
 
 _KEPT_SIZE_MAX: Final = 64 * 1024 * 1024
 EXIT_DRY_RUN: Final = 10
@@ -76,8 +79,8 @@ def repair(
 
     quiet_logging()
     env = real_env()
-    source = None if from_replica is None else _source(from_replica)
     log = find_log(env.disk, dir)
+    source = None if from_replica is None else _source(from_replica, log)
     with reading_bar("reading", log.size) as on_progress:
         plan = plan_repair(env.disk, dir, source=source, on_progress=on_progress)
     if output == "table":
@@ -106,7 +109,11 @@ def repair(
     return 0
 
 
-def _source(text: str) -> RepairSource:
+def _source(text: str, log: LogDirectory) -> RepairSource:
+    """Return the replica that a name means, for the repair of a log.
+
+    Raises ConfigError, WrongNodeError for a directory of another replica group.
+    """
     from hastore.env.real import RealDisk
     from hastore.errors import ConfigError
     from hastore.store.tools.repair.source import DirectorySource
@@ -114,12 +121,49 @@ def _source(text: str) -> RepairSource:
 
     if ":" in text and not Path(text).is_dir() and not text.startswith(("/", ".")):
         try:
-            return MasterSource(resolve_address(text))
+            return MasterSource(resolve_address(text), _reader_of(log))
         except ConfigError as error:
             raise ConfigError(
                 str(error), hint="name a replica's directory, or HOST:PORT of a master's HA port"
             ) from None
-    return DirectorySource(RealDisk(), text)
+    source = DirectorySource(RealDisk(), text)
+    _check_is_same_group(log, source)
+    return source
+
+
+def _reader_of(log: LogDirectory) -> GroupLogReader | None:
+    """Return who reads the log of the group's master; None of a log of no replica group."""
+    from hastore.env.real import real_env
+    from hastore.ha.log_fetch import GroupLogReader
+    from hastore.store.epoch_file import EPOCH_FILE, EpochFile
+    from hastore.store.node_identity import read_identity
+
+    env = real_env()
+    identity = None if log.root is None else read_identity(env.disk, log.root)
+    if identity is None:
+        return None
+    return GroupLogReader(
+        epochs=EpochFile(env.disk, f"{log.root}/{EPOCH_FILE}").load(),
+        seen_epoch=identity.seen_epoch,
+        randomness=env.randomness,
+    )
+
+
+def _check_is_same_group(log: LogDirectory, source: DirectorySource) -> None:
+    """Raise WrongNodeError if a node of a group is to be repaired from another group's log."""
+    from hastore.env.real import RealDisk
+    from hastore.errors import WrongNodeError
+    from hastore.store.node_identity import read_identity
+
+    disk = RealDisk()
+    own = None if log.root is None else read_identity(disk, log.root)
+    other = None if source.root is None else read_identity(disk, source.root)
+    if own is not None and other is not None and own.group != other.group:
+        raise WrongNodeError(
+            f"{log.root} belongs to {own}, and {source.root} to {other}",
+            path=source.name,
+            hint=f"name a node of {own.group}: its directory, or its master's HA port",
+        )
 
 
 def _confirm_loss(plan: RepairPlan, directory: str) -> None:
@@ -209,17 +253,20 @@ class MasterSource:
     """A RepairSource that asks a master, and keeps recent answers.
 
     A commit log's bytes are the same on all replicas, so a master's can replace damaged ones.
+    ``reader``: of a replica group, whose master speaks autoswitch.
     """
 
-    def __init__(self, address: tuple[str, int]) -> None:
+    def __init__(self, address: tuple[str, int], reader: GroupLogReader | None = None) -> None:
         self.name = format_address(address)
+        self._reader = reader
         self._address = address
         self._kept: dict[tuple[int, int], bytes] = {}
 
     def read(self, physic_offset: int, size: int) -> bytes:
         """Return exactly these bytes.
 
-        Raises LogDamagedError if the master does not hold them, UnreachableError, ProtocolError.
+        Raises LogDamagedError if the master does not hold
+        them, UnreachableError, ProtocolError, DeposedMasterError.
         """
         asked = (physic_offset, size)
         data = self._kept.get(asked)
@@ -229,8 +276,12 @@ class MasterSource:
             from hastore.ha.log_fetch import fetch_range
             from hastore_cli.app.error_report import collapsed
 
+            tls = ha_client_tls()
+            fetch = partial(
+                fetch_range, self._address, physic_offset, size, tls, reader=self._reader
+            )
             with collapsed():
-                data = trio.run(fetch_range, self._address, physic_offset, size, ha_client_tls())
+                data = trio.run(fetch)
             if size + sum(map(len, self._kept.values())) > _KEPT_SIZE_MAX:
                 self._kept.clear()
             self._kept[asked] = data

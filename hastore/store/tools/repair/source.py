@@ -46,6 +46,11 @@ class DirectorySource:
         self._log.refuse_unfinished_cut()
 
     @property
+    def root(self) -> str | None:
+        """The store's directory; None of a log without the store around it."""
+        return self._log.root
+
+    @property
     def mapped_file_size(self) -> int | None:
         """Size of its files; None if it has none."""
         return self._log.mapped_file_size
