@@ -88,6 +88,16 @@ class AdminClient:
             liberal_json.loads_object(response.body, "the digest"), "crc32", bits=64
         )
 
+    async def log_bytes(self, begin: int, end: int, epoch: int) -> bytes:
+        """Return the bytes [begin, end) of a master's log, at most 1 MiB (28106).
+
+        Raises RequestFailedError unless the node is the master of ``epoch``, with a verified log.
+        """
+        response = await self._client.invoke(
+            RequestCode.LOG_BYTES, {"from": str(begin), "to": str(end), "epoch": str(epoch)}
+        )
+        return response.body
+
     async def group_log(self) -> GroupLog:
         """Return the epochs and the ends of a hastore node's log, and its cuts (28104)."""
         response = await self._client.invoke(RequestCode.GROUP_LOG)

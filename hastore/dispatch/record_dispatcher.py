@@ -16,6 +16,7 @@ from hastore.trace import logger
 if TYPE_CHECKING:
     from hastore.dispatch.record_scan import RecordScan
     from hastore.store.index.service import IndexService
+    from hastore.store.log_rewrite import WrittenRecord
     from hastore.store.queue.consume_queue import ConsumeQueue
     from hastore.store.queue.consume_queue_store import ConsumeQueueStore
     from hastore.store.record.delay_levels import DelayLevels
@@ -66,6 +67,20 @@ class RecordDispatcher:
             if record.keys:
                 self.index_service.put(record.topic, record.keys, physic_offset, store_ms)
             self.index_service.record_seen(physic_offset, physic_offset)
+
+    def restore(self, record: WrittenRecord) -> None:
+        """Put the unit of a record that was written into the log in place of other bytes.
+
+        The index still has its keys, if the record was there once: entries are never removed.
+        """
+        self.consume_queues.restore(
+            record.topic,
+            record.queue_id,
+            record.queue_offset,
+            record.physic_offset,
+            record.size,
+            record.tags_code,
+        )
 
     def commit_step(self) -> list[ConsumeQueue] | None:
         """Make a part of the dispatched records readable; the last part includes the index.

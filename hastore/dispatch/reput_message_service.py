@@ -46,11 +46,12 @@ from hastore.store.recovery.progress import Progress
 from hastore.trace import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from hastore.dispatch.record_dispatcher import RecordDispatcher
     from hastore.env.interface import Env
     from hastore.store.commit_log import CommitLog, FedRecord
+    from hastore.store.log_rewrite import WrittenRecord
     from hastore.store.queue.consume_queue import ConsumeQueue
     from hastore.store.record.record_check import RecordCheck
 
@@ -105,6 +106,7 @@ class ReputMessageService:
     _taken_timestamp_ms: int = attrs.field(default=0, init=False)  # not committed yet
     _chunk: memoryview = attrs.field(default=memoryview(b""), init=False)  # of the log
     _chunk_offset: int = attrs.field(default=0, init=False)  # where the chunk begins
+    _rewrites: int = attrs.field(default=0, init=False)  # of the log, by ``log_rewritten``
     _buffer: memoryview = attrs.field(
         factory=lambda: memoryview(bytearray(CHUNK_SIZE)), init=False
     )  # of a chunk that needed no wait
@@ -170,6 +172,20 @@ class ReputMessageService:
                     await self.wake.enough.wait_for_running()
                     await trio.lowlevel.checkpoint()  # what the same ack has released goes first
 
+    def log_rewritten(self, records: Iterable[WrittenRecord]) -> None:
+        """Take records that were written into the log in place of other bytes.
+
+        Those from ``reput_offset`` on are dispatched as usual.  The units of the others are put
+        now, and committed by the next pass.
+        """
+        self._chunk = memoryview(b"")
+        self._rewrites += 1
+        for record in records:
+            if record.is_in_queue and record.physic_offset < self.reput_offset:
+                self.dispatcher.restore(record)
+                self._is_commit_due = True
+        self.wakeup()
+
     async def catch_up(self) -> None:
         """Dispatch all that is confirmed now: for a stop, and for tests."""
         while await self._pass():
@@ -203,7 +219,7 @@ class ReputMessageService:
 
     async def _step(self, limit: int, count_max: int) -> int:
         """Read and dispatch some records; return how many."""
-        start, read_end = self.reput_offset, limit
+        start, read_end, rewrites = self.reput_offset, limit, self._rewrites
         if self._feed:
             scan = scan_fed_records(self._feed, start, limit, count_max)
             if scan.record_count:
@@ -227,7 +243,8 @@ class ReputMessageService:
                 size = claimed_size(data)
                 if len(data) < size <= read_end - start:  # one record larger than a chunk
                     data = await self._read(start, size)
-            if self.reput_offset != start:  # ``catch_up`` and ``run`` may read at the same time
+            # ``catch_up`` and ``run`` may read at the same time; and the bytes may be old ones.
+            if self.reput_offset != start or self._rewrites != rewrites:
                 return 0
             self._chunk, self._chunk_offset = memoryview(data), start
         return self._dispatch_chunk(limit, count_max)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from hastore.store.acked_offset import AckedOffset
     from hastore.store.commit_log import CommitLog
     from hastore.store.epoch_file import EpochFile
-    from hastore.store.node_identity import NodeIdentity
+    from hastore.store.node_identity import NodeIdentity, Unverified
 
 _OFFSET_MAX: Final = (1 << 63) - 1
 _unpack: Final = FRAME_HEADER.unpack_from
@@ -191,6 +191,11 @@ class AutoswitchFraming:
     def mark_kept(self, offset: int) -> None:
         """Raise the confirm mark to an offset up to ``kept_offset``; blocks.  Raises DiskError."""
         self.identity.raise_confirm_mark(ConfirmMark(epoch=self._kept_epoch, offset=offset))
+
+    @property
+    def unverified(self) -> Unverified | None:
+        """The part of our log that may differ from the master's; None: no part."""
+        return self.identity.current.unverified
 
     # -- beside the link -------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ only scanned, not stored, until the first BLANK tells the size (``hastore.ha.fil
 Equal ends do not prove equal logs: an old master's unacknowledged tail may end where its
 successor's log continues.  So each link begins below our end, and bytes that our log has are
 compared: at least ``OVERLAP_SIZE``, and all of the last whole message.  Its header holds its
-offset, times and checksum; a filler or a part of a large body may be equal in diverged logs.
+offset, times and checksum; a filler or a part of a large body may be equal in diverged logs.  Where
+the log of a group's node is not verified, its bytes may differ.
 
 Invariant: ``position`` is the stream's next byte; no byte of our log at or after it has been
 compared with the master's on this link.
@@ -215,7 +216,7 @@ class SlaveAppender:
             own = log.read(self.position, size)  # up to a file's end
             start = self.position - physic_offset
             with body[start : start + len(own)] as masters:
-                if own != masters:
+                if own != masters and not self._may_differ(own, masters):
                     msg = (
                         f"master and slave hold different bytes between {self.position}"
                         f" and {self.position + len(own)}: not the same log"
@@ -232,6 +233,18 @@ class SlaveAppender:
         if self.position == self._cut_at:
             raise CutNeededError(self.position, log.max_offset)
         return self.position - physic_offset
+
+    def _may_differ(self, own: bytes, masters: memoryview) -> bool:
+        """Return whether bytes from ``position`` on differ only where our log is not verified.
+
+        That part is compared, and written again, once the link is in step (``LogComparison``).
+        """
+        part = self.framing.unverified
+        if part is None:
+            return False
+        first = min(max(part.begin - self.position, 0), len(own))
+        last = min(max(part.end - self.position, first), len(own))
+        return own[:first] == masters[:first] and own[last:] == masters[last:]
 
     async def append(self, physic_offset: int, body: memoryview) -> None:
         """Compare, store or scan one frame's body.

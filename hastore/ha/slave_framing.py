@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from hastore.ha.log_fetch import GroupLogReader
     from hastore.store.commit_log import CommitLog
+    from hastore.store.node_identity import Unverified
 
 T = TypeVar("T")
 
@@ -68,6 +69,10 @@ class SlaveFraming(Protocol):
     answers_heartbeats: bool
 
     @property
+    def unverified(self) -> Unverified | None:
+        """The part of our log that may differ from the master's; None: no part."""
+
+    @property
     def plain_header(self) -> Callable[[memoryview, int], tuple[int, int]]:
         """A function that returns offset and body size of the header at a position.
 
@@ -110,6 +115,7 @@ class ClassicFraming:
     has_start_reports: bool = True
     heartbeats_name_end: bool = True
     answers_heartbeats: bool = False
+    unverified: None = None
     plain_header: Callable[[memoryview, int], tuple[int, int]] = HEADER.unpack_from
     encode_report: Callable[[int], bytes] = staticmethod(encode_report)
 

@@ -366,6 +366,8 @@ class NodeIdentity:
     disk: Disk
     path: str
     current: Identity  # the value stored last
+    # How far an unverified log has been compared, by this process: not stored.
+    compared_to: int = attrs.field(default=0, init=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
     @classmethod

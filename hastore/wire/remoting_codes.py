@@ -58,6 +58,7 @@ class RequestCode(enum.IntEnum):
     PROMISE_NOT_TO_STAND = 28_103
     GROUP_LOG = 28_104
     COUNT_MESSAGES = 28_105
+    LOG_BYTES = 28_106
 
 
 class ResponseCode(enum.IntEnum):

@@ -163,5 +163,5 @@ async def test_a_digest_covers_only_bytes_that_are_in_the_log(tmp_path):
         assert bodies[0] == bodies[1]
         assert (await digest(master, from_=0, to=0)).code == ResponseCode.SUCCESS
         for begin, stop in ((-1, 5), (5, 3), (0, end + 1), (end, 2**62), (0, 2**62)):
-            with pytest.raises(RequestFailedError, match="no digest of the bytes"):
+            with pytest.raises(RequestFailedError, match="no answer about the bytes"):
                 await digest(master, from_=begin, to=stop)

@@ -162,4 +162,5 @@ RULES: Final[Mapping[int, Rule]] = {
     RequestCode.PROMISE_NOT_TO_STAND: _ADMIN,
     RequestCode.GROUP_LOG: _ADMIN,
     RequestCode.COUNT_MESSAGES: _ADMIN,
+    RequestCode.LOG_BYTES: _ADMIN,
 }

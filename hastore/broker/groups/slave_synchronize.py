@@ -23,6 +23,7 @@ arrives; ``delay_offsets`` never exceeds what this log has delivered.
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -51,7 +52,7 @@ from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from hastore.wire.remoting_command import integer_field
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from hastore.broker.groups.broker_data import BrokerData
     from hastore.broker.groups.copied_tables import CopiedTable
@@ -225,12 +226,7 @@ class SlaveSynchronize:
 
     async def _follow(self, address: tuple[str, int], link: object) -> None:
         """Ask on one connection until it or the HA link ends; always raises."""
-        access, key = self.config.access, None
-        if access.key_file is not None:
-            key = await self.env.offload.run(lambda: own_key(access, self.env))
-        tls = None if self.tls is None else self.tls.client
-        async with open_client_port_link(address, key, tls) as port:
-            await self._check_master(port)
+        async with open_masters_port(self.env, self.config, address, self.tls) as port:
             for copy in self._copies:
                 copy.tag = copy.version = None
             while True:
@@ -248,22 +244,6 @@ class SlaveSynchronize:
                 with trio.move_on_after(INTERVAL_S):
                     await self._wake.wait_for_running()
                 self._check_link(link)
-
-    async def _check_master(self, port: ClientPortLink) -> None:
-        """Raise ProtocolError if the port is not that of the HA link's master."""
-        found, named = await port.identify(), describe(port.address)
-        if found is None:
-            msg = f"{named} does not answer as a client port"
-            raise ProtocolError(msg, hint=_HINT)
-        if found.denial is not None:
-            raise ProtocolError(f"{named}: {found.denial}", hint=_KEY_HINT)
-        if found.kind is not PortKind.NODE or found.master is not None:
-            msg = f"{named} is not a master's client port"
-            raise ProtocolError(msg, hint=_HINT)
-        # A port that the user has named may be mapped: then the master knows another HA port.
-        if self.config.master_client is None and found.ha_port != self.config.master[1]:
-            msg = f"{named} belongs to another node: its HA port is {found.ha_port or 'not known'}"
-            raise ProtocolError(msg, hint=_HINT)
 
     def _check_link(self, link: object) -> None:
         if self.live_link() is not link:
@@ -286,7 +266,7 @@ class SlaveSynchronize:
             return
         copy.tag = None
         try:
-            _check_answer(answer)
+            check_answer(answer)
             table = await self._read(copy.read, answer.body)
         except ProtocolError as error:
             self._refuse(copy.name, error)
@@ -334,12 +314,12 @@ class SlaveSynchronize:
     ) -> tuple[dict[int, int], int] | None:
         """Return news of the master, and the end of the log below which its deliveries are."""
         answer = await self._ask(port, RequestCode.GET_ALL_DELAY_OFFSET, link)
-        _check_answer(answer)
+        check_answer(answer)
         offsets = read_delay_offsets(answer.body)
         if self._limited(offsets) == self.delay_offsets:
             return None
         answer = await self._ask(port, RequestCode.GET_BROKER_RUNTIME_INFO, link)
-        _check_answer(answer)
+        check_answer(answer)
         table = loads_object(answer.body, "the runtime info").get("table")
         if not isinstance(table, dict):
             msg = "the runtime info has no table"
@@ -369,7 +349,42 @@ class SlaveSynchronize:
         self._stored, self.delay_offsets = value, offsets
 
 
-def _check_answer(answer: RemotingCommand) -> None:
+@contextlib.asynccontextmanager
+async def open_masters_port(
+    env: Env, config: SlaveConfig, address: tuple[str, int], tls: TlsContexts | None
+) -> AsyncIterator[ClientPortLink]:
+    """Connect to the client port of the HA link's master, with this node's key, for a block.
+
+    Raises ProtocolError if it is not that master's, ConfigError, UnreachableError, TlsError,
+    OSError.
+    """
+    access, key = config.access, None
+    if access.key_file is not None:
+        key = await env.offload.run(lambda: own_key(access, env))
+    client_tls = None if tls is None else tls.client
+    async with open_client_port_link(address, key, client_tls) as port:
+        await _check_master(port, config)
+        yield port
+
+
+async def _check_master(port: ClientPortLink, config: SlaveConfig) -> None:
+    """Raise ProtocolError if the port is not that of the HA link's master."""
+    found, named = await port.identify(), describe(port.address)
+    if found is None:
+        msg = f"{named} does not answer as a client port"
+        raise ProtocolError(msg, hint=_HINT)
+    if found.denial is not None:
+        raise ProtocolError(f"{named}: {found.denial}", hint=_KEY_HINT)
+    if found.kind is not PortKind.NODE or found.master is not None:
+        msg = f"{named} is not a master's client port"
+        raise ProtocolError(msg, hint=_HINT)
+    # A port that the user has named may be mapped: then the master knows another HA port.
+    if config.master_client is None and found.ha_port != config.master[1]:
+        msg = f"{named} belongs to another node: its HA port is {found.ha_port or 'not known'}"
+        raise ProtocolError(msg, hint=_HINT)
+
+
+def check_answer(answer: RemotingCommand) -> None:
     """Raise ProtocolError for an answer that is not a success: an old master's, perhaps."""
     if answer.code != ResponseCode.SUCCESS:
         remark = answer.remark or "no reason given"

@@ -16,6 +16,7 @@ from hastore.broker.groups.broker_data import BrokerData
 from hastore.broker.groups.slave_synchronize import SlaveSynchronize
 from hastore.broker.naming.name_server_registration import register, slave_id
 from hastore.broker.node.dispatching import make_dispatching
+from hastore.broker.node.log_comparison import LogComparison
 from hastore.broker.node.node import ANSWER_TIMEOUT_S, RunningNode
 from hastore.broker.node.slave_status import slave_status
 from hastore.broker.node.slave_store import cut_slave_store, open_slave_store
@@ -90,6 +91,7 @@ class Slave(RunningNode):
     cuts: Cuts = attrs.field(factory=Cuts)
     ha_address: tuple[str, int] | None = None  # where it would serve slaves; None: nowhere
     slave_synchronize: SlaveSynchronize | None = attrs.field(default=None, init=False)
+    log_comparison: LogComparison | None = attrs.field(default=None, init=False)
     # The least age of the records dispatched lately, in seconds.
     record_ages: RecentLeast = attrs.field(factory=RecentLeast, init=False)
 
@@ -163,9 +165,18 @@ class Slave(RunningNode):
 
     def status(self) -> NodeStatus:
         """Return a snapshot of this slave."""
-        copying = self.slave_synchronize
+        copying, comparison = self.slave_synchronize, self.log_comparison
+        status = slave_status(self, self.ha_client, self.record_ages, self.cuts)
+        unverified = status.unverified
+        if unverified is not None and comparison is not None:
+            unverified = attrs.evolve(
+                unverified,
+                compared_to=comparison.identity.compared_to if comparison.reason is None else None,
+                waits_because=comparison.reason,
+            )
         return attrs.evolve(
-            slave_status(self, self.ha_client, self.record_ages, self.cuts),
+            status,
+            unverified=unverified,
             ha_address=None if self.ha_address is None else describe(self.ha_address),
             table_copies=None if copying is None else copying.status(),
         )
@@ -454,6 +465,9 @@ async def _serve(
                 await nursery.start(synchronize.data.serve, slave.message_store.consume_queues)
                 nursery.start_soon(synchronize.run)
             slave.slave_synchronize = synchronize
+            slave.log_comparison = comparison = _make_comparison(slave, synchronize)
+            if comparison is not None:
+                nursery.start_soon(comparison.run)
             server = None
             if listener is not None:
                 server = RemotingServer(
@@ -520,6 +534,29 @@ def _make_synchronize(slave: Slave, *, copies_tables: bool) -> SlaveSynchronize:
         confirm_offset=slave.reput_message_service.confirm_offset,
         tls=slave.tls,
         uses_default_port=copies_tables,
+    )
+
+
+def _make_comparison(slave: Slave, synchronize: SlaveSynchronize) -> LogComparison | None:
+    """Return what compares an unverified log with its master's; None if all of it counts."""
+    framing = slave.ha_client.framing
+    if not isinstance(framing, AutoswitchFraming) or framing.identity.current.unverified is None:
+        return None
+
+    async def flush() -> None:
+        await slave.flush_manager.flush_all()
+        await slave.dispatching.finish()
+
+    return LogComparison(
+        env=slave.env,
+        config=slave.config,
+        message_store=slave.message_store,
+        framing=framing,
+        reput=slave.reput_message_service,
+        live_link=lambda: slave.ha_client.live_link,
+        address=synchronize.address,
+        flush=flush,
+        tls=slave.tls,
     )
 
 

@@ -535,7 +535,8 @@ def _unverified(status: NodeStatus, _: Limits) -> Found:
     if status.master_link is None:
         hint = "hastore cluster switchover: as a slave it compares its log with the next master's"
     elif found.compared_to is not None:
-        what += f"; it has compared {format_size(found.compared_to - status.min_offset)} of"
+        compared = max(found.compared_to - status.min_offset, 0)
+        what += f"; it has compared {format_size(compared)} of"
         what += f" {format_size(status.max_offset - status.min_offset)} with its master's log"
         hint = "it is not elected before all is compared: hastore status -w"
     else:

@@ -8,9 +8,11 @@ GET_ALL_DELAY_OFFSET (45)                      → delayOffset.json, over confir
 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)      body: one group's configuration
 GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)         → subscriptionGroup.json
 EXPLAIN_PUTS (28101, hastore's own)            last → hastore.explain/1 (``explanation``)
-LOG_DIGEST (28102, hastore's own)              from to → crc32 of the log's bytes between them
+LOG_DIGEST (28102, hastore's own)              from to [epoch] → crc32 of the log's bytes there,
+                                               with an epoch sha256, too
 GROUP_LOG (28104, hastore's own)               → hastore.group-log/1: epochs, ends, cuts
 COUNT_MESSAGES (28105, hastore's own)          from to → messages by topic, and where to go on
+LOG_BYTES (28106, hastore's own)               from to epoch → the log's bytes between them
 =============================================  ==================================================
 
 Source: RocketMQ 4.9.8 ``AdminBrokerProcessor``.
@@ -18,11 +20,15 @@ Source: RocketMQ 4.9.8 ``AdminBrokerProcessor``.
 The answers to 21, 43 and 201 have the ext field ``tableTag``.  A client that sends it back on the
 same connection gets no body while the table is unchanged: a slave asks every second.
 
+With an ``epoch`` only the master of that epoch answers, and only if its own log is verified: a
+member compares its log with that (``log_comparison``).
+
 Invariant: a topic or group whose request has succeeded is on the disk.
 """
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
@@ -45,6 +51,8 @@ from hastore.wire.remoting_command import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hastore.broker.groups.broker_data import BrokerData
     from hastore.broker.request_target import RequestTarget
     from hastore.env.interface import Offload
@@ -52,6 +60,8 @@ if TYPE_CHECKING:
     from hastore.wire.remoting_command import RemotingCommand
 
 DIGEST_SIZE_MAX: Final = 4 * 1024 * 1024  # of one request: a read of some milliseconds
+BYTES_SIZE_MAX: Final = 1024 * 1024  # of one answer
+EPOCH: Final = "epoch"
 _EXPLAINED_MAX: Final = 1_000
 
 
@@ -134,33 +144,71 @@ class AdminProcessors:
         return json_response(request, self.target.explain(min(max(last, 0), _EXPLAINED_MAX)))
 
     async def log_digest(self, request: RemotingCommand) -> RemotingCommand:
-        """Return the CRC32 of a range of the log, so that two nodes' bytes can be compared."""
+        """Return digests of a range of the log, so that two nodes' bytes can be compared."""
+        begin, end = self._range(request, DIGEST_SIZE_MAX)
+        is_compared = EPOCH in request.ext_fields
+        if is_compared:
+            self._check_is_reference(request)
+
+        def digest() -> dict[str, Any]:
+            crc, sha256 = 0, hashlib.sha256()
+            for data in self._pieces(begin, end):
+                crc = zlib.crc32(data, crc)
+                if is_compared:
+                    sha256.update(data)
+            return {"crc32": crc} | ({"sha256": sha256.hexdigest()} if is_compared else {})
+
+        async with self._one_digest:  # leaves threads to the flushes
+            digests = await self.offload.run(digest)
+        return json_response(request, {"from": begin, "to": end} | digests)
+
+    async def log_bytes(self, request: RemotingCommand) -> RemotingCommand:
+        """Return the bytes of a range of the log, for a member that lacks them."""
+        self._check_is_reference(request)
+        begin, end = self._range(request, BYTES_SIZE_MAX)
+        async with self._one_digest:
+            data = await self.offload.run(lambda: b"".join(self._pieces(begin, end)))
+        return request.response(ResponseCode.SUCCESS, body=data)
+
+    def _range(self, request: RemotingCommand, size_max: int) -> tuple[int, int]:
+        """Return the range that a request names.  Raises RequestFailedError, ProtocolError."""
         begin = integer_field(request.ext_fields, "from", bits=64)
         end = integer_field(request.ext_fields, "to", bits=64)
         log = self.target.message_store.commit_log
         min_offset, max_offset = log.min_offset, log.readable_offset
-        if not (min_offset <= begin <= end <= max_offset and end - begin <= DIGEST_SIZE_MAX):
+        if not (min_offset <= begin <= end <= max_offset and end - begin <= size_max):
             msg = (
-                f"no digest of the bytes from {begin} to {end}: the log has {min_offset} to"
-                f" {max_offset}, and a digest covers at most {DIGEST_SIZE_MAX} bytes"
+                f"no answer about the bytes from {begin} to {end}: the log has {min_offset} to"
+                f" {max_offset}, and an answer covers at most {size_max} bytes"
             )
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+        return begin, end
 
-        def digest() -> int:
-            crc = 0
-            position = begin
-            while position < end:
-                data = log.read(position, end - position)
-                if not data:
-                    msg = f"the bytes at {position} have just expired"
-                    raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
-                crc = zlib.crc32(data, crc)
-                position += len(data)
-            return crc
+    def _pieces(self, begin: int, end: int) -> Iterator[bytes]:
+        """Yield the log's bytes between two offsets; blocks.  Raises RequestFailedError."""
+        log = self.target.message_store.commit_log
+        while begin < end:
+            data = log.read(begin, end - begin)
+            if not data:
+                msg = f"the bytes at {begin} have just expired"
+                raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+            yield data
+            begin += len(data)
 
-        async with self._one_digest:  # leaves threads to the flushes
-            crc = await self.offload.run(digest)
-        return json_response(request, {"from": begin, "to": end, "crc32": crc})
+    def _check_is_reference(self, request: RemotingCommand) -> None:
+        """Raise RequestFailedError unless this log is what members compare theirs with.
+
+        It is while this node is the master of the epoch that the request names, and its own log
+        is verified.
+        """
+        epoch, status = integer_field(request.ext_fields, EPOCH), self.target.status()
+        why = None
+        if not self.target.takes_puts or status.epoch != epoch:
+            why = f"this node is not the master of epoch {epoch}"
+        elif status.unverified is not None:
+            why = "the log of this master is not verified either"
+        if why is not None:
+            raise RequestFailedError(why, code=ResponseCode.SERVICE_NOT_AVAILABLE)
 
     async def group_log(self, request: RemotingCommand) -> RemotingCommand:
         """Return the epochs and the ends of this node's log, and what it has cut off."""

@@ -123,6 +123,7 @@ class RequestProcessors:
             RequestCode.GET_ALL_DELAY_OFFSET: _made_in_turn(admin.all_delay_offsets),
             RequestCode.EXPLAIN_PUTS: _made_in_turn(admin.explain),
             RequestCode.LOG_DIGEST: _awaited(admin.log_digest),
+            RequestCode.LOG_BYTES: _awaited(admin.log_bytes),
             RequestCode.GROUP_LOG: _awaited(admin.group_log),
             RequestCode.COUNT_MESSAGES: _awaited(admin.count_messages),
             RequestCode.UPDATE_AND_CREATE_TOPIC: _awaited(admin.create_topic),

@@ -149,6 +149,12 @@ class ConsumeQueue:
             self.max_physic_offset = physic_offset + size
         return True
 
+    def begins_before(self, queue_offset: int) -> None:
+        """Let readers begin at a unit that was repaired, if they begin after it now."""
+        if queue_offset < self.min_offset:
+            self.min_offset = queue_offset
+            self._min_physic_offset = None
+
     def _unit_at(self, queue_offset: int) -> bytes:
         """Read a unit, and keep a chunk of those after it: a dispatch reads them in order."""
         begin, data = self._chunk

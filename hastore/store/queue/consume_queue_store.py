@@ -195,6 +195,31 @@ class ConsumeQueueStore:
         last_offset, last_size, _ = UNIT.unpack_from(units, len(units) - UNIT_SIZE)
         queue.max_physic_offset = last_offset + last_size
 
+    def restore(  # noqa: PLR0917 - as put
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        physic_offset: int,
+        size: int,
+        tags_code: int,
+    ) -> None:
+        """Put the unit of a record that was written into the log in place of other bytes.
+
+        Its index may be blank, or after the queue's end, if the record was the last one.
+        """
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or queue.is_empty or queue_offset >= queue.next_offset:
+            self.put(topic, queue_id, queue_offset, physic_offset, size, tags_code)
+            return
+        is_restored = queue.repair(queue_offset, _pack(physic_offset, size, tags_code))
+        if is_restored:
+            queue.begins_before(queue_offset)
+            self._waiting[queue] = None
+        elif is_restored is None:
+            reason = "another record has this queue offset"
+            self._warn(topic, queue_id, queue_offset, physic_offset, reason)
+
     def _put_special(  # noqa: PLR0917 - as put
         self,
         topic: str,

@@ -1,0 +1,286 @@
+"""A member whose log a repair has filled compares it with its master's until all is equal."""
+
+import contextlib
+
+import attrs
+import pytest
+import trio
+
+import hastore
+from hastore.broker.node import log_comparison
+from hastore.broker.node.log_comparison import LogComparison
+from hastore.broker.node.master_store import Promotion
+from hastore.broker.port import admin_processors
+from hastore.client.admin import AdminClient
+from hastore.config import StoreConfig
+from hastore.env.real import real_env
+from hastore.errors import RequestFailedError
+from hastore.status import PutMessageStatus as Status
+from hastore.store.node_identity import IDENTITY_FILE, NodeIdentity, Unverified, read_identity
+from hastore.store.record.record_check import RecordKind
+from hastore.store.tools.derived_verify import verify_derived
+from hastore.store.tools.log_directory import find_log
+from hastore.store.tools.log_walker import LogWalker
+from hastore.store.tools.repair.log_repair import apply_repair
+from hastore.store.tools.repair.plan import plan_repair
+from tests.support.nodes.group_nodes import group, node_config, set_of
+from tests.support.nodes.harness import FILE_SIZE, log_bytes, messages
+from tests.support.waiting import eventually
+
+FOUND = Unverified(begin=0, end=10, why="a test says so")
+
+
+async def lead(master, slave):
+    """Make one node the master; the other follows it, and knows its client port."""
+    serving = await master.become_master(Promotion())
+    await slave.follow(master.ha_address, serving.epoch, client_port=master.address)
+    members = {master.config.node_id, slave.config.node_id}
+    await eventually(lambda: set_of(serving).accepted >= members, "both in the set")
+    return serving
+
+
+async def filled(tmp_path, count=600):
+    """Let a group of two store messages; return where the records begin."""
+    async with group(tmp_path, 2) as nodes:
+        master = await lead(nodes[0], nodes[1])
+        for message in messages(count):
+            assert (await master.put(message)).status is Status.PUT_OK
+        slave = nodes[1].role_node
+        await eventually(lambda: slave.max_offset == master.max_offset, "all copied")
+        await eventually(lambda: slave.reput_message_service.behind == 0, "all dispatched")
+    disk = real_env().disk
+    walker = LogWalker(disk, find_log(disk, str(tmp_path / "2")))
+    return [offset for offset, check in walker.walk() if check.kind is RecordKind.MESSAGE]
+
+
+def flip(tmp_path, offset, size=1):
+    """Change bytes of node 2's log."""
+    base = offset - offset % FILE_SIZE
+    with (tmp_path / "2" / "commitlog" / f"{base:020d}").open("r+b") as file:
+        file.seek(offset - base)
+        data = file.read(size)
+        file.seek(offset - base)
+        file.write(bytes(byte ^ 0x5A for byte in data))
+
+
+def repair(tmp_path):
+    """Repair node 2's log without a replica."""
+    path = str(tmp_path / "2")
+    plan = plan_repair(real_env().disk, path)
+    assert not plan.is_empty
+    return apply_repair(real_env(), plan)
+
+
+def mark(tmp_path, node_id=2, found=FOUND):
+    path = tmp_path / str(node_id)
+    disk = real_env().disk
+    identity = NodeIdentity(disk, str(path / IDENTITY_FILE), read_identity(disk, str(path)))
+    identity.mark_unverified(found)
+
+
+def unverified(tmp_path, node_id=2):
+    return read_identity(real_env().disk, str(tmp_path / str(node_id))).unverified
+
+
+def is_whole(tmp_path, node_id=2):
+    """Whether log, consume queues and index of a stopped node agree."""
+    path = str(tmp_path / str(node_id))
+    config = StoreConfig(data_dir=path)
+    report = verify_derived(real_env().disk, path, find_log(real_env().disk, path), config)
+    return report.is_whole, report.findings
+
+
+def bodies(node, topic="orders"):
+    """Return the bodies that consumers can read, by queue."""
+    store = node.message_store
+    return {
+        queue.queue_id: [
+            (index, unit.physic_offset, unit.size)
+            for index, unit in enumerate(queue.units(queue.min_offset, 10_000), queue.min_offset)
+            if not unit.is_blank
+        ]
+        for queue in store.consume_queues
+        if queue.topic == topic
+    }
+
+
+@contextlib.asynccontextmanager
+async def both(tmp_path):
+    """Run the two nodes again, node 1 as the master."""
+    async with group(tmp_path, 2) as nodes:
+        master = await lead(nodes[0], nodes[1])
+        yield nodes, master
+
+
+@pytest.mark.parametrize("places", [[5], [0], [5, 6, 200], [300], [599], [1, 250, 251, 598]])
+async def test_filled_messages_come_back_and_the_log_is_verified(tmp_path, places):
+    """The logs are the same bytes at the end, and consumers read what was lost, in its place."""
+    offsets = await filled(tmp_path)
+    for place in places:
+        flip(tmp_path, offsets[place] + 100)
+    report = repair(tmp_path)
+    assert unverified(tmp_path) == report.unverified is not None
+    async with both(tmp_path) as (nodes, master):
+        slave = nodes[1].role_node
+        assert nodes[1].status().unverified is not None
+        assert (await master.put(messages(1)[0])).status is Status.PUT_OK
+        await eventually(lambda: nodes[1].identity.current.unverified is None, "verified")
+        assert nodes[1].status().unverified is None
+        await eventually(lambda: slave.max_offset == master.max_offset, "all copied")
+        await eventually(lambda: slave.reput_message_service.behind == 0, "all dispatched")
+        assert bodies(slave) == bodies(master)
+    assert unverified(tmp_path) is None
+    assert log_bytes(tmp_path / "2") == log_bytes(tmp_path / "1")
+    assert is_whole(tmp_path)[0], is_whole(tmp_path)[1]
+
+
+async def test_an_equal_log_is_verified_without_a_write(tmp_path):
+    """Its files keep their bytes."""
+    await filled(tmp_path, 50)
+    mark(tmp_path)
+    async with both(tmp_path) as (nodes, _):
+        await eventually(lambda: nodes[1].identity.current.unverified is None, "verified")
+        assert nodes[1].role_node.log_comparison.rewritten == 0
+
+
+async def test_damage_that_no_repair_has_seen_is_found_by_the_comparison(tmp_path):
+    """A start does not read the older files; a digest of the log does."""
+    offsets = await filled(tmp_path, 1200)
+    mark(tmp_path)
+    flip(tmp_path, offsets[20] + 90, 3)
+    flip(tmp_path, offsets[100] + 90, 700)
+    async with both(tmp_path) as (nodes, _):
+        await eventually(lambda: nodes[1].identity.current.unverified is None, "verified")
+        assert nodes[1].role_node.log_comparison.rewritten > 3
+    assert log_bytes(tmp_path / "2") == log_bytes(tmp_path / "1")
+
+
+async def test_an_unverified_master_verifies_nobody(tmp_path):
+    """Two of them never agree on what was lost; the status says why."""
+    await filled(tmp_path, 50)
+    mark(tmp_path)
+    mark(tmp_path, 1)
+    async with both(tmp_path) as (nodes, _):
+        comparison = await compares(nodes[1])
+        await eventually(
+            lambda: "is not verified either" in (comparison.reason or ""), "the reason"
+        )
+        assert "is not verified either" in nodes[1].status().unverified.waits_because
+        assert nodes[0].status().unverified.why == FOUND.why
+    assert unverified(tmp_path) == unverified(tmp_path, 1) == FOUND
+
+
+async def compares(node):
+    await eventually(lambda: node.role_node.log_comparison is not None, "it compares")
+    comparison = node.role_node.log_comparison
+    assert isinstance(comparison, LogComparison)
+    return comparison
+
+
+async def test_it_waits_for_a_master(tmp_path):
+    """Without one nothing says what is right."""
+    await filled(tmp_path, 50)
+    mark(tmp_path)
+    config = node_config(tmp_path / "2", 2, (1, 2))
+    async with hastore.open_node(config) as node:
+        comparison = await compares(node)
+        assert comparison.reason == node.status().unverified.waits_because
+        assert "follows no master" in comparison.reason
+    assert unverified(tmp_path) == FOUND
+
+
+async def test_a_former_unverified_master_compares_as_a_slave(tmp_path):
+    """An operator had made it master; after a switchover it is verified."""
+    offsets = await filled(tmp_path)
+    flip(tmp_path, offsets[7] + 100)
+    repair(tmp_path)
+    async with group(tmp_path, 2) as nodes:
+        await lead(nodes[0], nodes[1])
+        await eventually(lambda: nodes[1].identity.current.unverified is None, "verified")
+        await lead(nodes[1], nodes[0])
+    assert log_bytes(tmp_path / "2") == log_bytes(tmp_path / "1")
+
+
+async def test_a_comparison_goes_on_after_the_link_has_changed(tmp_path, monkeypatch):
+    """What was compared before is not compared again by the same process."""
+    monkeypatch.setattr(log_comparison, "DIGEST_SIZE_MAX", 4096)
+    await filled(tmp_path)
+    mark(tmp_path)
+    compared = []
+    compare_piece = LogComparison._compare_piece
+
+    async def slowly(self, port, piece, epoch):
+        compared.append((epoch, piece.start))
+        if len(compared) == 20:
+            await trio.sleep_forever()
+        await compare_piece(self, port, piece, epoch)
+
+    monkeypatch.setattr(LogComparison, "_compare_piece", slowly)
+    async with both(tmp_path) as (nodes, _):
+        await eventually(lambda: len(compared) == 20, "in the middle")
+        status = nodes[1].status().unverified
+        assert status.compared_to == 19 * 4096
+        await nodes[1].step_down("a test wants it")
+        await lead(nodes[0], nodes[1])
+        await eventually(lambda: nodes[1].identity.current.unverified is None, "verified")
+    starts = [start for _, start in compared]
+    assert starts == [*range(0, 20 * 4096, 4096), *range(19 * 4096, starts[-1] + 1, 4096)]
+    assert compared[0][0] < compared[-1][0]
+
+
+async def test_a_power_cut_in_a_comparison_leaves_the_node_unverified(tmp_path, monkeypatch):
+    """The mark goes last, once log and queues are on the disk."""
+    offsets = await filled(tmp_path)
+    flip(tmp_path, offsets[7] + 100)
+    repair(tmp_path)
+    order = []
+    flush, clear = LogComparison._compare, NodeIdentity.clear_unverified
+
+    async def compare(self, link, address):
+        async def flushed(do=self.flush):
+            await do()
+            order.append("flushed")
+
+        self.flush = flushed
+        await flush(self, link, address)
+
+    def cleared(self, found):
+        order.append(("cleared", log_bytes(tmp_path / "2") == log_bytes(tmp_path / "1")))
+        return clear(self, found)
+
+    monkeypatch.setattr(LogComparison, "_compare", compare)
+    monkeypatch.setattr(NodeIdentity, "clear_unverified", cleared)
+    async with both(tmp_path) as (nodes, _):
+        await eventually(lambda: nodes[1].identity.current.unverified is None, "verified")
+    assert order == ["flushed", ("cleared", True)]
+
+
+# -- the requests --------------------------------------------------------------------------------
+
+
+async def test_only_the_verified_master_of_an_epoch_answers(tmp_path):
+    """A slave, another epoch and a range outside the log are refused by name."""
+    await filled(tmp_path, 50)
+    async with both(tmp_path) as (nodes, master):
+        data = log_bytes(tmp_path / "1")
+        async with AdminClient.connect(nodes[0].address) as admin:
+            assert await admin.log_bytes(0, 1000, master.epoch) == data[:1000]
+            assert await admin.log_bytes(5, 5, master.epoch) == b""
+            for begin, end, epoch, message in (
+                (0, 10, master.epoch + 1, "not the master of epoch"),
+                (0, 10, master.epoch - 1, "not the master of epoch"),
+                (0, master.max_offset + 1, master.epoch, "no answer about the bytes"),
+                (10, 9, master.epoch, "no answer about the bytes"),
+                (-1, 9, master.epoch, "no answer about the bytes"),
+            ):
+                with pytest.raises(RequestFailedError, match=message):
+                    await admin.log_bytes(begin, end, epoch)
+        async with AdminClient.connect(nodes[1].address) as admin:
+            with pytest.raises(RequestFailedError, match="not the master of epoch"):
+                await admin.log_bytes(0, 10, master.epoch)
+
+
+def test_an_answer_is_small():
+    """A node answers others meanwhile."""
+    assert admin_processors.BYTES_SIZE_MAX <= 1 << 20
+    assert attrs.fields(LogComparison).rewritten.default == 0
