@@ -326,8 +326,8 @@ def failover(
             dry_run=dry_run,
         )
     from hastore.cluster import operations
+    from hastore_cli.app.output import wall_clock_ms
     from hastore_cli.cluster.losses import addresses_of, known_ids, survey_loss
-    from hastore_cli.log.options import wall_clock_ms
 
     target.require_coordinator()
     if to_id is None:
@@ -751,6 +751,6 @@ def _report(
 
 
 def _echo(value: object) -> None:
-    from hastore_cli.log.options import echo_json
+    from hastore_cli.app.output import echo_json
 
     echo_json(value)

@@ -22,7 +22,7 @@ from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.node_identity import NodeIdentity, read_identity
 from hastore.store.store_lock import ABORT_FILE, LOCK_FILE, StoreLock
 from hastore.store.tools.log_directory import find_log
-from hastore_cli.log.options import wall_clock_ms
+from hastore_cli.app.output import wall_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

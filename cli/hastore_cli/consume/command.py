@@ -9,7 +9,8 @@ import rich_click as click
 
 from hastore_cli.acl.asking_command import AskingCommand
 from hastore_cli.app.command import output_option
-from hastore_cli.log.options import TIME_HELP, wall_clock_ms
+from hastore_cli.app.output import wall_clock_ms
+from hastore_cli.log.options import TIME_HELP
 from hastore_cli.messages.printer import FORMAT_HELP, MessagePrinter, format_option
 from hastore_cli.node.options import (
     SEVERAL,

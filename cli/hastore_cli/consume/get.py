@@ -11,8 +11,9 @@ from click.globals import get_current_context
 
 from hastore_cli.acl.asking_command import AskingCommand
 from hastore_cli.app.command import output_option
+from hastore_cli.app.output import wall_clock_ms
 from hastore_cli.app.times import ALWAYS, TimeWindow, parse_window
-from hastore_cli.log.options import DIR, TIME_HELP, wall_clock_ms
+from hastore_cli.log.options import DIR, TIME_HELP
 from hastore_cli.messages.printer import FORMAT_HELP, MessagePrinter, format_option
 from hastore_cli.node.options import addr_option, ask_node
 from hastore_cli.settings.param_types import TOPIC, ParsedType, WholeNumber

@@ -14,8 +14,8 @@ import attrs
 from hastore.cluster.connecting import open_coordinator
 from hastore.errors import CoordinatorError, HastoreError
 from hastore.quantities import format_duration
+from hastore_cli.app.output import wall_clock_ms
 from hastore_cli.doctor.rules import Diagnosis, Result
-from hastore_cli.log.options import wall_clock_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

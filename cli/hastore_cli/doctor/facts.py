@@ -19,7 +19,7 @@ from hastore.quantities import parse_address
 from hastore.store.log.store_directory import COMMIT_LOG_DIR
 from hastore.store.store_lock import ABORT_FILE
 from hastore_cli.app.error_report import collapsed
-from hastore_cli.log.options import wall_clock_ms
+from hastore_cli.app.output import wall_clock_ms
 from hastore_cli.node.address import fetch_status, next_steps_of, resolve_address, running_pid
 from hastore_cli.node.client import gather
 from hastore_cli.node.file import identity_in, read_node_file

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 import rich_click as click
 
 from hastore_cli.app.command import ExampleCommand, LazyGroup, output_option
-from hastore_cli.log.options import DIR, DIR_HELP, echo_json, open_log, quiet_logging
+from hastore_cli.app.output import echo_json
+from hastore_cli.log.options import DIR, DIR_HELP, open_log, quiet_logging
 from hastore_cli.messages.printer import FORMAT_HELP, MessagePrinter, format_option
 from hastore_cli.settings.config_file import config_option, read_store_config
 from hastore_cli.settings.param_types import WholeNumber

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 
+from hastore_cli.app.output import wall_clock_ms
 from hastore_cli.app.times import parse_time_ms
 from hastore_cli.settings.param_types import ParsedType, WholeNumber
 
@@ -27,11 +26,6 @@ TIME_HELP: Final = (
 )
 
 
-def wall_clock_ms() -> int:
-    """Return the time in milliseconds since 1970, for times relative to now."""
-    return time.time_ns() // 1_000_000
-
-
 def open_log(path: str) -> tuple[Disk, LogDirectory]:
     """Return the disk and the log in a directory.  Raises NotAStoreError if there is none."""
     from hastore.env.real import RealDisk
@@ -46,11 +40,6 @@ def quiet_logging() -> None:
     from hastore_cli.app.logging_setup import LogConfig, set_up_logging
 
     set_up_logging(LogConfig(format="console", level="error"), colour=False)
-
-
-def echo_json(value: object) -> None:
-    """Print one JSON document."""
-    click.echo(json.dumps(value))
 
 
 def parse_body_pattern(text: str | None, regex: str | None) -> re.Pattern[bytes] | None:

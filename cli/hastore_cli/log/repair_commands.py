@@ -12,7 +12,8 @@ import rich_click as click
 from hastore.quantities import format_address
 from hastore_cli.acl.asking_command import AskingCommand, ha_client_tls
 from hastore_cli.app.command import ExampleCommand, output_option
-from hastore_cli.log.options import DIR, echo_json, quiet_logging
+from hastore_cli.app.output import echo_json
+from hastore_cli.log.options import DIR, quiet_logging
 from hastore_cli.node.options import RefusedError
 from hastore_cli.settings.config_file import config_option, read_store_config
 from hastore_cli.settings.param_types import complete_directory

@@ -11,8 +11,9 @@ from click.exceptions import Exit
 
 from hastore_cli.acl.asking_command import AskingCommand
 from hastore_cli.app.command import ExampleCommand, output_option
+from hastore_cli.app.output import wall_clock_ms
 from hastore_cli.app.progress_bar import ReadingBar
-from hastore_cli.log.options import TIME, TIME_HELP, wall_clock_ms
+from hastore_cli.log.options import TIME, TIME_HELP
 from hastore_cli.node.address import resolve_address
 from hastore_cli.pipeline.run import (
     EXIT_FOUND,

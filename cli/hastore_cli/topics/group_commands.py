@@ -9,7 +9,8 @@ import rich_click as click
 
 from hastore_cli.acl.asking_command import AskingCommand
 from hastore_cli.app.command import LazyGroup, output_option
-from hastore_cli.log.options import TIME_HELP, echo_json, wall_clock_ms
+from hastore_cli.app.output import echo_json, wall_clock_ms
+from hastore_cli.log.options import TIME_HELP
 from hastore_cli.node.options import RefusedError, addr_option, ask_node
 from hastore_cli.settings.param_types import GROUP, TOPIC, ParsedType, WholeNumber
 

@@ -8,7 +8,7 @@ import rich_click as click
 
 from hastore_cli.acl.asking_command import AskingCommand
 from hastore_cli.app.command import LazyGroup, output_option
-from hastore_cli.log.options import echo_json
+from hastore_cli.app.output import echo_json
 from hastore_cli.node.options import RefusedError, addr_option, ask_node
 from hastore_cli.settings.param_types import TOPIC, WholeNumber
 
