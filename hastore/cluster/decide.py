@@ -564,13 +564,13 @@ def why_not_proven(candidate: Candidate, state: GroupState) -> str | None:
         return barred
     node, member = candidate.node, state.member(candidate.node.node_id)
     assert member is not None, "else it is barred"
+    unverified = candidate.unverified
+    if unverified is not None and not (state.master == node and state.members == (node,)):
+        return f"{node} has to compare its log with a master's first: {unverified}"
     if candidate.kept_since > member.start:
         return f"{node} may have lost messages" + (
             f": {candidate.doubt}" if candidate.doubt else ""
         )
-    unverified = candidate.unverified
-    if unverified is not None and not (state.master == node and state.members == (node,)):
-        return f"{node} has to compare its log with a master's first: {unverified}"
     return None
 
 

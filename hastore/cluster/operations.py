@@ -360,6 +360,28 @@ def reinit(keys: Keys, view: GroupView, node_id: int, uuid: str) -> Change:
     return remove(keys, view, node_id)
 
 
+def check_repair(view: GroupView, node_id: int, uuid: str) -> None:
+    """Check that another node may be elected while the directory ``uuid`` is not verified.
+
+    Raises OperationRefusedError unless one that is up may, or the directory counts for nothing in
+    the group anyway.
+    """
+    state = _known(view)
+    member = state.member(node_id)
+    if member is None or member.uuid != uuid:
+        return
+    others = [each for each in view.members.values() if each.node.node_id != node_id]
+    reasons = [why_not_proven(each, state) for each in others]
+    if None in reasons:
+        return
+    up = f": {'; '.join(str(reason) for reason in reasons)}" if reasons else ", and none is up"
+    raise OperationRefusedError(
+        f"node {node_id} may lack messages after this repair, and no other node may be elected{up}",
+        hint="start another node of the SyncStateSet first; or --from-replica, which loses nothing;"
+        " if all others are lost: --accept-loss",
+    )
+
+
 def adopt(keys: Keys, view: GroupView, node: Incarnation) -> Change:
     """Write the first state of a group whose only log is in the directory of ``node``: epoch 1."""
     if view.state is not None:

@@ -5,6 +5,7 @@ import pytest
 
 from hastore.broker.observe.coordinator_status import CoordinatorStatus
 from hastore.broker.observe.health import health
+from hastore.broker.observe.node_status import UnverifiedLog
 from hastore.broker.observe.sync_state_status import ProposalRow
 from hastore.store.node_identity import Identity
 from hastore_cli.doctor.facts import Facts
@@ -43,6 +44,7 @@ def cut(age_s):
     return attrs.evolve(UNCUT, last_cut=MEMBER.last_cut, wall_time_ms=now_ms)
 
 
+FILLED = UnverifiedLog(begin=100, end=200, why="log repair filled the place of lost messages")
 OK, WARNING, CRITICAL = NagiosState.OK, NagiosState.WARNING, NagiosState.CRITICAL
 
 
@@ -173,6 +175,21 @@ OK, WARNING, CRITICAL = NagiosState.OK, NagiosState.WARNING, NagiosState.CRITICA
             CRITICAL,
             "its log must be cut, and was not",
         ),
+        (
+            attrs.evolve(UNCUT, unverified=FILLED),
+            WARNING,
+            "messages from 100 to 200 of its log may be missing or wrong: log repair filled",
+        ),
+        (
+            attrs.evolve(
+                UNCUT,
+                unverified=attrs.evolve(FILLED, compared_to=UNCUT.min_offset + (4 << 20)),
+                max_offset=UNCUT.min_offset + (16 << 20),
+            ),
+            WARNING,
+            "wrong; it has compared 4.0 MiB of 16.0 MiB with its master's log: log repair",
+        ),
+        (attrs.evolve(WHOLE, unverified=FILLED), WARNING, "messages from 100 to 200 of its log"),
     ],
 )
 def test_check_of_a_replica_groups_node(status, state, text):

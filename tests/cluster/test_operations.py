@@ -201,6 +201,32 @@ def test_a_wish_of_an_earlier_epoch_is_replaced():
     assert applied(view_of(), change).config.switchover == Switchover(from_epoch=7, to_id=2)
 
 
+@pytest.mark.parametrize(
+    ("view", "uuid", "message"),
+    [
+        (view_of(), "uuid-2", None),
+        (view_of(**NO_LEADER), "uuid-2", None),
+        (view_of(member(1)), "uuid-2", None),
+        (view_of(member(2)), "other", None),
+        (view_of(member(2), state=GroupState(epoch=7, master=node(1), members=(node(1),))),
+         "uuid-2", None),
+        (view_of(member(2), **NO_LEADER), "uuid-2", "may be elected, and none is up → start"),
+        (view_of(member(1, unverified=FILLED), member(3, kept_since=9)), "uuid-2",
+         "may be elected: node 1 has to compare .*; node 3 may have lost .* → .*--accept-loss"),
+        (view_of(member(3), state=OUTSIDE), "uuid-2", "node 3 is not in the SyncStateSet → start"),
+        (view_of(state=None, state_revision=0), "uuid-2", "does not know the group"),
+    ],
+)  # fmt: skip
+def test_a_repair_with_loss_needs_another_node_that_may_be_elected(view, uuid, message):
+    """One that is up: those that are down may be unverified, too."""
+    if message is None:
+        operations.check_repair(view, 2, uuid)
+        return
+    with pytest.raises(OperationRefusedError) as caught:
+        operations.check_repair(view, 2, uuid)
+    assert re.search(message, f"{caught.value} → {caught.value.hint}")
+
+
 # -- the state -----------------------------------------------------------------------------------
 
 UNKNOWN = {"state": None, "state_revision": 0, **NO_LEADER}

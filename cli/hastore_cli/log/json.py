@@ -15,6 +15,8 @@ import attrs
 from hastore.store.tools.log_finding import Severity
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from hastore.store.tools.derived_verify import DerivedReport
     from hastore.store.tools.log_diff import DiffReport, EpochComparison, LogSide
     from hastore.store.tools.log_epochs import LogEpochs
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from hastore.store.tools.log_verify import VerifyReport
     from hastore.store.tools.rebuild import RebuildReport
     from hastore.store.tools.repair.log_repair import RepairReport
+    from hastore.store.tools.repair.lost import LostMessages
     from hastore.store.tools.repair.plan import RepairPlan
 
 CAT_SCHEMA: Final = "hastore.log-cat/1"
@@ -245,8 +248,13 @@ def lost_size(plan: RepairPlan) -> int:
     return sum(lost.stop - lost.start for lost in plan.lost)
 
 
-def repair_json(plan: RepairPlan, report: RepairReport | None) -> dict[str, Any]:
-    """Return ``hastore.log-repair/1``: the plan, and with a report the result."""
+def repair_json(
+    plan: RepairPlan, lost: Iterable[LostMessages], report: RepairReport | None
+) -> dict[str, Any]:
+    """Return ``hastore.log-repair/1``: the plan, and with a report the result.
+
+    ``lost`` are the messages that it loses, as far as they are known.
+    """
     return {
         "schema": "hastore.log-repair/1",
         "path": plan.data_dir,
@@ -265,6 +273,7 @@ def repair_json(plan: RepairPlan, report: RepairReport | None) -> dict[str, Any]
         "torn_at": plan.torn_at,
         "saved_paths": [] if report is None else list(report.saved_paths),
         "units_blanked": 0 if report is None else report.units_blanked,
+        "lost_messages": [attrs.asdict(each) for each in lost],
         "unverified": None
         if report is None or report.unverified is None
         else attrs.asdict(report.unverified),

@@ -13,6 +13,7 @@ from hastore.quantities import format_address
 from hastore_cli.acl.asking_command import AskingCommand, ha_client_tls
 from hastore_cli.app.command import ExampleCommand, output_option
 from hastore_cli.app.output import echo_json
+from hastore_cli.cluster.target import target_options
 from hastore_cli.log.options import DIR, quiet_logging
 from hastore_cli.node.options import RefusedError
 from hastore_cli.settings.config_file import config_option, read_store_config
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from hastore.store.tools.log_directory import LogDirectory
     from hastore.store.tools.repair.plan import RepairPlan
     from hastore.store.tools.repair.source import DirectorySource, RepairSource
+    from hastore_cli.cluster.target import Target
 
 _KEPT_SIZE_MAX: Final = 64 * 1024 * 1024
 EXIT_DRY_RUN: Final = 10
@@ -35,10 +37,12 @@ EXIT_DRY_RUN: Final = 10
         "hastore log repair D1 --from-replica D2",
         "hastore log repair D1 --from-replica db1:10912   # a master's HA port",
         "hastore log repair D1 --backup /mnt/old --yes    # loses what is damaged",
+        "hastore log repair D1 --yes --etcd http://127.0.0.1:2379",
     ),
     epilog="Changed bytes are first copied to --backup or DIR/trimmed. Exit code: 0 repaired, or"
     " nothing to repair; 10 a repair is needed (--dry-run); 4 it cannot be repaired this way; 6"
-    " refused: a node runs on it, or messages would be lost and --yes is missing.",
+    " refused: a node runs on it, messages would be lost and --yes is missing, or no other node of"
+    " its group could be elected; 3 etcd does not answer.",
 )
 @click.argument("dir", type=DIR)
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
@@ -52,6 +56,12 @@ EXIT_DRY_RUN: Final = 10
     "--backup", type=click.Path(file_okay=False), metavar="DIR", help="Copy old bytes there."
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask, even if messages are lost.")
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Also if no other node of the replica group may be elected then. Implies --yes.",
+)
+@target_options
 @output_option()
 def repair(
     *,
@@ -60,18 +70,23 @@ def repair(
     from_replica: str | None,
     backup: str | None,
     yes: bool,
+    accept_loss: bool,
+    target: Target,
     output: str,
 ) -> int:
     """Repair a damaged log with a replica's bytes, or by removing what cannot be read.
 
     Reads the whole log first. With a replica nothing is lost. Without one a damaged range becomes
     fillers, which every reader passes over, so that later offsets stay valid; a damaged end is cut
-    off. A torn end needs no repair: the node's next start trims it.
+    off. A torn end needs no repair: the node's next start trims it. A node of a replica group that
+    may lack messages then is not elected before it has compared its log with its master's. --etcd
+    names the coordinator, which says whether another node may be elected meanwhile.
     """
     from hastore.env.real import real_env
     from hastore.store.index.service import INDEX_DIR
     from hastore.store.tools.log_directory import find_log
     from hastore.store.tools.repair.log_repair import apply_repair
+    from hastore.store.tools.repair.lost import lost_messages
     from hastore.store.tools.repair.plan import plan_repair
     from hastore_cli.app.progress_bar import reading_bar
     from hastore_cli.app.terminal import say, say_next, tell
@@ -84,21 +99,24 @@ def repair(
     source = None if from_replica is None else _source(from_replica, log)
     with reading_bar("reading", log.size) as on_progress:
         plan = plan_repair(env.disk, dir, source=source, on_progress=on_progress)
+    lost = lost_messages(env.disk, plan.data_dir, plan.lost)
     if output == "table":
-        for line in plan_lines(plan):
+        for line in plan_lines(plan, lost):
             tell(line)
     if dry_run or plan.is_empty:
         if output == "json":
-            echo_json(repair_json(plan, None))
+            echo_json(repair_json(plan, lost, None))
         say("nothing to repair" if plan.is_empty else "nothing changed (--dry-run)")
         return 0 if plan.is_empty else EXIT_DRY_RUN
-    if lost_size(plan) and not yes:
+    if plan.is_lossy and not accept_loss:
+        _check_is_not_needed(plan, target)
+    if lost_size(plan) and not yes and not accept_loss:
         _confirm_loss(plan, dir)
     size = sum(part.stop - part.start for part in plan.parts)
     with reading_bar("repairing", size) as on_progress:
         report = apply_repair(env, plan, source=source, backup_dir=backup, on_progress=on_progress)
     if output == "json":
-        echo_json(repair_json(plan, report))
+        echo_json(repair_json(plan, lost, report))
     else:
         for line in done_lines(plan, report):
             tell(line)
@@ -165,6 +183,39 @@ def _check_is_same_group(log: LogDirectory, source: DirectorySource) -> None:
             path=source.name,
             hint=f"name a node of {own.group}: its directory, or its master's HA port",
         )
+
+
+def _check_is_not_needed(plan: RepairPlan, target: Target) -> None:
+    """Check that another node of the group may be elected while this one is not verified.
+
+    Raises OperationRefusedError, ConfigError, and CoordinatorUnreachableError without an answer.
+    """
+    from hastore.cluster.operations import check_repair
+    from hastore.env.real import RealDisk
+    from hastore.store.node_identity import read_identity
+    from hastore_cli.app.error_report import collapsed
+
+    identity = read_identity(RealDisk(), plan.data_dir)
+    if identity is None or (identity.coordinator is None and not target.has_coordinator):
+        return
+    if not target.has_coordinator:
+        raise RefusedError(
+            f"{plan.data_dir} belongs to {identity}, which may lack messages after this repair;"
+            " only its coordinator says whether another node may be elected",
+            hint="name it: --etcd URL; or --from-replica, which loses nothing; else --accept-loss",
+        )
+    import trio
+
+    from hastore_cli.cluster.asking import ask
+
+    named = target.of_group(identity.group, f"{plan.data_dir} belongs to {identity}")
+
+    async def run() -> None:
+        async with ask(named) as asked:
+            check_repair(await asked.view(), identity.node_id, identity.uuid)
+
+    with collapsed():
+        trio.run(run)
 
 
 def _confirm_loss(plan: RepairPlan, directory: str) -> None:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from hastore.store.tools.log_verify import VerifyReport
     from hastore.store.tools.rebuild import RebuildReport
     from hastore.store.tools.repair.log_repair import RepairReport
+    from hastore.store.tools.repair.lost import LostMessages
     from hastore.store.tools.repair.plan import RepairPlan
 
 INDEX_NOT_READ: Final = (
@@ -332,8 +333,8 @@ def rebuild_lines(
 # -- repair --------------------------------------------------------------------------------------
 
 
-def plan_lines(plan: RepairPlan) -> Iterable[str]:
-    """Yield the lines of a planned repair."""
+def plan_lines(plan: RepairPlan, lost: Iterable[LostMessages]) -> Iterable[str]:
+    """Yield the lines of a planned repair; ``lost``: messages that it loses, as far as known."""
     for part in plan.parts:
         extent = f"{number(part.start)} to {number(part.stop)}"
         what = f"{counted(part.stop - part.start, 'byte')}, {escaped(part.reason)}"
@@ -347,6 +348,16 @@ def plan_lines(plan: RepairPlan) -> Iterable[str]:
         yield label_row(
             "note", f"a torn end at {at}: the node's next start trims it, no repair needed"
         )
+    yield from _lost_lines(lost)
+
+
+def _lost_lines(lost: Iterable[LostMessages]) -> Iterable[str]:
+    for each in lost:
+        offsets = number(each.first)
+        if each.last > each.first:
+            offsets += f" to {number(each.last)}"
+        what = f"{counted(each.count, 'message')} of {escaped(each.topic)}, queue {each.queue_id}"
+        yield label_row("lost", f"{what}: queue offset {offsets}")
 
 
 def done_lines(plan: RepairPlan, report: RepairReport) -> Iterable[str]:

@@ -557,3 +557,61 @@ def test_works_on_a_real_file_system(tmp_path):
     store.truncate(200)
     assert path.read_bytes()[2 * UNIT_SIZE :].count(0) == 6_000_000 - 2 * UNIT_SIZE
     store.close()
+
+
+# -- records that come back ----------------------------------------------------------------------
+
+
+def restore(store, number):
+    """Put the unit of record ``number``, which was written into the log in its place."""
+    store.restore("t", 0, number, *unit(number))
+    store.commit()
+
+
+@pytest.mark.parametrize("index", [0, 1, 5, 299, 300, 598])
+def test_a_blank_unit_comes_back_in_any_file(index):
+    """Readers get it at its queue offset, and nothing else changes."""
+    disk = FakeDisk()
+    store = open_queues(disk)
+    put(store, 0, 600)
+    wanted = all_units(store.find("t", 0))
+    flush(store)
+    store.close()
+    path = f"{ROOT}/t/0/{index * UNIT_SIZE // FILE_SIZE * FILE_SIZE:020d}"
+    file = disk.open_sparse_file(path, FILE_SIZE)
+    file.pwrite(BLANK, index * UNIT_SIZE % FILE_SIZE)
+    file.close()
+    store = open_queues(disk)
+    restore(store, index)
+    assert all_units(store.find("t", 0)) == wanted
+    flush(store)
+    store.close()
+    store = open_queues(disk.kill())
+    assert all_units(store.find("t", 0)) == wanted
+
+
+def test_a_queues_last_record_comes_back():
+    """Its unit was removed with it; so was the queue, if it had no other."""
+    store = open_queues()
+    restore(store, 0)
+    put(store, 1, 3)
+    restore(store, 3)
+    assert all_units(store.find("t", 0)) == {n: unit(n) for n in range(4)}
+
+
+def test_a_unit_of_another_record_is_not_replaced(caplog):
+    """It is logged: one of the two records has a wrong queue offset."""
+    store = open_queues()
+    put(store, 0, 3)
+    store.restore("t", 0, 1, 5_000, 100, 7)
+    store.commit()
+    assert all_units(store.find("t", 0)) == {n: unit(n) for n in range(3)}
+    assert "another record has this queue offset" in caplog.text
+
+
+def test_a_unit_that_is_there_is_put_once():
+    """A comparison may be repeated."""
+    store = open_queues()
+    put(store, 0, 3)
+    restore(store, 1)
+    assert all_units(store.find("t", 0)) == {n: unit(n) for n in range(3)}

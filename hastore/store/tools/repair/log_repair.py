@@ -48,6 +48,7 @@ from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore.store.recovery.trim import Range
 from hastore.store.store_lock import StoreLock
 from hastore.store.tools.repair.filler import fill
+from hastore.store.tools.repair.lost import units_in
 from hastore.store.tools.repair.plan import (
     RepairAction,
     RepairPart,
@@ -296,22 +297,10 @@ def _blank_file(disk_file: DiskFile, lost: Sequence[Range], *, is_last: bool) ->
 
     ``is_last``: no later file has a unit.
     """
-    first, last = lost[0].start, lost[-1].stop
-    units = disk_file.pread(disk_file.size - disk_file.size % UNIT_SIZE, 0).rstrip(b"\0")
-    whole = units.ljust(-(-len(units) // UNIT_SIZE) * UNIT_SIZE, b"\0")
-    hits, keeps = [], -1
-    for index, (physic_offset, size, _) in enumerate(UNIT.iter_unpack(whole)):
-        if first <= physic_offset < last and _is_in(physic_offset, lost) and 0 < size < BLANK_SIZE:
-            hits.append(index)
-        elif 0 < size < BLANK_SIZE:
-            keeps = index
+    hits, keeps = units_in(disk_file, lost)
     for index in hits:
         is_end = is_last and index > keeps
         disk_file.pwrite(bytes(UNIT_SIZE) if is_end else BLANK, index * UNIT_SIZE)
     if hits:
         disk_file.sync()
     return len(hits), keeps >= 0
-
-
-def _is_in(physic_offset: int, lost: Sequence[Range]) -> bool:
-    return any(part.start <= physic_offset < part.stop for part in lost)
