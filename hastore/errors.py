@@ -381,6 +381,13 @@ class CoordinatorRefusedError(CoordinatorError):
     """
 
 
+class CoordinatorNoSpaceError(CoordinatorRefusedError):
+    """The coordinator's own database is full: it reads and renews leases, and writes nothing.
+
+    It passes once an operator makes room, so a node waits for it.
+    """
+
+
 class CoordinatorLoginError(CoordinatorRefusedError):
     """The coordinator does not know this user by this password."""
 

@@ -140,6 +140,13 @@ class Knowledge:
     # Of a group that its nodes create; None: a person does.
     initial_ids: frozenset[int] | None = None
     restored: str | None = None  # how this node has seen the coordinator go back in time
+    # Why it is not reachable although it answers, such as a damaged key; None: it is silent.
+    unusable_because: str | None = None
+
+    @property
+    def silence(self) -> str:
+        """Why nothing is decided by the coordinator now."""
+        return self.unusable_because or "the coordinator does not answer"
 
 
 # -- what to do ----------------------------------------------------------------------------------
@@ -344,7 +351,7 @@ def _decide_as_master(known: Knowledge, epoch: int) -> Action:
     if clock.deadline is None or clock.now >= clock.deadline:
         return StepDown(LEASE_OVER)
     if not known.is_reachable or view is None or view.state is None:
-        return _decide_without_answer(clock, clock.deadline)
+        return _decide_without_answer(known, clock.deadline)
     if known.restored is not None and view.config.alarm is None:
         return RaiseAlarm(known.restored)
     state, leader = view.state, view.leader
@@ -361,13 +368,14 @@ def _decide_as_master(known: Knowledge, epoch: int) -> Action:
     return _decide_on_switchover(known, view, state, epoch)
 
 
-def _decide_without_answer(clock: Clock, deadline: float) -> Action:
+def _decide_without_answer(known: Knowledge, deadline: float) -> Action:
+    clock = known.clock
     if clock.handover_since is None or clock.is_ready_sent:
-        return Wait("the coordinator does not answer", deadline)
+        return Wait(known.silence, deadline)
     until = clock.handover_since + HANDOVER_S
     if clock.now >= until:
         return TakePuts()
-    return Wait("the coordinator does not answer", min(until, deadline))
+    return Wait(known.silence, min(until, deadline))
 
 
 def _successor_text(state: GroupState) -> str:
@@ -436,7 +444,7 @@ def _decide_on_alarm(known: Knowledge, view: GroupView) -> Action | None:
 def _decide_as_other(known: Knowledge) -> Action:
     view, own = known.view, known.own
     if not known.is_reachable or view is None:
-        return Wait("the coordinator does not answer")
+        return Wait(known.silence)
     stopped = _decide_on_alarm(known, view)
     if stopped is not None:
         return stopped

@@ -31,11 +31,13 @@ from hastore.cluster.etcd_encoding import (
     Answer,
     Body,
     TokenRefusedError,
+    alarms_of,
     commit_body,
     count_body,
     has_no_users,
     lease_of,
     outcome_of,
+    quota_in,
     range_of,
     renewed_ttl_of,
     snapshot_of,
@@ -93,6 +95,7 @@ class EtcdHealth:
 
     ``leader_id``: None without a leader.  ``latency_s``: how long a linearizable read took.
     ``server_time_s``: its wall clock, in whole seconds since 1970 (UTC), None if it names none.
+    ``size``: bytes of its database's file; at ``quota_size`` it refuses writes.  None if unknown.
     """
 
     endpoint: str
@@ -103,6 +106,9 @@ class EtcdHealth:
     revision: int
     latency_s: float
     server_time_s: int | None
+    alarms: frozenset[str] = frozenset()
+    size: int | None = None
+    quota_size: int | None = None
 
 
 @final
@@ -163,6 +169,10 @@ class EtcdClient:
         """End a lease and remove its keys; one that has ended is no error."""
         with contextlib.suppress(LeaseGoneError):
             await self._ask("/v3/lease/revoke", {"ID": str(lease_id)})
+
+    async def alarms(self) -> frozenset[str]:
+        """Return the alarms of all servers, as the first one that answers knows them."""
+        return alarms_of(await self._ask("/v3/maintenance/status", {}))
 
     @contextlib.asynccontextmanager
     async def changes(
@@ -231,6 +241,7 @@ class EtcdClient:
         status = await self._ask("/v3/maintenance/status", {}, endpoints=(endpoint,))
         began = trio.current_time()
         await self._ask("/v3/kv/range", count_body(prefix), endpoints=(endpoint,))
+        latency_s = trio.current_time() - began
         return EtcdHealth(
             endpoint=endpoint,
             version=version,
@@ -238,9 +249,18 @@ class EtcdClient:
             member_id=status.inner("header").number("member_id"),
             leader_id=status.number("leader") or None,
             revision=status.revision,
-            latency_s=trio.current_time() - began,
+            latency_s=latency_s,
             server_time_s=server_time_s,
+            alarms=alarms_of(status),
+            size=status.number("dbSize") or None,
+            quota_size=status.number("dbSizeQuota") or await self._quota_of(endpoint),
         )
+
+    async def _quota_of(self, endpoint: str) -> int | None:
+        """Return a server's quota from its metrics, as 3.4 and 3.5 have it; None if it has none."""
+        with contextlib.suppress(CoordinatorError):
+            return quota_in(await self._http.text(endpoint, "/metrics", self.config.timeout_s))
+        return None
 
     # -- calls -----------------------------------------------------------------------------------
 

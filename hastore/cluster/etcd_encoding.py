@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
 
+from hastore.broker.observe.coordinator_status import NO_SPACE_HINT
 from hastore.cluster.key_value_store import (
     Absent,
     Changes,
@@ -34,6 +35,7 @@ from hastore.errors import (
     CompactedError,
     CoordinatorError,
     CoordinatorLoginError,
+    CoordinatorNoSpaceError,
     CoordinatorRefusedError,
     CoordinatorUnreachableError,
     LeaseGoneError,
@@ -60,14 +62,27 @@ _HTTP_OK: Final = 200
 _HTTP_SERVER_ERRORS: Final = 500
 
 _LOGIN_FAILED: Final = "authentication failed"
+_NO_SPACE: Final = "space exceeded"
+_OVERLOADED: Final = "too many requests"
 # What etcd's refusals say, and what to do then; the first that fits.
 _HINTS: Final = (
     (_LOGIN_FAILED, "check the user and the password for etcd"),
     ("permission denied", "grant the user's role readwrite on the prefix: etcdctl role"),
-    ("space exceeded", "etcd is full: compact and defragment it, then etcdctl alarm disarm"),
+    (_NO_SPACE, NO_SPACE_HINT),
     ("request is too large", "raise etcd's --max-request-bytes"),
     ("message larger than max", "raise etcd's --max-request-bytes"),
-    ("too many requests", "etcd is overloaded: look at its disk and its load"),
+    (_OVERLOADED, "etcd is overloaded: look at its disk and its load"),
+)
+
+
+# As status has them: "memberID:7383792418829112008 alarm:NOSPACE ".
+_ALARM: Final = re.compile(r"\balarm:([A-Z]+)")
+
+
+# In the metrics: "etcd_server_quota_backend_bytes 2.147483648e+09".
+_QUOTA: Final = re.compile(
+    rb"^etcd_server_quota_backend_bytes ([0-9]{1,20}(?:\.[0-9]{1,20})?(?:e\+[0-9]{1,2})?)$",
+    re.MULTILINE,
 )
 
 
@@ -256,6 +271,20 @@ def renewed_ttl_of(answer: Answer) -> float | None:
     return float(result.number("TTL")) or None
 
 
+def alarms_of(status: Answer) -> frozenset[str]:
+    """Return the alarms that a server's status names, those of all servers: NOSPACE, CORRUPT."""
+    errors = status.fields.get("errors", [])
+    texts = errors if isinstance(errors, list) else []
+    found = (_ALARM.search(text) for text in texts if isinstance(text, str))
+    return frozenset(match[1] for match in found if match is not None)
+
+
+def quota_in(metrics: bytes) -> int | None:
+    """Return how large a server lets its database grow, from its metrics page; None: not there."""
+    found = _QUOTA.search(metrics)
+    return None if found is None else int(float(found[1])) or None
+
+
 def changes_of(line: Answer, after_revision: int) -> list[Changes]:
     """Return what a watch's line says has changed: revision by revision, only later ones.
 
@@ -316,11 +345,14 @@ def _refused(where: str, text: str, code: int | None) -> CoordinatorError:
     if "no leader" in text or "server stopped" in text:  # reasons that end a watch
         return CoordinatorUnreachableError(message)
     hint = next((hint for words, hint in _HINTS if words in text), None)
-    if code is None and hint is None:
-        return CoordinatorUnreachableError(message)
+    kind: type[CoordinatorError] = CoordinatorRefusedError
     if _LOGIN_FAILED in text:
-        return CoordinatorLoginError(message, hint=hint)
-    return CoordinatorRefusedError(message, hint=hint)
+        kind = CoordinatorLoginError
+    elif _NO_SPACE in text:
+        kind = CoordinatorNoSpaceError
+    elif _OVERLOADED in text or (code is None and hint is None):  # it may pass by itself
+        kind = CoordinatorUnreachableError
+    return kind(message, hint=hint)
 
 
 def is_out_of_range(error: CoordinatorError) -> bool:

@@ -105,6 +105,11 @@ class EtcdHttp:
         answer = Answer.of(f"etcd at {endpoint}", response.status_code, data)
         return answer.text("etcdserver"), _time_of(response.headers.get("Date", ""))
 
+    async def text(self, endpoint: str, path: str, connect_s: float) -> bytes:
+        """GET a page, whatever its status."""
+        async with self._send(endpoint, path, None, {}, connect_s) as response:
+            return await _read_whole(endpoint, response)
+
     @contextlib.asynccontextmanager
     async def _send(
         self,

@@ -20,11 +20,14 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.broker.observe.coordinator_status import NO_SPACE, NO_SPACE_HINT
 from hastore.cluster.group_records import read_group
 from hastore.cluster.key_value_store import follow
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import (
     CoordinatorError,
+    CoordinatorNoSpaceError,
+    CoordinatorRefusedError,
     CoordinatorUnreachableError,
     DiskError,
     HastoreError,
@@ -42,7 +45,11 @@ if TYPE_CHECKING:
     from hastore.store.node_identity import NodeIdentity
 
 RETRY_PAUSE_S: Final = 1.0  # after the coordinator did not answer
+ALARMS_INTERVAL_S: Final = 10.0  # between two questions for the coordinator's own alarms
+_FULL_INTERVAL_S: Final = 2.0  # while it is full
 _FOLLOW_PAUSE_S: Final = 0.5  # after the way to the coordinator broke
+
+_ALARM_HINTS: Final = {NO_SPACE: NO_SPACE_HINT}
 
 _log = logger("cluster")
 
@@ -61,6 +68,9 @@ class GroupWatch:
     is_reachable: bool = attrs.field(default=False, init=False)
     is_silent: bool = attrs.field(default=False, init=False)  # unreachable: it answers nothing
     restored: str | None = attrs.field(default=None, init=False)  # how it went back in time
+    # What is wrong with the coordinator itself: with NO_SPACE it answers, and writes nothing.
+    alarms: frozenset[str] = attrs.field(default=frozenset(), init=False)
+    _failure: HastoreError | None = attrs.field(default=None, init=False)  # the last, as logged
     _identity: Callable[[], NodeIdentity | None] = attrs.field(init=False)
     # What earlier starts have seen of it, until a person has looked; it is never older.
     _seen_before: CoordinatorMark | None = attrs.field(default=None, init=False)
@@ -84,11 +94,19 @@ class GroupWatch:
         nursery.start_soon(self._keep_view)
         nursery.start_soon(self._keep_reachable)
         nursery.start_soon(self._keep_mark)
+        nursery.start_soon(self._keep_alarms)
 
     def failed(self, error: HastoreError) -> None:
-        """Take that a request was not answered, or not as it should be."""
-        if self.is_reachable or self.view is None:
+        """Take that a request was not answered, or not as it should be.
+
+        A store that is full has answered: what is known of the group is still what it says.
+        """
+        if isinstance(error, CoordinatorNoSpaceError):
+            self._take_alarms(self.alarms | {NO_SPACE})
+            return
+        if type(error) is not type(self._failure):
             _log.warning("coordinator_unreachable", reason=str(error), next=error.hint)
+        self._failure = error
         self.is_reachable = False
         self.is_silent = isinstance(error, CoordinatorUnreachableError)
         self.on_doubt()
@@ -98,6 +116,37 @@ class GroupWatch:
         """Read the group now: a transaction has changed it, or was refused because it changed."""
         before = self.view
         self._take(read_group(self.keys, await self.store.read(self.keys.base)), before)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why a request of this node cannot be done now; None if nothing is known against it."""
+        if NO_SPACE in self.alarms:
+            return f"the coordinator is full ({NO_SPACE})"
+        if self.is_silent:
+            return "the coordinator does not answer"
+        return self.unusable_because
+
+    @property
+    def unusable_because(self) -> str | None:
+        """Why nothing is decided by what it answers, such as a damaged key; None: it is silent."""
+        if self.is_reachable or self._failure is None or self.is_silent:
+            return None
+        return str(self._failure)
+
+    def _take_alarms(self, alarms: frozenset[str]) -> None:
+        before, self.alarms = self.alarms, alarms
+        for alarm in sorted(alarms - before):
+            _log.error("coordinator_alarm", alarm=alarm, next=_ALARM_HINTS.get(alarm))
+        for alarm in sorted(before - alarms):
+            _log.info("coordinator_alarm_over", alarm=alarm)
+
+    async def _keep_alarms(self) -> None:
+        """Ask for the coordinator's alarms: a group that changes nothing would not notice them."""
+        while True:
+            with contextlib.suppress(CoordinatorError):
+                self._take_alarms(await self.store.alarms())
+            is_full = NO_SPACE in self.alarms
+            await trio.sleep(_FULL_INTERVAL_S if is_full else ALARMS_INTERVAL_S)
 
     async def _keep_reachable(self) -> None:
         """Read the group after a request without an answer, until there is one.
@@ -136,8 +185,9 @@ class GroupWatch:
             known.cluster_id != view.cluster_id or view.revision < known.revision
         ):
             return  # something newer has overtaken it
-        if not self.is_reachable:
+        if not self.is_reachable and not isinstance(self._failure, CoordinatorRefusedError):
             _log.info("coordinator_reachable", revision=view.revision)
+            self._failure = None
         self.view, self.is_reachable, self.is_silent = view, True, False
         self.on_view(view, went_back is not None)
         if self.restored is None and self._has_moved(mark):

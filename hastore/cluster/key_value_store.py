@@ -11,9 +11,10 @@ each key has the revision that created it and the one that wrote it last.  A **l
 it is renewed, and takes the keys that were put with it along.
 
 Every call may raise CoordinatorUnreachableError, which says nothing about what was done, and
-CoordinatorRefusedError, after which nothing was.  A call that is cancelled is like one without an
-answer.  This module does no I/O: ``etcd_client`` asks a real etcd, ``hastore.sim.coordinator``
-is a model in virtual time.
+CoordinatorRefusedError, after which nothing was.  A store that is full refuses writes and grants
+with CoordinatorNoSpaceError; it still answers reads, and renews and ends leases.  A call that is
+cancelled is like one without an answer.  This module does no I/O: ``etcd_client`` asks a real etcd,
+``hastore.sim.coordinator`` is a model in virtual time.
 """
 
 from __future__ import annotations
@@ -150,6 +151,9 @@ class KeyValueStore(Protocol):
 
     async def revoke(self, lease_id: int) -> None:
         """End a lease and remove its keys; one that has ended is no error."""
+
+    async def alarms(self) -> frozenset[str]:
+        """Return what is wrong with the store itself, such as ``NOSPACE``: it writes nothing."""
 
     def changes(
         self, prefix: str, after_revision: int

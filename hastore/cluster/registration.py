@@ -32,6 +32,7 @@ from hastore.cluster.group_watch import RETRY_PAUSE_S
 from hastore.cluster.key_value_store import Absent, Put, Unchanged
 from hastore.errors import (
     CoordinatorError,
+    CoordinatorNoSpaceError,
     CoordinatorRefusedError,
     HastoreError,
     ProtocolError,
@@ -93,13 +94,15 @@ class NodeRegistration:
         """Claim the id; retry while the coordinator does not answer, after ``on_failure``.
 
         Raises WrongNodeError, DiskError, and CoordinatorRefusedError if the coordinator refuses the
-        first request.
+        first request for another reason than want of space.
         """
         is_first = True
         while True:
             try:
                 if await self.claim():
                     return
+            except CoordinatorNoSpaceError as error:
+                on_failure(error)  # an operator makes room
             except CoordinatorRefusedError:
                 if is_first:
                     raise

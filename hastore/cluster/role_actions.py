@@ -106,6 +106,7 @@ class RoleActions:
             is_reachable=self.watch.is_reachable,
             initial_ids=self.facts.config.initial_ids,
             restored=self.watch.restored,
+            unusable_because=self.watch.unusable_because,
         )
 
     async def _wait(self, action: actions.Wait) -> None:

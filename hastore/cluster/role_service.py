@@ -145,7 +145,7 @@ class RoleService:
         action, config = self.action, None if self.view is None else self.view.config
         return CoordinatorStatus(
             is_reachable=self.is_reachable,
-            doing="it starts" if action is None else str(action),
+            doing=self._start_text() if action is None else str(action),
             lease_left_s=max(0.0, self.lease.deadline - self._now()) if leads else None,
             is_failsafe=self._is_running and self._failsafe.is_active,
             alarm=None if config is None else config.alarm,
@@ -153,7 +153,13 @@ class RoleService:
             unproven_epoch=None if config is None else config.unproven_epoch,
             epoch=None if self.view is None or self.view.state is None else self.view.state.epoch,
             last_contact_age_s=None if self._heard_at is None else self._now() - self._heard_at,
+            etcd_alarms=sorted(self.watch.alarms),
+            unusable_because=self.watch.unusable_because,
         )
+
+    def _start_text(self) -> str:
+        trouble = self.watch.trouble
+        return "it starts" if trouble is None else f"it waits before it takes part: {trouble}"
 
     @property
     def promised_deadline(self) -> float:

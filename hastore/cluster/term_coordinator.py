@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from hastore.cluster.group_records import GroupView, Keys, Member
     from hastore.cluster.key_value_store import KeyValueStore
     from hastore.concurrency.lease import Lease
+    from hastore.errors import HastoreError
     from hastore.ha.set_proposal import Proposal
 
 RETRY_PAUSE_S: Final = 0.5  # after a request that was not answered
@@ -70,6 +71,7 @@ class TermCoordinator:
     _view: GroupView | None = attrs.field(default=None, init=False)
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _sent: _Sent | None = attrs.field(default=None, init=False)  # the last attempt
+    _failure: HastoreError | None = attrs.field(default=None, init=False)  # since the last answer
     _service: GroupHAService = attrs.field(init=False)
     _floor: Callable[[], int] = attrs.field(init=False)  # a record's end that all members have
     _floor_written_at: float = attrs.field(default=-math.inf, init=False)
@@ -123,9 +125,15 @@ class TermCoordinator:
             try:
                 await self._write()
             except (CoordinatorError, ProtocolError) as error:
-                _log.warning("set_not_written", reason=str(error), next=error.hint)
-                await trio.sleep(RETRY_PAUSE_S)
+                await self._failed(error)
                 self._wake.wakeup()
+
+    async def _failed(self, error: CoordinatorError | ProtocolError) -> None:
+        """Log a failure unless the last one was of its kind, and wait a moment."""
+        if type(error) is not type(self._failure):
+            _log.warning("set_not_written", reason=str(error), next=error.hint)
+        self._failure = error
+        await trio.sleep(RETRY_PAUSE_S)
 
     async def _write(self) -> None:
         group, proposal = self._service.sync_state_set, self._proposal
@@ -177,8 +185,7 @@ class TermCoordinator:
             try:
                 await self._swap(view, change)
             except CoordinatorError as error:
-                _log.warning("set_not_written", reason=str(error), next=error.hint)
-                await trio.sleep(RETRY_PAUSE_S)
+                await self._failed(error)
 
     def _members_of(
         self, proposal: Proposal, view: GroupView, state: GroupState
@@ -266,6 +273,7 @@ class TermCoordinator:
         self._floor_written_at = trio.current_time()
         put = Put(self.keys.state, self._with_floor(change).encode())
         outcome = await self.store.commit(self._unmoved(view), [put])
+        self._failure = None
         return outcome.succeeded
 
     def _unmoved(self, view: GroupView) -> Sequence[Unchanged]:

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import hastore
 from hastore.broker.node.master import run_master
 from hastore.broker.observe import metrics_server
-from hastore.broker.observe.coordinator_status import CoordinatorStatus
+from hastore.broker.observe.coordinator_status import NO_SPACE, CoordinatorStatus
 from hastore.broker.observe.health import health
 from hastore.broker.observe.metrics_server import LIMITS, open_metrics
 from hastore.broker.observe.metrics_text import metrics_text
@@ -96,16 +96,20 @@ def test_a_node_with_a_coordinator_has_its_lease_and_its_contact():
         last_contact_age_s=4.0,
     )
     names = ("reachable", "last_contact_age_seconds", "epoch", "lease_left_seconds", "failsafe")
-    names = (*names, "alarm", "paused")
+    names = (*names, "alarm", "paused", "full")
     found = samples(attrs.evolve(GROUP_MASTER, coordinator=coordinator))
     values = [found[f"hastore_coordinator_{name}",] for name in names]
-    assert values == [0, 4.0, 7, 2.5, 1, 0, 0]
-    slave = CoordinatorStatus(is_reachable=True, doing="x", alarm="restored", is_paused=True)
+    assert values == [0, 4.0, 7, 2.5, 1, 0, 0, 0]
+    slave = CoordinatorStatus(
+        is_reachable=True, doing="x", alarm="restored", is_paused=True, etcd_alarms=(NO_SPACE,)
+    )
     found = samples(attrs.evolve(MEMBER, coordinator=slave))
     known = {name for (name, *_) in found if name.startswith("hastore_coordinator_")}
     assert known == {
-        f"hastore_coordinator_{name}" for name in ("reachable", "failsafe", "alarm", "paused")
+        f"hastore_coordinator_{name}"
+        for name in ("reachable", "failsafe", "alarm", "paused", "full")
     }
+    assert found["hastore_coordinator_full",] == 1
     assert (found["hastore_coordinator_alarm",], found["hastore_coordinator_paused",]) == (1, 1)
     assert not [name for (name, *_) in samples(MEMBER) if "coordinator" in name]
 

@@ -24,6 +24,8 @@ FINE = EtcdHealth(
     revision=7,
     latency_s=0.002,
     server_time_s=NOW_S,
+    size=3 << 20,
+    quota_size=2 << 30,
 )
 
 
@@ -45,6 +47,7 @@ def test_a_server_without_faults():
     assert {each.result for each in found} == {Result.OK}
     assert [(each.check, each.next_step) for each in found] == [
         ("coordinator", None),
+        ("etcd space", None),
         ("etcd version", None),
         ("clock", None),
     ]
@@ -81,10 +84,15 @@ def test_versions(version, result, text):
         ({"leader_id": None}, Result.BAD, "it has no leader"),
         ({"server_time_s": NOW_S + 9}, Result.WARN, "ahead of this machine's"),
         ({"server_time_s": NOW_S - 9}, Result.WARN, "behind this machine's"),
+        ({"size": 1600 << 20}, Result.WARN, "its database has 1.6 GiB of 2.0 GiB"),
+        ({"size": 1600 << 20, "quota_size": None}, Result.WARN, "of 2.0 GiB by default"),
+        ({"size": None}, Result.UNKNOWN, "does not say how large its database is"),
+        ({"alarms": {"NOSPACE"}}, Result.BAD, "takes no writes: its database of 3.0 MiB is full"),
+        ({"alarms": {"CORRUPT"}}, Result.BAD, "it has the alarm CORRUPT"),
     ],
 )
 def test_faults_of_a_server(changes, result, text):
-    """Slow, alone, with another clock."""
+    """Slow, alone, with another clock, or full."""
     ((level, _, what),) = worst(attrs.evolve(FINE, **changes))
     assert (level, text in what) == (result, True)
 
@@ -136,6 +144,7 @@ async def test_a_real_etcd_is_asked(kind, tmp_path, monkeypatch):
             version = found[etcd.endpoint, "etcd version"]
             assert found[etcd.endpoint, "coordinator"]["what"].startswith("a read takes ")
             assert found[etcd.endpoint, "clock"]["result"] == "ok"
+            assert "2.0 GiB" in found[etcd.endpoint, "etcd space"]["what"]
             if kind == "wheel":
                 assert (version["result"], version["what"][:5]) == ("warn", "3.5.1")
             down = f"http://127.0.0.1:{free.number}"

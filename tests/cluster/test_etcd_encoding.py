@@ -27,6 +27,7 @@ from hastore.errors import (
     CompactedError,
     CoordinatorError,
     CoordinatorLoginError,
+    CoordinatorNoSpaceError,
     CoordinatorRefusedError,
     CoordinatorUnreachableError,
     LeaseGoneError,
@@ -191,7 +192,8 @@ REFUSALS = [
     (400, 3, "etcdserver: user name is empty", TokenRefusedError),
     (400, 3, "etcdserver: authentication failed, invalid user ID", CoordinatorLoginError),
     (403, 7, "etcdserver: permission denied", CoordinatorRefusedError),
-    (429, 8, "etcdserver: mvcc: database space exceeded", CoordinatorRefusedError),
+    (429, 8, "etcdserver: mvcc: database space exceeded", CoordinatorNoSpaceError),
+    (429, 8, "etcdserver: too many requests", CoordinatorUnreachableError),
     (400, 3, "etcdserver: duplicate key given in txn request", CoordinatorRefusedError),
 ]
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from hastore.broker.observe.coordinator_status import NO_SPACE, NO_SPACE_HINT
 from hastore.cluster.connecting import open_coordinator
 from hastore.errors import CoordinatorError, HastoreError
-from hastore.quantities import format_duration
+from hastore.quantities import format_duration, format_size
 from hastore_cli.app.output import wall_clock_ms
 from hastore_cli.doctor.rules import Diagnosis, Result
 
@@ -34,6 +35,8 @@ _REVOKING_BEFORE: Final = {(3, 4): 31, (3, 5): 13}
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 _LATENCY_WARN_PART: Final = 20  # of ttl; a renewal is sent each third of it
 _CLOCK_WARN_S: Final = 2.0  # the servers' answers have whole seconds
+_SIZE_WARN_PART: Final = 0.75  # of the quota
+_QUOTA_DEFAULT: Final = 2 << 30  # etcd's, where a server does not say which it has
 
 
 @attrs.frozen(kw_only=True)
@@ -103,6 +106,7 @@ def _check_server(health: EtcdHealth, asked: Asked) -> Iterator[Diagnosis]:
         hint = "give etcd a disk of its own; or raise [cluster] ttl on all nodes"
         level = Result.WARN if is_slow else Result.OK
         yield Diagnosis(name, "coordinator", level, what, hint if is_slow else None)
+    yield from _check_space(health)
     yield _check_version(name, health.version)
     if health.server_time_s is not None:
         # The server cuts its time off to a whole second.
@@ -113,6 +117,30 @@ def _check_server(health: EtcdHealth, asked: Asked) -> Iterator[Diagnosis]:
         level = Result.WARN if is_off else Result.OK
         next_step = "run NTP: times in logs are compared" if is_off else None
         yield Diagnosis(name, "clock", level, what, next_step)
+
+
+def _check_space(health: EtcdHealth) -> Iterator[Diagnosis]:
+    """Yield what a server says of its database: its alarms, and its size against its quota."""
+    name, check = health.endpoint, "etcd space"
+    for alarm in sorted(health.alarms - {NO_SPACE}):
+        hint = "etcdctl alarm list; and etcd's log"
+        yield Diagnosis(name, check, Result.BAD, f"it has the alarm {alarm}", hint)
+    size = "" if health.size is None else f" of {format_size(health.size)}"
+    if NO_SPACE in health.alarms:
+        what = f"it takes no writes: its database{size} is full (NOSPACE)"
+        yield Diagnosis(name, check, Result.BAD, f"{what}; no master can be elected", NO_SPACE_HINT)
+        return
+    if health.size is None:
+        what = "it does not say how large its database is"
+        hint = "etcdctl endpoint status -w table"
+        yield Diagnosis(name, check, Result.UNKNOWN, what, hint)
+        return
+    quota_size = health.quota_size or _QUOTA_DEFAULT
+    of = f"of {format_size(quota_size)}" + (" by default" if health.quota_size is None else "")
+    is_near = health.size > _SIZE_WARN_PART * quota_size
+    level = Result.WARN if is_near else Result.OK
+    what = f"its database has {format_size(health.size)} {of}"
+    yield Diagnosis(name, check, level, what, NO_SPACE_HINT if is_near else None)
 
 
 def _check_version(name: str, version: str) -> Diagnosis:

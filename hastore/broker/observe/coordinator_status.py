@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import TYPE_CHECKING, Final, final
 
 import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+NO_SPACE: Final = "NOSPACE"  # etcd's alarm: its database is full
+NO_SPACE_HINT: Final = (
+    "make room in etcd: etcdctl compact REVISION (see etcdctl endpoint status -w json), etcdctl"
+    " defrag for each server, etcdctl alarm disarm; and start it with --auto-compaction-mode"
+)
+
+
+def _texts(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(values)  # of JSON, which has lists
 
 
 @final
@@ -23,3 +36,7 @@ class CoordinatorStatus:
     # An epoch that began although no member had proved that it has all that was acknowledged;
     # None once an operator has confirmed it.
     unproven_epoch: int | None = None
+    # What is wrong with etcd itself, such as NOSPACE.
+    etcd_alarms: tuple[str, ...] = attrs.field(default=(), converter=_texts)
+    # Why nothing is decided by what it answers, such as a damaged key; None: it is silent, or fine.
+    unusable_because: str | None = None

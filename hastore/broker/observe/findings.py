@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from hastore.broker.observe.coordinator_status import NO_SPACE, NO_SPACE_HINT
 from hastore.quantities import format_duration, format_size
 from hastore.status import HAClientState
 from hastore.tls.contexts import utc_text
@@ -516,14 +517,19 @@ def _coordinator(status: NodeStatus, _: Limits) -> Found:
         hint = "acknowledged messages may be lost: hastore cluster history; then hastore cluster"
         yield Level.CRITICAL, what, "the longest log was taken", f"{hint} clear-alarm"
         return
+    for alarm in coordinator.etcd_alarms:
+        yield Level.WARNING, *_etcd_alarm(alarm)
     if coordinator.is_failsafe:
         what = "does not answer; this master goes on by the promises of its members"
         yield Level.WARNING, what, None, "puts stop if a member fails now: look at the coordinator"
+    elif coordinator.unusable_because is not None:
+        hint = "hastore cluster status says what to do about it"
+        yield Level.WARNING, "nothing can be decided", coordinator.unusable_because, hint
     elif not coordinator.is_reachable:
         yield Level.WARNING, "does not answer", coordinator.doing, "is it up, and reachable?"
     elif coordinator.is_paused:
         yield Level.NOTICE, "elections are paused", None, "hastore cluster resume"
-    else:
+    elif not coordinator.etcd_alarms:
         yield Level.OK, coordinator.doing
 
 
@@ -543,6 +549,13 @@ def _unverified(status: NodeStatus, _: Limits) -> Found:
         because = f" ({found.waits_because})" if found.waits_because else ""
         hint = f"it compares its log with its master's, and is not elected before{because}"
     yield Level.WARNING, what, found.why, hint
+
+
+def _etcd_alarm(alarm: str) -> tuple[str, str | None, str | None]:
+    if alarm == NO_SPACE:
+        why = "its database is full (NOSPACE): nothing that fails now can be replaced"
+        return "etcd takes no writes", why, NO_SPACE_HINT
+    return f"etcd has the alarm {alarm}", None, "etcdctl alarm list; and etcd's log"
 
 
 def _cut(status: NodeStatus, _: Limits) -> Found:

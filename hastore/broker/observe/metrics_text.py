@@ -22,6 +22,7 @@ from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from hastore.broker.observe.coordinator_status import NO_SPACE
 from hastore.concurrency.latency_histogram import BUCKETS, LatencyHistogram
 from hastore.status import BrokerRole, HAClientState, HAConnectionState
 
@@ -252,6 +253,11 @@ def _coordinator(coordinator: CoordinatorStatus) -> Iterator[Metric]:
         ),
         ("alarm", "1 while the alarm stops elections.", int(coordinator.alarm is not None)),
         ("paused", "1 while elections are paused.", int(coordinator.is_paused)),
+        (
+            "full",
+            "1 while the coordinator takes no writes for want of space.",
+            int(NO_SPACE in coordinator.etcd_alarms),
+        ),
     ):
         yield _metric(f"hastore_coordinator_{name}", text, [({}, value)])
 

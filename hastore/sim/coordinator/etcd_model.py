@@ -12,9 +12,10 @@ etcd, which looks twice a second.  What a schedule can do:
 
 - to one client (``ModelClient``): slow, lose, delay beyond the time-out, cut off, break or delay
   its watches, let a deposed leader answer its renewals;
-- to all: ``stop`` and ``start`` (leases begin again), ``change_leader``, ``extend_leases``,
-  ``end_lease_early``, ``ttl_min_s`` (longer leases than asked for), ``compact``, and ``restore``
-  to a ``backup``, as the same cluster or another one.
+- to all: ``stop`` and ``start`` (leases begin again), ``fill`` and ``make_room`` (no writes
+  between them), ``change_leader``, ``extend_leases``, ``end_lease_early``, ``ttl_min_s`` (longer
+  leases than asked for), ``compact``, and ``restore`` to a ``backup``, as the same cluster or
+  another one.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import attrs
 import outcome
 import trio
 
+from hastore.broker.observe.coordinator_status import NO_SPACE
 from hastore.cluster.key_value_store import Lease
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import CoordinatorUnreachableError
@@ -164,6 +166,19 @@ class EtcdModel:
         """Let all leases end later than they would."""
         for lease_id in self.state.leases:
             self._set_end(lease_id, self._ends_at[lease_id] + extend_s)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it refuses all writes for want of space."""
+        return NO_SPACE in self.state.alarms
+
+    def fill(self) -> None:
+        """Run out of space: reads are answered and leases renewed, nothing is written."""
+        self.state.alarms |= {NO_SPACE}
+
+    def make_room(self) -> None:
+        """Take writes again, as after a compaction and ``etcdctl alarm disarm``."""
+        self.state.alarms -= {NO_SPACE}
 
     def end_lease_early(self, lease_id: int) -> None:
         """End a lease now, although it was renewed; its keys go with it."""

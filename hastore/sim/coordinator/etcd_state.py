@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
+from hastore.broker.observe.coordinator_status import NO_SPACE
 from hastore.cluster.key_value_store import (
     Absent,
     Changes,
@@ -23,7 +24,12 @@ from hastore.cluster.key_value_store import (
     Put,
     Snapshot,
 )
-from hastore.errors import CompactedError, CoordinatorRefusedError, LeaseGoneError
+from hastore.errors import (
+    CompactedError,
+    CoordinatorNoSpaceError,
+    CoordinatorRefusedError,
+    LeaseGoneError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +47,7 @@ class EtcdState:
     cluster_id: int
     revision: int = 1  # as in an empty etcd
     compacted: int = 0  # changes up to here cannot be read any more
+    alarms: frozenset[str] = frozenset()  # NO_SPACE: all writes and grants are refused
     items: dict[str, KeyValue] = attrs.field(factory=dict)
     leases: dict[int, Lease] = attrs.field(factory=dict)
     history: list[Changes] = attrs.field(factory=list)
@@ -60,6 +67,8 @@ class EtcdState:
         self, comparisons: Sequence[Absent | Unchanged], writes: Sequence[Put | Delete]
     ) -> Outcome:
         """Make all writes if all comparisons hold; raise what etcd refuses."""
+        if writes:
+            self._check_space()
         if len({write.key for write in writes}) < len(writes):
             raise CoordinatorRefusedError("etcd: a transaction writes a key twice")
         if max(len(comparisons), len(writes)) > OPERATIONS_MAX:
@@ -71,6 +80,14 @@ class EtcdState:
                 raise LeaseGoneError(f"etcd: {write.key}: lease {write.lease} has ended")
         self._write(writes)
         return Outcome(succeeded=True, cluster_id=self.cluster_id, revision=self.revision)
+
+    def _check_space(self) -> None:
+        """Raise CoordinatorNoSpaceError while the alarm is raised.
+
+        3.4 still takes transactions that only delete, and 3.5 does not.
+        """
+        if NO_SPACE in self.alarms:
+            raise CoordinatorNoSpaceError("etcd: database space exceeded")
 
     def _holds(self, comparison: Absent | Unchanged) -> bool:
         item = self.items.get(comparison.key)
@@ -100,7 +117,8 @@ class EtcdState:
     # -- leases ----------------------------------------------------------------------------------
 
     def grant(self, lease: Lease) -> None:
-        """Add a lease."""
+        """Add a lease.  Raises CoordinatorNoSpaceError."""
+        self._check_space()
         assert lease.lease_id not in self.leases
         self.leases[lease.lease_id] = lease
 

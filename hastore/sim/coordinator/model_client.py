@@ -148,6 +148,10 @@ class ModelClient:
         """End a lease and remove its keys."""
         await self._ask(f"revoke lease {lease_id}", lambda: self.model.end_lease(lease_id))
 
+    async def alarms(self) -> frozenset[str]:
+        """Return what is wrong with the store itself."""
+        return await self._ask("alarms", lambda: self.model.state.alarms)
+
     @asynccontextmanager
     async def changes(
         self, prefix: str, after_revision: int

@@ -124,6 +124,10 @@ class BootClient:
         """End a lease."""
         await self._ask(lambda: self.client.revoke(lease_id))
 
+    async def alarms(self) -> frozenset[str]:
+        """Return what is wrong with etcd itself."""
+        return await self._ask(self.client.alarms)
+
     def changes(self, prefix: str, after_revision: int) -> AbstractAsyncContextManager[Any]:
         """Yield what changes."""
         return self.client.changes(prefix, after_revision)
@@ -409,6 +413,7 @@ class EtcdDirector:
             members = tuple(each for each in state.members if each.node_id != node_id)
             changed = attrs.evolve(state, members=members, proposal=None)
             writes.append(Put(keys.state, changed.encode()))
+        self.model.make_room()
         self.model.state.commit([], writes)
         self.model.take(lambda: None)
         self._removed[node_id] = self.model.state.revision, self.cluster.node(node_id).boots
@@ -487,7 +492,7 @@ class EtcdDirector:
         while True:
             await trio.sleep(0.5)
             view, ids = self.view, self.cluster.config.ids
-            if view.config.alarm is None or not self.model.is_running:
+            if view.config.alarm is None or not self.model.is_running or self.model.is_full:
                 since = None
                 continue
             is_whole = view.members.keys() == set(ids) and all(map(self._is_well, ids))
@@ -534,7 +539,7 @@ class EtcdDirector:
             members = state.members
             is_stuck = state.is_electing and all(self.has_lost(each) for each in members)
             nodes = [self.cluster.agent(node_id) for node_id in members]
-            if not members or not is_stuck or None in nodes:
+            if not members or not is_stuck or None in nodes or self.model.is_full:
                 since = None
             elif since is None:
                 since = trio.current_time()
@@ -563,6 +568,7 @@ class EtcdDirector:
         """Let the coordinator be reached by all from now on."""
         self.is_calm = True
         self.start_again(0.0)
+        self.model.make_room()
         for node in self.cluster.nodes:
             self.client_of(node.name).heal()
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 ETCD_KINDS: Final = (
     "etcd-stop",
+    "etcd-full",
     "etcd-cut",
     "etcd-lossy",
     "etcd-leader",
@@ -34,6 +35,7 @@ ETCD_KINDS: Final = (
 FREEZE: Final = "freeze"  # as elsewhere, but a master is stopped as it puts
 ETCD_WEIGHTS: Final = {
     "etcd-stop": (0.0, 0.3, 1.0),
+    "etcd-full": (0.0, 0.3, 1.0),
     "etcd-cut": (0.0, 2.0, 6.0),
     "etcd-lossy": (0.0, 1.0, 3.0),
     "etcd-leader": (0.0, 0.3, 1.0),
@@ -74,6 +76,7 @@ class EtcdFaults:
         """Return what carries them out, by kind."""
         return {
             "etcd-stop": self._stop,
+            "etcd-full": self._fill,
             "etcd-cut": self._cut,
             "etcd-lossy": self._lose,
             "etcd-leader": self._change_leader,
@@ -96,6 +99,16 @@ class EtcdFaults:
         self.director.model.stop()
         await self._for_a_while(choices)
         self.director.start_again(choices.uniform(0.0, _EXTEND_MAX_S))
+
+    async def _fill(self, fault: PlannedFault, _node: SimNode, choices: Random) -> None:
+        """Let etcd refuse all writes for want of space, until an operator makes room."""
+        if self.director.model.is_full or self.director.is_calm:
+            await trio.lowlevel.checkpoint()
+            return
+        self.faults.begins(fault, "etcd", "is full")
+        self.director.model.fill()
+        await self._for_a_while(choices)
+        self.director.model.make_room()
 
     async def _cut(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         """Cut one node off, or all; the last answers may have come late."""

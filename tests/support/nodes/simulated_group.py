@@ -118,6 +118,10 @@ class ScriptedStore:
         """End a lease."""
         await self._ask("revoke", (), lambda: self.inner.revoke(lease_id))
 
+    async def alarms(self) -> frozenset[str]:
+        """Return what is wrong with etcd."""
+        return await self._ask("alarms", (), self.inner.alarms)
+
     def changes(self, prefix: str, after_revision: int) -> AbstractAsyncContextManager[Any]:
         """Yield what changes."""
         return self.inner.changes(prefix, after_revision)
