@@ -290,9 +290,11 @@ class Registration:
 class Member:
     """What a node says of itself while it is up.
 
-    ``link`` is its end of its HA link, as its master sees it, so that acks on that link are known
-    to be of this start.  ``election`` is the revision of the state for whose election it has closed
-    its link to the former master for good, and in which it stands with ``last_epoch`` and ``end``.
+    ``end`` may be some seconds old while there is a master; without one, and in an election, it is
+    the log's.  ``link`` is its end of its HA link, as its master sees it, so that acks on that link
+    are known to be of this start.  ``election`` is the revision of the state for whose election it
+    has closed its link to the former master for good, and in which it stands with ``last_epoch``
+    and ``end``.
     ``unverified``: messages inside its log may be missing or wrong, and it does not campaign until
     it has compared the log with a master's.
     """
@@ -313,6 +315,8 @@ class Member:
     # The machine's boot and the directory's lock file: says that a record was left by a process
     # which has ended, because its successor holds that lock.
     place: str | None = None
+    # When it was written, by the node's wall clock; None: by an earlier version.
+    at_ms: int | None = None
 
     @classmethod
     def decode(cls, key: str, data: bytes) -> Self:
@@ -333,6 +337,7 @@ class Member:
             unverified=fields.unverified("unverified"),
             doubt=fields.optional_text("doubt"),
             place=fields.optional_text("place"),
+            at_ms=fields.optional_number("at"),
         )
 
     def encode(self) -> bytes:
@@ -350,6 +355,7 @@ class Member:
                 "link": self.link,
                 "election": self.election,
                 "version": self.version,
+                "at": self.at_ms,
             }
             | ({} if self.unverified is None else {"unverified": attrs.asdict(self.unverified)})
             | ({} if self.doubt is None else {"doubt": self.doubt})

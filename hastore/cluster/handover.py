@@ -21,6 +21,7 @@ import trio
 
 from hastore.broker.node.master import Master
 from hastore.cluster.key_value_store import Unchanged
+from hastore.cluster.operations import SWITCHOVER_LAG_MAX, lag_text
 from hastore.ha.group_ha_service import GroupHAService
 from hastore.trace import logger
 
@@ -58,16 +59,23 @@ class Handover:
         return self.since is not None and self.is_ready_sent
 
     async def go_on(self, to_id: int) -> None:
-        """Take no puts, then write the log's end once the successor has acknowledged it."""
+        """Take no puts, then write the log's end once the successor has acknowledged it.
+
+        A successor that lags by more than ``SWITCHOVER_LAG_MAX`` is refused before puts are.
+        """
         master = self.node.role_node
         if not isinstance(master, Master) or not isinstance(master.ha_service, GroupHAService):
             return
+        service = master.ha_service
+        node = service.sync_state_set.acks.get(to_id)
         if self.since is None:
+            acked = None if node is None else node.ack_offset
+            if acked is not None and master.max_offset - acked > SWITCHOVER_LAG_MAX:
+                await self.void(lag_text(to_id, master.max_offset - acked))
+                return
             self.since, self.is_ready_sent = self.clock(), False
             master.put_message.hold(_HELD.format(to_id))
             _log.info("handing_over", to=to_id, at=master.max_offset)
-        service = master.ha_service
-        node = service.sync_state_set.acks.get(to_id)
         end = master.max_offset
         is_there = node is not None and node.ack_offset == end
         waiting = len(service.group_transfer_service) + master.flush_manager.waiting

@@ -104,16 +104,30 @@ def clear_alarm(keys: Keys, view: GroupView) -> Change:
     return attrs.evolve(change, comparisons=(*change.comparisons, same_leader, same_state))
 
 
+def after_alarm(keys: Keys, view: GroupView) -> str:
+    """Return the command that ends the alarm: the one of them that is not refused."""
+    try:
+        clear_alarm(keys, view)
+    except OperationRefusedError as error:
+        return str(error.hint)
+    return "hastore cluster clear-alarm"
+
+
 def switchover(
     keys: Keys,
     view: GroupView,
     to_id: int | None = None,
     *,
+    lags: Mapping[int, int] | None = None,
     lag_max: int = SWITCHOVER_LAG_MAX,
 ) -> Change:
-    """Wish that a member becomes master; without ``to_id`` the best one.
+    """Request that a member becomes master; without ``to_id`` the best one.
 
-    Raises OperationRefusedError where the master would take the wish back at once.
+    ``lags`` is how many bytes each node lacks that has acknowledged something in this epoch, by id,
+    as the master says now; None if it does not answer.  ``view`` has what nodes wrote some time
+    ago, each at another moment.
+
+    Raises OperationRefusedError where the master would take the request back at once.
     """
     state, leader = _agreed(view), _leader(view)
     if view.config.is_paused:
@@ -126,9 +140,16 @@ def switchover(
             f"a switchover to node {wish.to_id} is under way",
             hint="wait for it: hastore cluster status",
         )
+    lags = lags or {}
     if to_id is None:
-        to_id = _best_successor(view, state, leader)
-    _check_successor(view, state, leader, to_id, lag_max)
+        to_id = _best_successor(view, state, leader, lags)
+    _check_successor(view, state, leader, to_id, lags)
+    lag = lags.get(to_id, 0)
+    if lag > lag_max:
+        raise OperationRefusedError(
+            lag_text(to_id, lag),
+            hint="wait until it has caught up; or choose another one: hastore cluster status",
+        )
     config = attrs.evolve(view.config, switchover=Switchover(from_epoch=leader.epoch, to_id=to_id))
     change = _config_change(
         f"node {to_id} becomes master instead of {leader.holder}", keys, view, config
@@ -137,7 +158,9 @@ def switchover(
     return attrs.evolve(change, to_id=to_id, comparisons=(*change.comparisons, same_leader))
 
 
-def _best_successor(view: GroupView, state: GroupState, leader: Leader) -> int:
+def _best_successor(
+    view: GroupView, state: GroupState, leader: Leader, lags: Mapping[int, int]
+) -> int:
     able = [
         member
         for member in view.members.values()
@@ -148,7 +171,14 @@ def _best_successor(view: GroupView, state: GroupState, leader: Leader) -> int:
             f"no other node than {leader.holder} is up and in the SyncStateSet",
             hint="hastore cluster status says why for each",
         )
-    return min(able, key=lambda each: (each.link is None, *_rank(each))).node.node_id
+    return min(
+        able,
+        key=lambda each: (
+            each.link is None and each.node.node_id not in lags,
+            lags.get(each.node.node_id, 0),
+            *_rank(each),
+        ),
+    ).node.node_id
 
 
 def _rank(member: Member) -> tuple[int, int, int, int]:
@@ -156,7 +186,7 @@ def _rank(member: Member) -> tuple[int, int, int, int]:
 
 
 def _check_successor(
-    view: GroupView, state: GroupState, leader: Leader, to_id: int, lag_max: int
+    view: GroupView, state: GroupState, leader: Leader, to_id: int, lags: Mapping[int, int]
 ) -> None:
     """Raise OperationRefusedError if a node cannot take over from the master."""
     others = "choose another one: hastore cluster status"
@@ -171,7 +201,7 @@ def _check_successor(
             f"node {to_id} cannot take over: {reason}",
             hint=f"wait until it has caught up; or {others}",
         )
-    if member.link is None or member.last_epoch < leader.epoch:
+    if to_id not in lags and (member.link is None or member.last_epoch < leader.epoch):
         # The master would stop its puts, and take the wish back after seconds.
         raise OperationRefusedError(
             f"node {to_id} did not follow the master of epoch {leader.epoch} yet when it last said"
@@ -179,21 +209,11 @@ def _check_successor(
             hint="try again in some seconds: nodes say it every third of [cluster] ttl; or"
             f" {others}",
         )
-    lag = lag_of(view, to_id)
-    if lag is not None and lag > lag_max:
-        raise OperationRefusedError(
-            f"node {to_id} lags by {format_size(lag)}, and puts would wait for it",
-            hint=f"wait until it has caught up; or {others}",
-        )
 
 
-def lag_of(view: GroupView, node_id: int) -> int | None:
-    """Return how many bytes a node lacks of the leader's log, by what both said last."""
-    leader = None if view.leader is None else view.members.get(view.leader.holder.node_id)
-    member = view.members.get(node_id)
-    if leader is None or member is None:
-        return None
-    return max(0, leader.end - member.end)
+def lag_text(to_id: int, lag: int) -> str:
+    """Return why a node that lacks so many bytes cannot take over soon."""
+    return f"node {to_id} lags by {format_size(lag)}, and puts would wait for it"
 
 
 # -- the state -----------------------------------------------------------------------------------

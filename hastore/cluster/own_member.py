@@ -1,13 +1,18 @@
 """Keeps what a node says of itself in the coordinator: ``members/ID``, and the lease it goes with.
 
 Written where it has changed, by compare-and-swap with the node's own last write, so that two
-processes of one id notice each other.  A record of another directory may have been left by its
+processes of one id notice each other.  While a master leads, the end of the log alone is written
+every ``END_INTERVAL_S`` at most: each write is a revision, which etcd keeps until it is compacted.
+Without a leader, and in an election, the record has the end as it is.
+
+A record of another directory may have been left by its
 last process, which was killed before ``hastore cluster remove`` freed the id, or just after.  Its
 lease ends it, unless that process still runs: ``_LEASES_WAITED`` leases tell.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
@@ -20,12 +25,15 @@ from hastore.errors import CoordinatorError, LeaseGoneError, ProtocolError, Wron
 from hastore.trace import logger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hastore.cluster.group_records import Keys
     from hastore.cluster.group_watch import GroupWatch
     from hastore.cluster.key_value_store import KeyValue, KeyValueStore
     from hastore.cluster.key_value_store import Lease as Grant
     from hastore.cluster.node_facts import NodeFacts
 
+END_INTERVAL_S: Final = 15.0  # between two writes that only say how far the log is
 _LEASES_WAITED: Final = 3
 
 _log = logger("cluster")
@@ -40,9 +48,11 @@ class OwnMember:
     keys: Keys
     watch: GroupWatch
     facts: NodeFacts
+    now_ms: Callable[[], int]  # the wall clock, so that a reader sees how old the record is
     session: Grant | None = attrs.field(default=None, init=False)  # the record's lease
     _published: Member | None = attrs.field(default=None, init=False)
     _published_revision: int = attrs.field(default=0, init=False)
+    _published_at: float = attrs.field(default=-math.inf, init=False)  # trio's time
     _publishing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     # Until when another directory's record may be in the way, in trio's time; None: none is.
     _blocked_until: float | None = attrs.field(default=None, init=False)
@@ -75,16 +85,25 @@ class OwnMember:
                 if self.session is None:
                     self.session = await self.store.grant(self.facts.config.ttl_s)
                     self._published, self._published_revision = None, 0
-                view = self.watch.view
-                is_there = view is None or view.members.get(self.facts.me.node_id) is not None
-                if (member == self._published and is_there) or await self._write(member):
+                if self._is_said(member) or await self._write(member):
                     return
+
+    def _is_said(self, member: Member) -> bool:
+        """Return whether the coordinator has a record, or has one whose end is near enough."""
+        view, published = self.watch.view, self._published
+        if published is None or (view is not None and self.facts.me.node_id not in view.members):
+            return False
+        is_led = view is not None and view.leader is not None and member.election is None
+        if is_led and trio.current_time() < self._published_at + END_INTERVAL_S:
+            published = attrs.evolve(published, end=member.end)
+        return member == published
 
     async def _write(self, member: Member) -> bool:
         """Write the record in place of what is known; return False if something else is there."""
         assert self.session is not None, "a record has a lease"
         key, revision = self.keys.member(self.facts.me.node_id), self._published_revision
-        put = Put(key, member.encode(), lease=self.session.lease_id)
+        dated = attrs.evolve(member, at_ms=self.now_ms())
+        put = Put(key, dated.encode(), lease=self.session.lease_id)
         self._published = None
         comparison = Unchanged(key, revision) if revision else Absent(key)
         try:
@@ -94,6 +113,7 @@ class OwnMember:
             raise
         if outcome.succeeded:
             self._published, self._published_revision = member, outcome.revision
+            self._published_at = trio.current_time()
             self._blocked_until = None
             return True
         item = (await self.store.read(key)).items.get(key)
@@ -104,8 +124,12 @@ class OwnMember:
         return False
 
     def _is_own(self, item: KeyValue) -> bool:
-        """Return whether a record is of this node's directory."""
-        return Member.decode(item.key, item.value).node.uuid == self.facts.me.uuid
+        """Return whether a record is of this node's directory, or of none and may be replaced."""
+        try:
+            return Member.decode(item.key, item.value).node.uuid == self.facts.me.uuid
+        except ProtocolError as error:
+            _log.warning("record_replaced", key=item.key, reason=str(error))
+            return True
 
     async def _wait_for_other(self) -> None:
         """Wait for the end of another directory's record.  Raises WrongNodeError."""

@@ -329,13 +329,16 @@ class RoleService:
         assert identity is not None, "a node that serves has one"
         self._abstention = Abstention(self._started_at, ttl_s, identity.current.promise_ttl_s)
         self._facts = facts = NodeFacts(node, incarnation_of(node), self.config, place)
-        self._member = OwnMember(store=self.store, keys=self.keys, watch=self.watch, facts=facts)
+        now_ms = self.env.wall_clock.now_ms
+        self._member = OwnMember(
+            store=self.store, keys=self.keys, watch=self.watch, facts=facts, now_ms=now_ms
+        )
         writer = GroupWriter(
             store=self.store,
             keys=self.keys,
             watch=self.watch,
             facts=facts,
-            now_ms=self.env.wall_clock.now_ms,
+            now_ms=now_ms,
         )
         handover = Handover(
             node=node, watch=self.watch, writer=writer, wake=self._wake, clock=self._now

@@ -6,33 +6,80 @@ import pytest
 from hastore.cluster.group_records import GroupConfig, Switchover
 from hastore.errors import OperationRefusedError
 from hastore_cli.cluster.asking import Asked, check_not_void, groups_in
-from hastore_cli.cluster.report import node_rows, status_json, status_lines
+from hastore_cli.cluster.report import Answers, node_rows, status_json, status_lines
 from tests.support.nodes.group_views import KEYS, NO_LEADER, OUTSIDE, member, view_of
+from tests.support.nodes.statuses import GROUP_MASTER
 
 ASKED = Asked(None, KEYS, "orders", "g1")
+NOBODY = Answers(now_ms=100_000)
 
 
-def shown(view):
+def shown(view, answers=NOBODY):
     """Return the status as one text, its blanks squeezed."""
-    return "\n".join(" ".join(line.split()) for line in status_lines(ASKED, view))
+    return "\n".join(" ".join(line.split()) for line in status_lines(ASKED, view, answers))
 
 
 def test_a_healthy_group_is_a_headline_and_a_line_for_each_node():
     """Who leads, what each has, and whether it may become master."""
     master = member(1, role="master")
-    text = shown(view_of(master, member(2, end=400, link="h:9"), member(3)))
+    slave = member(2, end=400, link="h:9", at_ms=93_000)
+    text = shown(view_of(master, slave, member(3)))
     assert text.splitlines()[0] == (
         "group g1 of orders epoch 7 master node 1 SyncStateSet 1, 2, 3 in_sync_replicas all"
     )
-    assert "1 master 7 1000 - 2 - yes it is" in text
-    assert "2 slave 7 400 600 B 2 h:9 yes yes" in text
+    assert "1 master 7 1000 - ? 2 - yes it is" in text
+    assert "2 slave 7 400 - 7.0 s ago 2 h:9 yes yes" in text
     assert len(text.splitlines()) == 5
+
+
+def test_what_a_node_answers_counts_more_than_what_etcd_has_of_it():
+    """All nodes of one moment, and the lags that the master sees; others with their age."""
+    own = attrs.evolve(GROUP_MASTER, node_id=1, epoch=7, max_offset=5_000)
+    answers = attrs.evolve(NOBODY, statuses={1: own})
+    lags = {row.node_id: row.lag_bytes for row in own.sync_state.nodes}
+    view = view_of(member(1, role="master"), member(2, at_ms=99_000), member(3))
+    rows = {row.node_id: row for row in node_rows(view, answers)}
+    assert (rows[1].role, rows[1].end, rows[1].age_s) == ("master", 5_000, 0.0)
+    assert (rows[2].end, rows[2].age_s, rows[3].age_s) == (1_000, 1.0, None)
+    assert {at: row.lag for at, row in rows.items()} == lags
+    assert "1 master 7 5000 - now" in shown(view, answers)
+
+
+def test_an_etcd_that_is_full_is_a_warning_with_the_next_step():
+    """What is shown may be old, and no election can be held."""
+    full = attrs.evolve(NOBODY, etcd_alarms=frozenset({"NOSPACE"}))
+    text = shown(view_of(**NO_LEADER), full)
+    assert "etcd has the alarm NOSPACE" in text
+    assert "it takes no writes" in text
+    assert "etcdctl alarm disarm" in text
+    assert "etcd is full: nodes 1, 2, 3 may stand" in text
+    assert status_json(ASKED, view_of(), full)["etcd_alarms"] == ["NOSPACE"]
+
+
+@pytest.mark.parametrize(
+    ("view", "command"),
+    [
+        (view_of(config=GroupConfig(alarm="x")), "hastore cluster clear-alarm"),
+        (
+            view_of(config=GroupConfig(alarm="x"), **NO_LEADER),
+            "hastore cluster failover --to 1 --accept-loss",
+        ),
+        (
+            view_of(member(1), member(2, last_epoch=9), config=GroupConfig(alarm="x")),
+            "hastore cluster failover --to 2 --accept-loss",
+        ),
+    ],
+)
+def test_with_an_alarm_status_names_the_command_that_works(view, command):
+    """Without a master clear-alarm is refused, and so it is while a log is ahead."""
+    (line,) = [line for line in shown(view).splitlines() if line.startswith("next")]
+    assert command in line
 
 
 @pytest.mark.parametrize(
     ("view", "said"),
     [
-        (view_of(member(1), member(2)), "3 down - - - 2 - yes no: node 3 is not up"),
+        (view_of(member(1), member(2)), "3 down - - - - 2 - yes no: node 3 is not up"),
         (view_of(state=OUTSIDE), "no no: node 3 is not in the SyncStateSet"),
         (view_of(**NO_LEADER), "no node is master: nodes 1, 2, 3 may stand, an election is due"),
         (
@@ -60,7 +107,7 @@ def test_what_is_not_as_it_should_be_is_a_line(view, said):
 
 def test_json_has_stable_keys_and_a_reason_for_each_node_that_may_not_stand():
     """Null where a value is not known."""
-    shown = status_json(ASKED, view_of(member(1), member(2, kept_since=4)))
+    shown = status_json(ASKED, view_of(member(1), member(2, kept_since=4)), NOBODY)
     assert shown["schema"] == "hastore.cluster/1"
     assert (shown["leader"]["id"], shown["acks"]) == (1, "all")
     one, two, three = shown["nodes"]
@@ -68,8 +115,8 @@ def test_json_has_stable_keys_and_a_reason_for_each_node_that_may_not_stand():
     assert (one["may_stand"], one["why_not"]) == (True, None)
     assert (two["may_stand"], "may have lost" in two["why_not"]) == (False, True)
     assert (three["role"], three["end"], three["start"]) == ("down", None, 2)
-    assert {"is_up", "in_set", "last_epoch", "lag", "link", "uuid"} <= set(one)
-    assert [row.lag for row in node_rows(view_of())] == [0, 0, 0]
+    assert {"is_up", "in_set", "last_epoch", "lag", "link", "uuid", "age_s"} <= set(one)
+    assert [row.lag for row in node_rows(view_of(), NOBODY)] == [None, None, None]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +124,6 @@ def test_json_has_stable_keys_and_a_reason_for_each_node_that_may_not_stand():
     [
         (view_of(member(1)), "node 2 is not up any more"),
         (view_of(state=attrs.evolve(OUTSIDE, members=OUTSIDE.members[:1])), "has left the Sync"),
-        (view_of(member(1), member(2, end=0)), "node 2 lags by 1000 B"),
         (view_of(), "node 2 did not take over in time"),
     ],
 )

@@ -53,6 +53,7 @@ EXAMPLES = {
         link="10.0.0.2:48112",
         election=None,
         version="0.9.0",
+        at_ms=1_764_000_000_000,
     ),
     "history/12": EpochRecord(
         epoch=12,

@@ -9,7 +9,7 @@ import trio
 
 from hastore.broker.request_target import RoleWish
 from hastore.client.admin import query_offset
-from hastore.cluster import operations
+from hastore.cluster import handover, operations
 from hastore.cluster.decide import HANDOVER_S, Wait
 from hastore.cluster.group_records import (
     GroupConfig,
@@ -568,6 +568,27 @@ async def test_a_successor_that_does_not_serve_soon_gives_the_key_up(group):
     group.node(second).set_slow_disk(4 * TTL_S)
     took_s = await group.until(lambda: group.view.leader is None)
     assert took_s < TTL_S / 2
+
+
+@simulated()
+async def test_a_switchover_to_a_node_that_lags_pauses_no_puts(group, monkeypatch):
+    """The master knows the lag best: it takes the request back before it refuses a put."""
+    monkeypatch.setattr(handover, "SWITCHOVER_LAG_MAX", 500)
+    first, master = await group.master()
+    assert await group.put(master) is Status.PUT_OK
+    held = []
+    monkeypatch.setattr(type(master.put_message), "hold", lambda _self, why: held.append(why))
+    other = first % 3 + 1
+    group.cluster.network.cut(group.node(first).host, group.node(other).host)
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(group.put, master)
+        await trio.sleep(0.1)
+        wish(group, other)
+        await group.until(lambda: group.view.config.switchover is None)
+        group.cluster.network.repair(group.node(first).host, group.node(other).host)
+    assert not any(held)
+    assert group.masters() == {first: master}
 
 
 @simulated()

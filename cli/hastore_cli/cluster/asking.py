@@ -11,7 +11,6 @@ import trio
 from hastore.cluster.connecting import open_coordinator
 from hastore.cluster.group_records import Keys, read_group
 from hastore.cluster.key_value_store import follow
-from hastore.cluster.operations import lag_of
 from hastore.config import REPLICA_GROUP
 from hastore.errors import (
     ConfigError,
@@ -19,7 +18,6 @@ from hastore.errors import (
     HastoreError,
     OperationRefusedError,
 )
-from hastore.quantities import format_size
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -130,9 +128,6 @@ def _why_void(view: GroupView, to_id: int) -> str:
         return f"node {to_id} is not up any more"
     if state is not None and to_id not in state.ids:
         return f"node {to_id} has left the SyncStateSet"
-    lag = lag_of(view, to_id)
-    if lag:
-        return f"node {to_id} lags by {format_size(lag)}"
     return f"node {to_id} did not take over in time"
 
 

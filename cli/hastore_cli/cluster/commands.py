@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hastore_cli.cluster.asking import Asked
     from hastore_cli.cluster.by_hand import Heard
     from hastore_cli.cluster.losses import LogAnswers
+    from hastore_cli.cluster.report import Answers
     from hastore_cli.cluster.target import Target
 
 _T = TypeVar("_T")
@@ -109,19 +110,19 @@ def cluster_group() -> None:
 def status(*, nodes: tuple[str, ...], target: Target, output: str) -> int:
     """Show the group's epoch, its master, the SyncStateSet and each node.
 
-    Ends and lags are as the nodes published them, up to a third of [cluster] ttl ago; with --node
-    as they are now.
+    Each node is asked for its role and its log's end; of one that does not answer, what it wrote to
+    etcd last is shown, with its age.
     """
     if nodes:
         return _node_status(nodes, output)
     from hastore_cli.app.terminal import tell
     from hastore_cli.cluster.report import status_json, status_lines
 
-    asked, view = _look(target)
+    asked, view, answers = _look_around(target)
     if output == "json":
-        _echo(status_json(asked, view))
+        _echo(status_json(asked, view, answers))
         return 0
-    for line in status_lines(asked, view):
+    for line in status_lines(asked, view, answers):
         tell(line)
     return 0
 
@@ -155,11 +156,11 @@ def members(*, target: Target, output: str) -> None:
     from hastore_cli.app.terminal import tell
     from hastore_cli.cluster.report import members_json, members_lines
 
-    asked, view = _look(target)
+    asked, view, answers = _look_around(target)
     if output == "json":
-        _echo(members_json(asked, view))
+        _echo(members_json(asked, view, answers))
         return
-    for line in members_lines(view):
+    for line in members_lines(view, answers):
         tell(line)
 
 
@@ -263,11 +264,17 @@ def switchover(
     too long it takes the wish back and goes on.
     """
     from hastore.cluster import operations
+    from hastore_cli.cluster.heard import hear_lags
+
+    lags: dict[int, int] = {}
+
+    async def look(view: GroupView) -> None:
+        lags.update(await hear_lags(view))
 
     def decide(keys: Keys, view: GroupView) -> Change:
-        return operations.switchover(keys, view, to_id)
+        return operations.switchover(keys, view, to_id, lags=lags)
 
-    return _become_master(target, decide, timeout_ms, output, dry_run=dry_run)
+    return _become_master(target, decide, timeout_ms, output, dry_run=dry_run, look=look)
 
 
 @cluster_group.command(
@@ -663,12 +670,22 @@ def _run(work: Callable[[], Awaitable[_T]]) -> _T:
         return trio.run(work)
 
 
-def _look(target: Target) -> tuple[Asked, GroupView]:
+def _look_around(target: Target) -> tuple[Asked, GroupView, Answers]:
+    """Return a group as etcd has it, and what its nodes that are up answer."""
+    from hastore.errors import CoordinatorError
     from hastore_cli.cluster.asking import ask
+    from hastore_cli.cluster.heard import hear
+    from hastore_cli.cluster.report import Answers
+    from hastore_cli.log.options import wall_clock_ms
 
-    async def run() -> tuple[Asked, GroupView]:
+    async def run() -> tuple[Asked, GroupView, Answers]:
         async with ask(target) as asked:
-            return asked, await asked.view()
+            view, alarms = await asked.view(), frozenset[str]()
+            with contextlib.suppress(CoordinatorError):  # a user may read keys alone
+                alarms = await asked.store.alarms()
+            statuses = await hear(view, view.members)
+            answers = Answers(now_ms=wall_clock_ms(), statuses=statuses, etcd_alarms=alarms)
+            return asked, view, answers
 
     return _run(run)
 
@@ -694,11 +711,11 @@ def _become_master(
     output: str,
     *,
     dry_run: bool,
-    look: Callable[[GroupView], Awaitable[Loss]] | None = None,
+    look: Callable[[GroupView], Awaitable[Loss | None]],
 ) -> int:
     """Change something by which a node becomes master, and wait until it is.
 
-    ``look`` says before what would be lost.
+    ``look`` asks the nodes before; it returns what would be lost, if anything can be.
     """
     import trio
 
@@ -707,7 +724,7 @@ def _become_master(
 
     async def run() -> tuple[str, dict[str, Any]]:
         async with ask(target) as asked:
-            loss = None if look is None else await look(await asked.view())
+            loss = await look(await asked.view())
             values = {} if loss is None else {"loss": loss.to_json()}
             with _loss_in_refusals(loss, output, dry_run=dry_run):
                 change, view = await asked.change(decide, dry_run=dry_run)

@@ -1,6 +1,7 @@
 """What ``hastore cluster`` shows: lines for people, and JSON with stable keys.
 
-Ends and lags are bytes, as the nodes published them: up to a third of ``[cluster] ttl`` ago.
+Ends and lags are bytes.  A node that answers says itself where its log ends; of another one etcd
+has what it wrote last, which is shown with its age.
 """
 
 from __future__ import annotations
@@ -9,19 +10,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from hastore.broker.observe.coordinator_status import NO_SPACE, NO_SPACE_HINT
 from hastore.cluster.decide import why_not_proven
 from hastore.cluster.loss import cut_json, cuts_by_epoch
-from hastore.cluster.operations import lag_of
+from hastore.cluster.operations import after_alarm
 from hastore.ha.set_rules import nodes_text
-from hastore.quantities import format_size
+from hastore.quantities import format_duration, format_size
 from hastore_cli.app.terminal import columns, escaped, label_row, number, time_text
 from hastore_cli.cluster import losses
+from hastore_cli.cluster.heard import lags_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from hastore.broker.observe.node_status import NodeStatus
     from hastore.cluster.by_hand import NodeFacts
-    from hastore.cluster.group_records import GroupView
+    from hastore.cluster.group_records import GroupView, Keys, Member
     from hastore.cluster.loss import NodeCut
     from hastore.store.tools.group_log import GroupLog
     from hastore_cli.cluster.asking import Asked
@@ -48,7 +52,9 @@ class NodeRow:
     kept_since: int | None = None
     last_epoch: int | None = None
     end: int | None = None
-    lag: int | None = None  # bytes that it lacks of the master's log
+    lag: int | None = None  # bytes that it lacks of the master's log, as the master says now
+    # Seconds since role, epoch and end were so: 0 if the node answered just now; None: unknown.
+    age_s: float | None = None
     link: str | None = None  # its end of the link to its master
     ha_address: str | None = None
     client_address: str | None = None
@@ -57,15 +63,24 @@ class NodeRow:
     version: str | None = None
 
 
-def node_rows(view: GroupView) -> list[NodeRow]:
+@attrs.frozen(kw_only=True)
+class Answers:
+    """What is known besides the group's keys: nodes' own answers, and etcd's alarms."""
+
+    now_ms: int  # this machine's wall clock
+    statuses: Mapping[int, NodeStatus] = attrs.field(factory=dict)  # by id
+    etcd_alarms: frozenset[str] = frozenset()
+
+
+def node_rows(view: GroupView, answers: Answers) -> list[NodeRow]:
     """Return all nodes that are registered, up or in the set, by id."""
     state = view.state
     in_set = frozenset[int]() if state is None else state.ids
     ids = sorted(view.members.keys() | view.registrations.keys() | in_set)
-    return [_node_row(view, node_id, in_set) for node_id in ids]
+    return [_node_row(view, node_id, in_set, answers) for node_id in ids]
 
 
-def _node_row(view: GroupView, node_id: int, in_set: frozenset[int]) -> NodeRow:
+def _node_row(view: GroupView, node_id: int, in_set: frozenset[int], answers: Answers) -> NodeRow:
     member, known = view.members.get(node_id), view.registrations.get(node_id)
     if member is None:
         return NodeRow(
@@ -77,6 +92,7 @@ def _node_row(view: GroupView, node_id: int, in_set: frozenset[int]) -> NodeRow:
             uuid=None if known is None else known.uuid,
             start=None if known is None else known.start,
         )
+    status = answers.statuses.get(node_id)
     why_not: str | None = "the group has no state yet"
     if view.state is not None:
         why_not = why_not_proven(member, view.state)
@@ -84,14 +100,15 @@ def _node_row(view: GroupView, node_id: int, in_set: frozenset[int]) -> NodeRow:
         node_id=node_id,
         is_up=True,
         in_set=node_id in in_set,
-        role=member.role,
+        role=member.role if status is None else _role_of(status),
         why_not=why_not,
         uuid=member.node.uuid,
         start=member.node.start,
         kept_since=member.kept_since,
-        last_epoch=member.last_epoch,
-        end=member.end,
-        lag=lag_of(view, node_id),
+        last_epoch=member.last_epoch if status is None else status.epoch,
+        end=member.end if status is None else status.max_offset,
+        lag=lags_in(view, answers.statuses).get(node_id),
+        age_s=_age_s(member, answers.now_ms) if status is None else 0.0,
         link=member.link,
         ha_address=member.ha_address,
         client_address=member.client_address,
@@ -101,10 +118,19 @@ def _node_row(view: GroupView, node_id: int, in_set: frozenset[int]) -> NodeRow:
     )
 
 
+def _role_of(status: NodeStatus) -> str:
+    return "master" if status.master_link is None else "slave"
+
+
+def _age_s(member: Member, now_ms: int) -> float | None:
+    """Return how long ago a node wrote its record, by two wall clocks; None: it does not say."""
+    return None if member.at_ms is None else max(0.0, (now_ms - member.at_ms) / 1_000)
+
+
 # -- status --------------------------------------------------------------------------------------
 
 
-def status_json(asked: Asked, view: GroupView) -> dict[str, Any]:
+def status_json(asked: Asked, view: GroupView, answers: Answers) -> dict[str, Any]:
     """Return the group as JSON."""
     state, leader, wish = view.state, view.leader, view.config.switchover
     return {
@@ -131,7 +157,8 @@ def status_json(asked: Asked, view: GroupView) -> dict[str, Any]:
         "alarm": view.config.alarm,
         "unproven_epoch": view.config.unproven_epoch,
         "confirm_offset": None if state is None else state.confirm_offset,
-        "nodes": [_row_json(row) for row in node_rows(view)],
+        "etcd_alarms": sorted(answers.etcd_alarms),
+        "nodes": [_row_json(row) for row in node_rows(view, answers)],
         "damaged": dict(view.damaged),
     }
 
@@ -143,7 +170,7 @@ def _row_json(row: NodeRow) -> dict[str, Any]:
     return dict(sorted(values.items(), key=lambda item: item[0] != "id"))
 
 
-def status_lines(asked: Asked, view: GroupView) -> Iterator[str]:
+def status_lines(asked: Asked, view: GroupView, answers: Answers) -> Iterator[str]:
     """Yield the group as lines."""
     state, leader = view.state, view.leader
     parts = [f"group {asked.group} of {asked.cluster}"]
@@ -154,9 +181,10 @@ def status_lines(asked: Asked, view: GroupView) -> Iterator[str]:
         parts.append(f"SyncStateSet {', '.join(map(str, sorted(state.ids)))}")
         parts.append(f"in_sync_replicas {state.acks}")
     yield "  ".join(parts)
-    head = ("node", "role", "epoch", "end", "lag", "start", "link", "in set", "may become master")
-    yield from columns(head, [_cells(row) for row in node_rows(view)])
-    yield from _notes(view)
+    facts = ("node", "role", "epoch", "end", "lag", "as of", "start", "link", "in set")
+    head = (*facts, "may become master")
+    yield from columns(head, [_cells(row) for row in node_rows(view, answers)])
+    yield from _notes(asked.keys, view, answers)
 
 
 def _cells(row: NodeRow) -> tuple[str, ...]:
@@ -169,6 +197,7 @@ def _cells(row: NodeRow) -> tuple[str, ...]:
         _number(row.last_epoch),
         _number(row.end),
         _UNKNOWN if row.lag is None or row.role == "master" else format_size(row.lag),
+        _age_text(row),
         _number(row.start),
         row.link or _UNKNOWN,
         "yes" if row.in_set else "no",
@@ -180,12 +209,26 @@ def _number(value: int | None) -> str:
     return _UNKNOWN if value is None else number(value)
 
 
-def _notes(view: GroupView) -> Iterator[str]:
+def _age_text(row: NodeRow) -> str:
+    if not row.is_up:
+        return _UNKNOWN
+    if row.age_s is None:
+        return "?"
+    return f"{format_duration(row.age_s)} ago" if row.age_s else "now"
+
+
+def _notes(keys: Keys, view: GroupView, answers: Answers) -> Iterator[str]:
     """Yield what is wrong, and what is under way."""
     config = view.config
+    for alarm in sorted(answers.etcd_alarms):
+        yield label_row("warning", f"etcd has the alarm {alarm}")
+        if alarm == NO_SPACE:
+            what = "it takes no writes: what is shown may be old, and nobody can be elected"
+            yield label_row("warning", what)
+            yield label_row("next", NO_SPACE_HINT)
     if config.alarm is not None:
         yield label_row("damage", f"alarm: {config.alarm}")
-        yield label_row("next", "look at it, then: hastore cluster clear-alarm")
+        yield label_row("next", f"find out why; then: {after_alarm(keys, view)}")
     if config.unproven_epoch is not None:
         yield label_row(
             "damage",
@@ -196,7 +239,7 @@ def _notes(view: GroupView) -> Iterator[str]:
     if view.state is None:
         yield label_row("note", "the coordinator does not know the group: hastore cluster init")
     elif view.leader is None:
-        yield label_row("warning", _no_master_text(view))
+        yield label_row("warning", _no_master_text(view, answers))
     if config.is_paused:
         yield label_row("note", "elections are paused: hastore cluster resume")
     wish = config.switchover
@@ -206,9 +249,13 @@ def _notes(view: GroupView) -> Iterator[str]:
         yield label_row("damage", f"{escaped(key)}: {escaped(reason)}")
 
 
-def _no_master_text(view: GroupView) -> str:
+def _no_master_text(view: GroupView, answers: Answers) -> str:
     assert view.state is not None
-    able = [row.node_id for row in node_rows(view) if row.why_not is None]
+    able = [row.node_id for row in node_rows(view, answers) if row.why_not is None]
+    if view.config.alarm is not None:
+        return "no node is master, and the alarm stops elections"
+    if able and NO_SPACE in answers.etcd_alarms:
+        return f"no node is master, and etcd is full: {nodes_text(frozenset(able))} may stand"
     if able and not view.config.is_paused:
         return f"no node is master: {nodes_text(frozenset(able))} may stand, an election is due"
     if able:
@@ -225,17 +272,17 @@ def _no_master_text(view: GroupView) -> str:
 # -- members, history ----------------------------------------------------------------------------
 
 
-def members_json(asked: Asked, view: GroupView) -> dict[str, Any]:
+def members_json(asked: Asked, view: GroupView, answers: Answers) -> dict[str, Any]:
     """Return the nodes as JSON."""
     return {
         "schema": MEMBERS_SCHEMA,
         "cluster": asked.cluster,
         "group": asked.group,
-        "nodes": [_row_json(row) for row in node_rows(view)],
+        "nodes": [_row_json(row) for row in node_rows(view, answers)],
     }
 
 
-def members_lines(view: GroupView) -> Iterable[str]:
+def members_lines(view: GroupView, answers: Answers) -> Iterable[str]:
     """Return the nodes as lines: where each is, and on which directory."""
     head = (
         "node",
@@ -260,7 +307,7 @@ def members_lines(view: GroupView) -> Iterable[str]:
             escaped(row.version or _UNKNOWN),
             escaped(row.uuid or _UNKNOWN),
         )
-        for row in node_rows(view)
+        for row in node_rows(view, answers)
     ]
     return columns(head, rows)
 

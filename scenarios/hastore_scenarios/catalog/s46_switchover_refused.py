@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hastore.cluster.operations import lag_of
 from hastore_scenarios import (
     OperationRefusedError,
     PutMessageStatus,
@@ -14,6 +13,7 @@ from hastore_scenarios import (
 )
 
 if TYPE_CHECKING:
+    from hastore.broker.observe.node_status import NodeStatus
     from hastore.cluster.group_records import GroupView
 
 LAG_MAX = 64 * 1024
@@ -40,12 +40,10 @@ async def switchover_refused(world: World) -> None:
     await world.pause(b)
     tally = await world.put_many(a, 200)
     world.expect(not tally.counts.get("PUT_OK"), "b does not have them", counts=tally)
-    await world.coordinator.wait_until(
-        "it lags, or is not heard of any more",
-        lambda view: b.node_id not in view.members or (lag_of(view, b.node_id) or 0) > LAG_MAX,
-    )
+    await world.wait_until(a, "it lags", lambda status: _lag(status, b.node_id) > LAG_MAX)
+    lags = {b.node_id: _lag(await world.status(a), b.node_id)}
     try:
-        await world.coordinator.change(operations.switchover, b.node_id, lag_max=LAG_MAX)
+        await world.coordinator.change(operations.switchover, b.node_id, lags=lags, lag_max=LAG_MAX)
     except OperationRefusedError as error:
         world.say(f"refused: {error}")
     else:
@@ -76,6 +74,12 @@ async def switchover_refused(world: World) -> None:
     world.expect(back.all_are(PutMessageStatus.PUT_OK), "as before", counts=back)
     epochs = [record.epoch for record in (await world.coordinator.view()).history]
     world.expect(epochs == [1], "in one epoch", epochs=epochs)
+
+
+def _lag(status: NodeStatus, node_id: int) -> int:
+    assert status.sync_state is not None, "a master of a group"
+    lags = [row.lag_bytes for row in status.sync_state.nodes if row.node_id == node_id]
+    return max((lag for lag in lags if lag is not None), default=0)
 
 
 def _all_follow(view: GroupView) -> bool:

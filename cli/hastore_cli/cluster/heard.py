@@ -1,0 +1,59 @@
+"""Asks the nodes of a group for what etcd has only as they last wrote it: role, log end, lag."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from hastore.errors import HastoreError
+from hastore.quantities import parse_address
+from hastore_cli.node.address import fetch_status
+from hastore_cli.node.client import gather
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from hastore.broker.observe.node_status import NodeStatus
+    from hastore.cluster.group_records import GroupView
+
+_ASK_TIME_MAX_S: Final = 2.0  # a node that is gone must not hold a command up
+
+
+async def hear(view: GroupView, ids: Collection[int]) -> dict[int, NodeStatus]:
+    """Return what these nodes answer now, by id, without those that do not.
+
+    The address in etcd may lead to another node by now: its answer does not count.
+    """
+    found: dict[int, NodeStatus] = {}
+
+    async def ask(node_id: int) -> None:
+        member = view.members.get(node_id)
+        if member is None or member.client_address is None:
+            return
+        with trio.move_on_after(_ASK_TIME_MAX_S):
+            try:
+                status = await fetch_status(parse_address(member.client_address))
+            except HastoreError:
+                return
+            if status.node_id == node_id:
+                found[node_id] = status
+
+    await gather(ask, sorted(ids))
+    return found
+
+
+async def hear_lags(view: GroupView) -> dict[int, int]:
+    """Return how many bytes each node lacks, by id, if the master answers."""
+    if view.leader is None:
+        return {}
+    return lags_in(view, await hear(view, {view.leader.holder.node_id}))
+
+
+def lags_in(view: GroupView, statuses: Mapping[int, NodeStatus]) -> dict[int, int]:
+    """Return the bytes that nodes lack, by id, as the master's status has them."""
+    leader = None if view.leader is None else statuses.get(view.leader.holder.node_id)
+    if leader is None or leader.sync_state is None:
+        return {}
+    rows = leader.sync_state.nodes
+    return {row.node_id: row.lag_bytes for row in rows if row.lag_bytes is not None}

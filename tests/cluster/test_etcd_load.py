@@ -1,0 +1,185 @@
+"""What a group costs its etcd, and what becomes of one whose etcd is full, down or damaged."""
+
+import pytest
+import trio
+
+from hastore.cluster.own_member import END_INTERVAL_S
+from hastore.status import PutMessageStatus as Status
+from tests.cluster.simulated import simulated
+from tests.support.nodes.group_nodes import set_of
+
+TTL_S = 3
+SHOWN_WITHIN_S = 15.0  # that etcd is full, where nothing is written
+
+
+async def load(group, seconds):
+    """Put messages for a while; return how many revisions etcd has more, a second."""
+    ((_, master),) = group.masters().items()
+    began, before = trio.current_time(), group.model.state.revision
+    while trio.current_time() < began + seconds:
+        assert await group.put(master) is Status.PUT_OK
+        await trio.sleep(0.1)
+    return (group.model.state.revision - before) / (trio.current_time() - began)
+
+
+def events(caplog, name):
+    """Return the log events of a name."""
+    return [each.msg for each in caplog.records if each.msg.get("event") == name]
+
+
+# -- revisions ------------------------------------------------------------------------------------
+
+
+@simulated(ttl_s=TTL_S)
+async def test_a_loaded_group_writes_half_a_revision_a_second_at_most(group):
+    """Three nodes wrote 3 a second: each its log's end, every third of a ttl.  Idle: none."""
+    await group.master()
+    assert 0 < await load(group, 120) <= 0.5
+    await trio.sleep(2 * END_INTERVAL_S)
+    revision = group.model.state.revision
+    ends = {member.end for member in group.view.members.values()}
+    await trio.sleep(600)
+    assert group.model.state.revision == revision
+    assert ends == {node.max_offset for node in group.masters().values()}
+
+
+@simulated(ttl_s=TTL_S)
+async def test_an_election_goes_by_ends_as_they_are(group):
+    """However long ago a node has published its own: the longer log wins."""
+    first, master = await group.master()
+    await trio.sleep(END_INTERVAL_S)
+    others = sorted({1, 2, 3} - {first})
+    group.client(others[0]).cut()  # it says nothing more until the election
+    for _ in range(20):
+        assert await group.put(master) is Status.PUT_OK
+    group.node(first).kill()
+    group.client(others[0]).heal()
+    _, master = await group.master(epoch=2, members=2)
+    (record,) = (each for each in group.view.history if each.epoch == 2)
+    assert record.end == master.max_offset > 0
+
+
+# -- no space -------------------------------------------------------------------------------------
+
+
+def status_of(group, node_id):
+    """Return what a node says of its etcd."""
+    return group.roles[node_id].coordinator_status()
+
+
+@simulated(ttl_s=TTL_S)
+async def test_a_full_etcd_is_noticed_although_nothing_is_written(group):
+    """By all nodes, within seconds; puts go on, and leases are renewed."""
+    node_id, master = await group.master()
+    group.model.fill()
+    await trio.sleep(SHOWN_WITHIN_S)
+    assert {status_of(group, each).etcd_alarms for each in (1, 2, 3)} == {("NOSPACE",)}
+    assert all(status_of(group, each).is_reachable for each in (1, 2, 3))
+    for _ in range(20 * TTL_S):
+        assert await group.put(master) is Status.PUT_OK
+        await trio.sleep(1)
+    assert group.masters() == {node_id: master}
+    group.model.make_room()
+    await trio.sleep(SHOWN_WITHIN_S)
+    assert {status_of(group, each).etcd_alarms for each in (1, 2, 3)} == {()}
+
+
+@simulated(ttl_s=TTL_S)
+async def test_a_master_that_dies_while_etcd_is_full_is_replaced_once_there_is_room(group):
+    """Nobody can be elected before, and no node gives up."""
+    first, _ = await group.master()
+    group.model.fill()
+    group.node(first).kill()
+    await trio.sleep(20 * TTL_S)
+    assert group.masters() == {}
+    group.model.make_room()
+    _, master = await group.master(epoch=2, members=2)
+    assert await group.put(master) is Status.PUT_OK
+    assert not group.ended
+
+
+@simulated(ttl_s=TTL_S)
+async def test_a_node_that_starts_while_etcd_is_full_waits(group):
+    """It ended, so that a member which had died did not come back by itself."""
+    first, master = await group.master()
+    other = first % 3 + 1
+    group.model.fill()
+    group.node(other).kill()
+    await trio.sleep(TTL_S)
+    group.start(other)
+    await trio.sleep(20 * TTL_S)
+    assert not group.ended
+    status = status_of(group, other)
+    assert (status.etcd_alarms, "NOSPACE" in status.doing) == (("NOSPACE",), True)
+    group.model.make_room()
+    await group.until(lambda: other in group.view.members and not set_of(master).missing())
+    assert await group.put(master) is Status.PUT_OK
+
+
+# -- what is logged -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["down", "full"])
+@simulated(ttl_s=TTL_S, starts=False)
+async def test_waiting_for_etcd_is_logged_as_it_begins_and_ends(group, fault, caplog):
+    """It was logged each second until a node had registered."""
+    caplog.set_level("INFO", logger="hastore")
+    if fault == "down":
+        group.model.stop()
+    else:
+        group.model.fill()
+    group.start(1)
+    await trio.sleep(120)
+    begins = events(caplog, "coordinator_unreachable" if fault == "down" else "coordinator_alarm")
+    assert len(begins) == 1
+    if fault == "down":
+        group.model.start()
+    else:
+        group.model.make_room()
+    group.start(2, 3)
+    await group.master()
+    ends = "coordinator_reachable" if fault == "down" else "coordinator_alarm_over"
+    assert events(caplog, ends)
+
+
+@simulated(ttl_s=TTL_S)
+async def test_a_set_that_cannot_be_written_is_logged_once(group, caplog):
+    """As long as the reason is the same."""
+    caplog.set_level("INFO", logger="hastore")
+    first, _ = await group.master()
+    group.model.fill()
+    group.node(first % 3 + 1).kill()
+    await trio.sleep(60)
+    assert len(events(caplog, "set_not_written")) == 1
+
+
+# -- damaged keys ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["state", "leader", "config"])
+@simulated(ttl_s=TTL_S)
+async def test_garbage_in_a_key_is_named_as_such(group, key):
+    """The coordinator answers: it was said that it does not."""
+    await group.master()
+    for node_id in (1, 2, 3):
+        group.node(node_id).kill()
+    await trio.sleep(3 * TTL_S)
+    group.commit(group.keys.base + key, b"\xff\xfegarbage")
+    group.start(1, 2, 3)
+    await trio.sleep(3 * TTL_S)
+    for node_id in (1, 2, 3):
+        status = status_of(group, node_id)
+        assert f"key {group.keys.base}{key}" in status.doing
+        assert f"key {group.keys.base}{key}" in status.unusable_because
+    assert not group.ended
+
+
+@simulated(ttl_s=TTL_S)
+async def test_garbage_in_its_own_record_is_replaced(group):
+    """Nobody else writes there, and it took no part any more."""
+    first, _ = await group.master()
+    other = first % 3 + 1
+    item = group.model.state.items[group.keys.member(other)]
+    group.commit(item.key, b"garbage")
+    await group.until(lambda: other in group.view.members)
+    assert group.view.members[other].node.node_id == other
