@@ -12,7 +12,8 @@
 are left; a transaction has all of it for its one answer.  Sent again is only
 
 - anything, to the next endpoint, if no connection was made;
-- anything, once, if etcd refused an expired token: it did nothing then;
+- anything, once, if etcd refused an expired token: it did nothing then, and one call gets a new
+  one for all;
 - reads, renewals and revocations, which change nothing the second time, and grants: a lease whose
   id nobody knows ends by itself.
 """
@@ -68,6 +69,9 @@ if TYPE_CHECKING:
         Unchanged,
     )
 
+LOGIN_PAUSE_MIN_S: Final = 0.5  # after a login that failed; twice as long after the next one
+LOGIN_PAUSE_MAX_S: Final = 30.0  # if etcd refused it; one that was not answered may be soon
+_LOGIN_PATH: Final = "/v3/auth/authenticate"
 ENDPOINT_HINT: Final = "an endpoint is http://HOST:PORT or https://HOST:PORT"
 
 
@@ -122,6 +126,11 @@ class EtcdClient:
     _first: int = attrs.field(default=0, init=False)  # the endpoint to ask first
     # "": etcd has no users
     _token: str | None = attrs.field(default=None, init=False, repr=False)
+    _login: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    # The last failure since there was a token, and trio's time before which none is asked for.
+    _login_failure: CoordinatorError | None = attrs.field(default=None, init=False)
+    _login_again_at: float = attrs.field(default=0.0, init=False)
+    _login_pause_s: float = attrs.field(default=0.0, init=False)
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -316,12 +325,43 @@ class EtcdClient:
         raise _all(failures)
 
     async def _authenticate(self, deadline: float) -> None:
-        """Get a token, if there is a user and no token yet."""
+        """Get a token, if there is a user and no token yet.
+
+        One call asks and the others wait for it: etcd hashes the password each time, which keeps a
+        core busy for a tenth of a second.  After a failure nothing is asked for a while, and the
+        failure is raised again.
+        """
         if self.config.user is None or self._token is not None:
             return
+        with trio.move_on_at(deadline) as waiting:
+            await self._login.acquire()
+        if waiting.cancelled_caught:
+            raise no_answer(self._endpoints[self._first], _LOGIN_PATH, self.config.timeout_s)
+        try:
+            if self._token is None:
+                await self._log_in(deadline)
+        finally:
+            self._login.release()
+
+    async def _log_in(self, deadline: float) -> None:
+        failure = self._login_failure
+        if failure is not None and trio.current_time() < self._login_again_at:
+            raise type(failure)(str(failure), hint=failure.hint)
+        try:
+            await self._ask_for_token(deadline)
+        except CoordinatorError as error:
+            is_refused = isinstance(error, CoordinatorRefusedError)
+            pause_max_s = LOGIN_PAUSE_MAX_S if is_refused else LOGIN_PAUSE_MIN_S
+            self._login_pause_s = min(max(LOGIN_PAUSE_MIN_S, 2 * self._login_pause_s), pause_max_s)
+            self._login_again_at = trio.current_time() + self._login_pause_s
+            self._login_failure = error
+            raise
+        self._login_failure, self._login_pause_s = None, 0.0
+
+    async def _ask_for_token(self, deadline: float) -> None:
         body = {"name": self.config.user, "password": self.config.password or ""}
         try:
-            answer = await self._ask_in_turn("/v3/auth/authenticate", body, deadline, True, None)
+            answer = await self._ask_in_turn(_LOGIN_PATH, body, deadline, True, None)
             self._token = answer.text("token")
         except CoordinatorRefusedError as error:
             if not has_no_users(error):

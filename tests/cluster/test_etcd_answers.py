@@ -7,18 +7,20 @@ import gc
 import gzip
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 import trio
 
 from hastore.cluster import etcd_http
-from hastore.cluster.etcd_client import EtcdClient, EtcdConfig
+from hastore.cluster.etcd_client import LOGIN_PAUSE_MIN_S, EtcdClient, EtcdConfig
 from hastore.cluster.key_value_store import Changes, Put
 from hastore.errors import (
     CompactedError,
     ConfigError,
     CoordinatorError,
+    CoordinatorLoginError,
     CoordinatorRefusedError,
     CoordinatorTlsError,
     CoordinatorUnreachableError,
@@ -215,6 +217,72 @@ async def test_a_request_that_cannot_be_sent_leaves_nothing_open() -> None:
                 await client.commit([], [Put("/k", bytes(8 * 2**20))])
         gc.collect()
         nursery.cancel_scope.cancel()
+
+
+LOGIN = "/v3/auth/authenticate"
+CALLERS = 13
+WRONG_PASSWORD = answer(
+    b'{"error": "x", "code": 3,'
+    b' "message": "etcdserver: authentication failed, invalid user ID or password"}',
+    b"HTTP/1.1 400 Bad Request\r\n",
+)
+
+
+@contextlib.asynccontextmanager
+async def logging_in(script: Callable[[str], bytes | None]) -> AsyncIterator[tuple[Any, ...]]:
+    """Run a server that answers logins by ``script``, and a client with a password."""
+
+    def answer_to(path: str) -> bytes | None:
+        return script(path) if path == LOGIN else EMPTY
+
+    async with scripted_http(answer_to) as server:
+        with_password = EtcdConfig(
+            endpoints=(server.endpoint,), timeout_s=WITHIN_S, user="u", password="p"
+        )
+        async with EtcdClient.open(with_password) as client:
+            yield server, client
+
+
+async def test_many_calls_log_in_once() -> None:
+    """Etcd hashes a password for a tenth of a second: 13 at once kept it from all else."""
+    async with logging_in(lambda _: answer(b'{%s, "token": "t"}' % HEADER)) as (server, client):
+        async with trio.open_nursery() as nursery:
+            for _ in range(CALLERS):
+                nursery.start_soon(client.read, "/")
+        assert server.asked.count(LOGIN) == 1
+        assert len(server.asked) == CALLERS + 1
+
+
+async def test_a_login_that_is_refused_is_tried_again_later() -> None:
+    """All calls that wait for it fail with it, and so do those within the pause; it doubles."""
+    async with logging_in(lambda _: WRONG_PASSWORD) as (server, client):
+
+        async def fail() -> None:
+            with pytest.raises(CoordinatorLoginError, match="authentication failed") as caught:
+                await client.read("/")
+            assert "password" in str(caught.value.hint)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(CALLERS):
+                nursery.start_soon(fail)
+        assert server.asked == [LOGIN]
+        for tries in (2, 3):
+            client._login_again_at = trio.current_time()
+            await fail()
+            await fail()
+            assert server.asked == [LOGIN] * tries
+        assert client._login_pause_s == 4 * LOGIN_PAUSE_MIN_S
+
+
+async def test_a_login_without_an_answer_is_tried_again_soon() -> None:
+    """Etcd may be back any moment."""
+    async with logging_in(lambda _: b"") as (server, client):
+        for tries in range(1, 4):
+            with pytest.raises(CoordinatorUnreachableError):
+                await client.read("/")
+            assert server.asked == [LOGIN] * tries
+            assert client._login_pause_s == LOGIN_PAUSE_MIN_S
+            client._login_again_at = trio.current_time()
 
 
 async def test_a_call_that_somebody_gives_up_leaves_the_silent_endpoint() -> None:
