@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final, Self, final
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
 
 import attrs
 
@@ -39,6 +39,7 @@ _NUMBER_MAX: Final = (1 << 63) - 1
 _TEXT_SIZE_MAX: Final = 1_024
 _MEMBERS_MAX: Final = 64
 _NODE_ID: Final = re.compile("[1-9][0-9]{0,18}")
+DAMAGED_HINT: Final = "hastore cluster status says what to do about it"
 
 
 # -- fields --------------------------------------------------------------------------------------
@@ -480,6 +481,9 @@ class GroupConfig:
         )
 
 
+_Value = TypeVar("_Value", GroupState, Leader, GroupConfig)
+
+
 # -- a group -------------------------------------------------------------------------------------
 
 
@@ -548,12 +552,28 @@ class GroupView:
     # What could not be read, by key: another version's, or a person's typing mistake.
     damaged: Mapping[str, str] = attrs.field(factory=dict)
 
+    def check(self, *keys: str) -> None:
+        """Raise ProtocolError if one of these keys could not be read."""
+        for key in keys:
+            if key in self.damaged:
+                raise ProtocolError(self.damaged[key], hint=DAMAGED_HINT)
+
 
 def read_group(keys: Keys, snapshot: Snapshot) -> GroupView:
     """Return a group from its keys.
 
     Raises ProtocolError if ``leader``, ``state`` or ``config`` cannot be read: nothing may be
     decided without them.  Other keys that cannot be read are ``damaged``.
+    """
+    view = inspect_group(keys, snapshot)
+    view.check(keys.state, keys.leader, keys.config)
+    return view
+
+
+def inspect_group(keys: Keys, snapshot: Snapshot) -> GroupView:
+    """Return as much of a group as can be read, to be shown or repaired.
+
+    A damaged ``leader``, ``state`` or ``config`` is as one that is not there, but for its revision.
     """
     items = snapshot.items
     members: dict[int, Member] = {}
@@ -581,18 +601,29 @@ def read_group(keys: Keys, snapshot: Snapshot) -> GroupView:
     return GroupView(
         cluster_id=snapshot.cluster_id,
         revision=snapshot.revision,
-        state=None if state is None else GroupState.decode(keys.state, state.value),
+        state=_decoded(GroupState, state, damaged),
         state_revision=_revision(state),
-        leader=None if leader is None else Leader.decode(keys.leader, leader.value),
+        leader=_decoded(Leader, leader, damaged),
         leader_revision=_revision(leader),
         leader_lease=None if leader is None else leader.lease,
-        config=GroupConfig() if config is None else GroupConfig.decode(keys.config, config.value),
+        config=_decoded(GroupConfig, config, damaged) or GroupConfig(),
         config_revision=_revision(config),
         members=members,
         registrations=registrations,
         history=tuple(history[epoch] for epoch in sorted(history)),
         damaged=damaged,
     )
+
+
+def _decoded(kind: type[_Value], item: KeyValue | None, damaged: dict[str, str]) -> _Value | None:
+    """Return a value; None if it is not there, or cannot be read and is ``damaged`` now."""
+    if item is None:
+        return None
+    try:
+        return kind.decode(item.key, item.value)
+    except ProtocolError as error:
+        damaged[item.key] = str(error)
+        return None
 
 
 def _node_id(key: str, name: str) -> int:

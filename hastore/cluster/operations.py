@@ -227,8 +227,22 @@ def init(
     Where a node has a log already the coordinator has lost what the group had agreed on, and
     nothing says which log has all that was acknowledged: ``force`` takes the newest one.  A state
     that is there is overwritten only while the alarm says that it is not the newest, and by
-    ``force``, which takes the alarm back.
+    ``force``, which takes the alarm back.  A state that cannot be read is lost: ``force`` replaces
+    it, once all nodes that are registered are up, or those that have a log are named.
     """
+    view.check(keys.leader, keys.config)
+    is_unreadable = keys.state in view.damaged
+    if is_unreadable and not force:
+        raise OperationRefusedError(
+            view.damaged[keys.state],
+            hint="restore the coordinator; or --force, which replaces it by the newest log",
+        )
+    if is_unreadable and view.leader is not None:
+        raise OperationRefusedError(
+            f"{view.damaged[keys.state]}; {view.leader.holder} is master, and still writes its log",
+            hint=f"stop {view.leader.holder}, wait for the end of its lease, and start it again;"
+            " then again",
+        )
     is_outdated = force and view.config.alarm is not None and view.leader is None
     if view.state is not None and not is_outdated:
         raise OperationRefusedError(
@@ -240,10 +254,12 @@ def init(
     missing = wanted - view.members.keys()
     if ids is None:
         missing = frozenset(view.registrations.keys() - view.members.keys())
-    if missing and not (force and ids is None and wanted):
+    is_left_out = force and ids is None and bool(wanted) and not is_unreadable
+    if missing and not is_left_out:
         raise OperationRefusedError(
             f"{nodes_text(missing)} not up, and may have the newest log",
-            hint="start it; or leave it out: --ids, or --force if it is lost",
+            hint="start it; or leave it out: --ids"
+            + ("" if is_unreadable else ", or --force if it is lost"),
         )
     if not wanted:
         raise OperationRefusedError(
@@ -273,7 +289,8 @@ def init(
         if (member.last_epoch, member.end) == (best.last_epoch, best.end)
     )
     ids_text = nodes_text(frozenset(each.node_id for each in newest))
-    former = 0 if view.state is None else view.state.epoch
+    former = max((each.epoch for each in view.history), default=0)
+    former = former if view.state is None else view.state.epoch
     state = GroupState(epoch=max(1, former, best.last_epoch), master=best.node, members=newest)
     what = f"the group begins with the log of {ids_text}, at {best.end}"
     return _first(keys, view, what, state)
@@ -315,7 +332,9 @@ def remove(keys: Keys, view: GroupView, node_id: int) -> Change:
     """
     state = view.state
     in_set = state is not None and node_id in state.ids
-    if not in_set and node_id not in view.registrations and node_id not in view.members:
+    is_damaged = {keys.registration(node_id), keys.member(node_id)} & view.damaged.keys()
+    is_known = in_set or node_id in view.registrations or node_id in view.members
+    if not is_known and not is_damaged:
         raise OperationRefusedError(
             f"the group knows no node {node_id}",
             hint=f"it knows {nodes_text(frozenset(view.registrations))}",

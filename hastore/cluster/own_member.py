@@ -93,7 +93,8 @@ class OwnMember:
         view, published = self.watch.view, self._published
         if published is None or (view is not None and self.facts.me.node_id not in view.members):
             return False
-        is_led = view is not None and view.leader is not None and member.election is None
+        is_led = self.watch.is_reachable and view is not None and view.leader is not None
+        is_led = is_led and member.election is None
         if is_led and trio.current_time() < self._published_at + END_INTERVAL_S:
             published = attrs.evolve(published, end=member.end)
         return member == published

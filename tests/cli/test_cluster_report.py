@@ -97,6 +97,11 @@ def test_with_an_alarm_status_names_the_command_that_works(view, command):
             "a switchover to node 2 is under way",
         ),
         (view_of(damaged={"k": "bad"}), "k: bad"),
+        (view_of(damaged={KEYS.config: "bad"}), f"before: etcdctl del {KEYS.config}"),
+        (
+            view_of(state=None, damaged={KEYS.state: "bad"}, **NO_LEADER),
+            "restore etcd; or: hastore cluster init --force --dry-run",
+        ),
         (view_of(state=None, state_revision=0, **NO_LEADER), "hastore cluster init"),
     ],
 )

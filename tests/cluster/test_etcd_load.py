@@ -3,6 +3,8 @@
 import pytest
 import trio
 
+from hastore.cluster import operations
+from hastore.cluster.group_records import inspect_group
 from hastore.cluster.own_member import END_INTERVAL_S
 from hastore.status import PutMessageStatus as Status
 from tests.cluster.simulated import simulated
@@ -172,6 +174,30 @@ async def test_garbage_in_a_key_is_named_as_such(group, key):
         assert f"key {group.keys.base}{key}" in status.doing
         assert f"key {group.keys.base}{key}" in status.unusable_because
     assert not group.ended
+
+
+@simulated(ttl_s=TTL_S)
+async def test_a_state_with_garbage_is_replaced_by_force(group):
+    """From the newest log; nothing is lost, and the group elects again."""
+    first, master = await group.master()
+    group.client(first % 3 + 1).cut()  # of which etcd has an old end
+    for _ in range(5):
+        assert await group.put(master) is Status.PUT_OK
+    end = master.max_offset
+    group.client(first % 3 + 1).heal()
+    group.commit(group.keys.state, b"garbage")
+    await trio.sleep(2 * TTL_S)
+    assert group.masters() == {first: master}, "it goes on by its lease"
+    group.node(first).kill()
+    group.start(first)
+    await trio.sleep(3 * TTL_S)
+    view = inspect_group(group.keys, group.model.state.read(group.keys.base))
+    assert {member.end for member in view.members.values()} == {end}
+    change = operations.init(group.keys, view, force=True)
+    assert change.what == f"the group begins with the log of nodes 1, 2, 3, at {end}"
+    group.commit_change(change)
+    _, master = await group.master(epoch=2)
+    assert await group.put(master) is Status.PUT_OK
 
 
 @simulated(ttl_s=TTL_S)

@@ -18,6 +18,7 @@ from hastore.cluster.decide import (
     decide,
 )
 from hastore.cluster.group_records import (
+    EpochRecord,
     GroupConfig,
     GroupState,
     GroupView,
@@ -29,7 +30,7 @@ from hastore.cluster.group_records import (
 )
 from hastore.cluster.key_value_store import Absent, Delete, KeyValue, Put, Snapshot, Unchanged
 from hastore.cluster.operations import Change
-from hastore.errors import OperationRefusedError
+from hastore.errors import OperationRefusedError, ProtocolError
 from tests.cluster.knowledge import FILLED
 from tests.support.nodes.group_views import END, KEYS, NO_LEADER, OUTSIDE, member, node, view_of
 
@@ -274,6 +275,47 @@ def test_force_takes_the_newest_log_and_never_overwrites_a_state():
         assert "has its state: epoch 7, SyncStateSet nodes 1, 2, 3" in refused(
             operations.init, view_of(), force=force
         )
+
+
+GARBAGE = {
+    "state": None,
+    "state_revision": 9,
+    "damaged": {KEYS.state: "the coordinator's key state is not JSON"},
+    **NO_LEADER,
+}
+
+
+def test_force_replaces_a_state_that_cannot_be_read():
+    """By the newest log of all nodes, in an epoch after all that the history has."""
+    logs = (member(1), member(2, end=END + 7), member(3, last_epoch=6))
+    record = EpochRecord(epoch=8, master_id=1, former_id=None, end=5, why="election", at_ms=0)
+    view = view_of(*logs, **GARBAGE, history=(record,))
+    assert re.search("is not JSON → .*--force, which replaces it", refused(operations.init, view))
+    change = operations.init(KEYS, view, force=True)
+    assert set(change.comparisons) == {Unchanged(KEYS.state, 9), Absent(KEYS.leader)}
+    state = applied(view, change).state
+    assert state == GroupState(epoch=8, master=node(2), members=(node(2),))
+
+
+def test_a_state_that_cannot_be_read_is_replaced_only_where_nothing_newer_can_be_missed():
+    """Neither a node that is down, nor a master that goes on by its lease."""
+    away = view_of(member(1), member(2), **GARBAGE)
+    told = refused(operations.init, away, force=True)
+    assert re.search("node 3 not up, and may have .* → start it; or leave it out: --ids$", told)
+    assert operations.init(KEYS, away, {1, 2}, force=True).writes
+    led = view_of(**GARBAGE | {"leader": view_of().leader, "leader_revision": 4})
+    assert re.search(
+        "node 1 is master, .* → stop node 1", refused(operations.init, led, force=True)
+    )
+    for key in (KEYS.leader, KEYS.config):
+        with pytest.raises(ProtocolError, match="garbage"):
+            operations.init(KEYS, view_of(**NO_LEADER, damaged={key: "garbage"}), force=True)
+
+
+def test_a_node_whose_record_cannot_be_read_may_be_removed():
+    """Its id would stay taken."""
+    view = view_of(member(1), member(2), state=OUTSIDE, damaged={KEYS.registration(9): "garbage"})
+    assert Delete(KEYS.registration(9)) in operations.remove(KEYS, view, 9).writes
 
 
 def test_force_overwrites_a_state_that_an_alarm_says_is_an_old_one():

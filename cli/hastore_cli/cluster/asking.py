@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from hastore.cluster.connecting import open_coordinator
-from hastore.cluster.group_records import Keys, read_group
+from hastore.cluster.group_records import Keys, inspect_group, read_group
 from hastore.cluster.key_value_store import follow
 from hastore.config import REPLICA_GROUP
 from hastore.errors import (
@@ -51,15 +51,25 @@ class Asked:
         """Return the group as it is now."""
         return read_group(self.keys, await self.store.read(self.keys.base))
 
+    async def whatever_is_there(self) -> GroupView:
+        """Return as much of the group as can be read."""
+        return inspect_group(self.keys, await self.store.read(self.keys.base))
+
     async def change(
-        self, decide: Callable[[Keys, GroupView], Change], *, dry_run: bool
+        self,
+        decide: Callable[[Keys, GroupView], Change],
+        *,
+        dry_run: bool,
+        is_repair: bool = False,
     ) -> tuple[Change, GroupView]:
         """Make a change, or only say which; return it, and the group that it was decided on.
+
+        A repair also gets a group of which not all can be read.
 
         Raises OperationRefusedError, and CoordinatorUnreachableError if it may have been made.
         """
         for _ in range(_ATTEMPTS_MAX):
-            view = await self.view()
+            view = await (self.whatever_is_there() if is_repair else self.view())
             change = decide(self.keys, view)
             if dry_run or not change.writes:
                 return change, view

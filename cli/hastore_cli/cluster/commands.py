@@ -483,8 +483,8 @@ def resume(*, dry_run: bool, target: Target, output: str) -> int:
 @click.option(
     "--force",
     is_flag=True,
-    help="Also if nodes have logs: begin with the newest one. What etcd has stays, unless"
-    " the alarm is raised and no node is master.",
+    help="Also if nodes have logs: begin with the newest one. What etcd has stays, unless it cannot"
+    " be read, or the alarm is raised and no node is master.",
 )
 @_dry_run
 @target_options
@@ -501,7 +501,7 @@ def init(
     def decide(keys: Keys, view: GroupView) -> Change:
         return operations.init(keys, view, ids, force=force)
 
-    return _change(target, decide, output, dry_run=dry_run)
+    return _change(target, decide, output, dry_run=dry_run, is_repair=True)
 
 
 @cluster_group.command(
@@ -680,7 +680,7 @@ def _look_around(target: Target) -> tuple[Asked, GroupView, Answers]:
 
     async def run() -> tuple[Asked, GroupView, Answers]:
         async with ask(target) as asked:
-            view, alarms = await asked.view(), frozenset[str]()
+            view, alarms = await asked.whatever_is_there(), frozenset[str]()
             with contextlib.suppress(CoordinatorError):  # a user may read keys alone
                 alarms = await asked.store.alarms()
             statuses = await hear(view, view.members)
@@ -691,13 +691,18 @@ def _look_around(target: Target) -> tuple[Asked, GroupView, Answers]:
 
 
 def _change(
-    target: Target, decide: Callable[[Keys, GroupView], Change], output: str, *, dry_run: bool
+    target: Target,
+    decide: Callable[[Keys, GroupView], Change],
+    output: str,
+    *,
+    dry_run: bool,
+    is_repair: bool = False,
 ) -> int:
     from hastore_cli.cluster.asking import ask
 
     async def run() -> Change:
         async with ask(target) as asked:
-            change, _ = await asked.change(decide, dry_run=dry_run)
+            change, _ = await asked.change(decide, dry_run=dry_run, is_repair=is_repair)
             return change
 
     change = _run(run)

@@ -236,7 +236,10 @@ def _notes(keys: Keys, view: GroupView, answers: Answers) -> Iterator[str]:
             " messages may be lost",
         )
         yield label_row("next", "hastore cluster history, then: hastore cluster clear-alarm")
-    if view.state is None:
+    if keys.state in view.damaged:
+        yield label_row("warning", "what the group had agreed on cannot be read")
+        yield label_row("next", "restore etcd; or: hastore cluster init --force --dry-run")
+    elif view.state is None:
         yield label_row("note", "the coordinator does not know the group: hastore cluster init")
     elif view.leader is None:
         yield label_row("warning", _no_master_text(view, answers))
@@ -247,6 +250,8 @@ def _notes(keys: Keys, view: GroupView, answers: Answers) -> Iterator[str]:
         yield label_row("note", f"a switchover to node {wish.to_id} is under way")
     for key, reason in view.damaged.items():
         yield label_row("damage", f"{escaped(key)}: {escaped(reason)}")
+        if key in {keys.leader, keys.config}:
+            yield label_row("next", f"nothing is decided before: etcdctl del {escaped(key)}")
 
 
 def _no_master_text(view: GroupView, answers: Answers) -> str:

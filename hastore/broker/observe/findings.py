@@ -509,7 +509,7 @@ def _coordinator(status: NodeStatus, _: Limits) -> Found:
     if coordinator is None:
         return
     if coordinator.alarm is not None:
-        hint = "find out why; then: hastore cluster clear-alarm"
+        hint = "find out why; hastore cluster status names the command that ends it"
         yield Level.CRITICAL, "no node is elected: the alarm is raised", coordinator.alarm, hint
         return
     if coordinator.unproven_epoch is not None:
