@@ -92,6 +92,8 @@ def test_a_group_with_etcd_survives_its_master_and_leaves_nothing_behind(tmp_pat
     with running_up(tmp_path) as up:
         assert (up.info["epoch"], len(up.info["nodes"])) == (1, 3)
         assert "PUT_OK" in send(up.addresses)
+        started = Path(up.info["directory"], "etcd.log").read_text()
+        assert '"auto-compaction-retention":"1h0m0s"' in started
         first = up.node(up.info["master"])
         os.kill(first["pid"], signal.SIGKILL)
         up.wait_for_text("is master of epoch 2")

@@ -145,6 +145,8 @@ def _etcd_of(directory: Path, binary: str) -> Etcd:
         f"--listen-peer-urls={other}",
         f"--initial-advertise-peer-urls={other}",
         f"--initial-cluster=default={other}",
+        "--auto-compaction-mode=periodic",
+        "--auto-compaction-retention=1h",
         "--logger=zap",
     ]
     process = Process("etcd", command, directory / "etcd.log", " ".join(command))
