@@ -1,7 +1,7 @@
 """How a node, or a command, gets to its group's coordinator: files read, client opened.
 
-What speaks HTTP is imported here only, when it is needed: a node without a coordinator runs without
-the extra ``cluster``.
+What speaks HTTP is imported here only, when it is needed: a node without a coordinator starts
+without it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from hastore.cluster.role_config import RoleConfig
 from hastore.cluster.role_service import RoleService
 from hastore.cluster.route_records import RouteKeys
 from hastore.errors import ConfigError
-from hastore.install_source import install_command
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -74,19 +73,14 @@ async def open_coordinator(
 ) -> AsyncIterator[KeyValueStore]:
     """Open the way to an etcd while the block runs; connections are made when needed.
 
-    Raises ConfigError if the extra ``cluster`` is not installed, or a file cannot be used.
+    Raises ConfigError if a file cannot be used.
     """
     password = None if config.password_file is None else read_password(config.password_file)
     for path in (config.ca_file, config.cert_file, config.key_file):
         if path is not None:
             _check_readable(path)
-    try:
-        from hastore.cluster.etcd_client import EtcdClient, EtcdConfig  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"a coordinator needs the package {error.name}, which is not installed",
-            hint=install_command("cluster"),
-        ) from error
+    from hastore.cluster.etcd_client import EtcdClient, EtcdConfig  # noqa: PLC0415
+
     etcd = EtcdConfig(
         endpoints=config.endpoints,
         ca=config.ca_file,

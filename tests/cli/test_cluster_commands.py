@@ -3,17 +3,17 @@
 import json
 
 import attrs
-import httpx
 import pytest
 import trio
 
 import hastore
 from hastore.cluster.connecting import open_coordinator
+from hastore.cluster.etcd_http import EtcdHttp
 from hastore.cluster.group_records import GroupConfig, Keys
 from hastore.cluster.key_value_store import Delete, Put
 from hastore.errors import CoordinatorLoginError, WrongNodeError
 from hastore.status import PutMessageStatus
-from tests.patience import WITHIN_S
+from tests.patience import PROCESS_WITHIN_S, WITHIN_S
 from tests.support.commands.in_process import at, call, call_json
 from tests.support.nodes.elected_nodes import (
     follow_its_master,
@@ -234,14 +234,14 @@ async def test_the_group_is_found_by_the_configuration_file(etcd, tmp_path, monk
 async def test_a_wrong_password_is_refused_in_one_line(etcd, tmp_path, monkeypatch):
     """By a command and by a node, which does not wait for a better one."""
     (url,) = etcd.endpoints
-    async with httpx.AsyncClient(base_url=f"{url}/v3/auth/", trust_env=False) as client:
+    async with EtcdHttp.open(None) as http:
         for path, body in (
             ("user/add", {"name": "root", "password": "right"}),
             ("role/add", {"name": "root"}),
             ("user/grant", {"user": "root", "role": "root"}),
             ("enable", {}),
         ):
-            assert (await client.post(path, json=body)).status_code == 200
+            await http.ask(url, f"/v3/auth/{path}", body, {}, PROCESS_WITHIN_S)
     password = tmp_path / "password"
     password.write_text("wrong\n")
     password.chmod(0o600)

@@ -26,9 +26,11 @@ class ScriptedHttp:
     script: Callable[[str], bytes | None]
     stays: bool = False
     asked: list[str] = attrs.field(factory=list)  # the paths
+    connections: int = 0
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Answer requests."""
+        self.connections += 1
         async with stream:
             # A client that has seen enough closes the connection.
             with contextlib.suppress(trio.BrokenResourceError):
@@ -36,9 +38,14 @@ class ScriptedHttp:
                     answer = self.script(path)
                     if answer is None:
                         await trio.sleep_forever()
-                    await stream.send_all(answer)
-                    if not self.stays:
-                        return
+                    if self.stays:
+                        await stream.send_all(answer)
+                        continue
+                    # One that closes its connection says so, or a client may use it again.
+                    head, line_end, rest = answer.partition(b"\r\n")
+                    says = b"Connection: close\r\n" if head.startswith(b"HTTP/1.1 ") else b""
+                    await stream.send_all(head + line_end + says + rest)
+                    return
 
     async def _request(self, stream: trio.SocketStream) -> str | None:
         """Read a request and return its path, None at the end or for what is no HTTP."""

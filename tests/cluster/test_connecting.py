@@ -1,6 +1,4 @@
-"""From a node's configuration to its coordinator: keys, password files, what is not installed."""
-
-import sys
+"""From a node's configuration to its coordinator: keys and password files."""
 
 import attrs
 import pytest
@@ -9,7 +7,6 @@ from hastore.cluster.connecting import keys_of, open_coordinator, read_password,
 from hastore.config import CoordinatorConfig
 from hastore.env.real import real_env
 from hastore.errors import ConfigError
-from hastore.install_source import install_command
 from hastore.sim.coordinator.etcd_model import EtcdModel
 from tests.support.nodes.group_nodes import node_config
 
@@ -59,17 +56,6 @@ async def test_missing_files_are_named_before_anything_is_asked(tmp_path):
         with pytest.raises(ConfigError, match=f"cannot read {gone}"):
             async with open_coordinator(attrs.evolve(ETCD, **change)):
                 pass
-
-
-async def test_a_missing_package_is_one_clear_line(monkeypatch):
-    """A node without a coordinator does not need it."""
-    monkeypatch.setitem(sys.modules, "httpx", None)
-    for name in [name for name in sys.modules if name.startswith("hastore.cluster.etcd_")]:
-        monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(ConfigError, match="needs the package httpx") as caught:
-        async with open_coordinator(ETCD):
-            pass
-    assert caught.value.hint == install_command("cluster")
 
 
 async def test_a_role_service_has_the_settings_of_its_node(tmp_path):

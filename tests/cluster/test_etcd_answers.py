@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import gzip
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from hastore.cluster import etcd_http
 from hastore.cluster.etcd_client import LOGIN_PAUSE_MIN_S, EtcdClient, EtcdConfig
@@ -27,7 +26,7 @@ from hastore.errors import (
 )
 from hastore.testing.free_port import FreePort
 from tests.cluster.scripted_http import HEADER, OK_HEAD, answer, scripted_http, stream
-from tests.patience import PROCESS_WITHIN_S, WITHIN_S
+from tests.patience import WITHIN_S
 
 SHORT_S = 0.3
 EMPTY = answer(b"{%s}" % HEADER)
@@ -216,6 +215,52 @@ async def test_a_request_that_cannot_be_sent_leaves_nothing_open() -> None:
             with pytest.raises(CoordinatorUnreachableError, match="connection broke"):
                 await client.commit([], [Put("/k", bytes(8 * 2**20))])
         gc.collect()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_connection_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one request at a time; not after a cancelled one, nor once it has idled for long."""
+    async with scripted_http(lambda _: EMPTY, stays=True) as server:
+        async with EtcdClient.open(config(server.endpoint)) as client:
+            for _ in range(3):
+                await client.read("/")
+            assert server.connections == 1
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.read, "/")
+                nursery.start_soon(client.read, "/")
+            assert server.connections == 2
+            server.script = lambda _: None
+            with trio.move_on_after(SHORT_S):
+                await client.read("/")
+            server.script = lambda _: EMPTY
+            await client.read("/")
+            assert server.connections == 2, "the other one was idle"
+            monkeypatch.setattr(etcd_http, "_IDLE_MAX_S", 0.0)
+            await client.read("/")
+            assert server.connections == 3
+
+
+async def test_a_connection_that_the_server_has_closed_is_not_used_again() -> None:
+    """What it says, or that it is readable while it idles, tells in time."""
+    async with scripted_http(lambda _: EMPTY) as server:
+        async with EtcdClient.open(config(server.endpoint)) as client:
+            for _ in range(3):
+                await client.read("/")
+        assert server.connections == 3
+
+    async def answer_once(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some()
+            await stream.send_all(EMPTY)
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        endpoint = f"http://127.0.0.1:{listener.socket.getsockname()[1]}"
+        nursery.start_soon(trio.serve_listeners, answer_once, [listener])
+        async with EtcdClient.open(config(endpoint)) as client:
+            for _ in range(3):
+                await client.read("/")
+                await trio.testing.wait_all_tasks_blocked(0.01)
         nursery.cancel_scope.cancel()
 
 
@@ -416,27 +461,3 @@ async def test_a_server_without_tls_is_named() -> None:
             with pytest.raises(CoordinatorTlsError) as caught:
                 await client.read("/")
     assert "speak https" in str(caught.value.hint)
-
-
-def test_only_the_client_of_etcd_needs_httpx() -> None:
-    """Without it everything else imports, and the error says what to install."""
-    code = (
-        "import sys\n"
-        "sys.modules['httpx'] = None\n"
-        "import hastore, hastore.cluster.key_value_store, hastore.cluster.etcd_encoding\n"
-        "import hastore.sim.coordinator.etcd_model\n"
-        "from hastore.errors import ConfigError\n"
-        "try:\n"
-        "    import hastore.cluster.etcd_client\n"
-        "except ConfigError as error:\n"
-        "    print(error, error.hint)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PROCESS_WITHIN_S,
-    )
-    assert "httpx, which is not installed" in done.stdout
-    assert "[cluster]" in done.stdout

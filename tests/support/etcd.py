@@ -189,6 +189,13 @@ class EtcdServer:
         """Suspend the process (SIGSTOP): its kernel still accepts connections."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
+        wait_until(self._is_frozen, within_s=PROCESS_WITHIN_S)
+
+    def _is_frozen(self) -> bool:
+        """Return whether all threads have stopped: until then they may answer."""
+        assert self.process is not None
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/stat")
+        return all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
 
     def thaw(self) -> None:
         """Let it go on."""
