@@ -673,10 +673,10 @@ def _run(work: Callable[[], Awaitable[_T]]) -> _T:
 def _look_around(target: Target) -> tuple[Asked, GroupView, Answers]:
     """Return a group as etcd has it, and what its nodes that are up answer."""
     from hastore.errors import CoordinatorError
+    from hastore_cli.app.output import wall_clock_ms
     from hastore_cli.cluster.asking import ask
     from hastore_cli.cluster.heard import hear
     from hastore_cli.cluster.report import Answers
-    from hastore_cli.log.options import wall_clock_ms
 
     async def run() -> tuple[Asked, GroupView, Answers]:
         async with ask(target) as asked:
