@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from hastore.errors import ConfigError
+from hastore.quantities import format_address, is_loopback
 from hastore.setting import (
     Kind,
     count,
@@ -52,6 +53,7 @@ NO_MASTER: Final = ("", 0)  # of a slave in a replica group that waits for its r
 NODE_ID_MAX: Final = (1 << 63) - 1
 REPLICA_GROUP: Final = re.compile(r"[a-zA-Z0-9._-]{1,127}")
 _PREFIX: Final = re.compile(r"(/[a-zA-Z0-9._-]+)+")
+_WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not listened on
 TTL_MS_MIN: Final = 3_000
 PRIORITY_MAX: Final = 1_000
 InSyncReplicas = Literal["all"] | int  # every member, or so many nodes with the master
@@ -709,8 +711,9 @@ class CoordinatorConfig:
     advertised_host: str | None = setting(
         None,
         "cluster.advertise",
-        "The host at which other nodes and clients reach this one, told to etcd. Default: that of"
-        " --listen and --ha-listen, which must not be 0.0.0.0 or [::] then.",
+        "The host at which other nodes and clients reach this one; etcd has it, and so have the"
+        " ids of messages. Default: that of --listen and --ha-listen, which must not be 0.0.0.0 or"
+        " [::] then. With an etcd on another machine none of the three may be a loopback address.",
         kind=Kind.TEXT,
         flag="--advertise",
         node="node",
@@ -1008,10 +1011,7 @@ class GroupNodeConfig(MasterConfig):
             msg = "a node of a group with a coordinator is told by it who is master: name none"
             hint = "leave out [ha] master (--master), or [cluster] endpoints (--etcd)"
             raise ConfigError(msg, hint=hint)
-        if self.coordinator.endpoints and self.coordinator.advertised_host is None:
-            _check_is_reachable(self.ha_listen, "--ha-listen")
-            if self.listen is not None:
-                _check_is_reachable(self.listen, "--listen")
+        check_addresses(self.coordinator, listen=self.listen, ha_listen=self.ha_listen)
         if self.coordinator.endpoints and self.coordinator.cluster_name is None:
             _check_cluster_name(self, None, self.cluster)
 
@@ -1030,13 +1030,53 @@ class GroupNodeConfig(MasterConfig):
         return SlaveConfig(**values, master=master, master_client=master_client)
 
 
-def _check_is_reachable(address: tuple[str, int], flag: str) -> None:
-    """Raise ConfigError for an address at which no other machine reaches this one."""
-    if address[0] in {"0.0.0.0", "::"}:  # noqa: S104 - refused, not listened on
+def check_addresses(
+    coordinator: CoordinatorConfig, *, listen: tuple[str, int] | None, ha_listen: tuple[str, int]
+) -> None:
+    """Raise ConfigError if other nodes could not reach this one at what it tells its coordinator.
+
+    A loopback address is fine while the coordinator is on loopback, too: then all of the group is
+    on one machine.  ``listen`` None means no client port.
+    """
+    endpoints, advertised = coordinator.endpoints, coordinator.advertised_host
+    elsewhere = next((each for each in endpoints if not is_loopback(_host_of(each))), None)
+    if advertised is not None and advertised in _WILDCARDS:
         raise ConfigError(
-            f"{flag} is every address of this machine, and other nodes need one that reaches it",
+            f"[cluster] advertise (--advertise) is {advertised}, which is every address of this"
+            " machine: other nodes need one that reaches it",
             hint="--advertise HOST, the name or address of this machine in its network",
         )
+    if advertised is not None and elsewhere is not None and is_loopback(advertised):
+        raise ConfigError(
+            f"[cluster] advertise (--advertise) is {advertised}, and the coordinator {elsewhere} is"
+            f" on another machine: nodes there would reach themselves at {advertised}",
+            hint="--advertise HOST, the name or address of this machine in its network",
+        )
+    for address, name, flag in (
+        (ha_listen, "ha", "--ha-listen"),
+        (listen, "client", "--listen"),
+    ):
+        if address is None or not endpoints:
+            continue
+        if advertised is None and address[0] in _WILDCARDS:
+            raise ConfigError(
+                f"[listen] {name} ({flag}) is every address of this machine, and other nodes need"
+                " one that reaches it",
+                hint="--advertise HOST, the name or address of this machine in its network",
+            )
+        if elsewhere is not None and is_loopback(address[0]):
+            example = format_address(("0.0.0.0", address[1]))  # noqa: S104 - an example
+            raise ConfigError(
+                f"[listen] {name} ({flag}) is {format_address(address)}, which only this machine"
+                f" reaches, and the coordinator {elsewhere} is on another one",
+                hint=f"{flag} {example} --advertise HOST, the name or address of this machine in"
+                " its network",
+            )
+
+
+def _host_of(endpoint: str) -> str:
+    """Return the host of an endpoint's URL, which has one."""
+    return urlsplit(endpoint).hostname or ""
 
 
 PARTS: Final = {"store": StoreConfig, "ha": HAConfig, "remoting": RemotingConfig}

@@ -12,6 +12,7 @@ Every parser raises ValueError with a sentence that shows the right form.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from decimal import Decimal
 from typing import Final
@@ -104,6 +105,21 @@ def format_address(address: tuple[str, int]) -> str:
     """Return ``HOST:PORT``, with an IPv6 host in brackets."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host, by its text alone, names the machine that reads it.
+
+    True for 127.0.0.0/8, ::1, both written as an IPv4-mapped address, ``localhost`` and names below
+    ``.localhost`` (RFC 6761).
+    """
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        name = host.rstrip(".").lower()
+        return name == "localhost" or name.endswith(".localhost")
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def format_size(size: float) -> str:

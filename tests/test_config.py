@@ -10,6 +10,8 @@ from hastore.config import (
     MAPPED_FILE_SIZE_MAX,
     MAPPED_FILE_SIZE_MIN,
     NODE_ID_MAX,
+    CoordinatorConfig,
+    GroupNodeConfig,
     HAConfig,
     MasterConfig,
     RemotingConfig,
@@ -227,3 +229,49 @@ def test_trust_is_pairs_of_an_address_and_an_offset(trust):
     """A program may set it, too."""
     with pytest.raises(ConfigError, match="trust must be pairs of an address and an offset"):
         HAConfig(trust=trust)
+
+
+def _node_of_group(listen, ha_listen, etcd, advertised=None):
+    port = 10911
+    return node(
+        GroupNodeConfig,
+        node_id=1,
+        replica_group="g1",
+        listen=None if listen is None else (listen, port),
+        ha_listen=(ha_listen, port + 1),
+        coordinator=CoordinatorConfig(endpoints=etcd, advertised_host=advertised),
+    )
+
+
+HERE, NEAR_AND_FAR = ("http://127.0.0.1:2379",), ("http://localhost:2379", "http://10.0.0.9:2379")
+
+
+@pytest.mark.parametrize(
+    ("listen", "ha_listen", "etcd", "advertised", "message"),
+    [
+        ("10.0.0.7", "127.0.0.1", NEAR_AND_FAR, None, r"\[listen\] ha \(--ha-listen\) is 127"),
+        ("127.0.0.2", "10.0.0.7", NEAR_AND_FAR, None, r"\[listen\] client \(--listen\) is 127"),
+        ("10.0.0.7", "::1", NEAR_AND_FAR, "n1", r"\[listen\] ha \(--ha-listen\) is \[::1\]"),
+        ("10.0.0.7", "::ffff:127.0.0.1", NEAR_AND_FAR, None, r"\[listen\] ha "),
+        ("0.0.0.0", "0.0.0.0", NEAR_AND_FAR, "127.0.1.1", r"\[cluster\] advertise .* 127\.0\.1"),
+        ("0.0.0.0", "0.0.0.0", NEAR_AND_FAR, "n1.localhost", r"\[cluster\] advertise "),
+        ("0.0.0.0", "0.0.0.0", HERE, "0.0.0.0", r"\[cluster\] advertise .* every address"),
+        ("0.0.0.0", "127.0.0.1", HERE, None, r"\[listen\] client \(--listen\) is every"),
+    ],
+)
+def test_a_node_that_its_group_could_not_reach_is_refused(
+    listen, ha_listen, etcd, advertised, message
+):
+    """By the setting's name: at a loopback address each other node would reach itself."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        _node_of_group(listen, ha_listen, etcd, advertised)
+    assert "--advertise HOST" in caught.value.hint
+
+
+def test_a_group_on_one_machine_or_with_names_of_its_network_is_fine():
+    """A port is not a name: only what the text itself says is known to be on loopback."""
+    _node_of_group("127.0.0.1", "127.0.0.1", HERE)
+    _node_of_group("127.0.0.1", "localhost", ("http://[::1]:2379",), "localhost")
+    _node_of_group("n1", "10.0.0.7", NEAR_AND_FAR)
+    _node_of_group(None, "0.0.0.0", NEAR_AND_FAR, "n1")
+    _node_of_group("127.0.0.1", "127.0.0.1", ())

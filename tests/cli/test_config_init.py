@@ -52,10 +52,44 @@ def test_what_is_given_is_in_the_file(run, tmp_path):
     file = tmp_path / "n.toml"
     flags = ("--data", "/d", "--node-id", "7", "--node-group", "orders", "--group-ids", "7,8")
     flags = (*flags, "--etcd", "http://e1:2379,http://e2:2379")
-    assert run("config", "init", "--role", "node", *flags, file)[0] == 0
+    flags = (*flags, "--listen", "0.0.0.0:10921", "--ha-listen", "0.0.0.0:10922")
+    code, _, told = run("config", "init", "--role", "node", *flags, "--advertise", "n7", file)
+    assert code == 0, told
     table = tomllib.loads(file.read_text())
     assert table["node"] == {"data": "/d", "id": 7, "group": "orders", "group_ids": "7,8"}
+    assert table["listen"] == {"client": "0.0.0.0:10921", "ha": "0.0.0.0:10922"}
     assert table["cluster"]["endpoints"] == "http://e1:2379,http://e2:2379"
+    assert table["cluster"]["advertise"] == "n7"
+    code, _, told = run("node", "-c", file, "--check-config")
+    assert code == 0, told
+
+
+def test_no_file_is_written_whose_node_others_could_not_reach(run, tmp_path):
+    """With an etcd on another machine the example's loopback ports are refused by their names."""
+    flags = ("--role", "node", "--etcd", "http://e1:2379")
+    for more, said in (
+        ((), "[listen] ha (--ha-listen) is 127.0.0.1:10912"),
+        (("--ha-listen", "10.0.0.7:10912"), "[listen] client (--listen) is 127.0.0.1:10911"),
+        (("--advertise", "localhost"), "[cluster] advertise (--advertise) is localhost"),
+        (("--ha-listen", "0.0.0.0:10912"), "[listen] ha (--ha-listen) is every address"),
+    ):
+        code, _, told = run("config", "init", *flags, *more, tmp_path / "n.toml")
+        assert (code, said in told, "next" in told) == (2, True, True), told
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_slave_has_a_client_port_only(run, tmp_path):
+    """What a kind of node has no setting for is refused."""
+    file = tmp_path / "s.toml"
+    assert run("config", "init", "--role", "slave", "--listen", "10.0.0.7:10921", file)[0] == 0
+    assert tomllib.loads(file.read_text())["listen"]["client"] == "10.0.0.7:10921"
+    for role, flag, value in (
+        ("slave", "--ha-listen", "10.0.0.7:10922"),
+        ("slave", "--advertise", "n1"),
+        ("master", "--advertise", "n1"),
+    ):
+        code, _, told = run("config", "init", "--role", role, flag, value, tmp_path / "x.toml")
+        assert (code, f"{flag} is not for a {role}" in told) == (2, True), told
 
 
 def test_a_file_that_exists_is_never_overwritten(run, tmp_path):

@@ -21,6 +21,9 @@ _GIVEN: Final = {
     "--node-group": ("[node] group", "TEXT"),
     "--group-ids": ("[node] group_ids", "N,N"),
     "--etcd": ("[cluster] endpoints", "URL,URL"),
+    "--listen": ("[listen] client", "H:P"),
+    "--ha-listen": ("[listen] ha", "H:P"),
+    "--advertise": ("[cluster] advertise", "HOST"),
 }
 
 
@@ -46,6 +49,8 @@ def config_group() -> None:
     examples=(
         "hastore config init --role master",
         "hastore config init --role node --node-id 2 /etc/hastore/hastore.toml",
+        "hastore config init --role node --etcd http://e1:2379 --advertise n1 \\",
+        "    --listen 0.0.0.0:10911 --ha-listen 0.0.0.0:10912",
         "hastore node -c /etc/hastore/hastore.toml --check-config",
     ),
     epilog="Exit code: 0 written; 6 the file exists, and stays as it is; 2 a value that its key"
@@ -72,18 +77,20 @@ def init(file: Path, role: str, **flags: str | None) -> None:
     """
     from hastore.errors import ConfigError, HastoreError, OperationRefusedError
     from hastore_cli.app.terminal import say_next, tell
-    from hastore_cli.config_files.sample import NEEDED, sample
+    from hastore_cli.config_files.sample import CHOSEN, NEEDED, check_reachable, sample
 
     given = {}
     for flag, (name, _) in _GIVEN.items():
         value = flags[flag.removeprefix("--").replace("-", "_")]
         if value is None:
             continue
-        if name not in NEEDED[role]:
+        if name not in NEEDED[role] and name not in CHOSEN[role]:
             raise click.UsageError(f"{flag} is not for a {role}.")
         given[name] = value
     try:
         text = sample(role, given)
+        if role == "node":
+            check_reachable(given)
     except ValueError as error:
         raise ConfigError(str(error), hint="hastore config init --help") from error
     try:

@@ -14,10 +14,11 @@ Derived from the settings' declarations, so that it has no key that a node does 
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from hastore.config import CoordinatorConfig, GroupNodeConfig, check_addresses
 from hastore_cli.settings.kinds import format_value, parse_value
 from hastore_cli.settings.settings import PLACES, default_text
 
@@ -37,6 +38,12 @@ NEEDED: Final[Mapping[str, Mapping[str, str]]] = {
         "[node] group_ids": "1,2,3",
         "[cluster] endpoints": "http://127.0.0.1:2379",
     },
+}
+# What may be given besides; otherwise the file has the default in a comment.
+CHOSEN: Final[Mapping[str, frozenset[str]]] = {
+    "master": frozenset({"[listen] client", "[listen] ha"}),
+    "slave": frozenset({"[listen] client"}),
+    "node": frozenset({"[listen] client", "[listen] ha", "[cluster] advertise"}),
 }
 _WIDTH: Final = 100
 
@@ -58,6 +65,20 @@ def sample(role: str, given: Mapping[str, str] | None = None) -> str:
             lines += ["", f"[{section}]"]
         lines += ["", *_lines_of(role, setting, values.get(setting.name))]
     return "\n".join(lines) + "\n"
+
+
+def check_reachable(given: Mapping[str, str]) -> None:
+    """Raise ConfigError for a node that its group could not reach, as the node itself would."""
+    values = {**NEEDED["node"], **given}
+    found: dict[str, Any] = {
+        place.field.name: parse_value(setting.kind, values[setting.name])
+        for setting, place in PLACES["node"].items()
+        if setting.name in {"[cluster] endpoints", *CHOSEN["node"]} and setting.name in values
+    }
+    fields = attrs.fields(GroupNodeConfig)
+    listen = found.pop("listen", fields.listen.default)
+    ha_listen = found.pop("ha_listen", fields.ha_listen.default)
+    check_addresses(CoordinatorConfig(**found), listen=listen, ha_listen=ha_listen)
 
 
 def _lines_of(role: str, setting: Setting, text: str | None) -> Iterator[str]:

@@ -5,13 +5,12 @@ A node says it at its start, by its configuration; ``hastore doctor`` by its sta
 
 from __future__ import annotations
 
-import ipaddress
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
 from hastore.config import MasterConfig
-from hastore.quantities import format_address, parse_address
+from hastore.quantities import format_address, is_loopback, parse_address
 from hastore.status import ClientCertificates, TlsMode
 
 if TYPE_CHECKING:
@@ -103,14 +102,6 @@ class Listening:
         if is_encrypted and self.client_certificates is ClientCertificates.REQUIRED:
             return None
         return "without access keys ([access] file) they may read and write every topic"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a port that listens there."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _parsed(address: str | None) -> _Address | None:
