@@ -26,8 +26,9 @@ class KnownNode:
     """A node of this node's replica group, itself included, that runs as far as is known."""
 
     node_id: int
-    client_address: Address
+    client_address: Address  # as other nodes and clients reach it
     is_master: bool
+    is_own: bool = False  # whether it is the node whose directory this is
 
 
 @final

@@ -214,6 +214,7 @@ class RoleService:
                 node_id=node_id,
                 client_address=parse_address(member.client_address),
                 is_master=node_id == leader,
+                is_own=node_id == self._facts.me.node_id,
             )
             for node_id, member in sorted(view.members.items())
             if member.client_address is not None

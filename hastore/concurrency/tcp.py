@@ -47,6 +47,15 @@ async def _resolve(address: tuple[str, int]) -> list[tuple[int, Any]]:
     return [(family, resolved) for family, _, _, _, resolved in found]
 
 
+async def ip_address_of(host: str) -> str:
+    """Return the first IP address of a host.  Raises UnreachableError for a name without one."""
+    try:
+        found = await _resolve((host, 0))
+        return str(found[0][1][0])
+    except (OSError, UnicodeError) as error:
+        raise UnreachableError(f"{host} has no address: {_reason(error)}") from error
+
+
 async def open_listener(address: tuple[str, int], purpose: str) -> trio.socket.SocketType:
     """Listen on ``address`` (port 0: any free port); a ListenError names ``purpose``."""
     sock = None

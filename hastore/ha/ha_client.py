@@ -20,12 +20,13 @@ and a frame whose append failed is never reported.
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from typing import TYPE_CHECKING, Final, TypeVar, assert_never, final
 
 import attrs
 import trio
 
-from hastore.concurrency.tcp import bound_address, connect, describe, send_all, tune
+from hastore.concurrency.tcp import bound_address, connect, describe, send_all, tune, unmapped
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.config import NO_MASTER, READ_BUFFER_SIZE
 from hastore.errors import (
@@ -77,6 +78,8 @@ _TRICKLE_SIZE: Final = 4096
 # the slave connects again, reports of its former link look like those of another node.
 IDS_TAKEN_MAX: Final = 3
 
+_REFUSED_HERE_MAX: Final = 16
+
 _log = logger("ha")
 
 
@@ -126,6 +129,10 @@ class HAClient:
     _spin: Spin = attrs.field(init=False)
     _report_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _own_address: tuple[str, int] | None = attrs.field(default=None, init=False)  # of that link
+    # The last peers that this node's own HA port has closed since then, newest last.
+    _refused_here: deque[tuple[str, int]] = attrs.field(
+        factory=lambda: deque(maxlen=_REFUSED_HERE_MAX), init=False
+    )
     _copy_progress: CopyProgress = attrs.field(init=False)  # of the newest link
     _copying_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _ids_taken: int = attrs.field(default=0, init=False)  # refusals for that since a link in step
@@ -221,8 +228,26 @@ class HAClient:
         finally:
             self._cursor.on(LinkEvent.STOPPED)
 
+    def refused_here(self, peer: tuple[str, int]) -> None:
+        """Take a peer that this node's own HA port closes: it may be the link to our master."""
+        self._refused_here.append(unmapped(peer))
+
+    def _has_reached_itself(self) -> bool:
+        return self._own_address is not None and unmapped(self._own_address) in self._refused_here
+
     async def _link_ended(self, error: Exception) -> None:
         """Act on the error that ended a link; return for another attempt."""
+        if self._has_reached_itself():
+            self._cursor.on(LinkEvent.BROKEN)
+            self._record_broken(
+                ProtocolError(
+                    f"{describe(self.config.master)} is this node's own HA port: the address of its"
+                    " master leads back to it",
+                    hint="give the master an address at which other nodes reach it: [listen] ha"
+                    " (--ha-listen), or [cluster] advertise (--advertise)",
+                )
+            )
+            return
         event = event_of(error)
         is_broken = event is LinkEvent.BROKEN and not isinstance(error, UnreachableError)
         refused = None
@@ -286,6 +311,8 @@ class HAClient:
         if self._reports_flushed:  # the stream resumes at our end, which must be on the disk
             await self.flush_manager.flush_all()
         timeout_s = self.config.ha.ha_connect_timeout_ms / 1000
+        self._own_address = None
+        self._refused_here.clear()
         sock = await connect(self.config.master, timeout_s)
         try:
             tune(sock)

@@ -1,5 +1,6 @@
 """A node of a replica group changes its role within its process, over real sockets."""
 
+import ipaddress
 from types import SimpleNamespace
 
 import attrs
@@ -16,7 +17,7 @@ from hastore.broker.node.node import RunningNode
 from hastore.broker.node.slave import Slave
 from hastore.broker.observe.metrics_server import MetricsServer
 from hastore.broker.request_target import RoleWish
-from hastore.config import NO_MASTER
+from hastore.config import NO_MASTER, CoordinatorConfig
 from hastore.env.real import real_env
 from hastore.errors import (
     ConfigError,
@@ -53,6 +54,38 @@ async def test_a_node_without_a_role_serves_consumers_only(tmp_path):
             with trio.fail_after(WITHIN_S):
                 assert await peer.receive_some(1) == b""
     assert epochs_in(tmp_path) == history()
+
+
+async def test_a_node_that_reaches_itself_says_so(tmp_path):
+    """The address of its master leads back to it, as 127.0.0.1 of another machine's node does."""
+    async with group(tmp_path, 2) as (one, two):
+        slave = await two.follow(two.ha_address, 1)
+        own = f"127.0.0.1:{two.ha_address[1]}"
+        await eventually(lambda: slave.ha_client.reason is not None)
+        link = two.status().master_link
+        assert link.reason == (
+            f"{own} is this node's own HA port: the address of its master leads back to it"
+        )
+        assert "--advertise" in link.hint
+        assert await put(await promote(one, two)) is Status.PUT_OK  # a right address heals it
+
+
+@pytest.mark.parametrize(
+    ("advertised", "ip"),
+    [("10.7.0.9", "10.7.0.9"), ("localhost", "127.0.0.1"), ("no.such.invalid", "127.0.0.1")],
+)
+async def test_ids_of_messages_have_the_advertised_address(tmp_path, advertised, ip):
+    """And the records; a name that this machine does not know is logged."""
+    config = attrs.evolve(
+        node_config(tmp_path, 1),
+        coordinator=CoordinatorConfig(advertised_host=advertised),
+    )
+    async with hastore.open_node(config) as node:
+        master = await node.become_master(Promotion(epoch=1, members=frozenset({1})))
+        appended = master.submit(messages(1)[0]).append_result
+        host = ipaddress.ip_address(ip).packed + node.address[1].to_bytes(4, "big")
+        assert appended.store_host == host
+        assert appended.message_id.startswith(host.hex().upper())
 
 
 async def test_slave_master_slave_in_one_process(tmp_path):

@@ -10,14 +10,18 @@ import pytest
 import trio
 
 import hastore
+from hastore.broker.group_directory import KnownNode
 from hastore.broker.groups.topic_config_manager import TopicConfigManager
 from hastore.broker.naming.name_server_registration import (
     BrokerIdentity,
     NameServerRegistration,
     slave_id,
 )
+from hastore.broker.node.group_node import run_group_node
+from hastore.broker.node.master_store import Promotion
 from hastore.client.producer import Producer
 from hastore.concurrency.tcp import bound_address, open_listener
+from hastore.env.real import real_env
 from hastore.errors import ConfigError
 from hastore.message import Message
 from hastore.setting import Kind
@@ -25,7 +29,8 @@ from hastore.wire.frame_reader import FrameReader, encode_command
 from hastore_cli.settings.kinds import parse_value
 from tests.patience import WITHIN_S
 from tests.support.nodes.configs import ANY_PORT
-from tests.support.nodes.group_nodes import group, promote
+from tests.support.nodes.directory import Directory
+from tests.support.nodes.group_nodes import group, node_config, promote
 from tests.support.nodes.harness import master_config
 from tests.support.waiting import eventually
 
@@ -90,6 +95,29 @@ async def test_a_master_registers_its_topics_again_when_one_is_new(tmp_path):
                 await producer.send(Message("orders", b""))
             await eventually(lambda: "orders" in server.topics()["topicConfigTable"])
     assert server.ids(103, 104) == [(103, "0"), (104, "0")]
+
+
+async def test_a_node_registers_where_its_group_knows_it(tmp_path):
+    """With the advertised host: a name server sees only one address of a node that has several."""
+    async with name_server() as server:
+        config = attrs.evolve(
+            node_config(tmp_path, 1, listen=("0.0.0.0", 0), ha_listen=("0.0.0.0", 0)),
+            name_servers=(server.address,),
+        )
+        directory = Directory()
+        async with trio.open_nursery() as nursery:
+            run = partial(run_group_node, config, real_env(), directory=directory)
+            node = await nursery.start(run)
+            own = KnownNode(
+                node_id=1, client_address=("n1", node.address[1]), is_master=True, is_own=True
+            )
+            directory.known = (own,)
+            await node.become_master(Promotion(epoch=1, members=frozenset({1})))
+            await eventually(lambda: (103, "0") in server.ids(103))
+            (found, *_) = [each for each in server.requests if each.ext_fields["brokerId"] == "0"]
+            assert found.ext_fields["brokerAddr"] == f"n1:{node.address[1]}"
+            assert found.ext_fields["haServerAddr"] == f"n1:{node.ha_address[1]}"
+            nursery.cancel_scope.cancel()
 
 
 async def test_a_failover_is_registered_with_its_epoch(tmp_path):

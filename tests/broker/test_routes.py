@@ -61,6 +61,16 @@ def test_a_node_that_takes_no_messages_is_not_named_master():
     assert broker.addresses == {1: A, 2: B}
 
 
+def test_a_node_knows_itself_by_its_id_when_it_advertises_another_address():
+    """Clients get that address, and no master that takes no messages."""
+    (own, other) = known(("n1", 10911), B, master=("n1", 10911))
+    directory = Directory((attrs.evolve(own, is_own=True), other))
+    for is_slave, found in ((True, {1: ("n1", 10911), 2: B}), (False, {0: ("n1", 10911), 2: B})):
+        asked = target(("0.0.0.0", 10911), directory, is_slave=is_slave)
+        (broker,) = brokers_of(asked, ("10.0.0.7", 10911))
+        assert broker.addresses == found
+
+
 def test_a_topic_has_its_queues_on_each_group():
     """As many as it has there, on those that have it; the node's own group comes first."""
     others = (

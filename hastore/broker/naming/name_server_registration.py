@@ -218,9 +218,15 @@ class NameServerRegistration:
             fields = self._registration(link).unregister_fields()
             await link.ask(RequestCode.UNREGISTER_BROKER, fields)
 
+    def _advertised_host(self) -> str | None:
+        """Return the host at which the node's group knows it; None if no group says so."""
+        directory = self.target.directory
+        own = () if directory is None else (node for node in directory.nodes() if node.is_own)
+        return next((node.client_address[0] for node in own), None)
+
     def _registration(self, link: ClientPortLink) -> BrokerRegistration:
         identity, topics = self.identity, self.topics
-        here = bound_address(link.sock)[0]
+        here = self._advertised_host() or bound_address(link.sock)[0]
         address = _reachable(self.target.address, here)
         table = {topic.topic: topic for topic in _SYSTEM_TOPICS}
         default = topics.find(DEFAULT_TOPIC)
@@ -241,6 +247,6 @@ class NameServerRegistration:
 
 
 def _reachable(address: Address | None, here: str) -> Address:
-    """Return an address for others: of a wildcard, with the host that the name server sees."""
+    """Return an address for others: a wildcard's with the host by which this node is known."""
     assert address is not None, "only a node with a client port registers"
     return (here, address[1]) if address[0] in WILDCARDS else address

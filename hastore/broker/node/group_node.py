@@ -32,7 +32,7 @@ from hastore.broker.node.slave import Slave, SlaveRun
 from hastore.broker.observe.metrics_server import MetricsServer, open_metrics
 from hastore.concurrency.peers import PeerLog
 from hastore.concurrency.service import as_itself
-from hastore.concurrency.tcp import accept, describe
+from hastore.concurrency.tcp import accept, describe, ip_address_of
 from hastore.config import NO_MASTER, GroupNodeConfig
 from hastore.errors import (
     ConfigError,
@@ -145,6 +145,9 @@ class GroupNode:
     _refusal_log: PeerLog = attrs.field(init=False)
     _failure: DiskError | None = attrs.field(default=None, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+    _built: Slave | None = attrs.field(default=None, init=False)  # the newest, before it serves
+    # Of the advertised host, which may be a name; None: there is none, or it has no address here.
+    _advertised_ip: str | None = attrs.field(default=None, init=False)
     # The client port of the master at an HA port, if it was named.
     _client_ports: dict[tuple[str, int], tuple[str, int]] = attrs.field(factory=dict, init=False)
 
@@ -480,6 +483,7 @@ class GroupNode:
 
     async def run(self) -> None:
         """Serve in one role after the other until a stop is requested, or cancelled."""
+        await self._find_advertised_ip()
         with as_itself():
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -491,6 +495,20 @@ class GroupNode:
                 nursery.cancel_scope.cancel()
         if self._failure is not None:
             raise self._failure
+
+    async def _find_advertised_ip(self) -> None:
+        """Look the advertised name up; others may know it where this machine does not."""
+        host = self.config.coordinator.advertised_host
+        if host is None:
+            return
+        try:
+            self._advertised_ip = await ip_address_of(host)
+        except UnreachableError as error:
+            _log.warning(
+                "advertised_name_unknown",
+                reason=str(error),
+                next="ids of messages have the address of the client port instead",
+            )
 
     async def _serve(self) -> None:
         while True:
@@ -549,6 +567,7 @@ class GroupNode:
             identity=self.identity,
             promotion=promotion,
             coordinator=self.coordinator,
+            advertised_ip=self._advertised_ip,
             on_built=self._built_master,
             announce=lambda master: self._announce(change, master),
         )
@@ -583,6 +602,7 @@ class GroupNode:
 
     def _built_slave(self, slave: Slave) -> None:
         self._control(slave)
+        self._built = slave
         slave.ha_address = self.ha_address
 
     def _control(self, node: Master | Slave) -> None:
@@ -597,6 +617,8 @@ class GroupNode:
         while True:
             sock, peer = await accept(listener)
             sock.close()
+            if self._built is not None:
+                self._built.ha_client.refused_here(peer)
             self._refusal_log.log_line(peer, kind="role", reason="this node is no master")
 
 

@@ -359,19 +359,22 @@ async def serve_master(
     identity: NodeIdentity | None = None,
     promotion: Promotion | None = None,
     coordinator: Callable[[Term], Coordinator] | None = None,
+    advertised_ip: str | None = None,
     on_built: Callable[[Master], None] = lambda _master: None,
     announce: Callable[[Master], None],
 ) -> None:
     """Open the store and serve until a stop is requested, or cancelled; then close the store.
 
     ``announce`` gets the master once it serves; ``identity`` is that of an earlier opening by this
-    process.  Raises HastoreError if it cannot start or must not continue.
+    process.  Records and ids of messages have ``advertised_ip`` with the client port; None: the
+    address that it listens on.  Raises HastoreError if it cannot start or must not continue.
     """
     opened: MasterStore | None = None
     flush_manager: FlushManager | None = None
     clean = False
     try:
-        store_host = ports.client_address or ports.ha_address
+        host, port = ports.client_address or ports.ha_address
+        store_host = advertised_ip or host, port
         opened = await env.offload.run(
             lambda: open_master_store(env, config, store_host, identity, promotion)
         )

@@ -64,9 +64,10 @@ def _addresses(
     """Return the group's addresses by broker id, the master's first."""
     found: dict[int, Address] = {}
     for node in sorted(nodes, key=lambda node: not node.is_master):
-        is_own = node.client_address in {target.address, address}
+        is_here = node.client_address in {target.address, address}
+        is_own = node.is_own or is_here
         is_master = node.is_master and (target.takes_puts or not is_own)
-        where = address if is_own else node.client_address
+        where = address if is_here else node.client_address
         if where[0] not in WILDCARDS:  # another node's: nobody can reach it there
             found[MASTER_ID if is_master else node.node_id] = where
     return found
