@@ -288,6 +288,11 @@ def _check_in_sync_replicas(_instance: object, _attribute: object, value: object
         raise ConfigError(msg)
 
 
+def _check_min_in_sync_replicas(_instance: object, _attribute: object, value: object) -> None:
+    if value is not None and not (type(value) is int and value >= 1):
+        raise ConfigError(f"min_in_sync_replicas must be above 0, not {value!r}")
+
+
 def _check_trust(_instance: object, _attribute: object, value: object) -> None:
     pairs = value if isinstance(value, tuple) else (None,)
     for pair in pairs:
@@ -325,14 +330,16 @@ class HAConfig:
         node="master",
         validator=_check_in_sync_replicas,
     )
-    min_in_sync_replicas: int = setting(
-        1,
+    min_in_sync_replicas: int | None = setting(
+        None,
         "ha.min_in_sync_replicas",
         "With fewer nodes in the SyncStateSet puts are refused before they are written"
-        " (autoswitch).",
+        " (autoswitch). Default: with a coordinator 2 in a group of three nodes or more, at most"
+        " in_sync_replicas; otherwise 1.",
         kind=Kind.COUNT,
         flag="--min-in-sync-replicas",
         node="master",
+        validator=_check_min_in_sync_replicas,
     )
     sync_state_timeout_ms: int = duration(
         5_000,
@@ -916,7 +923,7 @@ class MasterConfig(NodeConfig):
             msg = "a master's role is ASYNC_MASTER or SYNC_MASTER, not SLAVE"
             raise ConfigError(msg, hint="to run a slave: hastore slave --master HOST:HA_PORT")
         ids, least = self.group_ids, self.ha.min_in_sync_replicas
-        if ids is not None and least > len(ids):
+        if ids is not None and least is not None and least > len(ids):
             msg = f"min_in_sync_replicas is {least}, and the replica group has {len(ids)} nodes"
             raise ConfigError(msg, hint=f"lower it to {len(ids)} at most, or add group_ids")
 

@@ -97,6 +97,14 @@ class _Fields:
             raise ProtocolError(f"{self.what}: {name} is {value!r:.100}, not numbers by name")
         return value
 
+    def ids(self, name: str) -> frozenset[int]:
+        value = self.values.get(name, [])
+        if not isinstance(value, list) or not all(
+            type(each) is int and 1 <= each <= NODE_ID_MAX for each in value
+        ):
+            raise ProtocolError(f"{self.what}: {name} is {value!r:.100}, not ids of nodes")
+        return frozenset(value)
+
     def inner(self, name: str) -> _Fields:
         value = self.values.get(name)
         if not isinstance(value, dict):
@@ -204,8 +212,10 @@ class Leader:
 class GroupState:
     """What the group has agreed on.
 
-    ``epoch`` 0 and no master: it has had none.  ``proposal`` is the number of the master's proposal
-    that made this value, by which the master knows its own; None: an election or a person did.
+    ``epoch`` 0 and no master: it has had none.  ``registered`` are the ids of the group: all that
+    have been members, until they are removed; ``members`` are always among them.  ``proposal`` is
+    the number of the master's proposal that made this value, by which the master knows its own;
+    None: an election or a person did.
     ``confirm_offset`` is a record's end up to which all members had the log when this was written:
     a node whose log ends below it does not campaign.  0 if unknown, as with a number of acks.
     """
@@ -216,6 +226,11 @@ class GroupState:
     acks: str = "all"  # in_sync_replicas of the master: all, or a number
     proposal: int | None = None
     confirm_offset: int = 0
+    registered: frozenset[int] = frozenset()
+
+    def __attrs_post_init__(self) -> None:
+        """Register the members."""
+        object.__setattr__(self, "registered", self.registered | self.ids)
 
     @property
     def ids(self) -> frozenset[int]:
@@ -241,6 +256,7 @@ class GroupState:
             acks=fields.text("acks"),
             proposal=fields.optional_number("proposal"),
             confirm_offset=fields.optional_number("confirm_offset") or 0,
+            registered=fields.ids("registered"),
         )
 
     def encode(self) -> bytes:
@@ -253,6 +269,7 @@ class GroupState:
                 "acks": self.acks,
                 "proposal": self.proposal,
                 "confirm_offset": self.confirm_offset,
+                "registered": sorted(self.registered),
             }
         )
 

@@ -85,6 +85,7 @@ class GroupWriter:
             members=bid.members,
             acks=self.facts.config.acks,
             confirm_offset=view.state.confirm_offset,
+            registered=view.state.registered,
         )
         record = EpochRecord(
             epoch=bid.epoch,

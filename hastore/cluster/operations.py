@@ -291,7 +291,12 @@ def init(
     ids_text = nodes_text(frozenset(each.node_id for each in newest))
     former = max((each.epoch for each in view.history), default=0)
     former = former if view.state is None else view.state.epoch
-    state = GroupState(epoch=max(1, former, best.last_epoch), master=best.node, members=newest)
+    state = GroupState(
+        epoch=max(1, former, best.last_epoch),
+        master=best.node,
+        members=newest,
+        registered=wanted,
+    )
     what = f"the group begins with the log of {ids_text}, at {best.end}"
     return _first(keys, view, what, state)
 
@@ -333,7 +338,8 @@ def remove(keys: Keys, view: GroupView, node_id: int) -> Change:
     state = view.state
     in_set = state is not None and node_id in state.ids
     is_damaged = {keys.registration(node_id), keys.member(node_id)} & view.damaged.keys()
-    is_known = in_set or node_id in view.registrations or node_id in view.members
+    is_registered = state is not None and node_id in state.registered
+    is_known = is_registered or node_id in view.registrations or node_id in view.members
     if not is_known and not is_damaged:
         raise OperationRefusedError(
             f"the group knows no node {node_id}",
@@ -361,7 +367,9 @@ def remove(keys: Keys, view: GroupView, node_id: int) -> Change:
     ]
     if in_set and state is not None:
         left = tuple(each for each in state.members if each.node_id != node_id)
-        change = attrs.evolve(state, members=left, proposal=None)
+        state = attrs.evolve(state, members=left, proposal=None)
+    if state is not None and node_id in state.registered:
+        change = attrs.evolve(state, registered=state.registered - {node_id})
         writes.append(Put(keys.state, change.encode()))
     return Change(
         what=f"node {node_id} leaves the SyncStateSet, and its id is free"
@@ -528,6 +536,7 @@ def failover(
         members=(member.node,),
         acks=state.acks,
         confirm_offset=min(state.confirm_offset, member.end),
+        registered=state.registered,
     )
     writes += [
         Put(keys.state, agreed.encode()),

@@ -261,7 +261,12 @@ class RoleActions:
     async def _become_master(self, action: actions.BecomeMaster) -> None:
         self.facts.following = self.facts.stands_in = None
         self.handover.end()
-        promotion = Promotion(epoch=action.epoch, members=action.members)
+        state = self.watch.known.state
+        promotion = Promotion(
+            epoch=action.epoch,
+            members=action.members,
+            group_ids=None if state is None else state.registered,
+        )
         within_s, self._serves_within_s = self._serves_within_s or self.facts.config.ttl_s, None
         try:
             with trio.move_on_after(within_s) as scope:

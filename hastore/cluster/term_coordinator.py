@@ -137,10 +137,20 @@ class TermCoordinator:
 
     async def _write(self) -> None:
         group, proposal = self._service.sync_state_set, self._proposal
+        self._take_registered()
         if proposal is not None and group.proposal is proposal:
             await self._write_proposal(proposal)
         elif self._view is not None and self._is_mine(self._view):
             await self._write_later_starts(self._view)
+
+    def _take_registered(self) -> None:
+        """Take the ids of the group, by which ``min_in_sync_replicas`` goes where it is not set."""
+        view, group = self._view, self._service.sync_state_set
+        if view is None or view.state is None or not self._is_mine(view):
+            return
+        if view.state.registered | group.accepted != group.group_ids:
+            group.registered(view.state.registered, trio.current_time())
+            self._service.set_changed()
 
     async def _read(self) -> GroupView:
         self._view = view = read_group(self.keys, await self.store.read(self.keys.base))

@@ -1,7 +1,8 @@
 """How small a SyncStateSet may become.
 
 A set may lose members on its own only as far as this table allows; n is the number of ids that the
-configuration names, m is ``min_in_sync_replicas``::
+configuration names, m is ``min_in_sync_replicas`` (where it is not set: 2 in a group of three nodes
+or more that has a coordinator, else 1)::
 
     coordinator   configured ids   at once, when links close    after sync_state_timeout
     yes           n                > n / 2 of them, and ≥ m     ≥ m
@@ -22,7 +23,11 @@ import attrs
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
+    from hastore.config import InSyncReplicas
+
 SYNC_STATE_TIMEOUT_S: Final = 5.0
+_COPIES_MIN: Final = 2  # that an acknowledged message has, unless the configuration says otherwise
+_TWO_COPIES_FROM: Final = 3  # nodes of a group: one can be down, and puts are still acknowledged
 MEMBERS_MAX: Final = (
     64  # of a set; more than any group needs, so that peers cannot grow it for ever
 )
@@ -33,12 +38,28 @@ def nodes_text(ids: AbstractSet[int]) -> str:
     return f"node{'s' if len(ids) > 1 else ''} {', '.join(map(str, sorted(ids)))}"
 
 
+def default_min_in_sync_replicas(
+    ids: AbstractSet[int], in_sync_replicas: InSyncReplicas = "all"
+) -> int:
+    """Return ``min_in_sync_replicas`` where a group with these ids does not set it.
+
+    One copy of an acknowledged message is lost with one disk, so a group that can spare a node
+    keeps two.  But ``in_sync_replicas`` 1 asks for one copy.  Only where a coordinator lets sets
+    shrink: without one the majority of three nodes is two anyway.
+    """
+    if len(ids) < _TWO_COPIES_FROM:
+        return 1
+    return _COPIES_MIN if in_sync_replicas == "all" else min(_COPIES_MIN, in_sync_replicas)
+
+
 @final
 @attrs.frozen(kw_only=True)
 class SetRules:
     """What bounds a SyncStateSet; all of it is fixed within an epoch."""
 
     min_in_sync_replicas: int = 1
+    # Whether that is the default for the group's ids, and changes with them.
+    follows_ids: bool = False
     # The ids of the group, the master's included; None: not known.  Others never become members.
     configured_ids: frozenset[int] | None = None
     has_coordinator: bool = False
@@ -49,9 +70,22 @@ class SetRules:
         assert self.min_in_sync_replicas >= 1, self
         assert self.sync_state_timeout_s > 0, self
 
+    def for_ids(self, ids: AbstractSet[int], in_sync_replicas: InSyncReplicas) -> SetRules:
+        """Return the rules for a group that has these ids now, whatever the configuration names."""
+        if not self.follows_ids:
+            return self
+        least = default_min_in_sync_replicas(ids, in_sync_replicas)
+        return attrs.evolve(self, min_in_sync_replicas=least)
+
     def is_enough(self, members: AbstractSet[int]) -> bool:
         """Return whether puts may be acknowledged by a set of these members."""
         return len(members) >= self.min_in_sync_replicas
+
+    @property
+    def least_text(self) -> str:
+        """The setting, its value, and where that comes from."""
+        default = " (the default in a group of three or more)" if self.follows_ids else ""
+        return f"min_in_sync_replicas = {self.min_in_sync_replicas}{default}"
 
     def is_majority(self, members: AbstractSet[int]) -> bool:
         """Return whether they are more than half of the configured ids."""
@@ -67,7 +101,7 @@ class SetRules:
         if self.may_remain(members):
             return None
         if not self.is_enough(members):
-            return f"fewer than min_in_sync_replicas = {self.min_in_sync_replicas} would remain"
+            return f"fewer than {self.least_text} would remain"
         if self.configured_ids is None:
             return "there is no coordinator, and the ids of the group are not configured"
         ids = nodes_text(self.configured_ids)

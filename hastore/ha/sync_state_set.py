@@ -82,6 +82,9 @@ class SyncStateSet:
     # Consumers may read what is below.  <= the log's end.
     confirm_offset: int
     in_sync_replicas: InSyncReplicas = "all"
+    # The ids of the group as the coordinator or, without one, the configuration has them, and all
+    # members of this epoch; some may never have connected.
+    group_ids: frozenset[int] = frozenset()
     # Nodes that may be elected although they left: the set has fewer than min_in_sync_replicas.
     eligible: frozenset[int] = frozenset()
     # Puts that end here or below may be answered PUT_OK now; 0 while none may.  May fall.
@@ -126,6 +129,7 @@ class SyncStateSet:
         self._looked_at = self.began
         for node_id in self.accepted - {self.own_id}:
             self.acks.expect(node_id, self.began)
+        self._take_ids(self.group_ids)
         self._regroup()
 
     # -- what happens ----------------------------------------------------------------------------
@@ -238,6 +242,16 @@ class SyncStateSet:
         left = dict.fromkeys(self.accepted - members, "was taken out of the set")
         return self._accept(members, left, now)
 
+    def registered(self, ids: frozenset[int], now: float) -> Proposal | None:
+        """Take the ids of the group as the coordinator has them: nodes were added or removed."""
+        self._take_ids(ids)
+        self._recount()
+        return self._look(now)
+
+    def _take_ids(self, ids: frozenset[int]) -> None:
+        self.group_ids = ids | self.accepted
+        self.rules = self.rules.for_ids(self.group_ids, self.in_sync_replicas)
+
     def hand_over(self) -> None:
         """Propose nothing from now on: this master stops, or hands over to another."""
         self._is_handing_over = True
@@ -255,6 +269,7 @@ class SyncStateSet:
         if in_sync_replicas == "all" != self.in_sync_replicas:
             self._all_from = self.acks.end_offset
         self.in_sync_replicas = in_sync_replicas
+        self._take_ids(self.group_ids)
         self._recount()
 
     @property
@@ -283,7 +298,7 @@ class SyncStateSet:
             return None
         return (
             f"the SyncStateSet is {nodes_text(self.accepted)} only, fewer than"
-            f" min_in_sync_replicas = {self.rules.min_in_sync_replicas}"
+            f" {self.rules.least_text}"
         )
 
     def is_acknowledged(self, next_offset: int) -> bool:
@@ -518,6 +533,7 @@ class SyncStateSet:
             del self._left[node_id]
         self._must_ack = (self._must_ack | left.keys()) & self._left.keys()
         self.accepted, self.proposal = members, None
+        self._take_ids(self.group_ids)
         if self._held is not None and self._held.node_id in members:
             self._held = None
         if self.rules.is_enough(members):

@@ -107,7 +107,7 @@ class Cluster:
         flush_here = one_of(FlushDiskType, flush, "flush")
         self.directory.mkdir(parents=True, exist_ok=True)
         group = self._group = ReplicaGroup[ClusterNode](
-            role=role_here, min_in_sync_replicas=config.get("min_in_sync_replicas", 1)
+            role=role_here, min_in_sync_replicas=config.get("min_in_sync_replicas") or 1
         )
         for _ in range(nodes):
             group.nodes.append(self._new(BrokerRole.SLAVE, flush_here, config, None, group))

@@ -86,6 +86,7 @@ async def test_a_status_has_the_epoch_the_set_and_each_node(tmp_path):
         assert 0 <= group.epoch_age_s < WITHIN_S
         assert (group.members, group.configured_ids) == ((1, 2), (1, 2, 3, 5))
         assert (group.in_sync_replicas, group.min_in_sync_replicas) == ("all", 2)
+        assert group.copies == len(group.members)
         assert (group.mode, group.is_enough, group.proposal) == ("strict", True, None)
         assert (group.confirm_offset, group.confirm_lag_bytes) == (len(LOG), 0)
         assert group.confirm_lag_s == 0

@@ -103,6 +103,7 @@ def test_check_config_prints_every_setting():
             ("node", "group"),
             ("node", "group_ids"),
             ("ha", "master_client"),
+            ("ha", "min_in_sync_replicas"),
             ("listen", "observer"),
             ("access", "file"),
             ("access", "key_file"),

@@ -51,7 +51,14 @@ OK, WARNING, CRITICAL = NagiosState.OK, NagiosState.WARNING, NagiosState.CRITICA
 @pytest.mark.parametrize(
     ("status", "state", "text"),
     [
-        (WHOLE, OK, "OK n1 SYNC_MASTER of epoch 7, SyncStateSet 1, 2, 3, 1 slave, worst lag 0 B |"),
+        (
+            WHOLE,
+            OK,
+            (
+                "OK n1 SYNC_MASTER of epoch 7, SyncStateSet 1, 2, 3, 1 slave, worst lag 0 B; an"
+                " acknowledged message has 2 copies |"
+            ),
+        ),
         (GROUP_MASTER, WARNING, "node 3 is not in the SyncStateSet: it closed its link"),
         # It never came, so nothing says how long it has been away.
         (
@@ -201,11 +208,20 @@ def test_check_of_a_replica_groups_node(status, state, text):
 def test_check_has_the_figures_of_the_set():
     """Fewer members than configured are a warning, fewer than puts need critical."""
     line = check_status(GROUP_MASTER, DEFAULTS).line
-    assert " members=2;3:;2:;0 confirm_lag=0B;;;0 confirm_lag_time=0.000s;;;0 epoch=7 " in line
+    assert "; an acknowledged message has 2 copies |" in line
+    assert (
+        " members=2;3:;2:;0 copies=2;;;0 confirm_lag=0B;;;0 confirm_lag_time=0.000s;;;0 epoch=7 "
+        in line
+    )
     assert "'node 2_lag'=0B;16777216;134217728;0" in line
     assert " epoch=5 " in check_status(MEMBER, DEFAULTS).line
     alone = group_master(configured_ids=None)
     assert " members=2;2:;2:;0 " in check_status(alone, DEFAULTS).line
+    refused = check_status(group_master(copies=None), DEFAULTS).line
+    assert "; no message is acknowledged |" in refused
+    assert "copies=" not in refused
+    single = check_status(group_master(copies=1), DEFAULTS).line
+    assert "; an acknowledged message has 1 copy |" in single
 
 
 @pytest.mark.parametrize("role", ["learner", "observer"])

@@ -230,7 +230,10 @@ def test_master_of_a_replica_group_shows_its_set_and_nodes():
     at = next(number for number, line in enumerate(lines) if "node 1 of group" in line)
     assert lines[at : at + 6] == [
         " node 1 of group g1  epoch 7 from 1000000, master for 12 min  confirmed 1073921",
-        " SyncStateSet 1, 2 of 1, 2, 3  in_sync_replicas all  min_in_sync_replicas 2 (strict)",
+        (
+            " SyncStateSet 1, 2 of 1, 2, 3  in_sync_replicas all  min_in_sync_replicas 2 (strict)"
+            "  an acknowledged message has 2 copies"
+        ),
         "   node  role     link             acknowledged  lag  lag time",
         "   2     member   127.0.0.1:50212       1073921  0 B       0 s",
         "   3     learner  none for 61.0 s             -    -         -",

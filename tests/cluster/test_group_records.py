@@ -38,7 +38,13 @@ EXAMPLES = {
         holder=ONE, epoch=12, ha_address="10.0.0.1:10912", client_address="10.0.0.1:10911"
     ),
     "state": GroupState(
-        epoch=12, master=ONE, members=(ONE, TWO), acks="all", proposal=4, confirm_offset=5_242_880
+        epoch=12,
+        master=ONE,
+        members=(ONE, TWO),
+        acks="all",
+        proposal=4,
+        confirm_offset=5_242_880,
+        registered=frozenset({1, 2, 3}),
     ),
     "ids/1": Registration(uuid=UUID_1, start=7, nonce="9b2e7d10-5a44-4c0f-8a55-1d0c7be3f6aa"),
     "members/2": Member(
@@ -155,6 +161,7 @@ VALUES = st.one_of(
         members=SETS,
         acks=TEXTS,
         proposal=st.none() | NUMBERS,
+        registered=st.frozensets(NODE_IDS, max_size=3),
     ),
     st.builds(GroupState, epoch=st.just(0), master=st.none(), members=SETS, acks=TEXTS),
     st.builds(Registration, uuid=TEXTS, start=st.integers(1, 2**63 - 1), nonce=TEXTS),
@@ -206,6 +213,13 @@ def test_the_largest_values_are_read():
     assert GroupState.decode("state", value.encode()) == value
     assert value.ids == set(range(1, 65))
     assert (value.member(64), value.member(65)) == (members[-1], None)
+
+
+def test_the_state_of_an_older_version_registers_its_members():
+    """It has no ids besides."""
+    older = json.loads(EXAMPLES["state"].encode())
+    del older["registered"]
+    assert GroupState.decode("state", json.dumps(older).encode()).registered == {1, 2}
 
 
 # -- what is refused ------------------------------------------------------------------------------
@@ -275,6 +289,8 @@ def test_any_bytes_are_read_or_refused(kind, data):
         ("state", "members", [1], "members has 1, not a node"),
         ("state", "members", [{}], "members: id is None"),
         ("state", "proposal", -1, "proposal is -1"),
+        ("state", "registered", 3, "registered is 3, not ids of nodes"),
+        ("state", "registered", [0], r"registered is \[0\], not ids of nodes"),
         ("members/2", "priority", 1_001, "priority is 1001, not 0 to 1000"),
         ("members/2", "kept_since", 0, "kept_since is 0"),
         ("members/2", "unverified", 3, "unverified is 3, not an object"),

@@ -34,6 +34,8 @@ from hastore.errors import OperationRefusedError, ProtocolError
 from tests.cluster.knowledge import FILLED
 from tests.support.nodes.group_views import END, KEYS, NO_LEADER, OUTSIDE, member, node, view_of
 
+IDS = frozenset({1, 2, 3})
+
 
 def applied(view: GroupView, change: Change) -> GroupView:
     """Return the group after a change, read from the keys it writes."""
@@ -122,7 +124,7 @@ def test_without_a_master_an_alarm_is_not_cleared_but_a_failover_goes_on():
     assert Unchanged(KEYS.config, 40) in change.comparisons
     after = applied(view, change)
     assert after.config == GroupConfig()
-    assert after.state == GroupState(epoch=8, master=node(2), members=(node(2),))
+    assert after.state == GroupState(epoch=8, master=node(2), members=(node(2),), registered=IDS)
     change = operations.clear_alarm(KEYS, view_of(*logs, **alarm))
     assert {Unchanged(KEYS.leader, 80), Unchanged(KEYS.state, 90)} < set(change.comparisons)
 
@@ -247,7 +249,7 @@ def test_a_new_group_begins_with_the_nodes_that_are_up():
     state = applied(view, change).state
     assert state == GroupState(epoch=0, master=None, members=(node(1), node(2), node(3)))
     assert applied(view, operations.init(KEYS, view, {1, 3})).state == attrs.evolve(
-        state, members=(node(1), node(3))
+        state, members=(node(1), node(3)), registered=frozenset({1, 3})
     )
 
 
@@ -270,7 +272,8 @@ def test_force_takes_the_newest_log_and_never_overwrites_a_state():
     """All nodes with that log are members; the others come back as learners, and are cut."""
     view = view_of(EMPTY[0], member(2), member(3), **UNKNOWN)
     state = applied(view, operations.init(KEYS, view, force=True)).state
-    assert state == GroupState(epoch=7, master=node(2), members=(node(2), node(3)))
+    members = (node(2), node(3))
+    assert state == GroupState(epoch=7, master=node(2), members=members, registered=IDS)
     for force in (False, True):
         assert "has its state: epoch 7, SyncStateSet nodes 1, 2, 3" in refused(
             operations.init, view_of(), force=force
@@ -330,7 +333,7 @@ def test_force_overwrites_a_state_that_an_alarm_says_is_an_old_one():
         Absent(KEYS.leader),
     }
     state = applied(view, change).state
-    assert state == GroupState(epoch=7, master=node(2), members=(node(2),))
+    assert state == GroupState(epoch=7, master=node(2), members=(node(2),), registered=IDS)
     assert applied(view, change).config == GroupConfig()
     assert "has its state" in refused(operations.init, view)
     assert "has its state" in refused(operations.init, view_of(*logs, **alarm), force=True)
@@ -358,6 +361,17 @@ def test_a_removed_node_leaves_the_set_and_its_id_is_free():
     change = operations.remove(KEYS, outside, 3)
     assert applied(outside, change).state == OUTSIDE
     assert not [write for write in change.writes if write.key == KEYS.state]
+
+
+def test_a_removed_node_is_none_of_the_group_any_more():
+    """Where it is not set, min_in_sync_replicas goes by the ids that the state has."""
+    assert OUTSIDE is not None
+    view = view_of(member(1), member(2), state=attrs.evolve(OUTSIDE, registered=IDS))
+    after = applied(view, operations.remove(KEYS, view, 3)).state
+    assert after is not None
+    assert (after.ids, after.registered) == ({1, 2}, {1, 2})
+    unknown = attrs.evolve(view, registrations={})  # nothing else is left of it
+    assert applied(unknown, operations.remove(KEYS, unknown, 3)).state == after
 
 
 @pytest.mark.parametrize(
@@ -395,7 +409,7 @@ def test_a_failover_lets_one_node_stand_and_no_other():
         Unchanged(KEYS.state, 90),
     }
     after = applied(view, change)
-    assert after.state == GroupState(epoch=8, master=node(3), members=(node(3),))
+    assert after.state == GroupState(epoch=8, master=node(3), members=(node(3),), registered=IDS)
     (record,) = after.history
     assert (record.epoch, record.former_id, record.master_id) == (8, 1, 3)
     assert (record.end, record.why, record.at_ms) == (END, "failover", 12)

@@ -4,6 +4,7 @@ import attrs
 import pytest
 import trio
 
+from hastore.cluster import operations
 from hastore.sim.coordinator.model_client import LinkFaults
 from hastore.status import FlushDiskType
 from hastore.status import PutMessageStatus as Status
@@ -57,6 +58,50 @@ async def test_a_member_that_a_person_removes_leaves_the_set(group):
     members = tuple(each for each in state.members if each.node_id != removed)
     group.commit(group.keys.state, attrs.evolve(state, members=members, proposal=None).encode())
     await group.until(lambda: set_of(master).accepted == {1, 2, 3} - {removed})
+    assert await group.put(master) is Status.PUT_OK
+
+
+@simulated(least=None)
+async def test_a_group_of_three_that_lost_two_acknowledges_nothing_with_one_copy(group):
+    """The default: until a node is back, or an operator says that the others are gone."""
+    node_id, master = await group.master()
+    others = sorted({1, 2, 3} - {node_id})
+    for other in others:
+        group.node(other).kill()
+    members = set_of(master)
+    await group.until(lambda: not members.acks.get(others[0]).connection_id)
+    await trio.sleep(3 * TTL_S)
+    assert len(members.accepted) >= 2
+    assert await group.put(master) is Status.SLAVE_NOT_AVAILABLE
+    group.start(others[0])
+    await group.until(lambda: members.accepted - members.missing() == {node_id, others[0]})
+    assert await group.put(master) is Status.PUT_OK
+
+
+@simulated(least=None)
+async def test_a_removed_node_lowers_the_default(group):
+    """Of two nodes one may be down: the group has said so by its number."""
+    node_id, master = await group.master()
+    others = sorted({1, 2, 3} - {node_id})
+    for other in others:
+        group.node(other).kill()
+    members = set_of(master)
+    await group.until(lambda: not (group.view.members.keys() - {node_id}))
+    for removed in others[:1]:
+        change = operations.remove(group.keys, group.view, removed)
+        (write,) = [each for each in change.writes if each.key == group.keys.state]
+        group.commit(write.key, write.value)
+    await group.until(lambda: members.rules.min_in_sync_replicas == 1)
+    await group.until(lambda: members.accepted == {node_id})
+    assert await group.put(master) is Status.PUT_OK
+
+
+@simulated(least=None, nodes=2)
+async def test_of_two_nodes_one_is_enough(group):
+    """Half of a pair has to go on."""
+    node_id, master = await group.master()
+    group.node(3 - node_id).kill()
+    await group.until(lambda: set_of(master).accepted == {node_id})
     assert await group.put(master) is Status.PUT_OK
 
 

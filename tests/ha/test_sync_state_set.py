@@ -5,7 +5,7 @@ import pytest
 from hastore.epoch_history import EpochEntry
 from hastore.ha.node_standing import NodeRole, standings
 from hastore.ha.set_proposal import Answer, NoCoordinator
-from hastore.ha.set_rules import MEMBERS_MAX, SetRules
+from hastore.ha.set_rules import MEMBERS_MAX, SetRules, default_min_in_sync_replicas
 from hastore.ha.sync_state_set import HOLD_S, VOIDED_PAUSE_S, SyncStateSet
 
 START = 1_000  # the log's end when the epoch began, at 0 s
@@ -18,7 +18,7 @@ GUIDED = SetRules(configured_ids=THREE, has_coordinator=True)
 class Group:
     """A set, the time, and the proposals that came of it; node n's connection is 10 · n + …."""
 
-    def __init__(self, *members, rules=GUIDED, level="all", confirm_offset=START, acks=()):
+    def __init__(self, *members, rules=GUIDED, level="all", confirm_offset=START, acks=(), ids=()):
         self.now = 0.0
         self.proposals = []
         self.links = {}
@@ -31,6 +31,7 @@ class Group:
             min_offset=0,
             confirm_offset=confirm_offset,
             in_sync_replicas=level,
+            group_ids=frozenset(ids),
         )
         for node_id, offset in zip(members, acks, strict=False):
             self.connect(node_id)
@@ -225,6 +226,84 @@ def test_puts_are_refused_while_too_few_members_are_accepted():
     assert group.set.refused_because() is not None
     group.answer()
     assert group.set.refused_because() is None
+
+
+BY_DEFAULT = SetRules(follows_ids=True, has_coordinator=True)
+DEFAULT_TEXT = "min_in_sync_replicas = 2 (the default in a group of three or more)"
+
+
+@pytest.mark.parametrize(
+    ("ids", "level", "least"),
+    [
+        ({1}, "all", 1),
+        ({1, 2}, "all", 1),
+        ({1, 2, 3}, "all", 2),
+        ({1, 2, 3, 4, 5}, "all", 2),
+        ({1, 2, 3}, 3, 2),
+        ({1, 2, 3}, 1, 1),  # in_sync_replicas 1 asks for one copy
+    ],
+)
+def test_a_group_that_can_spare_a_node_keeps_two_copies(ids, level, least):
+    """Unless the configuration names another number."""
+    assert default_min_in_sync_replicas(frozenset(ids), level) == least
+    assert BY_DEFAULT.for_ids(frozenset(ids), level).min_in_sync_replicas == least
+    assert GUIDED.for_ids(frozenset(ids), level) is GUIDED
+
+
+def test_a_group_of_three_acknowledges_nothing_with_one_copy():
+    """The set keeps two members, whatever becomes of their links, and a put says why it fails."""
+    group = Group(2, 3, rules=BY_DEFAULT, acks=(START, START))
+    for node_id in (2, 3):
+        group.close(node_id)
+    group.wait(3_600)
+    assert (group.set.accepted, group.proposals) == ({1, 2, 3}, [])
+    group.append(1_500)
+    assert not group.set.is_acknowledged(1_500)
+    assert group.set.unavailable_because() == (
+        f"nodes 2, 3 not connected, and the set may not shrink: fewer than {DEFAULT_TEXT} would"
+        " remain"
+    )
+    group.connect(2)
+    group.ack(2, 1_500)  # two copies: node 3, which is late, leaves
+    group.answer()
+    assert group.set.accepted == {1, 2}
+    assert group.set.is_acknowledged(1_500)
+
+
+def test_a_master_that_is_alone_in_a_group_of_three_refuses_puts():
+    """As after an election that nobody else took part in."""
+    group = Group(rules=BY_DEFAULT, ids=THREE)
+    assert group.set.refused_because() == (
+        f"the SyncStateSet is node 1 only, fewer than {DEFAULT_TEXT}"
+    )
+    group.connect(3)
+    group.ack(3, START)
+    group.answer()
+    assert group.set.refused_because() is None
+
+
+def test_nodes_that_are_removed_or_join_change_the_default():
+    """Never so that a node which joins stops the puts: it is in the set by then."""
+    group = Group(rules=BY_DEFAULT, ids={1, 2, 3})
+    assert group.take(group.set.registered(frozenset({1, 2}), group.now)) is None
+    assert group.set.refused_because() is None
+    group.append(1_500)
+    assert group.set.is_acknowledged(1_500)
+    group.connect(3)
+    group.ack(3, 1_500)
+    assert group.set.rules.min_in_sync_replicas == 1
+    group.answer()
+    assert (group.set.group_ids, group.set.rules.min_in_sync_replicas) == ({1, 2, 3}, 2)
+    assert group.set.refused_because() is None
+
+
+def test_a_number_of_acks_changes_the_default_too():
+    """One copy where one was asked for."""
+    group = Group(rules=BY_DEFAULT, ids=THREE)
+    group.set.change_in_sync_replicas(1)
+    assert group.set.refused_because() is None
+    group.set.change_in_sync_replicas("all")
+    assert group.set.refused_because() is not None
 
 
 @pytest.mark.parametrize("level", ["all", 1, 2])

@@ -64,6 +64,8 @@ def check_status(status: NodeStatus, limits: Limits) -> CheckVerdict:
     )
     state = worst[0][0] if worst else NagiosState.OK
     text = "; ".join(each.sentence for _, each in worst) or _all_well(status)
+    if status.sync_state is not None:
+        text += f"; {status.sync_state.copies_text}"
     figures = " ".join(_figures(status, limits))
     line = f"{state.name} {one_line(status.name)} {one_line(text)}".replace("|", "/")
     return CheckVerdict(state, f"{line} | {figures}")
@@ -120,6 +122,8 @@ def _figures(status: NodeStatus, limits: Limits) -> Iterator[str]:
         expected = len(group.members if group.configured_ids is None else group.configured_ids)
         bounds = f"{expected}:;{group.min_in_sync_replicas}:"
         yield f"members={len(group.members)};{bounds};0"
+        if group.copies is not None:
+            yield f"copies={group.copies};;;0"
         yield f"confirm_lag={group.confirm_lag_bytes}B;;;0"
         yield f"confirm_lag_time={group.confirm_lag_s:.3f}s;;;0"
     if status.epoch is not None:

@@ -311,6 +311,7 @@ class StatusTable:
         facts += [
             f"in_sync_replicas {group.in_sync_replicas}",
             f"min_in_sync_replicas {group.min_in_sync_replicas} ({group.mode})",
+            group.copies_text,
         ]
         lines = self._packed([Text(fact) for fact in facts], " ")
         if group.may_lose_because is not None:

@@ -41,6 +41,7 @@ def with_group(status: NodeStatus, service: GroupHAService, now: float) -> NodeS
         confirm_lag_s_is_least=confirm_lag.is_least,
         may_lose_because=may_lose_because(group),
         nodes=tuple(_row(service, row, now, end) for row in standings(group)),
+        copies=_copies(group, status),
     )
     return attrs.evolve(
         status,
@@ -74,6 +75,16 @@ def _proposal(group: SyncStateSet, now: float) -> ProposalRow | None:
         why=str(proposal),
         age_s=now - group.proposed_at,
     )
+
+
+def _copies(group: SyncStateSet, status: NodeStatus) -> int | None:
+    """Return how many nodes have a message that is PUT_OK now; None while puts are refused."""
+    if group.refused_because() is not None:
+        return None
+    if status.role != BrokerRole.SYNC_MASTER.value:
+        return 1
+    wanted = group.in_sync_replicas
+    return len(group.accepted) if wanted == "all" else wanted
 
 
 def _acks_needed(group: SyncStateSet) -> int:

@@ -473,11 +473,14 @@ def _make_sync_state_set(
     config: MasterConfig, commit_log: CommitLog, term: Term, coordinator: Coordinator | None
 ) -> SyncStateSet:
     assert config.node_id is not None
+    configured = None if config.group_ids is None else frozenset(config.group_ids)
+    least = config.ha.min_in_sync_replicas
     return SyncStateSet(
         rules=SetRules(
-            min_in_sync_replicas=config.ha.min_in_sync_replicas,
+            min_in_sync_replicas=1 if least is None else least,
+            follows_ids=least is None and coordinator is not None,
             has_coordinator=coordinator is not None,
-            configured_ids=None if config.group_ids is None else frozenset(config.group_ids),
+            configured_ids=configured,
             sync_state_timeout_s=config.ha.sync_state_timeout_ms / 1000,
         ),
         own_id=config.node_id,
@@ -487,6 +490,7 @@ def _make_sync_state_set(
         min_offset=commit_log.min_offset,
         confirm_offset=term.confirm_offset,
         in_sync_replicas=config.ha.in_sync_replicas,
+        group_ids=term.group_ids or configured or frozenset(),
     )
 
 

@@ -56,6 +56,8 @@ class Promotion:
 
     epoch: int | None = None
     members: frozenset[int] | None = None
+    # The ids of the group as its coordinator has them; None: the configured ones.
+    group_ids: frozenset[int] | None = None
 
 
 @final
@@ -68,6 +70,7 @@ class Term:
     members: frozenset[int]  # of the SyncStateSet; the master is one of them
     confirm_offset: int
     state_file: SyncStateFile
+    group_ids: frozenset[int] | None = None  # see Promotion
 
     @property
     def entry(self) -> EpochEntry:
@@ -199,6 +202,7 @@ def _begin_term(
         members=members,
         confirm_offset=min(message_store.checkpoint.confirm_offset, log.max_offset),
         state_file=state_file,
+        group_ids=promotion.group_ids,
     )
 
 

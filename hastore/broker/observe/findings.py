@@ -121,6 +121,12 @@ def slaves_wanted(status: NodeStatus, limits: Limits) -> int:
     return status.acks_needed if limits.min_slaves is None else limits.min_slaves
 
 
+# With two ids left one copy is enough, unless the setting says otherwise.
+_LOST_NODE: Final = (
+    "one that is lost for good: hastore cluster remove ID, or set [ha] min_in_sync_replicas"
+)
+
+
 def name_of(slave: SlaveRow) -> str:
     """Return a slave's name if its own status is known, else its node's id or its address."""
     if slave.name is not None:
@@ -137,6 +143,8 @@ def _puts(status: NodeStatus, _: Limits) -> Found:
         group = status.sync_state
         if group is not None and not group.is_enough:
             hint = "bring back the nodes that are not in the set: hastore status says why they left"
+            if group.has_coordinator:
+                hint += f"; {_LOST_NODE}"
         elif status.state == "serving":
             hint = "make room on its disk, or lower [store] keep; then it takes puts again"
         yield Level.CRITICAL, "puts are refused", status.puts_refused_because, hint
@@ -181,6 +189,8 @@ def _acks(status: NodeStatus, group: SyncStateStatus) -> tuple[Level, str, *tupl
     hint = "who has a put, and who has not: hastore explain"
     if status.acks_needed and status.slave_unavailable_because is not None:
         what = "puts are SLAVE_NOT_AVAILABLE"
+        if group.has_coordinator:
+            hint = f"start the nodes that are missing; {_LOST_NODE}"
         return Level.CRITICAL, what, status.slave_unavailable_because, hint
     awaited = [node for node in group.nodes if node.is_awaited]
     timeout_s = _put_timeout_s(status)

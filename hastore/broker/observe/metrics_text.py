@@ -195,6 +195,11 @@ def _group(group: SyncStateStatus) -> Iterator[Metric]:
             group.min_in_sync_replicas,
         ),
         (
+            "acknowledged_copies",
+            "Nodes that have a message which is PUT_OK now; none while puts are refused.",
+            group.copies,
+        ),
+        (
             "sync_state_set_proposal_age_seconds",
             "How long a change of the set has not been answered.",
             0.0 if proposal is None else proposal.age_s,

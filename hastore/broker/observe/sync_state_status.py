@@ -79,6 +79,8 @@ class SyncStateStatus:
     # Which failures may lose acknowledged messages; None: only those of all members at once.
     may_lose_because: str | None
     nodes: tuple[GroupNodeRow, ...]  # the master, the others by id, the observers
+    # Nodes that have a message which is PUT_OK now, the master included; None while none can be.
+    copies: int | None = None
 
     @property
     def mode(self) -> str:
@@ -89,6 +91,13 @@ class SyncStateStatus:
     def is_enough(self) -> bool:
         """Whether puts are taken, as far as the set's size goes."""
         return len(self.members) >= self.min_in_sync_replicas
+
+    @property
+    def copies_text(self) -> str:
+        """Return how many copies an acknowledged message has, as a clause."""
+        if self.copies is None:
+            return "no message is acknowledged"
+        return f"an acknowledged message has {self.copies} cop{'y' if self.copies == 1 else 'ies'}"
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> SyncStateStatus:

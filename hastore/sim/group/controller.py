@@ -466,6 +466,11 @@ class Controller:
         self._change(attrs.evolve(state, members=change.members, by=by))
         return True
 
+    @property
+    def registered(self) -> frozenset[int]:
+        """The ids of the group: those that are configured."""
+        return frozenset(self.cluster.config.ids)
+
     def remove(self, node_id: int) -> None:
         """Take a node out of the set, before its directory is emptied."""
         state = self.state

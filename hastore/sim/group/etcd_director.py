@@ -401,6 +401,12 @@ class EtcdDirector:
         comparison = Unchanged(key, revision) if revision else Absent(key)
         self.model.take(lambda: self.model.state.commit([comparison], [Put(key, config.encode())]))
 
+    @property
+    def registered(self) -> frozenset[int]:
+        """The ids of the group, as the coordinator has them."""
+        item = self.model.state.items.get(self.keys.state)
+        return frozenset() if item is None else AgreedState.decode(item.key, item.value).registered
+
     def remove(self, node_id: int) -> None:
         """Take a node out of the set, before its directory is emptied, and forget the directory."""
         self._backups.clear()  # they know another directory by this id
@@ -409,9 +415,10 @@ class EtcdDirector:
         if node_id in view.members:
             writes.append(Delete(keys.member(node_id)))
         state = view.state
-        if state is not None and node_id in state.ids:
+        if state is not None and node_id in state.registered:
             members = tuple(each for each in state.members if each.node_id != node_id)
-            changed = attrs.evolve(state, members=members, proposal=None)
+            ids = state.registered - {node_id}
+            changed = attrs.evolve(state, members=members, proposal=None, registered=ids)
             writes.append(Put(keys.state, changed.encode()))
         self.model.make_room()
         self.model.state.commit([], writes)

@@ -52,7 +52,7 @@ class GroupConfig:
 
     flushes: tuple[FlushDiskType, ...]
     in_sync_replicas: InSyncReplicas
-    min_in_sync_replicas: int
+    min_in_sync_replicas: int | None  # None: not set
     mapped_file_size: int
     ha_transfer_batch_size: int
     listens: bool = False  # the nodes have client ports, and copy tables from their master's

@@ -28,6 +28,7 @@ import trio
 from hastore.broker.node.master import Master
 from hastore.epoch_history import EpochHistory
 from hastore.ha.autoswitch_framing import AutoswitchFraming
+from hastore.ha.set_rules import default_min_in_sync_replicas
 from hastore.sim.cluster import DATA_DIR
 from hastore.sim.group.delay_oracle import DelayOracle, Deliveries
 from hastore.sim.group.group_cluster import epoch_of, service_of, set_of
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hastore.broker.node.slave import Slave
+    from hastore.ha.sync_state_set import SyncStateSet
     from hastore.message import PutMessageResult
     from hastore.sim.group.controller import Controller, GroupState
     from hastore.sim.group.etcd_director import EtcdDirector
@@ -286,9 +288,9 @@ class GroupOracle:
         if each.master in self._relieved:
             detail = f"put {put.number} is PUT_OK, but {log.name} was told to step down before"
             raise ViolationError("stepped down", detail, put.number)
-        is_enough = len(group.accepted) >= config.min_in_sync_replicas
         # Or its copies were enough before a member left, and it waited for the master's disk.
-        if not is_enough and put.next_offset > self._acknowledged_to.get((agent.node_id, epoch), 0):
+        before = self._acknowledged_to.get((agent.node_id, epoch), 0)
+        if not self._is_enough(group) and put.next_offset > before:
             detail = f"put {put.number} is PUT_OK with {sorted(group.accepted)} only"
             raise ViolationError("min in sync", detail, put.number)
         if config.in_sync_replicas != "all":
@@ -519,10 +521,19 @@ class GroupOracle:
             raise ViolationError("log matching", detail)
         self._matched[one_id, other_id] = (lineage, max(start, end))
 
+    def _is_enough(self, group: SyncStateSet) -> bool:
+        """Return whether a master's set has as many members as its group asks for."""
+        config = self.cluster.config
+        if config.min_in_sync_replicas is not None:
+            return len(group.accepted) >= config.min_in_sync_replicas
+        # A node that joins is registered with the set, which its master may not have heard yet.
+        least = default_min_in_sync_replicas(self.controller.registered, config.in_sync_replicas)
+        return len(group.needed) >= least
+
     def _note_acknowledged(self, agent: Agent, master: Master) -> None:
         """Note up to where a master had enough copies, while its set was large enough."""
         group = set_of(master)
-        if len(group.accepted) >= self.cluster.config.min_in_sync_replicas:
+        if self._is_enough(group):
             term = agent.node_id, group.entry.epoch
             known = self._acknowledged_to.get(term, 0)
             self._acknowledged_to[term] = max(known, group.ack_limit)

@@ -528,7 +528,7 @@ def choose_group_config(choices: random.Random) -> GroupConfig:
     return GroupConfig(
         flushes=tuple(choices.choice(flushes) for _ in range(count)),
         in_sync_replicas=wanted,
-        min_in_sync_replicas=choices.choice((1, 1, 2)),
+        min_in_sync_replicas=choices.choice((1, None, 2)),
         mapped_file_size=choices.choice((8, 16, 64)) * 1024,
         ha_transfer_batch_size=choices.choice((512, 4_096, 32_768)),
         listens=choices.choice((False, False, False, True)),
@@ -542,7 +542,7 @@ def describe_group(config: GroupConfig) -> str:
     flushes = ", ".join(flush.value.removesuffix("_FLUSH") for flush in config.flushes)
     return (
         f"{len(config.flushes)} nodes ({flushes}), in_sync_replicas {config.in_sync_replicas}, at"
-        f" least {config.min_in_sync_replicas}, files of {config.mapped_file_size}"
+        f" least {config.min_in_sync_replicas or 'the default'}, files of {config.mapped_file_size}"
         f"{', a consumer' * config.listens}{', an observer' * config.has_observer}"
         f"{', delays' * config.has_delays}"
     )

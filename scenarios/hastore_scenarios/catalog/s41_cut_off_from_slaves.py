@@ -9,13 +9,16 @@ from hastore_scenarios import PutMessageStatus, World, members_of, scenario
     number=41,
     title="A master is cut off from its slaves only",
     proves=(
-        "a master that etcd hears of, and no slave, acknowledges alone once etcd has accepted a set"
-        " of itself; from then on no other node may become master, not even when it is killed"
+        "with min_in_sync_replicas = 1 a master that etcd hears of, and no slave, acknowledges"
+        " alone once etcd has accepted a set of itself; from then on no other node may become"
+        " master, not even when it is killed"
     ),
 )
 async def cut_off_from_slaves(world: World) -> None:
     """With min_in_sync_replicas = 1: puts go on, and a failover has to wait for this node."""
-    a, b, c = await world.start_group(3, coordinator=1, slave_timeout_ms=500)
+    a, b, c = await world.start_group(
+        3, coordinator=1, min_in_sync_replicas=1, slave_timeout_ms=500
+    )
     first = await world.put_many(a, 50)
     world.expect(first.all_are(PutMessageStatus.PUT_OK), "with three", counts=first)
     await world.cut_off(a, b, c)

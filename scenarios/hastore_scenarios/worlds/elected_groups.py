@@ -25,6 +25,7 @@ from hastore.client.admin import AdminClient
 from hastore.cluster import operations
 from hastore.concurrency.tcp import describe
 from hastore.errors import ConfigError, HastoreError
+from hastore.ha.set_rules import default_min_in_sync_replicas
 from hastore.status import BrokerRole, FlushDiskType
 from hastore.testing.runner import NodeDiedError
 from hastore_scenarios.judge.history import EventKind
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from hastore.broker.observe.node_status import NodeStatus
     from hastore.cluster.group_records import GroupView, Leader
+    from hastore.config import InSyncReplicas
     from hastore.testing.group import ReplicaGroup
     from hastore_scenarios.story.world import Node
     from hastore_scenarios.worlds.coordinator import StagedCoordinator
@@ -98,6 +100,9 @@ class ElectedGroups(StagedGroups[N]):
         group = await self._new_group(
             count, settings, name=name, role=role, flush=flush, faulty_disk=faulty_disk
         )
+        if config.get("min_in_sync_replicas") is None:
+            level: InSyncReplicas = config.get("in_sync_replicas", "all")
+            group.min_in_sync_replicas = default_min_in_sync_replicas(frozenset(group.ids), level)
         if self._coordinator is None:
             self._coordinator = await self._make_coordinator(coordinator)
         for node in group.nodes:

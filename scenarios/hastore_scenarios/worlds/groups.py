@@ -87,7 +87,7 @@ class StagedGroups(StagedCluster[N]):
                 hint="start_group(5) has five nodes; another group has a name of its own, name=…",
             )
         group = ReplicaGroup[N](
-            role=role, min_in_sync_replicas=config.get("min_in_sync_replicas", 1)
+            role=role, min_in_sync_replicas=config.get("min_in_sync_replicas") or 1
         )
         for number in range(1, count + 1):
             letter = chr(ord("a") + len(self.nodes))

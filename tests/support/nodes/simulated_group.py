@@ -292,11 +292,12 @@ def run_group(
     access: AccessConfig | None = None,
     files: Mapping[str, bytes] | None = None,
     seed: int = 1,
+    least: int | None = 1,
 ) -> None:
     """Run a test in virtual time, with nodes 1 to ``nodes``; blocks.
 
     ``has_neighbour``: another group like it is in the same cluster.  ``files`` are on the disk of
-    each node, for ``access``.
+    each node, for ``access``.  ``least`` is ``min_in_sync_replicas``; None: not set.
     """
 
     async def main() -> None:
@@ -308,7 +309,7 @@ def run_group(
             flushes=(flush,) * nodes,
             name="g1",
             in_sync_replicas="all",
-            min_in_sync_replicas=1,
+            min_in_sync_replicas=least,
             mapped_file_size=64 * 1024,
             ha_transfer_batch_size=32_768,
             listens=listens,

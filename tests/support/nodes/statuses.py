@@ -129,6 +129,7 @@ GROUP_MASTER = attrs.evolve(
         confirm_lag_s=0.0,
         confirm_lag_s_is_least=False,
         may_lose_because=None,
+        copies=2,
         nodes=(
             GroupNodeRow(
                 node_id=1,
