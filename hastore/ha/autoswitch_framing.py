@@ -113,7 +113,11 @@ class AutoswitchFraming:
         self.epochs = epochs
         entries = answer.epochs.entries
         return LinkStart(
-            point=epochs.point, asked_min=entries[0].start_offset if entries else log.min_offset
+            point=epochs.point,
+            asked_min=entries[0].start_offset if entries else log.min_offset,
+            epoch_ends=frozenset(
+                entry.start_offset for entry in entries if entry.start_offset < answer.max_offset
+            ),
         )
 
     # -- frames ----------------------------------------------------------------------------------

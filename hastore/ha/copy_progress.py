@@ -23,9 +23,12 @@ Pure: no clock, no I/O.
 from __future__ import annotations
 
 import enum
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
 
 FIRST_LINE_AFTER_S: Final = 1.0
 LINE_EVERY_S: Final = 5.0
@@ -47,6 +50,8 @@ class FrameSizes:
 
     batch_size: int  # our ha_transfer_batch_size, in bytes
     file_size: int  # bytes of a mapped file
+    # Where frames end although the log goes on, besides the ends of files: the epochs' ends.
+    epoch_ends: AbstractSet[int] = frozenset()
     # Whether the newest frame reached the end of the master's log; False before any.
     reached_end: bool = attrs.field(default=False, init=False)
     _size_before: int = attrs.field(default=0, init=False)  # bytes of the newest frame
@@ -54,7 +59,7 @@ class FrameSizes:
     def record(self, end: int, size: int) -> None:
         """Record a frame of ``size`` bytes that ends at ``end``."""
         is_full = size % self.batch_size == 0 or size in {self._size_before, 2 * self._size_before}
-        self.reached_end = not is_full and end % self.file_size > 0
+        self.reached_end = not is_full and end % self.file_size > 0 and end not in self.epoch_ends
         self._size_before = size
 
 

@@ -336,6 +336,7 @@ class HAClient:
             start = await self.framing.shake_hands(self._exchange, self.commit_log)
             if start is not None:
                 self._appender.reset(start)
+                link.frame_sizes.epoch_ends = start.epoch_ends
             first_report = self._cursor.first_report(self._appender.position)
             link.queue_report(first_report)
             link.first_report_time = trio.current_time()

@@ -55,6 +55,7 @@ class LinkStart:
 
     point: int
     asked_min: int
+    epoch_ends: frozenset[int] = frozenset()  # where frames end, and the master's log goes on
 
 
 class SlaveFraming(Protocol):

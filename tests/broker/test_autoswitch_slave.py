@@ -3,6 +3,7 @@
 import attrs
 import pytest
 import trio
+import trio.testing
 
 import hastore
 from hastore.broker.node import slave as node_slave
@@ -73,6 +74,27 @@ async def test_an_empty_slave_copies_log_and_epochs(tmp_path, is_java):
     assert log_bytes(tmp_path / "s", len(log)) == log
     assert epochs_in(tmp_path / "s") == history(*entries)
     assert read_identity(real_env().disk, str(tmp_path / "s")).seen_epoch == 5
+
+
+async def test_the_end_of_an_epoch_is_not_the_end_of_the_masters_log(tmp_path, caplog):
+    """A frame ends there, smaller than a batch; "in step" is logged at the log's end only."""
+    caplog.set_level("INFO", logger="hastore")
+    log = await log_of(tmp_path)
+    options = {"batch_size": 1 << 20, "has_heartbeats": False, "hold_at": 4_000}
+
+    def in_step():
+        return [each.msg["at"] for each in caplog.records if each.msg["event"] == "ha_in_step"]
+
+    async with autoswitch_master(log, (1, 0), (2, 4_000), **options) as master:
+        async with hastore.open_slave(member_config(tmp_path / "s", master.address)) as slave:
+            await reaches(slave, 4_000)
+            await eventually(lambda: master.connections[0].reports[-1] == 4_000)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert not in_step()
+            master.grew()
+            await reaches(slave, len(log))
+            await eventually(in_step)
+    assert in_step() == [len(log)]
 
 
 async def test_a_slave_goes_on_after_an_overlap(tmp_path):

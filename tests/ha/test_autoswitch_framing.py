@@ -162,7 +162,9 @@ async def test_a_log_shorter_than_its_confirm_mark_needs_no_cut():
     rig = Rig(rig.disk)
     rig.identity.raise_confirm_mark(ConfirmMark(epoch=1, offset=900, master_uuid=UUID))
     answer = HandshakeAnswer(max_offset=2_000, epochs=history((1, 0), (2, 800)))
-    assert await rig.link(answer, Log(700)) == LinkStart(point=700, asked_min=0)
+    assert await rig.link(answer, Log(700)) == LinkStart(
+        point=700, asked_min=0, epoch_ends=frozenset({0, 800})
+    )
     with pytest.raises(BelowConfirmMarkError):
         await rig.link(answer, Log(1_000))
 

@@ -30,3 +30,12 @@ def test_frame_smaller_than_a_batch_means_no_more_bytes(sizes, reached_end):
         end += size
         frames.record(end, size)
     assert frames.reached_end is reached_end
+
+
+def test_a_frame_that_ends_with_an_epoch_says_nothing_about_the_end():
+    """The next epoch's bytes may follow, in a frame with another label."""
+    frames = FrameSizes(32 * KIB, FILE, frozenset({700}))
+    frames.record(700, 700)
+    assert not frames.reached_end
+    frames.record(1_000, 300)
+    assert frames.reached_end

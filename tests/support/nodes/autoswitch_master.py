@@ -125,6 +125,7 @@ class AutoswitchMaster:
     is_java: bool = False  # heartbeat first; a frame at an epoch's end has the next label
     split_answer: bool = False
     has_heartbeats: bool = True
+    hold_at: int | None = None  # nothing is sent from here on, until ``grew``
     connections: list[Connection] = attrs.field(factory=list)
     _grown: trio.Event = attrs.field(factory=trio.Event)
 
@@ -193,6 +194,8 @@ class AutoswitchMaster:
                     if position >= len(self.log):
                         await grown.wait()
                     continue
+                if position == self.hold_at:
+                    await grown.wait()
                 writer = epochs.at(position)
                 assert writer is not None
                 epoch_end = epochs.end_of(writer) or len(self.log)
