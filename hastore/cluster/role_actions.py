@@ -12,6 +12,7 @@ An action that fails is not repeated as such: it is decided again.
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Final, assert_never, final
 
 import attrs
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 # Of a switchover: for the tables, which are copied each second anyway, and until it serves.
 _LAST_COPY_S: Final = 0.3
 _SERVES_WITHIN_S: Final = 1.0
+_BYTES: Final = re.compile(r"[0-9]+ bytes")
 
 _log = logger("cluster")
 
@@ -66,6 +68,7 @@ class RoleActions:
     no_leader_since: Callable[[], float | None]
     end_term: Callable[[], None]  # of this node as master: its set is changed no more
     action: Action | None = attrs.field(default=None, init=False)  # the last decision
+    _logged: tuple[str, str | None] | None = attrs.field(default=None, init=False)
     # Within which time it is to serve as master after a switchover; None: within a ttl.
     _serves_within_s: float | None = attrs.field(default=None, init=False)
 
@@ -73,8 +76,7 @@ class RoleActions:
         """Decide and act, until cancelled."""
         while True:
             action = decide(self._known())
-            if type(action) is not type(self.action):
-                _log.info("decided", what=type(action).__name__, why=getattr(action, "why", None))
+            self._log_decision(action)
             self.action = action
             if isinstance(action, actions.Wait):
                 await self._wait(action)
@@ -89,6 +91,17 @@ class RoleActions:
             except HastoreError as error:  # it has no role now
                 _log.error("role_not_changed", reason=str(error), next=error.hint)
                 await trio.sleep(RETRY_PAUSE_S)
+
+    def _log_decision(self, action: Action) -> None:
+        """Log an action of another kind than the last one, or with another reason.
+
+        A number of bytes that changes while it waits is not another reason.
+        """
+        what, why = type(action).__name__, getattr(action, "why", None)
+        decision = what, None if why is None else _BYTES.sub("bytes", why)
+        if decision != self._logged:
+            self._logged = decision
+            _log.info("decided", what=what, why=why)
 
     def _known(self) -> Knowledge:
         has_lease = self.leader.lease.deadline > -math.inf

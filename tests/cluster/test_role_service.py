@@ -56,6 +56,25 @@ async def test_a_group_that_nobody_has_created_waits(group):
     assert "hastore cluster init" in group.roles[1].action.why
 
 
+def test_each_reason_for_waiting_is_logged_once(caplog):
+    """A node that waits for one thing, then for another, says so; it does not repeat itself."""
+    caplog.set_level("INFO", logger="hastore")
+
+    async def test(group):
+        await trio.sleep(60)
+        group.commit(group.keys.config, GroupConfig(alarm="look at it").encode())
+        await group.until(lambda: group.roles[1].action == Wait("alarm: look at it"))
+        await trio.sleep(60)
+
+    run_group(test, nodes=1, creates_itself=False)
+    decided = [each.msg["why"] for each in caplog.records if each.msg.get("event") == "decided"]
+    assert decided[-2:] == [
+        "the coordinator does not know the group: hastore cluster init",
+        "alarm: look at it",
+    ]
+    assert len(decided) == len(set(decided)) <= 3
+
+
 @simulated()
 async def test_after_an_epoch_that_was_forgotten_a_later_one_begins(group):
     """A node that has seen it follows no earlier master, and says so."""
