@@ -853,6 +853,11 @@ class NodeConfig:
     access: AccessConfig = attrs.field(factory=AccessConfig)
     tls: TlsConfig = attrs.field(factory=TlsConfig)
 
+    @property
+    def has_tls(self) -> bool:
+        """Whether any of its ports takes TLS, so that it needs the certificate of ``tls``."""
+        return self.tls.mode is not TlsMode.DISABLED or self.ha.tls or self.metrics_tls
+
     def __attrs_post_init__(self) -> None:
         """Check the bounds between fields."""
         if self.ha.tls and (self.tls.cert_file is None or self.tls.ca_file is None):

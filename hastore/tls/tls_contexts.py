@@ -125,14 +125,18 @@ async def open_tls(config: TlsConfig, env: Env) -> TlsContexts | None:
 
 
 @contextlib.asynccontextmanager
-async def watching_tls(config: TlsConfig, env: Env) -> AsyncIterator[TlsContexts | None]:
+async def watching_tls(
+    config: TlsConfig, env: Env, *, is_used: bool
+) -> AsyncIterator[TlsContexts | None]:
     """Yield the contexts of a node's files, and look at these while the block runs.
 
-    The block is the node's whole life: metrics are served by TLS in every role, and in none.  An
-    error of the block is raised as itself.  Raises ConfigError if one of the files cannot be used.
+    Yields None unless a port of the node has TLS (``is_used``): what no connection uses is neither
+    in force, nor taken when it changes.  The block is the node's whole life: metrics are served by
+    TLS in every role, and in none.  An error of the block is raised as itself.  Raises ConfigError
+    if one of the files cannot be used.
     """
     tls = await open_tls(config, env)
-    if tls is None:
+    if tls is None or not is_used:
         yield None
         return
     with as_itself():

@@ -434,7 +434,7 @@ def identity_of(uuid):
     [
         ({}, NagiosState.OK, "n2 follows"),
         ({"is_paused": True}, NagiosState.OK, "n2 follows"),
-        ({"is_reachable": False}, NagiosState.WARNING, "does not answer"),
+        ({"is_reachable": False}, NagiosState.WARNING, "WARNING n2 etcd does not answer"),
         ({"is_reachable": False, "is_failsafe": True}, NagiosState.WARNING, "by the promises"),
         ({"alarm": "etcd went back"}, NagiosState.CRITICAL, "etcd went back"),
     ],

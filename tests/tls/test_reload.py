@@ -11,13 +11,18 @@ from hastore.client.admin import AdminClient
 from hastore.concurrency import watched_files
 from hastore.config import AccessConfig
 from hastore.env.real import real_env
-from hastore.errors import TlsError
+from hastore.errors import ConfigError, TlsError
+from hastore.status import ClientCertificates, TlsMode
 from hastore.tls.tls_contexts import TlsContexts
 from tests.support.certificates import DAY
 from tests.support.nodes.access_keys import ACCOUNTS, ADMIN_KEY, write_private
+from tests.support.nodes.configs import ANY_PORT
 from tests.support.nodes.group_nodes import group, node_config, promote
+from tests.support.nodes.harness import master_config
 from tests.support.nodes.tls_files import make_tls_files, master_with_tls
 from tests.support.waiting import eventually
+
+NONE = ClientCertificates.NONE
 
 
 async def test_a_reload_takes_permissions_and_certificate_each_by_itself(tmp_path):
@@ -81,3 +86,17 @@ async def test_a_node_without_a_role_looks_at_its_files(tmp_path, monkeypatch):
         files.authority.issue("short", valid=(-DAY, 50 * DAY))
         await eventually(lambda: nodes[0].tls.current.not_after > before.not_after)
         nursery.cancel_scope.cancel()
+
+
+async def test_a_certificate_that_no_port_uses_is_not_taken(tmp_path):
+    """The reload says nothing of it, nor does the status; its faults are errors at the start."""
+    files = make_tls_files(tmp_path)
+    unused = attrs.evolve(files.config(), mode=TlsMode.DISABLED, client_certificates=NONE)
+    config = attrs.evolve(master_config(tmp_path / "d", listen=ANY_PORT), tls=unused)
+    async with hastore.open_master(config) as master:
+        assert await master.reload() == Reloaded((), {})
+        assert master.status().tls is None
+    broken = attrs.evolve(unused, key_file=unused.cert_file)
+    with pytest.raises(ConfigError):
+        async with hastore.open_master(attrs.evolve(config, tls=broken)):
+            pass

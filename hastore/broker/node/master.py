@@ -283,7 +283,7 @@ async def run_master(
     """
     access = await open_access(config.access.file, env)
     async with (
-        watching_tls(config.tls, env) as tls,
+        watching_tls(config.tls, env, is_used=config.has_tls) as tls,
         open_metrics(config.metrics_listen, tls if config.metrics_tls else None) as metrics,
         open_ports(config) as ports,
     ):

@@ -530,13 +530,14 @@ def _coordinator(status: NodeStatus, _: Limits) -> Found:
     for alarm in coordinator.etcd_alarms:
         yield Level.WARNING, *_etcd_alarm(alarm)
     if coordinator.is_failsafe:
-        what = "does not answer; this master goes on by the promises of its members"
-        yield Level.WARNING, what, None, "puts stop if a member fails now: look at the coordinator"
+        what = "etcd does not answer; this master continues by the promises of its members"
+        yield Level.WARNING, what, None, "puts stop if a member fails now: look at etcd"
     elif coordinator.unusable_because is not None:
         hint = "hastore cluster status says what to do about it"
         yield Level.WARNING, "nothing can be decided", coordinator.unusable_because, hint
     elif not coordinator.is_reachable:
-        yield Level.WARNING, "does not answer", coordinator.doing, "is it up, and reachable?"
+        # ``check`` shows the sentence without the rule's name: it must say who does not answer.
+        yield Level.WARNING, "etcd does not answer", None, "check that etcd runs, and is reachable"
     elif coordinator.is_paused:
         yield Level.NOTICE, "elections are paused", None, "hastore cluster resume"
     elif not coordinator.etcd_alarms:
