@@ -375,6 +375,8 @@ class MasterLink:
         pending.deadline = carried.deadline
 
     def _send(self, carried: _Carried, client: RemotingClient) -> None:
+        if carried.is_in_doubt:
+            carried.pending.sent_again()
         carried.client, carried.response, carried.failure = client, None, None
         client.post(carried, carried.head, carried.body)
 

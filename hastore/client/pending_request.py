@@ -57,6 +57,9 @@ class PendingRequest:
         self.failure = reason
         self._decided()
 
+    def sent_again(self) -> None:
+        """Count that the request is sent once more, although it may have been carried out."""
+
     def _decided(self) -> None:
         self.is_done = True
         if self.on_done is not None:

@@ -78,7 +78,7 @@ class PendingSend(PendingRequest):
     The answer to a batch (``PendingBatch``) answers each of its messages.
     """
 
-    __slots__ = ("_ok", "_place", "queue_id", "topic", "unique_key")
+    __slots__ = ("_again", "_ok", "_place", "queue_id", "topic", "unique_key")
 
     takes_ok: ClassVar[bool] = True
 
@@ -98,6 +98,19 @@ class PendingSend(PendingRequest):
             return _PUT_OK
         response = self.response
         return None if response is None else status_of(response)
+
+    @property
+    def sent_count(self) -> int:
+        """How many copies of the message the logs may have.
+
+        It was sent so many times, not counting those that were certainly refused.
+        """
+        again: int = getattr(self, "_again", 0)
+        return 1 + again
+
+    def sent_again(self) -> None:
+        """Count a further copy that may be stored."""
+        self._again = self.sent_count
 
     def answer_ok(self, reply: OkReply) -> None:
         """Decide the message by a usual OK reply."""
@@ -206,6 +219,11 @@ class PendingBatch(PendingRequest):
             ids = [None] * count
         for number, (send, message_id) in enumerate(zip(self.sends, ids, strict=True)):
             send.answer_of_batch(response, number, count, message_id)
+
+    def sent_again(self) -> None:
+        """Count a further copy of each message."""
+        for send in self.sends:
+            send.sent_again()
 
     def fail(self, reason: str) -> None:
         """Decide the messages: no answer will come."""

@@ -122,6 +122,8 @@ async def test_at_least_once_sends_what_is_unknown_again_in_order():
         first.decide(Status.FLUSH_SLAVE_TIMEOUT)
         third.decide(Status.FLUSH_SLAVE_TIMEOUT)
         assert [(await one.wait()).ok for one in pending] == [True] * 3
+        # The second was refused, so there is one copy of it at most.
+        assert [one.sent_count for one in pending] == [2, 1, 2]
     assert [message.body for message in b.messages] == [b"0", b"1", b"2"]
     assert failovers[0].sent_again == 3
 

@@ -144,6 +144,38 @@ def test_truncated_survivor_has_lost_the_later_messages(spark, quiet):
     assert result.summary["acknowledged_lost"] == 12
 
 
+def test_copies_of_a_message_that_was_sent_again_are_no_fault(spark, quiet):
+    """Where the answer says how often it was sent, or there is none and it may have been again."""
+    world, folder, _ = quiet
+    answered, unanswered = world.history.operations[3:5]
+    for log in world.logs.values():
+        log += [held for held in log if held.key in {answered.key, unanswered.key}]
+    (folder / "twice").mkdir()
+    stores = world.write_logs(folder / "twice")
+    path = folder / "history.jsonl"
+
+    def fates(**changes):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            for name, value in changes.get(f"{line['type']}_{line.get('op')}", {}).items():
+                line[name] = value
+        kept = [line for line in lines if not line.get("drop")]
+        (folder / "again.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+        result = rpo(spark, str(folder / "again.jsonl"), [str(stores["a"])])
+        return result.summary["verdict"], result.summary
+
+    unknown = {f"ok_{unanswered.op}": {"drop": True}}
+    verdict, found = fates(**unknown)
+    assert (verdict, found["acknowledged_duplicated"]) == ("broken", 1)
+    assert found["unknown_duplicated"] == 1
+    again = {
+        f"ok_{answered.op}": {"sent_count": 2},
+        f"invoke_{unanswered.op}": {"at_least_once": True},
+    }
+    verdict, found = fates(**unknown, **again)
+    assert (verdict, found["acknowledged_kept"], found["unknown_present"]) == ("kept", 11, 1)
+
+
 def test_torn_last_line_of_a_history_is_ignored(spark, quiet, monkeypatch):
     """A killed producer leaves such a line; its put counts as unanswered."""
     _, folder, stores = quiet

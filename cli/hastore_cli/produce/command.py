@@ -150,10 +150,14 @@ def _run_with_history(
 ) -> int:
     import attrs
 
+    from hastore.client.failover_rules import Retry
     from hastore_cli.app.terminal import say_error
     from hastore_cli.produce.history import ProduceHistory
 
-    with ProduceHistory.open(path, order.addresses[0], wait=order.wait) as history:
+    again = order.retry is Retry.AT_LEAST_ONCE
+    with ProduceHistory.open(
+        path, order.addresses[0], wait=order.wait, is_at_least_once=again
+    ) as history:
         order = attrs.evolve(order, history=history)
         exit_code = _run(order, addr, as_json=as_json, lenient=lenient)
     if history.error is None:

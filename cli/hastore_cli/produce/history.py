@@ -46,13 +46,16 @@ class ProduceHistory:
     address: tuple[str, int]
     wait: bool
     sink: IO[str]
+    is_at_least_once: bool = False  # messages without an answer are sent again
     error: OSError | None = attrs.field(default=None, init=False)
     _count: int = attrs.field(default=0, init=False)
     _began_s: float | None = attrs.field(default=None, init=False)
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, path: str, address: tuple[str, int], *, wait: bool) -> Iterator[ProduceHistory]:
+    def open(
+        cls, path: str, address: tuple[str, int], *, wait: bool, is_at_least_once: bool = False
+    ) -> Iterator[ProduceHistory]:
         """Create the file.  Raises ConfigError if it exists or cannot be created."""
         try:
             sink = open(path, "x", encoding="utf-8", buffering=_BUFFER_SIZE)  # noqa: PTH123, SIM115
@@ -64,7 +67,9 @@ class ProduceHistory:
             raise ConfigError(
                 f"{path} cannot be written: {error.strerror}", hint="name another file"
             ) from error
-        history = cls(path=path, address=address, wait=wait, sink=sink)
+        history = cls(
+            path=path, address=address, wait=wait, is_at_least_once=is_at_least_once, sink=sink
+        )
         try:
             yield history
         finally:
@@ -88,6 +93,7 @@ class ProduceHistory:
             body_size=len(body),
             body_crc=body_crc32(body),
             wait=self.wait,
+            at_least_once=self.is_at_least_once,
             invoked_s=self._now_s(),
             invoked_wall_ms=time.time_ns() // 1_000_000,
         )
@@ -113,6 +119,7 @@ class ProduceHistory:
             operation.queue_offset = result.queue_offset
             operation.message_id = result.message_id
             operation.error = None if result.ok else result.reason
+        operation.sent_count = pending.sent_count
         operation.completed_s = self._now_s()
         self._write(complete_line(operation, time.time_ns() // 1_000_000))
 

@@ -3,8 +3,9 @@
 ::
 
     {"type": "invoke", "op": 3, "time_s": 1.25, "wall_ms": …, "node": "a", "topic": "T",
-     "queue_id": 0, "key": "…", "body_crc": …, "wait": true, …}
-    {"type": "ok" | "fail" | "unknown", "op": 3, "status": "PUT_OK", "physic_offset": 0, …}
+     "queue_id": 0, "key": "…", "body_crc": …, "wait": true, "at_least_once": true, …}
+    {"type": "ok" | "fail" | "unknown", "op": 3, "status": "PUT_OK", "physic_offset": 0,
+     "sent_count": 2, …}
     {"type": "event", "kind": "start-master", "node": "a", "details": {"role": "SYNC_MASTER"}, …}
     {"type": "event", "kind": "disk", "node": "a", "details": {"fault": "expire", "min_offset": …}}
 
@@ -39,10 +40,11 @@ HISTORY_FILE: Final = "history.jsonl"  # in the directory of a kept scenario
 _SCHEMA: Final = (
     "type STRING, op BIGINT, time_s DOUBLE, wall_ms BIGINT, node STRING, topic STRING,"
     " queue_id INT, key STRING, body_crc BIGINT, wait BOOLEAN, status STRING,"
-    " physic_offset BIGINT, sent_count INT, kind STRING, done_s DOUBLE,"
+    " at_least_once BOOLEAN, physic_offset BIGINT, sent_count INT, kind STRING, done_s DOUBLE,"
     " details STRUCT<role: STRING, fault: STRING, min_offset: BIGINT>, broken STRING"
 )
 _CHUNK_SIZE: Final = 1024 * 1024
+_ANY_COUNT: Final = (1 << 31) - 1  # of copies
 _SHOWN_MAX: Final = 80
 _BAD_LINES_MAX: Final = 100  # files of one glob may each end in half a line
 _GLOB_SIGNS: Final = re.compile(r"([\\*?\[\]{}])")
@@ -124,7 +126,7 @@ def collect_puts(lines: DataFrame) -> DataFrame:
     """
     is_invoke, is_answer = sf.col("type") == "invoke", sf.col("type").isin(*OUTCOMES)
     call = sf.struct(
-        "node", "topic", "queue_id", "key", "body_crc", "wait", "wall_ms",
+        "node", "topic", "queue_id", "key", "body_crc", "wait", "at_least_once", "wall_ms",
         sf.col("time_s").alias("invoked_s"),
     )  # fmt: skip
     answer = sf.struct("type", "status", "physic_offset", "sent_count")
@@ -139,6 +141,8 @@ def collect_puts(lines: DataFrame) -> DataFrame:
         )
     )
     outcome = sf.coalesce("answer.type", sf.lit(UNKNOWN))
+    # A producer that ended before the answer may have sent the message again, and nobody knows.
+    is_again = sf.col("answer").isNull() & sf.coalesce("call.at_least_once", sf.lit(False))
     nothing = sf.when(outcome == FAIL, "NOT_SENT").otherwise("NO_ANSWER")
     return grouped.select(
         "file",
@@ -149,8 +153,11 @@ def collect_puts(lines: DataFrame) -> DataFrame:
         outcome.alias("outcome"),
         sf.coalesce("answer.status", nothing).alias("status"),
         sf.col("answer.physic_offset").alias("physic_offset"),
-        sf.greatest(sf.coalesce("answer.sent_count", sf.lit(1)), sf.lit(1)).alias("sent_count"),
-    )
+        sf.greatest(
+            sf.coalesce("answer.sent_count", sf.when(is_again, sf.lit(_ANY_COUNT)), sf.lit(1)),
+            sf.lit(1),
+        ).alias("sent_count"),
+    ).drop("at_least_once")
 
 
 def check(lines: DataFrame, puts: DataFrame) -> None:

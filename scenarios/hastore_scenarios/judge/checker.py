@@ -179,7 +179,8 @@ class Checker:
             if operation is None or fault is not None:
                 continue
             present[operation.op] += 1
-            if present[operation.op] > operation.sent_count:
+            is_unknown = operation.at_least_once and operation.outcome is None
+            if present[operation.op] > operation.sent_count and not is_unknown:
                 self._broken(
                     Rule.DUPLICATE,
                     f"{node} at {record.physic_offset}: {_name(operation)} is there"

@@ -105,7 +105,9 @@ class Operation:
     wait: bool
     invoked_s: float
     invoked_wall_ms: int
+    # How often it was sent without being refused: so many copies of it the logs may have.
     sent_count: int = 1
+    at_least_once: bool = False  # without an answer it is sent again
     outcome: Outcome | None = None
     status: PutMessageStatus | None = None
     completed_s: float | None = None
@@ -280,6 +282,7 @@ def invoke_line(operation: Operation) -> dict[str, Any]:
         "body_size": operation.body_size,
         "body_crc": operation.body_crc,
         "wait": operation.wait,
+        **({"at_least_once": True} if operation.at_least_once else {}),
     }
 
 
