@@ -7,9 +7,15 @@ from hastore.broker.observe.coordinator_status import CoordinatorStatus
 from hastore.cluster.etcd_client import EtcdHealth
 from hastore.errors import CoordinatorUnreachableError
 from hastore.testing.free_port import FreePort
-from hastore_cli.doctor.coordinator import Asked, check_coordinator, not_asked
+from hastore_cli.doctor import command
+from hastore_cli.doctor.coordinator import (
+    Asked,
+    check_coordinator,
+    not_asked,
+    with_coordinator,
+)
 from hastore_cli.doctor.facts import Facts
-from hastore_cli.doctor.rules import Result
+from hastore_cli.doctor.rules import Diagnosis, Result
 from tests.support.commands.in_process import at, call, call_json, master_on
 from tests.support.etcd import KINDS, etcd_of_kind
 from tests.support.nodes.statuses import MEMBER
@@ -150,6 +156,49 @@ async def test_a_real_etcd_is_asked(kind, tmp_path, monkeypatch):
             down = f"http://127.0.0.1:{free.number}"
             code, text, _ = await call("doctor", at(master), "--etcd", down)
             assert (code, f"bad     {down}" in text) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "step"),
+    [
+        (
+            ("--etcd", "http://e1:1,http://e2:2"),
+            "hastore cluster resume --etcd http://e1:1,http://",
+        ),
+        (("-c", "my node.toml"), "hastore cluster resume -c 'my node.toml'"),
+        ((), "hastore cluster resume --etcd URL,URL"),
+    ],
+)
+async def test_a_next_step_finds_the_coordinator_too(tmp_path, monkeypatch, arguments, step):
+    """With the flags of this command; a placeholder where it was not asked."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my node.toml").write_text('[cluster]\nendpoints="http://e3:3"\n')
+
+    async def examine(*_arguments, **_options):
+        found = Diagnosis("D1", "coordinator", Result.WARN, "paused", "hastore cluster resume")
+        return [], [found]
+
+    monkeypatch.setattr(command, "_examine", examine)
+    code, text, told = await call("doctor", *arguments)
+    assert code == 3, told
+    assert f"next  {step}" in text
+
+
+def test_only_commands_that_ask_the_coordinator_get_its_flags():
+    """Whatever follows them; those by hand ask nodes."""
+    flags = "--etcd U"
+    assert with_coordinator("then: hastore cluster clear-alarm", flags) == (
+        "then: hastore cluster clear-alarm --etcd U"
+    )
+    assert with_coordinator("hastore cluster switchover: as a slave it …", flags) == (
+        "hastore cluster switchover --etcd U: as a slave it …"
+    )
+    assert with_coordinator("hastore cluster remove 3, and start it", flags) == (
+        "hastore cluster remove --etcd U 3, and start it"
+    )
+    for step in ("hastore cluster failover --node A --to 2", "hastore status -w"):
+        assert with_coordinator(step, flags) == step
+    assert with_coordinator("hastore cluster resume", "") == "hastore cluster resume"
 
 
 async def test_a_mistyped_url_is_a_usage_error():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import rich_click as click
+from click.core import ParameterSource
 
 from hastore_cli.acl.asking_command import AskingCommand
 from hastore_cli.app.command import output_option
@@ -68,10 +70,12 @@ def doctor(
     node's client port; DIR a data directory, whether a node runs on it or not.
     Nothing is changed. [default: 127.0.0.1:10911] [env: HASTORE_ADDR]
     """
+    import attrs
     import trio
 
     from hastore_cli.app.error_report import collapsed
     from hastore_cli.app.interpreter import this_interpreter
+    from hastore_cli.doctor.coordinator import with_coordinator
 
     coordinator = target_of(etcd, None, None, config_flag).coordinator
     asked = addrs or (os.environ.get("HASTORE_ADDR") or "127.0.0.1:10911",)
@@ -79,12 +83,33 @@ def doctor(
         nodes, findings = trio.run(
             partial(_examine, tuple(dict.fromkeys(asked)), coordinator, is_full=full)
         )
+    flags = _coordinator_flags(etcd, config_flag, is_known=bool(coordinator.endpoints))
+    findings = [
+        attrs.evolve(each, next_step=with_coordinator(each.next_step, flags))
+        if each.next_step
+        else each
+        for each in findings
+    ]
     python = this_interpreter()
     if output == "json":
         click.echo(json.dumps(_to_json(findings) | {"python": python._asdict()}, indent=2))
     else:
         _print(findings, python)
     return _exit_code(nodes, findings)
+
+
+def _coordinator_flags(
+    etcd: tuple[str, ...] | None, config_flag: str | None, *, is_known: bool
+) -> str:
+    """Return the flags by which another command finds the coordinator that this one has asked."""
+    if not is_known:
+        return "--etcd URL,URL"
+    context = click.get_current_context()
+    assert context is not None
+    source = context.get_parameter_source("etcd")
+    if etcd and source is ParameterSource.COMMANDLINE:
+        return f"--etcd {','.join(etcd)}"
+    return "" if config_flag is None else f"-c {shlex.quote(config_flag)}"
 
 
 async def _examine(

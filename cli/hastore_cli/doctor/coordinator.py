@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 COORDINATOR: Final = "coordinator"  # as the name of a node, for what concerns all servers
 OLDEST: Final = (3, 4, 0)
+_CLUSTER_COMMAND: Final = re.compile(r"\bhastore cluster [a-z-]+(?! --node)\b")
 # Servers that were killed under load came back with other data than the rest (etcd's advisory of
 # March 2022; mended in 3.5.3).
 _CORRUPTING: Final = ((3, 5, 0), (3, 5, 2))
@@ -71,6 +72,15 @@ def not_asked(nodes: Sequence[Facts]) -> Iterator[Diagnosis]:
         what = f"not asked: {', '.join(having)} have one, and its addresses are not known here"
         hint = "--etcd URL,URL; or -c with a node's configuration"
         yield Diagnosis(COORDINATOR, "coordinator", Result.UNKNOWN, what, hint)
+
+
+def with_coordinator(step: str, flags: str) -> str:
+    """Return a next step whose ``hastore cluster`` commands name the coordinator.
+
+    ``flags`` are what the next command needs, such as ``--etcd URL``; empty if it finds the
+    coordinator by itself.
+    """
+    return _CLUSTER_COMMAND.sub(rf"\g<0> {flags}", step) if flags else step
 
 
 def check_coordinator(asked: Asked) -> Iterator[Diagnosis]:
