@@ -297,7 +297,8 @@ def test_force_replaces_a_state_that_cannot_be_read():
     change = operations.init(KEYS, view, force=True)
     assert set(change.comparisons) == {Unchanged(KEYS.state, 9), Absent(KEYS.leader)}
     state = applied(view, change).state
-    assert state == GroupState(epoch=8, master=node(2), members=(node(2),))
+    registered = frozenset({1, 2, 3})
+    assert state == GroupState(epoch=8, master=node(2), members=(node(2),), registered=registered)
 
 
 def test_a_state_that_cannot_be_read_is_replaced_only_where_nothing_newer_can_be_missed():
