@@ -315,3 +315,13 @@ async def test_a_full_disk_refuses_puts_but_keeps_unarchived_files(autojump_cloc
     bench.archive(0, 1)
     assert await bench.service.clean() == 2
     assert bench.log.min_offset == bench.at(2)
+
+
+async def test_a_round_without_the_directories_says_so(caplog):
+    """They were removed under the node: the round ends with an error that names the directory."""
+    bench = Bench()
+    bench.disk.remove_tree("/d/commitlog")
+    assert await bench.service.clean() == 0
+    (event,) = [record.msg for record in caplog.records]
+    assert event["event"] == "cleaning_failed"
+    assert event["reason"] == "/d has neither commitlog/ nor consumequeue/: nothing can be cleaned"

@@ -29,6 +29,8 @@ from hastore.store.log.cleaning import (
     used_percent,
 )
 from hastore.store.log.mapped_file_queue import file_name
+from hastore.store.log.store_directory import COMMIT_LOG_DIR
+from hastore.store.queue.directory import CONSUME_QUEUE_DIR
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -135,12 +137,8 @@ class CleanCommitLogService:
 
         Log and consume queues may be on two file systems; the fuller one counts.
         """
-        disk = self.env.disk
-        paths = [f"{self.commit_log.path}/{name}" for name in ("commitlog", "consumequeue")]
         try:
-            ratio = await self.env.offload.run(
-                lambda: max(disk.used_ratio(path) for path in paths if disk.exists(path))
-            )
+            ratio = await self.env.offload.run(self._used_ratio)
         except DiskError as error:
             self._record_fault(error)
             return DiskLevel.ROOM
@@ -160,6 +158,20 @@ class CleanCommitLogService:
             self.on_disk_full(None)
             _log.info("disk_has_room_again", path=self.commit_log.path, used_percent=percent)
         return self.rules.level(percent)
+
+    def _used_ratio(self) -> float:
+        """Return how full the fuller file system is; blocks.  Raises DiskError."""
+        disk, root = self.env.disk, self.commit_log.path
+        paths = [f"{root}/{name}" for name in (COMMIT_LOG_DIR, CONSUME_QUEUE_DIR)]
+        ratios = [disk.used_ratio(path) for path in paths if disk.exists(path)]
+        if not ratios:
+            raise DiskError(
+                f"{root} has neither {COMMIT_LOG_DIR}/ nor {CONSUME_QUEUE_DIR}/: nothing can be"
+                " cleaned",
+                path=root,
+                hint="find out what removed or renamed them",
+            )
+        return max(ratios)
 
     async def _modified_ms(self) -> Mapping[str, int]:
         path = self.commit_log.mapped_file_queue.path
