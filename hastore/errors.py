@@ -224,6 +224,14 @@ class FlushFailedError(DiskError):
     """fdatasync failed.  Fail-stop: what is on disk is unknown, so nothing more is acknowledged."""
 
 
+class FileLostError(FlushFailedError):
+    """A file or directory that this process uses is no longer at its name.
+
+    It was removed, renamed or replaced, or something is mounted over it: what is written to it is
+    not found by the next start.  Fail-stop, as after a failed sync.
+    """
+
+
 class StoreClosedError(HastoreError):
     """The store was used after it was closed."""
 

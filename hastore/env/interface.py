@@ -26,13 +26,35 @@ SECTOR_SIZE: Final = 512  # the least that a disk writes whole
 PAGE_SIZE: Final = 4096  # RocketMQ's OS_PAGE_SIZE, whatever the machine's pages are
 
 
-class DiskFile(Protocol):
+class NamedFile(Protocol):
+    """A file or directory that is held open, and the name that should lead to it.
+
+    While it is held, no other file gets its inode number, so the two can be compared.
+    """
+
+    path: str
+
+    @property
+    def name_check(self) -> bytes:
+        """What the check of the name needs in C (``name_check``); empty if it is done in Python."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is no longer held open."""
+
+    def lost_name(self) -> str | None:
+        """Return what has happened to the name; None if it leads to this file, or cannot be read.
+
+        Also None once the file is closed.  Asks the file system, so it may wait for the disk.
+        """
+
+
+class DiskFile(NamedFile, Protocol):
     """A file of fixed size, mapped or (``buffer`` None) only for ``pread`` and ``pwrite``.
 
     Invariant: no memoryview of ``buffer`` outlives the file; ``close`` refuses while one does.
     """
 
-    path: str
     size: int
     buffer: mmap.mmap | None
 
@@ -91,6 +113,13 @@ class DiskFile(Protocol):
         """Unmap and close; idempotent."""
 
 
+class HeldName(NamedFile, Protocol):
+    """A file or directory that is held only so that its name can be checked."""
+
+    def close(self) -> None:
+        """Release it; idempotent."""
+
+
 class DirectoryLock(Protocol):
     """The exclusive lock on a store's ``lock`` file."""
 
@@ -146,11 +175,13 @@ class Disk(Protocol):
         map is SIGBUS, not an error.
         """
 
-    def open_sparse_file(self, path: str, size: int, *, make_dirs: bool = True) -> DiskFile:
+    def open_sparse_file(
+        self, path: str, size: int, *, creates: bool = True, make_dirs: bool = True
+    ) -> DiskFile:
         """Open a file for ``pread`` and ``pwrite`` without a map; create it as a sparse file.
 
-        Creates its directory, too, unless told not to, and syncs nothing: for files that can be
-        rebuilt from the log.
+        Unless ``creates``, the file must exist.  Creates its directory, too, unless ``make_dirs``
+        is false, and syncs nothing: for files that can be rebuilt from the log.
         On a full disk ``pwrite`` to a hole raises DiskFullError; without a map there is no SIGBUS.
         """
 
@@ -177,6 +208,12 @@ class Disk(Protocol):
 
         Raises StoreLockedError if another process (or this one) holds it.
         """
+
+    def hold(self, path: str) -> HeldName:
+        """Hold the file or directory at a path; neither its bytes nor its locks are touched."""
+
+    def first_lost(self, named: Sequence[NamedFile]) -> NamedFile | None:
+        """Return the first whose name no longer leads to it (``lost_name``); None if all do."""
 
     def free_bytes(self, path: str) -> int:
         """Return the bytes that can still be written on the file system of ``path``."""
@@ -271,12 +308,16 @@ class SyncThread(Protocol):
     def start(self, files: Sequence[DiskFile]) -> None:
         """Begin to sync ``files`` (at least one), in order; stop at the first error.
 
+        After its sync each file's name is checked: bytes of a lost file are not on the disk.
         Does not wait.  ``wait`` must follow, by any task.  Raises DiskError if no thread can be
         started: at the first call, or after one whose thread failed.
         """
 
     async def wait(self) -> None:
-        """Wait for the end of the request, cancelled or not; raise its FlushFailedError."""
+        """Wait for the end of the request, cancelled or not.
+
+        Raises its FlushFailedError, or FileLostError for a file that is no longer at its name.
+        """
 
     def close(self) -> None:
         """End the thread, if there is one, after a sync that still runs; idempotent."""

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Final, TypeVar, final
 import attrs
 import trio
 
-from hastore.env.interface import DiskFile, Env, FileStamp, FileStat
+from hastore.env.interface import DiskFile, Env, FileStamp, FileStat, HeldName, NamedFile
 from hastore.env.machine_memory import RealMachineMemory
 from hastore.env.memory import RealMemory, forget_pages
+from hastore.env.name_check import RealHeldName, first_lost, lost_name, name_check_of
 from hastore.env.sending import (
     CANNOT_PROBE,
     RealSecondReceiver,
@@ -94,6 +95,20 @@ class RealDiskFile:
     size: int
     buffer: mmap.mmap | None
     _descriptor: int
+    name_check: bytes = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Take the identity that the name is compared with."""
+        self.name_check = name_check_of(self._descriptor, self.path)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._descriptor < 0
+
+    def lost_name(self) -> str | None:
+        """Compare the identity with that of the file at the name."""
+        return None if self.is_closed else lost_name(self.name_check)
 
     def fileno(self) -> int:
         """Return the descriptor."""
@@ -288,14 +303,16 @@ class RealDisk:
                 os.close(descriptor)
                 raise
 
-    def open_sparse_file(self, path: str, size: int, *, make_dirs: bool = True) -> DiskFile:
+    def open_sparse_file(
+        self, path: str, size: int, *, creates: bool = True, make_dirs: bool = True
+    ) -> DiskFile:
         """Open for pread and pwrite; create a sparse file if there is none."""
         with _disk_errors("open", path):
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if creates else 0)
             try:
                 descriptor = os.open(path, flags, 0o644)
             except FileNotFoundError:
-                if not make_dirs:
+                if not (creates and make_dirs):
                     raise
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 descriptor = os.open(path, flags, 0o644)
@@ -385,6 +402,15 @@ class RealDisk:
             del _locked_in_process[key]
             raise
         return RealDirectoryLock(descriptor, key)
+
+    def hold(self, path: str) -> HeldName:
+        """Open the path only, without a right to its bytes."""
+        with _disk_errors("open", path):
+            return RealHeldName(path, os.open(path, os.O_PATH | os.O_CLOEXEC))
+
+    def first_lost(self, named: Sequence[NamedFile]) -> NamedFile | None:
+        """Compare identities."""
+        return first_lost(named)
 
     def free_bytes(self, path: str) -> int:
         """Return the bytes that can still be written."""

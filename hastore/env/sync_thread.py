@@ -4,13 +4,16 @@
 cores), a millisecond and more while tasks keep the GIL.  Here a request is a packet in a pipe, its
 result a write to an eventfd, for which trio waits as for a socket::
 
-    event loop   start ─── other work ─────────── epoll ── wait returns
-                   │ packet: descriptors            ▲
-    thread         └──► fdatasync, one by one ── eventfd: 1, or 1 + the error and its file
+    event loop   start ─── other work ─────────────────── epoll ── wait returns
+                   │ packet: descriptors, names             ▲
+    thread         └──► fdatasync, stat, one by one ── eventfd: 1, or 1 + the error and its file
 
-Where there is the C extension, it serves requests that consist of descriptors, and takes the GIL
-for none of it.  Other requests (``_IN_PYTHON``) call each file's ``sync``.  Invariant: each read of
-the pipe returns one packet, so ``_END`` is never taken for a descriptor.
+The name of each file is checked after its sync (``name_check``): what was synced into a file that
+is no longer at its name is lost.
+
+Where there is the C extension, it serves requests that consist of descriptors and names, and takes
+the GIL for none of it.  Other requests (``_IN_PYTHON``) call each file's ``sync``.  Invariant: each
+read of the pipe returns one packet, so ``_END`` is never taken for a descriptor.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.env.name_check import lost_error
 from hastore.errors import DiskError, FlushFailedError
 from hastore.native.in_use import extension
 
@@ -32,12 +36,13 @@ if TYPE_CHECKING:
 
     from hastore.env.interface import DiskFile
 
-DESCRIPTORS_MAX: Final = 64  # of a request in C
+REQUEST_SIZE_MAX: Final = 4_096  # in C; a packet of a pipe is not larger (PIPE_BUF)
 _END: Final = struct.pack("=i", -1)  # in place of a descriptor: the thread ends
 _IN_PYTHON: Final = struct.pack("=i", -2)
 _INDEX_SHIFT: Final = 32  # in a result: errno, and from this bit on the descriptor's index
 _HINT: Final = "check the disk, then start again: a start verifies the log's tail"
-_DESCRIPTORS: Final = [struct.Struct(f"={count}i") for count in range(DESCRIPTORS_MAX + 1)]
+_IS_LOST: Final = 1 << 16  # in place of an errno: the file is not at its name
+_HEAD: Final = struct.Struct("=iI")  # of a file in a request: descriptor, size of its name_check
 
 
 def sync_error(path: str, code: int) -> FlushFailedError:
@@ -93,7 +98,7 @@ class RealSyncThread:
             while self._next_request(requests, results) != _END:
                 try:
                     for file in self._files:
-                        file.sync()
+                        sync_named(file)
                 except BaseException as error:  # noqa: BLE001 - ``wait`` raises it
                     self._error = error
                 os.eventfd_write(results, 1)
@@ -119,8 +124,10 @@ class RealSyncThread:
         files, self._files = self._files, ()
         error, self._error = self._error, None
         if failed:
-            path = files[failed >> _INDEX_SHIFT].path
-            raise sync_error(path, failed & ((1 << _INDEX_SHIFT) - 1))
+            file, code = files[failed >> _INDEX_SHIFT], failed & ((1 << _INDEX_SHIFT) - 1)
+            if code == _IS_LOST:
+                raise lost_error(file.path, file.lost_name() or "led to another file for a moment")
+            raise sync_error(file.path, code)
         if self._has_failed:
             msg = f"the thread that syncs {files[0].path} failed: {error}"
             raise FlushFailedError(msg, path=files[0].path, hint=_HINT) from error
@@ -137,14 +144,24 @@ class RealSyncThread:
             self._descriptors.close()
 
 
+def sync_named(file: DiskFile) -> None:
+    """Sync a file and check its name; blocks.  Raises FlushFailedError, FileLostError."""
+    file.sync()
+    what = file.lost_name()
+    if what is not None:
+        raise lost_error(file.path, what)
+
+
 def _request_of(files: Sequence[DiskFile]) -> bytes:
-    """Return the descriptors to sync in C; ``_IN_PYTHON`` if a file has none, or is closed."""
-    if len(files) > DESCRIPTORS_MAX:
-        return _IN_PYTHON
-    descriptors = []
+    """Return the files to sync in C.
+
+    ``_IN_PYTHON`` if one has no descriptor or is closed, or if they are too many for a packet.
+    """
+    request = b""
     for file in files:
         descriptor = file.sync_descriptor()
         if descriptor is None or descriptor < 0:
             return _IN_PYTHON
-        descriptors.append(descriptor)
-    return _DESCRIPTORS[len(files)].pack(*descriptors)
+        check = file.name_check
+        request += _HEAD.pack(descriptor, len(check)) + check
+    return request if len(request) <= REQUEST_SIZE_MAX else _IN_PYTHON

@@ -20,7 +20,7 @@ import attrs
 import trio
 
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
-from hastore.errors import DiskError
+from hastore.errors import DiskError, FileLostError
 from hastore.flush.warm_up import WarmUp
 from hastore.trace import logger
 
@@ -56,7 +56,10 @@ class AllocateMappedFileService:
             self._warm_up = WarmUp(self.env.memory, self.config)
 
     async def run(self) -> None:
-        """Serve until cancelled.  An attempt that has begun always runs to its end."""
+        """Serve until cancelled.  An attempt that has begun always runs to its end.
+
+        Raises FileLostError if the log's directory is no longer at its name.
+        """
         queue = self.mapped_file_queue
         queue.subscribe(self._wake.wakeup)
         while True:
@@ -85,6 +88,8 @@ class AllocateMappedFileService:
         try:
             mapped_file = await self.env.offload.run(lambda: self._create(file_from_offset))
             queue.offer(mapped_file)
+        except FileLostError:
+            raise
         except DiskError as error:
             if self.last_error is None:
                 _log.error("next_file_failed", reason=str(error), next=error.hint)

@@ -6,6 +6,7 @@
    fill_index     twin: hastore/store/index/file.py
    java_hash      twin: hastore/store/record/java_hash.py
    serve_syncs    twin: hastore/env/sync_thread.py
+   first_lost_name      hastore/env/name_check.py
 
    take_sends, which reads the client port's requests, is in remoting.c.
 
@@ -21,6 +22,7 @@
 #include <errno.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* -- Java's String.hashCode, of ASCII ---------------------------------------------------------- */
@@ -676,42 +678,104 @@ done:
     return result;
 }
 
-/* -- syncs ------------------------------------------------------------------------------------- */
+/* -- names of open files, and syncs ----------------------------------------------------------- */
 
-#define DESCRIPTORS_MAX 64
+enum {
+    REQUEST_SIZE_MAX = 4096, /* PIPE_BUF: a packet of a pipe is not larger */
+    CHECK_SIZE_MIN = 17,     /* device, inode, NUL */
+    IS_LOST = 1 << 16,       /* in a result, above every errno */
+};
+
+/* Whether a name leads to another file than the one that was open: 0, or IS_LOST.
+   ``check`` is a name_check of hastore/env/name_check.py; an empty one is of no name. */
+static int lost_name(const char *check, size_t size) {
+    if (size < CHECK_SIZE_MIN || check[size - 1] != 0) return 0;
+    uint64_t device, inode;
+    struct stat found;
+    memcpy(&device, check, sizeof device);
+    memcpy(&inode, check + sizeof device, sizeof inode);
+    if (stat(check + sizeof device + sizeof inode, &found) != 0)
+        return errno == EACCES || errno == EINTR || errno == ENOMEM ? 0 : IS_LOST;
+    return found.st_dev == device && found.st_ino == inode ? 0 : IS_LOST;
+}
+
+/* first_lost_name(checks) -> int
+
+   The index of the first check in the tuple whose name leads to another file, -1 without one. */
+static PyObject *first_lost_name(PyObject *Py_UNUSED(module), PyObject *checks) {
+    if (!PyTuple_Check(checks)) {
+        PyErr_SetString(PyExc_TypeError, "checks is not a tuple");
+        return NULL;
+    }
+    Py_ssize_t count = PyTuple_GET_SIZE(checks), lost = -1;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (!PyBytes_Check(PyTuple_GET_ITEM(checks, i))) {
+            PyErr_SetString(PyExc_TypeError, "a check is not bytes");
+            return NULL;
+        }
+    }
+    Py_BEGIN_ALLOW_THREADS /* the caller's tuple keeps the bytes, which nobody can change */
+    for (Py_ssize_t i = 0; i < count && lost < 0; i++) {
+        PyObject *check = PyTuple_GET_ITEM(checks, i);
+        if (lost_name(PyBytes_AS_STRING(check), (size_t)PyBytes_GET_SIZE(check))) lost = i;
+    }
+    Py_END_ALLOW_THREADS
+    return PyLong_FromSsize_t(lost);
+}
+
+typedef struct {
+    int32_t descriptor;
+    uint32_t check_size; /* of the name_check that follows */
+} SyncHead;
+
+/* Sync a request's files in order, and check their names.  Returns 1, or for the first that fails
+   1 + its errno or IS_LOST + (its index << 32). */
+static uint64_t sync_files(const char *request, size_t size) {
+    uint64_t index = 0;
+    for (size_t at = 0; size - at >= sizeof(SyncHead); index++) {
+        SyncHead head;
+        memcpy(&head, request + at, sizeof head);
+        at += sizeof head;
+        int failed;
+        do {
+            failed = fdatasync(head.descriptor) ? errno : 0;
+        } while (failed == EINTR);
+        if (!failed && head.check_size <= size - at)
+            failed = lost_name(request + at, head.check_size);
+        if (failed) return 1 + (uint64_t)failed + (index << 32);
+        if (head.check_size > size - at) break;
+        at += head.check_size;
+    }
+    return 1;
+}
 
 /* serve_syncs(requests, results) -> bytes
 
-   A request is a packet of the pipe ``requests``: descriptors (int) to sync, in order.  Its result
-   is added to the eventfd ``results``: 1, or 1 + errno + (index << 32) for the first that fails.
-   Returns the first request that begins with a negative number.  Runs without the GIL. */
+   A request is a packet of the pipe ``requests``: a SyncHead and a name_check for each file to
+   sync, in order.  Its result (sync_files) is added to the eventfd ``results``.  Returns the first
+   request that begins with a negative number.  Runs without the GIL. */
 static PyObject *serve_syncs(PyObject *Py_UNUSED(module), PyObject *args) {
     int requests, results;
     if (!PyArg_ParseTuple(args, "ii:serve_syncs", &requests, &results)) return NULL;
-    int descriptors[DESCRIPTORS_MAX];
-    ssize_t size, failed = 0;
+    char request[REQUEST_SIZE_MAX];
+    ssize_t size;
+    int failed = 0;
     Py_BEGIN_ALLOW_THREADS
     for (;;) {
         do {
-            size = read(requests, descriptors, sizeof descriptors);
+            size = read(requests, request, sizeof request);
         } while (size < 0 && errno == EINTR);
-        ssize_t count = size / (ssize_t)sizeof *descriptors;
         failed = size < 0;
-        if (count <= 0 || descriptors[0] < 0) break;
-        uint64_t result = 1;
-        for (ssize_t i = 0; i < count && result == 1; i++) {
-            int is_failed;
-            do {
-                is_failed = fdatasync(descriptors[i]) != 0;
-            } while (is_failed && errno == EINTR);
-            if (is_failed) result += (uint64_t)errno + ((uint64_t)i << 32);
-        }
+        int32_t first = -1;
+        if (size >= (ssize_t)sizeof first) memcpy(&first, request, sizeof first);
+        if (first < 0) break;
+        uint64_t result = sync_files(request, (size_t)size);
         failed = write(results, &result, sizeof result) != sizeof result;
         if (failed) break;
     }
     Py_END_ALLOW_THREADS
     if (failed) return PyErr_SetFromErrno(PyExc_OSError);
-    return PyBytes_FromStringAndSize((char *)descriptors, size);
+    return PyBytes_FromStringAndSize(request, size);
 }
 
 /* -- the module -------------------------------------------------------------------------------- */
@@ -723,13 +787,14 @@ static PyMethodDef METHODS[] = {
     {"walk_records", walk_records, METH_VARARGS, "See hastore.store.recovery.record_walk."},
     {"fill_index", fill_index, METH_VARARGS, "See hastore.store.index.file."},
     {"java_hash", java_hash, METH_VARARGS, "See hastore.store.record.java_hash."},
+    {"first_lost_name", first_lost_name, METH_O, "See hastore.env.name_check."},
     {"serve_syncs", serve_syncs, METH_VARARGS, "See hastore.env.sync_thread."},
     {"take_sends", take_sends, METH_VARARGS, "See hastore.wire.usual_frames."},
     {NULL, NULL, 0, NULL},
 };
 
 static int begin(PyObject *module) {
-    return PyModule_AddIntConstant(module, "INTERFACE", 7); /* as in hastore/native/in_use.py */
+    return PyModule_AddIntConstant(module, "INTERFACE", 8); /* as in hastore/native/in_use.py */
 }
 
 static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, begin}, {0, NULL}};

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 PURE_VARIABLE: Final = "HASTORE_PURE"  # set to 1, nothing is done in C
-_INTERFACE: Final = 7  # of _native.c: raise both if a function takes or returns something else
+_INTERFACE: Final = 8  # of _native.c: raise both if a function takes or returns something else
 
 
 def _load() -> tuple[ModuleType | None, str]:

@@ -24,7 +24,7 @@ from hastore.sim.inode import Inode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from hastore.env.interface import DirectoryLock, DiskFile
+    from hastore.env.interface import DirectoryLock, DiskFile, NamedFile
 
 _HINT: Final = "a simulated fault"
 
@@ -41,6 +41,20 @@ class SimFile:
     inode: Inode
     is_writable: bool
     _is_closed: bool = False
+
+    @property
+    def name_check(self) -> bytes:
+        """Nothing: there is no C here."""
+        return b""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._is_closed
+
+    def lost_name(self) -> str | None:
+        """Compare the file with the one at its name."""
+        return None if self._is_closed else self.disk.lost_name(self.path, self.inode)
 
     def fileno(self) -> int:
         """Raise DiskError: simulated sockets need no descriptor."""
@@ -119,6 +133,26 @@ class SimFile:
 
     def _check(self) -> None:
         assert not self._is_closed, f"{self.path} was closed"
+
+
+@final
+@attrs.define(eq=False)
+class SimHeldName:
+    """A file or a directory (``inode`` None) whose name is checked."""
+
+    path: str
+    disk: SimDisk
+    inode: Inode | None
+    name_check: bytes = b""
+    is_closed: bool = False
+
+    def lost_name(self) -> str | None:
+        """Compare it with what is at its name."""
+        return None if self.is_closed else self.disk.lost_name(self.path, self.inode)
+
+    def close(self) -> None:
+        """Release it."""
+        self.is_closed = True
 
 
 @final
@@ -345,10 +379,14 @@ class SimDisk:
         inode.mapped += 1
         return SimFile(path, size, inode.cache, self, inode, is_writable=True)
 
-    def open_sparse_file(self, path: str, size: int, *, make_dirs: bool = True) -> DiskFile:
+    def open_sparse_file(
+        self, path: str, size: int, *, creates: bool = True, make_dirs: bool = True
+    ) -> DiskFile:
         """Open a file without a map; its name is durable once its directory is synced."""
         inode = self.inodes.get(path)
         if inode is None:
+            if not creates:
+                raise DiskError(f"cannot open {path}: No such file or directory", path=path)
             self._claim(f"create {path}", 0)
             folder = path.rpartition("/")[0]
             if make_dirs:
@@ -420,6 +458,21 @@ class SimDisk:
         self.locked[path] = None
         self.inodes.setdefault(path, Inode(bytearray(b"lock"), b"lock"))
         return _SimLock(self, path)
+
+    def hold(self, path: str) -> SimHeldName:
+        """Hold a file or a directory."""
+        return SimHeldName(path, self, None if path in self.dirs else self._inode(path))
+
+    def first_lost(self, named: Sequence[NamedFile]) -> NamedFile | None:
+        """Compare each with what is at its name."""
+        return next((each for each in named if each.lost_name() is not None), None)
+
+    def lost_name(self, path: str, inode: Inode | None) -> str | None:
+        """Return what has happened to the name of a file, or of a directory (None)."""
+        if path in self.dirs if inode is None else self.inodes.get(path) is inode:
+            return None
+        is_there = path in self.dirs or path in self.inodes
+        return "leads to another file" if is_there else "was removed or renamed"
 
     def used_bytes(self) -> int:
         """Return the bytes that all files take."""

@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from hastore.env.interface import Env
+from hastore.env.sync_thread import sync_named
 from hastore.sim.sockets import (
     SimSecondReceiver,
     sim_poll,
@@ -128,7 +129,7 @@ class SimSyncThread:
 
     def _sync(self) -> None:
         for file in self._files:
-            file.sync()
+            sync_named(file)
 
     def close(self) -> None:
         """Do nothing."""

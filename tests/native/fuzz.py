@@ -12,8 +12,10 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import struct
 import time
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 if "HASTORE_SANITIZED_DIR" in os.environ:
@@ -22,6 +24,7 @@ if "HASTORE_SANITIZED_DIR" in os.environ:
 from isal import isal_zlib
 
 from hastore.dispatch import record_scan
+from hastore.env.name_check import lost_name
 from hastore.message import Message
 from hastore.native.in_use import extension, state
 from hastore.store.record.java_hash import hash_in_python
@@ -232,6 +235,20 @@ def fuzz_encode(random: Random) -> None:
             assert end < position + size or not isinstance(wanted, bytes)
 
 
+def fuzz_names(random: Random) -> None:
+    """Compare which name is lost; bytes that are no check are of no name."""
+    checks = []
+    for _ in range(random.randrange(4)):
+        path = random.choice(("/", "/dev/null", "/dev/null/a", "/not/there", "/" + "a" * 300))
+        found = Path(path if path in {"/", "/dev/null"} else "/").stat()
+        inode = found.st_ino + (random.random() < 0.2)
+        checks.append(struct.pack("=QQ", found.st_dev, inode) + path.encode() + b"\0")
+    expected = next((at for at, check in enumerate(checks) if lost_name(check) is not None), -1)
+    assert extension.first_lost_name(tuple(checks)) == expected
+    cut = tuple(check[: random.randrange(len(check))] for check in checks)
+    assert extension.first_lost_name(cut) == -1
+
+
 FUZZERS: tuple[Callable[[Random], None], ...] = (
     fuzz_scan,
     fuzz_walk,
@@ -239,6 +256,7 @@ FUZZERS: tuple[Callable[[Random], None], ...] = (
     fuzz_index,
     fuzz_frames,
     fuzz_encode,
+    fuzz_names,
 )
 
 

@@ -237,6 +237,7 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     "commit_failed": ("writing buffers to the log failed, committed up to {committed}: {reason}",),
     "next_file_failed": ("the next log file cannot be made: {reason}",),
     "next_file_made_again": ("the next log file could be made at last: {file_from_offset}",),
+    "file_lost": ("this node stops: {reason}",),
     "disk_full": (
         "the disk of {path} is {used_percent} % full: puts are refused until there is room",
     ),

@@ -27,6 +27,7 @@ import trio
 from hastore.broker.access.node_access import open_access
 from hastore.broker.node.master import Master, open_ports, serve_master
 from hastore.broker.node.master_store import Promotion, check_epoch, check_jump
+from hastore.broker.node.name_watch import watched_names
 from hastore.broker.node.reload import reload_files
 from hastore.broker.node.slave import Slave, SlaveRun
 from hastore.broker.observe.metrics_server import MetricsServer, open_metrics
@@ -675,18 +676,19 @@ async def run_group_node(
                 task_status.started(node)
             on_role(serving)
 
-        node = GroupNode(
-            config,
-            env,
-            ports,
-            metrics,
-            with_contexts(ask_client_port, tls),
-            on_master,
-            coordinator,
-            announce,
-            role_control,
-            directory,
-            access,
-            tls,
-        )
-        await node.run()
+        with watched_names(env, config.store.data_dir) as watched:
+            node = GroupNode(
+                config,
+                watched,
+                ports,
+                metrics,
+                with_contexts(ask_client_port, tls),
+                on_master,
+                coordinator,
+                announce,
+                role_control,
+                directory,
+                access,
+                tls,
+            )
+            await node.run()

@@ -6,9 +6,9 @@
                                                    |-> FlushManager -> disk
 
 Start: bind the ports, open the store, run the services.  Clean stop: refuse new messages, flush,
-answer the puts that wait, close.  A failed fdatasync is fail-stop: the services end at once, puts
-that wait are answered UNKNOWN_ERROR, nothing more is acknowledged, ``abort`` stays, and
-``run_master`` raises.
+answer the puts that wait, close.  A failed fdatasync is fail-stop, and so is a file that is no
+longer at its name: the services end at once, puts that wait are answered UNKNOWN_ERROR, nothing
+more is acknowledged, ``abort`` stays, and ``run_master`` raises.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from hastore.broker.naming.name_server_registration import register
 from hastore.broker.node.dispatching import make_dispatching
 from hastore.broker.node.master_status import master_status
 from hastore.broker.node.master_store import open_master_store
+from hastore.broker.node.name_watch import watch_names, watched_names
 from hastore.broker.node.node import (
     ANSWER_TIMEOUT_S,
     STOP_TIMEOUT_S,
@@ -287,16 +288,17 @@ async def run_master(
         open_metrics(config.metrics_listen, tls if config.metrics_tls else None) as metrics,
         open_ports(config) as ports,
     ):
-        await serve_master(
-            config,
-            env,
-            metrics,
-            ports,
-            access=access,
-            tls=tls,
-            on_built=on_built,
-            announce=task_status.started,
-        )
+        with watched_names(env, config.store.data_dir) as watched:
+            await serve_master(
+                config,
+                watched,
+                metrics,
+                ports,
+                access=access,
+                tls=tls,
+                on_built=on_built,
+                announce=task_status.started,
+            )
 
 
 def _address_of(sock: trio.socket.SocketType | None) -> tuple[str, int] | None:
@@ -365,9 +367,10 @@ async def serve_master(
 ) -> None:
     """Open the store and serve until a stop is requested, or cancelled; then close the store.
 
-    ``announce`` gets the master once it serves; ``identity`` is that of an earlier opening by this
-    process.  Records and ids of messages have ``advertised_ip`` with the client port; None: the
-    address that it listens on.  Raises HastoreError if it cannot start or must not continue.
+    ``env`` is of ``watched_names``.  ``announce`` gets the master once it serves; ``identity`` is
+    that of an earlier opening by this process.  Records and ids of messages have ``advertised_ip``
+    with the client port; None: the address that it listens on.  Raises HastoreError if it cannot
+    start or must not continue.
     """
     opened: MasterStore | None = None
     flush_manager: FlushManager | None = None
@@ -584,6 +587,7 @@ async def _serve(master: Master, ports: Ports, announce: Callable[[Master], None
     server = None
     try:
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch_names, master.env, master.fail)
             nursery.start_soon(master.flush_manager.run)
             nursery.start_soon(master.allocate_service.run)
             nursery.start_soon(master.put_message.run)

@@ -17,6 +17,7 @@ from hastore.broker.groups.slave_synchronize import SlaveSynchronize
 from hastore.broker.naming.name_server_registration import register, slave_id
 from hastore.broker.node.dispatching import make_dispatching
 from hastore.broker.node.log_comparison import LogComparison
+from hastore.broker.node.name_watch import watch_names, watched_names
 from hastore.broker.node.node import ANSWER_TIMEOUT_S, RunningNode
 from hastore.broker.node.slave_status import slave_status
 from hastore.broker.node.slave_store import cut_slave_store, open_slave_store
@@ -220,17 +221,18 @@ async def run_slave(
             if config.listen is not None:
                 listener = await open_listener(config.listen, "clients")
             announce = task_status.started
-            await SlaveRun(
-                config,
-                env,
-                metrics,
-                with_contexts(ask_client_port, tls),
-                listener,
-                announce,
-                copies_tables=copies_tables,
-                access=access,
-                tls=tls,
-            ).run()
+            with watched_names(env, config.store.data_dir) as watched:
+                await SlaveRun(
+                    config,
+                    watched,
+                    metrics,
+                    with_contexts(ask_client_port, tls),
+                    listener,
+                    announce,
+                    copies_tables=copies_tables,
+                    access=access,
+                    tls=tls,
+                ).run()
         finally:
             if listener is not None:
                 listener.close()
@@ -241,6 +243,7 @@ async def run_slave(
 class SlaveRun:
     """The run of a slave: its store is opened once, and again after each cut of its log.
 
+    ``env`` is of ``watched_names``.
     ``announce`` gets the slave once it serves for the first time.  ``identity`` is that of an
     earlier opening by this process; None: this is a start of the node.  ``copies_tables``: whether
     topics, groups and offsets are copied from the port below the master's HA port, if
@@ -451,6 +454,7 @@ async def _serve(
 ) -> None:
     try:
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch_names, slave.env)
             nursery.start_soon(slave.flush_manager.run)
             nursery.start_soon(slave.allocate_service.run)
             nursery.start_soon(slave.ha_client.run)

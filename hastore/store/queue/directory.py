@@ -111,7 +111,7 @@ def _validate(topic: str, queue_id: int, files: list[FileStat], file_size: int) 
             reason = f"a file is missing before {file.name}"
         if reason:
             break
-        usable.append(ConsumeQueueFile(start))
+        usable.append(ConsumeQueueFile(start, is_made=True))
     return QueueFiles(
         topic=topic,
         queue_id=queue_id,

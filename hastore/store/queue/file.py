@@ -33,7 +33,8 @@ class ConsumeQueueFile:
     """One file of one queue; ``start`` is the position of its first byte in the queue.
 
     The bytes from ``dirty_from`` to ``dirty_to`` may not be on the disk; ``flushing_from`` is the
-    ``dirty_from`` of the flush under way, None without one.
+    ``dirty_from`` of the flush under way, None without one.  ``is_made``: the file
+    was there before, so it must be there when it is opened.
     """
 
     __slots__ = (
@@ -42,12 +43,14 @@ class ConsumeQueueFile:
         "dirty_to",
         "disk_file",
         "flushing_from",
+        "is_made",
         "is_removed",
         "start",
     )
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, start: int, *, is_made: bool = False) -> None:
         self.start = start
+        self.is_made = is_made
         self.disk_file: DiskFile | None = None
         self.dirty_from = 0
         self.dirty_to = 0
@@ -86,8 +89,9 @@ class ConsumeQueueFiles:
             self._close_oldest()
         self.opened += 1
         file.disk_file = disk_file = self.disk.open_sparse_file(
-            f"{path}/{file_name(file.start)}", self.file_size
+            f"{path}/{file_name(file.start)}", self.file_size, creates=not file.is_made
         )
+        file.is_made = True
         self._open[file] = None
         return disk_file
 

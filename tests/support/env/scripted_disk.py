@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable, Sequence
 
-    from hastore.env.interface import DirectoryLock, Disk, DiskFile, FileStamp, FileStat
+    from hastore.env.interface import (
+        DirectoryLock,
+        Disk,
+        DiskFile,
+        FileStamp,
+        FileStat,
+        HeldName,
+        NamedFile,
+    )
 
 T = TypeVar("T")
 
@@ -207,11 +215,13 @@ class ScriptedDisk:
             self.call(operation, lambda: self.disk.open_file(path, writable=writable))
         )
 
-    def open_sparse_file(self, path: str, size: int, *, make_dirs: bool = True) -> DiskFile:
+    def open_sparse_file(
+        self, path: str, size: int, *, creates: bool = True, make_dirs: bool = True
+    ) -> DiskFile:
         """Open a file without a map; create it if it does not exist."""
 
         def open_it() -> DiskFile:
-            return self.disk.open_sparse_file(path, size, make_dirs=make_dirs)
+            return self.disk.open_sparse_file(path, size, creates=creates, make_dirs=make_dirs)
 
         if self.exists(path):
             file = self.call(Operation("open_sparse_file", path), open_it)
@@ -255,6 +265,14 @@ class ScriptedDisk:
         """Lock a store."""
         return self.disk.lock(path)
 
+    def hold(self, path: str) -> HeldName:
+        """Hold a name."""
+        return self.disk.hold(path)
+
+    def first_lost(self, named: Sequence[NamedFile]) -> NamedFile | None:
+        """Compare each name with what it leads to."""
+        return self.disk.first_lost(named)
+
     def free_bytes(self, path: str) -> int:
         """Return the free bytes."""
         return self.disk.free_bytes(path)
@@ -277,6 +295,15 @@ class ScriptedFile:
     file: DiskFile
     disk: ScriptedDisk
     is_closed: bool = False
+
+    @property
+    def name_check(self) -> bytes:
+        """The file's."""
+        return self.file.name_check
+
+    def lost_name(self) -> str | None:
+        """Return what has happened to the file's name."""
+        return self.file.lost_name()
 
     def fileno(self) -> int:
         """Return the descriptor."""
