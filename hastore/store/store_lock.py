@@ -35,6 +35,7 @@ class StoreLock:
     _lock: DirectoryLock
     # Called with whether the stop was clean, before the directory is released.
     _at_release: list[Callable[[bool], None]] = attrs.field(factory=list, init=False)
+    _process_id: int | None = attrs.field(default=None, init=False)  # in ``abort``, once written
 
     @classmethod
     def take(cls, disk: Disk, path: str) -> StoreLock:
@@ -49,6 +50,7 @@ class StoreLock:
     def write_abort(self, process_id: int) -> None:
         """Mark the store as open, durably."""
         self.disk.write_file(f"{self.path}/{ABORT_FILE}", str(process_id).encode())
+        self._process_id = process_id
 
     def sync_names(self) -> None:
         """Sync directories in which a killed process may have made files.
@@ -67,12 +69,19 @@ class StoreLock:
         self._at_release.append(call)
 
     def release(self, *, clean: bool) -> None:
-        """Release the directory; a clean stop removes ``abort`` first."""
-        is_clean = False
+        """Release the directory; a clean stop removes ``abort`` first.
+
+        Any other stop writes it again if somebody has removed it.
+        """
+        path, is_clean = f"{self.path}/{ABORT_FILE}", False
         try:
             if clean:
-                self.disk.remove(f"{self.path}/{ABORT_FILE}")
+                self.disk.remove(path)
                 is_clean = True
+            elif self._process_id is not None and not self.disk.exists(path):
+                with contextlib.suppress(DiskError):
+                    self.disk.remove(path)  # a watched disk makes no lost file again
+                    self.write_abort(self._process_id)
         finally:
             for call in self._at_release:
                 call(is_clean)

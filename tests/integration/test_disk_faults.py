@@ -25,17 +25,15 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-import trio
 
 from hastore.env.real import real_env
 from hastore.errors import FlushFailedError
 from hastore.status import BrokerRole, FlushDiskType, PutMessageStatus
 from hastore.store.recovery.trim import write_again
-from hastore_scenarios.judge.history import EventKind
 from hastore_scenarios.story.world import NodeFailed
 from hastore_scenarios.worlds.process.child_process import hastore_command
-from hastore_scenarios.worlds.process.node import ProcessNode
 from hastore_scenarios.worlds.process.world import ProcessWorld
+from tests.integration.fail_stop import fails_stop
 from tests.integration.faulty_node import FaultControl
 from tests.integration.kept_messages import keys_in, put_ok
 from tests.patience import PROCESS_WITHIN_S
@@ -48,8 +46,6 @@ __all__ = ["loop_disks", "thin_disk"]
 FILE_SIZE = 256 * 1024
 PAGE_SIZE = 4_096
 LOG = "*/commitlog/*"
-FAIL_STOP = 1
-ENDS_WITHIN_S = PROCESS_WITHIN_S
 SYNC_FLUSH = FlushDiskType.SYNC_FLUSH
 FLUSHES = [SYNC_FLUSH, pytest.param(FlushDiskType.ASYNC_FLUSH, marks=pytest.mark.soak)]
 
@@ -70,19 +66,6 @@ def control(tmp_path: Path) -> FaultControl:
 def faulty(control: FaultControl) -> contextlib.AbstractContextManager[None]:
     """Start the block's nodes under ``control``."""
     return started_as(lambda *arguments: control.command(arguments))
-
-
-async def fails_stop(world: ProcessWorld, node: ProcessNode, why: str, *or_why: str) -> None:
-    """Wait until a disk error has ended a node, and check its exit code and its reason."""
-    assert node.process is not None
-    begun_s = world._disturb(node)
-    code = None
-    with trio.move_on_after(ENDS_WITHIN_S):
-        code = await node.process.process.wait()
-    assert code == FAIL_STOP, (code, node.output())
-    assert any(each in node.output() for each in (why, *or_why)), node.output()
-    assert "error: unexpected" not in node.output(), node.output()
-    world._ended(node, EventKind.KILL, f"{node.name}: stopped: {why}", begun_s, code)
 
 
 # -- fsync -------------------------------------------------------------------------------------
@@ -328,7 +311,7 @@ async def test_unreadable_part_of_the_log_stops_one_slave_only(
         await world.put_many(master, 700)
         control.set("sendfile pread", f"*/commitlog/{0:020d}")
         late = await world.start_slave("late", master=master, mapped_file_size=FILE_SIZE)
-        await eventually(lambda: control.was_hit, "the fault", within_s=ENDS_WITHIN_S)
+        await eventually(lambda: control.was_hit, "the fault", within_s=PROCESS_WITHIN_S)
         tally = await world.put_many(master, 300, in_flight=16)
         assert tally.all_are(PutMessageStatus.PUT_OK), str(tally)
         assert (await world.status(late)).max_offset == 0

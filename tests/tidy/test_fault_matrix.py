@@ -10,7 +10,7 @@ from hastore.sim.faults import KINDS
 from hastore_scenarios.registry import all_scenarios
 from tests.support.repository import REPO_ROOT
 
-ROWS = range(1, 21)
+ROWS = range(1, 22)
 NEEDS_TLS = {16}
 ROW = re.compile(r"^\| (\d+) \|(?:[^|]*\|){2}([^|]*)\|$", re.MULTILINE)
 NAME = re.compile(r"`([^`]+)`(\*?)")
