@@ -183,6 +183,7 @@ class SimDisk:
     syncs_failed: int = 0  # errors that a program got in this boot
     reads_failed: int = 0  # likewise
     times_full: int = 0  # likewise
+    files_lost: int = 0  # how often somebody else removed files of this boot's program
     power_cuts: int = 0  # so far
     # What the machine's memory keeps by name, until its power is cut.
     machine_memory: dict[str, bytearray] = attrs.field(factory=dict)
@@ -214,6 +215,12 @@ class SimDisk:
         self._notify("full")
         msg = f"no space to {doing}: No space left on device"
         return DiskFullError(msg, path=doing.rpartition(" ")[2], hint=_HINT)
+
+    def lose(self, path: str) -> None:
+        """Remove a file or directory from under the program that has it open."""
+        self.files_lost += 1
+        self.remove(path)
+        self.remove_tree(path)
 
     def _notify(self, what: str) -> None:
         notify = self.on_fault.pop(what, None)

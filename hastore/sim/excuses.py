@@ -3,6 +3,7 @@
 A node may end by itself with::
 
     FlushFailedError   a sync of this boot failed
+    StoreError         files of this boot were removed: it notices that, or opens its store again
     DiskFullError      no room, at its start only: a serving node stays up on a full disk (P7)
     DiskError          a sync or a read of this boot failed
     nothing            it was asked to stop
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, final
 import attrs
 import trio
 
-from hastore.errors import DiskError, DiskFullError, FlushFailedError
+from hastore.errors import DiskError, DiskFullError, FlushFailedError, StoreError
 from hastore.sim.log_bytes import first_damage, log_range
 from hastore.sim.violation import ViolationError
 from hastore.status import FlushDiskType
@@ -35,6 +36,8 @@ def may_end(node: SimNode, error: BaseException | None) -> bool:
     if error is None:
         return boot.is_asked_to_stop
     disk = boot.disk
+    if disk.files_lost and isinstance(error, StoreError):
+        return True
     if isinstance(error, FlushFailedError):
         return disk.syncs_failed > 0
     if isinstance(error, DiskFullError):

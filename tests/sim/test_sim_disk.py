@@ -233,3 +233,16 @@ def test_directories_are_listed_renamed_and_removed(disk):
     assert not disk.exists("/d/b")
     disk.remove_tree("/d/c")
     assert not disk.exists("/d/c/f")
+
+
+def test_files_that_are_removed_under_a_program_are_lost(disk):
+    """It still reads, writes and syncs them; the next process finds none."""
+    file = disk.create_file("/d/log/0", 4096)
+    held = disk.hold("/d/log")
+    disk.lose("/d/log")
+    file.pwrite(b"a", 0)
+    file.sync()
+    assert file.pread(1, 0) == b"a"
+    assert file.lost_name() == held.lost_name() == "was removed or renamed"
+    assert not disk.after_kill().exists("/d/log")
+    assert not disk.exists("/d/log/0")

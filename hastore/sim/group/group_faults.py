@@ -12,12 +12,14 @@ import attrs
 import trio
 
 from hastore.broker.node.master import Master
-from hastore.sim.cluster import HA_PORT
+from hastore.sim.cluster import DATA_DIR, HA_PORT
 from hastore.sim.faults import KINDS
 from hastore.sim.group.etcd_director import EtcdDirector
 from hastore.sim.group.foreign_log import OtherGroup
 from hastore.sim.group.group_cluster import set_of
+from hastore.sim.group.node_log import LOG_PATH
 from hastore.sim.network import Way
+from hastore.store.recovery.store_checkpoint import CHECKPOINT_FILE
 
 if TYPE_CHECKING:
     from random import Random
@@ -44,6 +46,7 @@ PROMOTE: Final = "promote"
 HALF_RESET: Final = "half-reset"
 REJOIN: Final = "rejoin"
 FOREIGN: Final = "foreign"
+LOST_FILES: Final = "lost-files"
 # What leads to other roles and sets is frequent; what takes much time, and changes none, is rare.
 GROUP_WEIGHTS: Final = {
     PROMOTE: (1.0, 3.0, 8.0),
@@ -52,6 +55,7 @@ GROUP_WEIGHTS: Final = {
     HALF_RESET: (0.3, 2.0, 5.0),
     REJOIN: (0.0, 1.0, 3.0),
     FOREIGN: (0.0, 0.0, 0.5, 1.0),
+    LOST_FILES: (0.0, 0.5, 1.0),
     "wipe": (0.0, 0.5, 2.0),
     "bytes": (0.0, 0.0, 0.1),
     "clock": (0.0, 0.0, 0.3),
@@ -63,7 +67,16 @@ GROUP_KINDS: Final = (
     HALF_RESET,
     REJOIN,
     FOREIGN,
+    LOST_FILES,
 )
+# What the next start makes again from the log, if the log is not gone itself.
+_LOSABLE: Final = (
+    LOG_PATH,
+    f"{DATA_DIR}/consumequeue",
+    f"{DATA_DIR}/index",
+    f"{DATA_DIR}/{CHECKPOINT_FILE}",
+)
+_LOOK_S: Final = 0.02
 
 
 @final
@@ -187,6 +200,7 @@ class GroupFaults:
             HALF_RESET: self._reset_one_end,
             REJOIN: self._hold_up_a_joining_node,
             FOREIGN: self._put_in_another_directory,
+            LOST_FILES: self._lose_files,
             "wipe": self._copy_again,
         }
 
@@ -303,3 +317,26 @@ class GroupFaults:
             node.wipe()
             target.lost_disk(node)
             self.faults.restart(node, None)
+
+    async def _lose_files(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
+        """Remove files under a node; if they were its log, it is copied again once it has ended."""
+        await trio.lowlevel.checkpoint()
+        target, boot = self.target, node.boot
+        node_id = target.cluster.id_of(node)
+        path = choices.choice((LOG_PATH, choices.choice(_LOSABLE)))
+        if boot is None or target.cluster.agent(node_id) is None or not boot.disk.exists(path):
+            return
+        if target.oracle.logs[node_id].lost is not None:
+            return
+        if path == LOG_PATH and not target.may_lose_disk(node):
+            return
+        self.faults.begins(fault, node.name, f"{path} is removed")
+        boot.disk.lose(path)
+        target.oracle.lost_files(node_id, path)
+        while path == LOG_PATH:
+            await trio.sleep(_LOOK_S)
+            if node.boot is None:
+                node.wipe()
+                target.lost_disk(node)
+            if boot.is_over:
+                return

@@ -11,6 +11,7 @@
     log matching    two logs are equal below the point that their epochs name
     confirm, shown  what a master confirms, and any node dispatches, is on every member, and one log
     queue order     its messages have consecutive queue offsets
+    lost files      a node whose files somebody removes ends soon, and flushes nothing meanwhile
     foreign log     another group's log in a node's place stays as it is
 
 With ``in_sync_replicas`` as a number a PUT_OK needs that many nodes, and may be lost at a
@@ -33,7 +34,7 @@ from hastore.sim.cluster import DATA_DIR
 from hastore.sim.group.delay_oracle import DelayOracle, Deliveries
 from hastore.sim.group.group_cluster import epoch_of, service_of, set_of
 from hastore.sim.group.group_records import HEAD, records
-from hastore.sim.group.node_log import EPOCH_PATH, NodeLog
+from hastore.sim.group.node_log import EPOCH_PATH, LostFiles, NodeLog
 from hastore.sim.group.offset_oracle import OffsetOracle
 from hastore.sim.put import PutOutcome, outcome_of
 from hastore.sim.violation import UnpromisedError, ViolationError
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 consistent_point: Final = EpochHistory.consistent_point  # whatever a test makes of it
 _ANSWER_S: Final = 12.0  # with the flush's and the slaves' time, and a stop between
 _SLOW_S: Final = 40.0
+_NOTICED_S: Final = 8.0  # a second, and the end: the last flush and answers have a few
 _WAITING_EVERY_S: Final = 0.5
 
 
@@ -141,6 +143,15 @@ class GroupOracle:
         """Record that an older copy of a node's directory is in its place."""
         self.lost_bytes(node_id)
         self.logs[node_id].replaced()
+
+    def lost_files(self, node_id: int, path: str) -> None:
+        """Record that a file or directory was removed under a node that is up."""
+        log, agent = self.logs[node_id], self.cluster.agent(node_id)
+        assert agent is not None, "it serves"
+        end = agent.node.role_node.max_offset
+        log.lost = LostFiles(path, agent.boot, trio.current_time(), end)
+        if log.lost.has_log:
+            self.lost_bytes(node_id)
 
     def has_lost(self, node_id: int) -> bool:
         """Whether a member may lack what it acknowledged as the member that the state names."""
@@ -336,6 +347,9 @@ class GroupOracle:
                 changed.append(node_id)
         if changed:
             self._check_logs(changed)
+        for log in self.logs.values():
+            if log.lost is not None:
+                self._check_lost_files(log, log.lost)
         config = self.cluster.config
         if config.has_delays:
             self.delays.check_step()
@@ -353,6 +367,8 @@ class GroupOracle:
             agent = self.cluster.agent(node_id)
             if agent is None or not log.is_open_in(agent.node.role_node):
                 continue
+            if log.lost is not None and log.lost.has_log:
+                continue  # there is nothing on its disk to compare
             if node_id in changed:
                 self._update(agent, agent.node.role_node)
             if log.foreign is None:
@@ -592,6 +608,31 @@ class GroupOracle:
             if now - since > (_SLOW_S if is_slow else _ANSWER_S):
                 detail = f"put {number} has no answer after {now - since:.0f} s"
                 raise ViolationError("answer", detail, number)
+
+    def _check_lost_files(self, log: NodeLog, lost: LostFiles) -> None:
+        """Check that a node without its files ends, and that no sync of its log counts until then.
+
+        A call in its threads takes ``slow_disk_s`` longer; a role change closes the files.
+        """
+        node, agent = log.sim_node, self.cluster.agent(self.cluster.id_of(log.sim_node))
+        if lost.boot.is_over:
+            if not lost.has_log:
+                log.lost = None  # the next start makes it again
+            return
+        if node.frozen is not None or agent is None:
+            return
+        role_node = agent.node.role_node
+        if lost.has_log and log.is_open_in(role_node):
+            flushed_offset = role_node.commit_log.flushed_offset
+            if flushed_offset > lost.end:
+                detail = (
+                    f"{log.name} flushes up to {flushed_offset}, {lost.path} ended at {lost.end}"
+                )
+                raise ViolationError("lost files", detail)
+        since = max(lost.at, node.went_on_at)
+        is_slow = node.slow_disk_s or node.slow_until >= since
+        if trio.current_time() - since > (_SLOW_S if is_slow else _NOTICED_S):
+            raise ViolationError("lost files", f"{log.name} goes on without {lost.path}")
 
     # -- at the end ------------------------------------------------------------------------------
 

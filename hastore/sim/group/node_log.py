@@ -18,16 +18,34 @@ from hastore.sim.cluster import DATA_DIR
 from hastore.sim.log_bytes import log_range
 from hastore.sim.violation import ViolationError
 from hastore.store.epoch_file import EPOCH_FILE, decode_epochs
+from hastore.store.log.store_directory import COMMIT_LOG_DIR
 
 if TYPE_CHECKING:
     from hastore.broker.node.master import Master
     from hastore.broker.node.slave import Slave
-    from hastore.sim.cluster import SimNode
+    from hastore.sim.cluster import Boot, SimNode
     from hastore.sim.inode import Inode
     from hastore.store.commit_log import CommitLog
     from hastore.store.recovery.log_cut import LogCut
 
 EPOCH_PATH: Final = f"{DATA_DIR}/{EPOCH_FILE}"
+LOG_PATH: Final = f"{DATA_DIR}/{COMMIT_LOG_DIR}"
+
+
+@final
+@attrs.frozen
+class LostFiles:
+    """What was removed under one process of a node, when, and where its log ended then."""
+
+    path: str
+    boot: Boot
+    at: float
+    end: int
+
+    @property
+    def has_log(self) -> bool:
+        """Whether the log is gone, and not only what can be made from it."""
+        return self.path == LOG_PATH
 
 
 @final
@@ -60,6 +78,7 @@ class NodeLog:
     hole: Hole | None = None  # None if the log has everything below its end
     # It has what was lost as another node was elected: what it shows counts once it is cut.
     is_outlived: bool = False
+    lost: LostFiles | None = None  # what was removed under a process of the node; None: nothing
     _commit_log: CommitLog | None = None
     _cuts: list[LogCut] = attrs.field(factory=list)  # all that were seen
     _epoch_inode: Inode | None = None
@@ -141,7 +160,7 @@ class NodeLog:
         """Forget the log: an older copy of its directory, or none, is in its place."""
         self.data.clear()
         self.dispatched = 0
-        self.foreign = self.hole = None
+        self.foreign = self.hole = self.lost = None
         self.is_outlived = False
 
     def read(self, start: int, end: int, *, durable: bool) -> bytes:

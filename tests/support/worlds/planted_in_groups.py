@@ -32,6 +32,7 @@ from hastore.ha.set_proposal import Answer, Proposal
 from hastore.ha.slave_appender import CutNeededError, SlaveAppender
 from hastore.ha.slave_framing import LinkStart
 from hastore.ha.sync_state_set import SyncStateSet
+from hastore.sim import host
 from hastore.sim.disk import SimDisk
 from hastore.sim.group.controller import (
     Controller,
@@ -47,6 +48,7 @@ from hastore.store.log.mapped_file_queue import MappedFileQueue
 from hastore.store.node_identity import Identity, NodeIdentity, Opening
 from hastore.store.record.topic_queue_table import TopicQueueTable
 from hastore.store.recovery.log_loader import LogLoader
+from hastore.store.watched_disk import WatchedDisk
 from tests.support.worlds.planted import Plant
 
 
@@ -519,6 +521,21 @@ def forgets_a_proposal_after_a_read(patch: pytest.MonkeyPatch) -> None:
 
 
 # Each bug with the rules that describe it; any other rule would find it only by chance.
+def syncs_whatever_is_at_the_name(patch: pytest.MonkeyPatch) -> None:
+    """A sync counts although the file of the log is no longer at its name."""
+    patch.setattr(host, "sync_named", lambda file: file.sync())
+
+
+def looks_at_no_names(patch: pytest.MonkeyPatch) -> None:
+    """A node whose files are removed goes on, unless it changes or syncs one of them."""
+    patch.setattr(WatchedDisk, "check", lambda _self: None)
+
+
+def takes_its_own_changes_for_losses(patch: pytest.MonkeyPatch) -> None:
+    """A file that the node replaces itself is still expected to be the former one."""
+    patch.setattr(WatchedDisk, "_forget", lambda _self, _path: None)
+
+
 PLANTED_IN_GROUPS: dict[Plant, set[str]] = {
     begins_without_its_entry: {"epochs"},
     stores_the_entry_after_the_bytes: {"epochs"},
@@ -548,4 +565,7 @@ PLANTED_IN_GROUPS: dict[Plant, set[str]] = {
     follows_a_deposed_master: {"cut", "ack", "loss", "confirm", "log matching"},
     keeps_acks_of_earlier_connections: {"ack", "confirm", "shown", "liveness"},
     fixes_the_needed_nodes_at_the_put: {"ack", "confirm", "shown"},
+    syncs_whatever_is_at_the_name: {"lost files"},
+    looks_at_no_names: {"lost files"},
+    takes_its_own_changes_for_losses: {"ended"},
 }
