@@ -119,9 +119,9 @@ class DirectoryFaults:
         return self.target.others_keep(self.target.cluster.id_of(node))
 
     def _is_ours(self, node: SimNode) -> bool:
-        """Whether a node has this group's directory, and nobody has edited it."""
+        """Whether a node has this group's directory, whole, and nobody has edited it."""
         log = self.target.oracle.logs[self.target.cluster.id_of(node)]
-        return log.foreign is None and log.hole is None
+        return log.foreign is None and log.hole is None and log.lost is None
 
     def _all_keep(self) -> bool:
         """Whether no node that is up loses anything if it is killed."""

@@ -326,7 +326,8 @@ class GroupFaults:
         path = choices.choice((LOG_PATH, choices.choice(_LOSABLE)))
         if boot is None or target.cluster.agent(node_id) is None or not boot.disk.exists(path):
             return
-        if target.oracle.logs[node_id].lost is not None:
+        log = target.oracle.logs[node_id]
+        if log.lost is not None or log.hole is not None:
             return
         if path == LOG_PATH and not target.may_lose_disk(node):
             return
@@ -335,7 +336,7 @@ class GroupFaults:
         target.oracle.lost_files(node_id, path)
         while path == LOG_PATH:
             await trio.sleep(_LOOK_S)
-            if node.boot is None:
+            if node.boot is None and log.lost is not None:
                 node.wipe()
                 target.lost_disk(node)
             if boot.is_over:
