@@ -17,6 +17,8 @@ import re
 from decimal import Decimal
 from typing import Final
 
+_DAYS_FROM: Final = 3  # shorter times are given in hours
+
 _NUMBER_AND_UNIT: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 # Groups of three digits, as ``format_count`` prints them; pages and terminals may turn the space
 # into a no-break, thin or narrow one.
@@ -157,6 +159,12 @@ def format_duration(seconds: float) -> str:
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
+
+
+def format_span(seconds: float) -> str:
+    """Return a duration for people that may be long: as ``format_duration``, and ``4 days``."""
+    days = seconds / 86_400
+    return f"{days:.0f} days" if days >= _DAYS_FROM else format_duration(seconds)
 
 
 def format_count(count: int) -> str:

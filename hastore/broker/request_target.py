@@ -9,6 +9,8 @@ import attrs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hastore.broker.clock.clock_readings import ClockReadings
+    from hastore.broker.clock.clock_verdict import ClockReading
     from hastore.broker.group_directory import GroupDirectory
     from hastore.broker.observe.coordinator_status import CoordinatorStatus
     from hastore.broker.observe.node_status import NodeStatus
@@ -45,6 +47,9 @@ class RoleControl(Protocol):
 
     def coordinator_status(self) -> CoordinatorStatus | None:
         """Return what the coordinator has it do; None: it has no coordinator."""
+
+    def coordinator_clocks(self) -> Sequence[ClockReading]:
+        """Return what the clocks of the coordinator's servers said last; old readings too."""
 
     def promise(self, wish: PromiseWish, /) -> None:
         """Promise not to stand for ``ttl_s`` from now on.  Raises RequestFailedError if not."""
@@ -107,6 +112,13 @@ class RequestTarget(Protocol):
 
     def status(self) -> NodeStatus:
         """Return a snapshot of the node."""
+
+    @property
+    def peer_clocks(self) -> ClockReadings:
+        """What the clocks of peers said last."""
+
+    def has_peer_at(self, host: str) -> bool:
+        """Whether a peer of the replication is connected from a machine: its clock counts."""
 
     def delay_offsets(self) -> dict[int, int]:
         """Return the next delayed message to deliver of each level, as far as it is confirmed."""

@@ -56,7 +56,7 @@ from hastore.errors import (
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
     from hastore.cluster.key_value_store import (
         Absent,
@@ -182,6 +182,10 @@ class EtcdClient:
     async def alarms(self) -> frozenset[str]:
         """Return the alarms of all servers, as the first one that answers knows them."""
         return alarms_of(await self._ask("/v3/maintenance/status", {}))
+
+    def clocks(self) -> Mapping[str, tuple[int, float]]:
+        """Return by endpoint what its clock said last, and when."""
+        return self._http.clocks
 
     @contextlib.asynccontextmanager
     async def changes(

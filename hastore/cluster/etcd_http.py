@@ -72,6 +72,9 @@ class EtcdHttp:
 
     _context: ssl.SSLContext | None
     _idle: dict[str, list[_Connection]] = attrs.field(factory=dict, init=False)  # by endpoint
+    # By endpoint: the clock in the head of its last answer, in seconds since 1970 (UTC), and
+    # trio's time when that arrived.
+    clocks: dict[str, tuple[int, float]] = attrs.field(factory=dict, init=False)
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -135,7 +138,11 @@ class EtcdHttp:
         try:
             with _errors_of(endpoint):
                 response = await connection.send(*_request(endpoint, path, body, headers))
-            yield _Exchange(endpoint, connection, response)
+            exchange = _Exchange(endpoint, connection, response)
+            server_time_s = _time_of(exchange.header(b"date"))
+            if server_time_s is not None:
+                self.clocks[endpoint] = server_time_s, trio.current_time()
+            yield exchange
         finally:
             if connection.ends_request():
                 self._idle.setdefault(endpoint, []).append(connection)

@@ -155,6 +155,12 @@ class KeyValueStore(Protocol):
     async def alarms(self) -> frozenset[str]:
         """Return what is wrong with the store itself, such as ``NOSPACE``: it writes nothing."""
 
+    def clocks(self) -> Mapping[str, tuple[int, float]]:
+        """Return by server what its wall clock said last, in whole seconds since 1970 (UTC).
+
+        With it trio's time when that arrived.  Empty if servers do not say their time.
+        """
+
     def changes(
         self, prefix: str, after_revision: int
     ) -> AbstractAsyncContextManager[AsyncIterator[Changes]]:

@@ -36,6 +36,7 @@ from hastore.cluster.own_member import OwnMember
 from hastore.cluster.registration import NodeRegistration
 from hastore.cluster.role_actions import RoleActions
 from hastore.cluster.route_records import RouteNode
+from hastore.cluster.server_clocks import server_clocks
 from hastore.cluster.term_coordinator import TermCoordinator
 from hastore.concurrency.lease import Lease
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
@@ -46,6 +47,7 @@ from hastore.trace import logger
 from hastore.wire.remoting_codes import ResponseCode
 
 if TYPE_CHECKING:
+    from hastore.broker.clock.clock_verdict import ClockReading
     from hastore.broker.node.group_node import GroupNode
     from hastore.broker.node.master_store import Term
     from hastore.broker.request_target import PromiseWish, RoleWish
@@ -160,6 +162,10 @@ class RoleService:
     def _start_text(self) -> str:
         trouble = self.watch.trouble
         return "it starts" if trouble is None else f"it waits before it takes part: {trouble}"
+
+    def coordinator_clocks(self) -> tuple[ClockReading, ...]:
+        """Return what the clocks of the coordinator's servers said last."""
+        return server_clocks(self.store.clocks(), trio.current_time(), self._now())
 
     @property
     def promised_deadline(self) -> float:

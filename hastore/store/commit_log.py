@@ -92,6 +92,7 @@ class CommitLog(LogTail):
         "_table",
         "_topics",
         "append_wall_s",
+        "correct_time",
         "feed",
     )
 
@@ -176,6 +177,8 @@ class CommitLog(LogTail):
         # Takes what ``append_message`` encodes in Python, if dispatch has set it.
         self.feed: deque[FedRecord] | None = None
         self.append_wall_s = 0.0  # the wall clock at the last append; may go back
+        # Returns the wall time that a message may get for what the wall clock says (ms).
+        self.correct_time: Callable[[int], int] | None = None
         self._store_timestamp_ms = loaded.store_timestamp_ms
         if encoder is not None:  # looked up once: append_message runs once a message
             self._encode_parts = encoder.encode_parts
@@ -364,10 +367,15 @@ class CommitLog(LogTail):
 
         After the clock is set back this is not called, and the log's time stands still.
         """
-        store_timestamp_ms = max(self._now_ms(), self._store_timestamp_ms)
+        store_timestamp_ms = max(self.wall_time_ms(), self._store_timestamp_ms)
         self._store_timestamp_ms = store_timestamp_ms
         self._millisecond_end_s = (store_timestamp_ms + 1) / 1000
         self._plain_middle = self._master_encoder.plain_middle(store_timestamp_ms)
+
+    def wall_time_ms(self) -> int:
+        """Return the wall time, corrected where other clocks contradict this machine's."""
+        now_ms = self._now_ms()
+        return now_ms if self.correct_time is None else self.correct_time(now_ms)
 
     @property
     def store_timestamp_ms(self) -> int:

@@ -13,6 +13,7 @@ from hastore.store.archive.manifest import ArchivedSegment, manifest_text
 from hastore.store.log.cleaning import Hold, Reason
 from tests.support.env.fake_disk import START_MS, FakeDisk
 from tests.support.env.fake_env import TrioClock, fake_env
+from tests.support.nodes.clocks import a_clock
 from tests.support.store.open_log import FILE_SIZE, append, flush, open_log
 
 HOUR_MS = 3_600_000
@@ -43,6 +44,7 @@ class Bench:
             env=self.env,
             config=self.config,
             commit_log=self.log,
+            clock=a_clock(self.env, self.log),
             holds=lambda: self.holds,
             refuse_expired=lambda: self.calls.append(("refuse expired", self.log.min_offset)),
             on_removed=lambda: self.calls.append(("removed", self.log.min_offset)),

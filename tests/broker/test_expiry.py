@@ -1,5 +1,7 @@
 """Expiry in whole nodes: remaining data is complete, and both ends report a slave cut off."""
 
+from functools import partial
+
 import attrs
 import pytest
 import trio
@@ -13,6 +15,7 @@ from hastore.store.log.cleaning import Reason
 from hastore.store.record.message_codec import decode
 from tests.support.env.fake_env import FakeClock, FakeOffload
 from tests.support.env.scripted_disk import ScriptedDisk
+from tests.support.nodes.clocks import a_clock, agreeing
 from tests.support.nodes.harness import FILE_SIZE, master_config, messages, raw_slave, slave_config
 from tests.support.store.store_reads import get_message
 from tests.support.waiting import eventually
@@ -37,10 +40,12 @@ def expiry_of(master, *, days=4):
     """The expiry services of a node whose clock is some days ahead."""
     env = master.env
     clock = FakeClock(env.wall_clock.now_ms() + days * DAY_MS)
+    env = attrs.evolve(env, wall_clock=clock)
     expiry = make_expiry(
-        attrs.evolve(env, wall_clock=clock),
+        env,
         master.message_store,
         master.reput_message_service,
+        clock=a_clock(env, master.commit_log),
         ha_service=master.ha_service,
         on_disk_full=master.put_message.set_disk_full,
     )
@@ -215,10 +220,12 @@ async def test_a_slave_expires_its_own_files(tmp_path):
             await slave.flush_manager.flush_all()
             await eventually(lambda: not slave.reput_message_service.behind)
             clock = FakeClock(slave.env.wall_clock.now_ms() + 4 * DAY_MS)
+            env = attrs.evolve(slave.env, wall_clock=clock)
             expiry = make_expiry(
-                attrs.evolve(slave.env, wall_clock=clock),
+                env,
                 slave.message_store,
                 slave.reput_message_service,
+                clock=a_clock(env, slave.commit_log),
             )
             assert await expiry.clean_commit_log_service.clean() == 3
             assert slave.commit_log.min_offset == 3 * FILE_SIZE
@@ -234,11 +241,14 @@ async def test_the_expiry_services_run_in_a_node(tmp_path, autojump_clock):
     env = attrs.evolve(real_env(), offload=FakeOffload())
     async with hastore.open_master(config_of(tmp_path), env=env) as master:
         await fill(master, 3)
-        clock = FakeClock(env.wall_clock.now_ms() + 4 * DAY_MS)
+        later = attrs.evolve(env, wall_clock=FakeClock(env.wall_clock.now_ms() + 4 * DAY_MS))
+        others = partial(agreeing, later.wall_clock)
+        data_dir = str(tmp_path / "clock")
         expiry = make_expiry(
-            attrs.evolve(env, wall_clock=clock),
+            later,
             master.message_store,
             master.reput_message_service,
+            clock=a_clock(later, master.commit_log, data_dir=data_dir, others=others),
             ha_service=master.ha_service,
             on_disk_full=master.put_message.set_disk_full,
         )

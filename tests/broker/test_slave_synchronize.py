@@ -13,6 +13,7 @@ import pytest
 import trio
 import trio.testing
 
+from hastore.broker.clock.clock_readings import ClockReadings
 from hastore.broker.groups import slave_synchronize
 from hastore.broker.groups.broker_data import BrokerData
 from hastore.broker.groups.slave_synchronize import SlaveSynchronize
@@ -147,6 +148,7 @@ class FakeSlave:
             data=self.data,
             live_link=lambda: self.link,
             confirm_offset=lambda: self.confirm_offset,
+            clocks=ClockReadings(env.wall_clock),
         )
         return self.service
 

@@ -761,6 +761,7 @@ async def test_a_wish_from_before_a_pause_is_not_carried_out(group):
     group.configure(attrs.evolve(group.view.config, is_paused=True))
     group.client(first).heal()
     await group.until(lambda: group.view.config.switchover is None)
+    await group.until(lambda: master.takes_puts)  # once it has heard that too
     assert await group.put(master) is Status.PUT_OK
     group.configure(GroupConfig())
     await trio.sleep(2 * TTL_S)

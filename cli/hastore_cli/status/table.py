@@ -56,6 +56,7 @@ _TROUBLES: Final = {
     "cut": Level.CRITICAL,
     "access": Level.FAULT,
     "tls": Level.WARNING,
+    "time": Level.WARNING,
 }
 _GAP: Final = 2
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"

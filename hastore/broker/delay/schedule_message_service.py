@@ -264,7 +264,7 @@ class ScheduleMessageService:
     ) -> tuple[int, float]:
         """Return how many of the units are due, and how long the next one has to wait (ms)."""
         now_ms = trio.current_time() * 1000
-        wall_ms = self.env.wall_clock.now_ms()
+        wall_ms = self.message_store.commit_log.wall_time_ms()
         cursor.seen.record(queue.max_offset, now_ms)
         delay_ms = self._delay_ms(cursor.level)
         for index, unit in enumerate(units):

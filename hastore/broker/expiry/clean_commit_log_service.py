@@ -26,6 +26,7 @@ from hastore.store.log.cleaning import (
     OldFile,
     Reason,
     decide,
+    file_dates,
     used_percent,
 )
 from hastore.store.log.mapped_file_queue import file_name
@@ -36,6 +37,7 @@ from hastore.trace import logger
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+    from hastore.broker.clock.clock_watch import ClockWatch
     from hastore.config import StoreConfig
     from hastore.env.interface import Env
     from hastore.store.commit_log import CommitLog
@@ -67,6 +69,7 @@ class CleanCommitLogService:
     env: Env
     config: StoreConfig
     commit_log: CommitLog
+    clock: ClockWatch
     holds: Callable[[], Sequence[Hold]]
     refuse_expired: Callable[[], None]
     on_removed: Callable[[], None]
@@ -189,10 +192,10 @@ class CleanCommitLogService:
             return
         expired_ms = self.env.wall_clock.now_ms() - self.rules.reserved_ms
         files = []
-        for file in self.commit_log.mapped_file_queue.files[: self.rules.batch_max]:
+        for file, date_ms in self._dated(modified_ms)[: self.rules.batch_max]:
             name = file_name(file.file_from_offset)
             time_ms = modified_ms.get(name)
-            if time_ms is None or (time_ms > expired_ms and level is not DiskLevel.CLEAN_ANY):
+            if time_ms is None or (date_ms > expired_ms and level is not DiskLevel.CLEAN_ANY):
                 break
             state = LogFileState(
                 name=name, path=file.path, size=file.file_size, modified_ms=time_ms
@@ -200,41 +203,51 @@ class CleanCommitLogService:
             files.append(state)
         self._in_archive = await self.env.offload.run(lambda: archive.find_archived(files))
 
-    def _decide(
-        self, level: DiskLevel, hour: int, modified_ms: Mapping[str, int]
-    ) -> CleaningDecision:
-        now = trio.current_time()
+    def _dated(self, modified_ms: Mapping[str, int]) -> list[tuple[MappedFile, int]]:
+        """Return the log's files, the oldest first, each with its date (ms)."""
         now_ms = self.env.wall_clock.now_ms()
         newest = max(modified_ms, default="")
 
         def modified(name: str) -> int:
             """Return when a file was modified (ms).
 
-            One that is not listed was created since; or it was unlinked, and put back into the
+            A file that is not listed was created since; or it was unlinked, and put back into the
             log because the directory could not be synced.
             """
             return modified_ms.get(name, now_ms if name > newest else 0)
 
+        files = self.commit_log.mapped_file_queue.files
+        starts = [file.file_from_offset for file in files]
+        dates = file_dates(
+            starts, [modified(file_name(start)) for start in starts], now_ms, self.clock.date_floor
+        )
+        return list(zip(files, dates, strict=True))
+
+    def _decide(
+        self, level: DiskLevel, hour: int, modified_ms: Mapping[str, int]
+    ) -> CleaningDecision:
+        now = trio.current_time()
         files = [
             OldFile(
                 start=file.file_from_offset,
                 end=file.next_file_offset,
-                modified_ms=modified(file_name(file.file_from_offset)),
+                date_ms=date_ms,
                 is_flushed=file.flushed_position == file.file_size,
                 is_archived=self._archive is None
                 or file_name(file.file_from_offset) in self._in_archive.archived,
                 readers=file.holders,
             )
-            for file in self.commit_log.mapped_file_queue.files[: self.rules.batch_max + 1]
+            for file, date_ms in self._dated(modified_ms)[: self.rules.batch_max + 1]
         ]
         if self._held is not None and (not files or self._held[0] != files[0].start):
             self._held = None
         decision = decide(
             self.rules,
             files,
-            now_ms=now_ms,
+            now_ms=self.env.wall_clock.now_ms(),
             hour=hour,
             level=level,
+            in_doubt=self.clock.check().in_doubt,
             holds=self.holds(),
             held_ms=0 if self._held is None else (now - self._held[1]) * 1000,
         )

@@ -14,6 +14,7 @@ from hastore.store.log.cleaning import Hold
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from hastore.broker.clock.clock_watch import ClockWatch
     from hastore.dispatch.reput_message_service import ReputMessageService
     from hastore.env.interface import Env
     from hastore.ha.ha_service import HAService
@@ -23,14 +24,16 @@ if TYPE_CHECKING:
 @final
 @attrs.define(eq=False)
 class Expiry:
-    """The two services of a node's expiry."""
+    """The two services of a node's expiry, and the watch of the clock that they go by."""
 
+    clock: ClockWatch
     clean_commit_log_service: CleanCommitLogService
     clean_consume_queue_service: CleanConsumeQueueService
 
     async def run(self) -> None:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.clock.run)
             nursery.start_soon(self.clean_commit_log_service.run)
             nursery.start_soon(self.clean_consume_queue_service.run)
 
@@ -40,6 +43,7 @@ def make_expiry(
     message_store: MessageStore,
     reput_message_service: ReputMessageService,
     *,
+    clock: ClockWatch,
     ha_service: HAService | None = None,
     on_disk_full: Callable[[str | None], None] = lambda _reason: None,
     flush_queues: Callable[[], Awaitable[object]] | None = None,
@@ -64,10 +68,11 @@ def make_expiry(
         env=env,
         config=message_store.config,
         commit_log=message_store.commit_log,
+        clock=clock,
         holds=holds,
         refuse_expired=refuse_expired,
         on_removed=clean_queues.wakeup,
         on_disk_full=on_disk_full,
         flush_queues=flush_queues,
     )
-    return Expiry(clean_log, clean_queues)
+    return Expiry(clock, clean_log, clean_queues)

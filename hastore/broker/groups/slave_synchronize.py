@@ -3,7 +3,8 @@
 ::
 
     the HA link is up --> connect to the master's client port --> is it that master's?
-                                                  each second --> 21, 201, 43: tables, if changed
+                                                  each second --> 21: topics; both clocks
+                                                              --> 201, 43: tables, if changed
                                                               --> 45, 28: delay offsets
 
     topics, groups     replace the slave's tables (RocketMQ's SlaveSynchronize)
@@ -37,7 +38,7 @@ from hastore.broker.groups.copied_tables import (
     read_topics,
 )
 from hastore.broker.observe.node_status import TableCopies
-from hastore.concurrency.tcp import describe
+from hastore.concurrency.tcp import bound_address, describe
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError, HastoreError, ProtocolError
 from hastore.ha.client_port import PortKind, own_key
@@ -54,6 +55,7 @@ from hastore.wire.remoting_command import integer_field
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
+    from hastore.broker.clock.clock_readings import ClockReadings
     from hastore.broker.groups.broker_data import BrokerData
     from hastore.broker.groups.copied_tables import CopiedTable
     from hastore.config import SlaveConfig
@@ -122,6 +124,7 @@ class SlaveSynchronize:
     # The HA link while it is up and in step, the same object as long as it lasts; else None.
     live_link: Callable[[], object | None]
     confirm_offset: Callable[[], int]
+    clocks: ClockReadings  # what the master's clock says
     tls: TlsContexts | None = None
     uses_default_port: bool = True  # False: without ``config.master_client`` nobody is asked
     delay_offsets: dict[int, int] = attrs.field(factory=dict, init=False)  # as in the file
@@ -253,8 +256,19 @@ class SlaveSynchronize:
         self, port: ClientPortLink, code: RequestCode, link: object, tag: str | None = None
     ) -> RemotingCommand:
         """Return an answer that came while the link was still the same."""
-        answer = await port.ask(code, None if tag is None else {TABLE_TAG: tag})
+        fields = {} if tag is None else {TABLE_TAG: tag}
+        asked_at_ms = self.env.wall_clock.boot_s() * 1000
+        if code is RequestCode.GET_ALL_TOPIC_CONFIG:  # asked in each round
+            fields |= self.clocks.fields()
+        answer = await port.ask(code, fields)
         self._check_link(link)
+        self.clocks.hear(
+            f"the master at {describe(port.address)}",
+            port.address[0],
+            answer.ext_fields,
+            own_host=bound_address(port.sock)[0],
+            asked_at_ms=asked_at_ms,
+        )
         return answer
 
     # -- topics, groups, consumer offsets --------------------------------------------------------

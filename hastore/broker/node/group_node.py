@@ -252,6 +252,10 @@ class GroupNode:
     def coordinator_status(self) -> None:
         """Return nothing: a person decides its role."""
 
+    def coordinator_clocks(self) -> tuple[()]:
+        """Return nothing: it has no coordinator."""
+        return ()
+
     def promise(self, wish: PromiseWish) -> None:
         """Refuse: this node stands for nothing, so a promise of its means nothing."""
         raise RequestFailedError(

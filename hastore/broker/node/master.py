@@ -42,6 +42,7 @@ from hastore.broker.puts.confirm_offset import ConfirmOffset
 from hastore.broker.puts.pending_puts import PendingPuts
 from hastore.broker.puts.put_message import PutMessage
 from hastore.concurrency.decision_log import DecisionLog
+from hastore.concurrency.peers import one_spelling
 from hastore.concurrency.service import as_itself, is_only_cancelled
 from hastore.concurrency.tcp import bound_address, describe, open_listener
 from hastore.dispatch.dispatch_wake import DispatchWake
@@ -96,10 +97,13 @@ class Master(RunningNode):
         """Make the services that need only the other parts."""
         env, store, puts = self.env, self.message_store, self.put_message
         reput = self.reput_message_service
+        clock = self.watch_clock()
+        store.commit_log.correct_time = clock.store_time_ms
         self.expiry = make_expiry(
             env,
             store,
             reput,
+            clock=clock,
             ha_service=self.ha_service,
             on_disk_full=puts.set_disk_full,
             flush_queues=self.dispatching.flush_service.flush,
@@ -200,6 +204,12 @@ class Master(RunningNode):
     def delay_offsets(self) -> dict[int, int]:
         """Return the delay offsets that slaves may copy."""
         return self.schedule_message_service.confirmed_offsets()
+
+    def has_peer_at(self, host: str) -> bool:
+        """Whether a slave is connected from a machine."""
+        host = one_spelling(host)
+        connections = self.ha_service.connections.values()
+        return any(one_spelling(each.address[0]) == host for each in connections)
 
     def explain(self, last: int) -> dict[str, Any]:
         """Explain the last puts that were not PUT_OK."""

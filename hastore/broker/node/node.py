@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import attrs
 import trio
 
+from hastore.broker.clock.clock_readings import ClockReadings
+from hastore.broker.clock.clock_watch import ClockWatch
 from hastore.broker.node.reload import reload_files
 from hastore.broker.observe.node_status import NodeStatus, UnverifiedLog
 from hastore.concurrency.tcp import describe
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hastore.broker.access.node_access import NodeAccess
+    from hastore.broker.clock.clock_verdict import ClockReading
     from hastore.broker.expiry.expiry import Expiry
     from hastore.broker.group_directory import GroupDirectory
     from hastore.broker.node.dispatching import Dispatching
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from hastore.tls.tls_contexts import TlsContexts
 
 ANSWER_TIMEOUT_S: Final = 1.0  # for answers that clients have not read
+_HOUR_MS: Final = 3_600_000
 STOP_TIMEOUT_S: Final = 3.0  # for the last flush; a stop takes at most 5 s in all
 
 T = TypeVar("T")
@@ -58,8 +62,33 @@ class RunningNode:
     access: NodeAccess | None = None  # the permissions in force; None: everybody may do everything
     tls: TlsContexts | None = None  # the certificates in force; None: it has none
     expiry: Expiry = attrs.field(init=False)
+    clock: ClockWatch = attrs.field(init=False)  # of the store as it is open now
+    peer_clocks: ClockReadings = attrs.field(init=False)  # read on the client port
     _started: float = attrs.field(factory=trio.current_time, init=False)
     _stop_requested: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    @peer_clocks.default
+    def _peer_clocks(self) -> ClockReadings:
+        return ClockReadings(self.env.wall_clock)
+
+    def watch_clock(self) -> ClockWatch:
+        """Return a new watch of the clock, for a store that was just opened."""
+        store, reput, log = self.config.store, self.reput_message_service, self.commit_log
+        self.clock = ClockWatch(
+            env=self.env,
+            data_dir=store.data_dir,
+            keep_ms=store.file_reserved_time_h * _HOUR_MS,
+            others=self.other_clocks,
+            store_timestamp_ms=lambda: max(log.store_timestamp_ms, reput.dispatched_timestamp_ms),
+            max_offset=lambda: log.max_offset,
+        )
+        return self.clock
+
+    def other_clocks(self) -> tuple[ClockReading, ...]:
+        """Return what the clocks of peers and of the coordinator said last."""
+        control = self.role_control
+        coordinator = () if control is None else control.coordinator_clocks()
+        return (*self.peer_clocks(), *coordinator)
 
     @property
     def commit_log(self) -> CommitLog:
@@ -131,6 +160,7 @@ class RunningNode:
             coordinator=None if control is None else control.coordinator_status(),
             access=None if self.access is None else self.access.status(),
             tls=None if self.tls is None else self.tls.status(is_on_ha_port=self.config.ha.tls),
+            clock=self.clock.status(),
         )
 
     async def reload(self) -> Reloaded:

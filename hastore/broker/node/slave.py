@@ -115,6 +115,7 @@ class Slave(RunningNode):
             self.env,
             self.message_store,
             self.reput_message_service,
+            clock=self.watch_clock(),
             flush_queues=self.dispatching.flush_service.flush,
         )
 
@@ -185,6 +186,10 @@ class Slave(RunningNode):
     def delay_offsets(self) -> dict[int, int]:
         """Return the copies of the master's delay offsets."""
         return {} if self.slave_synchronize is None else self.slave_synchronize.delay_offsets
+
+    def has_peer_at(self, host: str) -> bool:  # noqa: ARG002 - a master's signature
+        """Return False: what asks a slave does not replicate from it."""
+        return False
 
     def explain(self, last: int) -> dict[str, Any]:  # noqa: ARG002 - a master's signature
         """Raise RequestFailedError: a slave decides no puts."""
@@ -536,6 +541,7 @@ def _make_synchronize(slave: Slave, *, copies_tables: bool) -> SlaveSynchronize:
         data=BrokerData.make(slave.env, config.remoting, config.store.data_dir),
         live_link=lambda: slave.ha_client.live_link,
         confirm_offset=slave.reput_message_service.confirm_offset,
+        clocks=slave.peer_clocks,
         tls=slave.tls,
         uses_default_port=copies_tables,
     )

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from hastore.broker.clock.clock_verdict import NOTICED_MS, TOLERANCE_MS, Trust
 from hastore.broker.observe.coordinator_status import NO_SPACE, NO_SPACE_HINT
-from hastore.quantities import format_duration, format_size
+from hastore.quantities import format_duration, format_size, format_span
 from hastore.status import HAClientState
 from hastore.tls.contexts import utc_text
 
@@ -36,7 +37,6 @@ _REFUSED_MAX: Final = 3
 _CUT_WARNED_S: Final = 3_600.0  # for so long a cut is a warning
 _PROPOSAL_MAX_S: Final = 5.0  # a change of the SyncStateSet is usually answered within milliseconds
 _DAY_S: Final = 86_400.0
-_DAYS_FROM: Final = 3  # shorter times are given in hours
 _EXPIRY_WARN_S: Final = 30 * _DAY_S  # before a certificate expires
 _CONFIRMED_WITHIN_S: Final = 3.0  # where no put waits
 
@@ -483,10 +483,38 @@ def _end_of(
     if left_s < 0:
         return Level.CRITICAL, f"{which} has expired on {end}", None, hint
     if left_s < _EXPIRY_WARN_S:
-        days = left_s / _DAY_S
-        left = f"{days:.0f} days" if days > _DAYS_FROM else format_duration(left_s)
-        return Level.WARNING, f"{which} expires in {left}, on {end}", None, hint
+        return Level.WARNING, f"{which} expires in {format_span(left_s)}, on {end}", None, hint
     return None
+
+
+def _time(status: NodeStatus, _: Limits) -> Found:
+    clock = status.clock
+    if clock is None:
+        return
+    if clock.in_doubt_because is not None:
+        what = "its clock is in doubt: log files are not deleted because of their age"
+        if clock.corrected_by_s:
+            what += "; its store times are corrected"
+        level = Level.FAULT if clock.trust == Trust.CONTRADICTED.value else Level.WARNING
+        yield level, what, clock.in_doubt_because, clock.hint
+    if clock.store_time_lead_s * 1000 > TOLERANCE_MS:
+        lead = format_span(clock.store_time_lead_s)
+        what = f"the log's last store time is {lead} ahead of the clock"
+        why = "new messages get it too, until the clock has reached it"
+        yield Level.WARNING, what, why, "docs/limits.md says what a wrong store time affects"
+    if clock.in_doubt_because is not None:
+        return
+    apart = [
+        f"{format_span(abs(lead_s))} {'ahead of' if lead_s > 0 else 'behind'} {who}"
+        for who, lead_s in clock.leads_s.items()
+        if abs(lead_s) * 1000 >= NOTICED_MS
+    ]
+    if apart:
+        yield Level.NOTICE, f"its clock is {', '.join(apart)}", None, "set the clocks by NTP"
+    elif clock.leads_s:
+        yield Level.OK, f"its clock agrees with {', '.join(clock.leads_s)}"
+    else:
+        yield Level.OK, "no other machine's clock is known to compare its own with"
 
 
 def _refused(status: NodeStatus, _: Limits) -> Found:
@@ -632,5 +660,6 @@ _NODE_RULES: Final[dict[str, Rule]] = {
     "consumers": _consumers,  # see what is confirmed
     "access": _access,  # the permissions file is in force
     "tls": _tls,  # the certificate files are in force, and not about to expire
+    "time": _time,  # the clock can be trusted, and the log's store time is not ahead
     "refused": _refused,  # peers at the HA port, in the last ten minutes
 }

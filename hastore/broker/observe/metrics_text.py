@@ -103,6 +103,14 @@ def _metrics(status: NodeStatus) -> Iterator[Metric]:
             ("cut_bytes_total", "Bytes cut off the log since the start.", status.cut_bytes),
         ):
             yield _metric(f"hastore_{name}", text, [({}, value)])
+    if status.clock is not None:
+        in_doubt = int(status.clock.in_doubt_because is not None)
+        lead_s = status.clock.store_time_lead_s
+        for name, text, value in (
+            ("clock_in_doubt", "1 while the clock is in doubt.", in_doubt),
+            ("store_time_lead_seconds", "Log's last store time minus the clock; 0: past.", lead_s),
+        ):
+            yield _metric(f"hastore_{name}", text, [({}, value)])
     if status.coordinator is not None:
         yield from _coordinator(status.coordinator)
     if status.access is not None:

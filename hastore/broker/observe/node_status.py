@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from hastore.broker.clock.clock_status import ClockStatus
 from hastore.broker.observe.coordinator_status import CoordinatorStatus
 from hastore.broker.observe.sync_state_status import SyncStateStatus, pick
 from hastore.tls.tls_contexts import TlsStatus
@@ -196,6 +197,7 @@ class NodeStatus:
     unverified: UnverifiedLog | None = None  # of a node of a replica group; None: all counts
     access: AccessStatus | None = None  # None: its client port needs no access keys
     tls: TlsStatus | None = None  # None: it has no certificate
+    clock: ClockStatus | None = None  # None: an earlier version's status
     # "append", "flush", "sent", "acknowledged" → LatencyHistogram's JSON form, since the start
     stages: dict[str, dict[str, Any]] = attrs.field(factory=dict)
 
@@ -244,6 +246,8 @@ class NodeStatus:
         known["unverified"] = (
             UnverifiedLog(**pick(UnverifiedLog, unverified)) if unverified else None
         )
+        clock = data.get("clock")
+        known["clock"] = ClockStatus(**pick(ClockStatus, clock)) if clock else None
         coordinator = data.get("coordinator")
         known["coordinator"] = (
             CoordinatorStatus(**pick(CoordinatorStatus, coordinator)) if coordinator else None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
+from hastore.broker.clock.clock_readings import WALL_TIME
 from hastore.broker.groups.consumer_manager import ConsumerManager
 from hastore.broker.groups.consumer_processors import ConsumerProcessors
 from hastore.broker.observe.ha_runtime_info import ha_runtime_info, runtime_info
@@ -26,6 +27,7 @@ from hastore.broker.pulls.cold_reader import ColdReader
 from hastore.broker.pulls.pull_message_processor import PullMessageProcessor
 from hastore.broker.pulls.query_message_processor import QueryMessageProcessor
 from hastore.broker.reply import Answer, ClientConnection, Later
+from hastore.concurrency.peers import one_spelling
 from hastore.errors import HastoreError, ProtocolError, RequestFailedError
 from hastore.topic import DEFAULT_TOPIC
 from hastore.wire.config_tables import GROUP_ONLY
@@ -117,7 +119,7 @@ class RequestProcessors:
             RequestCode.GET_EARLIEST_MSG_STORETIME: _awaited(query.earliest_store_time),
             RequestCode.QUERY_MESSAGE: _awaited(query.query_message),
             RequestCode.VIEW_MESSAGE_BY_ID: _awaited(query.view_message),
-            RequestCode.GET_ALL_TOPIC_CONFIG: _made_in_turn(admin.all_topics),
+            RequestCode.GET_ALL_TOPIC_CONFIG: self._compare_clocks(admin.all_topics),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _made_in_turn(admin.all_groups),
             RequestCode.GET_ALL_CONSUMER_OFFSET: _made_in_turn(admin.all_offsets),
             RequestCode.GET_ALL_DELAY_OFFSET: _made_in_turn(admin.all_delay_offsets),
@@ -170,6 +172,22 @@ class RequestProcessors:
             fault = self.data.topics.fault_of(topic)
             return request.response(ResponseCode.TOPIC_NOT_EXIST, remark=fault)
         return json_response(request, route)
+
+    def _compare_clocks(self, process: Callable[[RemotingCommand], RemotingCommand]) -> _InTurn:
+        """Adapt a request that a slave makes each second: it shows its clock and sees ours."""
+
+        async def processed(request: RemotingCommand, client: ClientConnection) -> Answer | None:
+            answer, clocks = process(request), self.target.peer_clocks
+            if WALL_TIME in request.ext_fields:
+                host = client.peer[0]
+                if self.target.has_peer_at(host):
+                    own_host = client.local_address[0]
+                    who = f"the slave at {one_spelling(host)}"
+                    clocks.hear(who, host, request.ext_fields, own_host=own_host)
+                answer.ext_fields = {**answer.ext_fields, **clocks.fields()}
+            return answer
+
+        return processed
 
     def _ha_status(self, request: RemotingCommand) -> RemotingCommand:
         status = self.target.status()

@@ -35,6 +35,7 @@ from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import CoordinatorUnreachableError
 from hastore.sim.coordinator.etcd_state import EtcdState
 from hastore.sim.coordinator.model_client import ModelClient
+from hastore.sim.host import START_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,6 +87,10 @@ class EtcdModel:
         """Do something at a time; what is due at the same time is done in the order of calls."""
         heapq.heappush(self._agenda, (time, next(self._numbers), action))
         self._wake.wakeup()
+
+    def wall_s(self) -> int:
+        """Return the servers' wall time in whole seconds, which no fault changes."""
+        return int(START_MS / 1000 + trio.current_time())
 
     # -- steps of the cluster --------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast, final
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast, final
 
 import attrs
 import outcome
@@ -14,7 +14,7 @@ from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import CompactedError, CoordinatorUnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
     from random import Random
 
     from hastore.cluster.key_value_store import (
@@ -43,6 +43,9 @@ class Cluster(Protocol):
     def do_at(self, time: float, action: Callable[[], None]) -> None:
         """Do something at a time."""
 
+    def wall_s(self) -> int:
+        """Return the servers' wall time in seconds."""
+
     def take(self, act: Callable[[], object]) -> outcome.Outcome[object]:
         """Do what a request that has arrived asks for."""
 
@@ -54,6 +57,9 @@ class Cluster(Protocol):
 
     def end_lease(self, lease_id: int) -> None:
         """End a lease, as its holder has asked."""
+
+
+SERVER: Final = "http://etcd-1:2379"  # as which all servers tell their time
 
 
 @final
@@ -108,6 +114,7 @@ class ModelClient:
     _cut_at: float | None = attrs.field(default=None, init=False)
     # What a deposed leader believes to be alive, None: the true one answers.
     _believed: dict[int, float] | None = attrs.field(default=None, init=False)
+    _clocks: dict[str, tuple[int, float]] = attrs.field(factory=dict, init=False)
     _calls: dict[_Call, None] = attrs.field(factory=dict, init=False)
     _watches: dict[_Watch, None] = attrs.field(factory=dict, init=False)
 
@@ -151,6 +158,10 @@ class ModelClient:
     async def alarms(self) -> frozenset[str]:
         """Return what is wrong with the store itself."""
         return await self._ask("alarms", lambda: self.model.state.alarms)
+
+    def clocks(self) -> Mapping[str, tuple[int, float]]:
+        """Return what the server's clock said in its last answer, and when that came."""
+        return self._clocks
 
     @asynccontextmanager
     async def changes(
@@ -202,12 +213,14 @@ class ModelClient:
             return
         choices, faults = self.model.choices, self.faults
         answer = self.model.take(act)
+        wall_s = self.model.wall_s()
         if choices.random() >= faults.answer_lost:
             returns_at = trio.current_time() + choices.uniform(*faults.delay_s)
-            self.model.do_at(returns_at, lambda: self._returns(call, answer))
+            self.model.do_at(returns_at, lambda: self._returns(call, answer, wall_s))
 
-    def _returns(self, call: _Call, answer: outcome.Outcome[object]) -> None:
+    def _returns(self, call: _Call, answer: outcome.Outcome[object], wall_s: int) -> None:
         if self._cut_at is None:
+            self._clocks[SERVER] = wall_s, trio.current_time()
             self._answer(call, answer)
 
     def _answer(self, call: _Call, answer: outcome.Outcome[object]) -> None:

@@ -128,6 +128,10 @@ class BootClient:
         """Return what is wrong with etcd itself."""
         return await self._ask(self.client.alarms)
 
+    def clocks(self) -> Mapping[str, tuple[int, float]]:
+        """Return what the server's clock said last."""
+        return self.client.clocks()
+
     def changes(self, prefix: str, after_revision: int) -> AbstractAsyncContextManager[Any]:
         """Yield what changes."""
         return self.client.changes(prefix, after_revision)

@@ -61,6 +61,7 @@ class Reason(enum.Enum):
     LAST_FILE = "the last file stays"
     NOT_THE_HOUR = "not the hour"
     NOT_EXPIRED = "not expired"
+    CLOCK_IN_DOUBT = "the clock is in doubt"
     NOT_FLUSHED = "not flushed"
     NOT_ARCHIVED = "not archived"
     HELD = "held"
@@ -69,14 +70,25 @@ class Reason(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class OldFile:
-    """One file: its range, its state, and how many reads of it are under way."""
+    """One file: its range, its date (``file_dates``), its state, how many reads are under way."""
 
     start: int
     end: int
-    modified_ms: int
+    date_ms: int
     is_flushed: bool = True
     is_archived: bool = True  # or need not be
     readers: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class DateFloor:
+    """Files that start below ``physic_offset`` are not older than ``date_ms``, whatever they say.
+
+    The clock was behind until then.
+    """
+
+    physic_offset: int
+    date_ms: int
 
 
 @attrs.frozen(kw_only=True)
@@ -162,6 +174,25 @@ def parse_hours(text: str) -> frozenset[int]:
     return frozenset(hours)
 
 
+def file_dates(
+    starts: Sequence[int], modified_ms: Sequence[int], now_ms: int, floor: DateFloor | None = None
+) -> list[int]:
+    """Return the dates of files, oldest first: the instants from which their ages are counted.
+
+    As a rule that is when a file was modified last.  A date in the future is wrong, because the
+    clock was ahead once: the next file's counts then, since files are written in order.  ``floor``
+    is for files that were written while the clock was behind.
+    """
+    dates = []
+    next_ms = now_ms
+    for start, modified in zip(reversed(starts), reversed(modified_ms), strict=True):
+        next_ms = modified if modified <= now_ms else next_ms
+        if floor is not None and start < floor.physic_offset:
+            next_ms = max(next_ms, floor.date_ms)
+        dates.append(next_ms)
+    return dates[::-1]
+
+
 def decide(
     rules: CleaningRules,
     files: Sequence[OldFile],
@@ -169,12 +200,14 @@ def decide(
     now_ms: int,
     hour: int,
     level: DiskLevel,
+    in_doubt: bool = False,
     holds: Sequence[Hold] = (),
     held_ms: float = 0,
 ) -> CleaningDecision:
     """Decide which of ``files`` (oldest first, the last one being written) to delete now.
 
-    ``held_ms`` is how long the first file has stayed only because it was held.
+    ``held_ms`` is how long the first file has stayed only because it was held.  ``in_doubt``: the
+    clock is, so no file is deleted because of its age; one may still be for want of room.
     """
     removals: list[Removal] = []
 
@@ -186,9 +219,10 @@ def decide(
     for file in files[:-1]:
         if len(removals) == rules.batch_max:
             return stopped(Reason.BATCH_ENDS)
-        has_expired = file.modified_ms + rules.reserved_ms <= now_ms
+        is_old = file.date_ms + rules.reserved_ms <= now_ms
+        has_expired = is_old and not in_doubt
         if not has_expired and level is not DiskLevel.CLEAN_ANY:
-            return stopped(Reason.NOT_EXPIRED)
+            return stopped(Reason.CLOCK_IN_DOUBT if is_old else Reason.NOT_EXPIRED)
         if not file.is_flushed:
             return stopped(Reason.NOT_FLUSHED)
         if not file.is_archived:

@@ -31,6 +31,7 @@ COMMIT_LOG_DIR: Final = "commitlog"
 CUT_FILE: Final = "cut.json"  # exists while a cut of the log is not finished
 TRIMMED_DIR: Final = "trimmed"
 DELAY_OFFSET_FILE: Final = "config/delayOffset.json"
+CLOCK_FILE: Final = "config/clock.json"  # when the wall clock was trusted last
 # Entries of a store without a commitlog/: hastore's, RocketMQ's, and lost+found.
 _STORE_ENTRIES: Final = frozenset(
     {

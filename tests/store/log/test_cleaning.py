@@ -31,7 +31,7 @@ def log(*ages_h, **changes):
         OldFile(
             start=index * SIZE,
             end=index * SIZE + SIZE,
-            modified_ms=NOW_MS - round(age_h * HOUR_MS),
+            date_ms=NOW_MS - round(age_h * HOUR_MS),
             **changes,
         )
         for index, age_h in enumerate(ages_h)
@@ -200,7 +200,7 @@ def test_deletes_only_an_allowed_prefix_for_any_input(files, hour, level, holds,
         OldFile(
             start=index * SIZE,
             end=index * SIZE + SIZE,
-            modified_ms=NOW_MS - round(age_h * HOUR_MS),
+            date_ms=NOW_MS - round(age_h * HOUR_MS),
             is_flushed=is_flushed,
             readers=readers,
         )
@@ -218,7 +218,7 @@ def test_deletes_only_an_allowed_prefix_for_any_input(files, hour, level, holds,
     assert gone <= min(10, max(len(files) - 1, 0))
     broken = 0
     for removal, file in zip(decision.removals, log_files, strict=False):
-        has_expired = file.modified_ms + 72 * HOUR_MS <= NOW_MS
+        has_expired = file.date_ms + 72 * HOUR_MS <= NOW_MS
         assert has_expired or level is DiskLevel.CLEAN_ANY
         assert removal.reason is (EXPIRED if has_expired else Reason.NO_ROOM)
         assert hour == 4 or level is not DiskLevel.ROOM

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import attrs
 import trio
 
+from hastore.broker.clock.clock_readings import ClockReadings
 from hastore.broker.group_directory import GroupDirectory
 from hastore.broker.observe.node_status import NodeStatus
 from hastore.broker.port.remoting_server import RemotingServer
@@ -61,6 +62,7 @@ class InMemoryTarget:
     role_control: RoleControl | None = None
     directory: GroupDirectory | None = None
     message_store: MessageStore = NO_STORE
+    peer_clocks: ClockReadings = attrs.field(factory=lambda: ClockReadings(real_env().wall_clock))
     _next_offset: int = 0
 
     @property
@@ -134,6 +136,10 @@ class InMemoryTarget:
             disk_free_bytes=1,
             put_counts={status.value: count for status, count in self.counts.items()},
         )
+
+    def has_peer_at(self, _host: str) -> bool:
+        """Whether a slave is connected from there: none is."""
+        return False
 
     def delay_offsets(self) -> dict[int, int]:
         """Return the same offsets always."""

@@ -122,6 +122,10 @@ class ScriptedStore:
         """Return what is wrong with etcd."""
         return await self._ask("alarms", (), self.inner.alarms)
 
+    def clocks(self) -> Mapping[str, tuple[int, float]]:
+        """Return what the server's clock said last."""
+        return self.inner.clocks()
+
     def changes(self, prefix: str, after_revision: int) -> AbstractAsyncContextManager[Any]:
         """Yield what changes."""
         return self.inner.changes(prefix, after_revision)

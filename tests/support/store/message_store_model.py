@@ -35,6 +35,7 @@ from hastore.store.record.message_codec import decode
 from hastore.store.record.message_filter import TagFilter
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.fake_env import FakeClock, fake_env
+from tests.support.nodes.clocks import a_clock
 from tests.support.store.open_log import DATA_DIR, STORE_HOST, append
 from tests.support.store.store_reads import get_message, offset_by_time, store_time_of
 
@@ -234,7 +235,11 @@ class StorePair:
         Without ``and_queues`` the node is killed in between.
         """
         expiry = make_expiry(
-            self.env, self.store, self.reput, flush_queues=self.queue_flusher.flush
+            self.env,
+            self.store,
+            self.reput,
+            clock=a_clock(self.env, self.store.commit_log),
+            flush_queues=self.queue_flusher.flush,
         )
         self.disk.used = 0.99
         run(expiry.clean_commit_log_service.clean)

@@ -1,0 +1,249 @@
+"""Watches one node's wall clock: compares it, logs doubts, and corrects store times.
+
+::
+
+    config/clock.json ──▶ the time that was trusted last ─┐
+    boot clock, wall clock ───────────────────────────────┼─▶ judge ──▶ expiry waits, or not
+    peers, coordinator ───────────────────────────────────┘         ├─▶ log, status
+                                                                    └─▶ the master's store time
+
+Store times never fall along a log.  So one message with a time of next week would give that time to
+all messages until next week.  ``store_time_ms`` looks at each step of the wall clock before a
+message gets its time: if other machines contradict the clock, their time counts instead.
+
+Invariant: ``check`` neither waits nor fails; without its file the watch only knows less.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final, final
+
+import attrs
+import trio
+
+from hastore.broker.clock.clock_status import ClockStatus
+from hastore.broker.clock.clock_verdict import TOLERANCE_MS, ClockVerdict, Trust, TrustedTime, judge
+from hastore.errors import DiskError
+from hastore.quantities import format_span
+from hastore.store.json_file import JsonFile
+from hastore.store.log.cleaning import DateFloor
+from hastore.store.log.store_directory import CLOCK_FILE
+from hastore.trace import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from hastore.broker.clock.clock_verdict import ClockReading
+    from hastore.env.interface import Env
+
+CHECK_S: Final = 5.0
+_STORED_EVERY_MS: Final = 3_600_000
+_HINT: Final = "compare the clocks: hastore doctor; set this machine's clock by NTP"
+
+_log = logger("broker")
+
+
+@final
+@attrs.define(eq=False, kw_only=True)
+class ClockWatch:
+    """The watch of an open store.
+
+    ``keep_ms``: how long log files are kept.  ``others`` returns the readings of other clocks.
+    ``store_timestamp_ms`` returns the store time of the log's last record; 0 if it is empty.
+    ``max_offset`` returns the log's end.
+    """
+
+    env: Env
+    data_dir: str
+    keep_ms: float
+    others: Callable[[], Iterable[ClockReading]]
+    store_timestamp_ms: Callable[[], int]
+    max_offset: Callable[[], int]
+    date_floor: DateFloor | None = attrs.field(default=None, init=False)
+    verdict: ClockVerdict = attrs.field(
+        factory=lambda: ClockVerdict(trust=Trust.PLAUSIBLE), init=False
+    )
+    _trusted: TrustedTime | None = attrs.field(default=None, init=False)
+    _opened_at_ms: int = attrs.field(init=False)  # the log's last store time when it was opened
+    _file: JsonFile = attrs.field(init=False)
+    _stored: dict[str, Any] = attrs.field(factory=dict, init=False)  # the file's content
+    _stored_at_ms: float = attrs.field(default=-math.inf, init=False)  # boot clock
+    _file_fault: str | None = attrs.field(default=None, init=False)
+    _checked_at_ms: float = attrs.field(default=0.0, init=False)  # boot clock
+    _wall_offset_ms: float = attrs.field(default=0.0, init=False)  # wall minus boot, then
+    _was_behind: bool = attrs.field(default=False, init=False)  # in doubt, and behind
+    _is_time_ahead: bool = attrs.field(default=False, init=False)  # of the log, as logged last
+    _reason: str | None = attrs.field(default=None, init=False)  # of the doubt, as logged last
+
+    def __attrs_post_init__(self) -> None:
+        """Remember where the log's time stood."""
+        self._file = JsonFile(self.env.disk, f"{self.data_dir.rstrip('/')}/{CLOCK_FILE}")
+        self._opened_at_ms = self.store_timestamp_ms()
+        self.check()
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        self._stored = await self.env.offload.run(self._file.load)
+        self._trusted = _trusted_of(self._stored, self._boot_id(), self._boot_ms(), self.keep_ms)
+        if self._trusted is None:
+            self._trusted = self._trusted_without_file()
+        self._was_behind = self._stored.get("isBehind") is True
+        offset, date_ms = self._stored.get("floorOffset"), self._stored.get("floorMs")
+        if type(offset) is int and type(date_ms) is int:
+            self.date_floor = DateFloor(physic_offset=offset, date_ms=date_ms)
+        while True:
+            self.check()
+            self._report()
+            await self._store()
+            await trio.sleep(CHECK_S)
+
+    def _trusted_without_file(self) -> TrustedTime:
+        """Return what is known of a new directory, or of an earlier version's or RocketMQ's.
+
+        How long the latter was not in use is not known.
+        """
+        return TrustedTime(
+            boot_id=self._boot_id(),
+            boot_ms=self._boot_ms(),
+            wall_ms=self._opened_at_ms or self.env.wall_clock.now_ms(),
+            slack_ms=self.keep_ms / 2 if self._opened_at_ms else 0.0,
+        )
+
+    # -- the clock now ---------------------------------------------------------------------------
+
+    def check(self) -> ClockVerdict:
+        """Judge the clock as it is now."""
+        wall_ms, boot_ms = self.env.wall_clock.now_ms(), self._boot_ms()
+        passed_ms = boot_ms - self._checked_at_ms
+        is_accepted = self._trusted is not None and self._trusted.doubted_ms >= self.keep_ms
+        self._checked_at_ms, self._wall_offset_ms = boot_ms, wall_ms - boot_ms
+        verdict = judge(
+            self._trusted, self.others(), wall_ms=wall_ms, boot_ms=boot_ms, keep_ms=self.keep_ms
+        )
+        if not verdict.in_doubt:
+            if self._trusted is not None or verdict.trust is Trust.CONFIRMED:
+                self._trusted = TrustedTime(
+                    boot_id=self._boot_id(), boot_ms=boot_ms, wall_ms=wall_ms
+                )
+        elif verdict.trust is Trust.UNCONFIRMED and self._trusted is not None:
+            doubted_ms = self._trusted.doubted_ms + passed_ms
+            self._trusted = attrs.evolve(self._trusted, doubted_ms=doubted_ms)
+        if self._was_behind and not verdict.in_doubt and not is_accepted:
+            # What was written meanwhile has dates that are too early.
+            self.date_floor = DateFloor(physic_offset=self.max_offset(), date_ms=wall_ms)
+        self._was_behind = verdict.in_doubt and verdict.lead_ms < 0
+        self.verdict = verdict
+        return verdict
+
+    def store_time_ms(self, now_ms: int) -> int:
+        """Return the wall time ``now_ms`` as a message may get it."""
+        boot_ms = self._boot_ms()
+        verdict = self.verdict
+        if abs(now_ms - boot_ms - self._wall_offset_ms) > TOLERANCE_MS:
+            verdict = self.check()
+        return now_ms - round(verdict.lead_ms) if verdict.is_corrected else now_ms
+
+    def status(self) -> ClockStatus:
+        """Return a snapshot, of the clock as it is now."""
+        verdict = self.check()
+        return ClockStatus(
+            trust=verdict.trust.value,
+            in_doubt_because=verdict.reason,
+            hint=_HINT if verdict.in_doubt else None,
+            leads_s={who: round(lead_ms / 1000, 3) for who, lead_ms in verdict.leads_ms.items()},
+            corrected_by_s=-verdict.lead_ms / 1000 if verdict.is_corrected else 0.0,
+            store_time_lead_s=self._store_time_lead_ms() / 1000,
+        )
+
+    def _store_time_lead_ms(self) -> float:
+        """Return how far the log's last store time is ahead of the clock; 0 if it is not."""
+        now_ms = self.store_time_ms(self.env.wall_clock.now_ms())
+        return max(float(self.store_timestamp_ms() - now_ms), 0.0)
+
+    def _boot_ms(self) -> float:
+        return self.env.wall_clock.boot_s() * 1000
+
+    def _boot_id(self) -> str | None:
+        return self.env.boot_id
+
+    # -- the log ---------------------------------------------------------------------------------
+
+    def _report(self) -> None:
+        """Log when a doubt begins, changes its kind, or ends, and where the log's time is ahead."""
+        reason = self.verdict.reason
+        if self.verdict.in_doubt and self._reason is None:
+            _log.warning(
+                "clock_in_doubt",
+                reason=reason,
+                effect="log files are not deleted because of their age",
+                next=_HINT,
+            )
+        elif not self.verdict.in_doubt and self._reason is not None:
+            _log.info("clock_trusted", because=self.verdict.trust.value)
+        self._reason = reason
+        lead_ms = self._store_time_lead_ms()
+        was_ahead, self._is_time_ahead = self._is_time_ahead, lead_ms > TOLERANCE_MS
+        if self._is_time_ahead and not was_ahead:
+            _log.warning(
+                "store_time_ahead",
+                store_timestamp_ms=self.store_timestamp_ms(),
+                ahead=format_span(lead_ms / 1000),
+                effect="each new message gets this store time until the clock has reached it",
+            )
+        elif was_ahead and not self._is_time_ahead:
+            _log.info("store_time_reached", store_timestamp_ms=self.store_timestamp_ms())
+
+    # -- the file --------------------------------------------------------------------------------
+
+    async def _store(self) -> None:
+        """Write the file if the trust has changed, and once an hour."""
+        trusted, stored = self._trusted, self._stored
+        if trusted is None:
+            return
+        floor = self.date_floor
+        said = {
+            "bootId": trusted.boot_id,
+            "inDoubt": self.verdict.in_doubt,
+            "isBehind": self._was_behind,
+            "floorOffset": None if floor is None else floor.physic_offset,
+            "floorMs": None if floor is None else floor.date_ms,
+        }
+        is_known = all(stored.get(key) == value for key, value in said.items())
+        if is_known and self._boot_ms() - self._stored_at_ms < _STORED_EVERY_MS:
+            return
+        value = {
+            **said,
+            "bootMs": round(trusted.boot_ms),
+            "wallMs": round(trusted.wall_ms),
+            "slackMs": round(trusted.slack_ms),
+            "doubtedMs": round(trusted.doubted_ms),
+        }
+        self._stored_at_ms = self._boot_ms()
+        try:
+            await self.env.offload.run(lambda: self._file.store(value))
+        except DiskError as error:
+            if self._file_fault is None:
+                _log.warning("clock_file_not_written", reason=str(error), next=error.hint)
+            self._file_fault = str(error)
+        else:
+            self._stored, self._file_fault = value, None
+
+
+def _trusted_of(
+    stored: dict[str, Any], boot_id: str | None, boot_ms: float, keep_ms: float
+) -> TrustedTime | None:
+    """Return what the file says, as of this boot; None if it says nothing valid."""
+    numbers = [stored.get(key) for key in ("bootMs", "wallMs", "slackMs", "doubtedMs")]
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        return None
+    trusted = TrustedTime(
+        boot_id=boot_id,
+        boot_ms=numbers[0],  # type: ignore[arg-type] # checked above
+        wall_ms=numbers[1],  # type: ignore[arg-type]
+        slack_ms=numbers[2],  # type: ignore[arg-type]
+        doubted_ms=numbers[3],  # type: ignore[arg-type]
+    )
+    if boot_id is not None and stored.get("bootId") == boot_id and trusted.boot_ms <= boot_ms:
+        return trusted
+    return attrs.evolve(trusted, boot_ms=boot_ms, slack_ms=keep_ms / 2)
