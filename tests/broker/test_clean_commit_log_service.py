@@ -10,10 +10,10 @@ from hastore.broker.expiry.clean_commit_log_service import CleanCommitLogService
 from hastore.config import StoreConfig
 from hastore.errors import DiskError
 from hastore.store.archive.manifest import ArchivedSegment, manifest_text
-from hastore.store.log.cleaning import Hold, Reason
+from hastore.store.log.cleaning import DateFloor, Hold, Reason
 from tests.support.env.fake_disk import START_MS, FakeDisk
 from tests.support.env.fake_env import TrioClock, fake_env
-from tests.support.nodes.clocks import a_clock
+from tests.support.nodes.clocks import a_clock, reading
 from tests.support.store.open_log import FILE_SIZE, append, flush, open_log
 
 HOUR_MS = 3_600_000
@@ -29,6 +29,7 @@ class Bench:
     disk: FakeDisk = attrs.field(factory=FakeDisk)
     config: StoreConfig = attrs.field(factory=lambda: StoreConfig(data_dir="/d"))
     holds: list[Hold] = attrs.field(factory=list)
+    readings: list = attrs.field(factory=list)  # of other machines' clocks
     calls: list[object] = attrs.field(factory=list)
 
     def __attrs_post_init__(self):
@@ -44,7 +45,7 @@ class Bench:
             env=self.env,
             config=self.config,
             commit_log=self.log,
-            clock=a_clock(self.env, self.log),
+            clock=a_clock(self.env, self.log, others=lambda: self.readings),
             holds=lambda: self.holds,
             refuse_expired=lambda: self.calls.append(("refuse expired", self.log.min_offset)),
             on_removed=lambda: self.calls.append(("removed", self.log.min_offset)),
@@ -95,6 +96,50 @@ async def test_nothing_is_removed_at_another_hour_if_there_is_room(autojump_cloc
     bench.clock.off_by_ms += HOUR_MS
     assert await bench.service.clean() == 0
     assert bench.service.last_decision.stopped_because is Reason.NOT_THE_HOUR
+
+
+async def test_nothing_expires_while_the_clock_is_in_doubt_but_a_full_disk_is_cleaned(
+    autojump_clock,
+):
+    """A clock four days ahead would delete every full file."""
+    bench = Bench()
+    bench.disk.set_modified_ms(bench.paths(), START_MS)
+    bench.clock.off_by_ms += 96 * HOUR_MS
+    bench.readings = [reading(bench.clock, ahead_ms=-96 * HOUR_MS)]
+    assert await bench.service.clean() == 0
+    assert bench.service.last_decision.stopped_because is Reason.CLOCK_IN_DOUBT
+    bench.disk.used = 0.80
+    assert await bench.service.clean() == 0
+    bench.disk.used = 0.86
+    bench.disk.after("remove", lambda _removal: setattr(bench.disk, "used", 0.85))
+    assert await bench.service.clean() == 1
+    bench.readings = [reading(bench.clock)]
+    assert await bench.service.clean() == FILES - 1
+
+
+async def test_files_dated_in_the_future_expire_with_the_next_one_that_is_not(autojump_clock):
+    """The clock was ahead while they were written; all ages are counted from its next date."""
+    bench = Bench()
+    ahead_ms = START_MS + 10_000 * HOUR_MS
+    bench.disk.set_modified_ms(bench.paths()[1:4], ahead_ms)
+    assert await bench.service.clean() == FILES
+    bench = Bench()
+    bench.disk.set_modified_ms(bench.paths()[1:], ahead_ms)
+    assert await bench.service.clean() == 1
+    assert bench.service.last_decision.stopped_because is Reason.NOT_EXPIRED
+
+
+async def test_files_written_while_the_clock_was_behind_are_as_old_as_its_end(autojump_clock):
+    """A machine that started in 1970: their own dates would delete them at once."""
+    bench = Bench()
+    bench.disk.set_modified_ms(bench.paths()[:FILES], 1_000)
+    now_ms = bench.clock.now_ms()
+    bench.service.clock.date_floor = DateFloor(physic_offset=bench.at(4), date_ms=now_ms)
+    assert await bench.service.clean() == 0
+    bench.service.clock.date_floor = DateFloor(
+        physic_offset=bench.at(4), date_ms=now_ms - 72 * HOUR_MS
+    )
+    assert await bench.service.clean() == FILES
 
 
 async def test_younger_files_are_removed_only_above_the_disk_limit(autojump_clock):
