@@ -54,9 +54,13 @@ class CheckpointFlusher:
         self.notify()
 
     def record_queues_flushed(self, timestamp_ms: int) -> None:
-        """Record up to which store time the consume queues are on disk."""
-        checkpoint = self.checkpoint
-        checkpoint.logics_msg_timestamp = max(checkpoint.logics_msg_timestamp, timestamp_ms)
+        """Record the store time of the last record whose units are on disk; 0 is not a time.
+
+        It falls where the log's times do, in a copy of a RocketMQ master's log: if it stayed, all
+        later records would look as if they were on disk.
+        """
+        if timestamp_ms:
+            self.checkpoint.logics_msg_timestamp = timestamp_ms
         self.notify()
 
     async def run(self) -> None:

@@ -72,7 +72,7 @@ class FlushConsumeQueueService:
         """Whether something waits for a sync, or to be recorded in the checkpoint."""
         return (
             not self.consume_queues.is_flushed
-            or self._recorded_timestamp_ms < self.dispatched_timestamp_ms()
+            or self._recorded_timestamp_ms != self.dispatched_timestamp_ms()
         )
 
     async def run(self) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import rich_click as click
 
 from hastore_cli.app.command import ExampleCommand, LazyGroup, output_option
-from hastore_cli.app.output import echo_json
+from hastore_cli.app.output import echo_json, wall_clock_ms
 from hastore_cli.log.options import DIR, DIR_HELP, open_log, quiet_logging
 from hastore_cli.messages.printer import FORMAT_HELP, MessagePrinter, format_option
 from hastore_cli.settings.config_file import config_option, read_store_config
@@ -228,7 +228,7 @@ def verify(*, dir: str, log_only: bool, config_flag: str | None, output: str) ->
     disk, log = open_log(dir)
     started = time.perf_counter()
     with reading_bar("checking", log.size) as on_progress:
-        report = verify_log(disk, log, on_progress=on_progress)
+        report = verify_log(disk, log, now_ms=wall_clock_ms(), on_progress=on_progress)
     seconds = time.perf_counter() - started
     derived = None if log_only else _verify_derived(disk, log, config_flag)
     if output == "json":

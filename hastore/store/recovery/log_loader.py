@@ -150,14 +150,19 @@ class LogLoader:
         """
         found = find_log_files(self._disk, self.data_dir, self.file_size_wanted)
         facts = StartFacts.of(self.checkpoint, self.consume_queues, last_exit_ok=self.last_exit_ok)
-        walk = FileWalk(
-            table=self.table,
-            dispatched_to=facts.dispatched_to,
-            settled_ms=facts.settled_ms,
-            torn_from=facts.torn_from,
-            on_walked=self._progress.advance,
-        )
+        walk = self._new_walk(facts)
         end = self._find_end(found, walk, facts)
+        after_fall = facts.after_fall(walk.last_store_ms)
+        if after_fall is not None:
+            _log.warning(
+                "store_times_fell",
+                last_store_timestamp_ms=walk.last_store_ms,
+                checkpoint_timestamp_ms=facts.settled_ms,
+                effect="the start reads and dispatches more of the log again",
+            )
+            facts, self._last_blank = after_fall, None
+            walk = self._new_walk(facts)
+            end = self._find_end(found, walk, facts)
         self.before_change(
             FoundEnd(
                 end_offset=end.offset(found),
@@ -208,6 +213,15 @@ class LogLoader:
         _log_report(report, self._path)
         timestamp_ms = walk.store_timestamp_ms
         return LoadedLog(queue=queue, store_timestamp_ms=timestamp_ms, report=report)
+
+    def _new_walk(self, facts: StartFacts) -> FileWalk:
+        return FileWalk(
+            table=self.table,
+            dispatched_to=facts.dispatched_to,
+            settled_ms=facts.settled_ms,
+            torn_from=facts.torn_from,
+            on_walked=self._progress.advance,
+        )
 
     # -- reading ---------------------------------------------------------------------------------
 

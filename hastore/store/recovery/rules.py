@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from hastore.store.record.record_check import RecordCheck
     from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 
+# Queues are flushed more often, as far as the disk has room.
+_FELL_WITHIN_MS: Final = 600_000
 LOG_FILES_CHECKED: Final = 3  # as many as RocketMQ's normal recovery reads
 HEAD_SIZE_MAX: Final = 64 * 1024 * 1024  # larger than any record
 
@@ -111,6 +113,17 @@ class StartFacts:
     def torn_from(self) -> int | None:
         """Offset from which on a power cut may have left holes; None if that is not known."""
         return None if self.last_exit_ok else self.flushed_offset
+
+    def after_fall(self, last_store_ms: int) -> StartFacts | None:
+        """Return what is known of a log whose last record is older than the settled ones.
+
+        None if it is not.  Store times have fallen then, since the queues were flushed: RocketMQ
+        does not keep them from it where the clock is set back.  So later records look settled and
+        are not.  That was not long ago, by the log's own times.
+        """
+        if not self.settled_ms or not 0 < last_store_ms < self.settled_ms:
+            return None
+        return attrs.evolve(self, settled_ms=max(last_store_ms - _FELL_WITHIN_MS, 1))
 
     # -- where the walk begins -------------------------------------------------------------------
 

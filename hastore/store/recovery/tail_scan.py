@@ -85,7 +85,8 @@ class FileWalk:
     settled_ms: int | None = None
     torn_from: int | None = None
     records: int = 0
-    store_timestamp_ms: int = 0  # of the last record
+    store_timestamp_ms: int = 0  # the latest of the last records of all files
+    last_store_ms: int = 0  # of the last record
     unsettled_from: int | None = None
     border: int | None = None
     last_message_offset: int | None = None  # where the last whole record begins, if known
@@ -132,9 +133,8 @@ class FileWalk:
                 self._uncount(check)
                 self.last_message_offset = None
             else:
-                self.store_timestamp_ms = max(
-                    self.store_timestamp_ms, last_check.store_timestamp_ms
-                )
+                self.last_store_ms = last_check.store_timestamp_ms
+                self.store_timestamp_ms = max(self.store_timestamp_ms, self.last_store_ms)
         if check.kind is RecordKind.BLANK:
             position = disk_file.size
         return WalkEnd(position=position, check=check)

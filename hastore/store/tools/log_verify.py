@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
+from hastore.quantities import format_span
 from hastore.store.record.layout import SYS_FLAGS_KNOWN
 from hastore.store.record.record_check import RecordCheck, RecordKind
 from hastore.store.tools.log_finding import (
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from hastore.env.interface import Disk
     from hastore.store.tools.log_directory import LogDirectory, LogFile
 
+CLOCK_SLACK_MS: Final = 600_000  # machines' clocks may differ by so much
+_NO_TIME: Final = 2**64  # later than any store time
 
 # Names and values without NUL or separator; the last separator may be missing.
 _PAIRS: Final = re.compile(
@@ -63,19 +66,30 @@ class VerifyReport(FindingsReport):
 
 
 def verify_log(
-    disk: Disk, log: LogDirectory, *, on_progress: Callable[[int], None] | None = None
+    disk: Disk,
+    log: LogDirectory,
+    *,
+    now_ms: int | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> VerifyReport:
-    """Read the whole log and report.  Raises DiskError if it cannot be read."""
+    """Read the whole log and report.  Raises DiskError if it cannot be read.
+
+    Store times later than ``now_ms`` are reported; None: none are.
+    """
     walker = LogWalker(disk, log, on_progress=on_progress)
-    return _Verification(log).run(walker)
+    return _Verification(log, now_ms).run(walker)
 
 
 @final
 class _Verification:
     """One pass."""
 
-    def __init__(self, log: LogDirectory) -> None:
+    def __init__(self, log: LogDirectory, now_ms: int | None) -> None:
         self._log = log
+        self._now_ms = now_ms
+        self._latest_ms = _NO_TIME if now_ms is None else now_ms + CLOCK_SLACK_MS
+        self._ahead: tuple[int, RecordCheck] | None = None  # the first record from the future
+        self._ahead_count = 0
         self._queues = QueueContinuity(starts_at_zero=log.min_offset == 0)
         self._topics: set[bytes] = set()
         self._findings = Findings()
@@ -83,7 +97,7 @@ class _Verification:
     def run(self, walker: LogWalker) -> VerifyReport:
         """Check every record, then the files."""
         expected = self._queues.expected
-        topics = self._topics
+        topics, latest_ms = self._topics, self._latest_ms
         messages = uncovered = fillers = last_store_ms = 0
         for offset, check in walker.walk():
             kind, _, _, queue_id, queue_offset, sys_flag, store_ms, topic, text, has_prop_crc = (
@@ -108,9 +122,13 @@ class _Verification:
             if store_ms < last_store_ms:
                 self._see_store_time(offset, check, last_store_ms)
             last_store_ms = store_ms
+            if store_ms > latest_ms:
+                self._ahead = self._ahead or (offset, check)
+                self._ahead_count += 1
         self._add_all(self._queues.end())
         self._add_all(check_files(self._log, walker.end_offset))
         self._see_unfinished_cut()
+        self._see_times_ahead()
         return VerifyReport(
             path=self._log.path,
             file_count=len(self._log.files),
@@ -185,6 +203,16 @@ class _Verification:
 
     def _see_store_time(self, offset: int, check: RecordCheck, earlier_ms: int) -> None:
         detail = f"stored {earlier_ms - check.store_timestamp_ms} ms before the record before it"
+        self._add(Severity.WARNING, "store-time", offset, check, detail)
+
+    def _see_times_ahead(self) -> None:
+        if self._ahead is None or self._now_ms is None:
+            return
+        offset, check = self._ahead
+        ahead = format_span((check.store_timestamp_ms - self._now_ms) / 1000)
+        detail = f"stored {ahead} after this machine's time now"
+        if self._ahead_count > 1:
+            detail += f", the first of {self._ahead_count} messages from the future"
         self._add(Severity.WARNING, "store-time", offset, check, detail)
 
 

@@ -18,9 +18,9 @@ from tests.support.store.log_builder import (
 )
 
 
-def verify(builder, data=None):
+def verify(builder, data=None, now_ms=None):
     disk = builder.on_disk(data)
-    return verify_log(disk, find_log(disk, "/d"))
+    return verify_log(disk, find_log(disk, "/d"), now_ms=now_ms)
 
 
 def three_files(**options):
@@ -117,6 +117,21 @@ def test_decreasing_store_time_is_a_warning():
     report = verify(builder)
     assert warnings_of(report) == [("store-time", builder.offsets[3])]
     assert "9 ms" in report.findings[0].detail
+
+
+def test_store_times_in_the_future_are_one_warning():
+    """The clock was ahead once; ten minutes are a difference between two machines."""
+    day_ms = 86_400_000
+    builder = LogBuilder().fill(3).add(store_timestamp_ms=FIRST_MS + 5 * day_ms)
+    builder.add(store_timestamp_ms=FIRST_MS + 5 * day_ms)
+    report = verify(builder, now_ms=FIRST_MS + day_ms)
+    assert warnings_of(report) == [("store-time", builder.offsets[3])]
+    assert report.findings[0].detail == (
+        "stored 4 days after this machine's time now, the first of 2 messages from the future"
+    )
+    assert report.is_whole
+    assert not warnings_of(verify(builder, now_ms=FIRST_MS + 5 * day_ms - 600_000))
+    assert not warnings_of(verify(builder))
 
 
 @pytest.mark.parametrize("missing", [0, 1])
