@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
 import attrs
@@ -57,8 +58,8 @@ class SimWallClock:
         return trio.current_time() * self.rate
 
     def local_name(self, ms: int) -> str:
-        """Return a time as 17 digits, which sort by time."""
-        return f"{ms:017d}"
+        """Return a time as 17 digits, on a machine in UTC."""
+        return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y%m%d%H%M%S}{ms % 1000:03d}"
 
 
 @final

@@ -7,7 +7,7 @@ from hastore.cluster.role_actions import RoleActions
 from hastore.sim.group.directory_faults import DIRECTORY_KINDS
 from hastore.sim.group.etcd_director import EtcdDirector
 from hastore.sim.group.etcd_faults import ETCD_KINDS
-from hastore.sim.group.group_faults import GROUP_KINDS, REJOIN
+from hastore.sim.group.group_faults import GROUP_KINDS, REJOIN, WRONG_CLOCK
 from hastore.sim.group.group_simulation import GroupSimulation, simulate_group
 from hastore.sim.seams import run_by_seed
 from tests.sim.hashes import hashes_elsewhere
@@ -39,14 +39,15 @@ def test_groups_with_etcd_have_its_faults_and_all_others_but_one():
     kinds = set()
     for seed in range(200):
         kinds |= {each.kind for each in GroupSimulation(seed, with_etcd=True).plan.faults}
-    assert kinds == {*GROUP_KINDS, *ETCD_KINDS, *DIRECTORY_KINDS} - {REJOIN}
+    assert kinds == {*GROUP_KINDS, *ETCD_KINDS, *DIRECTORY_KINDS, WRONG_CLOCK} - {REJOIN}
 
 
 def test_every_seed_with_etcd_has_a_fault_of_its_nodes_own_past():
-    """Older copies, lost storage and damage are not left to chance."""
+    """Older copies, lost storage, damage and wrong clocks are not left to chance."""
     for seed in range(200):
         kinds = {each.kind for each in GroupSimulation(seed, with_etcd=True).plan.faults}
         assert kinds & set(DIRECTORY_KINDS), f"seed {seed}"
+        assert WRONG_CLOCK in kinds, f"seed {seed}"
 
 
 @pytest.mark.parametrize("seed", PINNED_WITH_ETCD)

@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 
 from hastore.sim.faults import KINDS
+from hastore.sim.group.group_faults import WRONG_CLOCK
 from hastore_scenarios.registry import all_scenarios
 from tests.support.repository import REPO_ROOT
 
@@ -48,7 +49,7 @@ def fault_of(name: str, is_soak: bool) -> str | None:
             return f"{name} is not there"
         return None if found == is_soak else f"{name}: the star is wrong"
     known = {
-        "sim": set(KINDS),
+        "sim": {*KINDS, WRONG_CLOCK},
         "scenario": {scenario.name for scenario in all_scenarios()},
     }
     return None if rest in known.get(kind, ()) else f"{name} is not there"

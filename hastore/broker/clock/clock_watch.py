@@ -116,7 +116,11 @@ class ClockWatch:
         """Judge the clock as it is now."""
         wall_ms, boot_ms = self.env.wall_clock.now_ms(), self._boot_ms()
         passed_ms = boot_ms - self._checked_at_ms
-        is_accepted = self._trusted is not None and self._trusted.doubted_ms >= self.keep_ms
+        trusted = self._trusted
+        is_accepted = trusted is not None and trusted.doubted_ms >= self.keep_ms
+        was_behind = self._was_behind
+        if trusted is not None and trusted.lead_ms(wall_ms, boot_ms) > TOLERANCE_MS:
+            was_behind = True  # unless the machine itself stood still
         self._checked_at_ms, self._wall_offset_ms = boot_ms, wall_ms - boot_ms
         verdict = judge(
             self._trusted, self.others(), wall_ms=wall_ms, boot_ms=boot_ms, keep_ms=self.keep_ms
@@ -129,7 +133,7 @@ class ClockWatch:
         elif verdict.trust is Trust.UNCONFIRMED and self._trusted is not None:
             doubted_ms = self._trusted.doubted_ms + passed_ms
             self._trusted = attrs.evolve(self._trusted, doubted_ms=doubted_ms)
-        if self._was_behind and not verdict.in_doubt and not is_accepted:
+        if was_behind and not verdict.in_doubt and not is_accepted:
             # What was written meanwhile has dates that are too early.
             self.date_floor = DateFloor(physic_offset=self.max_offset(), date_ms=wall_ms)
         self._was_behind = verdict.in_doubt and verdict.lead_ms < 0

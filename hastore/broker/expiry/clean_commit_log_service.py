@@ -75,6 +75,7 @@ class CleanCommitLogService:
     on_removed: Callable[[], None]
     on_disk_full: Callable[[str | None], None]
     flush_queues: Callable[[], Awaitable[object]] | None = None
+    first_run_s: float = FIRST_RUN_S  # after the start
     rules: CleaningRules = attrs.field(init=False)
     last_decision: CleaningDecision | None = attrs.field(default=None, init=False)
     _is_full: bool = attrs.field(default=False, init=False)
@@ -96,10 +97,10 @@ class CleanCommitLogService:
 
     async def run(self) -> None:
         """Serve until cancelled: check the disk at once, delete after the first minute."""
-        first_run = trio.current_time() + FIRST_RUN_S
+        begun = trio.current_time()
         try:
             while True:
-                if trio.current_time() >= first_run:
+                if trio.current_time() >= begun + self.first_run_s:
                     await self.clean()
                 else:
                     await self._check_disk()
@@ -227,6 +228,7 @@ class CleanCommitLogService:
         self, level: DiskLevel, hour: int, modified_ms: Mapping[str, int]
     ) -> CleaningDecision:
         now = trio.current_time()
+        in_doubt = self.clock.check().in_doubt  # first: it may find that dates are too early
         files = [
             OldFile(
                 start=file.file_from_offset,
@@ -247,7 +249,7 @@ class CleanCommitLogService:
             now_ms=self.env.wall_clock.now_ms(),
             hour=hour,
             level=level,
-            in_doubt=self.clock.check().in_doubt,
+            in_doubt=in_doubt,
             holds=self.holds(),
             held_ms=0 if self._held is None else (now - self._held[1]) * 1000,
         )

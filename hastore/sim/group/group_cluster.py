@@ -84,7 +84,8 @@ class GroupConfig:
             mapped_file_size=self.mapped_file_size,
             flush_disk_type=flush,
             mapped_file_size_consume_queue=2_000,
-            file_reserved_time_h=100_000,
+            delete_when=";".join(f"{hour:02d}" for hour in range(24)),
+            clean_resource_interval_ms=2_000,
             max_hash_slot_num=64,
             max_index_num=512,
         )

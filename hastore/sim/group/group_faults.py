@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.broker.clock.clock_verdict import TOLERANCE_MS
 from hastore.broker.node.master import Master
 from hastore.sim.cluster import DATA_DIR, HA_PORT
 from hastore.sim.faults import KINDS
@@ -18,6 +19,7 @@ from hastore.sim.group.etcd_director import EtcdDirector
 from hastore.sim.group.foreign_log import OtherGroup
 from hastore.sim.group.group_cluster import set_of
 from hastore.sim.group.node_log import LOG_PATH
+from hastore.sim.host import START_MS
 from hastore.sim.network import Way
 from hastore.store.recovery.store_checkpoint import CHECKPOINT_FILE
 
@@ -42,11 +44,18 @@ _AWAY_S: Final = (1.2, 3.0)  # a member whose link has closed is asked to leave 
 _JOINS_WITHIN_S: Final = 4.0
 _HALF: Final = 0.5
 _SLOW_BYTES_PER_S: Final = (4_000, 16_000)
+_DAY_MS: Final = 86_400_000
+_WRONG_DAYS: Final = ((3.1, 5.0), (3.1, 30.0), (-30.0, -3.1), (3_000.0, 4_000.0))
+_TO_1970_MS: Final = 60_000 - START_MS
+_MOSTLY_DAYS: Final = 0.8
+_WRONG_FOR_S: Final = (3.0, 10.0, 40.0)
+_SET_RIGHT: Final = 0.8
 PROMOTE: Final = "promote"
 HALF_RESET: Final = "half-reset"
 REJOIN: Final = "rejoin"
 FOREIGN: Final = "foreign"
 LOST_FILES: Final = "lost-files"
+WRONG_CLOCK: Final = "wrong-clock"  # in every seed, some times
 # What leads to other roles and sets is frequent; what takes much time, and changes none, is rare.
 GROUP_WEIGHTS: Final = {
     PROMOTE: (1.0, 3.0, 8.0),
@@ -201,6 +210,7 @@ class GroupFaults:
             REJOIN: self._hold_up_a_joining_node,
             FOREIGN: self._put_in_another_directory,
             LOST_FILES: self._lose_files,
+            WRONG_CLOCK: self._set_clock_wrong,
             "wipe": self._copy_again,
         }
 
@@ -227,6 +237,23 @@ class GroupFaults:
             self.faults.restart(node, None)
         for other in others:
             target.network.repair(other.host, node.host)
+
+    async def _set_clock_wrong(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
+        """Set a node's wall clock days ahead or behind, or to 1970; as a rule right again later.
+
+        One node's at a time: where most clocks are wrong, nobody can know.
+        """
+        for other in self.target.nodes:
+            if abs(other.wall_clock.jump_ms) > TOLERANCE_MS:
+                other.wall_clock.jump_ms = 0
+        days = choices.uniform(*choices.choice(_WRONG_DAYS))
+        jump_ms = round(days * _DAY_MS) if choices.random() < _MOSTLY_DAYS else _TO_1970_MS
+        node.wall_clock.jump_ms = jump_ms
+        self.faults.begins(fault, node.name, f"clock {jump_ms:+d} ms")
+        await trio.sleep(choices.uniform(0.1, choices.choice(_WRONG_FOR_S)))
+        if node.wall_clock.jump_ms == jump_ms and choices.random() < _SET_RIGHT:
+            node.wall_clock.jump_ms = 0
+            self.target.trace.add(node.name, "its clock is set right")
 
     async def _promote(self, fault: PlannedFault, _node: SimNode, _choices: Random) -> None:
         await trio.lowlevel.checkpoint()

@@ -13,6 +13,7 @@
     queue order     its messages have consecutive queue offsets
     lost files      a node whose files somebody removes ends soon, and flushes nothing meanwhile
     foreign log     another group's log in a node's place stays as it is
+    expiry          no file is deleted because of its age: a run takes minutes, not days
 
 With ``in_sync_replicas`` as a number a PUT_OK needs that many nodes, and may be lost at a
 promotion: everything else holds.  After a person has elected a node that may lack something, what
@@ -38,6 +39,7 @@ from hastore.sim.group.node_log import EPOCH_PATH, LostFiles, NodeLog
 from hastore.sim.group.offset_oracle import OffsetOracle
 from hastore.sim.put import PutOutcome, outcome_of
 from hastore.sim.violation import UnpromisedError, ViolationError
+from hastore.store.log.cleaning import Reason
 from hastore.store.record.layout import BLANK_MAGIC_CODE
 
 if TYPE_CHECKING:
@@ -350,6 +352,7 @@ class GroupOracle:
         for log in self.logs.values():
             if log.lost is not None:
                 self._check_lost_files(log, log.lost)
+        self._check_expiry()
         config = self.cluster.config
         if config.has_delays:
             self.delays.check_step()
@@ -359,6 +362,16 @@ class GroupOracle:
         if now >= self._waiting_checked_at + _WAITING_EVERY_S:
             self._waiting_checked_at = now
             self._check_waiting()
+
+    def _check_expiry(self) -> None:
+        for node_id, agent in self.cluster.agents.items():
+            decision = agent.node.role_node.expiry.clean_commit_log_service.last_decision
+            if decision is None or not decision.removals or agent.boot.is_over:
+                continue
+            removal = decision.removals[0]
+            if removal.reason is Reason.EXPIRED:
+                message = f"node {node_id} deletes the file at {removal.start} because of its age"
+                raise ViolationError("expiry", message)
 
     def _check_logs(self, changed: list[int]) -> None:
         """Check the nodes whose marks have changed, and those with all others."""

@@ -42,6 +42,7 @@ from hastore.sim.group.group_faults import (
     GROUP_KINDS,
     GROUP_WEIGHTS,
     REJOIN,
+    WRONG_CLOCK,
     GroupFaults,
     GroupTarget,
 )
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
 LIVENESS_S: Final = 180.0
 _HALF: Final = 0.5
 _DOUBLE_SHARE: Final = 0.3  # of all seeds
+_FIRST_CLEAN_S: Final = 1.0
 _HEARTBEAT_S: Final = 6.0  # slaves have the last message's confirmation by then
 
 
@@ -135,10 +137,12 @@ class GroupSimulation:
             listens = listens or outage is not None
             self.config = attrs.evolve(self.config, listens=listens)
         self.plan = make_fault_plan(choices, kinds, len(self.config.ids), weights)
+        nodes = len(self.config.ids)
         if with_etcd:
             own = random.Random(f"directory {seed}")
-            nodes = len(self.config.ids)
             self.plan = with_more_faults(self.plan, own, DIRECTORY_KINDS, nodes)
+        own = random.Random(f"clock {seed}")
+        self.plan = with_more_faults(self.plan, own, (WRONG_CLOCK,), nodes)
         self.choices = random.Random(choices.getrandbits(64))  # producers and restarts
         self.decisions = random.Random(choices.getrandbits(64))  # the controller's
         self.readers = random.Random(choices.getrandbits(64))  # the consumer's and the observer's
@@ -285,7 +289,8 @@ class GroupSimulation:
         self.oracle.controller.term_began(agent, master)
 
     def role_began(self, agent: Agent, role_node: Master | Slave) -> None:
-        """Trace a role."""
+        """Trace a role, and let it look for expired files soon."""
+        role_node.expiry.clean_commit_log_service.first_run_s = _FIRST_CLEAN_S
         self.oracle.role_began(agent, role_node)
 
     async def _watch(self, scope: trio.CancelScope) -> None:

@@ -11,7 +11,10 @@ import attrs
 import pytest
 import trio
 
+from hastore.broker.clock import clock_watch
+from hastore.broker.clock.clock_watch import ClockWatch
 from hastore.broker.delay.schedule_message_service import ScheduleMessageService
+from hastore.broker.expiry import clean_commit_log_service
 from hastore.broker.groups.broker_data import TableFile
 from hastore.broker.groups.consumer_offset_manager import ConsumerOffsetManager
 from hastore.broker.groups.slave_synchronize import SlaveSynchronize
@@ -44,6 +47,8 @@ from hastore.sim.group.controller import (
 )
 from hastore.sim.group.group_cluster import Agent, service_of, set_of
 from hastore.store.epoch_file import EpochFile
+from hastore.store.log import cleaning
+from hastore.store.log.cleaning import CleaningDecision
 from hastore.store.log.mapped_file_queue import MappedFileQueue
 from hastore.store.node_identity import Identity, NodeIdentity, Opening
 from hastore.store.record.topic_queue_table import TopicQueueTable
@@ -520,6 +525,25 @@ def forgets_a_proposal_after_a_read(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sync_state_set, "VOIDED_PAUSE_S", 5.0)  # it is soon proposed again, else
 
 
+def expires_files_in_doubt(patch: pytest.MonkeyPatch) -> None:
+    """A node whose clock is days ahead deletes its full files."""
+
+    def decide(*facts: Any, in_doubt: bool, **more: Any) -> CleaningDecision:
+        return cleaning.decide(*facts, in_doubt=False, **more)
+
+    patch.setattr(clean_commit_log_service, "decide", decide)
+
+
+def forgets_the_time_that_it_trusted(patch: pytest.MonkeyPatch) -> None:
+    """After a restart a node cut off from the others takes the clock as it is."""
+    patch.setattr(clock_watch, "_trusted_of", lambda *_: None)
+
+
+def believes_the_dates_of_a_clock_that_was_behind(patch: pytest.MonkeyPatch) -> None:
+    """Files that were written meanwhile look old once the clock is right."""
+    patch.setattr(ClockWatch, "date_floor", property(lambda _: None, lambda _, _floor: None))
+
+
 # Each bug with the rules that describe it; any other rule would find it only by chance.
 def syncs_whatever_is_at_the_name(patch: pytest.MonkeyPatch) -> None:
     """A sync counts although the file of the log is no longer at its name."""
@@ -568,4 +592,7 @@ PLANTED_IN_GROUPS: dict[Plant, set[str]] = {
     syncs_whatever_is_at_the_name: {"lost files"},
     looks_at_no_names: {"lost files"},
     takes_its_own_changes_for_losses: {"ended"},
+    expires_files_in_doubt: {"expiry"},
+    forgets_the_time_that_it_trusted: {"expiry"},
+    believes_the_dates_of_a_clock_that_was_behind: {"expiry"},
 }
