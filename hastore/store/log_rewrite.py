@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hastore.env.interface import Disk, DiskFile
+    from hastore.store.log.mapped_file import MappedFile
     from hastore.store.record.delay_levels import DelayLevels
     from hastore.store.record.record_check import RecordCheck
     from hastore.store.recovery.trim import Range
@@ -46,15 +47,19 @@ class WrittenRecord(NamedTuple):
     store_timestamp_ms: int
 
 
-def rewrite(disk: Disk, data_dir: str, file_size: int, physic_offset: int, data: bytes) -> None:
+def rewrite(disk: Disk, mapped_file: MappedFile, physic_offset: int, data: bytes) -> None:
     """Write bytes of one file in place, and force them to the disk.
 
-    Raises DiskError, FlushFailedError.
+    A file without a map may be open for reading only.  Raises DiskError, FlushFailedError.
     """
-    position = physic_offset % file_size
-    assert position + len(data) <= file_size, "of one file"
-    path = f"{data_dir}/{COMMIT_LOG_DIR}/{file_name(physic_offset - position)}"
-    with contextlib.closing(disk.open_file(path, writable=True)) as disk_file:
+    position = physic_offset - mapped_file.file_from_offset
+    assert 0 <= position <= mapped_file.file_size - len(data), "of one file"
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mapped_file.held())
+        disk_file = mapped_file.disk_file
+        if not isinstance(mapped_file.view, memoryview):
+            disk_file = disk.open_file(mapped_file.path, writable=True)
+            stack.callback(disk_file.close)
         disk_file.pwrite(data, position)
         disk_file.sync()
 

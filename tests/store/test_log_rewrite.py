@@ -1,9 +1,12 @@
 """Bytes of a log that are written in place, and the records that are whole again."""
 
+import contextlib
+
 import pytest
 
 from hastore.env.real import real_env
 from hastore.errors import FlushFailedError
+from hastore.store.log.mapped_file import MappedFile
 from hastore.store.log_rewrite import rewrite, written_records
 from hastore.store.record.delay_levels import DelayLevels
 from hastore.store.recovery.trim import Range
@@ -11,7 +14,7 @@ from hastore.store.tools.repair.lost import LostMessages, lost_messages
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.scripted_disk import sync_failed
 from tests.support.store.log_builder import LogBuilder
-from tests.support.store.recovering import FILE_SIZE, recover
+from tests.support.store.recovering import recover
 
 LEVELS = DelayLevels.parse("1s 5s 10s")
 
@@ -27,19 +30,32 @@ def size_of(path):
     return next((path / "commitlog").iterdir()).stat().st_size
 
 
+@contextlib.contextmanager
+def mapped(path, *, writable=True):
+    """Open the log's only file."""
+    name = str(next((path / "commitlog").iterdir()))
+    disk_file = real_env().disk.open_file(name, writable=writable)
+    mapped_file = MappedFile(0, disk_file.size, disk_file)
+    yield mapped_file
+    mapped_file.close()
+
+
 def found(path, start, stop):
     where = Range(start, stop)
     records = written_records(real_env().disk, str(path), size_of(path), where, LEVELS)
     return [record.physic_offset for record in records]
 
 
-def test_bytes_are_written_in_place(store):
-    """Those around them stay."""
+@pytest.mark.parametrize("writable", [True, False])
+def test_bytes_are_written_in_place(store, writable):
+    """Those around them stay; in a file with a map, and in an older one, open for reading."""
     builder, path = store
     file = next((path / "commitlog").iterdir())
     before = file.read_bytes()
     at = builder.offsets[3] + 10
-    rewrite(real_env().disk, str(path), len(before), at, b"xyz")
+    with mapped(path, writable=writable) as mapped_file:
+        rewrite(real_env().disk, mapped_file, at, b"xyz")
+        assert bytes(mapped_file.view[at : at + 3]) == b"xyz"
     assert file.read_bytes() == before[:at] + b"xyz" + before[at + 3 :]
 
 
@@ -65,7 +81,8 @@ def test_damaged_records_of_a_range_are_left_out(store):
     """The next whole one is found by its offset and checksum."""
     builder, path = store
     at = builder.offsets
-    rewrite(real_env().disk, str(path), size_of(path), at[4], b"\0\0\0\0\0\0")
+    with mapped(path) as mapped_file:
+        rewrite(real_env().disk, mapped_file, at[4], b"\0\0\0\0\0\0")
     assert found(path, at[3], at[7]) == [at[3], at[5], at[6]]
 
 
@@ -75,10 +92,10 @@ def test_a_failed_sync_is_not_hidden():
     opened = recover(disk)
     offset = opened.append(b"body").physic_offset
     opened.flush_log()
-    opened.close()
+    mapped_file = opened.log.mapped_file_queue.find_mapped_file_by_offset(offset)
     disk.fail("sync", sync_failed())
     with pytest.raises(FlushFailedError):
-        rewrite(disk, "/d", FILE_SIZE, offset, b"xy")
+        rewrite(disk, mapped_file, offset, b"xy")
 
 
 def test_lost_messages_are_named_by_their_units():

@@ -225,7 +225,10 @@ class LogComparison:
             if first == last:
                 continue
             where = Range(part.start + first, part.start + last)
-            rewrite(disk, data_dir, file_size, where.start, data[first:last])
+            mapped_file = store.commit_log.mapped_file_queue.find_mapped_file_by_offset(where.start)
+            if mapped_file is None:
+                _raise_expired()
+            rewrite(disk, mapped_file, where.start, data[first:last])
             self.rewritten += last - first
             _log.warning("log_rewritten", physic_offset=where.start, size=last - first)
             records += written_records(disk, data_dir, file_size, where, delay_levels)
