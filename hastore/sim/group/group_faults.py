@@ -363,7 +363,7 @@ class GroupFaults:
         target.oracle.lost_files(node_id, path)
         while path == LOG_PATH:
             await trio.sleep(_LOOK_S)
-            if node.boot is None and log.lost is not None:
+            if node.boot is None and target.oracle.logs[node_id].lost is not None:
                 node.wipe()
                 target.lost_disk(node)
             if boot.is_over:
