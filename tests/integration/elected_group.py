@@ -60,12 +60,17 @@ class ElectedGroup:
     etcd: Sequence[EtcdServer]  # the members of one cluster
     store: EtcdClient
     name: str = "g1"
+    ids: tuple[int, ...] = IDS
+    flush: str = "ASYNC_FLUSH"
     failsafe: bool = True
     access: AccessConfig | None = None  # of all nodes
     access_key: AccessKey | None = None  # of the producer
     tls: TlsFiles | None = None  # both ports of all nodes, and the producer, by mutual TLS
     ports: dict[int, tuple[FreePort, FreePort]] = attrs.field(
-        factory=lambda: {node_id: (FreePort(), FreePort()) for node_id in IDS}
+        default=attrs.Factory(
+            lambda self: {node_id: (FreePort(), FreePort()) for node_id in self.ids},
+            takes_self=True,
+        )
     )
     nodes: dict[int, ChildProcess] = attrs.field(factory=dict)
     acknowledged: dict[str, int] = attrs.field(factory=dict)  # PUT_OK: key → physic offset
@@ -97,10 +102,10 @@ class ElectedGroup:
             hastore_command(
                 "node", "--config", str(settings),
                 "--data", str(self.data_of(node_id)), "--node-id", str(node_id),
-                "--node-group", self.name, "--group-ids", ",".join(map(str, IDS)),
+                "--node-group", self.name, "--group-ids", ",".join(map(str, self.ids)),
                 "--etcd", ",".join(each.endpoint for each in self.etcd), "--ttl", f"{TTL_S}s",
                 "--listen", f"127.0.0.1:{client.number}", "--ha-listen", f"127.0.0.1:{ha.number}",
-                "--mapped-file-size", "64MiB",
+                "--mapped-file-size", "64MiB", "--flush", self.flush,
             ),
             self.directory / f"n{node_id}.log",
         )  # fmt: skip
@@ -126,7 +131,17 @@ class ElectedGroup:
 
     async def settled(self) -> GroupView:
         """Wait until there is a master, and all nodes are in its set in the starts that run."""
-        return await self.view(_is_settled, "a master with all nodes in its set")
+        return await self.view(self._is_settled, "a master with all nodes in its set")
+
+    def _is_settled(self, view: GroupView) -> bool:
+        state, leader, ids = view.state, view.leader, set(self.ids)
+        return (
+            state is not None
+            and leader is not None
+            and state.ids == ids
+            and view.members.keys() == ids
+            and all(view.members[each.node_id].node == each for each in state.members)
+        )
 
     async def master_id(self) -> int:
         """Return the id of the master of a settled group."""
@@ -212,6 +227,13 @@ class ElectedGroup:
         await self.acknowledged_after(trio.current_time())
         self.start(former)
 
+    async def kill(self, *ids: int) -> None:
+        """Kill nodes at once."""
+        for node_id in ids:
+            self.nodes[node_id].send_signal(signal.SIGKILL)
+        for node_id in ids:
+            await self.nodes[node_id].wait()
+
     async def freeze_master(self, seconds: float) -> None:
         """Stop the master's process (SIGSTOP) for a while, under load."""
         former = await self.master_id()
@@ -248,7 +270,7 @@ class ElectedGroup:
         """Wait until the logs of all nodes have the same end, beyond an offset."""
         await self.view(
             lambda view: (
-                len(view.members) == len(IDS)
+                len(view.members) == len(self.ids)
                 and min(each.end for each in view.members.values()) > beyond
                 and len({each.end for each in view.members.values()}) == 1
             ),
@@ -288,7 +310,7 @@ class ElectedGroup:
                 (record.physic_offset, record.next_offset, record.key)
                 for record in read_records(disk, str(self.data_of(node_id)))
             ]
-            for node_id in IDS
+            for node_id in self.ids
         }
         assert len({tuple(log) for log in logs.values()}) == 1, "the logs differ"
         return logs[1]
@@ -301,21 +323,12 @@ class ElectedGroup:
             print(f"PUT_OK again, {count} times: median {median_s:.2f} s, at most {most_s:.2f} s")
 
 
-def _is_settled(view: GroupView) -> bool:
-    state, leader = view.state, view.leader
-    return (
-        state is not None
-        and leader is not None
-        and state.ids == set(IDS)
-        and view.members.keys() == set(IDS)
-        and all(view.members[each.node_id].node == each for each in state.members)
-    )
-
-
 @contextlib.asynccontextmanager
 async def elected_group(
     directory: Path,
     *etcd: EtcdServer,
+    ids: tuple[int, ...] = IDS,
+    flush: str = "ASYNC_FLUSH",
     failsafe: bool = True,
     access: AccessConfig | None = None,
     access_key: AccessKey | None = None,
@@ -326,10 +339,18 @@ async def elected_group(
     endpoints = tuple(each.endpoint for each in etcd)
     async with EtcdClient.open(EtcdConfig(endpoints=endpoints)) as store:
         group = ElectedGroup(
-            directory, etcd, store, failsafe=failsafe, access=access, access_key=access_key, tls=tls
+            directory,
+            etcd,
+            store,
+            ids=ids,
+            flush=flush,
+            failsafe=failsafe,
+            access=access,
+            access_key=access_key,
+            tls=tls,
         )
         try:
-            for node_id in IDS:
+            for node_id in ids:
                 group.start(node_id)
             await group.settled()
             async with trio.open_nursery() as load:
