@@ -47,6 +47,7 @@ KINDS: Final = (
     "wipe",
 )
 _DOWN_MAX_S: Final = 6.0
+_RESTARTS_AFTER_S: Final = 0.5
 _CUT_MAX_S: Final = 25.0
 _CUTS_MAX_S: Final = (4.0, 15.0, 60.0)
 # A silent peer is disconnected after 20 s: shorter than that, and up to three times as long.
@@ -261,12 +262,21 @@ class Faults:
     async def come_back(self, node: SimNode, choices: Random) -> None:
         """Start a node that is down, some time later."""
         await self.wait(choices, _DOWN_MAX_S)
+        self.restart_now(node)
+
+    def restart_now(self, node: SimNode) -> None:
+        """Start a node, unless it runs."""
         if not node.is_up:
             node.start(self.nursery)
 
-    def restart(self, node: SimNode, _error: BaseException | None) -> None:
+    def restart(self, node: SimNode, error: BaseException | None) -> None:
         """Start a node that ended by itself, some time later, as a supervisor does."""
-        self.nursery.start_soon(self.come_back, node, self.choices)
+        self.nursery.start_soon(self._restart_after, node, error)
+
+    async def _restart_after(self, node: SimNode, error: BaseException | None) -> None:
+        if error is not None and self.is_over:
+            await trio.sleep(_RESTARTS_AFTER_S)
+        await self.come_back(node, self.choices)
 
     async def _wipe(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         """Lose a node's disk."""

@@ -9,6 +9,7 @@
     all-down       all nodes are killed or lose their power at once, and nothing is lost
     log-flip       a bit of a log flips above its checkpoint, before intact records: the next start
                    trims them; in the same boot, or after a power cut
+    shorter-ttl    a node that has promised not to campaign starts again, with a shorter ttl
     log-repair     a bit flips below the checkpoint, in any file, and the log is repaired offline,
                    without a replica: a filler takes the place of what the record had
 
@@ -56,6 +57,7 @@ LOST_STORAGE: Final = "lost-storage"
 ALL_DOWN: Final = "all-down"
 LOG_FLIP: Final = "log-flip"
 LOG_REPAIR: Final = "log-repair"
+SHORTER_TTL: Final = "shorter-ttl"
 DIRECTORY_KINDS: Final = (
     OLDER_COPY,
     OLDER_COPY,
@@ -64,6 +66,7 @@ DIRECTORY_KINDS: Final = (
     ALL_DOWN,
     LOG_FLIP,
     LOG_REPAIR,
+    SHORTER_TTL,
 )
 _HALF: Final = 0.5
 _TICK_S: Final = 0.02
@@ -76,6 +79,9 @@ _FLIPS_WITHIN_S: Final = 6.0
 _PUTS: Final = 4
 _COPY_RUNS_FOR_S: Final = 15.0
 _STOPPED_WITHIN_S: Final = 1.0
+_MOSTLY: Final = 0.8
+_LED_WITHIN_TTLS: Final = 2
+_TTL_MIN_S: Final = 3
 _TOOL: Final = 500  # a process id
 
 
@@ -100,6 +106,7 @@ class DirectoryFaults:
             ALL_DOWN: self._take_all_down,
             LOG_FLIP: self._flip_above_checkpoint,
             LOG_REPAIR: self._repair,
+            SHORTER_TTL: self._shorten_ttl,
         }
 
     def check_step(self) -> None:
@@ -217,6 +224,33 @@ class DirectoryFaults:
         for each in self.target.nodes:
             if not each.is_up:
                 self.faults.restart(each, None)
+
+    # -- promises --------------------------------------------------------------------------------
+
+    async def _shorten_ttl(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
+        """Start a node again with a shorter ttl, mostly as a master leads by its promise alone."""
+        await trio.lowlevel.checkpoint()
+        director, cluster = self.director, self.target.cluster
+        masters = [agent.sim_node for agent, _ in cluster.masters()]
+        if len(masters) != 1 or director.is_out or not director.failsafe:
+            return
+        master = masters[0]
+        nodes = [each for each in self.target.nodes if each is not master]
+        node = node if node in nodes else choices.choice(nodes)
+        client = director.client_of(master.name)
+        if choices.random() < _MOSTLY and not client.is_troubled:
+            client.cut()
+            await self._until(
+                lambda: director.view.leader is None, _LED_WITHIN_TTLS * director.ttl_s
+            )
+        if node.is_up and not self.faults.is_over and _keeps_cache(node):
+            self.faults.begins(fault, node.name, f"is started again with a ttl of {_TTL_MIN_S} s")
+            self._kill(node)
+            director.ttls_s[cluster.id_of(node)] = _TTL_MIN_S
+            await trio.sleep(choices.uniform(0.05, 0.5))
+            self.faults.restart_now(node)
+        await self.faults.wait(choices, 2 * director.ttl_s)
+        client.heal()
 
     # -- damage ----------------------------------------------------------------------------------
 

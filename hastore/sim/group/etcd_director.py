@@ -20,6 +20,7 @@ import trio
 
 from hastore.cluster import operations
 from hastore.cluster.group_records import (
+    EpochRecord,
     GroupConfig,
     Keys,
     Leader,
@@ -38,6 +39,7 @@ from hastore.sim.coordinator.model_client import LinkFaults
 from hastore.sim.group.controller import GroupState, Member
 from hastore.sim.group.group_cluster import GROUP
 from hastore.sim.host import START_MS
+from hastore.sim.violation import ViolationError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -161,7 +163,9 @@ class EtcdDirector:
     roles: dict[int, RoleService] = attrs.field(factory=dict, init=False)  # by node id, the newest
     # Nodes whose directories are not those that etcd knows: a set.
     may_be_refused: dict[int, None] = attrs.field(factory=dict, init=False)
-    ttl_s: int = attrs.field(init=False)
+    ttl_s: int = attrs.field(init=False)  # the longest of all nodes
+    ttls_s: dict[int, int] = attrs.field(factory=dict, init=False)  # of nodes with another one
+    _broken_promise: str | None = attrs.field(default=None, init=False)
     _boots: dict[tuple[int, str, int], int] = attrs.field(factory=dict, init=False)
     _state: GroupState = attrs.field(factory=GroupState, init=False)
     _state_value: tuple[int, int] = attrs.field(
@@ -222,9 +226,10 @@ class EtcdDirector:
     ) -> RoleService:
         client = self.model.client(agent.sim_node.name)
         config, clock = self.cluster.config, agent.sim_node.wall_clock
+        own_ttl_s = self.ttls_s.get(agent.node_id, self.ttl_s)
 
         def renewed(lease_id: int, asked_at: float, granted_s: float) -> None:
-            ttl_s = min(float(self.ttl_s), granted_s)
+            ttl_s = min(float(own_ttl_s), granted_s)
             until = asked_at * clock.rate + ttl_s - margin_s(ttl_s)
             self._deadlines[lease_id] = max(self._deadlines.get(lease_id, -math.inf), until)
 
@@ -236,7 +241,7 @@ class EtcdDirector:
             BootClient(client, agent.boot, on_renewed=renewed, on_commit=on_commit, on_read=read),
             self.keys,
             RoleConfig(
-                ttl_s=self.ttl_s,
+                ttl_s=own_ttl_s,
                 initial_ids=frozenset(config.ids),
                 acks=str(config.in_sync_replicas),
                 failsafe=self.failsafe,
@@ -306,8 +311,30 @@ class EtcdDirector:
             former, data = self._state, None if state is None else state.value
             self._state = self._read(data, revision, is_electing=leader is None)
             if former.epoch != self._state.epoch and former.epoch:
+                self._check_promises(self._state)
                 self.on_deposed(former.epoch, former, self._ranks_in(former.revision))
         return self._before_restore or self._state
+
+    def _check_promises(self, state: GroupState) -> None:
+        """Note that a node was elected while all members had promised its predecessor to wait."""
+        history = self.model.state.items.get(self.keys.history(state.epoch))
+        if history is None or self._is_restored:
+            return
+        record = EpochRecord.decode(history.key, history.value)
+        for agent, master in self.cluster.masters():
+            until = self.roles[agent.node_id].promised_deadline
+            left_s = until - agent.sim_node.wall_clock.boot_s()
+            is_other = agent.node_id != state.master and not master.has_stepped_down
+            if record.why == "election" and is_other and left_s > 0:
+                self._broken_promise = (
+                    f"node-{state.master} was elected, and {agent.sim_node.name} may decide by"
+                    f" promises for {left_s:.3f} s"
+                )
+
+    def check_step(self) -> None:
+        """Check that promises were kept.  Raises ViolationError."""
+        if self._broken_promise is not None:
+            raise ViolationError("promise", self._broken_promise)
 
     def _ranks_in(self, election: int) -> dict[int, tuple[int, int]]:
         """Return last epoch and end of each log that was published for an election."""
@@ -435,8 +462,8 @@ class EtcdDirector:
         if item is None or node_id not in self._removed:
             return False
         known, (revision, boots) = Registration.decode(item.key, item.value), self._removed[node_id]
-        boot = self._boots.get((node_id, known.uuid, known.start), 0)
-        return item.create_revision > revision and 0 < boot <= boots
+        boot = self._boots.get((node_id, known.uuid, known.start), math.inf)
+        return item.create_revision > revision and boot <= boots
 
     def went_back(self, node_id: int) -> None:
         """Record that an older copy of a node's directory is in its place.

@@ -323,6 +323,7 @@ class GroupSimulation:
                 self.double.check_step()
             if self._past_faults is not None:
                 self._past_faults.check_step()
+                self._past_faults.director.check_step()
         except ViolationError as error:
             self._violated(error)
 
@@ -360,10 +361,8 @@ class GroupSimulation:
         director, node_id = self.oracle.controller, self.cluster.id_of(node)
         if not isinstance(director, EtcdDirector):
             return False
-        if node_id in director.may_be_refused:
-            return True
         if not director.was_registered_late(node_id):
-            return False
+            return node_id in director.may_be_refused
         self.trace.add("world", f"somebody removes {node.name} once more")
         director.remove(node_id)
         return True
