@@ -147,6 +147,16 @@ class FileStamp:
     inode: int
 
 
+@attrs.frozen(kw_only=True)
+class DiskSpace:
+    """How full a file system is."""
+
+    device: int  # names the file system: the same for all directories on it
+    used_ratio: float  # from 0 to 1, as df counts it
+    free_bytes: int  # that can still be written
+    free_inodes: int | None = None  # files that can still be made; None if it has no such limit
+
+
 class Disk(Protocol):
     """A file system, kept small so that a test can fake every failure."""
 
@@ -215,11 +225,8 @@ class Disk(Protocol):
     def first_lost(self, named: Sequence[NamedFile]) -> NamedFile | None:
         """Return the first whose name no longer leads to it (``lost_name``); None if all do."""
 
-    def free_bytes(self, path: str) -> int:
-        """Return the bytes that can still be written on the file system of ``path``."""
-
-    def used_ratio(self, path: str) -> float:
-        """Return how full the file system of ``path`` is, from 0 to 1."""
+    def space(self, path: str) -> DiskSpace:
+        """Return how full the file system of ``path`` is."""
 
 
 class Memory(Protocol):

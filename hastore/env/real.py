@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING, Final, TypeVar, final
 import attrs
 import trio
 
-from hastore.env.interface import DiskFile, Env, FileStamp, FileStat, HeldName, NamedFile
+from hastore.env.interface import (
+    DiskFile,
+    DiskSpace,
+    Env,
+    FileStamp,
+    FileStat,
+    HeldName,
+    NamedFile,
+)
 from hastore.env.machine_memory import RealMachineMemory
 from hastore.env.memory import RealMemory, forget_pages
 from hastore.env.name_check import RealHeldName, first_lost, lost_name, name_check_of
@@ -412,18 +420,17 @@ class RealDisk:
         """Compare identities."""
         return first_lost(named)
 
-    def free_bytes(self, path: str) -> int:
-        """Return the bytes that can still be written."""
-        with _disk_errors("query the file system of", path):
-            stat = os.statvfs(path)
-        return stat.f_bavail * stat.f_frsize
-
-    def used_ratio(self, path: str) -> float:
+    def space(self, path: str) -> DiskSpace:
         """Return how full the file system is, as `df` counts it."""
         with _disk_errors("query the file system of", path):
-            stat = os.statvfs(path)
+            stat, device = os.statvfs(path), os.stat(path).st_dev
         used = stat.f_blocks - stat.f_bfree
-        return used / (used + stat.f_bavail) if used else 0.0
+        return DiskSpace(
+            device=device,
+            used_ratio=used / (used + stat.f_bavail) if used else 0.0,
+            free_bytes=stat.f_bavail * stat.f_frsize,
+            free_inodes=stat.f_favail if stat.f_files else None,
+        )
 
 
 @final

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
-from hastore.env.interface import FileStamp, FileStat
+from hastore.env.interface import DiskSpace, FileStamp, FileStat
 from hastore.errors import DiskError, DiskFullError, FlushFailedError, StoreLockedError
 from hastore.sim.inode import Inode
 
@@ -485,13 +485,14 @@ class SimDisk:
         """Return the bytes that all files take."""
         return sum(len(inode.cache) for inode in self.inodes.values())
 
-    def free_bytes(self, path: str) -> int:  # noqa: ARG002 - there is one file system
-        """Return the bytes that are free."""
-        return 0 if self.is_full else max(self.capacity - self.used_bytes(), 0)
-
-    def used_ratio(self, path: str) -> float:  # noqa: ARG002 - likewise
-        """Return the used share of the disk, from 0 to 1."""
-        return min(self.used_bytes() / self.capacity, 1.0)
+    def space(self, path: str) -> DiskSpace:  # noqa: ARG002 - there is one file system
+        """Return how full the disk is."""
+        used = self.used_bytes()
+        return DiskSpace(
+            device=0,
+            used_ratio=min(used / self.capacity, 1.0),
+            free_bytes=0 if self.is_full else max(self.capacity - used, 0),
+        )
 
     def _inode(self, path: str) -> Inode:
         inode = self.inodes.get(path)

@@ -29,6 +29,7 @@ import attrs
 
 from hastore.env.name_check import lost_error
 from hastore.errors import DiskError
+from hastore.store.disk_usage import CONFIG_DIR
 from hastore.store.epoch_file import EPOCH_FILE
 from hastore.store.index.service import INDEX_DIR
 from hastore.store.log.store_directory import COMMIT_LOG_DIR
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         DirectoryLock,
         Disk,
         DiskFile,
+        DiskSpace,
         FileStamp,
         FileStat,
         HeldName,
@@ -52,7 +54,6 @@ if TYPE_CHECKING:
     )
     from hastore.errors import FileLostError
 
-CONFIG_DIR: Final = "config"
 _OPEN_FILE_DIRS: Final = frozenset({COMMIT_LOG_DIR, CONSUME_QUEUE_DIR, INDEX_DIR})
 _DIRS: Final = frozenset({"", CONFIG_DIR, *_OPEN_FILE_DIRS})
 _FILES: Final = frozenset(
@@ -270,13 +271,9 @@ class WatchedDisk:
         """Compare names."""
         return self.disk.first_lost(named)
 
-    def free_bytes(self, path: str) -> int:
-        """Return the free bytes."""
-        return self.disk.free_bytes(path)
-
-    def used_ratio(self, path: str) -> float:
-        """Return the used ratio."""
-        return self.disk.used_ratio(path)
+    def space(self, path: str) -> DiskSpace:
+        """Return how full the file system is."""
+        return self.disk.space(path)
 
 
 def _parents(path: str) -> list[str]:

@@ -407,8 +407,8 @@ class FullDisk:
     def __getattr__(self, name):
         return getattr(self._disk, name)
 
-    def free_bytes(self, _path):
-        return 100
+    def space(self, path):
+        return attrs.evolve(self._disk.space(path), free_bytes=100)
 
 
 # -- refusals --------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import trio
 
 from hastore.broker.expiry.clean_commit_log_service import CleanCommitLogService
 from hastore.config import StoreConfig
+from hastore.env.interface import DiskSpace
 from hastore.errors import DiskError
 from hastore.store.archive.manifest import ArchivedSegment, manifest_text
 from hastore.store.log.cleaning import DateFloor, Hold, Reason
@@ -275,13 +276,13 @@ async def test_unflushed_files_are_kept(autojump_clock):
     assert bench.service.last_decision.stopped_because is Reason.NOT_FLUSHED
 
 
-@pytest.mark.parametrize("broken", ["used_ratio", "list_dir"])
+@pytest.mark.parametrize("broken", ["space", "list_dir"])
 async def test_nothing_is_removed_if_the_disk_cannot_be_checked(autojump_clock, broken):
     """Files are kept while the usage or the files' times are unknown."""
     bench = Bench()
 
     bench.disk.fail(broken, DiskError("cannot look: Input/output error", path="/d"))
-    if broken == "used_ratio":
+    if broken == "space":
         bench.clock.off_by_ms += HOUR_MS
     assert await bench.service.clean() == 0
     assert bench.log.min_offset == 0
@@ -372,3 +373,32 @@ async def test_a_round_without_the_directories_says_so(caplog):
     (event,) = [record.msg for record in caplog.records]
     assert event["event"] == "cleaning_failed"
     assert event["reason"] == "/d has neither commitlog/ nor consumequeue/: nothing can be cleaned"
+
+
+class TwoDisks:
+    """A disk whose ``directory`` is on a file system of its own, which is 92 % full."""
+
+    def __init__(self, disk, directory):
+        self.disk = disk
+        self.directory = directory
+
+    def __getattr__(self, name):
+        return getattr(self.disk, name)
+
+    def space(self, path):
+        if path == f"/d/{self.directory}":
+            return DiskSpace(device=2, used_ratio=0.92, free_bytes=1 << 20)
+        return DiskSpace(device=1, used_ratio=0.4, free_bytes=1 << 30)
+
+
+@pytest.mark.parametrize("directory", ["commitlog", "consumequeue", "index", "config"])
+async def test_the_fullest_disk_of_a_directory_refuses_puts(autojump_clock, directory):
+    """Files that have not expired are deleted for it only where that makes room on it."""
+    bench = Bench()
+    bench.disk.set_modified_ms(bench.paths()[:FILES], AT_FOUR_MS + START_MS)
+    bench.disk.make_dirs(f"/d/{directory}")
+    bench.service.env = attrs.evolve(bench.env, disk=TwoDisks(bench.disk, directory))
+    removed = await bench.service.clean()
+    (reason,) = {call for call in bench.calls if isinstance(call, str)}
+    assert f"the disk of {directory} is 92 % full" in reason
+    assert removed == (0 if directory == "config" else FILES)

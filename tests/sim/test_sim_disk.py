@@ -196,7 +196,7 @@ def test_a_full_disk_refuses_new_blocks(disk):
         with pytest.raises(DiskFullError):
             refused()
     file.pwrite(b"y", 0)
-    assert disk.free_bytes("/d") == 0
+    assert disk.space("/d").free_bytes == 0
 
 
 def test_a_read_failure_raises_disk_error(disk):

@@ -32,6 +32,7 @@ from rich.text import Text
 from hastore.broker.observe.findings import Level, Limits, findings
 from hastore.concurrency.latency_histogram import LatencyHistogram
 from hastore.quantities import format_count, format_duration, format_exact_size, format_size
+from hastore.store.disk_usage import disk_name
 from hastore_cli.app.terminal import one_line, packed, wrap
 
 if TYPE_CHECKING:
@@ -244,7 +245,12 @@ class StatusTable:
             f"flushed {self._number(status.flushed_offset)}",
             f"data {one_line(status.data_dir)}",
         ]
-        if status.disk_free_bytes is not None:
+        if len(status.disks) > 1:
+            facts += [
+                f"{disk_name(row.directories)} free {format_size(row.free_bytes)}"
+                for row in status.disks
+            ]
+        elif status.disk_free_bytes is not None:
             facts.append(f"disk free {format_size(status.disk_free_bytes)}")
         if status.dispatch_behind_bytes:
             facts.append(f"to dispatch {format_size(status.dispatch_behind_bytes)}")

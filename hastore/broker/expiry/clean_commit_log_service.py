@@ -20,6 +20,7 @@ import trio
 
 from hastore.errors import DiskError
 from hastore.store.archive.check import ArchiveCheck, ArchiveFindings, LogFileState
+from hastore.store.disk_usage import DATA_DIR, disk_name, disk_usages
 from hastore.store.log.cleaning import (
     CleaningRules,
     DiskLevel,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from hastore.config import StoreConfig
     from hastore.env.interface import Env
     from hastore.store.commit_log import CommitLog
+    from hastore.store.disk_usage import DiskUsage
     from hastore.store.log.cleaning import CleaningDecision, Hold, Removal
     from hastore.store.log.mapped_file import MappedFile
 
@@ -137,45 +139,49 @@ class CleanCommitLogService:
     # -- what may be deleted ---------------------------------------------------------------------
 
     async def _check_disk(self) -> DiskLevel:
-        """Return how full the disk is, and have puts refused or accepted accordingly.
+        """Return what may be deleted, and have puts refused or accepted by the fullest disk.
 
-        Log and consume queues may be on two file systems; the fuller one counts.
+        Files are deleted only for a disk on which that makes room.
         """
+        path = self.commit_log.path
         try:
-            ratio = await self.env.offload.run(self._used_ratio)
+            usages = await self.env.offload.run(self._usages)
         except DiskError as error:
             self._record_fault(error)
             return DiskLevel.ROOM
-        percent = used_percent(ratio)
+        fullest = usages[0]
+        percent = used_percent(fullest.space.used_ratio)
         was_full, self._is_full = self._is_full, self.rules.is_full(percent, was_full=self._is_full)
         if self._is_full:
             reason = (
-                f"the disk is {percent} % full: above {self.rules.warning} % puts are refused,"
-                f" until it is {self.rules.forcibly} % or less"
+                f"the {disk_name(fullest.directories)} is {percent} % full: above"
+                f" {self.rules.warning} % puts are refused, until it is {self.rules.forcibly} %"
+                " or less"
             )
             if self._unarchived_because is not None:
                 reason += "; files that are not archived stay (delete_only_archived)"
             self.on_disk_full(reason)
             if not was_full:
-                _log.error("disk_full", path=self.commit_log.path, used_percent=percent)
+                _log.error("disk_full", path=_path_on(fullest, path), used_percent=percent)
         elif was_full:
             self.on_disk_full(None)
-            _log.info("disk_has_room_again", path=self.commit_log.path, used_percent=percent)
-        return self.rules.level(percent)
+            _log.info("disk_has_room_again", path=path, used_percent=percent)
+        cleaned = [usage.space.used_ratio for usage in usages if usage.is_cleaned]
+        return self.rules.level(used_percent(max(cleaned, default=0.0)))
 
-    def _used_ratio(self) -> float:
-        """Return how full the fuller file system is; blocks.  Raises DiskError."""
-        disk, root = self.env.disk, self.commit_log.path
-        paths = [f"{root}/{name}" for name in (COMMIT_LOG_DIR, CONSUME_QUEUE_DIR)]
-        ratios = [disk.used_ratio(path) for path in paths if disk.exists(path)]
-        if not ratios:
+    def _usages(self) -> tuple[DiskUsage, ...]:
+        """Return how full the file systems are, the fullest first; blocks.  Raises DiskError."""
+        root = self.commit_log.path
+        usages = disk_usages(self.env.disk, root)
+        names = {name for usage in usages for name in usage.directories}
+        if names.isdisjoint({COMMIT_LOG_DIR, CONSUME_QUEUE_DIR}):
             raise DiskError(
                 f"{root} has neither {COMMIT_LOG_DIR}/ nor {CONSUME_QUEUE_DIR}/: nothing can be"
                 " cleaned",
                 path=root,
                 hint="find out what removed or renamed them",
             )
-        return max(ratios)
+        return usages
 
     async def _modified_ms(self) -> Mapping[str, int]:
         path = self.commit_log.mapped_file_queue.path
@@ -327,6 +333,12 @@ class CleanCommitLogService:
         if self._fault != str(error):
             self._fault = str(error)
             _log.error("cleaning_failed", reason=str(error), next=error.hint)
+
+
+def _path_on(usage: DiskUsage, data_dir: str) -> str:
+    """Return a path of the store on a file system: the data directory's where that is on it."""
+    first = usage.directories[0]
+    return data_dir if first == DATA_DIR else f"{data_dir}/{first}"
 
 
 def _close(mapped_file: MappedFile) -> bool:

@@ -25,6 +25,7 @@ from hastore.broker.groups.subscription_group_manager import SubscriptionGroupMa
 from hastore.broker.groups.topic_config_manager import TopicConfigManager
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError
+from hastore.store.disk_usage import CONFIG_DIR
 from hastore.store.json_file import JsonFile
 from hastore.trace import logger
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
     from hastore.store.queue.consume_queue import ConsumeQueue
 
-CONFIG_DIR: Final = "config"
 RETRY_INTERVAL_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 2.0
 

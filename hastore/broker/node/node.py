@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
@@ -10,14 +10,13 @@ import trio
 from hastore.broker.clock.clock_readings import ClockReadings
 from hastore.broker.clock.clock_watch import ClockWatch
 from hastore.broker.node.reload import reload_files
-from hastore.broker.observe.node_status import NodeStatus, UnverifiedLog
+from hastore.broker.observe.node_status import DiskRow, NodeStatus, UnverifiedLog
 from hastore.concurrency.tcp import describe
 from hastore.errors import DiskError, HastoreError
+from hastore.store.disk_usage import disk_usages
 from hastore.trace import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hastore.broker.access.node_access import NodeAccess
     from hastore.broker.clock.clock_verdict import ClockReading
     from hastore.broker.expiry.expiry import Expiry
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from hastore.broker.request_target import RoleControl
     from hastore.config import MasterConfig, SlaveConfig
     from hastore.dispatch.reput_message_service import ReputMessageService
-    from hastore.env.interface import Env
+    from hastore.env.interface import Disk, Env
     from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
     from hastore.flush.flush_manager import FlushManager
     from hastore.status import BrokerRole
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 ANSWER_TIMEOUT_S: Final = 1.0  # for answers that clients have not read
 _HOUR_MS: Final = 3_600_000
 STOP_TIMEOUT_S: Final = 3.0  # for the last flush; a stop takes at most 5 s in all
-
-T = TypeVar("T")
 
 _log = logger("broker")
 
@@ -129,7 +126,7 @@ class RunningNode:
         """Return a snapshot of the parts that a master and a slave have in common."""
         env, store, control = self.env, self.config.store, self.role_control
         log, reput = self.commit_log, self.reput_message_service
-        metrics_address = self.metrics_address
+        metrics_address, disks = self.metrics_address, _disk_rows(env.disk, store.data_dir)
         return NodeStatus(
             name=self.name,
             cluster=self.cluster,
@@ -146,14 +143,15 @@ class RunningNode:
             min_offset=log.min_offset,
             max_offset=log.max_offset,
             flushed_offset=log.flushed_offset,
-            disk_free_bytes=_or_none(env.disk.free_bytes, store.data_dir),
+            disk_free_bytes=disks[0].free_bytes if disks else None,
             dispatch_behind_bytes=reput.behind,
             dispatch_fault=reput.fault,
             confirm_offset=reput.confirm_offset(),
             wall_time_ms=env.wall_clock.now_ms(),
             metrics_address=None if metrics_address is None else describe(metrics_address),
-            disk_used_ratio=_or_none(env.disk.used_ratio, store.data_dir),
+            disk_used_ratio=disks[0].used_ratio if disks else None,
             disk_full_ratio=store.disk_space_warning_level_ratio / 100,
+            disks=disks,
             ha_protocol=self.config.ha.protocol.value,
             node_id=self.config.node_id,
             replica_group=self.config.replica_group,
@@ -196,9 +194,18 @@ def unverified_log(identity: NodeIdentity) -> UnverifiedLog | None:
     return UnverifiedLog(begin=found.begin, end=found.end, why=found.why)
 
 
-def _or_none(read: Callable[[str], T], path: str) -> T | None:
-    """Return a value of a path's file system; None after a disk error."""
+def _disk_rows(disk: Disk, data_dir: str) -> tuple[DiskRow, ...]:
+    """Return the file systems of a store, the fullest first; none if they cannot be read."""
     try:
-        return read(path)
+        usages = disk_usages(disk, data_dir)
     except DiskError:
-        return None
+        return ()
+    return tuple(
+        DiskRow(
+            directories=usage.directories,
+            used_ratio=usage.space.used_ratio,
+            free_bytes=usage.space.free_bytes,
+            free_inodes=usage.space.free_inodes,
+        )
+        for usage in usages
+    )

@@ -22,8 +22,11 @@ import attrs
 
 from hastore.broker.clock.clock_verdict import NOTICED_MS, TOLERANCE_MS, Trust
 from hastore.broker.observe.coordinator_status import NO_SPACE, NO_SPACE_HINT
+from hastore.broker.observe.node_status import DiskRow
 from hastore.quantities import format_duration, format_size, format_span
 from hastore.status import HAClientState
+from hastore.store.disk_usage import DATA_DIR, disk_name
+from hastore.store.log.store_directory import COMMIT_LOG_DIR
 from hastore.tls.contexts import utc_text
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
 _BEHIND_WARN: Final = 16 << 20  # bytes
 _DISK_MARGIN: Final = 10  # percent below the point from which puts are refused
+_FREE_INODES_MIN: Final = 100
 _REFUSED_FOR_S: Final = 600.0
 _REFUSED_MAX: Final = 3
 _CUT_WARNED_S: Final = 3_600.0  # for so long a cut is a warning
@@ -411,20 +415,41 @@ def _disk(status: NodeStatus, limits: Limits) -> Found:
     if status.disk_used_ratio is None:
         yield Level.UNKNOWN, "how full it is cannot be read", None, f"df {status.data_dir}"
         return
-    level, used, full = Level.OK, status.disk_used_ratio * 100, status.disk_full_ratio
-    what = f"disk {used:.0f} % full"
+    found = [_one_disk(row, status, limits) for row in _disks_of(status)]
+    for place, (level, what) in enumerate(found):
+        if level is not Level.OK or not place:  # the fullest in any case
+            yield level, what, None, "make room, or lower [store] keep"
+
+
+def _disks_of(status: NodeStatus) -> tuple[DiskRow, ...]:
+    """Return the file systems; an older node's status has the figures of one."""
+    if status.disks or status.disk_used_ratio is None or status.disk_free_bytes is None:
+        return status.disks
+    row = DiskRow(
+        directories=(DATA_DIR, COMMIT_LOG_DIR),
+        used_ratio=status.disk_used_ratio,
+        free_bytes=status.disk_free_bytes,
+    )
+    return (row,)
+
+
+def _one_disk(row: DiskRow, status: NodeStatus, limits: Limits) -> tuple[Level, str]:
+    level, used, full = Level.OK, row.used_ratio * 100, status.disk_full_ratio
+    what = f"{disk_name(row.directories)} {used:.0f} % full"
     for worse, limit in ((Level.CRITICAL, limits.crit_disk), (Level.WARNING, limits.warn_disk)):
         if limit is not None and used >= limit:
             level, what = worse, f"{what}, {limit} % or more"
             break
-    if status.disk_free_bytes is not None:
-        what += f", {format_size(status.disk_free_bytes)} free"
-        if status.disk_free_bytes < 2 * status.mapped_file_size:
-            level = max(level, Level.NOTICE)
-            what += f"; the next log file needs {format_size(status.mapped_file_size)}"
-    if full is not None and status.disk_used_ratio >= full:
+    what += f", {format_size(row.free_bytes)} free"
+    if COMMIT_LOG_DIR in row.directories and row.free_bytes < 2 * status.mapped_file_size:
+        level = max(level, Level.NOTICE)
+        what += f"; the next log file needs {format_size(status.mapped_file_size)}"
+    if row.free_inodes is not None and row.free_inodes < _FREE_INODES_MIN:
+        level = max(level, Level.WARNING if row.free_inodes else Level.CRITICAL)
+        what += f"; {row.free_inodes or 'no'} inodes free: each new file needs one"
+    if full is not None and row.used_ratio >= full:
         what += f"; from {full * 100:.0f} % on puts are refused"
-    yield level, what, None, "make room, or lower [store] keep"
+    return level, what
 
 
 def _consumers(status: NodeStatus, _: Limits) -> Found:

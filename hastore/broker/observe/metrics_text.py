@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hastore.broker.observe.coordinator_status import CoordinatorStatus
     from hastore.broker.observe.node_status import (
         AccessStatus,
+        DiskRow,
         MasterLink,
         NodeStatus,
         SlaveRow,
@@ -85,7 +86,11 @@ def _metrics(status: NodeStatus) -> Iterator[Metric]:
         ("commitlog_confirm_offset", "End of what consumers may read.", status.confirm_offset),
         ("epoch", "Newest epoch of the log, in a replica group.", status.epoch),
         ("seen_epoch", "Newest epoch that the node has heard of.", status.seen_epoch),
-        ("disk_free_bytes", "Free bytes on the store's file system.", status.disk_free_bytes),
+        (
+            "disk_free_bytes",
+            "Free bytes on the fullest of the store's file systems.",
+            status.disk_free_bytes,
+        ),
         ("disk_used_ratio", "Used part of that file system, 0 to 1.", status.disk_used_ratio),
         (
             "dispatch_behind_bytes",
@@ -94,6 +99,13 @@ def _metrics(status: NodeStatus) -> Iterator[Metric]:
         ),
     ):
         yield _metric(f"hastore_{name}", text, [({}, value)])
+    for name, text, value_of in _OF_DIRECTORY:
+        samples = [
+            ({"directory": directory}, value_of(row))
+            for row in status.disks
+            for directory in row.directories
+        ]
+        yield _metric(f"hastore_directory_disk_{name}", text, samples)
     if status.master_link is None:
         yield from _master(status)
     else:
@@ -118,6 +130,13 @@ def _metrics(status: NodeStatus) -> Iterator[Metric]:
     if status.tls is not None:
         yield from _tls(status.tls)
     yield _stages(status)
+
+
+_OF_DIRECTORY: Final[Sequence[tuple[str, str, Callable[[DiskRow], Number]]]] = (
+    ("free_bytes", "Free bytes on the directory's file system.", lambda row: row.free_bytes),
+    ("used_ratio", "Used part of that file system, 0 to 1.", lambda row: row.used_ratio),
+    ("free_inodes", "Files that can still be made on it.", lambda row: row.free_inodes),
+)
 
 
 def _master(status: NodeStatus) -> Iterator[Metric]:

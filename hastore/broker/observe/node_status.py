@@ -114,6 +114,16 @@ class TableCopies:
 
 
 @attrs.frozen(kw_only=True)
+class DiskRow:
+    """A file system, and which directories of the store are on it."""
+
+    directories: tuple[str, ...]  # below the data directory, which itself is "."
+    used_ratio: float
+    free_bytes: int
+    free_inodes: int | None = None  # None if the file system has no such limit
+
+
+@attrs.frozen(kw_only=True)
 class AccessStatus:
     """The permissions in force; ``fault``: why the file's present version is not."""
 
@@ -157,7 +167,7 @@ class NodeStatus:
     min_offset: int
     max_offset: int
     flushed_offset: int
-    disk_free_bytes: int | None
+    disk_free_bytes: int | None  # of the fullest file system, as ``disk_used_ratio``
     push2_slave_max_offset: int | None = None
     slaves: tuple[SlaveRow, ...] = ()
     observer_address: str | None = None  # a group's port for classic slaves that never count
@@ -180,6 +190,7 @@ class NodeStatus:
     wall_time_ms: int | None = None  # this node's clock when it answered
     disk_used_ratio: float | None = None
     disk_full_ratio: float | None = None  # above it puts are refused
+    disks: tuple[DiskRow, ...] = ()  # the fullest first; empty if they cannot be read
     metrics_address: str | None = None
     ha_protocol: str | None = None  # "classic" or "autoswitch"
     node_id: int | None = None  # in its replica group
@@ -232,6 +243,10 @@ class NodeStatus:
         observers = data.get("observers", ())
         known["observers"] = tuple(SlaveRow(**pick(SlaveRow, row)) for row in observers)
         known["refused"] = tuple(RefusalRow(**pick(RefusalRow, row)) for row in data["refused"])
+        disks = [pick(DiskRow, row) for row in data.get("disks", ())]
+        known["disks"] = tuple(
+            DiskRow(**row | {"directories": tuple(row["directories"])}) for row in disks
+        )
         link = data.get("master_link")
         known["master_link"] = MasterLink(**pick(MasterLink, link)) if link else None
         group = data.get("sync_state")

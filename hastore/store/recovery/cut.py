@@ -182,7 +182,7 @@ def _describe(survey: CutSurvey, history: EpochHistory, reason: str, now_ms: int
 
 
 def _check_room(disk: Disk, data_dir: str, cut: LogCut) -> None:
-    free = disk.free_bytes(data_dir)
+    free = disk.space(data_dir).free_bytes
     if free < cut.size + _SPARE_SIZE:
         raise DiskFullError(
             f"no room in {data_dir} for a copy of the {cut.size} bytes that are to be cut off the"

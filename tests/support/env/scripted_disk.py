@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         DirectoryLock,
         Disk,
         DiskFile,
+        DiskSpace,
         FileStamp,
         FileStat,
         HeldName,
@@ -273,16 +274,10 @@ class ScriptedDisk:
         """Compare each name with what it leads to."""
         return self.disk.first_lost(named)
 
-    def free_bytes(self, path: str) -> int:
-        """Return the free bytes."""
-        return self.disk.free_bytes(path)
-
-    def used_ratio(self, path: str) -> float:
-        """Return the used ratio."""
-        operation = Operation("used_ratio", path)
-        return self.call(
-            operation, lambda: self.disk.used_ratio(path) if self.used is None else self.used
-        )
+    def space(self, path: str) -> DiskSpace:
+        """Return how full the disk is; ``used``, if set, is its used ratio."""
+        space = self.call(Operation("space", path), lambda: self.disk.space(path))
+        return space if self.used is None else attrs.evolve(space, used_ratio=self.used)
 
 
 @attrs.define(eq=False)
