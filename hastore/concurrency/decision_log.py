@@ -6,6 +6,9 @@ within ``SAME_CAUSE_S`` of the one before, are one entry with a count: a master 
 makes thousands per second.  Two reasons are one cause if they are equal but for their numbers.
 
 A put that ends with PUT_OK costs nothing here.
+
+``own_failure`` is the last put that failed through this node alone, not through its message, a
+slave or its role: what health is judged by.
 """
 
 from __future__ import annotations
@@ -36,6 +39,21 @@ _NOT_AVAILABLE: Final = PutMessageStatus.SLAVE_NOT_AVAILABLE
 _OF_ONE_CAUSE: Final = frozenset(
     {PutMessageStatus.OS_PAGE_CACHE_BUSY, PutMessageStatus.CREATE_MAPPED_FILE_FAILED}
 )
+# Failures of this node's own: its next file, its disk.
+_OWN: Final = frozenset(
+    {
+        PutMessageStatus.CREATE_MAPPED_FILE_FAILED,
+        PutMessageStatus.OS_PAGE_CACHE_BUSY,
+        PutMessageStatus.FLUSH_DISK_TIMEOUT,
+        PutMessageStatus.UNKNOWN_ERROR,
+    }
+)
+# Decisions about puts that the disk took as it should.
+_TAKEN: Final = (
+    PutMessageStatus.PUT_OK,
+    PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
+    PutMessageStatus.SLAVE_NOT_AVAILABLE,
+)
 # Faults of the message, which are the producer's and not of slaves or disks.
 _NOT_KEPT: Final = frozenset(
     {PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED}
@@ -63,6 +81,18 @@ class Decision:
 
 
 @final
+@attrs.frozen(kw_only=True)
+class OwnFailure:
+    """The last put that failed through this node, and how many did without a success between."""
+
+    status: PutMessageStatus
+    reason: str | None
+    time: float  # trio's
+    count: int
+    taken_before: int  # puts of this master that its disk had taken then
+
+
+@final
 @attrs.define(eq=False)
 class DecisionLog:
     """The rings of one master, and the number of puts by status."""
@@ -75,6 +105,7 @@ class DecisionLog:
     lease: Lease | None = None  # see DecisionKeeper
     weak: deque[Decision] = attrs.field(factory=lambda: deque(maxlen=WEAK_MAX), init=False)
     ok: deque[Decision] = attrs.field(factory=lambda: deque(maxlen=OK_MAX), init=False)
+    own_failure: OwnFailure | None = attrs.field(default=None, init=False)
     _last: Decision | None = attrs.field(default=None, init=False)  # the last one that counted
     _last_of: dict[PutMessageStatus, Decision] = attrs.field(factory=dict, init=False)
     next_ok_time: float = attrs.field(default=0.0, init=False)  # when the next sample is due
@@ -82,6 +113,8 @@ class DecisionLog:
     def record(self, request: GroupCommitRequest) -> None:
         """Record a put that was decided with another status than PUT_OK."""
         last, status = self._last, request.status
+        if status in _OWN:
+            self._record_own(request)
         if last is None or status is not last.status:
             assert status is not None
             last = self._last_of.get(status)
@@ -106,6 +139,23 @@ class DecisionLog:
         last.count += 1
         last.last_result = appended
         self._last = last
+
+    @property
+    def taken(self) -> int:
+        """How many puts this master's disk has taken as it should."""
+        return sum(self.counts[status] for status in _TAKEN)
+
+    def _record_own(self, request: GroupCommitRequest) -> None:
+        before, taken = self.own_failure, self.taken
+        assert request.status is not None
+        is_repeated = before is not None and before.taken_before == taken
+        self.own_failure = OwnFailure(
+            status=request.status,
+            reason=request.reason,
+            time=trio.current_time(),
+            count=before.count + 1 if before is not None and is_repeated else 1,
+            taken_before=taken,
+        )
 
     def _add(self, request: GroupCommitRequest) -> None:
         status = request.status

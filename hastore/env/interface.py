@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import attrs
 
+from hastore.env.failed_writes import FailedWrites
+
 if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable, Sequence
@@ -432,3 +434,9 @@ class Env:
     poll: Poll
     process_id: int
     boot_id: str | None  # names this boot of the machine: its page cache; None: unknown
+    # What could not be stored; ``recording`` makes the env of a node, whose disk feeds it.
+    failed_writes: FailedWrites = attrs.field()
+
+    @failed_writes.default
+    def _failed_writes(self) -> FailedWrites:
+        return FailedWrites(self.wall_clock.now_ms)

@@ -2,7 +2,8 @@
 
 The log names the file it wants (the first; the next one once the last is half written); the service
 makes it and hands it over.  A failure is kept and raised to every waiting caller; the next request
-tries again, so a node recovers when space is freed.
+tries again, and without one the service itself, ever more rarely.  So a node recovers when space is
+freed, even if nobody sends to it because it says that it cannot store.
 
 With ``warm_mapped_file_enable`` the file is warmed up before it is handed over (``warm_up``).  At
 the other end, files that have rolled are unlocked, and older ones lose their map, which costs a
@@ -14,7 +15,7 @@ Invariant: one file is made at a time, and only if it is wanted.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 import attrs
 import trio
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
     from hastore.store.log.mapped_file import MappedFile
     from hastore.store.log.mapped_file_queue import MappedFileQueue
+
+RETRY_MIN_S: Final = 1.0
+RETRY_MAX_S: Final = 30.0  # an attempt may take all the room of the disk until it fails
 
 _log = logger("flush")
 
@@ -62,13 +66,20 @@ class AllocateMappedFileService:
         """
         queue = self.mapped_file_queue
         queue.subscribe(self._wake.wakeup)
+        back_off_s = RETRY_MIN_S
         while True:
             file_from_offset = queue.wanted_file_offset()
             if file_from_offset is not None:
                 await self._make(file_from_offset)
             await self._release_old_files()
-            if self.last_error is not None or queue.wanted_file_offset() is None:
-                await self._wake.wait_for_running()
+            if self.last_error is not None:
+                with trio.move_on_after(back_off_s):
+                    await self._wake.wait_for_running()
+                back_off_s = min(back_off_s * 2, RETRY_MAX_S)
+            else:
+                back_off_s = RETRY_MIN_S
+                if queue.wanted_file_offset() is None:
+                    await self._wake.wait_for_running()
 
     async def wait_for_file(self) -> None:
         """Wait until the log has its next file; there is no timeout.

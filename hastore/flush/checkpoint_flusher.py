@@ -66,15 +66,16 @@ class CheckpointFlusher:
     async def run(self) -> None:
         """Serve until cancelled; a permanent error of the disk is fail-stop."""
         while True:
-            await self._wake.wait_for_running()
+            if not self._is_full:
+                await self._wake.wait_for_running()
             await self.flush()
             await trio.sleep(CHECKPOINT_INTERVAL_S)
 
     async def flush(self) -> None:
         """Write the checkpoint now, if it has changed.
 
-        If the disk is full or no descriptor is left, log it once and try again with the next
-        change: the older checkpoint is still true.  Raises any other DiskError.
+        If the disk is full or no descriptor is left, log it once, and have ``run`` try again: the
+        older checkpoint is still true.  Raises any other DiskError.
         """
         async with self._one_write:
             if self.confirm_offset is not None:
@@ -87,7 +88,9 @@ class CheckpointFlusher:
                 if not self._is_full:
                     _log.warning("checkpoint_not_written", reason=str(error), next=error.hint)
                 self._is_full = True
+                self.env.failed_writes.failed(self.checkpoint.path, str(error), error.hint)
             else:
+                self.env.failed_writes.succeeded(self.checkpoint.path)
                 self._is_full = False
 
 

@@ -106,7 +106,9 @@ class FlushConsumeQueueService:
                 if not self._is_delayed:
                     _log.warning("queues_not_flushed", reason=str(error), next=error.hint)
                 self._is_delayed = True
+                self.env.failed_writes.failed(self.consume_queues.path, str(error), error.hint)
             else:
+                self.env.failed_writes.succeeded(self.consume_queues.path)
                 self._is_delayed = False
 
     async def _flush(self, least_pages: int) -> None:

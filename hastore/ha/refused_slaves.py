@@ -37,7 +37,7 @@ existence is checked when a remembered pair reports, and before each write.
 Invariants: ``master_end`` < ``offset``; no limit is exceeded; addresses are normalized; reading
 raises nothing and changes nothing; an unreadable file is named in a warning and renamed to
 ``.torn`` before it is replaced; changes that could not be written still count, and are written
-with the next one.
+once the disk takes them.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from hastore.ha.served_slaves import ServedLink
 
 FILE_NAME: Final = "refused_slaves.json"
+RETRY_S: Final = 1.0  # after a write that the disk has refused
 SCHEMA: Final = "hastore.refused-slaves/1"
 PER_PEER_MAX: Final = 32  # a peer: an IPv4 address, or the /64 of an IPv6 address
 REFUSALS_MAX: Final = 1_024
@@ -350,11 +351,13 @@ class RefusedSlavesFile:
         while True:
             await self._wake.wait_for_running()
             await self.flush()
+            if self._is_dirty:
+                await trio.sleep(RETRY_S)
 
     async def flush(self) -> None:
         """Write what has changed, whatever is cancelled meanwhile.
 
-        A disk that refuses it is named, and the next change tries again.
+        A disk that refuses it is named, and ``run`` tries again.
         """
         with trio.CancelScope(shield=True):
             async with self._one_write:
@@ -376,7 +379,8 @@ class RefusedSlavesFile:
 
     def _failed(self, error: DiskError) -> None:
         self._is_dirty = True
-        if self._not_written_because != str(error):  # each refusal tries again
+        self._wake.wakeup()
+        if self._not_written_because != str(error):
             self._not_written_because = str(error)
             _log.warning("refused_slaves_not_written", path=self.path, reason=str(error))
 

@@ -60,6 +60,7 @@ def lock_store(env: Env, config: StoreConfig) -> StoreLock:
     Raises StoreLockedError, NotAStoreError, DiskError.
     """
     path = config.data_dir.rstrip("/") or "/"
+    env.failed_writes.forget_below(path)  # what could not be stored is read again as it is
     check_is_store(env.disk, path)
     env.disk.make_dirs(path)
     return StoreLock.take(env.disk, path)

@@ -47,10 +47,13 @@ if TYPE_CHECKING:
 REFUSALS_SHOWN_MAX: Final = 5
 # Findings that the table does not show, and the least level to print.
 _TROUBLES: Final = {
-    "puts": Level.CRITICAL,
+    "puts": Level.WARNING,
     "slaves": Level.CRITICAL,
     "link": Level.FAULT,
     "consumers": Level.CRITICAL,
+    "disk": Level.WARNING,
+    "next file": Level.WARNING,
+    "stored": Level.WARNING,
     "start": Level.NOTICE,
     "replica group": Level.CRITICAL,
     "confirm offset": Level.WARNING,
@@ -356,7 +359,7 @@ class StatusTable:
     def _troubles(self, status: NodeStatus) -> list[Text]:
         """Return what is wrong, each with its cause and the next step."""
         lines: list[Text] = []
-        for found in findings(status, Limits()):
+        for found in findings(status, Limits.of(status)):
             if found.subject in _TROUBLES and found.level >= _TROUBLES[found.subject]:
                 lines += self._trouble(found.what, found.why, found.hint)
         newest = sorted(status.refused, key=lambda refusal: refusal.age_s)

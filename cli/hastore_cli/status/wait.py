@@ -29,7 +29,7 @@ EXIT_UNREACHABLE: Final = 3
 LOOK_AGAIN_S: Final = 0.2
 _ROLES: Final = ("master", "SYNC_MASTER", "ASYNC_MASTER", "slave")
 # A gap counts only if it makes puts FLUSH_SLAVE_TIMEOUT: these limits set no other bound.
-_SERVICE: Final = ("puts", "slaves", "gap", "link", "consumers")
+_SERVICE: Final = ("puts", "slaves", "gap", "link", "next file", "stored", "consumers")
 _IN_TIME_NOW: Final = Limits(catching_up_counts=False)
 
 
@@ -124,7 +124,8 @@ def _too_far_behind(status: NodeStatus, lag_below: int) -> list[str]:
 @click.option(
     "--healthy",
     is_flag=True,
-    help="A master takes puts and has a slave in time, if it needs one. A slave follows.",
+    help="A master takes puts and has a slave in time, if it needs one. A slave follows. Both store"
+    " what they keep beside the log.",
 )
 @click.option(
     "--timeout",

@@ -35,6 +35,7 @@ from hastore.concurrency.peers import PeerLog
 from hastore.concurrency.service import as_itself
 from hastore.concurrency.tcp import accept, describe, ip_address_of
 from hastore.config import NO_MASTER, GroupNodeConfig
+from hastore.env.recording_disk import recording
 from hastore.errors import (
     ConfigError,
     DiskError,
@@ -665,6 +666,7 @@ async def run_group_node(
     it serves.  ``directory``: what it knows of its group, for routes; None: itself.  Raises
     HastoreError if the node cannot start or must not continue.
     """
+    env = recording(env)
     access = await open_access(config.access.file, env)
     async with (
         watching_tls(config.tls, env, is_used=config.has_tls) as tls,

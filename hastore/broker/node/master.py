@@ -46,6 +46,7 @@ from hastore.concurrency.peers import one_spelling
 from hastore.concurrency.service import as_itself, is_only_cancelled
 from hastore.concurrency.tcp import bound_address, describe, open_listener
 from hastore.dispatch.dispatch_wake import DispatchWake
+from hastore.env.recording_disk import recording
 from hastore.flush.allocate_mapped_file_service import AllocateMappedFileService
 from hastore.flush.flush_manager import FlushManager
 from hastore.ha.group_ha_service import GroupHAService
@@ -292,6 +293,7 @@ async def run_master(
     services runs; it must not block or raise.  Raises HastoreError if it cannot start or must not
     continue.
     """
+    env = recording(env)
     access = await open_access(config.access.file, env)
     async with (
         watching_tls(config.tls, env, is_used=config.has_tls) as tls,

@@ -8,13 +8,13 @@ import attrs
 import trio
 
 from hastore.broker.node.group_status import with_group
-from hastore.broker.observe.node_status import RefusalRow, SlaveRow
+from hastore.broker.observe.node_status import PutFailure, RefusalRow, SlaveRow
 from hastore.concurrency.peers import one_spelling, peer_at
 from hastore.concurrency.tcp import describe
 from hastore.ha.group_ha_service import GroupHAService
 from hastore.ha.ha_service import REFUSALS_KEPT_MAX
 from hastore.ha.refused_slaves import RefusedBecause
-from hastore.status import BrokerRole, HAConnectionState
+from hastore.status import BrokerRole, HAConnectionState, PutMessageStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,9 +22,13 @@ if TYPE_CHECKING:
     from hastore.broker.node.node import RunningNode
     from hastore.broker.observe.node_status import NodeStatus
     from hastore.broker.puts.put_message import PutMessage
+    from hastore.concurrency.decision_log import DecisionLog
     from hastore.ha.ha_connection import HAConnection
     from hastore.ha.ha_service import HAService
 
+_WITHOUT_A_FILE: Final = frozenset(
+    {PutMessageStatus.CREATE_MAPPED_FILE_FAILED, PutMessageStatus.OS_PAGE_CACHE_BUSY}
+)
 LATE_AFTER_S: Final = 1.0  # a slave whose ack has been due for longer has not caught up
 
 
@@ -58,7 +62,8 @@ def master_status(
         acks_needed=int(role is BrokerRole.SYNC_MASTER),
         slave_lag_max=ha_service.config.ha_slave_fallbehind_max,
         slave_timeout_s=ha_service.config.slave_timeout_ms / 1000,
-        puts_refused_because=puts.unavailable_because,
+        puts_refused_because=puts.unavailable_because or _no_next_file(status),
+        put_failure=_put_failure(puts.decisions, status, now),
         written_bytes_per_s=ha_service.end_history.bytes_per_s(now, log.max_offset),
         messages_per_s=puts.sampler.appended.per_s(now),
         stages={
@@ -71,6 +76,31 @@ def master_status(
     if isinstance(ha_service, GroupHAService):
         return with_group(status, ha_service, now)
     return status
+
+
+def _no_next_file(status: NodeStatus) -> str | None:
+    """Return why no put can be appended; None if there is room, or a file may be under way."""
+    if status.log_is_full and status.next_file_fault is not None:
+        return f"the log's next file cannot be made: {status.next_file_fault}"
+    return None
+
+
+def _put_failure(decisions: DecisionLog, status: NodeStatus, now: float) -> PutFailure | None:
+    failure = decisions.own_failure
+    if failure is None:
+        return None
+    is_over = decisions.taken > failure.taken_before
+    if failure.status in _WITHOUT_A_FILE:
+        is_over = is_over or not status.log_is_full
+    elif failure.status is PutMessageStatus.FLUSH_DISK_TIMEOUT:
+        is_over = is_over or status.flushed_offset >= status.max_offset
+    return PutFailure(
+        status=failure.status.value,
+        reason=failure.reason,
+        count=failure.count,
+        age_s=now - failure.time,
+        is_over=is_over,
+    )
 
 
 def _slave_rows(ha_service: HAService, now: float, end: int) -> tuple[SlaveRow, ...]:

@@ -10,7 +10,12 @@ import trio
 from hastore.broker.clock.clock_readings import ClockReadings
 from hastore.broker.clock.clock_watch import ClockWatch
 from hastore.broker.node.reload import reload_files
-from hastore.broker.observe.node_status import DiskRow, NodeStatus, UnverifiedLog
+from hastore.broker.observe.node_status import (
+    DiskRow,
+    FailedWriteRow,
+    NodeStatus,
+    UnverifiedLog,
+)
 from hastore.concurrency.tcp import describe
 from hastore.errors import DiskError, HastoreError
 from hastore.store.disk_usage import disk_usages
@@ -126,6 +131,7 @@ class RunningNode:
         """Return a snapshot of the parts that a master and a slave have in common."""
         env, store, control = self.env, self.config.store, self.role_control
         log, reput = self.commit_log, self.reput_message_service
+        next_file_error = self.allocate_service.last_error
         metrics_address, disks = self.metrics_address, _disk_rows(env.disk, store.data_dir)
         return NodeStatus(
             name=self.name,
@@ -152,6 +158,9 @@ class RunningNode:
             disk_used_ratio=disks[0].used_ratio if disks else None,
             disk_full_ratio=store.disk_space_warning_level_ratio / 100,
             disks=disks,
+            failed_writes=_failed_write_rows(env, store.data_dir),
+            next_file_fault=None if next_file_error is None else str(next_file_error),
+            log_is_full=log.mapped_file_queue.is_full,
             ha_protocol=self.config.ha.protocol.value,
             node_id=self.config.node_id,
             replica_group=self.config.replica_group,
@@ -192,6 +201,21 @@ def unverified_log(identity: NodeIdentity) -> UnverifiedLog | None:
     if found is None:
         return None
     return UnverifiedLog(begin=found.begin, end=found.end, why=found.why)
+
+
+def _failed_write_rows(env: Env, data_dir: str) -> tuple[FailedWriteRow, ...]:
+    """Return what could not be stored in a directory, the longest first."""
+    now_ms, below = env.wall_clock.now_ms(), f"{data_dir.rstrip('/')}/"
+    return tuple(
+        FailedWriteRow(
+            path=failed.path.removeprefix(below),
+            reason=failed.reason,
+            hint=failed.hint,
+            is_removal=failed.is_removal,
+            since_s=max(now_ms - failed.first_ms, 0) / 1000,
+        )
+        for failed in env.failed_writes.now
+    )
 
 
 def _disk_rows(disk: Disk, data_dir: str) -> tuple[DiskRow, ...]:

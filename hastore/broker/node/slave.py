@@ -30,6 +30,7 @@ from hastore.concurrency.service import as_itself, is_only_cancelled
 from hastore.concurrency.tcp import bound_address, describe, open_listener
 from hastore.config import NO_MASTER
 from hastore.dispatch.dispatch_wake import DispatchWake
+from hastore.env.recording_disk import recording
 from hastore.errors import (
     CutRefusedError,
     DiskError,
@@ -216,6 +217,7 @@ async def run_slave(
     ``master`` is an HA port; None: do not ask.  ``copies_tables``: see ``SlaveRun``.  Raises
     HastoreError if it cannot start, WrongPortError, and FlushFailedError when the disk fails.
     """
+    env = recording(env)
     access = await open_access(config.access.file, env)
     async with (
         watching_tls(config.tls, env, is_used=config.has_tls) as tls,

@@ -24,13 +24,13 @@ from hastore.broker.clock.clock_verdict import NOTICED_MS, TOLERANCE_MS, Trust
 from hastore.broker.observe.coordinator_status import NO_SPACE, NO_SPACE_HINT
 from hastore.broker.observe.node_status import DiskRow
 from hastore.quantities import format_duration, format_size, format_span
-from hastore.status import HAClientState
+from hastore.status import HAClientState, PutMessageStatus
 from hastore.store.disk_usage import DATA_DIR, disk_name
 from hastore.store.log.store_directory import COMMIT_LOG_DIR
 from hastore.tls.contexts import utc_text
 
 if TYPE_CHECKING:
-    from hastore.broker.observe.node_status import NodeStatus, SlaveRow
+    from hastore.broker.observe.node_status import NodeStatus, PutFailure, SlaveRow
     from hastore.broker.observe.sync_state_status import GroupNodeRow, SyncStateStatus
 
 _BEHIND_WARN: Final = 16 << 20  # bytes
@@ -43,6 +43,13 @@ _PROPOSAL_MAX_S: Final = 5.0  # a change of the SyncStateSet is usually answered
 _DAY_S: Final = 86_400.0
 _EXPIRY_WARN_S: Final = 30 * _DAY_S  # before a certificate expires
 _CONFIRMED_WITHIN_S: Final = 3.0  # where no put waits
+
+
+_PUT_FAILED_FOR_S: Final = 60.0  # for so long a put that failed is a warning
+_UNKNOWN_ERROR: Final = PutMessageStatus.UNKNOWN_ERROR.value
+_STORE_HINT: Final = (
+    "look at its file systems (df, df -i), quota, descriptors, and owner and mode of its directory"
+)
 
 
 class Level(enum.IntEnum):
@@ -149,13 +156,30 @@ def _puts(status: NodeStatus, _: Limits) -> Found:
             hint = "bring back the nodes that are not in the set: hastore status says why they left"
             if group.has_coordinator:
                 hint += f"; {_LOST_NODE}"
+        elif status.log_is_full:
+            hint = f"{_STORE_HINT}; it tries again by itself"
         elif status.state == "serving":
             hint = "make room on its disk, or lower [store] keep; then it takes puts again"
         yield Level.CRITICAL, "puts are refused", status.puts_refused_because, hint
     elif status.state != "serving":
         yield Level.CRITICAL, f"it is {status.state}", None, "check its log"
+    elif status.put_failure is not None and _is_failing(status.put_failure):
+        failure = status.put_failure
+        what = f"puts fail: {failure.count} {failure.status} and none stored since"
+        yield Level.CRITICAL, what, failure.reason, f"hastore explain; {_STORE_HINT}"
+    elif status.put_failure is not None and status.put_failure.age_s <= _PUT_FAILED_FOR_S:
+        failure = status.put_failure
+        what = f"taken; {failure.count} failed {format_duration(failure.age_s)} ago"
+        why = failure.status if failure.reason is None else f"{failure.status}, {failure.reason}"
+        yield Level.WARNING, what, why, "which, and why: hastore explain"
     else:
         yield Level.OK, "taken"
+
+
+def _is_failing(failure: PutFailure) -> bool:
+    """Whether the next put would fail as well, as far as can be known without one."""
+    is_old = failure.age_s > _PUT_FAILED_FOR_S
+    return not (failure.is_over or (failure.status == _UNKNOWN_ERROR and is_old))
 
 
 def _slaves(status: NodeStatus, limits: Limits) -> Found:
@@ -452,6 +476,39 @@ def _one_disk(row: DiskRow, status: NodeStatus, limits: Limits) -> tuple[Level, 
     return level, what
 
 
+def _next_file(status: NodeStatus, _: Limits) -> Found:
+    if status.next_file_fault is None:
+        return
+    if not status.log_is_full:
+        what = "the log's next file cannot be made, so nothing is stored once this one is full"
+        yield (
+            Level.WARNING,
+            what,
+            status.next_file_fault,
+            f"{_STORE_HINT}; it tries again by itself",
+        )
+    elif status.master_link is not None:  # of a master the rule of puts says so
+        what = "what its master sends cannot be stored"
+        yield (
+            Level.CRITICAL,
+            what,
+            status.next_file_fault,
+            f"{_STORE_HINT}; it tries again by itself",
+        )
+
+
+def _stored(status: NodeStatus, _: Limits) -> Found:
+    for row in status.failed_writes:
+        kept = _KEPT.get(row.path) or _KEPT.get(row.path.partition("/")[0]) or _KEPT_ELSEWHERE
+        level, what = kept
+        if row.is_removal:
+            level, what = Level.WARNING, f"{row.path} cannot be removed"
+        elif kept is _KEPT_ELSEWHERE:
+            what = f"{row.path} {what}"
+        why = f"{row.reason}, for {format_duration(row.since_s)}"
+        yield level, what, why, row.hint or _STORE_HINT
+
+
 def _consumers(status: NodeStatus, _: Limits) -> Found:
     behind = f"are {format_size(status.dispatch_behind_bytes)} behind"
     if status.dispatch_fault is not None:
@@ -654,6 +711,36 @@ def _tables(status: NodeStatus, _: Limits) -> Found:
         yield Level.OK, "topics, groups and offsets are copied"
 
 
+# -- what a node keeps beside its log, by path or by the directory ---------------------------------
+
+_KEPT: Final = {
+    "config": (Level.CRITICAL, "tables below config/ are not stored"),
+    "config/topics.json": (Level.CRITICAL, "topics are not stored: an unclean stop loses changes"),
+    "config/subscriptionGroup.json": (
+        Level.CRITICAL,
+        "consumer groups are not stored: an unclean stop loses changes",
+    ),
+    "config/consumerOffset.json": (
+        Level.CRITICAL,
+        "consumer offsets are not stored: after an unclean stop consumers get messages again",
+    ),
+    "config/delayOffset.json": (
+        Level.CRITICAL,
+        "delay offsets are not stored: an unclean stop delivers delayed messages again",
+    ),
+    "identity.json": (Level.CRITICAL, "what it knows of its replica group is not stored"),
+    "epochFileCheckpoint": (Level.CRITICAL, "the epochs of its log are not stored"),
+    "sync_state_set.json": (Level.CRITICAL, "a change of the SyncStateSet is not stored"),
+    "checkpoint": (Level.WARNING, "the checkpoint is not stored: the next start reads more"),
+    "consumequeue": (
+        Level.WARNING,
+        "consume queues are not on the disk: the next start reads more",
+    ),
+    "index": (Level.WARNING, "the index is not on the disk: the next start reads more"),
+    "refused_slaves.json": (Level.WARNING, "refused slaves are not stored"),
+}
+_KEPT_ELSEWHERE: Final = (Level.FAULT, "is not stored")
+
 # -- the tables, by subject ----------------------------------------------------------------------
 
 # Level and what; then, if known, why and the next step.
@@ -682,6 +769,8 @@ _NODE_RULES: Final[dict[str, Rule]] = {
     "unverified": _unverified,  # a part of its log, so that it is not elected
     "coordinator": _coordinator,  # whether it answers, and what the node does by it
     "disk": _disk,  # has room for the log
+    "next file": _next_file,  # of the log is made before it is needed
+    "stored": _stored,  # is whatever the node keeps beside its log
     "consumers": _consumers,  # see what is confirmed
     "access": _access,  # the permissions file is in force
     "tls": _tls,  # the certificate files are in force, and not about to expire

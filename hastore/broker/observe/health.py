@@ -58,7 +58,8 @@ def _master(status: NodeStatus) -> Health:
         return Health(False, "this node is a slave", facts)
     if refused := faults(status, "puts"):
         return Health(False, refused[0], facts)
-    return Health(True, "; ".join(["it takes puts", *faults(status, "slaves")]), facts)
+    why = ["it takes puts", *faults(status, "slaves", "stored")]
+    return Health(True, "; ".join(why), facts)
 
 
 def _slave(status: NodeStatus, lag_max: int | None) -> Health:

@@ -23,6 +23,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from hastore.broker.observe.coordinator_status import NO_SPACE
+from hastore.broker.observe.findings import faults
 from hastore.concurrency.latency_histogram import BUCKETS, LatencyHistogram
 from hastore.status import BrokerRole, HAClientState, HAConnectionState
 
@@ -142,7 +143,7 @@ _OF_DIRECTORY: Final[Sequence[tuple[str, str, Callable[[DiskRow], Number]]]] = (
 def _master(status: NodeStatus) -> Iterator[Metric]:
     puts = [({"status": name}, count) for name, count in status.put_counts.items()]
     yield _metric("hastore_put_total", "Puts since the start, by status.", puts)
-    is_refusing = int(status.puts_refused_because is not None)
+    is_refusing = int(bool(faults(status, "puts")))
     has_slave = int(status.slave_unavailable_because is None)
     for name, text, value in (
         ("put_waiting", "Puts that wait for a slave now.", status.waiting_for_slave),

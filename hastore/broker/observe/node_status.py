@@ -124,6 +124,28 @@ class DiskRow:
 
 
 @attrs.frozen(kw_only=True)
+class FailedWriteRow:
+    """What could not be stored, or removed, and still is not."""
+
+    path: str  # below the data directory
+    reason: str
+    hint: str | None
+    is_removal: bool
+    since_s: float
+
+
+@attrs.frozen(kw_only=True)
+class PutFailure:
+    """The last put that failed through its master alone: its disk, its next file."""
+
+    status: str
+    reason: str | None
+    count: int  # of such failures without a success between
+    age_s: float
+    is_over: bool  # the disk has taken a put since, or whatever failed works again
+
+
+@attrs.frozen(kw_only=True)
 class AccessStatus:
     """The permissions in force; ``fault``: why the file's present version is not."""
 
@@ -190,6 +212,10 @@ class NodeStatus:
     wall_time_ms: int | None = None  # this node's clock when it answered
     disk_used_ratio: float | None = None
     disk_full_ratio: float | None = None  # above it puts are refused
+    failed_writes: tuple[FailedWriteRow, ...] = ()  # the longest first
+    next_file_fault: str | None = None  # why the log's next file cannot be made
+    log_is_full: bool = False  # nothing can be appended before the next file is made
+    put_failure: PutFailure | None = None  # a master's
     disks: tuple[DiskRow, ...] = ()  # the fullest first; empty if they cannot be read
     metrics_address: str | None = None
     ha_protocol: str | None = None  # "classic" or "autoswitch"
@@ -243,6 +269,11 @@ class NodeStatus:
         observers = data.get("observers", ())
         known["observers"] = tuple(SlaveRow(**pick(SlaveRow, row)) for row in observers)
         known["refused"] = tuple(RefusalRow(**pick(RefusalRow, row)) for row in data["refused"])
+        known["failed_writes"] = tuple(
+            FailedWriteRow(**pick(FailedWriteRow, row)) for row in data.get("failed_writes", ())
+        )
+        failure = data.get("put_failure")
+        known["put_failure"] = PutFailure(**pick(PutFailure, failure)) if failure else None
         disks = [pick(DiskRow, row) for row in data.get("disks", ())]
         known["disks"] = tuple(
             DiskRow(**row | {"directories": tuple(row["directories"])}) for row in disks

@@ -118,6 +118,13 @@ class MappedFileQueue:
         index = (physic_offset - files[0].file_from_offset) // self.file_size
         return files[index] if 0 <= index < len(files) else None
 
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing can be appended before the next file is made."""
+        if self.prepared is not None or not self.files:
+            return False
+        return self.files[-1].wrote_position >= self.file_size
+
     # -- the next file ---------------------------------------------------------------------------
 
     def wanted_file_offset(self) -> int | None:

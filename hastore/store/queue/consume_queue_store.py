@@ -48,6 +48,7 @@ _log = logger("store")
 class ConsumeQueueStore:
     """The consume queues in ``data_dir``; ``load``, then ``recover``, then everything else.
 
+    ``path`` is the directory of all queues.
     ``max_physic_offset`` is the end of the last record up to which all units are committed, 0
     without any.  ``damaged`` names what was dropped or skipped, one line each; ``rebuild_from`` is
     the offset from which the log must be dispatched again to repair that, None if it need not be.
@@ -57,7 +58,7 @@ class ConsumeQueueStore:
         self.max_physic_offset = 0
         self.damaged: list[str] = []
         self.rebuild_from: int | None = None
-        self._root = root
+        self.path = root
         self._files = ConsumeQueueFiles(disk, file_size)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._unusable: dict[ConsumeQueue, QueueFiles] = {}
@@ -237,7 +238,7 @@ class ConsumeQueueStore:
                 reason = "no queue can have this name"
                 self._warn(topic, queue_id, queue_offset, physic_offset, reason)
                 return
-            queue = ConsumeQueue(self._files, self._root, topic, queue_id)
+            queue = ConsumeQueue(self._files, self.path, topic, queue_id)
             self._queues[topic, queue_id] = queue
         unit = _pack(physic_offset, size, tags_code)
         if queue.is_empty and 0 <= queue_offset <= _QUEUE_OFFSET_MAX:
