@@ -434,6 +434,7 @@ class Env:
     poll: Poll
     process_id: int
     boot_id: str | None  # names this boot of the machine: its page cache; None: unknown
+    start_id: str  # names this start of the process: no other process has the same
     # What could not be stored; ``recording`` makes the env of a node, whose disk feeds it.
     failed_writes: FailedWrites = attrs.field()
 

@@ -15,6 +15,7 @@ import mmap
 import os
 import random
 import shutil
+import struct
 import time
 from stat import S_IMODE, S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, Final, TypeVar, final
@@ -59,6 +60,9 @@ _HINTS: Final = {
     errno.ENFILE: _TOO_MANY_FILES_HINT,
 }
 _SMALL_FILE_SIZE_MAX: Final = 64 * 1024 * 1024
+_START_ID: Final = os.urandom(16).hex()
+# struct flock of 64-bit Linux: type, whence, start, length, process id.
+_FLOCK: Final = struct.Struct("@hhqqi4x")
 _BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
 _locked_in_process: dict[tuple[int, int], str] = {}  # fcntl locks do not exclude their own process
 
@@ -220,6 +224,42 @@ class RealDirectoryLock:
             os.close(self._descriptor)
             self._descriptor = -1
             _locked_in_process.pop(self._key, None)
+
+
+@attrs.frozen
+class LockHolder:
+    """The process that has a store open; ``pid`` None: one that this process cannot see."""
+
+    pid: int | None
+
+    def __str__(self) -> str:
+        """Return it as the subject of a sentence."""
+        return "a process of another container" if self.pid is None else f"process {self.pid}"
+
+
+def lock_holder(path: str) -> LockHolder | None:
+    """Return which process holds the lock that ``RealDisk.lock`` takes; None if none does.
+
+    Takes nothing, not even for a moment, so a node that starts now does not notice.  Raises
+    DiskError if the file cannot be read.
+    """
+    with _disk_errors("open", path):
+        try:
+            stat = os.stat(path)
+            if (stat.st_dev, stat.st_ino) in _locked_in_process:
+                return LockHolder(os.getpid())
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+    try:
+        with _disk_errors("query the lock on", path):
+            wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            lock_type, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, wanted))
+    finally:
+        os.close(descriptor)
+    if lock_type == fcntl.F_UNLCK:
+        return None
+    return LockHolder(pid if pid > 0 else None)
 
 
 @final
@@ -484,6 +524,7 @@ def real_env() -> Env:
         poll=real_poll,
         process_id=os.getpid(),
         boot_id=_boot_id(),
+        start_id=_START_ID,
     )
 
 

@@ -216,4 +216,5 @@ def sim_env(
         poll=sim_poll,
         process_id=process_id,
         boot_id=f"{machine}-boot-{disk.power_cuts}",
+        start_id=f"start-{process_id}",
     )

@@ -10,13 +10,14 @@ import attrs
 import pytest
 import trio
 
+from hastore.env.real import LockHolder, RealDisk
 from hastore.errors import ProtocolError, UnreachableError
 from hastore.status import FlushDiskType
 from hastore_cli.app.interpreter import build_switches
-from hastore_cli.doctor import facts as doctor_facts
 from hastore_cli.doctor.facts import Facts, ha_address_from_here
 from hastore_cli.doctor.logs import compare, compare_logs
 from hastore_cli.doctor.rules import Result, diagnose
+from hastore_cli.node import address as node_address
 from hastore_cli.node.address import fetch_status
 from hastore_cli.node.file import NodeFile
 from tests.cli.cluster_states import (
@@ -203,7 +204,7 @@ def test_unreachable_node_is_reported_with_its_last_stop():
     assert found("last stop", killed)[0].result is Result.WARN
     stopped = attrs.evolve(killed, has_abort_file=False)
     assert found("last stop", stopped)[0].result is Result.OK
-    hangs = attrs.evolve(killed, running_pid=7)
+    hangs = attrs.evolve(killed, holder=LockHolder(7))
     assert found("process", hangs)[0].result is Result.BAD
     assert not found("last stop", hangs)
 
@@ -260,12 +261,14 @@ async def test_hung_node_is_not_taken_for_a_wrong_port(tmp_path, nursery):
     address = listener.socket.getsockname()
     left = NodeFile(pid=os.getpid(), role="SLAVE", address=address, ha_address=None)
     (tmp_path / "node.json").write_bytes(left.to_json())
+    lock = RealDisk().lock(str(tmp_path / "lock"))
     for command in ("status", "explain", "doctor"):
         _, output, err = await call(command, tmp_path)
         assert f"process {os.getpid()} runs" in output + err
         assert "HA port" not in output + err
         _, output, err = await call(command, f"127.0.0.1:{address[1]}")
         assert "not its HA port? if so, is the process stopped?" in output + err
+    lock.release()
     nursery.cancel_scope.cancel()
 
 
@@ -395,7 +398,7 @@ async def test_foreign_broker_does_not_hide_findings_of_other_nodes(tmp_path, mo
             raise ProtocolError("127.0.0.1:1 is a broker, but not hastore", hint="mqadmin")
         return await fetch_status(address)
 
-    monkeypatch.setattr(doctor_facts, "fetch_status", fetch)
+    monkeypatch.setattr(node_address, "fetch_status", fetch)
     async with master_on(tmp_path / "m") as master:
         code, output = await call_json("doctor", "127.0.0.1:1", at(master))
         assert code == 1

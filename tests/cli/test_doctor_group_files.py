@@ -3,7 +3,7 @@
 import attrs
 import pytest
 
-from hastore.env.real import RealDisk
+from hastore.env.real import LockHolder, RealDisk
 from hastore.epoch_history import EpochSpan
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.log.store_directory import CUT_FILE, TRIMMED_DIR
@@ -136,7 +136,7 @@ def test_an_unfinished_cut_is_a_warning_unless_the_node_runs(data_dir):
     result, what = found(data_dir)["cut"]
     assert result is Result.WARN
     assert "a cut of 27.2 KiB at 47859 is not finished: the log of master m agrees" in what
-    assert "cut" not in found(data_dir, running_pid=7)
+    assert "cut" not in found(data_dir, holder=LockHolder(7))
     assert "cut" not in found(data_dir, status=MEMBER)
 
 

@@ -9,13 +9,25 @@ import pytest
 import trio
 import trio.testing
 
-from hastore.env.real import RealDisk, real_env
-from hastore.errors import UnreachableError
-from hastore_cli.node.address import resolve_address, running_pid
-from hastore_cli.node.file import NODE_FILE, SCHEMA, NodeFile, read_node_file, remove_node_file
+from hastore.env.real import RealDisk, lock_holder, real_env
+from hastore.errors import StoreLockedError, UnreachableError
+from hastore.store.store_lock import LOCK_FILE
+from hastore_cli.node.address import find_node
+from hastore_cli.node.file import (
+    NODE_FILE,
+    SCHEMA,
+    NodeDownError,
+    NodeFile,
+    OtherNodeError,
+    check_answer,
+    read_node_file,
+    remove_node_file,
+    write_node_file,
+)
 from hastore_cli.node.runner import NODE_FILE_RETRY_S, NodeFileKeeper
 from tests.support.env.fake_env import fake_env
 from tests.support.env.scripted_disk import ScriptedDisk, disk_full
+from tests.support.nodes.statuses import MASTER
 from tests.support.waiting import eventually
 
 BEGIN = f'{{"schema": "{SCHEMA}", "role": "SLAVE", '.encode()
@@ -39,19 +51,89 @@ def test_node_file_with_other_content_is_not_a_node(tmp_path, content):
     (tmp_path / NODE_FILE).write_bytes(content)
     assert read_node_file(tmp_path) is None
     with pytest.raises(UnreachableError, match=NODE_FILE):
-        resolve_address(str(tmp_path))
+        find_node(str(tmp_path))
     remove_node_file(real_env(), str(tmp_path))
     assert (tmp_path / NODE_FILE).read_bytes() == content
 
 
-def test_zombie_process_does_not_count_as_running():
-    """A killed node is gone even before its parent has waited for it."""
-    assert running_pid(os.getpid()) == os.getpid()
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        assert running_pid(process.pid) == process.pid
+LOCKS = """
+import sys
+from hastore.env.real import RealDisk
+lock = RealDisk().lock(sys.argv[1])
+print("locked", flush=True)
+input()
+"""
+
+
+def test_a_killed_process_holds_no_lock(tmp_path):
+    """It is gone even before its parent has waited for it; asking takes nothing from the holder."""
+    path = str(tmp_path / LOCK_FILE)
+    assert lock_holder(path) is None
+    command = [sys.executable, "-c", LOCKS, path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"locked\n"
+        assert lock_holder(path).pid == process.pid
+        with pytest.raises(StoreLockedError):
+            RealDisk().lock(path)
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert running_pid(process.pid) is None
+        assert lock_holder(path) is None
+    lock = RealDisk().lock(path)
+    assert lock_holder(path).pid == os.getpid()
+    command = [sys.executable, "-c", LOCKS, path]
+    assert b"StoreLockedError" in subprocess.run(command, capture_output=True, check=False).stderr
+    lock.release()
+    assert lock_holder(path) is None
+
+
+def test_a_node_file_counts_only_while_a_process_has_the_directory_open(tmp_path):
+    """A killed node leaves its file, and another node may listen at its address by then."""
+    node_file = NodeFile(
+        pid=1, start_id="a", role="SLAVE", address=("127.0.0.1", 1), ha_address=None
+    )
+    write_node_file(real_env(), str(tmp_path), node_file)
+    with pytest.raises(NodeDownError, match="no process holds its lock file"):
+        find_node(str(tmp_path))
+    lock = RealDisk().lock(str(tmp_path / LOCK_FILE))
+    found = find_node(str(tmp_path))
+    assert (found.address, found.node_file) == (node_file.address, node_file)
+    lock.release()
+
+
+@pytest.mark.parametrize(
+    ("start_id", "answered", "is_same"),
+    [
+        ("a", {"start_id": "a"}, True),
+        ("a", {"start_id": "b"}, False),  # with the same process id, as in two containers
+        ("a", {"start_id": None}, False),  # an older version did not write this file
+        (None, {"start_id": None}, True),
+        (None, {"start_id": "b"}, True),
+        (None, {"start_id": None, "process_id": 2}, False),
+    ],
+)
+def test_the_node_that_answers_must_have_written_the_node_file(
+    tmp_path, start_id, answered, is_same
+):
+    """An older version's file has only the process id."""
+    node_file = NodeFile(pid=1, start_id=start_id, role="SLAVE", address=None, ha_address=None)
+    status = attrs.evolve(MASTER, **{"process_id": 1, **answered})
+    if is_same:
+        check_answer(node_file, tmp_path, status)
+    else:
+        with pytest.raises(OtherNodeError, match=f"is not that of {tmp_path}"):
+            check_answer(node_file, tmp_path, status)
+
+
+def test_a_node_file_of_another_start_is_not_removed(tmp_path):
+    """Two containers on one directory: the second is refused, and its process has the same id."""
+    env = real_env()
+    for start_id, stays in (("another", True), (env.start_id, False)):
+        node_file = NodeFile(
+            pid=env.process_id, start_id=start_id, role="SLAVE", address=None, ha_address=None
+        )
+        write_node_file(env, str(tmp_path), node_file)
+        remove_node_file(env, str(tmp_path))
+        assert (tmp_path / NODE_FILE).exists() is stays
 
 
 async def test_node_file_is_written_once_the_disk_takes_it(tmp_path, autojump_clock, nursery):

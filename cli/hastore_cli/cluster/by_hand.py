@@ -19,7 +19,7 @@ from hastore_cli.acl.access_key import access_key
 from hastore_cli.acl.asking_command import client_tls
 from hastore_cli.app.terminal import say
 from hastore_cli.cluster.asking import TimedOutError
-from hastore_cli.node.address import fetch_status, resolve_address
+from hastore_cli.node.address import fetch_status, find_node
 from hastore_cli.node.client import gather
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ async def hear(addresses: Sequence[str]) -> Heard:
 
     async def ask(text: str) -> NodeFacts | HastoreError:
         try:
-            address = resolve_address(text)
-            return NodeFacts.of(address, await fetch_status(address))
+            node = find_node(text)
+            return NodeFacts.of(node.address, await node.status())
         except UnreachableError as error:
             return error
 

@@ -105,7 +105,7 @@ def consume(
     several consumers of a group.
     """
     from hastore_cli.consume.run import ConsumeOrder, ConsumeStart, StartKind
-    from hastore_cli.node.address import resolve_addresses
+    from hastore_cli.node.options import addresses_of
 
     if output == "json" and not exit_at_end and count is None:
         raise click.UsageError("a JSON document must end: use -e, -n or -o jsonl")
@@ -115,7 +115,7 @@ def consume(
         raise click.UsageError("--from stored needs a group: add -g GROUP")
     order = ConsumeOrder(
         topic=topic,
-        addresses=resolve_addresses(addr),
+        addresses=addresses_of(addr),
         start=start,
         group=group,
         queue_id=queue,

@@ -20,14 +20,15 @@ from hastore.store.log.store_directory import COMMIT_LOG_DIR
 from hastore.store.store_lock import ABORT_FILE
 from hastore_cli.app.error_report import collapsed
 from hastore_cli.app.output import wall_clock_ms
-from hastore_cli.node.address import fetch_status, next_steps_of, resolve_address, running_pid
+from hastore_cli.node.address import find_node, next_steps_of
 from hastore_cli.node.client import gather
-from hastore_cli.node.file import identity_in, read_node_file
+from hastore_cli.node.file import holder_of, identity_in, read_node_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hastore.broker.observe.node_status import NodeStatus
+    from hastore.env.real import LockHolder
     from hastore.store.node_identity import Identity
 
 CONNECT_TIMEOUT_S: Final = 3.0
@@ -54,7 +55,7 @@ class Facts:
     has_abort_file: bool | None = None
     is_store: bool = True  # whether its directory holds a log at all
     role_was: str | None = None  # of the node that was killed there
-    running_pid: int | None = None  # of the live process that its node.json names
+    holder: LockHolder | None = None  # the process that has its directory open
     # Of a replica group's node, where a directory was named, whether or not the node answers.
     identity: Identity | None = None
 
@@ -78,9 +79,9 @@ async def _facts(given: str) -> Facts:
     directory = given if Path(given).is_dir() else None
     try:
         with next_steps_of(given), collapsed():
-            address = resolve_address(given)
+            node = find_node(given)
             before_ms, began = wall_clock_ms(), trio.current_time()
-            status = await fetch_status(address)
+            status = await node.status()
     except ConfigError:
         raise  # not an address: a usage error
     except HastoreError as error:  # no answer, or not from a hastore node
@@ -89,7 +90,7 @@ async def _facts(given: str) -> Facts:
     facts = Facts(
         name=given,
         directory=directory,
-        address=address,
+        address=node.address,
         status=status,
         took_s=took_s,
         identity=None if directory is None else identity_in(directory),
@@ -118,7 +119,7 @@ def _silent(given: str, directory: str | None, error: HastoreError) -> Facts:
         is_store=RealDisk().exists(str(Path(directory, COMMIT_LOG_DIR))),
         role_was=None if left is None else left.role,
         has_abort_file=RealDisk().exists(str(Path(directory, ABORT_FILE))),
-        running_pid=None if left is None else running_pid(left.pid),
+        holder=holder_of(directory),
         identity=identity_in(directory),
     )
 

@@ -40,7 +40,7 @@ def check_group_files(nodes: Sequence[Facts], disk: Disk) -> Iterator[Diagnosis]
     """Yield what is wrong with the named directories of a group's nodes; blocks."""
     for facts in nodes:
         if facts.directory is not None and disk.exists(f"{facts.directory}/{IDENTITY_FILE}"):
-            is_stopped = facts.status is None and facts.running_pid is None
+            is_stopped = facts.status is None and facts.holder is None
             yield from _check(facts.name, facts.directory, disk, is_stopped=is_stopped)
 
 

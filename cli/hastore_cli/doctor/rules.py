@@ -96,13 +96,13 @@ def _silent(facts: Facts, master: str | None) -> Iterator[Diagnosis]:
     error = facts.error
     assert error is not None
     hint = error.hint or "check whether the node runs, and read its log"
-    if facts.directory is not None and facts.running_pid is None:
+    if facts.directory is not None and facts.holder is None:
         hint = how_to_start(facts.directory, facts.role_was, master, facts.identity)
         if not facts.is_store:
             hint = "there is no store either: name the --data directory of a node"
     yield Diagnosis(facts.name, "client port", Result.BAD, str(error), hint)
-    if facts.running_pid is not None:
-        what = f"process {facts.running_pid} runs, but does not answer"
+    if facts.holder is not None:
+        what = f"{facts.holder} runs, but does not answer"
         next_step = "if that is the node: is it stopped (SIGCONT), or waiting for a disk?"
         yield Diagnosis(facts.name, "process", Result.BAD, what, next_step)
     elif facts.is_store and facts.has_abort_file is not None and facts.directory is not None:

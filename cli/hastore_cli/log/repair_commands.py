@@ -136,11 +136,11 @@ def _source(text: str, log: LogDirectory) -> RepairSource:
     from hastore.env.real import RealDisk
     from hastore.errors import ConfigError
     from hastore.store.tools.repair.source import DirectorySource
-    from hastore_cli.node.address import resolve_address
+    from hastore_cli.node.address import find_node
 
     if ":" in text and not Path(text).is_dir() and not text.startswith(("/", ".")):
         try:
-            return MasterSource(resolve_address(text), _reader_of(log))
+            return MasterSource(find_node(text).address, _reader_of(log))
         except ConfigError as error:
             raise ConfigError(
                 str(error), hint="name a replica's directory, or HOST:PORT of a master's HA port"

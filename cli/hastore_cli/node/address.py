@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import attrs
 
 from hastore.broker.observe.node_status import NodeStatus
 from hastore.client.admin import AdminClient
@@ -15,7 +16,13 @@ from hastore.quantities import format_address, parse_address
 from hastore_cli.acl.access_key import access_key
 from hastore_cli.acl.asking_command import client_tls
 from hastore_cli.node.file import (
-    address_in_directory,
+    STARTING_HINT,
+    NodeFile,
+    OtherNodeError,
+    address_in,
+    check_answer,
+    file_in_directory,
+    holder_of,
     how_to_start,
     identity_in,
     read_node_file,
@@ -27,18 +34,46 @@ if TYPE_CHECKING:
 _STATUS_TIMEOUT_S: Final = 5.0
 
 
-def resolve_address(text: str) -> tuple[str, int]:
-    """Return the client address of a node; its directory says the port of its last start.
+@attrs.frozen
+class NamedNode:
+    """A node as a command names it; with a directory, what its ``node.json`` says."""
 
-    Raises ConfigError for a name that is no address and no directory, UnreachableError for a
-    directory on which no node runs.
+    address: tuple[str, int]
+    directory: Path | None = None
+    node_file: NodeFile | None = None
+
+    async def status(self) -> NodeStatus:
+        """Return its status.
+
+        Raises what ``fetch_status`` raises, and OtherNodeError if another node answers.
+        """
+        if self.directory is None or self.node_file is None:
+            return await fetch_status(self.address)
+        try:
+            status = await fetch_status(self.address)
+        except ProtocolError as error:
+            raise OtherNodeError(
+                f"{format_address(self.address)} is not the node of {self.directory}: {error}",
+                hint=f"see the log of the node of {self.directory}",
+            ) from error
+        check_answer(self.node_file, self.directory, status)
+        return status
+
+
+def find_node(text: str) -> NamedNode:
+    """Return the node that ``text`` names; its directory says the port of its last start.
+
+    Whether the node that listens there is the directory's shows only in its status.  Raises
+    ConfigError for a name that is no address and no directory, UnreachableError for a directory on
+    which no node runs.
     """
     directory = Path(text)
     try:
         address = parse_address(text)
     except ValueError as error:
         if directory.is_dir():
-            return address_in_directory(directory)
+            node_file = file_in_directory(directory)
+            return NamedNode(address_in(node_file, directory), directory, node_file)
         if not _looks_like_address(text):
             what = "a file, not a directory" if directory.is_file() else "no such directory"
             raise ConfigError(
@@ -50,22 +85,30 @@ def resolve_address(text: str) -> tuple[str, int]:
         ) from None
     if address[1] == 0:
         raise ConfigError(f"{text}: port 0 is for listening", hint="use the node's port")
-    return address
+    return NamedNode(address)
 
 
-def resolve_addresses(text: str) -> list[tuple[str, int]]:
+async def resolve_address(text: str) -> tuple[str, int]:
+    """Return the client address of a node; of a directory's, once that node has answered.
+
+    Raises what ``find_node`` and ``NamedNode.status`` raise.
+    """
+    node = find_node(text)
+    if node.directory is not None:
+        await node.status()
+    return node.address
+
+
+async def resolve_addresses(text: str) -> list[tuple[str, int]]:
     """Return the client addresses of one node or several: ``A,B,C``, each as in one.
 
     Of several, directories on which no node runs are left out.  Raises as ``resolve_address`` does,
     for all of them.
     """
-    names = names_in(text)
-    if len(names) == 1:
-        return [resolve_address(names[0])]
     found, faults = [], []
-    for name in names:
+    for name in names_in(text):
         try:
-            found.append(resolve_address(name))
+            found.append(await resolve_address(name))
         except UnreachableError as error:
             faults.append(error)
     if not found:
@@ -86,7 +129,7 @@ def check_is_possible(text: str) -> None:
     A directory that does not exist may still be made.
     """
     if _looks_like_address(text) and not Path(text).is_dir():
-        resolve_address(text)
+        find_node(text)
 
 
 def _looks_like_address(text: str) -> bool:
@@ -118,6 +161,8 @@ def next_step(text: str, error: HastoreError) -> str | None:
     """Return an error's hint; an UnreachableError's fits ``text``, the node's name."""
     if not isinstance(error, UnreachableError) or len(names_in(text)) > 1:
         return error.hint
+    if isinstance(error, OtherNodeError):
+        return error.hint
     return _next_step(text, str(error)) or error.hint
 
 
@@ -125,28 +170,19 @@ def _next_step(text: str, said: str) -> str | None:
     try:
         parse_address(text)
     except ValueError:
-        left = read_node_file(text)
-        pid = None if left is None else running_pid(left.pid)
-        if pid is None:
+        holder, left = holder_of(text), read_node_file(text)
+        if holder is None:
             role = None if left is None else left.role
             return how_to_start(text, role, identity=identity_in(text))
-        return f"process {pid} runs: is it stopped (SIGCONT), or waiting for a disk?"
+        if left is None:
+            return STARTING_HINT
+        return f"{holder} runs: is it stopped (SIGCONT), or waiting for a disk?"
     if "did not answer" in said or ":10912" in said:
         return (
             "is that its client port (--listen), not its HA port? if so, is the process stopped?"
             " a port that takes TLS only needs --tls-ca"
         )
     return None
-
-
-def running_pid(pid: int) -> int | None:
-    """Return ``pid`` if a process of this user runs under it; a zombie does not count."""
-    try:
-        os.kill(pid, 0)
-        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except (OSError, OverflowError):
-        return None  # also PermissionError: another user's process, which has reused the id
-    return None if state in {"Z", "X"} else pid
 
 
 async def fetch_status(address: tuple[str, int]) -> NodeStatus:

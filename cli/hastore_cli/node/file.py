@@ -2,11 +2,12 @@
 
 ::
 
-    {"schema":"hastore.node/1","pid":N,"role":"SYNC_MASTER",
+    {"schema":"hastore.node/1","pid":N,"start_id":"5c1d…","role":"SYNC_MASTER",
      "address":"h:p","ha_address":"h:p"|null,"metrics_address":"h:p"|null}
 
-Written when the node is ready, removed at a clean stop.  A killed node leaves it behind, so nobody
-may listen there.
+Written when the node is ready, removed at a clean stop.  A killed node leaves it behind, and
+another node may listen there by then.  So it counts only while a process holds the directory's
+``lock``, and only the node whose status has the same ``start_id`` is the directory's.
 """
 
 from __future__ import annotations
@@ -18,16 +19,22 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from hastore.errors import HastoreError, UnreachableError
+from hastore.errors import DiskError, HastoreError, UnreachableError
 from hastore.quantities import format_address, parse_address
 from hastore.status import BrokerRole
+from hastore.store.store_lock import LOCK_FILE
 
 if TYPE_CHECKING:
+    from hastore.broker.observe.node_status import NodeStatus
     from hastore.env.interface import Env
+    from hastore.env.real import LockHolder
     from hastore.store.node_identity import Identity
 
 NODE_FILE: Final = "node.json"
 SCHEMA: Final = "hastore.node/1"
+STARTING_HINT: Final = (
+    "it is starting, or could not write the file: see its log, or name its HOST:PORT"
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -35,6 +42,7 @@ class NodeFile:
     """The content of the file; addresses are ``(host, port)`` as bound."""
 
     pid: int
+    start_id: str | None = None  # of the process; None: a version that had none wrote the file
     role: str
     address: tuple[str, int] | None
     ha_address: tuple[str, int] | None
@@ -45,6 +53,7 @@ class NodeFile:
         content = {
             "schema": SCHEMA,
             "pid": self.pid,
+            "start_id": self.start_id,
             "role": self.role,
             "address": _text(self.address),
             "ha_address": _text(self.ha_address),
@@ -61,6 +70,7 @@ class NodeFile:
                 raise ValueError(f"not a {SCHEMA} file")
             return cls(
                 pid=int(content["pid"]),
+                start_id=_text_or_none(content.get("start_id")),
                 role=str(content["role"]),
                 address=_address(content.get("address")),
                 ha_address=_address(content.get("ha_address")),
@@ -68,6 +78,10 @@ class NodeFile:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a {SCHEMA} file: {error!r}") from error
+
+
+def _text_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _address(text: str | None) -> tuple[str, int] | None:
@@ -84,10 +98,13 @@ def write_node_file(env: Env, data_dir: str, node_file: NodeFile) -> None:
 
 
 def remove_node_file(env: Env, data_dir: str) -> None:
-    """Remove the file if it exists and is this process's own."""
+    """Remove the file if it exists and is this process's own.
+
+    In two containers on one directory both processes may have the same id.
+    """
     path = str(Path(data_dir, NODE_FILE))
     with contextlib.suppress(HastoreError, ValueError):
-        if NodeFile.from_json(env.disk.read_file(path)).pid == env.process_id:
+        if NodeFile.from_json(env.disk.read_file(path)).start_id == env.start_id:
             env.disk.remove(path)
 
 
@@ -137,18 +154,71 @@ def how_to_start(
     return f"start it: {as_master}, or {as_slave} if another is the master now"
 
 
-def address_in_directory(directory: Path) -> tuple[str, int]:
-    """Return the client address of the node on ``directory``.  Raises UnreachableError."""
+class NodeDownError(UnreachableError):
+    """The node of a directory is down: it left ``node.json``, and no process holds the lock."""
+
+
+class OtherNodeError(UnreachableError):
+    """At the address in ``node.json`` a node answers that has another directory."""
+
+
+def holder_of(directory: str | Path) -> LockHolder | None:
+    """Return the process that has a directory open; None if none has, or if that is unknown."""
+    from hastore.env.real import lock_holder
+
+    try:
+        return lock_holder(str(Path(directory, LOCK_FILE)))
+    except HastoreError:
+        return None
+
+
+def file_in_directory(directory: Path) -> NodeFile:
+    """Return the node file of a directory that a process has open.
+
+    Raises UnreachableError, NodeDownError.
+    """
+    from hastore.env.real import lock_holder
+
     hint = how_to_start(directory, None, identity=identity_in(directory))
     path = directory / NODE_FILE
     try:
         node_file = NodeFile.from_json(path.read_bytes())
     except FileNotFoundError:
-        raise UnreachableError(
-            f"no node runs on {directory}: it has no {NODE_FILE}", hint=hint
-        ) from None
+        holder = holder_of(directory)
+        what = f"no node runs on {directory}: it has no {NODE_FILE}"
+        if holder is not None:
+            what = f"{holder} has {directory} open, and there is no {NODE_FILE} yet"
+            hint = STARTING_HINT
+        raise UnreachableError(what, hint=hint) from None
     except (OSError, ValueError) as error:
         raise UnreachableError(f"cannot use {path}: {error}", hint=hint) from error
+    with contextlib.suppress(DiskError):  # the answer shows whose it is, too
+        if lock_holder(str(directory / LOCK_FILE)) is None:
+            raise NodeDownError(
+                f"no node runs on {directory}: no process holds its {LOCK_FILE} file, and"
+                f" {NODE_FILE} is of a node that was killed",
+                hint=hint,
+            )
+    return node_file
+
+
+def address_in(node_file: NodeFile, directory: Path) -> tuple[str, int]:
+    """Return the client address of a directory's node.  Raises UnreachableError."""
     if node_file.address is None:
+        hint = "hastore.toml: [listen] clients gives it one"
         raise UnreachableError(f"the node of {directory} has no client port", hint=hint)
     return node_file.address
+
+
+def check_answer(node_file: NodeFile, directory: Path, status: NodeStatus) -> None:
+    """Raise OtherNodeError if the node that answered is not the directory's."""
+    is_same = node_file.start_id == status.start_id
+    if node_file.start_id is None:  # an older version's file
+        is_same = node_file.pid == status.process_id
+    if is_same:
+        return
+    raise OtherNodeError(
+        f"the node at {status.address} is not that of {directory}: it is {status.name}, with"
+        f" {status.data_dir}",
+        hint=f"the node of {directory} is starting, or could not write {NODE_FILE}: see its log",
+    )

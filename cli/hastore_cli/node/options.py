@@ -67,6 +67,33 @@ topic_is_an_argument: Final = click.option(
 )
 
 
+def addresses_of(addr: str) -> list[tuple[str, int]]:
+    """Return the client addresses of the nodes that an option names.
+
+    Raises HastoreError with the next step.
+    """
+    from hastore_cli.node.address import resolve_addresses
+
+    return _asked(addr, resolve_addresses)
+
+
+def address_of(addr: str) -> tuple[str, int]:
+    """Return the client address of the one node that an option names, as ``addresses_of`` does."""
+    from hastore_cli.node.address import resolve_address
+
+    return _asked(addr, resolve_address)
+
+
+def _asked(addr: str, ask: Callable[[str], Awaitable[_T]]) -> _T:
+    import trio
+
+    from hastore_cli.app.error_report import collapsed
+    from hastore_cli.node.address import next_steps_of
+
+    with next_steps_of(addr), collapsed():
+        return trio.run(ask, addr)
+
+
 def ask_node(addr: str, question: Callable[[NodeClient], Awaitable[_T]]) -> _T:
     """Connect, ask, and return the answer.  Raises HastoreError with the next step."""
     import trio
@@ -76,7 +103,7 @@ def ask_node(addr: str, question: Callable[[NodeClient], Awaitable[_T]]) -> _T:
     from hastore_cli.node.client import connect_node
 
     async def run() -> _T:
-        async with connect_node(resolve_address(addr)) as node:
+        async with connect_node(await resolve_address(addr)) as node:
             return await question(node)
 
     with next_steps_of(addr), collapsed():

@@ -50,9 +50,14 @@ from hastore.trace import logger
 from hastore_cli.app.error_report import collapsed
 from hastore_cli.app.logging_setup import set_up_logging
 from hastore_cli.app.terminal import say, say_error, say_next, use_colour
-from hastore_cli.node.address import running_pid
 from hastore_cli.node.exposure import NEXT_STEP, Listening
-from hastore_cli.node.file import NodeFile, read_node_file, remove_node_file, write_node_file
+from hastore_cli.node.file import (
+    NodeFile,
+    holder_of,
+    read_node_file,
+    remove_node_file,
+    write_node_file,
+)
 from hastore_cli.node.notify import notify
 
 if TYPE_CHECKING:
@@ -104,10 +109,10 @@ def start_hint(error: HastoreError, data_dir: str) -> str | None:
         if flag is not None:
             return f"{flag} 127.0.0.1:0 takes any free port; or stop what listens there"
     if isinstance(error, StoreLockedError):
-        node = read_node_file(data_dir)
-        if node is not None and (pid := running_pid(node.pid)) is not None:
+        node, holder = read_node_file(data_dir), holder_of(data_dir)
+        if node is not None and holder is not None:
             return (
-                f"process {pid}, a {node.role}, runs there: hastore status {data_dir};"
+                f"{holder}, a {node.role}, runs there: hastore status {data_dir};"
                 " use another --data for this node"
             )
     return None
@@ -250,6 +255,7 @@ def _end_at_once(exit_code: int, message: str) -> NoReturn:
 def _node_file_of(node: AnyNode, env: Env) -> NodeFile:
     return NodeFile(
         pid=env.process_id,
+        start_id=env.start_id,
         role=node.role.value,
         address=node.address,
         ha_address=None if isinstance(node, Slave) else node.ha_address,

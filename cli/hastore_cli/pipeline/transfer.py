@@ -14,7 +14,7 @@ from hastore_cli.app.command import ExampleCommand, output_option
 from hastore_cli.app.output import wall_clock_ms
 from hastore_cli.app.progress_bar import ReadingBar
 from hastore_cli.log.options import TIME, TIME_HELP
-from hastore_cli.node.address import resolve_address
+from hastore_cli.node.options import address_of
 from hastore_cli.pipeline.run import (
     EXIT_FOUND,
     needs_extra,
@@ -251,7 +251,7 @@ def import_command(*, path: str, to: str, skip: int, output: str) -> None:
         from hastore_cli.acl.access_key import access_key
         from hastore_cli.acl.asking_command import client_tls
 
-        address = resolve_address(to)
+        address = address_of(to)
         result = import_messages(
             path,
             address,

@@ -114,7 +114,7 @@ def produce(
 
     from hastore.client.failover_rules import Retry
     from hastore_cli.app.terminal import say
-    from hastore_cli.node.address import resolve_addresses
+    from hastore_cli.node.options import addresses_of
     from hastore_cli.produce.run import ProduceOrder
     from hastore_cli.produce.source import open_source
 
@@ -126,7 +126,7 @@ def produce(
     reads_terminal = reads_stdin and sys.stdin.isatty()
     order = ProduceOrder(
         topic=topic,
-        addresses=resolve_addresses(addr),
+        addresses=addresses_of(addr),
         source=open_source(file, count=count, size=size),
         key=key,
         tag=tag,

@@ -174,7 +174,7 @@ class PluginCommand(AskingCommand):
         "hastore check D1 --crit-lag-time 10s",
     ),
     epilog="Exit code, as Nagios defines it: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (no answer, or"
-    " a usage error).",
+    " a usage error). The directory of a node that was killed is CRITICAL.",
 )
 @click.argument(
     "addr",
@@ -212,6 +212,7 @@ def check(addr: str, **options: Any) -> int:
     import trio
 
     from hastore_cli.app.terminal import tell
+    from hastore_cli.node.file import NodeDownError
     from hastore_cli.status.watch import look
 
     _check_order(options)
@@ -226,8 +227,11 @@ def check(addr: str, **options: Any) -> int:
     )
     statuses, errors = trio.run(look, [addr])
     if not statuses:
-        tell(f"UNKNOWN {one_line(str(errors[0])).replace('|', '/')}")
-        return int(NagiosState.UNKNOWN)
+        state = NagiosState.UNKNOWN
+        if isinstance(errors[0], NodeDownError):
+            state = NagiosState.CRITICAL
+        tell(f"{state.name} {one_line(str(errors[0])).replace('|', '/')}")
+        return int(state)
     verdict = check_status(statuses[0], limits)
     tell(verdict.line)
     return int(verdict.state)

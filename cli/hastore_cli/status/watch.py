@@ -21,7 +21,7 @@ from hastore.errors import HastoreError
 from hastore_cli.app.error_report import collapsed
 from hastore_cli.app.interrupts import interruptible
 from hastore_cli.app.terminal import make_console, one_line, say_error
-from hastore_cli.node.address import fetch_status, next_steps_of, resolve_address
+from hastore_cli.node.address import find_node, next_steps_of
 from hastore_cli.node.client import gather
 from hastore_cli.status.table import StatusColumns, StatusTable, merge, worth_a_table
 
@@ -105,7 +105,7 @@ async def look(addrs: Sequence[str]) -> Looked:
     async def ask(addr: str) -> NodeStatus | HastoreError:
         try:
             with next_steps_of(addr), collapsed():
-                return await fetch_status(resolve_address(addr))
+                return await find_node(addr).status()
         except HastoreError as error:
             return error
 

@@ -154,6 +154,7 @@ class RunningNode:
             dispatch_fault=reput.fault,
             confirm_offset=reput.confirm_offset(),
             wall_time_ms=env.wall_clock.now_ms(),
+            start_id=env.start_id,
             metrics_address=None if metrics_address is None else describe(metrics_address),
             disk_used_ratio=disks[0].used_ratio if disks else None,
             disk_full_ratio=store.disk_space_warning_level_ratio / 100,

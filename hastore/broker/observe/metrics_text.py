@@ -94,6 +94,11 @@ def _metrics(status: NodeStatus) -> Iterator[Metric]:
         ),
         ("disk_used_ratio", "Used part of that file system, 0 to 1.", status.disk_used_ratio),
         (
+            "failed_writes",
+            "Files and directories that could not be stored, and still are not.",
+            len(status.failed_writes),
+        ),
+        (
             "dispatch_behind_bytes",
             "Confirmed bytes that consumers cannot read yet.",
             status.dispatch_behind_bytes,

@@ -218,6 +218,7 @@ class NodeStatus:
     put_failure: PutFailure | None = None  # a master's
     disks: tuple[DiskRow, ...] = ()  # the fullest first; empty if they cannot be read
     metrics_address: str | None = None
+    start_id: str | None = None  # of its process, as in node.json: so this node has that directory
     ha_protocol: str | None = None  # "classic" or "autoswitch"
     node_id: int | None = None  # in its replica group
     replica_group: str | None = None

@@ -250,6 +250,7 @@ def fake_env(
         poll=_poll,
         process_id=4711,
         boot_id="boot-0",
+        start_id="start-0",
     )
 
 
