@@ -61,15 +61,22 @@ async def open_master(
 
 
 @contextlib.asynccontextmanager
-async def open_slave(data_dir: str | Path, master: Master, **remoting: Any) -> AsyncIterator[Slave]:
+async def open_slave(
+    data_dir: str | Path,
+    master: Master,
+    store: Mapping[str, Any] | None = None,
+    *,
+    env: Env | None = None,
+    **remoting: Any,
+) -> AsyncIterator[Slave]:
     """Run a slave that has dispatched all of its master's log."""
     config = SlaveConfig(
-        store=store_config(data_dir),
+        store=store_config(data_dir, **(store or {})),
         master=master.ha_address,
         listen=ANY_PORT,
         remoting=RemotingConfig(**remoting),
     )
-    async with hastore.open_slave(config) as slave:
+    async with hastore.open_slave(config, env=env or real_env()) as slave:
         await dispatched(slave, master.max_offset)
         yield slave
 

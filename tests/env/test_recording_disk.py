@@ -1,0 +1,92 @@
+"""The ledger of a node's failed writes: what could not be stored, until it is."""
+
+import attrs
+import pytest
+
+from hastore.env.failed_writes import FAILED_MAX
+from hastore.env.recording_disk import recording
+from hastore.errors import DiskError
+from tests.support.env.fake_disk import FakeDisk
+from tests.support.env.fake_env import FakeClock, fake_env
+from tests.support.env.scripted_disk import disk_full
+
+
+@attrs.define(slots=False)
+class Bench:
+    """A disk whose calls fail as a test says, behind one that records."""
+
+    disk: FakeDisk = attrs.field(factory=FakeDisk)
+    clock: FakeClock = attrs.field(factory=FakeClock)
+
+    def __attrs_post_init__(self):
+        self.env = recording(fake_env(self.disk, self.clock))
+        self.env.disk.make_dirs("/d/config")
+
+    def paths(self):
+        return [(failed.path, failed.is_removal) for failed in self.env.failed_writes.now]
+
+
+CHANGES = {
+    "make_dirs": lambda disk: disk.make_dirs("/d/config/x"),
+    "open_sparse_file": lambda disk: disk.open_sparse_file("/d/config/x", 100),
+    "sync_dir": lambda disk: disk.sync_dir("/d/config"),
+    "write_file": lambda disk: disk.write_file("/d/config/x", b"1"),
+    "rename": lambda disk: disk.rename("/d/config/old", "/d/config/new"),
+    "remove": lambda disk: disk.remove("/d/config/old"),
+    "remove_tree": lambda disk: disk.remove_tree("/d/config"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_that_fails_is_recorded_until_it_succeeds(name):
+    """With its reason; its callers get the error as before."""
+    bench = Bench()
+    bench.env.disk.write_file("/d/config/old", b"1")
+    bench.disk.fail(name, disk_full, times=2)
+    for _ in range(2):
+        with pytest.raises(DiskError):
+            CHANGES[name](bench.env.disk)
+    (failed,) = bench.env.failed_writes.now
+    assert "No space left" in failed.reason
+    CHANGES[name](bench.env.disk)
+    assert bench.env.failed_writes.now == ()
+
+
+def test_a_failure_begins_with_the_first_of_a_row():
+    """A later reason takes the place of an earlier one, and not of its time."""
+    bench = Bench()
+    ledger = bench.env.failed_writes
+    ledger.failed("/d/a", "one")
+    began_ms = bench.clock.now_ms()
+    bench.clock.ms += 5_000
+    ledger.failed("/d/a", "two", "make room")
+    ledger.failed("/d/b", "three")
+    first, second = ledger.now
+    assert (first.reason, first.hint, first.first_ms) == ("two", "make room", began_ms)
+    assert second.first_ms == began_ms + 5_000
+
+
+def test_a_file_that_is_removed_has_nothing_left_to_store():
+    """A removal that fails is another failure than a write."""
+    bench = Bench()
+    ledger = bench.env.failed_writes
+    ledger.failed("/d/a", "written")
+    ledger.failed("/d/a", "removed", is_removal=True)
+    assert bench.paths() == [("/d/a", False), ("/d/a", True)]
+    ledger.succeeded("/d/a")
+    assert bench.paths() == [("/d/a", True)]
+    ledger.failed("/d/a", "written")
+    bench.env.disk.remove("/d/a")
+    assert bench.paths() == []
+
+
+def test_the_ledger_has_a_limit_and_forgets_a_directory_that_is_opened():
+    """What could not be stored is read again as it is."""
+    bench = Bench()
+    for number in range(FAILED_MAX + 5):
+        bench.env.failed_writes.failed(f"/d/{number}", "full")
+    assert len(bench.paths()) == FAILED_MAX
+    bench.env.failed_writes.forget_below("/d/config")
+    assert len(bench.paths()) == FAILED_MAX
+    bench.env.failed_writes.forget_below("/d")
+    assert bench.paths() == []
