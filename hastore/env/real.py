@@ -86,6 +86,13 @@ def _disk_error(doing: str, path: str, error: OSError) -> DiskError:
     return DiskError(msg, path=path, hint=_HINTS.get(error.errno or 0))
 
 
+def _check_room(path: str, size: int) -> None:
+    """Raise ENOSPC if a file cannot fit; trying it would take what room other files need."""
+    stat = os.statvfs(os.path.dirname(path) or ".")
+    if stat.f_bfree * stat.f_frsize < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def _sync_parent(path: str) -> None:
     _sync_dir(os.path.dirname(os.path.abspath(path)))
 
@@ -322,6 +329,7 @@ class RealDisk:
     def create_file(self, path: str, size: int) -> DiskFile:
         """Create, allocate, sync the directory, map."""
         with _disk_errors("create", path):
+            _check_room(path, size)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             try:
                 os.posix_fallocate(descriptor, 0, size)

@@ -1,9 +1,8 @@
 """Makes the next mapped file before it is needed, in a thread, so that an append does not wait.
 
 The log names the file it wants (the first; the next one once the last is half written); the service
-makes it and hands it over.  A failure is kept and raised to every waiting caller; the next request
-tries again, and without one the service itself, ever more rarely.  So a node recovers when space is
-freed, even if nobody sends to it because it says that it cannot store.
+makes it and hands it over.  A failure is kept and raised to every waiting caller.  It tries again
+at the next request, and every RETRY_S without one, so a node recovers when space is freed.
 
 With ``warm_mapped_file_enable`` the file is warmed up before it is handed over (``warm_up``).  At
 the other end, files that have rolled are unlocked, and older ones lose their map, which costs a
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
     from hastore.store.log.mapped_file import MappedFile
     from hastore.store.log.mapped_file_queue import MappedFileQueue
 
-RETRY_MIN_S: Final = 1.0
-RETRY_MAX_S: Final = 30.0  # an attempt may take all the room of the disk until it fails
+RETRY_S: Final = 1.0  # after a failure, if no put asks before
 
 _log = logger("flush")
 
@@ -66,20 +64,16 @@ class AllocateMappedFileService:
         """
         queue = self.mapped_file_queue
         queue.subscribe(self._wake.wakeup)
-        back_off_s = RETRY_MIN_S
         while True:
             file_from_offset = queue.wanted_file_offset()
             if file_from_offset is not None:
                 await self._make(file_from_offset)
             await self._release_old_files()
             if self.last_error is not None:
-                with trio.move_on_after(back_off_s):
+                with trio.move_on_after(RETRY_S):
                     await self._wake.wait_for_running()
-                back_off_s = min(back_off_s * 2, RETRY_MAX_S)
-            else:
-                back_off_s = RETRY_MIN_S
-                if queue.wanted_file_offset() is None:
-                    await self._wake.wait_for_running()
+            elif queue.wanted_file_offset() is None:
+                await self._wake.wait_for_running()
 
     async def wait_for_file(self) -> None:
         """Wait until the log has its next file; there is no timeout.

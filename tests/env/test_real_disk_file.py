@@ -2,11 +2,12 @@
 
 import errno
 import os
+from unittest import mock
 
 import pytest
 
-from hastore.env.real import real_env
-from hastore.errors import DiskError
+from hastore.env.real import RealDisk, real_env
+from hastore.errors import DiskError, DiskFullError
 
 
 @pytest.fixture
@@ -56,3 +57,13 @@ def test_made_pages_are_zeros(file):
 
 def failing(error):
     raise OSError(error, os.strerror(error))
+
+
+def test_a_file_that_cannot_fit_takes_no_room(tmp_path):
+    """Allocating what there is, up to the last block, would fail every other write meanwhile."""
+    disk = RealDisk()
+    path = tmp_path / "large"
+    with mock.patch.object(os, "posix_fallocate", side_effect=AssertionError("allocates")):
+        with pytest.raises(DiskFullError, match="No space left"):
+            disk.create_file(str(path), 2 * disk.space(str(tmp_path)).free_bytes + (1 << 40))
+    assert not path.exists()

@@ -5,7 +5,7 @@ import trio
 import trio.testing
 
 from hastore.errors import DiskFullError
-from hastore.flush.allocate_mapped_file_service import RETRY_MAX_S, AllocateMappedFileService
+from hastore.flush.allocate_mapped_file_service import RETRY_S, AllocateMappedFileService
 from hastore.message import Message
 from hastore.status import AppendMessageStatus
 from tests.support.env.fake_disk import FakeDisk
@@ -109,19 +109,6 @@ async def test_full_disk_fails_each_wait_until_there_is_space(world, autojump_cl
     assert world.queue.prepared.file_from_offset == FILE_SIZE
 
 
-async def test_failed_attempt_is_repeated_ever_more_rarely(world, autojump_clock):
-    """A node to which nobody sends, because it cannot store, finds by itself that it can again."""
-    world.disk.fail("create_file", disk_full())
-    before = world.disk.counts["create_file"]
-    world.fill_half()
-    await trio.sleep(60)
-    assert world.disk.counts["create_file"] == before + 6  # after 0, 1, 3, 7, 15 and 31 s
-    world.disk.heal()
-    await trio.sleep(RETRY_MAX_S)
-    assert world.service.last_error is None
-    assert world.queue.prepared is not None
-
-
 async def test_cancelled_wait_does_not_end_the_attempt(world, autojump_clock):
     """The hanging attempt goes on, and its file is used."""
     world.offload.hang()
@@ -146,3 +133,17 @@ async def test_stop_completes_the_running_attempt(autojump_clock):
     assert world.queue.prepared is not None
     world.log.close(clean=True)
     assert world.disk.files() == {}
+
+
+async def test_a_failed_file_is_tried_again_without_a_put(world, autojump_clock):
+    """So the node knows that it can store again; until then it says that it cannot."""
+    world.disk.fail("create_file", disk_full())
+    before = world.disk.counts["create_file"]
+    world.fill_half()
+    await trio.sleep(10.5 * RETRY_S)
+    assert world.disk.counts["create_file"] == before + 11
+    assert world.service.last_error is not None
+    world.disk.heal()
+    await trio.sleep(RETRY_S)
+    assert world.queue.prepared.file_from_offset == FILE_SIZE
+    assert world.service.last_error is None
