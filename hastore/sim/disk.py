@@ -185,6 +185,8 @@ class SimDisk:
     times_full: int = 0  # likewise
     files_lost: int = 0  # how often somebody else removed files of this boot's program
     power_cuts: int = 0  # so far
+    # Files that could not be made or replaced the last time, in this boot.
+    unstored: dict[str, None] = attrs.field(factory=dict, init=False)
     # What the machine's memory keeps by name, until its power is cut.
     machine_memory: dict[str, bytearray] = attrs.field(factory=dict)
     # By kind of error (sync, read, full): called the first time that a program gets one.
@@ -394,6 +396,7 @@ class SimDisk:
         if inode is None:
             if not creates:
                 raise DiskError(f"cannot open {path}: No such file or directory", path=path)
+            self.unstored[path] = None
             self._claim(f"create {path}", 0)
             folder = path.rpartition("/")[0]
             if make_dirs:
@@ -408,6 +411,7 @@ class SimDisk:
                 is_sparse=True,
             )
             self.inodes[path] = inode
+            del self.unstored[path]
         return SimFile(path, len(inode.cache), None, self, inode, is_writable=True)
 
     def sync_dir(self, path: str) -> None:
@@ -426,7 +430,9 @@ class SimDisk:
 
     def write_file(self, path: str, data: bytes) -> None:
         """Replace a file, durably."""
+        self.unstored[path] = None
         self._claim(f"write {path}", len(data))
+        del self.unstored[path]
         self.make_dirs(path.rpartition("/")[0])
         self.inodes[path] = Inode(bytearray(data), bytes(data), modified_ms=self.now_ms())
 

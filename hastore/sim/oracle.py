@@ -22,6 +22,7 @@ from hastore.errors import LogDamagedError
 from hastore.sim.answer_oracle import NEXT_FILE_TIMEOUT_S, SYNC_FLUSH_TIMEOUT_S, AnswerOracle
 from hastore.sim.cluster import DATA_DIR, HA_PORT
 from hastore.sim.excuses import Losses, may_end
+from hastore.sim.health_oracle import HealthOracle
 from hastore.sim.link_oracle import LinkOracle
 from hastore.sim.log_bytes import INTACT, first_damage, log_range
 from hastore.sim.put import Put, PutOutcome, outcome_of
@@ -59,9 +60,11 @@ class Oracle:
     reads: ReadOracle = attrs.field(init=False)
     links: LinkOracle = attrs.field(init=False)
     answers: AnswerOracle = attrs.field(init=False)
+    health: HealthOracle = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Make the oracles for reads, links, answers and losses."""
+        """Make the oracles for reads, links, answers, health and losses."""
+        self.health = HealthOracle(self.cluster)
         self.reads = ReadOracle(self.cluster)
         self.links = LinkOracle(self.cluster)
         self.answers = AnswerOracle(self.cluster, self.rotten)
@@ -76,6 +79,7 @@ class Oracle:
         if result.physic_offset is not None and result.next_offset is not None:
             put.physic_offset, put.next_offset = result.physic_offset, result.next_offset
         self.answers.answered(put)
+        self.health.answered(put)
         put.outcome = outcome_of(result.status)
         if put.outcome is PutOutcome.OK:
             self.acknowledged += 1
@@ -164,6 +168,7 @@ class Oracle:
             self._check_flushed(node)
         self.links.check_step()
         self.answers.check_step()
+        self.health.check_step()
         master = self.cluster.serving_master
         if master is None:
             return

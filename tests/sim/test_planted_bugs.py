@@ -8,6 +8,8 @@ from tests.support.worlds.planted import (
     PLANTED,
     accepts_slave_ahead,
     calls_the_unknown_a_failure,
+    forgets_puts_that_failed,
+    forgets_what_was_not_stored,
     keeps_a_silent_master,
     keeps_silent_slaves,
     never_compares,
@@ -35,6 +37,8 @@ LIKELY = {never_compares: loses_unflushed_bytes}
 FOUND_BY = {
     accepts_slave_ahead: 6,
     calls_the_unknown_a_failure: 5,
+    forgets_puts_that_failed: 22,
+    forgets_what_was_not_stored: 28,
     keeps_a_silent_master: 33,
     keeps_silent_slaves: 18,
     one_recv_is_a_report: 0,

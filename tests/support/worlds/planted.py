@@ -16,9 +16,11 @@ from hastore.broker.puts.confirm_offset import ConfirmOffset
 from hastore.broker.puts.pending_puts import PendingPuts
 from hastore.client import pull_client
 from hastore.client.send_result import PendingSend, SendResult
+from hastore.concurrency.decision_log import DecisionLog
 from hastore.concurrency.group_commit_request import GroupCommitRequest, OffsetOrderedQueue
 from hastore.concurrency.tcp import connect
 from hastore.config import HAConfig
+from hastore.env.failed_writes import FailedWrites
 from hastore.env.interface import DiskFile
 from hastore.errors import (
     ConfigError,
@@ -43,6 +45,7 @@ from hastore.sim.disk import SimDisk, SimFile
 from hastore.status import FlushDiskType, PutMessageStatus
 from hastore.store.commit_log import CommitLog
 from hastore.store.log.mapped_file import MappedFile
+from hastore.store.log.mapped_file_queue import MappedFileQueue
 from hastore.store.recovery import log_opener
 from hastore.store.recovery.rules import StartFacts
 from hastore.store.recovery.tail_scan import FileWalk
@@ -420,6 +423,17 @@ def calls_the_unknown_a_failure(patch: pytest.MonkeyPatch) -> None:
 
 
 # Each bug with the rules that describe it; any other rule would find it only by chance.
+def forgets_what_was_not_stored(patch: pytest.MonkeyPatch) -> None:
+    """A table that could not be written is logged once, and its node is healthy."""
+    patch.setattr(FailedWrites, "failed", lambda *_, **__: None)
+
+
+def forgets_puts_that_failed(patch: pytest.MonkeyPatch) -> None:
+    """A master whose puts fail says that they are taken."""
+    patch.setattr(DecisionLog, "_record_own", lambda *_: None)
+    patch.setattr(MappedFileQueue, "is_full", property(lambda _: False))
+
+
 PLANTED: dict[Plant, set[str]] = {
     slave_acks_before_fsync: {"ack"},
     departed_slave_counts: {"timeout", "ack", "confirm", "offsets"},
@@ -453,4 +467,6 @@ PLANTED: dict[Plant, set[str]] = {
     skips_a_message: {"queue order"},
     broken_link_is_given_up: {"refusal"},
     loses_what_was_flushed: {"loss", "served twice", "served and lost"},
+    forgets_what_was_not_stored: {"health"},
+    forgets_puts_that_failed: {"health"},
 }
