@@ -7,7 +7,7 @@ import pytest
 import trio
 from rich.console import Console
 
-from hastore.broker.observe.node_status import NodeStatus, RefusalRow
+from hastore.broker.observe.node_status import FailedWriteRow, NodeStatus, RefusalRow
 from hastore.broker.observe.sync_state_status import ProposalRow
 from hastore.message import Message
 from hastore_cli.status.table import (
@@ -357,7 +357,9 @@ def test_stopped_dispatch_is_shown_with_the_lag_of_consumers():
 
 def test_queried_slave_shows_its_offsets_on_disk():
     """They are in its row below its master, found by the address of the link."""
-    link = attrs.evolve(SLAVE.master_link, local_address="127.0.0.1:50212", reason=None)
+    link = attrs.evolve(
+        SLAVE.master_link, local_address="127.0.0.1:50212", reason=None, state="streaming"
+    )
     slave = attrs.evolve(
         SLAVE, max_offset=1_073_000, flushed_offset=999, ack_level="flushed", master_link=link
     )
@@ -374,6 +376,13 @@ def test_queried_slave_shows_its_offsets_on_disk():
     assert len(worth_a_table(merge([master, unknown_slave]))) == 2
     diverged = attrs.evolve(slave, master_link=attrs.evolve(link, reason="other bytes"))
     assert len(worth_a_table(merge([master, diverged]))) == 2
+    failed = FailedWriteRow(
+        path="config/topics.json", reason="full", hint=None, is_removal=False, since_s=3.0
+    )
+    not_stored = attrs.evolve(slave, failed_writes=(failed,))
+    _, shown = worth_a_table(merge([master, not_stored]))
+    assert "topics are not stored" in text_of(shown)
+    assert "   why   full, for 3.0 s" in text_of(shown)
     assert attrs.evolve(MASTER, slaves=(other,)).slaves[0].written_offset is None
 
 

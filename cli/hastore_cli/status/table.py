@@ -38,6 +38,7 @@ from hastore_cli.app.terminal import one_line, packed, wrap
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from hastore.broker.observe.findings import HealthFinding
     from hastore.broker.observe.node_status import MasterLink, NodeStatus, RefusalRow, SlaveRow
     from hastore.broker.observe.sync_state_status import GroupNodeRow
 
@@ -359,9 +360,8 @@ class StatusTable:
     def _troubles(self, status: NodeStatus) -> list[Text]:
         """Return what is wrong, each with its cause and the next step."""
         lines: list[Text] = []
-        for found in findings(status, Limits.of(status)):
-            if found.subject in _TROUBLES and found.level >= _TROUBLES[found.subject]:
-                lines += self._trouble(found.what, found.why, found.hint)
+        for found in troubles(status):
+            lines += self._trouble(found.what, found.why, found.hint)
         newest = sorted(status.refused, key=lambda refusal: refusal.age_s)
         for refusal in newest[:REFUSALS_SHOWN_MAX]:
             lines += self._trouble(_refused(refusal), refusal.reason, refusal.hint)
@@ -494,12 +494,14 @@ def worth_a_table(merged: Sequence[NodeStatus]) -> list[NodeStatus]:
 
 def _is_told(status: NodeStatus, rowed: set[str]) -> bool:
     link = status.master_link
-    return (
-        link is not None
-        and link.local_address in rowed
-        and link.reason is None
-        and status.dispatch_fault is None
-    )
+    return link is not None and link.local_address in rowed and not any(troubles(status))
+
+
+def troubles(status: NodeStatus) -> Iterator[HealthFinding]:
+    """Yield what is wrong with a node, as far as its table has no other place for it."""
+    for found in findings(status, Limits.of(status)):
+        if found.subject in _TROUBLES and found.level >= _TROUBLES[found.subject]:
+            yield found
 
 
 # -- the columns that fit ------------------------------------------------------------------------
