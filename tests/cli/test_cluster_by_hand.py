@@ -2,6 +2,7 @@
 
 from hastore.errors import UnreachableError
 from hastore_cli.cluster import by_hand
+from hastore_cli.node import address as node_address
 from tests.support.commands.in_process import at, call, call_json
 from tests.support.nodes.group_nodes import group, promote, put
 from tests.support.waiting import eventually
@@ -63,7 +64,7 @@ async def test_a_node_that_does_not_answer_while_it_changes_its_role_is_asked_ag
 ):
     """Its log is being opened as a master's; only the time that was given ends the command."""
     asked = []
-    fetch = by_hand.fetch_status
+    fetch = node_address.fetch_status
 
     async def silent_at_times(address):
         asked.append(address)
@@ -71,7 +72,7 @@ async def test_a_node_that_does_not_answer_while_it_changes_its_role_is_asked_ag
             raise UnreachableError("no answer")
         return await fetch(address)
 
-    monkeypatch.setattr(by_hand, "fetch_status", silent_at_times)
+    monkeypatch.setattr(node_address, "fetch_status", silent_at_times)
     async with group(tmp_path, 1) as (one,):
         code, shown, told = await call("cluster", "failover", *ports(one), "--ids", "1")
         assert (code, "node 1 is master of epoch" in shown) == (0, True), told
@@ -81,7 +82,7 @@ async def test_a_node_that_does_not_answer_while_it_changes_its_role_is_asked_ag
 async def test_one_of_the_nodes_that_promised_is_asked_again_too(tmp_path, monkeypatch):
     """Those that answer at once would be no majority."""
     asked = []
-    fetch = by_hand.fetch_status
+    fetch = node_address.fetch_status
 
     async def silent_once(address):
         asked.append(address)
@@ -89,7 +90,7 @@ async def test_one_of_the_nodes_that_promised_is_asked_again_too(tmp_path, monke
             raise UnreachableError("no answer")
         return await fetch(address)
 
-    monkeypatch.setattr(by_hand, "fetch_status", silent_once)
+    monkeypatch.setattr(node_address, "fetch_status", silent_once)
     async with group(tmp_path, 3) as (_, two, three):
         flags = (*ports(two, three), "--ids", "1,2,3")
         code, shown, told = await call("cluster", "failover", *flags, "--to", "3")
@@ -103,7 +104,7 @@ async def test_a_node_that_dies_after_its_promise_holds_the_others_up_for_a_whil
     """They are a majority."""
     monkeypatch.setattr(by_hand, "_REST_TIME_MAX_S", 0.2)
     asked = []
-    fetch = by_hand.fetch_status
+    fetch = node_address.fetch_status
 
     async def silent_for_ever(address):
         asked.append(address)
@@ -111,7 +112,7 @@ async def test_a_node_that_dies_after_its_promise_holds_the_others_up_for_a_whil
             raise UnreachableError("no answer")
         return await fetch(address)
 
-    monkeypatch.setattr(by_hand, "fetch_status", silent_for_ever)
+    monkeypatch.setattr(node_address, "fetch_status", silent_for_ever)
     async with group(tmp_path, 3) as (one, two, three):
         flags = (*ports(one, two, three), "--ids", "1,2,3")
         code, shown, told = await call("cluster", "failover", *flags, "--to", "3")

@@ -87,16 +87,16 @@ def test_without_a_new_master_the_command_ends(hastore_group_processes):
     assert "  next  " in said
 
 
-def test_several_names_of_nodes(tmp_path):
+async def test_several_names_of_nodes(tmp_path):
     """Directories without a node are left out, as long as one name is left."""
     (tmp_path / "D,1").mkdir()
     assert names_in(str(tmp_path / "D,1")) == [str(tmp_path / "D,1")]
-    assert resolve_addresses("h:1, h:2,h:1") == [("h", 1), ("h", 2)]
+    assert await resolve_addresses("h:1, h:2,h:1") == [("h", 1), ("h", 2)]
     empty = tmp_path / "D"
     empty.mkdir()
-    assert resolve_addresses(f"{empty},h:1") == [("h", 1)]
+    assert await resolve_addresses(f"{empty},h:1") == [("h", 1)]
     with pytest.raises(UnreachableError):
-        resolve_addresses(f"{empty},{empty}")
+        await resolve_addresses(f"{empty},{empty}")
 
 
 def test_nobody_answers():

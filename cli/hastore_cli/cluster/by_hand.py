@@ -19,7 +19,7 @@ from hastore_cli.acl.access_key import access_key
 from hastore_cli.acl.asking_command import client_tls
 from hastore_cli.app.terminal import say
 from hastore_cli.cluster.asking import TimedOutError
-from hastore_cli.node.address import fetch_status, find_node
+from hastore_cli.node.address import NamedNode, find_node
 from hastore_cli.node.client import gather
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ async def wait_for_master(heard: Heard, master_id: int, epoch: int, timeout_s: f
         while True:
             facts = None
             with contextlib.suppress(UnreachableError):  # it opens its log as a master's
-                facts = NodeFacts.of(address, await fetch_status(address))
+                facts = NodeFacts.of(address, await NamedNode(address).status())
             if facts is not None and facts.is_master and facts.last_epoch == epoch:
                 return
             if facts is not None and facts.seen_epoch > epoch:

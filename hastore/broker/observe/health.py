@@ -73,7 +73,7 @@ def _slave(status: NodeStatus, lag_max: int | None) -> Health:
         "last_read_age_s": link.last_read_age_s,
         "newest_record_age_s": link.newest_record_age_s,
     }
-    why = faults(status, "link", "gap", limits=Limits(crit_lag=lag_max))
+    why = faults(status, "link", "gap", "next file", limits=Limits(crit_lag=lag_max))
     if not why and lag_max is not None and link.lag_bytes is None:
         why = ["its lag is not known yet"]
     if why:
