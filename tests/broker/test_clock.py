@@ -227,6 +227,20 @@ async def test_a_machine_that_starts_in_1970_doubts_its_clock_until_it_is_right(
     assert bench.watch.date_floor == floor
 
 
+async def test_a_new_node_without_others_learns_later_that_its_clock_was_behind(autojump_clock):
+    """It took the year 1970 for right; what it has copied then is as old as the clock's setting."""
+    bench = Bench()
+    bench.clock.off_by_ms = -START_MS
+    await bench.run()
+    assert not bench.watch.verdict.in_doubt
+    bench.clock.off_by_ms = 0
+    assert bench.watch.check().trust is Trust.UNCONFIRMED
+    assert bench.watch.date_floor is None
+    bench.sees(0)
+    assert bench.watch.check().trust is Trust.CONFIRMED
+    assert bench.watch.date_floor.date_ms == bench.clock.now_ms()
+
+
 async def test_a_directory_of_an_earlier_version_is_judged_by_its_last_store_time(autojump_clock):
     """A log whose last message is a week old may have been at rest, or the clock is ahead."""
     for hours, in_doubt in ((30, False), (24 * 7, True), (-2, True)):

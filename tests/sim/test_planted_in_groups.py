@@ -38,8 +38,8 @@ FOUND_BY = {
     "keeps_acks_of_earlier_connections": 145,
     "fixes_the_needed_nodes_at_the_put": 60,
     "expires_files_in_doubt": 3,
-    "forgets_the_time_that_it_trusted": 6,
-    "believes_the_dates_of_a_clock_that_was_behind": 19,
+    "forgets_the_time_that_it_trusted": 11,
+    "believes_the_dates_of_a_clock_that_was_behind": 30,
 }
 
 

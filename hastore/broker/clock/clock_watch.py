@@ -65,6 +65,7 @@ class ClockWatch:
         factory=lambda: ClockVerdict(trust=Trust.PLAUSIBLE), init=False
     )
     _trusted: TrustedTime | None = attrs.field(default=None, init=False)
+    _is_guess: bool = attrs.field(default=False, init=False)  # ``_trusted`` is one
     _opened_at_ms: int = attrs.field(init=False)  # the log's last store time when it was opened
     _file: JsonFile = attrs.field(init=False)
     _stored: dict[str, Any] = attrs.field(factory=dict, init=False)  # the file's content
@@ -87,7 +88,7 @@ class ClockWatch:
         self._stored = await self.env.offload.run(self._file.load)
         self._trusted = _trusted_of(self._stored, self._boot_id(), self._boot_ms(), self.keep_ms)
         if self._trusted is None:
-            self._trusted = self._trusted_without_file()
+            self._trusted, self._is_guess = self._trusted_without_file(), True
         self._was_behind = self._stored.get("isBehind") is True
         offset, date_ms = self._stored.get("floorOffset"), self._stored.get("floorMs")
         if type(offset) is int and type(date_ms) is int:
@@ -119,14 +120,16 @@ class ClockWatch:
         trusted = self._trusted
         is_accepted = trusted is not None and trusted.doubted_ms >= self.keep_ms
         was_behind = self._was_behind
-        if trusted is not None and trusted.lead_ms(wall_ms, boot_ms) > TOLERANCE_MS:
-            was_behind = True  # unless the machine itself stood still
+        if trusted is not None and not self._is_guess:
+            # Or the machine stood still, or the node was stopped for long: then files stay longer.
+            was_behind |= trusted.lead_ms(wall_ms, boot_ms) > TOLERANCE_MS
         self._checked_at_ms, self._wall_offset_ms = boot_ms, wall_ms - boot_ms
         verdict = judge(
             self._trusted, self.others(), wall_ms=wall_ms, boot_ms=boot_ms, keep_ms=self.keep_ms
         )
         if not verdict.in_doubt:
             if self._trusted is not None or verdict.trust is Trust.CONFIRMED:
+                self._is_guess = False
                 self._trusted = TrustedTime(
                     boot_id=self._boot_id(), boot_ms=boot_ms, wall_ms=wall_ms
                 )
