@@ -21,6 +21,7 @@ FOUND_BY = {
     "voids_a_proposal_after_a_read": 70,
     "names_a_start_whatever_link_acknowledged": 11,
     "acknowledges_after_giving_up_its_role": 132,
+    "ends_because_etcd_is_full": 2,
 }
 
 

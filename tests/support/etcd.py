@@ -211,10 +211,16 @@ class EtcdServer:
 
 @contextlib.contextmanager
 def etcd_of_kind(
-    kind: str, directory: Path, *, certificates: Certificates | None = None
+    kind: str,
+    directory: Path,
+    *,
+    certificates: Certificates | None = None,
+    options: Sequence[str] = (),
 ) -> Iterator[EtcdServer]:
     """Run a member that is alone, while the block runs; skip the test without that binary."""
-    server = EtcdServer(required_binary(kind), directory, certificates=certificates)
+    server = EtcdServer(
+        required_binary(kind), directory, certificates=certificates, options=tuple(options)
+    )
     try:
         server.start()
         yield server

@@ -4,6 +4,7 @@ Each is a function that patches the product with ``patch`` (pytest's MonkeyPatch
 """
 
 import contextlib
+from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
 import attrs
@@ -26,7 +27,12 @@ from hastore.cluster.role_service import RoleService
 from hastore.cluster.term_coordinator import TermCoordinator
 from hastore.concurrency.lease import Lease, margin_s
 from hastore.epoch_history import EpochEntry, EpochHistory
-from hastore.errors import CoordinatorError, StaleEpochError
+from hastore.errors import (
+    CoordinatorError,
+    CoordinatorNoSpaceError,
+    HastoreError,
+    StaleEpochError,
+)
 from hastore.ha.set_proposal import Answer, Proposal
 from hastore.sim.group.etcd_director import EtcdDirector
 from hastore.store.node_identity import NodeIdentity
@@ -175,6 +181,26 @@ def acknowledges_after_giving_up_its_role(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Lease, "end", lambda _self: None)
 
 
+# -- an etcd that is full -------------------------------------------------------------------------
+
+
+def ends_because_etcd_is_full(patch: pytest.MonkeyPatch) -> None:
+    """A node that starts while etcd is full ends: it takes an operator for it to come back."""
+    register = NodeRegistration.register
+
+    async def register_or_end(
+        self: NodeRegistration, on_failure: Callable[[HastoreError], None]
+    ) -> None:
+        def failed(error: HastoreError) -> None:
+            if isinstance(error, CoordinatorNoSpaceError):
+                raise error
+            on_failure(error)
+
+        await register(self, failed)
+
+    patch.setattr(NodeRegistration, "register", register_or_end)
+
+
 LOST = {"loss", "confirmed loss"}
 UNCONFIRMED = {"ack", "confirm", "shown"}
 # Each bug with the rules that describe it; any other rule would find it only by chance.
@@ -192,4 +218,5 @@ PLANTED_WITH_ETCD: dict[Plant, set[str]] = {
     voids_a_proposal_after_a_read: LOST | UNCONFIRMED | {"liveness"},
     names_a_start_whatever_link_acknowledged: LOST | UNCONFIRMED,
     acknowledges_after_giving_up_its_role: {"ack", "lease"},
+    ends_because_etcd_is_full: {"ended"},
 }
