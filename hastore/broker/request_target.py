@@ -54,6 +54,12 @@ class RoleControl(Protocol):
     def promise(self, wish: PromiseWish, /) -> None:
         """Promise not to stand for ``ttl_s`` from now on.  Raises RequestFailedError if not."""
 
+    async def recognised(self) -> None:
+        """Wait until its coordinator knows this start of it, or does not answer.
+
+        Never returns for a node that is refused: that ends.
+        """
+
     @property
     def takes_remote_roles(self) -> bool:
         """Whether other machines may change its role."""

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from hastore.cluster.key_value_store import KeyValueStore
     from hastore.cluster.role_config import RoleConfig
     from hastore.env.interface import Env
+    from hastore.errors import HastoreError
     from hastore.store.node_identity import NodeIdentity
 
 STOP_TIMEOUT_S: Final = 1.0  # for telling the coordinator that this node stops
@@ -84,6 +85,7 @@ class RoleService:
     _term_scope: trio.CancelScope | None = attrs.field(default=None, init=False)
     # Of a run.
     _is_running: bool = attrs.field(default=False, init=False)
+    _is_recognised: trio.Event = attrs.field(factory=trio.Event, init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
     _facts: NodeFacts = attrs.field(init=False)
     _abstention: Abstention = attrs.field(init=False)
@@ -134,6 +136,14 @@ class RoleService:
         if self._term_scope is not None:
             self._term_scope.cancel()
             self._term_scope = None
+
+    async def recognised(self) -> None:
+        """Wait until this start is registered, or the coordinator does not answer."""
+        await self._is_recognised.wait()
+
+    def _not_registered(self, error: HastoreError) -> None:
+        self.watch.failed(error)
+        self._is_recognised.set()
 
     @property
     def takes_remote_roles(self) -> bool:
@@ -286,7 +296,8 @@ class RoleService:
             self._nursery = nursery
             task_status.started()
             try:
-                await registration.register(self.watch.failed)
+                await registration.register(self._not_registered)
+                self._is_recognised.set()
                 self._facts.me = registration.me
                 self._registration = registration
                 self.watch.start(nursery)

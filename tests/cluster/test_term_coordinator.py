@@ -193,9 +193,10 @@ async def test_a_write_that_may_come_late_is_not_forgotten_by_a_read_that_fails(
     store = group.stores[node_id]
     store.late_s = 4.0
     store.next("commit", "state", Fate.LATE, *[Fate.LOST] * 20)
+    before = len(store.asked)
     group.start(lost)
     await group.until(lambda: set_of(master).proposal is not None)
-    await trio.sleep(0.02)
+    await group.until(lambda: f"commit {group.keys.state}" in store.asked[before:])
     store.next("read", "", Fate.LOST)
     group.node(lost).kill()
     await group.until(lambda: lost in group.starts)

@@ -181,8 +181,7 @@ async def _run_until_signal(config: MasterConfig | SlaveConfig, log: LogConfig, 
                         _warn_of_exposure(config)
                         await keeper.write()
                         keepers.start_soon(keeper.run)
-                        _announce(running.node, config, log)
-                        notify(READY="1", STATUS=_status_text(keeper.current()))
+                        keepers.start_soon(_announce_ready, running.node, config, log, keeper)
                         keepers.start_soon(
                             running.keep_reloaded, lambda: _status_text(keeper.current())
                         )
@@ -192,6 +191,16 @@ async def _run_until_signal(config: MasterConfig | SlaveConfig, log: LogConfig, 
         say_error("the node has ended, and nobody asked it to", "please report it; start it again")
         return 1
     return _exit_code_of(stopped_by[0])
+
+
+async def _announce_ready(
+    node: AnyNode, config: MasterConfig | SlaveConfig, log: LogConfig, keeper: NodeFileKeeper
+) -> None:
+    """Say that the node is ready; one that its coordinator refuses ends before it is."""
+    if isinstance(node, GroupNode) and node.role_control is not None:
+        await node.role_control.recognised()
+    _announce(node, config, log)
+    notify(READY="1", STATUS=_status_text(keeper.current()))
 
 
 def _exit_code_of(signum: int) -> int:
