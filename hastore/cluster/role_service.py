@@ -23,7 +23,7 @@ import trio
 from hastore.access.own_key import OwnKey
 from hastore.broker.group_directory import BrokerRoute, KnownNode, TopicTable
 from hastore.broker.node.master import Master
-from hastore.broker.observe.coordinator_status import CoordinatorStatus
+from hastore.broker.observe.coordinator_status import UNLISTED_HINT, CoordinatorStatus
 from hastore.cluster.abstention import Abstention, Promiser, why_not_promising
 from hastore.cluster.failsafe import Failsafe
 from hastore.cluster.group_watch import GroupWatch
@@ -41,6 +41,7 @@ from hastore.cluster.term_coordinator import TermCoordinator
 from hastore.concurrency.lease import Lease
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import CoordinatorError, ProtocolError, RequestFailedError, WrongNodeError
+from hastore.ha.set_rules import nodes_text
 from hastore.quantities import parse_address
 from hastore.store.store_lock import LOCK_FILE
 from hastore.trace import logger
@@ -85,6 +86,7 @@ class RoleService:
     _term_scope: trio.CancelScope | None = attrs.field(default=None, init=False)
     # Of a run.
     _is_running: bool = attrs.field(default=False, init=False)
+    _unlisted: str | None = attrs.field(default=None, init=False)  # as logged
     _is_recognised: trio.Event = attrs.field(factory=trio.Event, init=False)
     _has_ended: bool = attrs.field(default=False, init=False)
     _facts: NodeFacts = attrs.field(init=False)
@@ -167,6 +169,21 @@ class RoleService:
             last_contact_age_s=None if self._heard_at is None else self._now() - self._heard_at,
             etcd_alarms=sorted(self.watch.alarms),
             unusable_because=self.watch.unusable_because,
+            unlisted_because=None if self.view is None else self._why_unlisted(self.view),
+        )
+
+    def _why_unlisted(self, view: GroupView) -> str | None:
+        """Return which nodes the group has that this node's ``group_ids`` lacks; None: none.
+
+        By a group's name that is used twice a new group would copy the log of an old one.
+        """
+        ids, state = self.config.initial_ids, view.state
+        others = frozenset[int]() if ids is None or state is None else state.registered - ids
+        if not others or ids is None:
+            return None
+        return (
+            f"{self.keys.base} has {nodes_text(others)}, and [node] group_ids of this node names"
+            f" {', '.join(map(str, sorted(ids)))}"
         )
 
     def _start_text(self) -> str:
@@ -417,6 +434,10 @@ class RoleService:
 
     def _saw(self, view: GroupView, went_back: bool) -> None:  # noqa: FBT001 - a callback
         self._heard_at = self._now()
+        unlisted = self._why_unlisted(view)
+        if unlisted not in {None, self._unlisted}:
+            _log.warning("group_ids_differ", reason=unlisted, next=UNLISTED_HINT)
+        self._unlisted = unlisted
         if self._is_foreign(view):
             self._is_replaced.set()
         if view.leader is not None or view.state is None:

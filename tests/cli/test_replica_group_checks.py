@@ -437,6 +437,7 @@ def identity_of(uuid):
         ({"is_reachable": False}, NagiosState.WARNING, "WARNING n2 etcd does not answer"),
         ({"is_reachable": False, "is_failsafe": True}, NagiosState.WARNING, "by the promises"),
         ({"alarm": "etcd went back"}, NagiosState.CRITICAL, "etcd went back"),
+        ({"unlisted_because": "it has node 1"}, NagiosState.WARNING, "n2 it has node 1"),
     ],
 )
 def test_check_says_what_is_wrong_with_the_coordinator(changes, state, text):

@@ -56,6 +56,28 @@ async def test_a_group_that_nobody_has_created_waits(group):
     assert "hastore cluster init" in group.roles[1].action.why
 
 
+def test_a_group_whose_nodes_are_not_those_of_the_configuration_is_named(caplog):
+    """Else nodes 7 and 8 would copy the log of another group that has their group's name."""
+
+    async def test(group):
+        await group.master()
+        assert group.roles[2].coordinator_status().unlisted_because is None
+        group.role_config = attrs.evolve(group.role_config, initial_ids=frozenset({2, 7, 8}))
+        group.node(2).kill()
+        former = group.roles[2]
+        group.start(2)
+        await group.until(lambda: group.roles[2] is not former and group.roles[2].view is not None)
+        because = group.roles[2].coordinator_status().unlisted_because
+        assert because == (
+            "/test/c1/g1/ has nodes 1, 3, and [node] group_ids of this node names 2, 7, 8"
+        )
+
+    run_group(test)
+    named = [each for each in caplog.records if each.msg.get("event") == "group_ids_differ"]
+    assert len(named) == 1
+    assert "[node] group" in named[0].msg["next"]
+
+
 def test_each_reason_for_waiting_is_logged_once(caplog):
     """A node that waits for one thing, then for another, says so; it does not repeat itself."""
     caplog.set_level("INFO", logger="hastore")

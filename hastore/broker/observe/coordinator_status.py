@@ -14,6 +14,9 @@ NO_SPACE_HINT: Final = (
     "make room in etcd: etcdctl compact REVISION (see etcdctl endpoint status -w json), etcdctl"
     " defrag for each server, etcdctl alarm disarm; and start it with --auto-compaction-mode"
 )
+UNLISTED_HINT: Final = (
+    "if that is another group, give this one another name: [node] group; else add them to group_ids"
+)
 
 
 def _texts(values: Iterable[str]) -> tuple[str, ...]:
@@ -40,3 +43,5 @@ class CoordinatorStatus:
     etcd_alarms: tuple[str, ...] = attrs.field(default=(), converter=_texts)
     # Why nothing is decided by what it answers, such as a damaged key; None: it is silent, or fine.
     unusable_because: str | None = None
+    # Which nodes the group has that this node's ``group_ids`` lacks; None: none.
+    unlisted_because: str | None = None

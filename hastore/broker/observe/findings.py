@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from hastore.broker.clock.clock_verdict import NOTICED_MS, TOLERANCE_MS, Trust
-from hastore.broker.observe.coordinator_status import NO_SPACE, NO_SPACE_HINT
+from hastore.broker.observe.coordinator_status import NO_SPACE, NO_SPACE_HINT, UNLISTED_HINT
 from hastore.broker.observe.node_status import DiskRow
 from hastore.quantities import format_duration, format_size, format_span
 from hastore.status import HAClientState, PutMessageStatus
@@ -639,6 +639,8 @@ def _coordinator(status: NodeStatus, _: Limits) -> Found:
         return
     for alarm in coordinator.etcd_alarms:
         yield Level.WARNING, *_etcd_alarm(alarm)
+    if coordinator.unlisted_because is not None:
+        yield Level.WARNING, coordinator.unlisted_because, None, UNLISTED_HINT
     if coordinator.is_failsafe:
         what = "etcd does not answer; this master continues by the promises of its members"
         yield Level.WARNING, what, None, "puts stop if a member fails now: look at etcd"
