@@ -38,7 +38,7 @@ FOUND_BY = {
     accepts_slave_ahead: 6,
     calls_the_unknown_a_failure: 5,
     forgets_puts_that_failed: 22,
-    forgets_what_was_not_stored: 28,
+    forgets_what_was_not_stored: 2,
     keeps_a_silent_master: 33,
     keeps_silent_slaves: 18,
     one_recv_is_a_report: 0,

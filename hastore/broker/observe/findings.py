@@ -730,6 +730,7 @@ _KEPT: Final = {
         Level.CRITICAL,
         "delay offsets are not stored: an unclean stop delivers delayed messages again",
     ),
+    "config/clock.json": (Level.WARNING, "the time that was trusted last is not stored"),
     "identity.json": (Level.CRITICAL, "what it knows of its replica group is not stored"),
     "epochFileCheckpoint": (Level.CRITICAL, "the epochs of its log are not stored"),
     "sync_state_set.json": (Level.CRITICAL, "a change of the SyncStateSet is not stored"),
