@@ -27,6 +27,7 @@ from hastore.trace import logger
 if TYPE_CHECKING:
     from hastore.broker.group_directory import BrokerRoute, TopicTable
     from hastore.cluster.key_value_store import KeyValueStore, Snapshot
+    from hastore.errors import HastoreError
 
 INTERVAL_S: Final = 30.0  # after which all is looked at again
 TOPICS_PAUSE_S: Final = 1.0  # so that a burst of new topics is few writes
@@ -67,7 +68,7 @@ class ClusterRoutes:
     _encoded: tuple[int, bytes] | None = attrs.field(default=None, init=False)
     # By key: the value and lease that were written, at which revision.
     _written: dict[str, tuple[bytes, int | None, int]] = attrs.field(factory=dict, init=False)
-    _reason: str | None = attrs.field(default=None, init=False)  # of the last failure, as logged
+    _failure: HastoreError | None = attrs.field(default=None, init=False)  # since the last answer
 
     def __attrs_post_init__(self) -> None:
         """Know nothing."""
@@ -117,12 +118,12 @@ class ClusterRoutes:
         self._groups = self._reader.read(snapshot.items)
         for key in self._reader.damaged.keys() - damaged.keys():
             _log.warning("route_unreadable", key=key, reason=self._reader.damaged[key])
-        self._reason = None
+        self._failure = None
 
     async def _failed(self, error: CoordinatorError | ProtocolError) -> None:
-        if str(error) != self._reason:
-            self._reason = str(error)
-            _log.warning("routes_not_exchanged", reason=self._reason, next=error.hint)
+        if type(error) is not type(self._failure):  # its text may name how long it was waited for
+            _log.warning("routes_not_exchanged", reason=str(error), next=error.hint)
+        self._failure = error
         is_refused = isinstance(error, CoordinatorRefusedError)
         await trio.sleep(_REFUSED_RETRY_S if is_refused else _RETRY_S)
 

@@ -53,6 +53,8 @@ class Failsafe:
     # Until when the node may decide by promises alone, on its own clock.
     promised_deadline: float = attrs.field(default=-math.inf, init=False)
     is_active: bool = attrs.field(default=False, init=False)  # it leads by promises alone
+    # Why members did not promise when they were asked last, by id; logged as it changes.
+    _refusals: dict[int, str] = attrs.field(factory=dict, init=False)
 
     async def ask_members(self) -> None:
         """Prolong a leading master's deadline, if all other members promise not to stand."""
@@ -83,6 +85,7 @@ class Failsafe:
                 access_key=await self.own_key.read(),
                 tls=None if self.node.tls is None else self.node.tls.client,
             )
+            known, self._refusals = self._refusals, refusals
             is_whole = group.needed - {self.own_id} <= asked
             if not refusals and is_whole and is_leading(self.node, self.lease):
                 self.lease.renewed(asked_at, ttl_s, ttl_s)
@@ -91,7 +94,7 @@ class Failsafe:
                     _log.warning("failsafe", members=len(asked), ttl_s=self.ttl_s)
                 self.is_active = True
                 return
-            for node_id, reason in refusals.items():
+            for node_id, reason in refusals.items() - known.items():
                 _log.warning("promise_refused", node_id=node_id, reason=reason)
 
 

@@ -144,6 +144,21 @@ async def test_waiting_for_etcd_is_logged_as_it_begins_and_ends(group, fault, ca
     assert events(caplog, ends)
 
 
+@simulated(ttl_s=TTL_S, listens=True, has_neighbour=True)
+async def test_a_silent_etcd_is_logged_once_by_each_task_that_asks_it(group, caplog):
+    """The master asks for promises, too: a member that is dead refuses each time."""
+    caplog.set_level("INFO", logger="hastore")
+    first, _ = await group.master()
+    caplog.clear()
+    group.model.stop()
+    group.node(first % 3 + 1).kill()
+    await trio.sleep(60)
+    assert len(events(caplog, "promise_refused")) in {1, 2}
+    # By each node that is up, in both groups.
+    assert 0 < len(events(caplog, "routes_not_exchanged")) <= 6
+    assert 0 < len(events(caplog, "coordinator_unreachable")) <= 6
+
+
 @simulated(ttl_s=TTL_S)
 async def test_a_set_that_cannot_be_written_is_logged_once(group, caplog):
     """As long as the reason is the same."""
