@@ -94,10 +94,18 @@ class OwnMember:
         if published is None or (view is not None and self.facts.me.node_id not in view.members):
             return False
         is_led = self.watch.is_reachable and view is not None and view.leader is not None
-        is_led = is_led and member.election is None
+        is_led = is_led and member.election is None and not self._is_below_floor(published, member)
         if is_led and trio.current_time() < self._published_at + END_INTERVAL_S:
             published = attrs.evolve(published, end=member.end)
         return member == published
+
+    def _is_below_floor(self, published: Member, member: Member) -> bool:
+        """Return whether the record, unlike the log, ends below what the group has confirmed.
+
+        Until it is written the node would count as one that has lost something.
+        """
+        state = None if self.watch.view is None else self.watch.view.state
+        return state is not None and published.end < state.confirm_offset <= member.end
 
     async def _write(self, member: Member) -> bool:
         """Write the record in place of what is known; return False if something else is there."""

@@ -8,7 +8,7 @@ from hastore.errors import OperationRefusedError
 from hastore_cli.cluster.asking import Asked, check_not_void, groups_in
 from hastore_cli.cluster.report import Answers, node_rows, status_json, status_lines
 from tests.support.nodes.group_views import KEYS, NO_LEADER, OUTSIDE, member, view_of
-from tests.support.nodes.statuses import GROUP_MASTER
+from tests.support.nodes.statuses import GROUP_MASTER, MEMBER
 
 ASKED = Asked(None, KEYS, "orders", "g1")
 NOBODY = Answers(now_ms=100_000)
@@ -43,6 +43,17 @@ def test_what_a_node_answers_counts_more_than_what_etcd_has_of_it():
     assert (rows[2].end, rows[2].age_s, rows[3].age_s) == (1_000, 1.0, None)
     assert {at: row.lag for at, row in rows.items()} == lags
     assert "1 master 7 5000 - now" in shown(view, answers)
+
+
+def test_a_node_may_become_master_by_the_end_that_it_has_now():
+    """What etcd has of it may be older than what the group has confirmed since."""
+    state = attrs.evolve(view_of().state, confirm_offset=5_000)
+    view = view_of(member(1, role="master"), member(2), member(3), state=state)
+    assert "2 slave 7 1000 - ? 2 l2:9 yes no: the log of node 2 ends at 1000" in shown(view)
+    own = attrs.evolve(MEMBER, node_id=2, epoch=7, max_offset=5_000)
+    assert "2 slave 7 5000 - now 2 l2:9 yes yes" in shown(
+        view, attrs.evolve(NOBODY, statuses={2: own})
+    )
 
 
 def test_an_etcd_that_is_full_is_a_warning_with_the_next_step():

@@ -45,6 +45,25 @@ async def test_a_loaded_group_writes_half_a_revision_a_second_at_most(group):
     assert ends == {node.max_offset for node in group.masters().values()}
 
 
+def are_behind(group):
+    """Return whether a record has an end below what the group has confirmed."""
+    confirmed = group.view.state.confirm_offset
+    return any(member.end < confirmed for member in group.view.members.values())
+
+
+@simulated(ttl_s=TTL_S)
+async def test_a_record_follows_what_the_group_has_confirmed(group):
+    """Else a switchover is refused, because of what the node seems to have lost."""
+    _, master = await group.master()
+    for _ in range(100):
+        assert await group.put(master) is Status.PUT_OK
+        await trio.sleep(0.5)
+        since = trio.current_time()
+        await group.until(lambda: not are_behind(group))
+        assert trio.current_time() < since + TTL_S / 2
+    assert group.view.state.confirm_offset
+
+
 @simulated(ttl_s=TTL_S)
 async def test_an_election_goes_by_ends_as_they_are(group):
     """However long ago a node has published its own: the longer log wins."""

@@ -23,6 +23,7 @@ from hastore_cli.settings.param_types import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
+    from hastore.broker.observe.node_status import NodeStatus
     from hastore.cluster.group_records import GroupView, Keys
     from hastore.cluster.loss import Loss
     from hastore.cluster.operations import Change
@@ -264,15 +265,17 @@ def switchover(
     too long it takes the wish back and goes on.
     """
     from hastore.cluster import operations
-    from hastore_cli.cluster.heard import hear_lags
+    from hastore_cli.cluster.heard import hear, lags_in, refreshed
 
-    lags: dict[int, int] = {}
+    statuses: dict[int, NodeStatus] = {}
 
     async def look(view: GroupView) -> None:
-        lags.update(await hear_lags(view))
+        statuses.update(await hear(view, view.members))
 
     def decide(keys: Keys, view: GroupView) -> Change:
-        return operations.switchover(keys, view, to_id, lags=lags)
+        heard = {at: statuses[at] for at in statuses.keys() & view.members.keys()}
+        lags = lags_in(view, heard)
+        return operations.switchover(keys, refreshed(view, heard), to_id, lags=lags)
 
     return _become_master(target, decide, timeout_ms, output, dry_run=dry_run, look=look)
 

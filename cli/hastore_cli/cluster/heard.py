@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import attrs
 import trio
 
 from hastore.errors import HastoreError
@@ -43,11 +44,16 @@ async def hear(view: GroupView, ids: Collection[int]) -> dict[int, NodeStatus]:
     return found
 
 
-async def hear_lags(view: GroupView) -> dict[int, int]:
-    """Return how many bytes each node lacks, by id, if the master answers."""
-    if view.leader is None:
-        return {}
-    return lags_in(view, await hear(view, {view.leader.holder.node_id}))
+def refreshed(view: GroupView, statuses: Mapping[int, NodeStatus]) -> GroupView:
+    """Return a group with the epochs and ends that its nodes have said themselves."""
+    members = dict(view.members)
+    for node_id, status in statuses.items():
+        members[node_id] = attrs.evolve(
+            members[node_id],
+            end=status.max_offset,
+            last_epoch=members[node_id].last_epoch if status.epoch is None else status.epoch,
+        )
+    return attrs.evolve(view, members=members)
 
 
 def lags_in(view: GroupView, statuses: Mapping[int, NodeStatus]) -> dict[int, int]:

@@ -18,7 +18,7 @@ from hastore.ha.set_rules import nodes_text
 from hastore.quantities import format_duration, format_size
 from hastore_cli.app.terminal import columns, escaped, label_row, number, time_text
 from hastore_cli.cluster import losses
-from hastore_cli.cluster.heard import lags_in
+from hastore_cli.cluster.heard import lags_in, refreshed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -74,6 +74,7 @@ class Answers:
 
 def node_rows(view: GroupView, answers: Answers) -> list[NodeRow]:
     """Return all nodes that are registered, up or in the set, by id."""
+    view = refreshed(view, answers.statuses)
     state = view.state
     in_set = frozenset[int]() if state is None else state.ids
     ids = sorted(view.members.keys() | view.registrations.keys() | in_set)
@@ -105,8 +106,8 @@ def _node_row(view: GroupView, node_id: int, in_set: frozenset[int], answers: An
         uuid=member.node.uuid,
         start=member.node.start,
         kept_since=member.kept_since,
-        last_epoch=member.last_epoch if status is None else status.epoch,
-        end=member.end if status is None else status.max_offset,
+        last_epoch=member.last_epoch,
+        end=member.end,
         lag=lags_in(view, answers.statuses).get(node_id),
         age_s=_age_s(member, answers.now_ms) if status is None else 0.0,
         link=member.link,
@@ -228,7 +229,9 @@ def _notes(keys: Keys, view: GroupView, answers: Answers) -> Iterator[str]:
             yield label_row("next", NO_SPACE_HINT)
     if config.alarm is not None:
         yield label_row("damage", f"alarm: {config.alarm}")
-        yield label_row("next", f"find out why; then: {after_alarm(keys, view)}")
+        yield label_row(
+            "next", f"find out why; then: {after_alarm(keys, refreshed(view, answers.statuses))}"
+        )
     if config.unproven_epoch is not None:
         yield label_row(
             "damage",
