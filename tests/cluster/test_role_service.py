@@ -379,7 +379,9 @@ async def test_a_promotion_that_cannot_begin_gives_the_key_up(group):
     torn = first % 3 + 1
     for node_id in {1, 2, 3} - {first, torn}:
         group.client(node_id).cut()  # it does not stand
-    group.node(torn).live_disk.write_file(EPOCH_PATH, b"torn")
+    epochs = group.node(torn).live_disk.open_file(EPOCH_PATH, writable=True)
+    epochs.pwrite(b"torn", 0)  # in place: a node stops whose file is another one
+    epochs.close()
     group.node(first).kill()
     await group.until(lambda: group.view.state.master.node_id == torn)
     await group.until(lambda: group.view.leader is None)
