@@ -89,6 +89,9 @@ class FaultTarget(Protocol):
     def crashing(self, node: SimNode, *, lost_power: bool) -> None:
         """Record that a node that is up crashes now."""
 
+    def starting(self, node: SimNode) -> None:
+        """Do what an operator does before a node that is down is started again."""
+
     def may_lose_power(self, node: SimNode) -> bool:
         """Whether a power cut of a node is survivable."""
 
@@ -138,6 +141,9 @@ class ClassicTarget:
         """Record what a master may lose."""
         if node.is_master:
             self.oracle.master_crashed(lost_power=lost_power)
+
+    def starting(self, node: SimNode) -> None:
+        """Do nothing."""
 
     def may_lose_power(self, node: SimNode) -> bool:  # noqa: ARG002 - the same for all
         """Return True."""
@@ -267,6 +273,7 @@ class Faults:
     def restart_now(self, node: SimNode) -> None:
         """Start a node, unless it runs."""
         if not node.is_up:
+            self.target.starting(node)
             node.start(self.nursery)
 
     def restart(self, node: SimNode, error: BaseException | None) -> None:

@@ -85,7 +85,6 @@ _LOSABLE: Final = (
     f"{DATA_DIR}/index",
     f"{DATA_DIR}/{CHECKPOINT_FILE}",
 )
-_LOOK_S: Final = 0.02
 
 
 @final
@@ -125,6 +124,13 @@ class GroupTarget:
         is_lost = lost_power or node.live_disk.syncs_failed > 0
         if is_lost and not self.cluster.config.is_sync(node_id):
             self.oracle.lost_bytes(node_id)
+
+    def starting(self, node: SimNode) -> None:
+        """Empty the disk of a node whose log was removed: it is copied again."""
+        lost = self.oracle.logs[self.cluster.id_of(node)].lost
+        if lost is not None and lost.has_log:
+            node.wipe()
+            self.lost_disk(node)
 
     def may_lose_power(self, node: SimNode) -> bool:
         """Whether the node loses nothing, or others have it."""
@@ -346,7 +352,7 @@ class GroupFaults:
             self.faults.restart(node, None)
 
     async def _lose_files(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
-        """Remove files under a node; if they were its log, it is copied again once it has ended."""
+        """Remove files under a node; if they were its log, it is copied again at its next start."""
         await trio.lowlevel.checkpoint()
         target, boot = self.target, node.boot
         node_id = target.cluster.id_of(node)
@@ -361,10 +367,3 @@ class GroupFaults:
         self.faults.begins(fault, node.name, f"{path} is removed")
         boot.disk.lose(path)
         target.oracle.lost_files(node_id, path)
-        while path == LOG_PATH:
-            await trio.sleep(_LOOK_S)
-            if node.boot is None and target.oracle.logs[node_id].lost is not None:
-                node.wipe()
-                target.lost_disk(node)
-            if boot.is_over:
-                return
