@@ -9,7 +9,7 @@ import pytest
 import trio
 
 import hastore
-from hastore.errors import FileLostError
+from hastore.errors import EpochFileError, FileLostError
 from hastore.status import BrokerRole, FlushDiskType
 from hastore.status import PutMessageStatus as Status
 from hastore.store.log.mapped_file_queue import file_name
@@ -230,3 +230,15 @@ async def test_expiry_and_rolls_are_no_loss(tmp_path):
         first.close()
         await trio.sleep(1.0)  # a check of all names
         assert (await node.put(messages(1)[0])).ok
+
+
+async def test_a_log_without_its_epochs_gets_no_new_one(tmp_path):
+    """As a master the node would refuse intact replicas as another group's."""
+    config = node_config(tmp_path, 1, (1,))
+    async with hastore.open_node(config) as node:
+        assert await put(await node.become_master()) is Status.PUT_OK
+    (tmp_path / "epochFileCheckpoint").unlink()
+    async with hastore.open_node(config) as node:
+        with pytest.raises(EpochFileError, match="epochFileCheckpoint is missing, and the log has"):
+            await node.become_master()
+    assert not (tmp_path / "epochFileCheckpoint").exists()

@@ -179,7 +179,7 @@ def _begin_term(
 ) -> Term:
     log = message_store.commit_log
     epoch_file = EpochFile(env.disk, f"{log.path}/{EPOCH_FILE}")
-    history = epoch_file.load()
+    history = _load_epochs(epoch_file, log)
     if history.last_epoch is not None:
         identity.see(history.last_epoch)
     epoch = promotion.epoch
@@ -204,6 +204,23 @@ def _begin_term(
         state_file=state_file,
         group_ids=promotion.group_ids,
     )
+
+
+def _load_epochs(file: EpochFile, log: CommitLog) -> EpochHistory:
+    """Return the epochs of an open log.
+
+    Raises what ``EpochFile.load`` raises, and EpochFileError if a log with bytes has no epochs: the
+    file was removed, and the new master would take its intact replicas for another group's.
+    """
+    history = file.load()
+    if not history.entries and log.max_offset > log.min_offset:
+        raise EpochFileError(
+            f"{file.path} is missing, and the log has {log.max_offset - log.min_offset} bytes: no"
+            " epoch says who wrote them",
+            path=file.path,
+            hint="put the file back, or copy it from a node of the group that holds the same bytes",
+        )
+    return history
 
 
 def _members_of(
