@@ -14,6 +14,7 @@ import trio
 
 from hastore.cluster.etcd_client import EtcdClient, EtcdConfig, EtcdHealth
 from hastore.cluster.key_value_store import Absent, Changes, Delete, Put, Unchanged, follow
+from hastore.cluster.server_clocks import server_clocks
 from hastore.errors import (
     CompactedError,
     ConfigError,
@@ -152,6 +153,7 @@ async def test_health_has_what_a_doctor_asks_for(server: EtcdServer) -> None:
     dead = EtcdServer(server.binary, server.directory)
     async with EtcdClient.open(config(server, dead)) as client:
         snapshot = await client.read("/")
+        heard = dict(client.clocks())
         healthy, error = await client.health("/")
     dead.close()
     assert isinstance(healthy, EtcdHealth)
@@ -161,6 +163,11 @@ async def test_health_has_what_a_doctor_asks_for(server: EtcdServer) -> None:
     assert healthy.leader_id == healthy.member_id != 0
     assert 0 < healthy.latency_s < WITHIN_S
     assert healthy.server_time_s is not None
+    assert server.endpoint in heard  # by the read alone
+    (clock,) = server_clocks(heard, trio.current_time(), 0.0)
+    lead_ms = dt.datetime.now(dt.UTC).timestamp() * 1000 - clock.offset_ms
+    assert abs(lead_ms) < 1_000 * (WITHIN_S + 1)
+    assert clock.is_own_machine
     now_s = dt.datetime.now(dt.UTC).timestamp()
     assert abs(healthy.server_time_s - now_s) < WITHIN_S + 1
     assert isinstance(error, CoordinatorUnreachableError)

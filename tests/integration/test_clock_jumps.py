@@ -7,10 +7,14 @@ import pytest
 import trio
 
 import hastore
+from hastore.broker.observe.findings import Level, Limits, findings
 from hastore.config import HAConfig
 from hastore.env.real import real_env
 from hastore.message import Message
-from hastore.status import PutMessageStatus
+from hastore.status import BrokerRole, PutMessageStatus
+from hastore.store.log.store_directory import CLOCK_FILE
+from hastore_cli.status.check import NagiosState, check_status
+from tests.support.nodes.configs import ANY_PORT
 from tests.support.nodes.harness import log_bytes, master_config, slave_config
 from tests.support.waiting import eventually
 
@@ -95,3 +99,54 @@ async def test_slave_timeout_ignores_clock_jumps(tmp_path):
                 await request.wait()
                 assert request.status is PutMessageStatus.FLUSH_SLAVE_TIMEOUT
                 assert 0.25 < trio.current_time() - begun < 60
+
+
+@pytest.mark.parametrize("who", ["master", "slave"])
+async def test_master_and_slave_see_that_their_clocks_differ(tmp_path, who):
+    """Each of them by what a slave asks its master each second; and that they agree again."""
+    master_env, master_clock = jumping_env()
+    slave_env, slave_clock = jumping_env()
+    listening = master_config(tmp_path / "m", ha=HA, listen=ANY_PORT)
+    async with hastore.open_master(listening, env=master_env) as master:
+        settings = slave_config(
+            tmp_path / "s", master.ha_address, ha=HA, master_client=master.address
+        )
+        async with hastore.open_slave(settings, env=slave_env) as slave:
+            nodes = {"master": master, "slave": slave}
+            await eventually(lambda: all(node.peer_clocks() for node in nodes.values()))
+            assert not any(node.status().clock.in_doubt_because for node in nodes.values())
+            wrong = master_clock if who == "master" else slave_clock
+            wrong.off_by_ms = 4 * DAY_MS
+            reasons = lambda: [  # noqa: E731 - one expression
+                node.status().clock.in_doubt_because or "" for node in nodes.values()
+            ]
+            await eventually(lambda: all("4 days" in reason for reason in reasons()))
+            ahead, behind = reasons() if who == "master" else reversed(reasons())
+            assert "4 days ahead of the" in ahead
+            assert "4 days behind the" in behind
+            assert who == "slave" or "the slave at 127.0.0.1" in ahead
+            wrong.off_by_ms = 0
+            await eventually(lambda: not any(reasons()))
+
+
+async def test_status_and_check_name_a_store_time_of_next_week(tmp_path):
+    """A clock that was ahead once; the clock is right when the node starts again."""
+    env, clock = jumping_env()
+    clock.off_by_ms = 7 * DAY_MS
+    config = master_config(tmp_path, role=BrokerRole.ASYNC_MASTER)
+    async with hastore.open_master(config, env=env) as master:
+        await master.put(Message("T", b"from next week"))
+        await eventually((tmp_path / CLOCK_FILE).exists)
+    async with hastore.open_master(config) as master:
+        await eventually(lambda: master.status().clock.in_doubt_because)
+        first = await master.put(Message("T", b"from now"))
+        assert first.status is PutMessageStatus.PUT_OK
+        status = master.status()
+        assert status.clock.store_time_lead_s == pytest.approx(7 * 86_400, abs=60)
+        found = {each.what: each for each in findings(status, Limits.of(status))}
+        ahead = found["the log's last store time is 7 days ahead of the clock"]
+        assert ahead.level is Level.WARNING
+        verdict = check_status(status, Limits())
+        assert verdict.state is not NagiosState.OK
+        assert "7 days ahead of the clock" in verdict.line
+        assert "its clock is in doubt" in verdict.line  # the boot clock says that it is behind
