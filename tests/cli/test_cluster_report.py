@@ -4,9 +4,11 @@ import attrs
 import pytest
 
 from hastore.cluster.group_records import GroupConfig, Switchover
-from hastore.errors import OperationRefusedError
+from hastore.errors import BelowConfirmMarkError, OperationRefusedError
+from hastore.store.recovery.cut import check_confirm_mark
 from hastore_cli.cluster.asking import Asked, check_not_void, groups_in
 from hastore_cli.cluster.report import Answers, node_rows, status_json, status_lines
+from hastore_cli.status.check import DEFAULTS, NagiosState, check_status
 from tests.support.nodes.group_views import KEYS, NO_LEADER, OUTSIDE, member, view_of
 from tests.support.nodes.statuses import GROUP_MASTER, MEMBER
 
@@ -27,9 +29,41 @@ def test_a_healthy_group_is_a_headline_and_a_line_for_each_node():
     assert text.splitlines()[0] == (
         "group g1 of orders epoch 7 master node 1 SyncStateSet 1, 2, 3 in_sync_replicas all"
     )
-    assert "1 master 7 1000 - ? 2 - yes it is" in text
+    assert "1 master 7 1000 - ? 2 - yes it does not answer" in text
     assert "2 slave 7 400 - 7.0 s ago 2 h:9 yes yes" in text
-    assert len(text.splitlines()) == 5
+    assert len(text.splitlines()) == 6
+
+
+def test_a_master_that_does_not_answer_is_not_shown_as_one_that_does():
+    """Its lease lasts for a while after its death."""
+    view = view_of(member(1, role="master"), member(2), member(3))
+    warning = "node 1 is master by its lease, and does not answer here"
+    assert warning in shown(view)
+    answers = attrs.evolve(NOBODY, statuses={1: attrs.evolve(GROUP_MASTER, node_id=1)})
+    text = shown(view, answers)
+    assert "yes it is" in text
+    assert warning not in text
+
+
+def test_a_node_that_refuses_to_cut_its_log_is_critical_and_both_ways_are_named():
+    """Which node has what comes first; an empty directory is the last step of one of the ways."""
+    with pytest.raises(BelowConfirmMarkError) as caught:
+        check_confirm_mark("/d3", 700, 900, 800)
+    error = caught.value
+    link = attrs.evolve(MEMBER.master_link, state="failed", reason=str(error), hint=error.hint)
+    status = attrs.evolve(MEMBER, node_id=3, master_link=link, cut_refused_because=str(error))
+    text = shown(view_of(), attrs.evolve(NOBODY, statuses={3: status}))
+    assert (
+        "CRITICAL: node 3: alarm: the log in /d3 must not be cut at 700: it has what every" in text
+    )
+    assert "its master's log is another one from 700 on" in text
+    (step,) = [line for line in text.splitlines() if line.startswith("next")]
+    ways = ("hastore cluster failover --to", "hastore log cat /d3", "hastore cluster reinit /d3")
+    places = [step.index(way) for way in ways]
+    assert places == sorted(places)
+    verdict = check_status(status, DEFAULTS)
+    assert verdict.state is NagiosState.CRITICAL
+    assert "Either this node becomes master, or what it alone has is given up" in verdict.line
 
 
 def test_what_a_node_answers_counts_more_than_what_etcd_has_of_it():

@@ -58,6 +58,7 @@ class NodeRow:
     link: str | None = None  # its end of the link to its master
     ha_address: str | None = None
     client_address: str | None = None
+    has_answered: bool = False  # itself, just now
     priority: int | None = None
     election: int | None = None
     version: str | None = None
@@ -110,6 +111,7 @@ def _node_row(view: GroupView, node_id: int, in_set: frozenset[int], answers: An
         end=member.end,
         lag=lags_in(view, answers.statuses).get(node_id),
         age_s=_age_s(member, answers.now_ms) if status is None else 0.0,
+        has_answered=status is not None,
         link=member.link,
         ha_address=member.ha_address,
         client_address=member.client_address,
@@ -189,9 +191,9 @@ def status_lines(asked: Asked, view: GroupView, answers: Answers) -> Iterator[st
 
 
 def _cells(row: NodeRow) -> tuple[str, ...]:
-    may = (
-        "it is" if row.role == "master" else "yes" if row.why_not is None else f"no: {row.why_not}"
-    )
+    may = "yes" if row.why_not is None else f"no: {row.why_not}"
+    if row.role == "master":
+        may = "it is" if row.has_answered else "it does not answer"
     return (
         str(row.node_id),
         row.role,
@@ -251,10 +253,28 @@ def _notes(keys: Keys, view: GroupView, answers: Answers) -> Iterator[str]:
     wish = config.switchover
     if wish is not None and view.state is not None and wish.from_epoch == view.state.epoch:
         yield label_row("note", f"a switchover to node {wish.to_id} is under way")
+    yield from _node_notes(view, answers)
     for key, reason in view.damaged.items():
         yield label_row("damage", f"{escaped(key)}: {escaped(reason)}")
         if key in {keys.leader, keys.config}:
             yield label_row("next", f"nothing is decided before: etcdctl del {escaped(key)}")
+
+
+def _node_notes(view: GroupView, answers: Answers) -> Iterator[str]:
+    """Yield what is wrong with single nodes, as they say or do not say it."""
+    leader = None if view.leader is None else view.leader.holder
+    if leader is not None and leader.node_id not in answers.statuses:
+        text = f"{leader} is master by its lease, and does not answer here: if it is dead, its"
+        yield label_row(
+            "warning", f"{text} lease ends within [cluster] ttl, and another is elected"
+        )
+    for node_id, status in sorted(answers.statuses.items()):
+        if status.cut_refused_because is None:
+            continue
+        reason, link = status.cut_refused_because, status.master_link
+        yield label_row("damage", f"CRITICAL: node {node_id}: {escaped(reason)}")
+        if link is not None and link.hint is not None:
+            yield label_row("next", escaped(link.hint))
 
 
 def _no_master_text(view: GroupView, answers: Answers) -> str:

@@ -136,15 +136,18 @@ def check_confirm_mark(
     if message_end is None or message_end > confirm_mark:
         return
     raise BelowConfirmMarkError(
-        f"alarm: the log in {data_dir} must not be cut at {physic_offset}, because everything"
-        f" below {confirm_mark} was acknowledged by every member of its group; a log is corrupt,"
-        " the master is one of another group, or its election was unclean; nothing was changed",
+        f"alarm: the log in {data_dir} must not be cut at {physic_offset}: it has what every member"
+        f" of its group acknowledged up to {confirm_mark}, and its master's log is another one from"
+        f" {physic_offset} on; a log is corrupt, the master is one of another group, or its"
+        " election was unclean; nothing was changed. Either this node becomes master, or what it"
+        " alone has is given up",
         path=data_dir,
         physic_offset=physic_offset,
         confirm_mark=confirm_mark,
-        hint="keep what only this node has:"
-        f" hastore log cat {data_dir} --from-offset {physic_offset};"
-        " then copy it again: start it with an empty --data directory",
+        hint="to keep this log: hastore cluster failover --to this node's ID --accept-loss; to give"
+        f" it up, first save what it alone has: hastore log cat {data_dir} --from-offset"
+        f" {physic_offset}, then stop the node and copy its master's log: hastore cluster reinit"
+        f" {data_dir}",
     )
 
 
