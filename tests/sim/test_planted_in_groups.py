@@ -17,6 +17,7 @@ FOUND_BY = {
     "counts_a_second_node": 0,
     "counts_connections": 133,
     "ignores_the_minimum_of_waiting_puts": 162,
+    "takes_one_copy_for_the_default": 16,
     "shrinks_before_it_is_accepted": 28,
     "awaits_a_joining_node_once_it_is_accepted": 9,
     "cuts_without_comparing": 4,

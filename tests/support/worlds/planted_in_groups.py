@@ -32,6 +32,7 @@ from hastore.ha.master_framing import ObserverFraming
 from hastore.ha.node_acks import NodeAck, NodeAcks
 from hastore.ha.observer_service import ObserverService
 from hastore.ha.set_proposal import Answer, Proposal
+from hastore.ha.set_rules import SetRules
 from hastore.ha.slave_appender import CutNeededError, SlaveAppender
 from hastore.ha.slave_framing import LinkStart
 from hastore.ha.sync_state_set import SyncStateSet
@@ -288,6 +289,11 @@ def ignores_the_minimum_of_waiting_puts(patch: pytest.MonkeyPatch) -> None:
         self.rules = rules
 
     patch.setattr(SyncStateSet, "_recount", recount_all)
+
+
+def takes_one_copy_for_the_default(patch: pytest.MonkeyPatch) -> None:
+    """A group of three or more acknowledges what its master has alone, as a pair does."""
+    patch.setattr(SetRules, "for_ids", lambda self, _ids, _in_sync_replicas: self)
 
 
 def shrinks_before_it_is_accepted(patch: pytest.MonkeyPatch) -> None:
@@ -569,6 +575,7 @@ PLANTED_IN_GROUPS: dict[Plant, set[str]] = {
     counts_connections: {"ack"},
     counts_a_second_node: {"two nodes"},
     ignores_the_minimum_of_waiting_puts: {"min in sync"},
+    takes_one_copy_for_the_default: {"min in sync"},
     shrinks_before_it_is_accepted: {"ack", "confirm", "shown"},
     awaits_a_joining_node_once_it_is_accepted: {"ack", "confirm", "shown"},
     cuts_without_comparing: {"foreign log", "refusal"},
