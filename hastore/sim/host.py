@@ -50,8 +50,8 @@ class SimWallClock:
         return self.now_ms() / 1000
 
     def now_ms(self) -> int:
-        """Return milliseconds."""
-        return START_MS + self.jump_ms + int(trio.current_time() * 1000)
+        """Return milliseconds; Linux takes no time before 1970."""
+        return max(0, START_MS + self.jump_ms + int(trio.current_time() * 1000))
 
     def boot_s(self) -> float:
         """Return virtual time as this machine's clock counts it."""

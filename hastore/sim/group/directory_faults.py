@@ -72,6 +72,7 @@ _HALF: Final = 0.5
 _TICK_S: Final = 0.02
 _STOPS_WITHIN_S: Final = 5.0
 _OLD_FOR_S: Final = 15.0
+_FLOOR_WITHIN_S: Final = 35.0
 _ALONE_FOR_S: Final = 25.0
 _STARTS_AGAIN_MAX: Final = 2
 _RUNS_FOR_S: Final = 6.0
@@ -144,14 +145,27 @@ class DirectoryFaults:
     async def _restore_older_copy(
         self, fault: PlannedFault, node: SimNode, choices: Random
     ) -> None:
+        """Replace a directory by an older copy of it, in the same boot or after a power cut.
+
+        After a power cut a snapshot of a running node with SYNC_FLUSH looks like its directory, and
+        only the coordinator's confirm offset tells that it is older: the fault waits for that.
+        """
         if node.node is None or not self._is_ours(node):
             await trio.lowlevel.checkpoint()
             return
+        end, with_power = node.node.max_offset, False
         if choices.random() < _HALF:
             copy, what = await self._copy_of_stopped(node), "stopped"
+            await self.faults.wait(choices, _OLD_FOR_S)
         else:
             copy, what = node.live_disk.snapshot(), "running"
-        await self.faults.wait(choices, _OLD_FOR_S)
+            is_sync = self.target.cluster.config.is_sync(self.target.cluster.id_of(node))
+            if is_sync and choices.random() < _HALF:
+                await self._put_some(choices)
+                await self._until(lambda: self.director.floor > end, _FLOOR_WITHIN_S)
+                with_power = self.director.floor > end
+            else:
+                await self.faults.wait(choices, _OLD_FOR_S)
         is_alone = choices.random() < _HALF
         if copy is None or not node.is_up or not self._may_harm(node):
             return
@@ -160,11 +174,10 @@ class DirectoryFaults:
         if is_alone and not self._all_keep():
             return
         text = f"its directory is replaced by an older copy of the {what} node"
-        self.faults.begins(fault, node.name, text + ", and it starts alone" * is_alone)
-        if is_alone:
-            self._kill_all()
-        else:
-            self._kill(node)
+        text += ", after a power cut" * with_power + ", and it starts alone" * is_alone
+        self.faults.begins(fault, node.name, text)
+        for each in self.target.nodes if is_alone else [node]:
+            self._take_down(each, choices, with_power=with_power)
         node.replace_disk(copy)
         self.target.went_back(node)
         node.start(self.faults.nursery)
@@ -176,6 +189,16 @@ class DirectoryFaults:
             if node.is_up:
                 self._kill(node)
                 self.faults.restart(node, None)
+
+    def _take_down(self, node: SimNode, choices: Random, *, with_power: bool) -> None:
+        """Kill a node, if it is up, or cut its power where it loses nothing by that."""
+        if not node.is_up:
+            return
+        if with_power and self.target.cluster.config.is_sync(self.target.cluster.id_of(node)):
+            self.target.crashing(node, lost_power=True)
+            node.cut_power(choices)
+        else:
+            self._kill(node)
 
     async def _start_copy_beside(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         """Start a copy on another machine, up to three times, until it has taken the id."""
@@ -375,17 +398,10 @@ class DirectoryFaults:
         await trio.lowlevel.checkpoint()
         if not self._all_keep():
             return
-        config, cluster = self.target.cluster.config, self.target.cluster
         with_power = choices.random() < _HALF
         self.faults.begins(fault, "world", "all nodes go down at once")
         for each in self.target.nodes:
-            if not each.is_up:
-                continue
-            if with_power and config.is_sync(cluster.id_of(each)):
-                self.target.crashing(each, lost_power=True)
-                each.cut_power(choices)
-            else:
-                self._kill(each)
+            self._take_down(each, choices, with_power=with_power)
         self._start_all()
 
 

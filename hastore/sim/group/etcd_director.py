@@ -65,6 +65,7 @@ _PATIENCE_S: Final = 10.0  # with an election in which nobody may stand
 _LOOKS_S: Final = 3.0  # at a group in which nobody may stand before somebody has looked
 _BACKUP_EVERY_S: Final = 2.0
 _BACKUPS_MAX: Final = 8
+_KNOWN_AFTER_S: Final = 1.0
 _NO_BOOT: Final = 0  # the number of a process that is none of the node's
 
 
@@ -165,7 +166,7 @@ class EtcdDirector:
     may_be_refused: dict[int, None] = attrs.field(factory=dict, init=False)
     ttl_s: int = attrs.field(init=False)  # the longest of all nodes
     ttls_s: dict[int, int] = attrs.field(factory=dict, init=False)  # of nodes with another one
-    _broken_promise: str | None = attrs.field(default=None, init=False)
+    _broken_rule: tuple[str, str] | None = attrs.field(default=None, init=False)
     _boots: dict[tuple[int, str, int], int] = attrs.field(factory=dict, init=False)
     _state: GroupState = attrs.field(factory=GroupState, init=False)
     _state_value: tuple[int, int] = attrs.field(
@@ -312,6 +313,7 @@ class EtcdDirector:
             self._state = self._read(data, revision, is_electing=leader is None)
             if former.epoch != self._state.epoch and former.epoch:
                 self._check_promises(self._state)
+                self._check_kept_members(former)
                 self.on_deposed(former.epoch, former, self._ranks_in(former.revision))
         return self._before_restore or self._state
 
@@ -326,15 +328,36 @@ class EtcdDirector:
             left_s = until - agent.sim_node.wall_clock.boot_s()
             is_other = agent.node_id != state.master and not master.has_stepped_down
             if record.why == "election" and is_other and left_s > 0:
-                self._broken_promise = (
-                    f"node-{state.master} was elected, and {agent.sim_node.name} may decide by"
-                    f" promises for {left_s:.3f} s"
+                detail = f"node-{state.master} was elected, and {agent.sim_node.name} may decide"
+                self._broken_rule = ("promise", f"{detail} by promises for {left_s:.3f} s")
+
+    def _check_kept_members(self, former: GroupState) -> None:
+        """Note that an election has left a member out of the set that stood in it.
+
+        Only where the winner must have known: its way to etcd was well.
+        """
+        state, election, winner = self._state, former.revision, self._state.master
+        if winner is None or self._is_restored or self.client_of(f"node-{winner}").is_troubled:
+            return
+        now, seen, view = trio.current_time(), self.roles[winner].view, self.view
+        for node_id, named in former.members.items():
+            item = self.model.state.items.get(self.keys.member(node_id))
+            member = view.members.get(node_id)
+            if item is None or member is None or node_id in state.members or seen is None:
+                continue
+            is_known = seen.revision >= item.mod_revision
+            is_known &= now >= self.model.applied_at.get(item.mod_revision, now) + _KNOWN_AFTER_S
+            is_same = member.node.uuid == named.uuid and member.node.start >= named.start
+            if is_known and is_same and member.election == election and member.end >= self.floor:
+                self._broken_rule = (
+                    "dropped",
+                    f"node-{winner} was elected without node-{node_id}, a member that stood",
                 )
 
     def check_step(self) -> None:
-        """Check that promises were kept.  Raises ViolationError."""
-        if self._broken_promise is not None:
-            raise ViolationError("promise", self._broken_promise)
+        """Check that promises were kept, and members.  Raises ViolationError."""
+        if self._broken_rule is not None:
+            raise ViolationError(*self._broken_rule)
 
     def _ranks_in(self, election: int) -> dict[int, tuple[int, int]]:
         """Return last epoch and end of each log that was published for an election."""
@@ -481,6 +504,12 @@ class EtcdDirector:
         """Whether a node's id is claimed by one of the processes that would write ``values``."""
         item = self.model.state.items.get(self.keys.registration(node_id))
         return item is not None and item.value in values
+
+    @property
+    def floor(self) -> int:
+        """The confirm offset in the state: no log that ends below it has all that counts."""
+        item = self.model.state.items.get(self.keys.state)
+        return 0 if item is None else AgreedState.decode(item.key, item.value).confirm_offset
 
     @property
     def is_trusted(self) -> bool:
