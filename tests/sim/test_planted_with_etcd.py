@@ -22,6 +22,9 @@ FOUND_BY = {
     "names_a_start_whatever_link_acknowledged": 11,
     "acknowledges_after_giving_up_its_role": 132,
     "ends_because_etcd_is_full": 2,
+    "repairs_without_a_mark": 70,
+    "verifies_without_a_comparison": 70,
+    "elects_an_unverified_member": 74,
 }
 
 

@@ -11,11 +11,13 @@ import attrs
 import pytest
 
 from hastore.broker.node import group_node, master_store
+from hastore.broker.node.log_comparison import LogComparison
 from hastore.cluster import decide
 from hastore.cluster.decide import Action, BecomeMaster, Knowledge
 from hastore.cluster.group_records import (
     GroupState,
     GroupView,
+    Incarnation,
     Leader,
     Member,
     Registration,
@@ -36,6 +38,7 @@ from hastore.errors import (
 from hastore.ha.set_proposal import Answer, Proposal
 from hastore.sim.group.etcd_director import EtcdDirector
 from hastore.store.node_identity import NodeIdentity
+from hastore.store.tools.repair import log_repair
 from tests.support.worlds.planted import Plant
 from tests.support.worlds.planted_in_groups import (
     acknowledges_after_stepping_down,
@@ -204,6 +207,44 @@ def ends_because_etcd_is_full(patch: pytest.MonkeyPatch) -> None:
 LOST = {"loss", "confirmed loss"}
 UNCONFIRMED = {"ack", "confirm", "shown"}
 # Each bug with the rules that describe it; any other rule would find it only by chance.
+# -- repaired members -----------------------------------------------------------------------------
+
+
+def repairs_without_a_mark(patch: pytest.MonkeyPatch) -> None:
+    """`log repair` fills a member's messages, and its identity does not say so."""
+    patch.setattr(log_repair, "_identity_of", lambda _disk, _data_dir: None)
+
+
+def verifies_without_a_comparison(patch: pytest.MonkeyPatch) -> None:
+    """An unverified member counts as verified once it is a slave."""
+
+    async def run(self: LogComparison) -> None:
+        found = self.identity.current.unverified
+        if found is not None:
+            await self.env.offload.run(lambda: self.identity.clear_unverified(found))
+
+    patch.setattr(LogComparison, "run", run)
+
+
+def elects_an_unverified_member(patch: pytest.MonkeyPatch) -> None:
+    """What a member says of its log is published, and no election looks at it."""
+    why_not = decide.why_not_proven
+
+    @attrs.frozen
+    class Verified:
+        node: Incarnation
+        kept_since: int
+        doubt: str | None
+        end: int
+        unverified: None = None
+
+    def why_not_proven(candidate: decide.Candidate, state: GroupState) -> str | None:
+        whole = Verified(candidate.node, candidate.kept_since, candidate.doubt, candidate.end)
+        return why_not(whole, state)
+
+    patch.setattr(decide, "why_not_proven", why_not_proven)
+
+
 PLANTED_WITH_ETCD: dict[Plant, set[str]] = {
     decides_after_its_deadline: {"lease"},
     counts_from_the_answer: {"lease"},
@@ -219,4 +260,7 @@ PLANTED_WITH_ETCD: dict[Plant, set[str]] = {
     names_a_start_whatever_link_acknowledged: LOST | UNCONFIRMED,
     acknowledges_after_giving_up_its_role: {"ack", "lease"},
     ends_because_etcd_is_full: {"ended"},
+    repairs_without_a_mark: {"unverified", "equal"},
+    verifies_without_a_comparison: {"unverified", "equal"},
+    elects_an_unverified_member: {"unverified"},
 }
