@@ -51,6 +51,12 @@ def produce(master: Node, count: int, size: int) -> dict[str, int]:
     return counts
 
 
+def remount(disk: LoopDisk, mode: str) -> bool:
+    """Let a mounted disk be read-only, or writable again; return whether it is."""
+    command = ["mount", "-o", f"remount,{mode}", disk.path]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
 def test_a_master_without_an_inode_for_its_next_file(
     tmp_path: Path, loop_disks: Callable[..., LoopDisk]
 ) -> None:
@@ -120,7 +126,7 @@ def test_tables_on_a_disk_that_became_read_only(
     (data / "config").symlink_to(disk.path / "own")
     with node("master", data, *ASYNC, **FAST) as master:
         assert is_healthy(data)
-        subprocess.run(["mount", "-o", "remount,ro", disk.path], check=True)
+        wait_until(lambda: remount(disk, "ro"))  # busy while the node writes a table
         assert produce(master, 10, 100)["SEND_OK"] == 10
         wait_until(lambda: check(data)[0] == 2)
         assert "topics are not stored" in check(data)[1]
@@ -129,5 +135,5 @@ def test_tables_on_a_disk_that_became_read_only(
         shown = hastore_here("status", data).stdout
         assert "topics are not stored" in shown
         assert "Read-only file system" in " ".join(shown.split())
-        subprocess.run(["mount", "-o", "remount,rw", disk.path], check=True)
+        assert remount(disk, "rw")
         wait_until(lambda: is_healthy(data))
