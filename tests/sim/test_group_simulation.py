@@ -31,7 +31,8 @@ def test_a_seed_of_a_group_is_the_same_run_in_another_process():
 
 def test_groups_have_the_faults_of_classic_clusters_and_promotions():
     """But no flipped bits: a person decides about a damaged member."""
-    assert set(GROUP_KINDS) == {*KINDS, "promote", "half-reset", "rejoin", "foreign"} - {"flip"}
+    groups = {"promote", "half-reset", "rejoin", "foreign", "lost-files"}
+    assert set(GROUP_KINDS) == {*KINDS, *groups} - {"flip"}
 
 
 @pytest.mark.parametrize("seed", PINNED_GROUPS)
