@@ -114,6 +114,7 @@ class ClientPort:
     max_offset: int | None = None  # the end of its log (exclusive), in bytes
     ha_protocol: HAProtocol | None = None  # of its HA port
     replica_group: str | None = None  # hastore's; of other brokers not known
+    node_id: int | None = None  # likewise
     denial: str | None = None  # why it answers nothing: it needs an access key
     # Its refusals of peers of its HA port lately, by their address HOST:PORT.
     refusals: Mapping[str, RefusedThere] = attrs.field(factory=dict)
@@ -231,6 +232,7 @@ def _of_status(status: Mapping[str, Any]) -> ClientPort:
         max_offset=_number(status.get("max_offset")),
         ha_protocol=_PROTOCOLS.get(str(status.get("ha_protocol"))),
         replica_group=group if isinstance(group := status.get("replica_group"), str) else None,
+        node_id=_number(status.get("node_id")),
         refusals=_refusals(status.get("refused")),
     )
 
@@ -342,12 +344,26 @@ class MasterPort:
     def _check_group(self, found: ClientPort) -> None:
         own, theirs = self.config.replica_group, found.replica_group
         if own is None or theirs in {None, own}:
+            self._compare_ids(found)
             return
         raise WrongPortError(
             f"the master at {describe(self.config.master)} is of replica group {theirs}, and this"
             f" node of {own}; nothing was changed",
             hint=f"name a master of {own}; or start a node of {theirs}, with --node-group {theirs}"
             " and an empty --data directory",
+        )
+
+    def _compare_ids(self, found: ClientPort) -> None:
+        """Log a master that ``group_ids`` lacks: a group's name may be used twice."""
+        ids = self.config.group_ids
+        if ids is None or found.node_id is None or found.node_id in ids:
+            return
+        _log.warning(
+            "group_ids_differ",
+            reason=f"the master at {describe(self.config.master)} is node {found.node_id}, and"
+            f" [node] group_ids of this node names {', '.join(map(str, ids))}",
+            next="if that is another group, give this one another name: [node] group; else add it"
+            " to group_ids",
         )
 
     async def masters_end(self) -> int | None:

@@ -528,6 +528,26 @@ async def test_a_master_of_another_group_is_named(tmp_path):
         assert not epochs_in(tmp_path / "s")
 
 
+async def test_a_master_that_group_ids_lacks_is_logged(tmp_path, caplog):
+    """A new group that was given an old group's name would copy that one's log silently."""
+    log = await log_of(tmp_path)
+    async with autoswitch_master(log, (1, 0)) as master:
+        port = master.address[1]
+        found = ClientPort(kind=PortKind.NODE, ha_port=port, replica_group="g1", node_id=1)
+
+        async def ask(_address):
+            return found
+
+        for name, ids, count in (("a", (2, 8), 1), ("b", (1, 2), 0), ("c", None, 0)):
+            caplog.clear()
+            config = member_config(tmp_path / name, master.address, group_ids=ids)
+            async with slave_that_asks(config, ask) as slave:
+                await eventually(lambda slave=slave: slave.max_offset == len(log))
+            lines = [each.msg for each in caplog.records if each.msg["event"] == "group_ids_differ"]
+            assert len(lines) == count
+            assert all("node 1, and [node] group_ids" in line["reason"] for line in lines)
+
+
 # -- the directory ---------------------------------------------------------------------------------
 
 

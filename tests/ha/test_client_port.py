@@ -213,7 +213,7 @@ async def test_a_groups_master_names_its_group(tmp_path):
     )
     async with hastore.open_master(config) as master:
         found = await ask_client_port(master.address)
-    assert found.replica_group == "g1"
+    assert (found.replica_group, found.node_id) == ("g1", 1)
     assert found.ha_protocol is HAProtocol.AUTOSWITCH
 
 
