@@ -146,8 +146,8 @@ def check_confirm_mark(
         confirm_mark=confirm_mark,
         hint="to keep this log: hastore cluster failover --to this node's ID --accept-loss; to give"
         f" it up, first save what it alone has: hastore log cat {data_dir} --from-offset"
-        f" {physic_offset}, then stop the node and copy its master's log: hastore cluster reinit"
-        f" {data_dir}",
+        f" {physic_offset}, then stop the node and start it with an empty --data directory (in a"
+        f" group with an etcd: hastore cluster reinit {data_dir})",
     )
 
 
