@@ -29,6 +29,7 @@ import attrs
 import trio
 
 from hastore.concurrency.message_rate import MessageRate
+from hastore.concurrency.store_health import StoreHealth, Write
 from hastore.dispatch.dispatch_wake import DispatchWake
 from hastore.dispatch.record_scan import scan_fed_records, scan_records
 from hastore.errors import DiskError, FlushFailedError
@@ -89,6 +90,7 @@ class ReputMessageService:
     # files of the wrong size.  None on a master, which verifies no checksums.
     on_bad_record: Callable[[int, str], None] | None = attrs.field(default=None, kw_only=True)
     wake: DispatchWake = attrs.field(factory=DispatchWake, kw_only=True)
+    health: StoreHealth = attrs.field(factory=StoreHealth, kw_only=True)
     _tried_to: int = attrs.field(default=0, init=False)  # the confirm offset of the last pass
     # The end of the incomplete record at ``reput_offset``; it is not read until that is confirmed.
     _awaited_end: int = attrs.field(default=0, init=False)
@@ -378,6 +380,7 @@ class ReputMessageService:
                 if self._disk_fault is None:
                     _log.error("dispatch_cannot_write", reason=str(error), next=error.hint)
                 self._disk_fault = str(error)
+                self.health.failed(Write.CONSUME_QUEUES, str(error))
                 await trio.sleep(RETRY_S)
                 continue
             if grown is None:
@@ -385,6 +388,7 @@ class ReputMessageService:
                 continue
             self._is_commit_due = False
             self._disk_fault = None
+            self.health.works(Write.CONSUME_QUEUES)
             self.committed_offset = self.reput_offset
             self.dispatched_timestamp_ms = self._taken_timestamp_ms
             if grown:

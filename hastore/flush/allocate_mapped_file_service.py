@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.concurrency.store_health import StoreHealth, Write
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError, FileLostError
 from hastore.flush.warm_up import WarmUp
@@ -46,6 +47,7 @@ class AllocateMappedFileService:
     env: Env
     mapped_file_queue: MappedFileQueue
     config: StoreConfig | None = None
+    health: StoreHealth = attrs.field(factory=StoreHealth)
     last_error: DiskError | None = attrs.field(default=None, init=False)
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     # Set at the end of each attempt, and replaced by a new one.
@@ -68,6 +70,8 @@ class AllocateMappedFileService:
             file_from_offset = queue.wanted_file_offset()
             if file_from_offset is not None:
                 await self._make(file_from_offset)
+            else:
+                self.health.works(Write.NEXT_FILE)  # what is left of the last one suffices for now
             await self._release_old_files()
             if self.last_error is not None:
                 with trio.move_on_after(RETRY_S):
@@ -99,10 +103,12 @@ class AllocateMappedFileService:
             if self.last_error is None:
                 _log.error("next_file_failed", reason=str(error), next=error.hint)
             self.last_error = error
+            self.health.failed(Write.NEXT_FILE, str(error))
         else:
             if self.last_error is not None:
                 _log.info("next_file_made_again", file_from_offset=file_from_offset)
             self.last_error = None
+            self.health.works(Write.NEXT_FILE)
         self._attempt_ended.set()
         self._attempt_ended = trio.Event()
 

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import attrs
 import trio
 
+from hastore.concurrency.store_health import StoreHealth, Write
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError
 from hastore.message import PROPERTY_UNIQ_KEY
@@ -143,6 +144,7 @@ class ScheduleMessageService:
     dispatch_behind: Callable[[], int]
     confirm_offset: Callable[[], int]
     stores_confirmed_only: bool = False  # in a replica group
+    health: StoreHealth = attrs.field(factory=StoreHealth)
     levels: DelayLevels = attrs.field(init=False)
     cursors: dict[int, LevelCursor] = attrs.field(factory=dict, init=False)
     delivered: int = attrs.field(default=0, init=False)
@@ -427,7 +429,9 @@ class ScheduleMessageService:
                 await self.env.offload.run(lambda: self._file.store(value))
             except DiskError as error:
                 _log.error("delay_offsets_not_stored", reason=str(error), next=error.hint)
+                self.health.failed(Write.CONFIG, str(error), part=self._file.path)
                 return True
+            self.health.works(Write.CONFIG, part=self._file.path)
             self._stored = value
         return any(left)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.concurrency.store_health import StoreHealth, Write
 from hastore.errors import DiskError
 from hastore.store.archive.check import ArchiveCheck, ArchiveFindings, LogFileState
 from hastore.store.disk_usage import DATA_DIR, disk_name, disk_usages
@@ -40,13 +41,14 @@ if TYPE_CHECKING:
 
     from hastore.broker.clock.clock_watch import ClockWatch
     from hastore.config import StoreConfig
-    from hastore.env.interface import Env
+    from hastore.env.interface import DiskSpace, Env
     from hastore.store.commit_log import CommitLog
     from hastore.store.disk_usage import DiskUsage
     from hastore.store.log.cleaning import CleaningDecision, Hold, Removal
     from hastore.store.log.mapped_file import MappedFile
 
 FIRST_RUN_S: Final = 60.0
+_INODES_LEAST: Final = 16  # of a node that takes over from one that cannot store
 # A read in a thread finds its file and begins to hold it in microseconds.
 _CLOSE_AFTER_S: Final = 0.1
 _HOUR: Final = slice(8, 10)  # of yyyyMMddHHmmssSSS
@@ -78,6 +80,7 @@ class CleanCommitLogService:
     on_disk_full: Callable[[str | None], None]
     flush_queues: Callable[[], Awaitable[object]] | None = None
     first_run_s: float = FIRST_RUN_S  # after the start
+    health: StoreHealth = attrs.field(factory=StoreHealth)
     rules: CleaningRules = attrs.field(init=False)
     last_decision: CleaningDecision | None = attrs.field(default=None, init=False)
     _is_full: bool = attrs.field(default=False, init=False)
@@ -151,6 +154,9 @@ class CleanCommitLogService:
             return DiskLevel.ROOM
         fullest = usages[0]
         percent = used_percent(fullest.space.used_ratio)
+        self.health.has_room_for_two_files = all(
+            self._has_room(usage.space) for usage in usages if COMMIT_LOG_DIR in usage.directories
+        )
         was_full, self._is_full = self._is_full, self.rules.is_full(percent, was_full=self._is_full)
         if self._is_full:
             reason = (
@@ -161,13 +167,21 @@ class CleanCommitLogService:
             if self._unarchived_because is not None:
                 reason += "; files that are not archived stay (delete_only_archived)"
             self.on_disk_full(reason)
+            self.health.failed(Write.DISK_LEVEL, reason)
             if not was_full:
                 _log.error("disk_full", path=_path_on(fullest, path), used_percent=percent)
-        elif was_full:
+        else:
+            self.health.works(Write.DISK_LEVEL)
+        if was_full and not self._is_full:
             self.on_disk_full(None)
             _log.info("disk_has_room_again", path=path, used_percent=percent)
         cleaned = [usage.space.used_ratio for usage in usages if usage.is_cleaned]
         return self.rules.level(used_percent(max(cleaned, default=0.0)))
+
+    def _has_room(self, space: DiskSpace) -> bool:
+        """Return whether two more log files fit, and some small ones."""
+        has_inodes = space.free_inodes is None or space.free_inodes >= _INODES_LEAST
+        return has_inodes and space.free_bytes >= 2 * self.commit_log.file_size
 
     def _usages(self) -> tuple[DiskUsage, ...]:
         """Return how full the file systems are, the fullest first; blocks.  Raises DiskError."""

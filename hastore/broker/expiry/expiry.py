@@ -9,6 +9,7 @@ import trio
 
 from hastore.broker.expiry.clean_commit_log_service import CleanCommitLogService
 from hastore.broker.expiry.clean_consume_queue_service import CleanConsumeQueueService
+from hastore.concurrency.store_health import StoreHealth
 from hastore.store.log.cleaning import Hold
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def make_expiry(
     reput_message_service: ReputMessageService,
     *,
     clock: ClockWatch,
+    health: StoreHealth | None = None,
     ha_service: HAService | None = None,
     on_disk_full: Callable[[str | None], None] = lambda _reason: None,
     flush_queues: Callable[[], Awaitable[object]] | None = None,
@@ -73,6 +75,7 @@ def make_expiry(
         refuse_expired=refuse_expired,
         on_removed=clean_queues.wakeup,
         on_disk_full=on_disk_full,
+        health=health or StoreHealth(),
         flush_queues=flush_queues,
     )
     return Expiry(clock, clean_log, clean_queues)

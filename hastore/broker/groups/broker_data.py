@@ -23,6 +23,7 @@ import trio
 from hastore.broker.groups.consumer_offset_manager import ConsumerOffsetManager
 from hastore.broker.groups.subscription_group_manager import SubscriptionGroupManager
 from hastore.broker.groups.topic_config_manager import TopicConfigManager
+from hastore.concurrency.store_health import StoreHealth, Write
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError
 from hastore.store.disk_usage import CONFIG_DIR
@@ -59,6 +60,7 @@ class TableFile:
     table: _Table
     file: JsonFile | None
     interval_s: float
+    health: StoreHealth = attrs.field(factory=StoreHealth)
     is_dirty: bool = attrs.field(default=False, init=False)
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)
@@ -86,10 +88,13 @@ class TableFile:
             value = self.table.to_dict()
             try:
                 await self.env.offload.run(lambda: file.store(value))
-            except BaseException:
+            except BaseException as error:
                 self.is_dirty = True
                 self._wake.wakeup()  # ``run`` may wait already
+                if isinstance(error, DiskError):
+                    self.health.failed(Write.CONFIG, str(error), part=file.path)
                 raise
+            self.health.works(Write.CONFIG, part=file.path)
 
     async def run(self) -> None:
         """Write changes, at most once per interval, until cancelled."""
@@ -123,13 +128,23 @@ class BrokerData:
     offsets_file: TableFile
 
     @classmethod
-    def make(cls, env: Env, config: RemotingConfig, data_dir: str | None) -> BrokerData:
-        """Return empty tables; without a ``data_dir`` they are in memory only."""
+    def make(
+        cls,
+        env: Env,
+        config: RemotingConfig,
+        data_dir: str | None,
+        health: StoreHealth | None = None,
+    ) -> BrokerData:
+        """Return empty tables; without a ``data_dir`` they are in memory only.
+
+        The outcome of each write goes to ``health``.
+        """
+        health = health or StoreHealth()
 
         def table_file(table: _Table, name: str, interval_s: float) -> TableFile:
             path = None if data_dir is None else f"{data_dir.rstrip('/')}/{CONFIG_DIR}/{name}"
             file = None if path is None else JsonFile(env.disk, path)
-            return TableFile(env, table, file, interval_s)
+            return TableFile(env, table, file, interval_s, health)
 
         now_ms = env.wall_clock.now_ms
         topics = TopicConfigManager(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, final
 import attrs
 import trio
 
+from hastore.concurrency.store_health import StoreHealth
 from hastore.dispatch.record_dispatcher import RecordDispatcher
 from hastore.dispatch.reput_message_service import ReputMessageService
 from hastore.flush.checkpoint_flusher import CheckpointFlusher
@@ -50,6 +51,7 @@ def make_dispatching(
     confirm_offset: Callable[[], int],
     wake: DispatchWake,
     *,
+    health: StoreHealth | None = None,
     on_bad_record: Callable[[int, str], None] | None = None,
 ) -> Dispatching:
     """Return the services of an open store; ``on_bad_record`` is a slave's.
@@ -70,6 +72,7 @@ def make_dispatching(
         last_message_offset=message_store.commit_log.load_report.last_message_offset,
         on_bad_record=on_bad_record,
         wake=wake,
+        health=health or StoreHealth(),
     )
     # The dispatched offset is stored as the confirm offset: consumers have seen nothing above it.
     checkpoint_flusher = CheckpointFlusher(

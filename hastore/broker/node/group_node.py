@@ -33,6 +33,7 @@ from hastore.broker.node.slave import Slave, SlaveRun
 from hastore.broker.observe.metrics_server import MetricsServer, open_metrics
 from hastore.concurrency.peers import PeerLog
 from hastore.concurrency.service import as_itself
+from hastore.concurrency.store_health import StoreHealth
 from hastore.concurrency.tcp import accept, describe, ip_address_of
 from hastore.config import NO_MASTER, GroupNodeConfig
 from hastore.env.recording_disk import recording
@@ -139,6 +140,7 @@ class GroupNode:
     tls: TlsContexts | None = None  # likewise
     identity: NodeIdentity | None = attrs.field(default=None, init=False)
     cuts: Cuts = attrs.field(factory=Cuts, init=False)  # as a slave
+    store_health: StoreHealth = attrs.field(init=False)
     _serving: Master | Slave | None = attrs.field(default=None, init=False)
     _change: Change = attrs.field(init=False)  # the one under way, or made last
     _next: Change | None = attrs.field(default=None, init=False)
@@ -157,6 +159,7 @@ class GroupNode:
         """Begin as a slave."""
         self._change = Change(SlaveRole(self.config.master or NO_MASTER), _START)
         self._refusal_log = PeerLog(_log, "ha_peer_refused", "peer")
+        self.store_health = StoreHealth(self.env.wall_clock.boot_s)
 
     # -- what it is ------------------------------------------------------------------------------
 
@@ -551,6 +554,7 @@ class GroupNode:
             if self._is_stopping or self._next is None:
                 return
             self.metrics.serve(None)
+            self.store_health.role_ended()
             self._change, self._next = self._next, None
             _log.info("role_changes", reason=self._change.reason)
 
@@ -578,6 +582,7 @@ class GroupNode:
             promotion=promotion,
             coordinator=self.coordinator,
             advertised_ip=self._advertised_ip,
+            store_health=self.store_health,
             on_built=self._built_master,
             announce=lambda master: self._announce(change, master),
         )
@@ -597,6 +602,7 @@ class GroupNode:
             cuts=self.cuts,
             access=self.access,
             tls=self.tls,
+            store_health=self.store_health,
         )
         with as_itself():
             async with trio.open_nursery() as nursery:

@@ -44,6 +44,7 @@ from hastore.broker.puts.put_message import PutMessage
 from hastore.concurrency.decision_log import DecisionLog
 from hastore.concurrency.peers import one_spelling
 from hastore.concurrency.service import as_itself, is_only_cancelled
+from hastore.concurrency.store_health import StoreHealth
 from hastore.concurrency.tcp import bound_address, describe, open_listener
 from hastore.dispatch.dispatch_wake import DispatchWake
 from hastore.env.recording_disk import recording
@@ -105,6 +106,7 @@ class Master(RunningNode):
             store,
             reput,
             clock=clock,
+            health=self.store_health,
             ha_service=self.ha_service,
             on_disk_full=puts.set_disk_full,
             flush_queues=self.dispatching.flush_service.flush,
@@ -117,6 +119,7 @@ class Master(RunningNode):
             lambda: reput.behind,
             reput.confirm_offset,
             stores_confirmed_only=isinstance(self.ha_service, GroupHAService),
+            health=self.store_health,
         )
         reput.subscribe(self.schedule_message_service.on_dispatched)
 
@@ -374,6 +377,7 @@ async def serve_master(
     promotion: Promotion | None = None,
     coordinator: Callable[[Term], Coordinator] | None = None,
     advertised_ip: str | None = None,
+    store_health: StoreHealth | None = None,
     on_built: Callable[[Master], None] = lambda _master: None,
     announce: Callable[[Master], None],
 ) -> None:
@@ -400,6 +404,7 @@ async def serve_master(
             opened,
             ports,
             metrics_address=metrics.address,
+            store_health=store_health or StoreHealth(env.wall_clock.boot_s),
             access=access,
             tls=tls,
             coordinator=(
@@ -516,6 +521,7 @@ def _build(
     ports: Ports,
     *,
     metrics_address: tuple[str, int] | None,
+    store_health: StoreHealth,
     access: NodeAccess | None,
     tls: TlsContexts | None,
     coordinator: Coordinator | None,
@@ -540,7 +546,11 @@ def _build(
     )
     confirms = ha_service if is_sync_master or is_of_group else None
     dispatching = make_dispatching(
-        env, message_store, ConfirmOffset(commit_log, config.store, confirms), dispatch
+        env,
+        message_store,
+        ConfirmOffset(commit_log, config.store, confirms),
+        dispatch,
+        health=store_health,
     )
 
     def committed() -> None:
@@ -560,7 +570,9 @@ def _build(
         on_committed=committed,
         on_failed=lambda error: master.fail(error),  # noqa: PLW0108 - made below
     )
-    allocate_service = AllocateMappedFileService(env, commit_log.mapped_file_queue, config.store)
+    allocate_service = AllocateMappedFileService(
+        env, commit_log.mapped_file_queue, config.store, store_health
+    )
     put_message = PutMessage(
         commit_log,
         flush_manager,
@@ -583,6 +595,7 @@ def _build(
         ha_service=ha_service,
         put_message=put_message,
         dispatching=dispatching,
+        store_health=store_health,
         ha_address=ports.ha_address,
         observer_address=ports.observer_address,
         identity=None if opened.term is None else opened.term.identity,
@@ -621,6 +634,7 @@ async def _serve(master: Master, ports: Ports, announce: Callable[[Master], None
                     lease=master.put_message.decisions.lease,
                     access=master.access,
                     tls=master.tls,
+                    health=master.store_health,
                 )
                 master.reput_message_service.subscribe(server.on_dispatched, server.has_held_pulls)
                 await nursery.start(server.run)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hastore.broker.node.dispatching import Dispatching
     from hastore.broker.node.reload import Reloaded
     from hastore.broker.request_target import RoleControl
+    from hastore.concurrency.store_health import StoreHealth
     from hastore.config import MasterConfig, SlaveConfig
     from hastore.dispatch.reput_message_service import ReputMessageService
     from hastore.env.interface import Disk, Env
@@ -57,6 +58,7 @@ class RunningNode:
     flush_manager: FlushManager
     allocate_service: AllocateMappedFileService
     dispatching: Dispatching
+    store_health: StoreHealth  # the same in each role of a process
     address: tuple[str, int] | None
     metrics_address: tuple[str, int] | None
     role_control: RoleControl | None = None  # what may change its role

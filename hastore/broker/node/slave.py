@@ -27,6 +27,7 @@ from hastore.broker.puts.confirm_offset import ConfirmOffset
 from hastore.concurrency.group_commit_request import GroupCommitRequest
 from hastore.concurrency.recent_least import RecentLeast
 from hastore.concurrency.service import as_itself, is_only_cancelled
+from hastore.concurrency.store_health import StoreHealth
 from hastore.concurrency.tcp import bound_address, describe, open_listener
 from hastore.config import NO_MASTER
 from hastore.dispatch.dispatch_wake import DispatchWake
@@ -117,6 +118,7 @@ class Slave(RunningNode):
             self.message_store,
             self.reput_message_service,
             clock=self.watch_clock(),
+            health=self.store_health,
             flush_queues=self.dispatching.flush_service.flush,
         )
 
@@ -269,9 +271,14 @@ class SlaveRun:
     copies_tables: bool | None = None
     access: NodeAccess | None = None
     tls: TlsContexts | None = None
+    store_health: StoreHealth = attrs.field()
     slave: Slave | None = None
     cuts: Cuts = attrs.field(factory=Cuts)
     is_announced: bool = False
+
+    @store_health.default
+    def _store_health(self) -> StoreHealth:
+        return StoreHealth(self.env.wall_clock.boot_s)
 
     async def run(self) -> None:
         """Serve until the slave is asked to stop, or cancelled."""
@@ -307,6 +314,7 @@ class SlaveRun:
                     address,
                     self.metrics.address,
                     cuts=self.cuts,
+                    store_health=self.store_health,
                     access=self.access,
                     tls=self.tls,
                 )
@@ -353,6 +361,7 @@ class SlaveRun:
             message_store,
             ConfirmOffset(commit_log, self.config.store, received_offset=received_offset),
             dispatch,
+            health=self.store_health,
             on_bad_record=lambda offset, what: ha_client.damaged(offset, what),  # noqa: PLW0108 - made below
         )
         reput = dispatching.reput_message_service
@@ -370,7 +379,7 @@ class SlaveRun:
             on_flushed=flushed,
         )
         allocate_service = AllocateMappedFileService(
-            self.env, commit_log.mapped_file_queue, self.config.store
+            self.env, commit_log.mapped_file_queue, self.config.store, self.store_health
         )
         ha_client = HAClient(
             self.env,
@@ -433,6 +442,7 @@ def _make_slave(
     metrics_address: tuple[str, int] | None,
     *,
     cuts: Cuts,
+    store_health: StoreHealth,
     access: NodeAccess | None,
     tls: TlsContexts | None,
 ) -> Slave:
@@ -445,6 +455,7 @@ def _make_slave(
         ha_client=parts.ha_client,
         dispatching=parts.dispatching,
         cuts=cuts,
+        store_health=store_health,
         address=address,
         metrics_address=metrics_address,
         access=access,
@@ -540,7 +551,7 @@ def _make_synchronize(slave: Slave, *, copies_tables: bool) -> SlaveSynchronize:
         env=slave.env,
         config=config,
         message_store=slave.message_store,
-        data=BrokerData.make(slave.env, config.remoting, config.store.data_dir),
+        data=BrokerData.make(slave.env, config.remoting, config.store.data_dir, slave.store_health),
         live_link=lambda: slave.ha_client.live_link,
         confirm_offset=slave.reput_message_service.confirm_offset,
         clocks=slave.peer_clocks,

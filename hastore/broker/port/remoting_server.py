@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from hastore.broker.access.node_access import NodeAccess
     from hastore.broker.request_target import RequestTarget
     from hastore.concurrency.lease import Lease
+    from hastore.concurrency.store_health import StoreHealth
     from hastore.config import RemotingConfig
     from hastore.env.interface import Env
     from hastore.store.queue.consume_queue import ConsumeQueue
@@ -83,11 +84,12 @@ class RemotingServer:
         lease: Lease | None = None,
         access: NodeAccess | None = None,
         tls: TlsContexts | None = None,
+        health: StoreHealth | None = None,
     ) -> None:
         self.config = config
         self.listeners = listeners
         self._owns_data = data is None
-        self.data = data or BrokerData.make(env, config, data_dir)
+        self.data = data or BrokerData.make(env, config, data_dir, health)
         self._env = env
         self._target = target
         self._lease = lease
