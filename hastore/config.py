@@ -242,6 +242,11 @@ class StoreConfig:
         "Usage above which puts are refused.",
         kind=Kind.PERCENT,
     )
+    reserve_size: int = size(
+        2 * MIB,
+        "store.reserve",
+        "Room that a node of a replica group keeps, so that it can change its role on a full disk.",
+    )
     destroy_mapped_file_interval_forcibly_ms: int = duration(
         120_000,
         "store.delete_held_after",

@@ -32,6 +32,7 @@ from hastore.config import NO_MASTER, READ_BUFFER_SIZE
 from hastore.errors import (
     BelowConfirmMarkError,
     DiskError,
+    DiskFullError,
     DivergedError,
     FileSizeMismatchError,
     FlushFailedError,
@@ -77,6 +78,7 @@ _TRICKLE_SIZE: Final = 4096
 # Refusals of a node id before the slave gives up.  One may be wrong: if the network pauses twice as
 # the slave connects again, reports of its former link look like those of another node.
 IDS_TAKEN_MAX: Final = 3
+CUT_RETRY_S: Final = 10.0  # after a cut for which there was no room
 
 _REFUSED_HERE_MAX: Final = 16
 
@@ -203,7 +205,11 @@ class HAClient:
         if self._is_unassigned:
             self.reason = "nobody has named a master to this node"
             await trio.sleep_forever()
-        if self.cut_refused is not None:
+        if isinstance(self.cut_refused, DiskFullError):
+            self._cursor.on(LinkEvent.BROKEN)
+            self._record_broken(self.cut_refused)
+            await trio.sleep(CUT_RETRY_S)
+        elif self.cut_refused is not None:
             self._cursor.on(LinkEvent.CUT_REFUSED)
             await self._give_up(self.cut_refused)
         config = self.config.ha

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hastore.env.interface import DirectoryLock, DiskFile, NamedFile
 
 _HINT: Final = "a simulated fault"
+_BLOCK_SIZE: Final = 4096
 
 
 @final
@@ -77,7 +78,7 @@ class SimFile:
         self._check()
         assert self.is_writable, f"{self.path} was opened for reading"
         assert position + len(data) <= self.size, f"{self.path} ends before that"
-        if self.inode.is_sparse and self.disk.is_full:
+        if self.inode.is_sparse and self.disk.is_full and not self.disk.free_bytes():
             raise self.disk.full(f"write {self.path}")  # other files have their blocks allocated
         self.inode.cache[position : position + len(data)] = bytes(data)
         self.inode.modified_ms = self.disk.now_ms()
@@ -178,7 +179,8 @@ class SimDisk:
     sync_failures: int = 0  # how many of the next syncs fail
     sync_failures_in: str = ""  # only syncs of paths that contain this
     read_failures: int = 0  # how many of the next reads fail
-    is_full: bool = False
+    # The bytes that all files took when other programs took the rest; None: there is room.
+    filled_at: int | None = None
     syncs: int = 0
     syncs_failed: int = 0  # errors that a program got in this boot
     reads_failed: int = 0  # likewise
@@ -193,6 +195,19 @@ class SimDisk:
     on_fault: dict[str, Callable[[], None]] = attrs.field(factory=dict)
 
     # -- faults ------------------------------------------------------------------------------------
+
+    @property
+    def is_full(self) -> bool:
+        """Whether other programs have taken all room but that of this disk's own files."""
+        return self.filled_at is not None
+
+    def fill(self) -> None:
+        """Let other programs take all room that is left: what is removed from now on is free."""
+        self.filled_at = self.used_bytes()
+
+    def make_room(self) -> None:
+        """Let other programs give back what they took."""
+        self.filled_at = None
 
     def fails_sync(self, path: str) -> bool:
         """Whether this sync fails; a failure is counted."""
@@ -302,7 +317,7 @@ class SimDisk:
                 inode.is_sparse,
                 stale=inode.stale if keeps is None else frozenset(),
             )
-        disk = SimDisk(self.now_ms, inodes, dirs, capacity=self.capacity, is_full=self.is_full)
+        disk = SimDisk(self.now_ms, inodes, dirs, capacity=self.capacity, filled_at=self.filled_at)
         disk.power_cuts = self.power_cuts + (keeps is not None)
         if keeps is None:
             disk.machine_memory = self.kept_memory()
@@ -371,7 +386,7 @@ class SimDisk:
         return self.open_file(path, writable=True)
 
     def _claim(self, doing: str, size: int) -> None:
-        if self.is_full or self.used_bytes() + size > self.capacity:
+        if self.free_bytes() < max(size, _BLOCK_SIZE):
             raise self.full(doing)
 
     def open_file(self, path: str, *, writable: bool) -> DiskFile:
@@ -488,17 +503,22 @@ class SimDisk:
         return "leads to another file" if is_there else "was removed or renamed"
 
     def used_bytes(self) -> int:
-        """Return the bytes that all files take."""
-        return sum(len(inode.cache) for inode in self.inodes.values())
+        """Return the bytes that all files take, in whole blocks."""
+        return sum(-(-len(inode.cache) // _BLOCK_SIZE) for inode in self.inodes.values()) * (
+            _BLOCK_SIZE
+        )
 
     def space(self, path: str) -> DiskSpace:  # noqa: ARG002 - there is one file system
         """Return how full the disk is."""
         used = self.used_bytes()
         return DiskSpace(
-            device=0,
-            used_ratio=min(used / self.capacity, 1.0),
-            free_bytes=0 if self.is_full else max(self.capacity - used, 0),
+            device=0, used_ratio=min(used / self.capacity, 1.0), free_bytes=self.free_bytes()
         )
+
+    def free_bytes(self) -> int:
+        """Return the bytes that are free."""
+        capacity = self.capacity if self.filled_at is None else self.filled_at
+        return max(capacity - self.used_bytes(), 0)
 
     def _inode(self, path: str) -> Inode:
         inode = self.inodes.get(path)

@@ -229,7 +229,7 @@ class Faults:
             node.set_slow_disk(0.0)
             for disk in (node.disk, node.live_disk):
                 disk.sync_failures = disk.read_failures = 0
-                disk.is_full = False
+                disk.make_room()
                 disk.on_fault.clear()
 
     # -- crashes -----------------------------------------------------------------------------------
@@ -383,10 +383,10 @@ class Faults:
 
     async def _fill_disk(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:
         node.live_disk.on_fault["full"] = lambda: self.begins(fault, node.name, "disk full")
-        node.live_disk.is_full = True
+        node.live_disk.fill()
         await self.wait(choices, _CUT_MAX_S)
         for disk in (node.disk, node.live_disk):
-            disk.is_full = False
+            disk.make_room()
             disk.on_fault.pop("full", None)
 
     async def _jump_clock(self, fault: PlannedFault, node: SimNode, choices: Random) -> None:

@@ -25,6 +25,7 @@ import attrs
 
 from hastore.epoch_history import ENTRIES_MAX, EpochEntry, EpochHistory, fault_of
 from hastore.errors import EpochFileError
+from hastore.store.reserve_file import write_beside_reserve
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -116,5 +117,5 @@ class EpochFile:
 
     def store(self, history: EpochHistory) -> None:
         """Replace the file durably.  Raises DiskError."""
-        self.disk.write_file(self.path, encode_epochs(history))
+        write_beside_reserve(self.disk, self.path, encode_epochs(history))
         self.disk.remove(self.path + _BACKUP_SUFFIX)

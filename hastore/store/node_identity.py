@@ -48,6 +48,7 @@ from hastore.errors import ConfigError, IdentityFileError, ProtocolError, WrongN
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.log.mapped_file_queue import is_file_name
 from hastore.store.log.store_directory import COMMIT_LOG_DIR
+from hastore.store.reserve_file import write_beside_reserve
 from hastore.wire.liberal_json import loads_object
 
 if TYPE_CHECKING:
@@ -417,7 +418,7 @@ class NodeIdentity:
             _check_is_of(former, data_dir, node_id, group)
             current = attrs.evolve(former, starts=former.starts + 1)
         path = _path_in(data_dir)
-        disk.write_file(path, encode_identity(current))
+        write_beside_reserve(disk, path, encode_identity(current))
         return cls(disk, path, current)
 
     def is_as_stored(self) -> bool:
@@ -536,7 +537,7 @@ class NodeIdentity:
                 self._store(attrs.evolve(self.current, confirm_mark=None))
 
     def _store(self, changed: Identity) -> None:
-        self.disk.write_file(self.path, encode_identity(changed))
+        write_beside_reserve(self.disk, self.path, encode_identity(changed))
         self.current = changed
 
 

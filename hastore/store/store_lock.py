@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 
 from hastore.errors import DiskError
+from hastore.store.reserve_file import write_beside_reserve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +50,8 @@ class StoreLock:
 
     def write_abort(self, process_id: int) -> None:
         """Mark the store as open, durably."""
-        self.disk.write_file(f"{self.path}/{ABORT_FILE}", str(process_id).encode())
+        path = f"{self.path}/{ABORT_FILE}"
+        write_beside_reserve(self.disk, path, str(process_id).encode())
         self._process_id = process_id
 
     def sync_names(self) -> None:

@@ -26,6 +26,7 @@ import attrs
 
 from hastore.epoch_history import EPOCH_MAX
 from hastore.errors import ProtocolError, SyncStateFileError
+from hastore.store.reserve_file import write_beside_reserve
 from hastore.wire.liberal_json import loads_object
 
 if TYPE_CHECKING:
@@ -101,4 +102,4 @@ class SyncStateFile:
 
     def store(self, stored: StoredSet) -> None:
         """Replace the file durably.  Raises DiskError."""
-        self.disk.write_file(self.path, stored.encode())
+        write_beside_reserve(self.disk, self.path, stored.encode())

@@ -187,7 +187,7 @@ def test_a_full_disk_refuses_new_blocks(disk):
     """New files, small files and holes need some; allocated blocks can still be written."""
     file = synced_file(disk)
     sparse = disk.open_sparse_file("/d/q/0", 100)
-    disk.is_full = True
+    disk.fill()
     for refused in (
         lambda: disk.create_file("/d/new", 10),
         lambda: disk.write_file("/d/small", b"x"),

@@ -81,6 +81,7 @@ class CleanCommitLogService:
     flush_queues: Callable[[], Awaitable[object]] | None = None
     first_run_s: float = FIRST_RUN_S  # after the start
     health: StoreHealth = attrs.field(factory=StoreHealth)
+    keep_reserve: Callable[[], object] = lambda: None  # blocks; called at each look at the disk
     rules: CleaningRules = attrs.field(init=False)
     last_decision: CleaningDecision | None = attrs.field(default=None, init=False)
     _is_full: bool = attrs.field(default=False, init=False)
@@ -185,6 +186,7 @@ class CleanCommitLogService:
 
     def _usages(self) -> tuple[DiskUsage, ...]:
         """Return how full the file systems are, the fullest first; blocks.  Raises DiskError."""
+        self.keep_reserve()
         root = self.commit_log.path
         usages = disk_usages(self.env.disk, root)
         names = {name for usage in usages for name in usage.directories}

@@ -46,6 +46,7 @@ def make_expiry(
     *,
     clock: ClockWatch,
     health: StoreHealth | None = None,
+    keep_reserve: Callable[[], object] = lambda: None,
     ha_service: HAService | None = None,
     on_disk_full: Callable[[str | None], None] = lambda _reason: None,
     flush_queues: Callable[[], Awaitable[object]] | None = None,
@@ -76,6 +77,7 @@ def make_expiry(
         on_removed=clean_queues.wakeup,
         on_disk_full=on_disk_full,
         health=health or StoreHealth(),
+        keep_reserve=keep_reserve,
         flush_queues=flush_queues,
     )
     return Expiry(clock, clean_log, clean_queues)

@@ -40,7 +40,9 @@ from hastore.env.recording_disk import recording
 from hastore.errors import (
     ConfigError,
     DiskError,
+    DiskFullError,
     EpochFileError,
+    HastoreError,
     RequestFailedError,
     RoleChangedError,
     StaleEpochError,
@@ -77,6 +79,7 @@ if TYPE_CHECKING:
 _NOTHING_CHANGED: Final = (StaleEpochError, EpochFileError, SyncStateFileError)
 
 _START: Final = "start"
+_ROOM_PAUSE_S: Final = 1.0  # until a directory is opened again that had no room for it
 
 _log = logger("broker")
 
@@ -475,13 +478,15 @@ class GroupNode:
     async def _see(self, epoch: int | None) -> None:
         """Make an epoch durable, and report nothing more to an older master.
 
-        A disk that fails ends the node.
+        A disk that fails ends the node; one without room does not.
         """
         identity = self.identity
         if epoch is None or identity is None:
             return
         try:
             await self.env.offload.run(lambda: identity.see(epoch))
+        except DiskFullError:
+            raise
         except DiskError as error:
             self._failure = error
             self.stop()
@@ -531,23 +536,14 @@ class GroupNode:
                     await self._serve_as_master(change, change.role.promotion)
                 else:
                     await self._serve_as_slave(change, change.role.master)
-            except _NOTHING_CHANGED as error:
-                if change.outcome is not None or change.reason == _START:
+            except (*_NOTHING_CHANGED, WrongPortError, DiskFullError) as error:
+                if not _goes_on_after(change, error):
                     raise
-                if isinstance(change.role, MasterRole):
-                    _log.error("promotion_failed", reason=str(error), next=error.hint)
-                elif change.role.master != NO_MASTER:
-                    _log.error("ha_gave_up", state="unassigned", reason=str(error), next=error.hint)
-                else:
-                    raise
+                self._log_failed(change, error)
                 change.end(error)
                 self._next = self._next or Change(SlaveRole(NO_MASTER), str(error))
-            except WrongPortError as error:
-                if change.reason == _START and not _has_been_answered(change.outcome):
-                    raise
-                _log.error("ha_gave_up", state="unassigned", reason=str(error), next=error.hint)
-                change.end(error)
-                self._next = self._next or Change(SlaveRole(NO_MASTER), str(error))
+                if isinstance(error, DiskFullError):
+                    await trio.sleep(_ROOM_PAUSE_S)
             except BaseException as error:
                 self._end_changes(f"this node has failed: {error}")
                 raise
@@ -557,6 +553,15 @@ class GroupNode:
             self.store_health.role_ended()
             self._change, self._next = self._next, None
             _log.info("role_changes", reason=self._change.reason)
+
+    def _log_failed(self, change: Change, error: HastoreError) -> None:
+        """Log why the node has no role now."""
+        if isinstance(change.role, MasterRole):
+            _log.error("promotion_failed", reason=str(error), next=error.hint)
+        elif isinstance(error, DiskFullError):
+            _log.error("role_not_changed", reason=str(error), next=error.hint)
+        else:
+            _log.error("ha_gave_up", state="unassigned", reason=str(error), next=error.hint)
 
     def _end_changes(self, reason: str) -> None:
         for change in (self._change, self._next):
@@ -636,6 +641,17 @@ class GroupNode:
             if self._built is not None:
                 self._built.ha_client.refused_here(peer)
             self._refusal_log.log_line(peer, kind="role", reason="this node is no master")
+
+
+def _goes_on_after(change: Change, error: HastoreError) -> bool:
+    """Return whether the node stays, without a role, after a change to a role has failed so."""
+    is_start = change.reason == _START
+    if isinstance(error, DiskFullError):  # also where it has served, and opens its store again
+        return not is_start or change.outcome is not None
+    if isinstance(error, WrongPortError):
+        return not is_start or _has_been_answered(change.outcome)
+    is_to_serve = isinstance(change.role, MasterRole) or change.role.master != NO_MASTER
+    return change.outcome is None and not is_start and is_to_serve
 
 
 def _has_been_answered(outcome: Master | Slave | BaseException | None) -> bool:

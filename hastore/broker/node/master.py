@@ -107,6 +107,7 @@ class Master(RunningNode):
             reput,
             clock=clock,
             health=self.store_health,
+            keep_reserve=self.keep_reserve,
             ha_service=self.ha_service,
             on_disk_full=puts.set_disk_full,
             flush_queues=self.dispatching.flush_service.flush,

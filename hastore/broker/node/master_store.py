@@ -31,6 +31,7 @@ from hastore.ha.refused_slaves import RefusedSlavesFile
 from hastore.ha.set_rules import nodes_text
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.message_store import MessageStore, lock_store
+from hastore.store.reserve_file import ReserveFile
 from hastore.store.sync_state_file import SYNC_STATE_FILE, StoredSet, SyncStateFile
 from hastore.trace import logger
 
@@ -125,6 +126,7 @@ def open_master_store(
         if identity is not None:
             limit_confirm_mark(identity, message_store.commit_log.max_offset)
             term = _begin_term(env, config, message_store, identity, promotion or Promotion())
+            ReserveFile(env.disk, lock.path).keep(config.store.reserve_size)
         refused_slaves = RefusedSlavesFile.load(env, config.store.data_dir)
         refused_slaves.begin_master(
             message_store.commit_log.max_offset,

@@ -18,7 +18,9 @@ from hastore.broker.observe.node_status import (
 )
 from hastore.concurrency.tcp import describe
 from hastore.errors import DiskError, HastoreError
+from hastore.status import HAProtocol
 from hastore.store.disk_usage import disk_usages
+from hastore.store.reserve_file import ReserveFile
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -172,6 +174,12 @@ class RunningNode:
             tls=None if self.tls is None else self.tls.status(is_on_ha_port=self.config.ha.tls),
             clock=self.clock.status(),
         )
+
+    def keep_reserve(self) -> None:
+        """Allocate what a node of a replica group lacks of its reserve; blocks."""
+        if self.config.ha.protocol is HAProtocol.AUTOSWITCH:
+            store = self.config.store
+            ReserveFile(self.env.disk, store.data_dir).keep(store.reserve_size)
 
     async def reload(self) -> Reloaded:
         """Read permissions and certificate again; links stay."""

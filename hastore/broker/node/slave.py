@@ -119,6 +119,7 @@ class Slave(RunningNode):
             self.reput_message_service,
             clock=self.watch_clock(),
             health=self.store_health,
+            keep_reserve=self.keep_reserve,
             flush_queues=self.dispatching.flush_service.flush,
         )
 

@@ -31,6 +31,7 @@ from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.message_store import MessageStore, lock_store
 from hastore.store.recovery.cut import cut_store
 from hastore.store.recovery.log_cut import kept_cuts
+from hastore.store.reserve_file import ReserveFile
 from hastore.wire.autoswitch_frames import Handshake
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def open_slave_store(
         framing = _make_framing(
             env, config, message_store, identity, acked, needs_epochs=needs_epochs
         )
+        ReserveFile(env.disk, lock.path).keep(config.store.reserve_size)
     except BaseException:
         message_store.close(clean=False)
         raise

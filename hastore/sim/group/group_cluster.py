@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 GROUP: Final = "g1"
 OBSERVER_PORT: Final = 10_913
+RESERVE_SIZE: Final = 512 * 1024  # copied at each kill, so not more than what a cut needs
 
 
 @attrs.frozen(kw_only=True)
@@ -86,6 +87,7 @@ class GroupConfig:
             mapped_file_size_consume_queue=2_000,
             delete_when=";".join(f"{hour:02d}" for hour in range(24)),
             clean_resource_interval_ms=2_000,
+            reserve_size=RESERVE_SIZE,
             max_hash_slot_num=64,
             max_index_num=512,
         )

@@ -20,7 +20,6 @@ import trio
 from hastore.broker.node.master import Master
 from hastore.errors import (
     BelowConfirmMarkError,
-    DiskFullError,
     LogDamagedError,
     WrongNodeError,
 )
@@ -343,10 +342,9 @@ class GroupSimulation:
         is_removed = isinstance(error, WrongNodeError) and self._may_be_refused(node)
         log = self.oracle.logs[self.cluster.id_of(node)]
         is_damaged = isinstance(error, LogDamagedError) and log.hole is not None
-        is_full = isinstance(error, DiskFullError) and disk.times_full > 0  # as it changed its role
         if isinstance(error, ViolationError):
             self._violated(error)
-        elif not (is_full or is_removed or is_damaged or may_end(node, error)):
+        elif not (is_removed or is_damaged or may_end(node, error)):
             reason = "ended without error" if error is None else f"{type(error).__name__}: {error}"
             ended = ViolationError("ended", f"{node.name}: {reason}")
             ended.__cause__ = error

@@ -50,6 +50,7 @@ _STORE_ENTRIES: Final = frozenset(
         "lost+found",
         "node.json",
         "refused_slaves.json",
+        "reserve",
         "timerlog",
         "timerwheel",
         TRIMMED_DIR,

@@ -56,6 +56,7 @@ from hastore.store.recovery.log_cut import CutIntent, LogCut
 from hastore.store.recovery.rebuilt_dirs import restore_interrupted
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore.store.recovery.trim import FORGET_SIZE, Range
+from hastore.store.reserve_file import ReserveFile
 from hastore.topic import SCHEDULE_TOPIC
 from hastore.trace import logger
 
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
     from hastore.store.log.store_directory import LogFiles
     from hastore.store.store_lock import StoreLock
 
-_SPARE_SIZE: Final = 1024 * 1024  # of room for the small files, and for what else is written
+_SPARE_SIZE: Final = 256 * 1024  # of room for the small files, and for what else is written
 
 _log = logger("store")
 
@@ -116,11 +117,12 @@ def cut_store(
         index_slots=config.max_hash_slot_num,
         index_entries=config.max_index_num,
     )
-    _check_room(disk, data_dir, intent.cut)
-    if on_cut is not None:
-        on_cut(physic_offset)
-    intent = _save(disk, data_dir, found, intent)
-    _carry_out(env, lock, intent)
+    with ReserveFile(disk, data_dir).freed():
+        _check_room(disk, data_dir, intent.cut)
+        if on_cut is not None:
+            on_cut(physic_offset)
+        intent = _save(disk, data_dir, found, intent)
+        _carry_out(env, lock, intent)
     return intent.cut
 
 
@@ -160,7 +162,8 @@ def complete_cut(env: Env, lock: StoreLock) -> LogCut | None:
     intent = CutIntent.load(env.disk, lock.path)
     if intent is None:
         return None
-    _carry_out(env, lock, intent)
+    with ReserveFile(env.disk, lock.path).freed():
+        _carry_out(env, lock, intent)
     return intent.cut
 
 

@@ -21,6 +21,7 @@ from hastore.epoch_history import EpochSpan
 from hastore.errors import ProtocolError, UnfinishedCutError
 from hastore.store.log.mapped_file_queue import file_name
 from hastore.store.log.store_directory import CUT_FILE, TRIMMED_DIR
+from hastore.store.reserve_file import write_beside_reserve
 from hastore.wire.liberal_json import loads_object
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class CutIntent:
             "cut": self.cut.to_json(),
             "queue_ends": dict(self.queue_ends),
         } | {name: getattr(self, name) for name in _NUMBERS}
-        disk.write_file(f"{data_dir}/{CUT_FILE}", _dumps(value))
+        write_beside_reserve(disk, f"{data_dir}/{CUT_FILE}", _dumps(value))
 
     @classmethod
     def load(cls, disk: Disk, data_dir: str) -> CutIntent | None:

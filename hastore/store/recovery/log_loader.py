@@ -38,6 +38,7 @@ from hastore.store.recovery.rules import (
 )
 from hastore.store.recovery.tail_scan import FileWalk, check_at, scan_rest
 from hastore.store.recovery.trim import Range, TrimmedTail
+from hastore.store.reserve_file import ReserveFile
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -377,7 +378,8 @@ class LogLoader:
         read = functools.partial(self._read, found)
         copied = recovery_trim.pieces(end.ranges, read)
         directory = f"{self.data_dir}/{TRIMMED_DIR}"
-        paths = recovery_trim.save(self._disk, directory, now_ms, copied)
+        with ReserveFile(self._disk, self.data_dir).freed():
+            paths = recovery_trim.save(self._disk, directory, now_ms, copied)
         return TrimmedTail(
             physic_offset=end.ranges[0].start,
             size=sum(part.stop - part.start for part in end.ranges),

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
+from hastore.store.reserve_file import write_beside_reserve
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ class StoreCheckpoint:
             image = bytearray(CHECKPOINT_SIZE)
             for position in (0, *_COPY_POSITIONS):
                 image[position : position + _BLOCK.size] = block
-            self.disk.write_file(self.path, bytes(image))
+            write_beside_reserve(self.disk, self.path, bytes(image))
         self._is_sealed = True
         self._sequence = sequence
         self._fields_on_disk = fields

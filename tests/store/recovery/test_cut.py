@@ -314,7 +314,7 @@ def test_cut_without_room_for_the_copy_is_refused():
     """The error says how much room is missing."""
     store = closed_store(3)
     offset = store.cut_points[17]
-    store.disk.disk.capacity = store.disk.disk.used_bytes() + 1024 * 1024
+    store.disk.disk.capacity = store.disk.disk.used_bytes() + 256 * 1024
     error = refuse(store.disk, offset, DiskFullError, "no room .* nothing was changed")
     assert f"free {store.end_offset - offset} bytes" in error.hint
     store.disk.disk.capacity += store.end_offset - offset

@@ -32,7 +32,7 @@ class SimDiskFaults:
 
     def full(self) -> None:
         """Let allocations fail with ENOSPC."""
-        self.node.live_disk.is_full = True
+        self.node.live_disk.fill()
         self.on_change("full", "full")
 
     def slow(self, extra_s: float) -> None:
@@ -49,7 +49,8 @@ class SimDiskFaults:
     def heal(self) -> None:
         """End all faults."""
         disk = self.node.live_disk
-        disk.is_full, disk.sync_failures = False, 0
+        disk.make_room()
+        disk.sync_failures = 0
         self._slow(0.0)
         self.on_change(DISK_HEALED, "healed")
 
