@@ -720,6 +720,12 @@ class CoordinatorConfig:
         " not to stand for election.",
         node="node",
     )
+    hand_over_after_ms: int = duration(
+        3_000,
+        "cluster.hand_over_after",
+        "A master that cannot store for this long asks a member that has room to take over.",
+        node="node",
+    )
     advertised_host: str | None = setting(
         None,
         "cluster.advertise",

@@ -57,6 +57,8 @@ def role_service(
         initial_ids=None if ids is None else frozenset(ids),
         acks=str(config.ha.in_sync_replicas),
         failsafe=config.coordinator.failsafe,
+        hand_over_after_s=config.coordinator.hand_over_after_ms / 1000,
+        min_in_sync_replicas=config.ha.min_in_sync_replicas,
         advertised_host=config.coordinator.advertised_host,
         version=version,
         key_file=config.access.key_file,

@@ -16,6 +16,7 @@ holder's lease lasts; "the state" is what the group has agreed on::
     a switchover has taken too long                                       voids the wish
     a switchover is wished                                                hands over
     the wish is gone, and it hands over                                   takes puts again
+    it cannot store, and a member has room                                asks that one to take over
     otherwise                                                             goes on
 
     any other node                                                        it
@@ -29,6 +30,7 @@ holder's lease lasts; "the state" is what the group has agreed on::
     it is the leader, in this start                                       becomes master
     it is the leader, in this start, and cannot begin the epoch           gives the key up
     it is the leader, in an earlier start                                 waits for the lease's end
+    a switchover to it is requested, and it lacks a file that it needs    allocates it
     a switchover to it is ready, and its dispatch is behind               waits
     a switchover to it is ready, and it has all                           takes the key over
     another is the leader, in an earlier epoch than this node has seen    says so, and waits
@@ -58,15 +60,19 @@ Times are seconds of one clock of this node that does not stop while the machine
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 import attrs
 
+from hastore.cluster.storage import begins_with, choose_successor
 from hastore.concurrency.group_commit_request import LEASE_OVER
 from hastore.epoch_history import EPOCH_JUMP_MAX
 from hastore.ha.set_rules import nodes_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from hastore.cluster.group_records import (
         GroupState,
         GroupView,
@@ -112,6 +118,9 @@ class OwnNode:
     stands_in: int | None = None
     holds_lease: bool = False  # of a leader key that it has written, or tried to write
     unverified: Unverified | None = None  # a part of its log; None if all of it counts
+    unable_since: float | None = None  # since when it cannot store; None if it can
+    is_file_wanted: bool = False  # its last log file is half full, and there is no next one
+    has_next_file: bool = True  # it has allocated the log file after its last one
 
 
 @final
@@ -126,6 +135,7 @@ class Clock:
     no_leader_since: float | None = None
     handover_since: float | None = None  # None: it hands over to nobody
     is_ready_sent: bool = False  # the successor may have been told that it can take over
+    may_ask_from: float = -math.inf  # for a successor, because it cannot store
 
 
 @final
@@ -147,6 +157,9 @@ class Knowledge:
     def silence(self) -> str:
         """Why nothing is decided by the coordinator now."""
         return self.unusable_because or "the coordinator does not answer"
+
+    hand_over_after_s: float = 3.0  # for so long a master may be unable to store
+    min_in_sync_replicas: int = 1
 
 
 # -- what to do ----------------------------------------------------------------------------------
@@ -224,6 +237,26 @@ class TakePuts:
 
     def __str__(self) -> str:
         return "it takes puts again"
+
+
+@final
+@attrs.frozen
+class RequestSuccessor:
+    """Ask a member to take over, because this master cannot store and that one can."""
+
+    to_id: int
+
+    def __str__(self) -> str:
+        return f"it cannot store, and asks node {self.to_id} to take over"
+
+
+@final
+@attrs.frozen
+class PrepareToTakeOver:
+    """Allocate the next log file before taking over; void the request if there is no room."""
+
+    def __str__(self) -> str:
+        return "it allocates its next log file before it takes over"
 
 
 @final
@@ -325,6 +358,8 @@ Action = (
     | HandOver
     | VoidSwitchover
     | TakePuts
+    | RequestSuccessor
+    | PrepareToTakeOver
     | TakeOver
     | CreateState
     | RaiseAlarm
@@ -389,7 +424,7 @@ def _decide_on_switchover(
     if wish is None:
         if clock.handover_since is not None:
             return VoidSwitchover("the wish was taken back")
-        return Wait("it is master", clock.deadline)
+        return _decide_on_storage(known, view, state, clock.deadline)
     reason = _why_void(wish, view, state, epoch)
     if reason is not None:
         return VoidSwitchover(reason)
@@ -401,6 +436,29 @@ def _decide_on_switchover(
     if wish.ready_end is None:
         return HandOver(wish.to_id)
     return Wait(f"it hands over to node {wish.to_id}", until)
+
+
+def _decide_on_storage(
+    known: Knowledge, view: GroupView, state: GroupState, deadline: float | None
+) -> Action:
+    """Ask for a successor if this master cannot store, and has not asked lately."""
+    own, clock = known.own, known.clock
+    if own.unable_since is None or view.config.is_paused or view.config.alarm is not None:
+        return Wait("it is master", deadline)
+    ask_at = max(own.unable_since + known.hand_over_after_s, clock.may_ask_from)
+    if clock.now < ask_at:
+        until = ask_at if deadline is None else min(ask_at, deadline)
+        return Wait("it is master, and cannot store", until)
+    successor = choose_successor(
+        each
+        for each in view.members.values()
+        if each.node.node_id != own.node.node_id
+        and each.last_epoch == state.epoch
+        and why_not_proven(each, state) is None
+    )
+    if successor is None:
+        return Wait("it is master, cannot store, and no other member has room", deadline)
+    return RequestSuccessor(successor.node.node_id)
 
 
 def _why_void(wish: Switchover, view: GroupView, state: GroupState, epoch: int) -> str | None:
@@ -455,10 +513,8 @@ def _decide_as_other(known: Knowledge) -> Action:
         return _decide_on_election(known, view, state)
     if view.leader.holder.node_id == own.node.node_id:
         return _decide_as_leader(known, state, view.leader)
-    if _is_to_take_over(own, view, state, view.leader):
-        if own.undispatched:  # a master dispatches before it serves, and puts would wait for it
-            return Wait(f"it dispatches {own.undispatched} bytes before it takes over")
-        return TakeOver(_next_epoch(own, view, state))
+    if _is_successor(own, view, state, view.leader):
+        return _decide_as_successor(own, view, state, view.leader)
     return _decide_to_follow(own, view, view.leader)
 
 
@@ -478,16 +534,37 @@ def _decide_as_leader(known: Knowledge, state: GroupState, leader: Leader) -> Ac
     return Wait("it waits for the end of a lease of its own")
 
 
-def _is_to_take_over(own: OwnNode, view: GroupView, state: GroupState, leader: Leader) -> bool:
+def _is_successor(own: OwnNode, view: GroupView, state: GroupState, leader: Leader) -> bool:
+    """Return whether a switchover to this node is requested, and may be."""
     wish = view.config.switchover
     return (
         wish is not None
         and not view.config.is_paused
         and wish.to_id == own.node.node_id
         and wish.from_epoch == leader.epoch == state.epoch == own.last_epoch
-        and wish.ready_end == own.end
         and why_not_proven(own, state) is None
     )
+
+
+def _decide_as_successor(
+    own: OwnNode, view: GroupView, state: GroupState, leader: Leader
+) -> Action:
+    wish = view.config.switchover
+    assert wish is not None, "it is to this node"
+    if _lacks_room(own, wish):
+        return PrepareToTakeOver()
+    if wish.ready_end != own.end:
+        return _decide_to_follow(own, view, leader)
+    if own.undispatched:  # a master dispatches before it serves, and puts would wait for it
+        return Wait(f"it dispatches {own.undispatched} bytes before it takes over")
+    return TakeOver(_next_epoch(own, view, state))
+
+
+def _lacks_room(own: OwnNode, wish: Switchover) -> bool:
+    """Return whether a node has to allocate its next log file before it takes over."""
+    if wish.is_forced:
+        return False
+    return own.is_file_wanted or (wish.for_room and not own.has_next_file)
 
 
 def _decide_to_follow(own: OwnNode, view: GroupView, leader: Leader) -> Action:
@@ -582,6 +659,15 @@ def why_not_proven(candidate: Candidate, state: GroupState) -> str | None:
     return None
 
 
+def unable_ids(members: Iterable[Member], state: GroupState) -> frozenset[int]:
+    """Return which nodes cannot store, and have proved that they have all they acknowledged."""
+    return frozenset(
+        each.node.node_id
+        for each in members
+        if not each.can_store and why_not_proven(each, state) is None
+    )
+
+
 def _decide_on_election(known: Knowledge, view: GroupView, state: GroupState) -> Action:
     own, clock, election = known.own, known.clock, view.state_revision
     if view.config.is_paused:
@@ -605,6 +691,7 @@ def _decide_on_election(known: Knowledge, view: GroupView, state: GroupState) ->
     candidates = proven or _unproven_candidates(standing, view, state)
     if isinstance(candidates, Wait):
         return candidates
+    candidates.sort(key=lambda each: _rank(each, state))
     place = next((i for i, each in enumerate(candidates) if each.node == own.node), None)
     if place is None:
         reason = why_not_proven(own, state) or f"{candidates[0].node} has more"
@@ -620,7 +707,12 @@ def _decide_on_election(known: Knowledge, view: GroupView, state: GroupState) ->
         return Wait("it stands for election", until)
     return Campaign(
         epoch=_next_epoch(own, view, state),
-        members=_next_members(own, standing, state),
+        members=begins_with(
+            _next_members(own, standing, state),
+            own.node.node_id,
+            known.min_in_sync_replicas,
+            unable=unable_ids(proven, state),
+        ),
         is_proven=bool(proven),
     )
 
@@ -640,7 +732,7 @@ def _standing(view: GroupView, state: GroupState) -> list[Member]:
         for member in view.members.values()
         if member.election == view.state_revision and why_barred(member, state) is None
     ]
-    return sorted(found, key=_rank)
+    return sorted(found, key=lambda each: _rank(each, None))
 
 
 def _unproven_candidates(
@@ -704,6 +796,15 @@ def _log_rank(member: Member) -> tuple[int, int]:
     return member.last_epoch, member.end
 
 
-def _rank(member: Member) -> tuple[int, int, int, int]:
-    """Return the key by which the best candidate comes first."""
-    return -member.last_epoch, -member.end, -member.priority, member.node.node_id
+def _rank(member: Member, state: GroupState | None) -> tuple[bool | int, ...]:
+    """Return the key by which the best candidate comes first; without a state the longest log.
+
+    One that cannot store comes last.  With a number as ``in_sync_replicas`` not every member has
+    all that was acknowledged, so the newest and longest log comes first then.
+    """
+    log = -member.last_epoch, -member.end
+    cannot_store = not member.can_store
+    least = -member.priority, member.node.node_id
+    if state is not None and state.acks == "all":
+        return cannot_store, *log, *least
+    return *log, cannot_store, *least

@@ -314,7 +314,7 @@ class Member:
     has closed its link to the former master for good, and in which it stands with ``last_epoch``
     and ``end``.
     ``unverified``: messages inside its log may be missing or wrong, and it does not campaign until
-    it has compared the log with a master's.
+    it has compared the log with a master's.  ``can_store`` and ``has_room``: see ``storage``.
     """
 
     node: Incarnation
@@ -335,6 +335,8 @@ class Member:
     place: str | None = None
     # When it was written, by the node's wall clock; None: by an earlier version.
     at_ms: int | None = None
+    can_store: bool = True
+    has_room: bool = False
 
     @classmethod
     def decode(cls, key: str, data: bytes) -> Self:
@@ -356,6 +358,8 @@ class Member:
             doubt=fields.optional_text("doubt"),
             place=fields.optional_text("place"),
             at_ms=fields.optional_number("at"),
+            can_store="can_store" not in fields.values or fields.flag("can_store"),
+            has_room=fields.flag("has_room"),
         )
 
     def encode(self) -> bytes:
@@ -374,6 +378,8 @@ class Member:
                 "election": self.election,
                 "version": self.version,
                 "at": self.at_ms,
+                "can_store": self.can_store,
+                "has_room": self.has_room,
             }
             | ({} if self.unverified is None else {"unverified": attrs.asdict(self.unverified)})
             | ({} if self.doubt is None else {"doubt": self.doubt})
@@ -430,14 +436,18 @@ class EpochRecord:
 @final
 @attrs.frozen(kw_only=True)
 class Switchover:
-    """The wish that another node becomes master; void in any epoch but ``from_epoch``.
+    """The request that another node becomes master; void in any epoch but ``from_epoch``.
 
-    ``ready_end``: the master takes no puts any more, and its log ends there.
+    ``ready_end``: the master takes no puts any more, and its log ends there.  ``for_room``: a
+    master that cannot store made it, so the successor allocates its next log file first.
+    ``is_forced``: an operator accepts that the successor cannot store.
     """
 
     from_epoch: int
     to_id: int
     ready_end: int | None = None
+    for_room: bool = False
+    is_forced: bool = False
 
 
 @final
@@ -467,6 +477,8 @@ class GroupConfig:
                 from_epoch=wish.number("from_epoch", 1, EPOCH_MAX),
                 to_id=wish.number("to", 1, NODE_ID_MAX),
                 ready_end=wish.optional_number("ready_end"),
+                for_room=wish.flag("for_room"),
+                is_forced=wish.flag("forced"),
             )
         return cls(
             is_paused=fields.flag("pause"),
@@ -490,6 +502,8 @@ class GroupConfig:
                     "from_epoch": wish.from_epoch,
                     "to": wish.to_id,
                     "ready_end": wish.ready_end,
+                    **({"for_room": True} if wish.for_room else {}),
+                    **({"forced": True} if wish.is_forced else {}),
                 },
                 "alarm": self.alarm,
                 **({"seen_epoch": self.seen_epoch} if self.seen_epoch else {}),

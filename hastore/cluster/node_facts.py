@@ -51,6 +51,7 @@ class NodeFacts:
             framing = role_node.ha_client.framing
             assert isinstance(framing, AutoswitchFraming), "a slave of a group"
             last_epoch = framing.history.last_epoch or 0
+        queue = role_node.commit_log.mapped_file_queue
         return OwnNode(
             node=self.me,
             kept_since=identity.current.kept_since,
@@ -65,6 +66,9 @@ class NodeFacts:
             stands_in=self.stands_in,
             holds_lease=holds_lease,
             unverified=identity.current.unverified,
+            unable_since=node.store_health.unable_since,
+            is_file_wanted=queue.wanted_file_offset() is not None,
+            has_next_file=queue.prepared is not None or not queue.files,
         )
 
     def member(self, election: int | None) -> Member:
@@ -88,6 +92,8 @@ class NodeFacts:
             unverified=own.unverified,
             doubt=own.doubt,
             place=self.place,
+            can_store=own.unable_since is None,
+            has_room=node.store_health.is_steady,
         )
 
     def leader(self, epoch: int) -> Leader:

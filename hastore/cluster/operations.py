@@ -120,6 +120,7 @@ def switchover(
     *,
     lags: Mapping[int, int] | None = None,
     lag_max: int = SWITCHOVER_LAG_MAX,
+    force: bool = False,
 ) -> Change:
     """Request that a member becomes master; without ``to_id`` the best one.
 
@@ -127,7 +128,8 @@ def switchover(
     as the master says now; None if it does not answer.  ``view`` has what nodes wrote some time
     ago, each at another moment.
 
-    Raises OperationRefusedError where the master would take the request back at once.
+    Raises OperationRefusedError where the master would void the request at once, and without
+    ``force`` for a member that cannot store.
     """
     state, leader = _agreed(view), _leader(view)
     if view.config.is_paused:
@@ -144,13 +146,16 @@ def switchover(
     if to_id is None:
         to_id = _best_successor(view, state, leader, lags)
     _check_successor(view, state, leader, to_id, lags)
+    if not force:
+        _check_can_store(view, to_id)
     lag = lags.get(to_id, 0)
     if lag > lag_max:
         raise OperationRefusedError(
             lag_text(to_id, lag),
             hint="wait until it has caught up; or choose another one: hastore cluster status",
         )
-    config = attrs.evolve(view.config, switchover=Switchover(from_epoch=leader.epoch, to_id=to_id))
+    wish = Switchover(from_epoch=leader.epoch, to_id=to_id, is_forced=force)
+    config = attrs.evolve(view.config, switchover=wish)
     change = _config_change(
         f"node {to_id} becomes master instead of {leader.holder}", keys, view, config
     )
@@ -174,6 +179,7 @@ def _best_successor(
     return min(
         able,
         key=lambda each: (
+            not each.can_store,
             each.link is None and each.node.node_id not in lags,
             lags.get(each.node.node_id, 0),
             *_rank(each),
@@ -214,6 +220,19 @@ def _check_successor(
 def lag_text(to_id: int, lag: int) -> str:
     """Return why a node that lacks so many bytes cannot take over soon."""
     return f"node {to_id} lags by {format_size(lag)}, and puts would wait for it"
+
+
+def _check_can_store(view: GroupView, to_id: int) -> None:
+    """Raise OperationRefusedError if a node says that it cannot store."""
+    if _up(view, to_id).can_store:
+        return
+    able = [each for each in view.members.values() if each.can_store]
+    raise OperationRefusedError(
+        f"node {to_id} cannot store: as master it would refuse puts",
+        hint=f"hastore check of node {to_id} says why; make room there, or --force"
+        if not able
+        else f"hastore check of node {to_id} says why; choose another one, or --force",
+    )
 
 
 # -- the state -----------------------------------------------------------------------------------

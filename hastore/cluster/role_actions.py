@@ -22,11 +22,20 @@ from hastore.broker.node.master import Master
 from hastore.broker.node.master_store import Promotion
 from hastore.cluster import decide as actions
 from hastore.cluster.decide import Action, Clock, Following, Knowledge, decide, why_alarm
+from hastore.cluster.group_records import Switchover
 from hastore.cluster.group_watch import RETRY_PAUSE_S
 from hastore.cluster.group_writer import Bid
 from hastore.cluster.handover import HANDOVER_TICK_S
 from hastore.cluster.key_value_store import Absent, Put, Unchanged
-from hastore.errors import CoordinatorError, HastoreError, ProtocolError, RoleChangedError
+from hastore.cluster.storage import RequestPauses, begins_with
+from hastore.errors import (
+    CoordinatorError,
+    DiskError,
+    HastoreError,
+    ProtocolError,
+    RoleChangedError,
+)
+from hastore.ha.set_rules import default_min_in_sync_replicas
 from hastore.quantities import parse_address
 from hastore.trace import logger
 
@@ -42,6 +51,7 @@ if TYPE_CHECKING:
     from hastore.cluster.node_facts import NodeFacts
     from hastore.cluster.own_member import OwnMember
     from hastore.concurrency.wait_notify_object import WaitNotifyObject
+    from hastore.config import InSyncReplicas
 
 # Of a switchover: for the tables, which are copied each second anyway, and until it serves.
 _LAST_COPY_S: Final = 0.3
@@ -69,6 +79,7 @@ class RoleActions:
     end_term: Callable[[], None]  # of this node as master: its set is changed no more
     action: Action | None = attrs.field(default=None, init=False)  # the last decision
     _logged: tuple[str, str | None] | None = attrs.field(default=None, init=False)
+    _pauses: RequestPauses = attrs.field(factory=RequestPauses, init=False)
     # Within which time it is to serve as master after a switchover; None: within a ttl.
     _serves_within_s: float | None = attrs.field(default=None, init=False)
 
@@ -105,22 +116,38 @@ class RoleActions:
 
     def _known(self) -> Knowledge:
         has_lease = self.leader.lease.deadline > -math.inf
+        now, able_since = self.clock(), self.facts.node.store_health.able_since
+        if able_since is not None:
+            self._pauses.could_store(now - able_since)
         return Knowledge(
             own=self.facts.own(holds_lease=self.leader.held is not None),
             clock=Clock(
-                now=self.clock(),
+                now=now,
                 may_stand_from=self.abstention.stands_from,
                 deadline=self.leader.lease.deadline if has_lease else None,
                 no_leader_since=self.no_leader_since(),
                 handover_since=self.handover.since,
                 is_ready_sent=self.handover.is_ready_sent,
+                may_ask_from=self._pauses.may_ask_from,
             ),
             view=self.watch.view,
             is_reachable=self.watch.is_reachable,
             initial_ids=self.facts.config.initial_ids,
             restored=self.watch.restored,
             unusable_because=self.watch.unusable_because,
+            hand_over_after_s=self.facts.config.hand_over_after_s,
+            min_in_sync_replicas=self._members_min(),
         )
+
+    def _members_min(self) -> int:
+        """Return with how many members the sets of this node, as master, take puts."""
+        config, view = self.facts.config, self.watch.view
+        if config.min_in_sync_replicas is not None:
+            return config.min_in_sync_replicas
+        if view is None or view.state is None:
+            return 1
+        acks: InSyncReplicas = "all" if config.acks == "all" else int(config.acks)
+        return default_min_in_sync_replicas(view.state.registered | view.state.ids, acks)
 
     async def _wait(self, action: actions.Wait) -> None:
         left_s = math.inf if action.until is None else max(0.0, action.until - self.clock())
@@ -149,6 +176,10 @@ class RoleActions:
                 self.handover.take_puts()
             case actions.VoidSwitchover():
                 await self.handover.void(action.why)
+            case actions.RequestSuccessor():
+                await self._request_successor(action.to_id)
+            case actions.PrepareToTakeOver():
+                await self._prepare_to_take_over()
             case actions.TakeOver():
                 await self._take_over(action.epoch)
             case actions.CreateState():
@@ -245,6 +276,32 @@ class RoleActions:
         )
         await self.writer.win(bid, self.leader)
 
+    async def _request_successor(self, to_id: int) -> None:
+        """Ask a member to take over from this master, which cannot store."""
+        health, epoch = self.facts.node.store_health, self.facts.own(holds_lease=True).master_of
+        await self.member.publish(None)  # first: the successor's set leaves this node out
+        await self.watch.refresh()
+        if decide(self._known()) != actions.RequestSuccessor(to_id) or epoch is None:
+            return
+        self._pauses.asked(self.clock())
+        _log.error("successor_requested", to=to_id, epoch=epoch, reason=health.reason)
+        view = self.watch.known
+        wish = Switchover(from_epoch=epoch, to_id=to_id, for_room=True)
+        await self.writer.write_config(
+            attrs.evolve(view.config, switchover=wish),
+            [Unchanged(self.writer.keys.leader, view.leader_revision)],
+        )
+        await self.watch.refresh()
+
+    async def _prepare_to_take_over(self) -> None:
+        """Allocate what this node needs as master; without room the request is void."""
+        try:
+            with trio.fail_after(actions.HANDOVER_S):
+                await self.facts.node.prepare_to_take_over()
+        except (DiskError, trio.TooSlowError) as error:
+            why = str(error) or "it took too long"
+            await self.handover.void(f"{self.facts.me} cannot allocate its next log file: {why}")
+
     async def _take_over(self, epoch: int) -> None:
         await self._copy_tables()
         view = self.watch.known
@@ -255,7 +312,12 @@ class RoleActions:
         config = attrs.evolve(view.config, switchover=None)
         bid = Bid(
             epoch=epoch,
-            members=view.state.members,
+            members=begins_with(
+                view.state.members,
+                self.facts.me.node_id,
+                self._members_min(),
+                unable=actions.unable_ids(view.members.values(), view.state),
+            ),
             why="switchover",
             leader=Unchanged(self.writer.keys.leader, view.leader_revision),
             writes=(Put(self.writer.keys.config, config.encode()),),

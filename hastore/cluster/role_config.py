@@ -19,6 +19,9 @@ class RoleConfig:
     acks: str = "all"
     # Whether a master goes on while its coordinator is silent, and all members promise.
     failsafe: bool = True
+    # How long a master cannot store before it asks a member to take over.
+    hand_over_after_s: float = 3.0
+    min_in_sync_replicas: int | None = None  # None: the default for the group's ids
     advertised_host: str | None = None  # for other nodes and clients; None: as it listens
     key_file: str | None = None  # has the access key that signs what other members are asked
     version: str = ""

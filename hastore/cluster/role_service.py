@@ -299,6 +299,7 @@ class RoleService:
         place = self._place_of(node.config.store.data_dir)
         self._set_up(node, place)
         self._is_running = True
+        node.store_health.subscribe(self._wake.wakeup)
         self.watch.begin(lambda: node.identity)
         registration = NodeRegistration(
             store=self.store,

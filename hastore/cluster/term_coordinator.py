@@ -122,6 +122,7 @@ class TermCoordinator:
     async def _keep_in_line(self) -> None:
         while True:
             await self._wake.wait_for_running()
+            self._tell_who_cannot_store()
             try:
                 await self._write()
             except (CoordinatorError, ProtocolError) as error:
@@ -150,6 +151,16 @@ class TermCoordinator:
             return
         if view.state.registered | group.accepted != group.group_ids:
             group.registered(view.state.registered, trio.current_time())
+            self._service.set_changed()
+
+    def _tell_who_cannot_store(self) -> None:
+        """Let the set know which nodes say that they cannot store."""
+        if self._view is None:
+            return
+        members = self._view.members.values()
+        unable = frozenset(each.node.node_id for each in members if not each.can_store)
+        if unable != self._service.sync_state_set.unable:
+            self._service.sync_state_set.unable = unable
             self._service.set_changed()
 
     async def _read(self) -> GroupView:

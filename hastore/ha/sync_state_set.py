@@ -87,6 +87,8 @@ class SyncStateSet:
     group_ids: frozenset[int] = frozenset()
     # Nodes that may be elected although they left: the set has fewer than min_in_sync_replicas.
     eligible: frozenset[int] = frozenset()
+    # Nodes that cannot store, by what they say: none of them joins while the set is large enough.
+    unable: frozenset[int] = frozenset()
     # Puts that end here or below may be answered PUT_OK now; 0 while none may.  May fall.
     ack_limit: int = attrs.field(default=0, init=False)
     # The change that is not answered yet.
@@ -476,11 +478,13 @@ class SyncStateSet:
         ]
         return frozenset(ready[:room])
 
-    def _barred_because(self, node: NodeAck) -> str | None:
+    def _barred_because(self, node: NodeAck) -> str | None:  # noqa: PLR0911 - a list of reasons
         """Return why a learner could not join even if it had reached the confirm offset."""
         ids, start_offset = self.rules.configured_ids, self.entry.start_offset
         if ids is not None and node.node_id not in ids:
             return f"the ids of the group are {', '.join(map(str, sorted(ids)))}"
+        if node.node_id in self.unable and self.rules.is_enough(self.accepted):
+            return "it cannot store: hastore check of that node says why"
         if node.ack_offset is None:
             return "it has acknowledged nothing on this connection"
         if node.ack_offset < start_offset:

@@ -277,12 +277,12 @@ class SimDisk:
     @contextlib.contextmanager
     def without_faults(self) -> Iterator[None]:
         """Let no planned fault of this disk meet what is done to it meanwhile, by no node."""
-        failures, is_full = self.read_failures, self.is_full
-        self.read_failures, self.is_full = 0, False
+        failures, filled_at = self.read_failures, self.filled_at
+        self.read_failures, self.filled_at = 0, None
         try:
             yield
         finally:
-            self.read_failures, self.is_full = failures, is_full
+            self.read_failures, self.filled_at = failures, filled_at
 
     def on_the_machine_of(self, other: SimDisk) -> SimDisk:
         """Put this disk into the machine of another one, and return it."""

@@ -48,6 +48,7 @@ def leader(holder: Incarnation = ONE, epoch: int = 5) -> Leader:
 def published(
     node: Incarnation, *, election: int | None = None, end: int = 1_000, last_epoch: int = 5,
     kept_since: int = 1, priority: int = 0, unverified: Unverified | None = None,
+    can_store: bool = True, has_room: bool = False, link: str | None = None,
 ) -> Published:  # fmt: skip
     """Return what a node says of itself."""
     return Published(
@@ -60,6 +61,9 @@ def published(
         priority=priority,
         election=election,
         unverified=unverified,
+        can_store=can_store,
+        has_room=has_room,
+        link=link,
     )
 
 

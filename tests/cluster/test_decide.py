@@ -20,8 +20,10 @@ from hastore.cluster.decide import (
     Following,
     HandOver,
     Knowledge,
+    PrepareToTakeOver,
     RaiseAlarm,
     Release,
+    RequestSuccessor,
     Retake,
     Stand,
     StepDown,
@@ -78,6 +80,19 @@ def wished(**changes):
     """Return a group in which node 2 is wished to become master, with changes of the wish."""
     wish = attrs.evolve(Switchover(from_epoch=5, to_id=2), **changes)
     return attrs.evolve(AGREED, config=GroupConfig(switchover=wish))
+
+
+ROOM = {"can_store": True, "has_room": True, "link": "10.0.0.2:4000"}
+MASTER_WITHOUT_ROOM = own(ONE, master_of=5, unable_since=NOW - 3)
+FOLLOWS = {"following": Following(ha_address="10.0.0.1:10912", epoch=5)}
+
+
+def with_room(*others):
+    """Return a group whose master cannot store, with other nodes in it."""
+    return view(state(), leader(), (published(ONE, can_store=False), *others))
+
+
+ROOMY = with_room(published(TWO, **ROOM), published(THREE, **ROOM))
 
 
 def told(seen, epoch):
@@ -215,6 +230,40 @@ MASTERS_ROWS = {
     "the wish is gone, and it hands over": [
         (known(MASTER, AGREED, handover_since=NOW - 1), VoidSwitchover("the wish was taken back"))
     ],
+    "it cannot store, and a member has room": [
+        (known(MASTER_WITHOUT_ROOM, ROOMY), RequestSuccessor(2)),
+        # The longest log first, then the priority.
+        (
+            known(MASTER_WITHOUT_ROOM, with_room(published(THREE, end=1_001, **ROOM))),
+            RequestSuccessor(3),
+        ),
+        # Not before it could not for so long, nor soon after it has asked.
+        (
+            known(own(ONE, master_of=5, unable_since=NOW - 1), ROOMY),
+            Wait("it is master, and cannot store", NOW + 2),
+        ),
+        (
+            known(MASTER_WITHOUT_ROOM, ROOMY, may_ask_from=NOW + 4),
+            Wait("it is master, and cannot store", NOW + 4),
+        ),
+        (
+            known(MASTER_WITHOUT_ROOM, with_room(published(TWO, can_store=True))),
+            Wait("it is master, cannot store, and no other member has room", NOW + 5),
+        ),
+        (
+            known(MASTER_WITHOUT_ROOM, with_room(published(TWO, **ROOM | {"link": None}))),
+            Wait("it is master, cannot store, and no other member has room", NOW + 5),
+        ),
+        (  # it has not begun to follow yet
+            known(MASTER_WITHOUT_ROOM, with_room(published(TWO, last_epoch=4, **ROOM))),
+            Wait("it is master, cannot store, and no other member has room", NOW + 5),
+        ),
+        (  # not of the set, so it may lack what was acknowledged
+            known(MASTER_WITHOUT_ROOM, with_room(published(incarnation(4), **ROOM))),
+            Wait("it is master, cannot store, and no other member has room", NOW + 5),
+        ),
+        (known(MASTER_WITHOUT_ROOM, paused(ROOMY)), Wait("it is master", NOW + 5)),
+    ],
     "otherwise": [(known(MASTER, AGREED), Wait("it is master", NOW + 5))],
 }
 OTHERS_ROWS = {
@@ -318,6 +367,21 @@ OTHERS_ROWS = {
             known(own(incarnation(2, 2)), elected(), deadline=NOW + 5),
             Wait("it waits for the end of the lease of its earlier start"),
         )
+    ],
+    "a switchover to it is requested, and it lacks a file that it needs": [
+        (known(own(TWO, has_next_file=False), wished(for_room=True)), PrepareToTakeOver()),
+        (
+            known(own(TWO, has_next_file=False), wished(for_room=True, ready_end=1_000)),
+            PrepareToTakeOver(),
+        ),
+        # Without a next file it can go on for a while, unless its last one is half full.
+        (known(own(TWO, has_next_file=False, **FOLLOWS), wished()), Wait("it follows node 1")),
+        (known(own(TWO, is_file_wanted=True), wished()), PrepareToTakeOver()),
+        # An operator has said that it may take over without.
+        (
+            known(own(TWO, is_file_wanted=True), wished(is_forced=True, ready_end=1_000)),
+            TakeOver(6),
+        ),
     ],
     "a switchover to it is ready, and its dispatch is behind": [
         (
@@ -631,6 +695,19 @@ def test_the_best_log_wins_then_the_priority(better, worse):
         seen = view(state(), None, candidates)
         assert campaigns(seen, NOW) == {first: True, second: False}
         assert campaigns(seen, NOW + ELECTION_WAIT_S) == {first: True, second: True}
+
+
+def test_who_cannot_store_comes_last():
+    """Among those that have all that was acknowledged; with a number the log counts first."""
+    candidates = (
+        published(TWO, election=STATE_REVISION, end=1_001, priority=9, can_store=False),
+        published(THREE, election=STATE_REVISION),
+    )
+    assert campaigns(view(state(), None, candidates), NOW) == {TWO: False, THREE: True}
+    numbered = attrs.evolve(state(), acks="2")
+    assert campaigns(view(numbered, None, candidates), NOW) == {TWO: True, THREE: False}
+    alone = view(state(members=(TWO,)), None, candidates[:1])
+    assert campaigns(alone, NOW) == {TWO: True}
 
 
 def test_among_equals_the_lowest_id_wins():

@@ -60,6 +60,8 @@ EXAMPLES = {
         election=None,
         version="0.9.0",
         at_ms=1_764_000_000_000,
+        can_store=True,
+        has_room=True,
     ),
     "history/12": EpochRecord(
         epoch=12,
@@ -72,7 +74,7 @@ EXAMPLES = {
     ),
     "config": GroupConfig(
         is_paused=False,
-        switchover=Switchover(from_epoch=12, to_id=2, ready_end=5_242_880),
+        switchover=Switchover(from_epoch=12, to_id=2, ready_end=5_242_880, for_room=True),
         alarm=None,
         seen_epoch=12,
     ),

@@ -147,6 +147,7 @@ def test_a_switchover_is_a_wish_in_the_leaders_epoch():
         ((member(1), member(2, unverified=FILLED), member(3, end=0)), 3),
         ((member(1), member(3, end=0)), 3),
         ((member(1), member(2, link=None), member(3, end=END - 1)), 3),
+        ((member(1), member(2, can_store=False), member(3, end=0)), 3),
     ],
 )
 def test_without_a_name_the_best_member_is_wished(members, chosen):
@@ -179,6 +180,16 @@ UNDER_WAY = GroupConfig(switchover=Switchover(from_epoch=7, to_id=2))
             2,
             "node 2 cannot take over: node 2 has to compare its log with a master's first",
         ),
+        (
+            view_of(member(1), member(2, can_store=False), member(3)),
+            2,
+            "node 2 cannot store: .* → hastore check of node 2 says why; choose another one, or --",
+        ),
+        (
+            view_of(member(1, can_store=False), member(2, can_store=False)),
+            None,
+            "node 2 cannot store: .* says why; make room there, or --force",
+        ),
         (view_of(config=GroupConfig(is_paused=True)), 2, "are paused → hastore cluster resume"),
         (view_of(config=GroupConfig(alarm="x")), 2, "alarm is raised: x → .*clear-alarm"),
         (view_of(config=UNDER_WAY), 3, "a switchover to node 2 is under way → wait for it"),
@@ -200,6 +211,14 @@ def test_a_switchover_to_a_node_that_lags_is_refused():
     assert operations.switchover(KEYS, view, 2, lags={2: 16 << 20}).writes
     assert operations.switchover(KEYS, view, 2).writes
     assert operations.switchover(KEYS, view, lags={2: 9, 3: 4}).to_id == 3
+
+
+def test_a_switchover_to_a_node_that_cannot_store_can_be_forced():
+    """It may be the only one that is left; the request says so, and that node prepares nothing."""
+    view = view_of(member(1), member(2, can_store=False), member(3))
+    change = operations.switchover(KEYS, view, 2, force=True)
+    forced = Switchover(from_epoch=7, to_id=2, is_forced=True)
+    assert applied(view_of(), change).config.switchover == forced
 
 
 def test_a_wish_of_an_earlier_epoch_is_replaced():

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import attrs
 import trio
@@ -63,6 +63,8 @@ class ElectedGroup:
     ids: tuple[int, ...] = IDS
     flush: str = "ASYNC_FLUSH"
     failsafe: bool = True
+    store_settings: str = 'file_size = "64MiB"'  # [store] of all nodes
+    pace_s: float = _PACE_S  # between two messages
     access: AccessConfig | None = None  # of all nodes
     access_key: AccessKey | None = None  # of the producer
     tls: TlsFiles | None = None  # both ports of all nodes, and the producer, by mutual TLS
@@ -90,6 +92,7 @@ class ElectedGroup:
         client, ha = self.ports[node_id]
         settings = self.directory / "node.toml"
         text = f"[cluster]\nfailsafe = {str(self.failsafe).lower()}\n"
+        text += f"[store]\n{self.store_settings}\n"
         if self.access is not None:
             text += f'[access]\nfile = "{self.access.file}"\nkey_file = "{self.access.key_file}"\n'
         if self.tls is not None:
@@ -105,7 +108,7 @@ class ElectedGroup:
                 "--node-group", self.name, "--group-ids", ",".join(map(str, self.ids)),
                 "--etcd", ",".join(each.endpoint for each in self.etcd), "--ttl", f"{TTL_S}s",
                 "--listen", f"127.0.0.1:{client.number}", "--ha-listen", f"127.0.0.1:{ha.number}",
-                "--mapped-file-size", "64MiB", "--flush", self.flush,
+                "--flush", self.flush,
             ),
             self.directory / f"n{node_id}.log",
         )  # fmt: skip
@@ -173,7 +176,7 @@ class ElectedGroup:
                     Message(TOPIC, key.encode() + b" " * 200, properties={"KEYS": key})
                 )
                 nursery.start_soon(self._record, key, pending, room, sent_at)
-                await trio.sleep(_PACE_S)
+                await trio.sleep(self.pace_s)
 
     async def _record(
         self, key: str, pending: PendingSend, room: trio.Semaphore, sent_at: float
@@ -333,9 +336,13 @@ async def elected_group(
     access: AccessConfig | None = None,
     access_key: AccessKey | None = None,
     tls: TlsFiles | None = None,
+    **changes: Any,
 ) -> AsyncIterator[ElectedGroup]:
-    """Run a group under load; at the end all nodes are back in step, and their logs are checked."""
-    directory.mkdir()
+    """Run a group under load; at the end all nodes are back in step, and their logs are checked.
+
+    ``changes`` are of other fields of the group.
+    """
+    directory.mkdir(exist_ok=True)
     endpoints = tuple(each.endpoint for each in etcd)
     async with EtcdClient.open(EtcdConfig(endpoints=endpoints)) as store:
         group = ElectedGroup(
@@ -348,6 +355,7 @@ async def elected_group(
             access=access,
             access_key=access_key,
             tls=tls,
+            **changes,
         )
         try:
             for node_id in ids:

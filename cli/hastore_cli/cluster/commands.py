@@ -252,12 +252,13 @@ def _node_history(nodes: tuple[str, ...], output: str) -> int:
     epilog=_WAIT_CODES,
 )
 @click.option("--to", "to_id", type=_ID, metavar="ID", help="The next master. [default: the best]")
+@click.option("--force", is_flag=True, help="Also to a node that cannot store, such as a full one.")
 @_timeout
 @_dry_run
 @target_options
 @output_option()
 def switchover(
-    *, to_id: int | None, timeout_ms: int, dry_run: bool, target: Target, output: str
+    *, to_id: int | None, force: bool, timeout_ms: int, dry_run: bool, target: Target, output: str
 ) -> int:
     """Let another member of the SyncStateSet become master; no message is lost.
 
@@ -275,7 +276,7 @@ def switchover(
     def decide(keys: Keys, view: GroupView) -> Change:
         heard = {at: statuses[at] for at in statuses.keys() & view.members.keys()}
         lags = lags_in(view, heard)
-        return operations.switchover(keys, refreshed(view, heard), to_id, lags=lags)
+        return operations.switchover(keys, refreshed(view, heard), to_id, lags=lags, force=force)
 
     return _become_master(target, decide, timeout_ms, output, dry_run=dry_run, look=look)
 

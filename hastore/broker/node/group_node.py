@@ -249,6 +249,28 @@ class GroupNode:
         """Give up the role: refuse puts, follow nobody; return once consumers are served."""
         return await self.follow(NO_MASTER, reason=reason)
 
+    async def prepare_to_take_over(self) -> None:
+        """Allocate the log's next file, which the next role keeps, and the reserve.
+
+        Raises DiskError if there is no room.  Waits for as long as that takes.
+        """
+        slave = self.role_node
+        queue = slave.commit_log.mapped_file_queue
+        if isinstance(slave, Master) or not queue.files:
+            return
+        queue.wants_next_file = True
+        try:
+            await slave.allocate_service.wait_for_file()
+        except BaseException:
+            queue.wants_next_file = False
+            raise
+        if not await self.env.offload.run(slave.keep_reserve):
+            raise DiskFullError(
+                f"no space for the reserve in {self.config.store.data_dir}",
+                path=self.config.store.data_dir,
+                hint="free space on that file system",
+            )
+
     # -- what a request wishes it to be ----------------------------------------------------------
 
     @property

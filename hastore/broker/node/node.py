@@ -156,6 +156,7 @@ class RunningNode:
             disk_free_bytes=disks[0].free_bytes if disks else None,
             dispatch_behind_bytes=reput.behind,
             dispatch_fault=reput.fault,
+            cannot_store_because=self.store_health.reason,
             confirm_offset=reput.confirm_offset(),
             wall_time_ms=env.wall_clock.now_ms(),
             start_id=env.start_id,
@@ -175,11 +176,15 @@ class RunningNode:
             clock=self.clock.status(),
         )
 
-    def keep_reserve(self) -> None:
-        """Allocate what a node of a replica group lacks of its reserve; blocks."""
-        if self.config.ha.protocol is HAProtocol.AUTOSWITCH:
-            store = self.config.store
-            ReserveFile(self.env.disk, store.data_dir).keep(store.reserve_size)
+    def keep_reserve(self) -> int:
+        """Allocate what a node of a replica group lacks of its reserve; blocks.  Return its size.
+
+        A classic node has none, and its size is 0.
+        """
+        if self.config.ha.protocol is not HAProtocol.AUTOSWITCH:
+            return 0
+        store = self.config.store
+        return ReserveFile(self.env.disk, store.data_dir).keep(store.reserve_size)
 
     async def reload(self) -> Reloaded:
         """Read permissions and certificate again; links stay."""

@@ -201,6 +201,7 @@ class NodeStatus:
     waiting_for_slave: int = 0
     dispatch_behind_bytes: int = 0  # confirmed, and not yet readable by consumers
     dispatch_fault: str | None = None  # why the dispatch has stopped
+    cannot_store_because: str | None = None  # what fails that it writes; None: it can store
     acks_needed: int = 0  # slaves that must acknowledge a put before it is PUT_OK
     ack_level: str | None = None  # a slave: what it acknowledges is "received" or "flushed"
     slave_lag_max: int | None = None  # a slave further behind does not count as available

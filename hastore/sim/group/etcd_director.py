@@ -246,6 +246,7 @@ class EtcdDirector:
                 initial_ids=frozenset(config.ids),
                 acks=str(config.in_sync_replicas),
                 failsafe=self.failsafe,
+                min_in_sync_replicas=config.min_in_sync_replicas,
             ),
         )
 

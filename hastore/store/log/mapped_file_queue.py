@@ -57,6 +57,8 @@ class MappedFileQueue:
     first_file_offset: int | None = None
     files: list[MappedFile] = attrs.field(factory=list)
     prepared: MappedFile | None = None
+    # Whether the next file is wanted however empty the last one is, and stays at a clean close.
+    wants_next_file: bool = attrs.field(default=False, init=False)
     transient_store_pool: TransientStorePool | None = None
     # Called when a file is wanted, and when one has rolled.
     _notify_allocation: Callable[[], None] | None = attrs.field(default=None, init=False)
@@ -130,14 +132,16 @@ class MappedFileQueue:
     def wanted_file_offset(self) -> int | None:
         """Return the start of the file to prepare now, None if there is none.
 
-        That is the first file of an empty log, or the next file once the last is half written.
+        That is the first file of an empty log, or the next file once the last is half written, or
+        as soon as it is asked for.
         """
         if self.prepared is not None or self._closed:
             return None
         if not self.files:
             return self.first_file_offset
         last = self.files[-1]
-        return last.next_file_offset if last.wrote_position * 2 >= self.file_size else None
+        is_wanted = self.wants_next_file or last.wrote_position * 2 >= self.file_size
+        return last.next_file_offset if is_wanted else None
 
     def create_file(self, file_from_offset: int) -> MappedFile:
         """Create, allocate and map a file; blocks, so a service runs it in a thread.
@@ -283,12 +287,15 @@ class MappedFileQueue:
     # -- the end ---------------------------------------------------------------------------------
 
     def close(self, *, remove_prepared: bool) -> None:
-        """Close every file; ``remove_prepared`` also removes the prepared one, which is empty."""
+        """Close every file; ``remove_prepared`` also removes the prepared one, which is empty.
+
+        One that was asked for stays: the next role needs it.
+        """
         self._closed = True
         prepared, self.prepared = self.prepared, None
         if prepared is not None:
             prepared.close()
-            if remove_prepared:
+            if remove_prepared and not self.wants_next_file:
                 self.disk.remove(prepared.path)
         for mapped_file in self.files:
             mapped_file.close()

@@ -152,6 +152,19 @@ class LoopDisk:
         (self._own / "ballast").unlink(missing_ok=True)
 
 
+class Tmpfs(LoopDisk):
+    """A small file system in memory; it has no image, and forgets all once it is unmounted."""
+
+    @classmethod
+    def make(cls, image: Path, path: Path, size: int, *options: str) -> Tmpfs:
+        """Mount an empty one of ``size`` bytes; ``options`` are mount's."""
+        path.mkdir(parents=True)
+        _run("mount", "-t", "tmpfs", "-o", ",".join((f"size={size}", *options)), "tmpfs", str(path))
+        disk = cls(path, image)
+        disk._own.mkdir()
+        return disk
+
+
 class ThinDisk(LoopDisk):
     """A disk whose image is in a tmpfs; when that is full, some blocks cannot be written.
 
@@ -198,18 +211,28 @@ class ThinDisk(LoopDisk):
 @pytest.fixture
 def loop_disks(tmp_path: Path) -> Iterator[Callable[..., LoopDisk]]:
     """Return a function that makes a disk at a path; the disks are unmounted after the test."""
+    yield from _mounted(tmp_path, LoopDisk, "ext4 on a loop device")
+
+
+@pytest.fixture
+def small_tmpfs(tmp_path: Path) -> Iterator[Callable[..., LoopDisk]]:
+    """Return the same for file systems in memory, which need no loop devices."""
+    yield from _mounted(tmp_path, Tmpfs, "tmpfs")
+
+
+def _mounted(tmp_path: Path, kind: type[LoopDisk], what: str) -> Iterator[Callable[..., LoopDisk]]:
     remove_leftovers()
     disks: list[LoopDisk] = []
     images = tmp_path / f"{_MOUNT_NAME}{os.getpid()}"
-    images.mkdir()
+    images.mkdir(exist_ok=True)
 
     def make(path: Path, *options: str, size: int = 96 * 1024 * 1024) -> LoopDisk:
         """Mount a new disk at ``path``, a link to the mount point."""
         mount_point = images / path.name
         try:
-            disk = LoopDisk.make(images / f"{path.name}.img", mount_point, size, *options)
+            disk = kind.make(images / f"{path.name}.img", mount_point, size, *options)
         except NoLoopDisk as error:
-            pytest.skip(f"no ext4 on a loop device here: {error}")
+            pytest.skip(f"no {what} here: {error}")
         disks.append(disk)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.symlink_to(mount_point)
