@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import mmap
 import os
 import random
 import shutil
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, final
 import attrs
 import trio
 
+from hastore.env.descriptors import EXHAUSTED, map_descriptor, open_descriptor
 from hastore.env.interface import (
     DiskFile,
     DiskSpace,
@@ -48,6 +48,7 @@ from hastore.env.sync_thread import RealSyncThread, sync_error
 from hastore.errors import DiskError, DiskFullError, StoreLockedError
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Callable, Iterator, Sequence
 
 T = TypeVar("T")
@@ -56,8 +57,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _TOO_MANY_FILES_HINT: Final = "raise ulimit -n, or use a larger --mapped-file-size"
 _HINTS: Final = {
     errno.EACCES: "check owner and mode of the directory",
-    errno.EMFILE: _TOO_MANY_FILES_HINT,
-    errno.ENFILE: _TOO_MANY_FILES_HINT,
+    **dict.fromkeys(EXHAUSTED, _TOO_MANY_FILES_HINT),
 }
 _SMALL_FILE_SIZE_MAX: Final = 64 * 1024 * 1024
 _START_ID: Final = os.urandom(16).hex()
@@ -98,7 +98,7 @@ def _sync_parent(path: str) -> None:
 
 
 def _sync_dir(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = open_descriptor(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:
@@ -255,7 +255,7 @@ def lock_holder(path: str) -> LockHolder | None:
             stat = os.stat(path)
             if (stat.st_dev, stat.st_ino) in _locked_in_process:
                 return LockHolder(os.getpid())
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_descriptor(path, os.O_RDONLY)
         except FileNotFoundError:
             return None
     try:
@@ -330,12 +330,12 @@ class RealDisk:
         """Create, allocate, sync the directory, map."""
         with _disk_errors("create", path):
             _check_room(path, size)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            descriptor = open_descriptor(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             try:
                 os.posix_fallocate(descriptor, 0, size)
                 os.fsync(descriptor)
                 _sync_parent(path)
-                return RealDiskFile(path, size, mmap.mmap(descriptor, size), descriptor)
+                return RealDiskFile(path, size, map_descriptor(descriptor, size), descriptor)
             except BaseException:
                 os.close(descriptor)
                 os.unlink(path)
@@ -345,7 +345,7 @@ class RealDisk:
         """Open an existing file, allocated and mapped when writable."""
         with _disk_errors("open", path):
             mode = os.O_RDWR if writable else os.O_RDONLY
-            descriptor = os.open(path, mode | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would block
+            descriptor = open_descriptor(path, mode | os.O_NONBLOCK)  # a pipe would block
             try:
                 found = os.fstat(descriptor)
                 if not S_ISREG(found.st_mode):
@@ -354,7 +354,7 @@ class RealDisk:
                 if not writable or size == 0:
                     return RealDiskFile(path, size, None, descriptor)
                 os.posix_fallocate(descriptor, 0, size)
-                return RealDiskFile(path, size, mmap.mmap(descriptor, size), descriptor)
+                return RealDiskFile(path, size, map_descriptor(descriptor, size), descriptor)
             except BaseException:
                 os.close(descriptor)
                 raise
@@ -364,14 +364,14 @@ class RealDisk:
     ) -> DiskFile:
         """Open for pread and pwrite; create a sparse file if there is none."""
         with _disk_errors("open", path):
-            flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if creates else 0)
+            flags = os.O_RDWR | (os.O_CREAT if creates else 0)
             try:
-                descriptor = os.open(path, flags, 0o644)
+                descriptor = open_descriptor(path, flags)
             except FileNotFoundError:
                 if not (creates and make_dirs):
                     raise
                 os.makedirs(os.path.dirname(path), exist_ok=True)
-                descriptor = os.open(path, flags, 0o644)
+                descriptor = open_descriptor(path, flags)
             try:
                 found = os.fstat(descriptor).st_size
                 if not found:
@@ -389,7 +389,7 @@ class RealDisk:
 
     def read_file(self, path: str) -> bytes:
         """Read a small file."""
-        with _disk_errors("read", path), open(path, "rb") as file:
+        with _disk_errors("read", path), open(path, "rb", opener=open_descriptor) as file:
             data = file.read(_SMALL_FILE_SIZE_MAX + 1)
         if len(data) > _SMALL_FILE_SIZE_MAX:
             msg = f"{path} is larger than {_SMALL_FILE_SIZE_MAX} bytes"
@@ -400,7 +400,7 @@ class RealDisk:
         """Write a temporary file, sync, rename, sync the directory."""
         temporary = f"{path}.tmp"
         with _disk_errors("write", path):
-            with open(temporary, "wb") as file:
+            with open(temporary, "wb", opener=open_descriptor) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -436,7 +436,7 @@ class RealDisk:
                 msg = f"{path} is held by a store that this process has open"
                 raise StoreLockedError(msg, path=path, hint=hint)
         with _disk_errors("open", path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = open_descriptor(path, os.O_RDWR | os.O_CREAT)
         stat = os.fstat(descriptor)
         key = (stat.st_dev, stat.st_ino)
         try:
@@ -462,7 +462,7 @@ class RealDisk:
     def hold(self, path: str) -> HeldName:
         """Open the path only, without a right to its bytes."""
         with _disk_errors("open", path):
-            return RealHeldName(path, os.open(path, os.O_PATH | os.O_CLOEXEC))
+            return RealHeldName(path, open_descriptor(path, os.O_PATH))
 
     def first_lost(self, named: Sequence[NamedFile]) -> NamedFile | None:
         """Compare identities."""

@@ -22,16 +22,20 @@ import trio
 from hastore.concurrency.store_health import StoreHealth, Write
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError, FileLostError
+from hastore.flush.checkpoint_flusher import is_out_of_descriptors
 from hastore.flush.warm_up import WarmUp
 from hastore.trace import logger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hastore.config import StoreConfig
     from hastore.env.interface import Env
     from hastore.store.log.mapped_file import MappedFile
     from hastore.store.log.mapped_file_queue import MappedFileQueue
 
 RETRY_S: Final = 1.0  # after a failure, if no put asks before
+_CLOSES_WITHIN_S: Final = 0.05  # a client that is shed; less than a listener pauses without one
 
 _log = logger("flush")
 
@@ -51,6 +55,8 @@ class AllocateMappedFileService:
     last_error: DiskError | None = attrs.field(default=None, init=False)
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     # Set at the end of each attempt, and replaced by a new one.
+    # Closes idle clients; returns whether there were any.  None: there is no port of clients.
+    _shed_clients: Callable[[], bool] | None = attrs.field(default=None, init=False)
     _attempt_ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     _warm_up: WarmUp | None = attrs.field(default=None, init=False)
 
@@ -79,6 +85,10 @@ class AllocateMappedFileService:
             elif queue.wanted_file_offset() is None:
                 await self._wake.wait_for_running()
 
+    def sheds_by(self, shed_clients: Callable[[], bool]) -> None:
+        """Call ``shed_clients`` where no descriptor is left for the next file."""
+        self._shed_clients = shed_clients
+
     async def wait_for_file(self) -> None:
         """Wait until the log has its next file; there is no timeout.
 
@@ -95,7 +105,7 @@ class AllocateMappedFileService:
     async def _make(self, file_from_offset: int) -> None:
         queue = self.mapped_file_queue
         try:
-            mapped_file = await self.env.offload.run(lambda: self._create(file_from_offset))
+            mapped_file = await self._create_or_shed(file_from_offset)
             queue.offer(mapped_file)
         except FileLostError:
             raise
@@ -111,6 +121,17 @@ class AllocateMappedFileService:
             self.health.works(Write.NEXT_FILE)
         self._attempt_ended.set()
         self._attempt_ended = trio.Event()
+
+    async def _create_or_shed(self, file_from_offset: int) -> MappedFile:
+        """Create a file; where no descriptor is left, close idle clients and try once more."""
+        try:
+            return await self.env.offload.run(lambda: self._create(file_from_offset))
+        except DiskError as error:
+            shed = self._shed_clients
+            if shed is None or not is_out_of_descriptors(error) or not shed():
+                raise
+        await trio.sleep(_CLOSES_WITHIN_S)
+        return await self.env.offload.run(lambda: self._create(file_from_offset))
 
     def _create(self, file_from_offset: int) -> MappedFile:
         """Create a file, and warm it up; blocks.

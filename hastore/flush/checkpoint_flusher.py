@@ -7,13 +7,13 @@ the next start only reads more.
 
 from __future__ import annotations
 
-import errno
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
 import trio
 
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.env.descriptors import EXHAUSTED
 from hastore.errors import DiskError, DiskFullError, FlushFailedError
 from hastore.trace import logger
 
@@ -98,6 +98,10 @@ def will_pass(error: DiskError) -> bool:
     """Whether an error is temporary: no room or no descriptor, so nothing was synced."""
     if isinstance(error, FlushFailedError):
         return False
+    return is_out_of_descriptors(error) or isinstance(error, DiskFullError)
+
+
+def is_out_of_descriptors(error: DiskError) -> bool:
+    """Whether no descriptor was left for a file."""
     cause = error.__cause__
-    too_many = isinstance(cause, OSError) and cause.errno in {errno.EMFILE, errno.ENFILE}
-    return too_many or isinstance(error, DiskFullError)
+    return isinstance(cause, OSError) and cause.errno in EXHAUSTED

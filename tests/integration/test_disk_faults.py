@@ -25,6 +25,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import trio
 
 from hastore.env.real import real_env
 from hastore.errors import FlushFailedError
@@ -365,6 +366,32 @@ async def test_master_out_of_descriptors_refuses_puts_until_it_has_more(tmp_path
             resource.RLIMIT_NOFILE,
             soft=lambda pid: len(list(Path(f"/proc/{pid}/fd").iterdir())),
         )
+
+
+async def test_idle_clients_are_shed_for_the_next_log_file(tmp_path: Path) -> None:
+    """Out of descriptors, a master closes clients that do nothing, and no put fails."""
+    async with checked_world(tmp_path) as world:
+        master = await world.start_master(
+            "a",
+            role=BrokerRole.ASYNC_MASTER,
+            flush=SYNC_FLUSH,
+            mapped_file_size=32 * 1024,  # each takes a descriptor: more files than are spare
+        )
+        await world.put_many(master, 50)
+        assert master.process is not None
+        pid = master.process.process.pid
+        address = master.address()
+        assert address is not None
+        idle = [await trio.open_tcp_stream(*address) for _ in range(60)]
+        await trio.sleep(1.5)  # long enough to count as idle
+        before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        used = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (used, before[1]))
+        tally = await world.put_many(master, 2_000, in_flight=32)
+        assert tally.all_are(PutMessageStatus.PUT_OK), (str(tally), master.output())
+        assert "no descriptor is left" in master.output()
+        for client in idle:
+            await trio.aclose_forcefully(client)
 
 
 async def test_master_at_a_file_size_limit_refuses_puts_until_it_is_raised(tmp_path: Path) -> None:

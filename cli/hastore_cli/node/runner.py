@@ -42,6 +42,7 @@ from hastore.broker.node.master import Master, run_master
 from hastore.broker.node.slave import Slave, run_slave
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.config import GroupNodeConfig, MasterConfig
+from hastore.env.descriptors import keep_spare
 from hastore.env.real import real_env
 from hastore.errors import HastoreError, ListenError, StoreLockedError
 from hastore.ha.client_port import asker_of
@@ -392,10 +393,11 @@ FILES_OF_A_STORE: Final = 256  # log, consume queues, index, and files open for 
 
 
 def raise_file_limit(config: MasterConfig | SlaveConfig) -> None:
-    """Raise the soft limit of open files to the hard one.
+    """Raise the soft limit of open files to the hard one, and keep some for the store.
 
     Logs a warning if even that is less than the node's connections and a small store need.
     """
+    keep_spare()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

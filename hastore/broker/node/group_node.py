@@ -50,6 +50,7 @@ from hastore.errors import (
     UnreachableError,
     WrongPortError,
 )
+from hastore.flush.checkpoint_flusher import will_pass
 from hastore.ha.autoswitch_framing import AutoswitchFraming
 from hastore.ha.client_port import with_contexts
 from hastore.ha.set_rules import nodes_text
@@ -79,7 +80,7 @@ if TYPE_CHECKING:
 _NOTHING_CHANGED: Final = (StaleEpochError, EpochFileError, SyncStateFileError)
 
 _START: Final = "start"
-_ROOM_PAUSE_S: Final = 1.0  # until a directory is opened again that had no room for it
+_ROOM_PAUSE_S: Final = 1.0  # until a directory is opened again that had no room, or no descriptor
 
 _log = logger("broker")
 
@@ -500,16 +501,16 @@ class GroupNode:
     async def _see(self, epoch: int | None) -> None:
         """Make an epoch durable, and report nothing more to an older master.
 
-        A disk that fails ends the node; one without room does not.
+        A disk that fails ends the node; want of room or descriptors does not.
         """
         identity = self.identity
         if epoch is None or identity is None:
             return
         try:
             await self.env.offload.run(lambda: identity.see(epoch))
-        except DiskFullError:
-            raise
         except DiskError as error:
+            if will_pass(error):
+                raise
             self._failure = error
             self.stop()
             raise
@@ -558,13 +559,14 @@ class GroupNode:
                     await self._serve_as_master(change, change.role.promotion)
                 else:
                     await self._serve_as_slave(change, change.role.master)
-            except (*_NOTHING_CHANGED, WrongPortError, DiskFullError) as error:
+            except (*_NOTHING_CHANGED, WrongPortError, DiskError) as error:
                 if not _goes_on_after(change, error):
+                    self._end_changes(f"this node has failed: {error}")
                     raise
                 self._log_failed(change, error)
                 change.end(error)
                 self._next = self._next or Change(SlaveRole(NO_MASTER), str(error))
-                if isinstance(error, DiskFullError):
+                if isinstance(error, DiskError):
                     await trio.sleep(_ROOM_PAUSE_S)
             except BaseException as error:
                 self._end_changes(f"this node has failed: {error}")
@@ -580,7 +582,7 @@ class GroupNode:
         """Log why the node has no role now."""
         if isinstance(change.role, MasterRole):
             _log.error("promotion_failed", reason=str(error), next=error.hint)
-        elif isinstance(error, DiskFullError):
+        elif isinstance(error, DiskError):
             _log.error("role_not_changed", reason=str(error), next=error.hint)
         else:
             _log.error("ha_gave_up", state="unassigned", reason=str(error), next=error.hint)
@@ -668,8 +670,8 @@ class GroupNode:
 def _goes_on_after(change: Change, error: HastoreError) -> bool:
     """Return whether the node stays, without a role, after a change to a role has failed so."""
     is_start = change.reason == _START
-    if isinstance(error, DiskFullError):  # also where it has served, and opens its store again
-        return not is_start or change.outcome is not None
+    if isinstance(error, DiskError):  # also where it has served, and opens its store again
+        return will_pass(error) and (not is_start or change.outcome is not None)
     if isinstance(error, WrongPortError):
         return not is_start or _has_been_answered(change.outcome)
     is_to_serve = isinstance(change.role, MasterRole) or change.role.master != NO_MASTER

@@ -503,6 +503,7 @@ async def _serve(
                     tls=slave.tls,
                 )
                 slave.reput_message_service.subscribe(server.on_dispatched, server.has_held_pulls)
+                slave.allocate_service.sheds_by(server.shed_idle)
                 await nursery.start(server.run)
                 broker_id = slave_id(slave.config.node_id)
                 register(nursery, slave, synchronize.data.topics, broker_id, slave.ha_address)

@@ -161,6 +161,13 @@ class RemotingConnection:
         """Since when the peer has not taken enough (HeldOutput); None without output."""
         return self._held.stalled_since
 
+    @property
+    def idle_since(self) -> float | None:
+        """Since when nothing is under way in either direction (trio's time); None: something is."""
+        if self.in_flight or self.buffered_size or self._held.size or self.is_closed:
+            return None
+        return self._idle_deadline - self.config.idle_timeout_ms / 1000
+
     def stop_reading(self) -> None:
         """Take no more requests; ``run`` returns when those in flight are answered."""
         self._read_scope.cancel()

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from hastore.tls.tls_contexts import TlsContexts
 
 _RECENT_REFUSALS_MAX: Final = 16
+_IDLE_LEAST_S: Final = 1.0  # of a client that may be shed
+_SHED_MAX: Final = 16  # clients at once
 
 _log = logger("remoting")
 
@@ -229,6 +231,22 @@ class RemotingServer:
         self._left(evicted)
         evicted.evict(f"evicted without a request: {reason}", limit=limit)
         return None
+
+    def shed_idle(self) -> bool:
+        """Close the clients that have been idle longest; return whether there were any.
+
+        For a process that has no descriptor left, and needs some for its log.
+        """
+        latest = trio.current_time() - _IDLE_LEAST_S
+        idle = [
+            (since, number, connection)
+            for number, connection in enumerate(self._connections)
+            if (since := connection.idle_since) is not None and since <= latest
+        ]
+        for _, _, connection in sorted(idle, key=lambda each: each[:2])[:_SHED_MAX]:
+            self._left(connection)
+            connection.evict("evicted while idle: no descriptor is left", limit="open_files")
+        return bool(idle)
 
     def _without_request(self) -> Iterator[Occupant[RemotingConnection]]:
         for connection in list(self._unidentified):
