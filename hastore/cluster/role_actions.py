@@ -204,6 +204,7 @@ class RoleActions:
     async def _step_down(self, why: str) -> None:
         self.leader.give_up()
         self.end_term()
+        self._pauses.term_ended()
         self.handover.end()
         self.facts.following = None
         master = self.facts.node.role_node

@@ -33,12 +33,18 @@ class RequestPauses:
     """How often a master that cannot store asks for a successor."""
 
     may_ask_from: float = -math.inf  # on the clock of the calls
+    _asked_at: float = -math.inf
     _pause_s: float = PAUSE_MIN_S
 
     def asked(self, now: float) -> None:
         """Record a request: the next one comes after a pause, which doubles."""
+        self._asked_at = now
         self.may_ask_from = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+
+    def term_ended(self) -> None:
+        """Begin with the shortest pause again: another node has taken over."""
+        self.may_ask_from, self._pause_s = self._asked_at + PAUSE_MIN_S, PAUSE_MIN_S
 
     def could_store(self, able_for_s: float) -> None:
         """Begin with short pauses again, once the node could store for as long as a pause."""

@@ -15,11 +15,12 @@ pass began, is on the disk.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 import attrs
 import trio
 
+from hastore.concurrency.store_health import StoreHealth, Write
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError
 from hastore.flush.checkpoint_flusher import will_pass
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from hastore.flush.checkpoint_flusher import CheckpointFlusher
     from hastore.store.index.service import IndexService
     from hastore.store.queue.consume_queue_store import ConsumeQueueStore
+
+_FLUSH: Final = "flush"
 
 _log = logger("flush")
 
@@ -57,6 +60,7 @@ class FlushConsumeQueueService:
     index_service: IndexService | None
     checkpoint_flusher: CheckpointFlusher | None
     dispatched_timestamp_ms: Callable[[], int]
+    health: StoreHealth = attrs.field(factory=StoreHealth)
     failure: Exception | None = attrs.field(default=None, init=False)
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _one_pass: trio.Lock = attrs.field(factory=trio.Lock, init=False)
@@ -107,9 +111,11 @@ class FlushConsumeQueueService:
                     _log.warning("queues_not_flushed", reason=str(error), next=error.hint)
                 self._is_delayed = True
                 self.env.failed_writes.failed(self.consume_queues.path, str(error), error.hint)
+                self.health.failed(Write.CONSUME_QUEUES, str(error), part=_FLUSH)
             else:
                 self.env.failed_writes.succeeded(self.consume_queues.path)
                 self._is_delayed = False
+                self.health.works(Write.CONSUME_QUEUES, part=_FLUSH)
 
     async def _flush(self, least_pages: int) -> None:
         timestamp_ms = self.dispatched_timestamp_ms()

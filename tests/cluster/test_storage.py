@@ -67,4 +67,8 @@ def test_requests_come_ever_more_rarely():
     pauses.could_store(PAUSE_MAX_S)
     assert pauses.may_ask_from < 0
     pauses.asked(now)
+    pauses.asked(now)
+    pauses.term_ended()
+    assert pauses.may_ask_from == now + PAUSE_MIN_S
+    pauses.asked(now)
     assert pauses.may_ask_from == now + PAUSE_MIN_S

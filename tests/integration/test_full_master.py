@@ -7,6 +7,7 @@ node goes on as a slave.  ``print_recoveries`` says how long puts were not ackno
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import trio
 
 from hastore.cluster.group_records import GroupView
+from hastore.cluster.storage import PAUSE_MIN_S
 from hastore_scenarios.worlds.process.child_process import hastore_command
 from tests.integration.elected_group import IDS, ElectedGroup, elected_group
 from tests.support.etcd import EtcdServer, etcd_of_kind, preferred_kind
@@ -58,11 +60,17 @@ async def check(group: ElectedGroup, node_id: int) -> str:
     return f"{done.returncode} {done.stdout.decode()}"
 
 
-async def hand_over(group: ElectedGroup, disks: dict[int, LoopDisk]) -> None:
-    """Fill the master's disk, wait for a PUT_OK by another master, and make room again."""
+async def hand_over(
+    group: ElectedGroup, disks: dict[int, LoopDisk], filled_at: dict[int, float]
+) -> None:
+    """Fill the master's disk, wait for a PUT_OK by another master, and make room again.
+
+    Not within a minute after the same node's disk was filled, since it asks that rarely.
+    """
     full_id = await group.master_id()
+    await trio.sleep_until(filled_at.get(full_id, -math.inf) + PAUSE_MIN_S + AGAIN_WITHIN_S)
     await group.view(has_room(group, full_id), "another member has room")
-    began = trio.current_time()
+    filled_at[full_id] = began = trio.current_time()
     disks[full_id].fill()
     view = await group.view(
         lambda view: view.leader is not None and view.leader.holder.node_id != full_id,
@@ -98,8 +106,9 @@ async def test_a_full_master_hands_over_by_itself(  # noqa: PLR0917 - fixtures
     directory = tmp_path / "group"
     directory.mkdir()
     disks = {node_id: make(directory / f"n{node_id}", size=48 * MIB) for node_id in IDS}
+    filled_at: dict[int, float] = {}
     async with elected_group(directory, etcd, store_settings=STORE, pace_s=0.01) as group:
         for _ in range(handovers):
-            await hand_over(group, disks)
+            await hand_over(group, disks, filled_at)
             await group.settled()
     assert len(group.recoveries) == handovers

@@ -58,7 +58,7 @@ def make_dispatching(
 
     The caller notifies ``wake`` when the log or its confirm offset grew.
     """
-    config = message_store.config
+    config, health = message_store.config, health or StoreHealth()
     reput = ReputMessageService(
         env,
         message_store.commit_log,
@@ -72,7 +72,7 @@ def make_dispatching(
         last_message_offset=message_store.commit_log.load_report.last_message_offset,
         on_bad_record=on_bad_record,
         wake=wake,
-        health=health or StoreHealth(),
+        health=health,
     )
     # The dispatched offset is stored as the confirm offset: consumers have seen nothing above it.
     checkpoint_flusher = CheckpointFlusher(
@@ -85,6 +85,7 @@ def make_dispatching(
         index_service=message_store.index_service,
         checkpoint_flusher=checkpoint_flusher,
         dispatched_timestamp_ms=lambda: reput.dispatched_timestamp_ms,
+        health=health,
     )
     reput.subscribe(lambda _grown: flush_service.notify_dispatched())
     return Dispatching(message_store, reput, flush_service, checkpoint_flusher)

@@ -277,10 +277,10 @@ class SimulatedGroup:
         ((node_id, master),) = self.masters().items()
         return node_id, master
 
-    async def put(self, master: Master) -> PutMessageStatus:
-        """Put a message; return its status."""
+    async def put(self, master: Master, size: int = 4) -> PutMessageStatus:
+        """Put a message of so many bytes; return its status."""
         with trio.fail_after(WITHIN_S):
-            return (await master.put(Message("orders", b"body", queue_id=0))).status
+            return (await master.put(Message("orders", b"b" * size, queue_id=0))).status
 
 
 def run_group(
@@ -293,6 +293,7 @@ def run_group(
     creates_itself: bool = True,
     listens: bool = False,
     has_neighbour: bool = False,
+    mapped_file_size: int = 64 * 1024,
     access: AccessConfig | None = None,
     files: Mapping[str, bytes] | None = None,
     seed: int = 1,
@@ -314,14 +315,18 @@ def run_group(
             name="g1",
             in_sync_replicas="all",
             min_in_sync_replicas=least,
-            mapped_file_size=64 * 1024,
+            mapped_file_size=mapped_file_size,
             ha_transfer_batch_size=32_768,
             listens=listens,
             access=access or AccessConfig(),
         )
         model = EtcdModel(choices=choices)
         ids = frozenset(config.ids)
-        roles = RoleConfig(ttl_s=ttl_s, initial_ids=ids if creates_itself else None)
+        roles = RoleConfig(
+            ttl_s=ttl_s,
+            initial_ids=ids if creates_itself else None,
+            min_in_sync_replicas=least,
+        )
         async with trio.open_nursery() as nursery:
 
             def make(config: SimConfig) -> SimulatedGroup:
