@@ -25,6 +25,9 @@ FOUND_BY = {
     "repairs_without_a_mark": 70,
     "verifies_without_a_comparison": 70,
     "elects_an_unverified_member": 74,
+    "keeps_its_role_on_a_full_disk": 0,
+    "hands_over_to_a_full_node": 5,
+    "needs_room_to_change_its_role": 2,
 }
 
 

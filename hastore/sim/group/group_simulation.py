@@ -33,6 +33,7 @@ from hastore.sim.group.directory_faults import DIRECTORY_KINDS, DirectoryFaults
 from hastore.sim.group.etcd_director import EtcdDirector
 from hastore.sim.group.etcd_faults import ETCD_KINDS, ETCD_WEIGHTS, EtcdFaults
 from hastore.sim.group.etcd_outage import EtcdOutage
+from hastore.sim.group.full_disks import FullDisks
 from hastore.sim.group.group_cluster import GroupCluster, GroupConfig, set_of
 from hastore.sim.group.group_consumer import GroupConsumer
 from hastore.sim.group.group_double import GroupDouble
@@ -231,7 +232,8 @@ class GroupSimulation:
                         if self.outage is not None:
                             self._check(self.outage.end)
                         controller.calm_down()
-                        await self._liveness(controller)
+                        await self._liveness(controller, 1 if self.config.listens else 0)
+                        await self._fill_disks(controller)
                         if self.violation is None:
                             self._check(self.oracle.check_end)
                         scope.cancel()
@@ -398,13 +400,28 @@ class GroupSimulation:
         except ViolationError as error:
             self._violated(error)
 
-    async def _liveness(self, controller: Controller | EtcdDirector) -> None:
+    async def _fill_disks(self, controller: Controller | EtcdDirector) -> None:
+        """Fill disks while nothing else is wrong; then all is well again.
+
+        Not after a violation, nor where etcd was down for long, which is another story.
+        """
+        if self.violation is not None or self.outage is not None:
+            return
+        own = random.Random(f"full {self.seed}")
+        full_disks = FullDisks(self.cluster, controller, self.producers, own)
+        try:
+            await full_disks.run(hands_over=self.with_etcd)
+        except ViolationError as error:
+            self._violated(error)
+        else:
+            await self._liveness(controller, 0)
+
+    async def _liveness(self, controller: Controller | EtcdDirector, elections: int) -> None:
         """Wait until there is one master, all logs are equal, and a put is PUT_OK.
 
-        Where there is a consumer, then once more after another election: by then every slave has
-        copied its offsets.
+        Then once more after each of so many elections: by then every slave has copied the offsets
+        of a consumer.
         """
-        elections = 1 if self.config.listens else 0
         with trio.move_on_after(LIVENESS_S):
             while True:
                 await trio.sleep(1.0)

@@ -4,7 +4,7 @@ Each is a function that patches the product with ``patch`` (pytest's MonkeyPatch
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from weakref import WeakKeyDictionary
 
 import attrs
@@ -13,7 +13,7 @@ import pytest
 from hastore.broker.node import group_node, master_store
 from hastore.broker.node.log_comparison import LogComparison
 from hastore.cluster import decide
-from hastore.cluster.decide import Action, BecomeMaster, Knowledge
+from hastore.cluster.decide import Action, BecomeMaster, Knowledge, Wait
 from hastore.cluster.group_records import (
     GroupState,
     GroupView,
@@ -32,12 +32,14 @@ from hastore.epoch_history import EpochEntry, EpochHistory
 from hastore.errors import (
     CoordinatorError,
     CoordinatorNoSpaceError,
+    DiskFullError,
     HastoreError,
     StaleEpochError,
 )
 from hastore.ha.set_proposal import Answer, Proposal
 from hastore.sim.group.etcd_director import EtcdDirector
 from hastore.store.node_identity import NodeIdentity
+from hastore.store.reserve_file import ReserveFile
 from hastore.store.tools.repair import log_repair
 from tests.support.worlds.planted import Plant
 from tests.support.worlds.planted_in_groups import (
@@ -204,6 +206,39 @@ def ends_because_etcd_is_full(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(NodeRegistration, "register", register_or_end)
 
 
+# -- full disks -----------------------------------------------------------------------------------
+
+
+def keeps_its_role_on_a_full_disk(patch: pytest.MonkeyPatch) -> None:
+    """A master that cannot store goes on, although other members have room."""
+    patch.setattr(
+        decide,
+        "_decide_on_storage",
+        lambda _known, _view, _state, until: Wait("it is master", until),
+    )
+
+
+def hands_over_to_a_full_node(patch: pytest.MonkeyPatch) -> None:
+    """A master that cannot store asks the first member, which may not be able to either."""
+
+    def first(members: Iterable[Member]) -> Member | None:
+        return min(members, key=lambda each: each.node.node_id, default=None)
+
+    patch.setattr(decide, "choose_successor", first)
+    patch.setattr(decide, "_lacks_room", lambda _own, _wish: False)
+
+
+def needs_room_to_change_its_role(patch: pytest.MonkeyPatch) -> None:
+    """A node keeps no reserve, and ends where there is no room for a small file."""
+    patch.setattr(ReserveFile, "keep", lambda _self, _wanted: 0)
+    goes_on = group_node._goes_on_after
+
+    def ends(change: group_node.Change, error: HastoreError) -> bool:
+        return not isinstance(error, DiskFullError) and goes_on(change, error)
+
+    patch.setattr(group_node, "_goes_on_after", ends)
+
+
 LOST = {"loss", "confirmed loss"}
 UNCONFIRMED = {"ack", "confirm", "shown"}
 # Each bug with the rules that describe it; any other rule would find it only by chance.
@@ -263,4 +298,7 @@ PLANTED_WITH_ETCD: dict[Plant, set[str]] = {
     repairs_without_a_mark: {"unverified", "equal"},
     verifies_without_a_comparison: {"unverified", "equal"},
     elects_an_unverified_member: {"unverified"},
+    keeps_its_role_on_a_full_disk: {"storage"},
+    hands_over_to_a_full_node: {"storage"},
+    needs_room_to_change_its_role: {"ended"},
 }
