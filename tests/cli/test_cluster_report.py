@@ -90,6 +90,17 @@ def test_a_node_may_become_master_by_the_end_that_it_has_now():
     )
 
 
+def test_nodes_that_cannot_store_are_a_warning():
+    """They rank last in elections, and are no target of a switchover."""
+    view = view_of(member(1), member(2, can_store=False), member(3, can_store=False))
+    assert "nodes 2, 3 cannot store" in shown(view)
+    assert [row["can_store"] for row in status_json(ASKED, view, NOBODY)["nodes"]] == [
+        True,
+        False,
+        False,
+    ]
+
+
 def test_an_etcd_that_is_full_is_a_warning_with_the_next_step():
     """What is shown may be old, and no election can be held."""
     full = attrs.evolve(NOBODY, etcd_alarms=frozenset({"NOSPACE"}))

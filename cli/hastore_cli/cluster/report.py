@@ -62,6 +62,7 @@ class NodeRow:
     priority: int | None = None
     election: int | None = None
     version: str | None = None
+    can_store: bool | None = None  # None if it is down
 
 
 @attrs.frozen(kw_only=True)
@@ -118,6 +119,7 @@ def _node_row(view: GroupView, node_id: int, in_set: frozenset[int], answers: An
         priority=member.priority,
         election=member.election,
         version=member.version,
+        can_store=member.can_store,
     )
 
 
@@ -188,6 +190,7 @@ def status_lines(asked: Asked, view: GroupView, answers: Answers) -> Iterator[st
     head = (*facts, "may become master")
     yield from columns(head, [_cells(row) for row in node_rows(view, answers)])
     yield from _notes(asked.keys, view, answers)
+    yield from _storage_notes(view)
 
 
 def _cells(row: NodeRow) -> tuple[str, ...]:
@@ -218,6 +221,14 @@ def _age_text(row: NodeRow) -> str:
     if row.age_s is None:
         return "?"
     return f"{format_duration(row.age_s)} ago" if row.age_s else "now"
+
+
+def _storage_notes(view: GroupView) -> Iterator[str]:
+    """Yield which nodes say that they cannot store."""
+    unable = frozenset(node_id for node_id, each in view.members.items() if not each.can_store)
+    if unable:
+        text = f"{nodes_text(unable)} cannot store: hastore check of that node says why"
+        yield label_row("warning", text)
 
 
 def _notes(keys: Keys, view: GroupView, answers: Answers) -> Iterator[str]:
