@@ -53,6 +53,8 @@ class DirectoryCopy:
     director: EtcdDirector
     node_id: int
     disk: SimDisk
+    # Called with the node's id once the copy has it: what the copy acknowledges, the node may lack.
+    on_claimed: Callable[[int], None]
     has_claimed: trio.Event = attrs.field(factory=trio.Event, init=False)
     node: SimNode = attrs.field(init=False)
     error: ViolationError | None = attrs.field(default=None, init=False)
@@ -133,6 +135,7 @@ class DirectoryCopy:
         if not self.has_claimed.is_set() and director.is_registered(self.node_id, self._claims):
             self.has_claimed.set()
             director.lost_id(self.node_id)
+            self.on_claimed(self.node_id)
             self.trace.add(NAME, f"has taken the id of node-{self.node_id}")
             if director.keys.member(self.node_id) in director.model.state.items:
                 self._found("takes its id, and the node lives")

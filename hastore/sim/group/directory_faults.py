@@ -209,7 +209,7 @@ class DirectoryFaults:
         cluster = self.target.cluster
         node_id, disk = cluster.id_of(node), node.live_disk.snapshot()
         self.faults.begins(fault, node.name, "a copy of its directory is started beside it")
-        copy = DirectoryCopy(cluster, self.director, node_id, disk)
+        copy = DirectoryCopy(cluster, self.director, node_id, disk, self.target.oracle.lost_bytes)
         self.copies.append(copy)
         for _ in range(choices.randint(1, _STARTS_AGAIN_MAX + 1)):
             copy.node.start(self.faults.nursery)
