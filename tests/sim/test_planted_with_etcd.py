@@ -15,7 +15,7 @@ FOUND_BY = {
     "stands_outside_the_set": 3,
     "stands_with_another_directory": 19,
     "elects_a_node_that_lost_its_cache": 19,
-    "continues_its_epoch_after_a_start": 3,
+    "continues_its_epoch_after_a_start": 1,
     "shrinks_before_it_is_accepted": 1,
     "awaits_a_joining_node_once_it_is_accepted": 3,
     "voids_a_proposal_after_a_read": 70,
