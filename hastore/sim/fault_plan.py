@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 _WEIGHTS: Final = (0.0, 0.3, 1.0, 1.0, 3.0)
 _MEANS_S: Final = (0.5, 2.0, 5.0)  # between two faults
@@ -75,18 +75,28 @@ def make_fault_plan(
 
 
 def with_more_faults(
-    plan: FaultPlan, choices: random.Random, kinds: Sequence[str], nodes: int
+    plan: FaultPlan,
+    choices: random.Random,
+    kinds: Sequence[str],
+    nodes: int,
+    early: Collection[str] = (),
 ) -> FaultPlan:
-    """Add one to three faults of ``kinds`` to a plan, whose own ones stay as they are."""
-    added = [
-        PlannedFault(
-            number=len(plan.faults) + index,
-            at=choices.uniform(0.05, 0.8) * plan.safety_s,
-            kind=choices.choice(kinds),
-            node=choices.randrange(nodes),
-            salt=choices.getrandbits(64),
+    """Add one to three faults of ``kinds`` to a plan, whose own ones stay as they are.
+
+    Those of ``early`` kinds need a group in which little else has failed yet.
+    """
+    added = []
+    for index in range(choices.choice(_ADDED)):
+        kind = choices.choice(kinds)
+        share = choices.uniform(0.0, 0.05) if kind in early else choices.uniform(0.05, 0.8)
+        added.append(
+            PlannedFault(
+                number=len(plan.faults) + index,
+                at=share * plan.safety_s,
+                kind=kind,
+                node=choices.randrange(nodes),
+                salt=choices.getrandbits(64),
+            )
         )
-        for index in range(choices.choice(_ADDED))
-    ]
     faults = sorted((*plan.faults, *added), key=lambda fault: fault.at)
     return attrs.evolve(plan, faults=tuple(faults))

@@ -68,11 +68,12 @@ DIRECTORY_KINDS: Final = (
     LOG_REPAIR,
     SHORTER_TTL,
 )
+EARLY_KINDS: Final = (SHORTER_TTL,)
 _HALF: Final = 0.5
 _TICK_S: Final = 0.02
 _STOPS_WITHIN_S: Final = 5.0
 _OLD_FOR_S: Final = 15.0
-_FLOOR_WITHIN_S: Final = 35.0
+_FLOOR_WITHIN_S: Final = 15.0
 _ALONE_FOR_S: Final = 25.0
 _STARTS_AGAIN_MAX: Final = 2
 _RUNS_FOR_S: Final = 6.0
@@ -82,6 +83,7 @@ _COPY_RUNS_FOR_S: Final = 15.0
 _STOPPED_WITHIN_S: Final = 1.0
 _MOSTLY: Final = 0.8
 _LED_WITHIN_TTLS: Final = 2
+_FRESH: Final = 0.75  # of a promise
 _TTL_MIN_S: Final = 3
 _TOOL: Final = 500  # a process id
 
@@ -160,13 +162,14 @@ class DirectoryFaults:
         else:
             copy, what = node.live_disk.snapshot(), "running"
             is_sync = self.target.cluster.config.is_sync(self.target.cluster.id_of(node))
-            if is_sync and choices.random() < _HALF:
+            if is_sync and choices.random() < _MOSTLY:
                 await self._put_some(choices)
+                self._start_another_slave_again(node, choices)  # which the state then names
                 await self._until(lambda: self.director.floor > end, _FLOOR_WITHIN_S)
                 with_power = self.director.floor > end
             else:
                 await self.faults.wait(choices, _OLD_FOR_S)
-        is_alone = choices.random() < _HALF
+        is_alone = choices.random() < (_MOSTLY if with_power else _HALF)
         if copy is None or not node.is_up or not self._may_harm(node):
             return
         if _uuid_on(copy) != _uuid_on(node.live_disk):
@@ -189,6 +192,21 @@ class DirectoryFaults:
             if node.is_up:
                 self._kill(node)
                 self.faults.restart(node, None)
+
+    def _start_another_slave_again(self, node: SimNode, choices: Random) -> None:
+        master = self.director.state.master
+        others = [
+            each
+            for each in self.target.nodes
+            if each.is_up
+            and each is not node
+            and self.target.cluster.id_of(each) != master
+            and _keeps_cache(each)
+        ]
+        if others:
+            other = choices.choice(others)
+            self._kill(other)
+            self.faults.restart_now(other)
 
     def _take_down(self, node: SimNode, choices: Random, *, with_power: bool) -> None:
         """Kill a node, if it is up, or cut its power where it loses nothing by that."""
@@ -254,6 +272,8 @@ class DirectoryFaults:
         """Start a node again with a shorter ttl, mostly as a master leads by its promise alone."""
         await trio.lowlevel.checkpoint()
         director, cluster = self.director, self.target.cluster
+        await self._until(lambda: bool(cluster.masters()), _STOPS_WITHIN_S)
+        await trio.sleep(choices.uniform(0.5, 2.0))  # so that all follow it
         masters = [agent.sim_node for agent, _ in cluster.masters()]
         if len(masters) != 1 or director.is_out or not director.failsafe:
             return
@@ -265,6 +285,10 @@ class DirectoryFaults:
             client.cut()
             await self._until(
                 lambda: director.view.leader is None, _LED_WITHIN_TTLS * director.ttl_s
+            )
+            fresh_s = _FRESH * director.ttl_s
+            await self._until(
+                lambda: director.promised_s(cluster.id_of(master)) > fresh_s, director.ttl_s
             )
         if node.is_up and not self.faults.is_over and _keeps_cache(node):
             self.faults.begins(fault, node.name, f"is started again with a ttl of {_TTL_MIN_S} s")
@@ -286,9 +310,11 @@ class DirectoryFaults:
         below the node's own confirm mark shows that something is gone.
         """
         config, node_id = self.target.cluster.config, self.target.cluster.id_of(node)
-        with_power = config.is_sync(node_id) and choices.random() < _HALF
-        await self._put_some(choices)
-        await self._until(lambda: _is_flippable(node, with_power=with_power), _FLIPS_WITHIN_S)
+        with_power = config.is_sync(node_id) and choices.random() < _MOSTLY
+        with trio.move_on_after(_FLIPS_WITHIN_S):
+            await self._put_some(choices)
+            while not _is_flippable(node, with_power=with_power):
+                await self._put_some(choices)
         if not node.is_up or not self._may_harm(node) or not _keeps_cache(node):
             return
         if with_power:
@@ -302,6 +328,7 @@ class DirectoryFaults:
             flipped = flip_bit_above_checkpoint(node.disk, choices, below=mark)
         if flipped is not None:
             text = f"a bit flips at {flipped}, above its checkpoint"
+            text += " and below its confirm mark" * with_power
             self.faults.begins(fault, node.name, text)
             self.target.oracle.lost_bytes(node_id)
             log.edited(before)
@@ -391,7 +418,10 @@ class DirectoryFaults:
         for each in nodes:
             self.target.crashing(each, lost_power=True)
             each.lose_storage(choices)
-        self._start_all()
+        if len(nodes) == 1:
+            await self._start_alone_or_beside(node, choices)
+        else:
+            self._start_all()
 
     async def _take_all_down(self, fault: PlannedFault, _node: SimNode, choices: Random) -> None:
         """Kill all nodes at once, or cut the power of those that lose nothing by that."""

@@ -318,6 +318,11 @@ class EtcdDirector:
                 self.on_deposed(former.epoch, former, self._ranks_in(former.revision))
         return self._before_restore or self._state
 
+    def promised_s(self, node_id: int) -> float:
+        """Return for how long a node may decide by promises alone; negative: not any more."""
+        now = self.cluster.node(node_id).wall_clock.boot_s()
+        return self.roles[node_id].promised_deadline - now
+
     def _check_promises(self, state: GroupState) -> None:
         """Note that a node was elected while all members had promised its predecessor to wait."""
         history = self.model.state.items.get(self.keys.history(state.epoch))
@@ -325,8 +330,7 @@ class EtcdDirector:
             return
         record = EpochRecord.decode(history.key, history.value)
         for agent, master in self.cluster.masters():
-            until = self.roles[agent.node_id].promised_deadline
-            left_s = until - agent.sim_node.wall_clock.boot_s()
+            left_s = self.promised_s(agent.node_id)
             is_other = agent.node_id != state.master and not master.has_stepped_down
             if record.why == "election" and is_other and left_s > 0:
                 detail = f"node-{state.master} was elected, and {agent.sim_node.name} may decide"

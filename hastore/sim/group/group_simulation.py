@@ -29,7 +29,7 @@ from hastore.sim.fault_plan import make_fault_plan, with_more_faults
 from hastore.sim.faults import Faults
 from hastore.sim.group import directory_copy, group_double, group_observer
 from hastore.sim.group.controller import Controller
-from hastore.sim.group.directory_faults import DIRECTORY_KINDS, DirectoryFaults
+from hastore.sim.group.directory_faults import DIRECTORY_KINDS, EARLY_KINDS, DirectoryFaults
 from hastore.sim.group.etcd_director import EtcdDirector
 from hastore.sim.group.etcd_faults import ETCD_KINDS, ETCD_WEIGHTS, EtcdFaults
 from hastore.sim.group.etcd_outage import EtcdOutage
@@ -140,7 +140,7 @@ class GroupSimulation:
         nodes = len(self.config.ids)
         if with_etcd:
             own = random.Random(f"directory {seed}")
-            self.plan = with_more_faults(self.plan, own, DIRECTORY_KINDS, nodes)
+            self.plan = with_more_faults(self.plan, own, DIRECTORY_KINDS, nodes, EARLY_KINDS)
         own = random.Random(f"clock {seed}")
         self.plan = with_more_faults(self.plan, own, (WRONG_CLOCK,), nodes)
         self.choices = random.Random(choices.getrandbits(64))  # producers and restarts
