@@ -28,6 +28,18 @@ FOUND_BY = {
     "keeps_its_role_on_a_full_disk": 0,
     "hands_over_to_a_full_node": 5,
     "needs_room_to_change_its_role": 2,
+    "compares_no_token": 6,
+    "uses_start_numbers_again": 6,
+    "accepts_a_copy_beside_its_original": 0,
+    "records_no_finding_of_an_opening": 1,
+    "takes_the_same_boot_for_a_proof": 1,
+    "does_not_compare_the_acked_offset": 1,
+    "lowers_the_confirm_mark_without_a_trace": 94,
+    "ignores_the_floor": 82,
+    "elects_the_unproven_without_all_members": 3,
+    "prefers_the_unproven": 1,
+    "leaves_out_the_unproven": 6,
+    "forgets_promises_of_another_ttl": 11,
 }
 
 

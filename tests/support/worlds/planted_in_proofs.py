@@ -13,7 +13,6 @@ from hastore.cluster import decide
 from hastore.cluster.abstention import Abstention
 from hastore.cluster.decide import OwnNode
 from hastore.cluster.group_records import GroupState, GroupView, Incarnation, Member, Registration
-from hastore.cluster.node_facts import NodeFacts
 from hastore.cluster.registration import NodeRegistration
 from hastore.store.node_identity import Identity, NodeIdentity, Opening
 from tests.support.worlds.planted import Plant
@@ -147,16 +146,6 @@ def leaves_out_the_unproven(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decide, "_next_members", next_members)
 
 
-def elects_a_repaired_log(patch: pytest.MonkeyPatch) -> None:
-    """A node forgets in elections that its log was repaired."""
-    own_node = NodeFacts.own
-
-    def own(self: NodeFacts, *, holds_lease: bool) -> OwnNode:
-        return attrs.evolve(own_node(self, holds_lease=holds_lease), unverified=None)
-
-    patch.setattr(NodeFacts, "own", own)
-
-
 def forgets_promises_of_another_ttl(patch: pytest.MonkeyPatch) -> None:
     """A start waits for its own ttl, whatever the ttl was when it promised."""
     earlier = property(lambda self: self.started_at + self.ttl_s)
@@ -178,6 +167,5 @@ PLANTED_IN_PROOFS: dict[Plant, set[str]] = {
     elects_the_unproven_without_all_members: LOST | UNCONFIRMED,
     prefers_the_unproven: LOST | UNCONFIRMED,
     leaves_out_the_unproven: {"dropped"},
-    elects_a_repaired_log: {"unverified"},
     forgets_promises_of_another_ttl: {"promise", "lease"},
 }

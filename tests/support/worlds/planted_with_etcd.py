@@ -49,6 +49,7 @@ from tests.support.worlds.planted_in_groups import (
     keep_no_confirm_marks,
     shrinks_before_it_is_accepted,
 )
+from tests.support.worlds.planted_in_proofs import PLANTED_IN_PROOFS
 
 # -- leases ---------------------------------------------------------------------------------------
 
@@ -301,4 +302,5 @@ PLANTED_WITH_ETCD: dict[Plant, set[str]] = {
     keeps_its_role_on_a_full_disk: {"storage"},
     hands_over_to_a_full_node: {"storage"},
     needs_room_to_change_its_role: {"ended"},
+    **PLANTED_IN_PROOFS,
 }
