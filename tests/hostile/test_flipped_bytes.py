@@ -210,12 +210,12 @@ async def test_damaged_record_is_compared_once_the_master_is_reachable(tmp_path,
     asked = []
     fetch_range = damaged_records.fetch_range
 
-    async def fetched(*range_):
+    async def fetched(*range_, reader):
         asked.append(range_)
         if len(asked) < 3:
             msg = "nobody is there"
             raise UnreachableError(msg)
-        return await fetch_range(*range_)
+        return await fetch_range(*range_, reader=reader)
 
     monkeypatch.setattr(damaged_records, "fetch_range", fetched)
     async with pair(tmp_path) as (master, proxy, slave):
