@@ -226,8 +226,8 @@ class Identity:
         """Return the identity once a start has found its log's end, before it changes the log."""
         doubt = opening.why_in_doubt(self)
         mark = self.confirm_mark
-        if mark is not None and mark.offset > opening.end_offset:
-            mark = attrs.evolve(mark, offset=opening.end_offset)
+        if mark is not None and mark.offset > opening.kept_offset:
+            mark = attrs.evolve(mark, offset=opening.kept_offset)
         return attrs.evolve(
             self,
             kept_since=self.kept_since if doubt is None else self.starts,
@@ -246,12 +246,15 @@ class Identity:
 class Opening:
     """What a start has found before it changes the log; offsets are exclusive.
 
+    ``end_offset`` and ``kept_offset`` are those of ``log_loader.FoundEnd``.
+
     ``acked_offset`` is what the last process of this boot had acknowledged, kept in the machine's
     memory; None if there is no such number.  ``lacks`` returns whether a whole record is missing
     that ended at an offset or below.
     """
 
     end_offset: int
+    kept_offset: int
     lacks: Callable[[int], bool]
     has_intact_rest: bool  # an intact record follows the bytes that are cut off
     last_exit_ok: bool  # a clean stop: all was on disk

@@ -114,6 +114,7 @@ def opening(*, end_offset=0, **found):
     """Return what a start has found; without more, nothing."""
     values = {
         "end_offset": end_offset,
+        "kept_offset": end_offset,
         "lacks": lambda offset: offset > end_offset,
         "has_intact_rest": False,
         "last_exit_ok": True,
@@ -443,6 +444,15 @@ def test_a_log_that_ends_below_its_confirm_mark_is_in_doubt_before_the_mark_is_l
     identity = open_log(disk, last_exit_ok=False, boot_id="boot-2", end_offset=70)
     assert identity.current.kept_since == 2
     assert identity.current.doubt == "its log ends at 70, and the group had confirmed up to 80"
+    assert identity.current.confirm_mark.offset == 70
+
+
+def test_a_slave_whose_log_ends_before_a_blank_has_lost_nothing():
+    """The filler is acknowledged, and not kept: the mark must not be above the log that is."""
+    disk = FakeDisk()
+    open_log(disk, acks_flushed=True).raise_confirm_mark(ConfirmMark(epoch=1, offset=80))
+    identity = open_log(disk, last_exit_ok=False, acked_offset=80, end_offset=80, kept_offset=70)
+    assert identity.current.kept_since == 1
     assert identity.current.confirm_mark.offset == 70
 
 

@@ -127,6 +127,7 @@ def judge_opening(
             identity.opened(
                 Opening(
                     end_offset=found.end_offset,
+                    kept_offset=found.kept_offset,
                     lacks=found.lacks,
                     has_intact_rest=found.intact_offset is not None,
                     last_exit_ok=lock.last_exit_ok,
@@ -139,7 +140,7 @@ def judge_opening(
                 _log.warning("log_in_doubt", reason=identity.current.doubt, path=lock.path)
         if acked is not None:
             # After the identity: from here on the bytes after the end may be gone.
-            acked.begin(min(found.end_offset, found.end_offset if kept is None else kept))
+            acked.begin(found.kept_offset if kept is None else min(kept, found.kept_offset))
 
     return judge
 

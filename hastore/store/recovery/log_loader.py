@@ -80,12 +80,14 @@ class LoadReport:
 class FoundEnd:
     """Where an opening has found the log's end, before it changes anything.
 
-    ``end_offset`` is the end of the last whole record, or of the BLANK after it.
+    ``end_offset`` is the end of the last whole record, or of the BLANK after it.  ``kept_offset`` is
+    the end that the opened log will have: a slave's ends before such a BLANK.
     ``intact_offset`` is where an intact record begins after the bytes that are cut off; None if
     there is none.
     """
 
     end_offset: int
+    kept_offset: int
     intact_offset: int | None
     read: Callable[[int, int], bytes]  # offset and size to bytes of the log
 
@@ -164,15 +166,16 @@ class LogLoader:
             facts, self._last_blank = after_fall, None
             walk = self._new_walk(facts)
             end = self._find_end(found, walk, facts)
+        kept = end if self.table is not None else self._before_blank(end)
         self.before_change(
             FoundEnd(
                 end_offset=end.offset(found),
+                kept_offset=kept.offset(found),
                 intact_offset=end.intact_offset,
                 read=functools.partial(self._read_if_there, found),
             )
         )
-        if self.table is None:
-            end = self._before_blank(end)
+        end = kept
         trimmed = self._save(found, end)
         self._lower_boundary(end.offset(found))
         opener = LogOpener(
