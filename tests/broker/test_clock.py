@@ -241,6 +241,41 @@ async def test_a_new_node_without_others_learns_later_that_its_clock_was_behind(
     assert bench.watch.date_floor.date_ms == bench.clock.now_ms()
 
 
+async def test_a_clock_that_was_behind_and_then_ahead_has_been_behind_too(autojump_clock):
+    """What it wrote while behind has dates that are too early, whatever came after."""
+    bench = Bench()
+    await bench.run()
+    bench.clock.off_by_ms = -4 * DAY_MS
+    assert bench.watch.check().trust is Trust.UNCONFIRMED
+    bench.put()
+    bench.clock.off_by_ms = 4 * DAY_MS
+    await bench.run()
+    assert bench.watch.verdict.trust is Trust.UNCONFIRMED
+    bench.restart()
+    await bench.run()
+    bench.clock.off_by_ms = 0
+    assert not bench.watch.check().in_doubt
+    assert bench.watch.date_floor.physic_offset == bench.log.max_offset
+    assert bench.watch.date_floor.date_ms == bench.clock.now_ms()
+
+
+async def test_a_doubt_is_stored_as_soon_as_it_is_seen(autojump_clock):
+    """The next role's watch knows it, though this one ends before it would look again."""
+    bench = Bench()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.watch.run)
+        await trio.sleep(1.0)
+        bench.clock.off_by_ms = -4 * DAY_MS
+        bench.watch.check()
+        await trio.sleep(0.1)
+        nursery.cancel_scope.cancel()
+    assert bench.stored["isBehind"] is True
+    bench.clock.off_by_ms = 0
+    bench.restart()
+    await bench.run()
+    assert bench.watch.date_floor.physic_offset == bench.log.max_offset
+
+
 async def test_a_directory_of_an_earlier_version_is_judged_by_its_last_store_time(autojump_clock):
     """A log whose last message is a week old may have been at rest, or the clock is ahead."""
     for hours, in_doubt in ((30, False), (24 * 7, True), (-2, True)):

@@ -24,6 +24,7 @@ import trio
 
 from hastore.broker.clock.clock_status import ClockStatus
 from hastore.broker.clock.clock_verdict import TOLERANCE_MS, ClockVerdict, Trust, TrustedTime, judge
+from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError
 from hastore.quantities import format_span
 from hastore.store.json_file import JsonFile
@@ -73,7 +74,9 @@ class ClockWatch:
     _file_fault: str | None = attrs.field(default=None, init=False)
     _checked_at_ms: float = attrs.field(default=0.0, init=False)  # boot clock
     _wall_offset_ms: float = attrs.field(default=0.0, init=False)  # wall minus boot, then
-    _was_behind: bool = attrs.field(default=False, init=False)  # in doubt, and behind
+    _was_behind: bool = attrs.field(default=False, init=False)  # in this doubt, at some time
+    # Wakes the watch, so that a new doubt is in the file before another role begins.
+    _changed: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _is_time_ahead: bool = attrs.field(default=False, init=False)  # of the log, as logged last
     _reason: str | None = attrs.field(default=None, init=False)  # of the doubt, as logged last
 
@@ -89,15 +92,16 @@ class ClockWatch:
         self._trusted = _trusted_of(self._stored, self._boot_id(), self._boot_ms(), self.keep_ms)
         if self._trusted is None:
             self._trusted, self._is_guess = self._trusted_without_file(), True
-        self._was_behind = self._stored.get("isBehind") is True
+        self._was_behind |= self._stored.get("isBehind") is True  # or a check has seen it already
         offset, date_ms = self._stored.get("floorOffset"), self._stored.get("floorMs")
-        if type(offset) is int and type(date_ms) is int:
+        if self.date_floor is None and type(offset) is int and type(date_ms) is int:
             self.date_floor = DateFloor(physic_offset=offset, date_ms=date_ms)
         while True:
             self.check()
             self._report()
             await self._store()
-            await trio.sleep(CHECK_S)
+            with trio.move_on_after(CHECK_S):
+                await self._changed.wait_for_running()
 
     def _trusted_without_file(self) -> TrustedTime:
         """Return what is known of a new directory, or of an earlier version's or RocketMQ's.
@@ -119,7 +123,7 @@ class ClockWatch:
         passed_ms = boot_ms - self._checked_at_ms
         trusted = self._trusted
         is_accepted = trusted is not None and trusted.doubted_ms >= self.keep_ms
-        was_behind = self._was_behind
+        was_behind, was_in_doubt = self._was_behind, self.verdict.in_doubt
         if trusted is not None and not self._is_guess:
             # Or the machine stood still, or the node was stopped for long: then files stay longer.
             was_behind |= trusted.lead_ms(wall_ms, boot_ms) > TOLERANCE_MS
@@ -139,7 +143,11 @@ class ClockWatch:
         if was_behind and not verdict.in_doubt and not is_accepted:
             # What was written meanwhile has dates that are too early.
             self.date_floor = DateFloor(physic_offset=self.max_offset(), date_ms=wall_ms)
-        self._was_behind = verdict.in_doubt and verdict.lead_ms < 0
+        # A doubt that began behind stays one of that kind, wherever the clock is set next.
+        is_behind = verdict.in_doubt and (self._was_behind or verdict.lead_ms < 0)
+        if verdict.in_doubt != was_in_doubt or is_behind != self._was_behind:
+            self._changed.wakeup()
+        self._was_behind = is_behind
         self.verdict = verdict
         return verdict
 
