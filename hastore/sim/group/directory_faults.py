@@ -233,8 +233,9 @@ class DirectoryFaults:
             copy.node.start(self.faults.nursery)
             with trio.move_on_after(choices.uniform(0.5, _COPY_RUNS_FOR_S)):
                 await copy.has_claimed.wait()
-            await trio.sleep(choices.uniform(0.0, _STOPPED_WITHIN_S))
-            if copy.node.is_up:
+            if not copy.has_claimed.is_set():
+                await trio.sleep(choices.uniform(0.0, _STOPPED_WITHIN_S))
+            if copy.node.is_up:  # at once if it has the id: it may be elected, and be older
                 copy.node.kill()
             if copy.has_claimed.is_set() or self.faults.is_over:
                 break
