@@ -80,8 +80,8 @@ class LoadReport:
 class FoundEnd:
     """Where an opening has found the log's end, before it changes anything.
 
-    ``end_offset`` is the end of the last whole record, or of the BLANK after it.  ``kept_offset`` is
-    the end that the opened log will have: a slave's ends before such a BLANK.
+    ``end_offset`` is the end of the last whole record, or of the BLANK after it.  ``kept_offset``
+    is the end that the opened log will have: a slave's ends before such a BLANK.
     ``intact_offset`` is where an intact record begins after the bytes that are cut off; None if
     there is none.
     """
