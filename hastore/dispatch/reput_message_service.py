@@ -180,7 +180,7 @@ class ReputMessageService:
         Those from ``reput_offset`` on are dispatched as usual.  The units of the others are put
         now, and committed by the next pass.
         """
-        self._chunk = memoryview(b"")
+        self._chunk, self._awaited_end = memoryview(b""), 0
         self._rewrites += 1
         for record in records:
             if record.is_in_queue and record.physic_offset < self.reput_offset:

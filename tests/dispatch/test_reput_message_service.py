@@ -18,9 +18,11 @@ from hastore.message import Message
 from hastore.store.commit_log import CommitLog
 from hastore.store.index.layout import PACKED_KEY, key_hash, topic_hash
 from hastore.store.log import cold_read
+from hastore.store.log_rewrite import rewrite
 from hastore.store.queue.consume_queue_store import FILES_A_STEP
 from hastore.store.queue.unit import UNIT
 from hastore.store.record.delay_levels import DelayLevels
+from hastore.store.tools.repair.filler import fill
 from tests.support.env.fake_env import fake_env
 from tests.support.env.scripted_disk import sync_failed
 from tests.support.store.consume_queues import open_queues
@@ -743,6 +745,26 @@ def many_queues(count=100):
     for number in range(count):
         bench.put(queue_id=number)
     return bench
+
+
+async def test_rewritten_records_do_not_wait_for_the_end_of_what_was_there(bench):
+    """A filler takes the place of two messages, of which only the first is confirmed."""
+    first = bench.put(body=b"a" * 100)
+    end = bench.put(body=b"b" * 100).physic_offset
+    data = all_bytes(bench.log)
+    env = fake_env()
+    log = open_log(env, master=False)
+    filler = fill(0, len(data), first.store_timestamp_ms, to_file_end=False)
+    append_data(log, 0, b"".join(filler))
+    slave = Bench(log, Queues(), Index(), confirmed=end)
+    service = slave.service()
+    await service.catch_up()
+    assert service.reput_offset == 0
+    rewrite(env.disk, log.mapped_file_queue.find_mapped_file_by_offset(0), 0, data)
+    service.log_rewritten([])
+    await service.catch_up()
+    assert service.committed_offset == end
+    assert [unit[3] for unit in slave.queues.units] == [0]
 
 
 async def test_other_tasks_run_while_many_queues_are_created():
