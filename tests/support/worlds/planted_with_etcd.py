@@ -286,7 +286,7 @@ PLANTED_WITH_ETCD: dict[Plant, set[str]] = {
     counts_from_the_answer: {"lease"},
     leases_by_the_wall_clock: {"lease"},
     stands_outside_the_set: LOST | UNCONFIRMED,
-    stands_with_another_directory: LOST | UNCONFIRMED,
+    stands_with_another_directory: LOST | UNCONFIRMED | {"two nodes"},
     elects_a_node_that_lost_its_cache: LOST | UNCONFIRMED,
     continues_its_epoch_after_a_start: {"epoch twice"},
     shrinks_before_it_is_accepted: UNCONFIRMED,
