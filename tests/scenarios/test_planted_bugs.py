@@ -239,7 +239,7 @@ def wishes_any_successor(patch: pytest.MonkeyPatch) -> None:
 
 def elects_the_lowest_id(patch: pytest.MonkeyPatch) -> None:
     """Nobody compares the ends of the candidates' logs."""
-    patch.setattr(decide, "_rank", lambda member: member.node.node_id)
+    patch.setattr(decide, "_rank", lambda member, _state: member.node.node_id)
 
 
 def elects_in_spite_of_a_pause(patch: pytest.MonkeyPatch) -> None:
