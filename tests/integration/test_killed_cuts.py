@@ -18,6 +18,7 @@ from tests.integration.cutting_slave import CuttingSlave, contents, cutting_slav
 
 # The steps of a cut (``hastore.store.recovery.cut``), by the files that they change, in order.
 STEPS = [
+    "reserve",  # freed for the cut, and allocated again
     "trimmed",
     "description",
     "cut.json",
@@ -27,6 +28,7 @@ STEPS = [
     "index",
     "epochFileCheckpoint",
     "cut.json",
+    "reserve",
 ]
 # The kills of `make test`: before there is a cut to finish, and where most of it is left to do.
 # tests/store/recovery kills the cut of a closed store before each change, in every run.

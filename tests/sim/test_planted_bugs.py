@@ -36,7 +36,7 @@ LIKELY = {never_compares: loses_unflushed_bytes}
 # that draws from a seed's generators may make them useless: then other seeds find it, later.
 FOUND_BY = {
     accepts_slave_ahead: 6,
-    calls_the_unknown_a_failure: 5,
+    calls_the_unknown_a_failure: 88,
     forgets_puts_that_failed: 22,
     forgets_what_was_not_stored: 2,
     keeps_a_silent_master: 33,

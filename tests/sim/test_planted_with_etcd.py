@@ -30,7 +30,6 @@ FOUND_BY = {
     "takes_the_same_boot_for_a_proof": 1,
     "does_not_compare_the_acked_offset": 1,
     "lowers_the_confirm_mark_without_a_trace": 94,
-    "ignores_the_floor": 82,
     "elects_the_unproven_without_all_members": 3,
     "prefers_the_unproven": 1,
     "leaves_out_the_unproven": 6,
