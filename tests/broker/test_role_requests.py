@@ -137,6 +137,9 @@ class Control:
     error: Exception | None = None
     wishes: list = attrs.field(factory=list)
 
+    def coordinator_clocks(self):
+        return ()
+
     async def change_role(self, wish):
         if self.error is not None:
             raise self.error

@@ -265,9 +265,11 @@ def test_a_damaged_value_is_read_or_refused_by_its_key(damaged):
 
 @given(st.sampled_from(KINDS), st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(kind, data):
-    """Bytes that are not JSON, or not an object, most of all."""
-    with pytest.raises(ProtocolError, match="/a/key"):
+    """Bytes that are not JSON, or not an object, most of all; `{}` is a config without wishes."""
+    try:
         kind.decode("/a/key", data)
+    except ProtocolError as error:
+        assert "/a/key" in str(error)
 
 
 @pytest.mark.parametrize(
