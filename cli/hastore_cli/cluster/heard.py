@@ -22,7 +22,7 @@ _ASK_TIME_MAX_S: Final = 2.0  # a node that is gone must not hold a command up
 
 
 async def hear(view: GroupView, ids: Collection[int]) -> dict[int, NodeStatus]:
-    """Return what these nodes answer now, by id, without those that do not.
+    """Return the status of each node that answers, by id.
 
     The address in etcd may lead to another node by now: its answer does not count.
     """

@@ -53,7 +53,7 @@ class NodeRow:
     last_epoch: int | None = None
     end: int | None = None
     lag: int | None = None  # bytes that it lacks of the master's log, as the master says now
-    # Seconds since role, epoch and end were so: 0 if the node answered just now; None: unknown.
+    # Seconds since role, epoch and end were so: 0 if the node answered just now, None if unknown.
     age_s: float | None = None
     link: str | None = None  # its end of the link to its master
     ha_address: str | None = None
@@ -128,7 +128,7 @@ def _role_of(status: NodeStatus) -> str:
 
 
 def _age_s(member: Member, now_ms: int) -> float | None:
-    """Return how long ago a node wrote its record, by two wall clocks; None: it does not say."""
+    """Return how long ago a node wrote its record, by two wall clocks; None if unknown."""
     return None if member.at_ms is None else max(0.0, (now_ms - member.at_ms) / 1_000)
 
 
