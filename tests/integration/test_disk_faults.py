@@ -324,18 +324,18 @@ async def test_unreadable_part_of_the_log_stops_one_slave_only(
 
 
 async def check_refusals_at_limit(
-    world: ProcessWorld, limit: int, *, soft: Callable[[int], int]
+    world: ProcessWorld, limit: int, *, soft: Callable[[int], int], file_size: int = FILE_SIZE
 ) -> None:
     """Lower a limit of a running master, check that it refuses puts and lives, then raise it."""
     master = await world.start_master(
         "a",
         role=BrokerRole.ASYNC_MASTER,
         flush=SYNC_FLUSH,
-        mapped_file_size=FILE_SIZE,
+        mapped_file_size=file_size,
         mapped_file_size_consume_queue=20 * 100,  # so that consume queues need new files too
         flush_consume_queue_interval_ms=20,
     )
-    slave = await world.start_slave("b", master=master, mapped_file_size=FILE_SIZE)
+    slave = await world.start_slave("b", master=master, mapped_file_size=file_size)
     await world.wait_healthy(slave)
     await world.put_many(master, 50)
     assert master.process is not None
@@ -365,6 +365,7 @@ async def test_master_out_of_descriptors_refuses_puts_until_it_has_more(tmp_path
             world,
             resource.RLIMIT_NOFILE,
             soft=lambda pid: len(list(Path(f"/proc/{pid}/fd").iterdir())),
+            file_size=32 * 1024,  # more files than clients that are shed leave descriptors
         )
 
 
