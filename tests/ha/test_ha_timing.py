@@ -1,5 +1,6 @@
 """Heartbeats, silence and broken links, on both sides."""
 
+import collections
 import itertools
 
 import attrs
@@ -340,22 +341,23 @@ async def test_slave_that_vanishes_within_a_large_frame_ends_only_its_link(tmp_p
 
 
 async def test_idle_master_does_not_poll(tmp_path, autojump_clock):
-    """An hour of virtual time has 4,000 looks at the names of its files and 360 rounds of expiry.
+    """An hour of virtual time has 360 rounds of expiry, 720 looks at clocks and 4,000 at names.
 
-    Their exact number depends on how quickly their threads are, which run in real time.  Each takes
-    a few turns, and nothing else does.
+    Their exact number depends on how quickly their threads are, which run in real time.  Each look
+    takes two turns of its task and one of trio's, which brings the thread's result.
     """
-    turns = 0
+    turns = collections.Counter()
 
     class Count(trio.abc.Instrument):
         def before_task_step(self, task):
-            nonlocal turns
-            turns += 1
+            turns[task.name.rpartition(".")[2]] += 1
 
     async with hastore.open_master(master_config(tmp_path / "m")):
         trio.lowlevel.add_instrument(Count())
         await trio.sleep(3600)
-        assert turns < 20_000  # polling each tenth of a second would be 36,000
+    assert 1 < turns.pop("watch_names") < 2 * 4_000 + 100
+    assert turns.pop("run_sync_soon task>") < 4_000 + 2_000
+    assert turns.total() < 2 * 720 + 2_000  # polling each half second would be 7,200
 
 
 async def test_each_read_counts_once_in_the_append_times(tmp_path):
