@@ -71,7 +71,9 @@ class NodeRegistration:
     # The directory has been in a group with a coordinator: another name is probably a mistake.
     has_taken_part: bool = False
     token: str = attrs.field(init=False)
-    _is_recorded: bool = attrs.field(default=False, init=False)  # the token, in the directory
+    # What the coordinator had (None: nothing) when the token was recorded in the directory.
+    _recorded_beside: Registration | None = attrs.field(default=None, init=False)
+    _is_recorded: bool = attrs.field(default=False, init=False)
     # Until when another process of this id may run, in trio's time; None: none is known.
     _blocked_until: float | None = attrs.field(default=None, init=False)
 
@@ -149,10 +151,10 @@ class NodeRegistration:
     def _is_ours(self, known: Registration | None) -> bool:
         """Return whether the coordinator's token is one of this directory's."""
         current = self.identity.current
-        if known is None:
-            return current.token is None or self._is_recorded
         if self._is_recorded:
-            return True  # decided by the first answer
+            return known == self._recorded_beside  # nobody has claimed the id since
+        if known is None:
+            return current.token is None
         if current.token is None and "/" in known.nonce:
             return known.start < self.me.start  # both are of an earlier version, without tokens
         return known.nonce in {current.token, current.former_token}
@@ -194,7 +196,7 @@ class NodeRegistration:
 
     async def _record(self, known: Registration | None, *, is_ours: bool) -> None:
         """Make the token durable in the directory, beside the one that the coordinator has."""
-        if self._is_recorded:
+        if self._is_recorded and is_ours:
             return
         matched = None if known is None or not is_ours else known.nonce
         if not is_ours:
@@ -205,7 +207,7 @@ class NodeRegistration:
             _log.warning("directory_not_recognised", reason=doubt, path=self.data_dir)
             await self.env.offload.run(partial(self.identity.disown, start, doubt))
         await self.env.offload.run(partial(self.identity.claim, matched, self.token))
-        self._is_recorded = True
+        self._is_recorded, self._recorded_beside = True, known
 
     async def _check_is_nowhere_else(self) -> None:
         """Raise WrongNodeError if the coordinator knows the directory in another group.

@@ -247,6 +247,28 @@ async def test_another_history_of_a_directory_proves_nothing(group):
 
 
 @simulated()
+async def test_another_history_is_seen_between_two_tries_of_a_registration(group):
+    """A copy ran and ended while the node, which had recorded its token, had no answer."""
+    _, master = await group.master()
+    assert await group.put(master) is Status.PUT_OK
+    group.node(2).kill()
+    await group.until(lambda: 2 not in group.view.members)
+    known = group.view.registrations[2]
+    group.before = lambda _node_id, store: store.next("commit", "ids/2", Fate.LOST)
+    group.stores[2].asked.clear()
+    group.start(2)
+    request = f"commit {group.keys.registration(2)}"
+    await group.until(lambda: request in group.stores[2].asked)
+    assert group.view.registrations[2] == known, "the request is lost"
+    group.commit(group.keys.registration(2), attrs.evolve(known, start=2, nonce="x").encode())
+    await group.until(lambda: 2 in group.view.members)
+    said = group.view.members[2]
+    assert (said.node.start, said.kept_since) == (3, 3)
+    assert "a copy, or an older state of it" in said.doubt
+    assert not group.ended
+
+
+@simulated()
 async def test_a_running_node_ends_once_another_process_has_its_id(group):
     """It was cut off from etcd, and a copy of its directory was started."""
     await group.master()
