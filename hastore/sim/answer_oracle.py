@@ -2,8 +2,9 @@
 
 ::
 
-    FLUSH_SLAVE_TIMEOUT        its time has passed, a slave was connected, none has the record, and
-                               something was wrong with the cluster or the slave was behind
+    FLUSH_SLAVE_TIMEOUT        its time has passed, a slave was connected, none had the record within
+                               that time, and something was wrong with the cluster or the slave was
+                               behind
     FLUSH_DISK_TIMEOUT         its time has passed, and something was wrong with the cluster
     SLAVE_NOT_AVAILABLE        no slave that has reported was connected and close enough
     CREATE_MAPPED_FILE_FAILED  its time has passed, or the disk had reported a failure
@@ -46,13 +47,25 @@ class AnswerOracle:
     cluster: SimCluster
     rotten: dict[str, int]  # the oracle's: slaves with a flipped bit
     _unwell_at: float = 0.0  # when something was last wrong
+    # When ``push2_slave_max_offset`` came to what, of the master that serves; times and offsets rise.
+    _acks: list[tuple[float, int]] = attrs.field(factory=list)
 
     def check_step(self) -> None:
-        """Record whether something is wrong with the cluster now."""
+        """Record whether something is wrong with the cluster now, and what slaves have."""
+        self._record_ack()
         reset_at = self.cluster.network.last_reset_at  # a reset is over within its step
         self._unwell_at = (
             trio.current_time() if self._is_unwell() else max(self._unwell_at, reset_at)
         )
+
+    def _record_ack(self) -> None:
+        master = self.cluster.serving_master
+        pushed = 0 if master is None else master.ha_service.ack_table.push2_slave_max_offset
+        last = self._acks[-1][1] if self._acks else 0
+        if pushed < last:
+            self._acks.clear()  # of an earlier boot
+        elif pushed > last:
+            self._acks.append((trio.current_time(), pushed))
 
     def submitted(self, put: Put, master: Master, request: GroupCommitRequest) -> None:
         """Record the state of the cluster in the step in which a put was submitted."""
@@ -113,14 +126,18 @@ class AnswerOracle:
         return boot is None or boot.is_asked_to_stop or boot.disk.syncs_failed > 0
 
     def _check_slave_timeout(self, put: Put) -> None:
-        """Raise ViolationError if a slave has the record, none was connected, or all was well."""
+        """Raise ViolationError if a slave had the record, none was connected, or all was well.
+
+        A slave may have it by now that had not within the put's time: its flush may take longer.
+        """
         master = self.cluster.serving_master
         if master is None:
             return
         if not put.had_slave:
             detail = f"put {put.number} waited, but no slave was connected"
             raise ViolationError("timeout", detail, put.number)
-        if master.ha_service.ack_table.push2_slave_max_offset >= put.next_offset:
+        until = put.submitted_at + self.cluster.config.slave_timeout_ms / 1000
+        if any(at <= until and pushed >= put.next_offset for at, pushed in self._acks):
             detail = f"put {put.number} was acknowledged, but timed out"
             raise ViolationError("timeout", detail, put.number)
         if put.was_followed:
