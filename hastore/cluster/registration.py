@@ -71,6 +71,8 @@ class NodeRegistration:
     # The directory has been in a group with a coordinator: another name is probably a mistake.
     has_taken_part: bool = False
     token: str = attrs.field(init=False)
+    # Those of earlier starts: a late request of one may be carried out after the first answer.
+    _own_tokens: frozenset[str | None] = attrs.field(init=False)
     # What the coordinator had (None: nothing) when the token was recorded in the directory.
     _recorded_beside: Registration | None = attrs.field(default=None, init=False)
     _is_recorded: bool = attrs.field(default=False, init=False)
@@ -79,7 +81,8 @@ class NodeRegistration:
 
     def __attrs_post_init__(self) -> None:
         """Draw the token of this start."""
-        self.token = draw_uuid(self.env.randomness)
+        self.token, current = draw_uuid(self.env.randomness), self.identity.current
+        self._own_tokens = frozenset({current.token, current.former_token})
 
     @property
     def me(self) -> Incarnation:
@@ -151,13 +154,13 @@ class NodeRegistration:
     def _is_ours(self, known: Registration | None) -> bool:
         """Return whether the coordinator's token is one of this directory's."""
         current = self.identity.current
-        if self._is_recorded:
-            return known == self._recorded_beside  # nobody has claimed the id since
+        if self._is_recorded and known == self._recorded_beside:
+            return True  # as decided then
         if known is None:
-            return current.token is None
+            return not self._is_recorded and current.token is None
         if current.token is None and "/" in known.nonce:
             return known.start < self.me.start  # both are of an earlier version, without tokens
-        return known.nonce in {current.token, current.former_token}
+        return known.nonce in self._own_tokens
 
     async def _wait_for_other(
         self, items: Mapping[str, KeyValue], *, is_ours: bool
@@ -196,7 +199,7 @@ class NodeRegistration:
 
     async def _record(self, known: Registration | None, *, is_ours: bool) -> None:
         """Make the token durable in the directory, beside the one that the coordinator has."""
-        if self._is_recorded and is_ours:
+        if self._is_recorded and known == self._recorded_beside:
             return
         matched = None if known is None or not is_ours else known.nonce
         if not is_ours:

@@ -464,7 +464,7 @@ class RoleService:
             return False
         if known.uuid != me.uuid:
             return True
-        return known.nonce != own.token and known.start > me.start
+        return known.nonce != own.token and known.start >= me.start
 
     @property
     def action(self) -> Action | None:
