@@ -138,6 +138,7 @@ def test_the_unit_starts_a_node_that_notifies_and_keeps_its_boot_id_readable():
     """No restart after what a person must see; boot_id decides who may be master."""
     lines = UNIT.read_text().splitlines()
     assert "Type=notify" in lines
+    assert "RemoveIPC=no" in lines, "a killed node finds in /dev/shm what it had acknowledged"
     assert "ExecReload=/bin/kill -HUP $MAINPID" in lines
     assert "RestartPreventExitStatus=2 4 6" in lines
     assert not [line for line in lines if line.startswith("ProcSubset=")]
