@@ -5,9 +5,12 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from hastore.testing.leftovers import forget_acked_offsets
 
 # They report each failure, write RocketMQ's golden stores, remove what a run leaves behind, and
 # look for secrets in all output.
@@ -50,12 +53,16 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _what_is_left_open_fails_here() -> Iterator[None]:
-    """Collect a test's garbage: a socket that it left open would fail a later test."""
+def _what_is_left_open_fails_here(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Collect a test's garbage, sockets among it, and what its nodes left in memory files."""
+    uses_files = "tmp_path" in request.fixturenames
+    directory: Path | None = request.getfixturevalue("tmp_path") if uses_files else None
     began = time.monotonic()
     yield
     if time.monotonic() - began > COLLECTED_AFTER_S:
         gc.collect()
+        if directory is not None:
+            forget_acked_offsets(directory)
 
 
 @pytest.fixture(autouse=True)

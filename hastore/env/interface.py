@@ -147,6 +147,7 @@ class FileStamp:
     size: int
     modified_ns: int
     inode: int
+    device: int = 0  # of the file system; each snapshot of one has its own
 
 
 @attrs.frozen(kw_only=True)
@@ -266,9 +267,6 @@ class KeptMemory(Protocol):
     @property
     def buffer(self) -> mmap.mmap | bytearray:
         """The bytes, as they are kept."""
-
-    def remove(self) -> None:
-        """Forget the bytes: the next holder of the name finds zeros."""
 
     def close(self) -> None:
         """Release the name, and keep the bytes for the next process; idempotent."""

@@ -28,13 +28,7 @@ class RealKeptMemory:
     """A mapped file, locked by this process."""
 
     buffer: mmap.mmap
-    _path: str
     _descriptor: int
-
-    def remove(self) -> None:
-        """Remove the file."""
-        with contextlib.suppress(OSError):
-            os.unlink(self._path)
 
     def close(self) -> None:
         """Unmap the file and release its lock."""
@@ -59,13 +53,20 @@ class RealMachineMemory:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # All blocks: a store to a hole in a full tmpfs is SIGBUS, not an error.
                 os.posix_fallocate(descriptor, 0, size)
-                return RealKeptMemory(mmap.mmap(descriptor, size), path, descriptor)
+                return RealKeptMemory(mmap.mmap(descriptor, size), descriptor)
             except BlockingIOError as error:
                 os.close(descriptor)
                 raise StoreLockedError(f"another process holds {path}", path=path) from error
             except (OSError, ValueError):
                 os.close(descriptor)
         return None
+
+
+def forget(name: str) -> None:
+    """Remove what is kept under a name that nobody will hold again."""
+    for folder in _FOLDERS:
+        with contextlib.suppress(OSError):
+            os.unlink(f"{folder}/hastore-{name}")
 
 
 def _open(path: str) -> int | None:

@@ -309,6 +309,7 @@ class RealDisk:
             size=stat.st_size,
             modified_ns=stat.st_mtime_ns,
             inode=stat.st_ino,
+            device=stat.st_dev,
         )
 
     def make_dirs(self, path: str) -> None:

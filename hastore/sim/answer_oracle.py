@@ -2,9 +2,9 @@
 
 ::
 
-    FLUSH_SLAVE_TIMEOUT        its time has passed, a slave was connected, none had the record within
-                               that time, and something was wrong with the cluster or the slave was
-                               behind
+    FLUSH_SLAVE_TIMEOUT        its time has passed, a slave was connected, none had the record in
+                               that time, and something was wrong with the cluster or the slave
+                               was behind
     FLUSH_DISK_TIMEOUT         its time has passed, and something was wrong with the cluster
     SLAVE_NOT_AVAILABLE        no slave that has reported was connected and close enough
     CREATE_MAPPED_FILE_FAILED  its time has passed, or the disk had reported a failure
@@ -47,7 +47,7 @@ class AnswerOracle:
     cluster: SimCluster
     rotten: dict[str, int]  # the oracle's: slaves with a flipped bit
     _unwell_at: float = 0.0  # when something was last wrong
-    # When ``push2_slave_max_offset`` came to what, of the master that serves; times and offsets rise.
+    # When ``push2_slave_max_offset`` came to what, of the master that serves; both rise.
     _acks: list[tuple[float, int]] = attrs.field(factory=list)
 
     def check_step(self) -> None:

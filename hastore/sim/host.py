@@ -173,10 +173,6 @@ class SimKeptMemory:
 
     buffer: bytearray
 
-    def remove(self) -> None:
-        """Zero the bytes."""
-        self.buffer[:] = bytes(len(self.buffer))
-
     def close(self) -> None:
         """Do nothing: a killed process releases them, too."""
 

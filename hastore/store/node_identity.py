@@ -62,6 +62,7 @@ IDENTITY_FILE: Final = "identity.json"
 SCHEMA: Final = "hastore.identity/1"
 _FILE_SIZE_MAX: Final = 8192
 _OFFSET_MAX: Final = (1 << 63) - 1
+_RUNS: Final = -1  # a ``clean_end`` since the last start: there is none
 _CLUSTER_ID_MAX: Final = (1 << 64) - 1
 _STARTS_MAX: Final = (1 << 63) - 1
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -206,6 +207,10 @@ class Identity:
     )
     boot_id: str | None = attrs.field(validator=attrs.validators.optional(_text(_BOOT_ID)))
     last_exit_ok: bool = attrs.field(validator=attrs.validators.instance_of(bool))
+    # Where the log ended at the last clean stop; _RUNS: no stop was clean since the last start.
+    clean_end: int | None = attrs.field(
+        default=None, validator=attrs.validators.optional(_number(_RUNS, _OFFSET_MAX))
+    )
     acks_flushed: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
     promise_ttl_s: int = attrs.field(default=0, validator=_number(0, _TTL_MAX_S))
     seen_epoch: int = attrs.field(validator=_number(0, EPOCH_MAX))
@@ -234,8 +239,9 @@ class Identity:
             doubt=doubt or self.doubt,
             boot_id=opening.boot_id,
             last_exit_ok=opening.last_exit_ok,
+            clean_end=_RUNS,
             # Bytes that an earlier start has acknowledged, and not synced, are of this one, too.
-            acks_flushed=opening.acks_flushed and (opening.last_exit_ok or self.acks_flushed),
+            acks_flushed=opening.acks_flushed and (opening.is_clean(self) or self.acks_flushed),
             # What is copied again is not confirmed yet, and must stay possible to cut.
             confirm_mark=mark,
         )
@@ -262,6 +268,16 @@ class Opening:
     acked_offset: int | None
     acks_flushed: bool  # this start acknowledges only what is on its disk
 
+    def is_clean(self, before: Identity) -> bool:
+        """Return whether the last process stopped cleanly, and left this very log.
+
+        ``abort`` alone may be missing because somebody removed it, or left it out of a copy.
+        """
+        end = before.clean_end
+        if end is None:
+            return self.last_exit_ok  # the file is of a version that did not record it
+        return self.last_exit_ok and self.kept_offset <= end and not self.lacks(end)
+
     def why_in_doubt(self, before: Identity) -> str | None:
         """Return why the log may lack what it acknowledged; None if it is proved to have all.
 
@@ -275,7 +291,7 @@ class Opening:
                 f"its log ends at {self.end_offset}, and the group had confirmed up to"
                 f" {mark.offset}"
             )
-        if acked is not None or self.last_exit_ok:
+        if acked is not None or self.is_clean(before):
             return None
         is_same_boot = self.boot_id is not None and self.boot_id == before.boot_id
         if self.has_intact_rest and is_same_boot:
@@ -372,6 +388,10 @@ class NodeIdentity:
     current: Identity  # the value stored last
     # How far an unverified log has been compared, by this process: not stored.
     compared_to: int = attrs.field(default=0, init=False)
+    # Whether this process has stored an acked offset; until then the number is an earlier one's.
+    has_acked_offset: bool = attrs.field(default=False, init=False)
+    # Called once the coordinator has ``token``, before the former one is forgotten.
+    on_claimed: Callable[[], None] | None = attrs.field(default=None, init=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
     @classmethod
@@ -439,6 +459,11 @@ class NodeIdentity:
         with self._lock:
             self._store(self.current.opened(opening))
 
+    def stopped(self, end_offset: int) -> None:
+        """Record a clean stop: the log ends at ``end_offset``, and all of it is on the disk."""
+        with self._lock:
+            self._store(attrs.evolve(self.current, clean_end=end_offset))
+
     def claim(self, matched: str | None, token: str) -> None:
         """Record that the coordinator is about to be asked to replace ``matched`` by ``token``.
 
@@ -450,6 +475,8 @@ class NodeIdentity:
     def claimed(self) -> None:
         """Record that the coordinator has ``token``."""
         with self._lock:
+            if self.on_claimed is not None:
+                self.on_claimed()
             if self.current.former_token is not None:
                 self._store(attrs.evolve(self.current, former_token=None))
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import shutil
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ import trio
 from hastore.errors import ConfigError, HastoreError
 from hastore.sim.guards import leak_guards
 from hastore.sim.seams import run_by_seed
+from hastore.testing.leftovers import remove_directory
 from hastore_scenarios.judge.result import ScenarioResult
 from hastore_scenarios.judge.timeline import Timeline
 from hastore_scenarios.story.place import unawaited_recorded, with_place
@@ -130,7 +130,7 @@ async def _run(stage: _Stage) -> ScenarioResult:
         return await _run_in_world(stage)
     except (ScenarioSkipped, ScenarioFailed) as reason:
         is_skip = isinstance(reason, ScenarioSkipped)
-        shutil.rmtree(stage.base, ignore_errors=True)
+        remove_directory(stage.base)
         return ScenarioResult(
             name=stage.scenario.name,
             title=stage.scenario.title,
@@ -197,7 +197,7 @@ async def _run_in_world(stage: _Stage) -> ScenarioResult:
         seed=stage.seed,
     )
     if result.passed and not stage.keep:
-        shutil.rmtree(base)
+        remove_directory(base)
         result = result.with_directory_removed()
     return attrs.evolve(result, outputs={}) if result.passed else result
 

@@ -104,7 +104,10 @@ def start(disk, data_dir="/d", node_id=2, group="g1", last_exit_ok=True, **optio
 
 
 def open_log(disk, *, last_exit_ok=True, boot_id="boot-1", **found):
-    """Open a directory as ``start`` does, and find the log's end."""
+    """Open a directory as ``start`` does, after a clean stop by default, and find the log's end."""
+    before = read_identity(disk, "/d")
+    if before is not None and last_exit_ok:
+        NodeIdentity(disk, f"/d/{IDENTITY_FILE}", before).stopped(found.get("end_offset", 0))
     identity = start(disk, last_exit_ok=last_exit_ok, boot_id=boot_id)
     identity.opened(opening(last_exit_ok=last_exit_ok, boot_id=boot_id, **found))
     return identity
@@ -148,6 +151,7 @@ def test_the_file_has_these_bytes():
  "former_token": null,
  "boot_id": "boot-1",
  "last_exit_ok": false,
+ "clean_end": null,
  "acks_flushed": false,
  "promise_ttl_s": 0,
  "seen_epoch": 12,
@@ -464,6 +468,22 @@ def test_an_unfinished_record_is_not_missed():
         disk, last_exit_ok=False, acked_offset=75, end_offset=70, lacks=lambda _offset: False
     )
     assert identity.current.kept_since == 1
+
+
+@pytest.mark.parametrize(
+    ("clean_end", "end_offset", "kept_since"),
+    [(70, 70, 1), (None, 70, 1), (70, 60, 2), (60, 70, 2), (-1, 70, 2), (-1, 0, 2)],
+)
+def test_a_clean_stop_is_one_that_left_this_very_log(clean_end, end_offset, kept_since):
+    """``abort`` may be missing after a kill, too: somebody removed it, or copied all but it."""
+    disk = FakeDisk()
+    identity = open_log(disk)
+    file = attrs.evolve(identity.current, clean_end=clean_end)
+    disk.write_file(f"/d/{IDENTITY_FILE}", encode_identity(file))
+    identity = start(disk)
+    identity.opened(opening(end_offset=end_offset))
+    assert identity.current.kept_since == kept_since
+    assert identity.current.clean_end == -1
 
 
 # -- claims --------------------------------------------------------------------------------------

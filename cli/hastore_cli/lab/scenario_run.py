@@ -10,7 +10,6 @@ from __future__ import annotations
 import glob
 import importlib.util
 import os
-import shutil
 import tempfile
 import traceback
 from datetime import datetime
@@ -21,6 +20,7 @@ import attrs
 import rich_click as click
 
 from hastore.errors import ConfigError, DiskError, HastoreError
+from hastore.testing.leftovers import remove_directory
 from hastore_cli.app.error_report import collapsed, leaves
 from hastore_cli.app.terminal import fold, tell
 from hastore_cli.node.options import RefusedError
@@ -190,7 +190,7 @@ def run_planned(planned: PlannedRun, *, quiet: bool) -> ScenarioResult:
         result = crashed(error, each, base, entries) if is_storys else None
         if result is None:
             if planned.directory is None:
-                shutil.rmtree(base, ignore_errors=True)
+                remove_directory(base)
             _leave_no_empty(planned.folder)
             raise
         sim_seed = planned.seed if planned.world is WorldKind.SIM else None
@@ -214,7 +214,7 @@ def write_folder(result: ScenarioResult, planned: PlannedRun, *, keep: bool) -> 
     else:
         _leave_no_empty(planned.folder)
     if not keeps_world and result.directory is not None:
-        shutil.rmtree(result.directory, ignore_errors=True)
+        remove_directory(Path(result.directory))
         result = result.with_directory_removed()
     return FinishedRun(result=result, label=planned.label, folder=folder)
 

@@ -29,6 +29,7 @@ from hastore.cluster.key_value_store import follow
 from hastore.config import CoordinatorConfig
 from hastore.errors import ConfigError, CoordinatorError, HastoreError, UnreachableError
 from hastore.testing.free_port import FreePort
+from hastore.testing.leftovers import forget_acked_offsets
 from hastore_cli.app.terminal import columns, say, say_error, say_next, tell
 from hastore_cli.cluster.by_hand import fail_over, hear, wait_for_master
 from hastore_scenarios.worlds.process.child_process import ChildProcess, hastore_command
@@ -181,7 +182,10 @@ def _directory(keep: Path | None, count: int) -> Iterator[Path]:
     """Yield the directory of the group; one that nobody wants to keep is removed."""
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="hastore-up-") as made:
-            yield Path(made)
+            try:
+                yield Path(made)
+            finally:
+                forget_acked_offsets(Path(made))
         return
     directory = keep.absolute()
     directory.mkdir(parents=True, exist_ok=True)

@@ -24,6 +24,7 @@ from hastore.broker.node.own_directory import (
     identify,
     judge_opening,
     limit_confirm_mark,
+    mark_clean_stop,
 )
 from hastore.epoch_history import ENTRIES_MAX, EPOCH_JUMP_MAX, EPOCH_MAX, EpochEntry
 from hastore.errors import ConfigError, EpochFileError, StaleEpochError
@@ -124,6 +125,7 @@ def open_master_store(
     try:
         term = None
         if identity is not None:
+            mark_clean_stop(lock, identity, message_store.commit_log)
             limit_confirm_mark(identity, message_store.commit_log.max_offset)
             term = _begin_term(env, config, message_store, identity, promotion or Promotion())
             ReserveFile(env.disk, lock.path).keep(config.store.reserve_size)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from hastore.config import NodeConfig
     from hastore.env.interface import Disk, Env
+    from hastore.store.commit_log import CommitLog
     from hastore.store.node_identity import Identity
     from hastore.store.recovery.log_loader import FoundEnd
     from hastore.store.store_lock import StoreLock
@@ -85,7 +86,7 @@ def hold_acked(env: Env, lock: StoreLock, identity: NodeIdentity) -> AckedOffset
     None if this machine keeps none.  Raises WrongNodeError while another process holds it.
     """
     try:
-        acked = AckedOffset.hold(env, identity.current.uuid)
+        acked = AckedOffset.hold(env, identity)
     except StoreLockedError as error:
         raise WrongNodeError(
             f"{lock.path} is a copy of a directory whose node runs on this machine:"
@@ -94,7 +95,7 @@ def hold_acked(env: Env, lock: StoreLock, identity: NodeIdentity) -> AckedOffset
             hint="give this node another id and an empty directory, or stop the other process",
         ) from error
     if acked is not None:
-        lock.at_release(lambda clean: acked.close(remove=clean))
+        lock.at_release(lambda _clean: acked.close())
     return acked
 
 
@@ -115,7 +116,7 @@ def judge_opening(
 
     def judge(found: FoundEnd) -> None:
         kept = None if acked is None else acked.kept()
-        if not is_start and kept is not None and found.lacks(kept):
+        if identity.has_acked_offset and kept is not None and found.lacks(kept):
             raise DiskError(
                 f"the log in {lock.path} ends at {found.end_offset}, and this process had"
                 f" acknowledged up to {kept}: its files have changed while they were closed",
@@ -140,9 +141,30 @@ def judge_opening(
                 _log.warning("log_in_doubt", reason=identity.current.doubt, path=lock.path)
         if acked is not None:
             # After the identity: from here on the bytes after the end may be gone.
-            acked.begin(found.kept_offset if kept is None else min(kept, found.kept_offset))
+            offset = found.kept_offset if kept is None else min(kept, found.kept_offset)
+            if identity.has_acked_offset:
+                acked.begin(offset)
+            else:
+                acked.prepare(offset)
 
     return judge
+
+
+def mark_clean_stop(lock: StoreLock, identity: NodeIdentity, log: CommitLog) -> None:
+    """Let a clean stop record where the log ends, last of all.
+
+    A stop that cannot record it is not clean for the next start, which looks for other evidence.
+    """
+
+    def record(*, is_clean: bool) -> None:
+        if not is_clean:
+            return
+        try:
+            identity.stopped(log.flushed_offset)
+        except DiskError as error:
+            _log.warning("close_failed", reason=str(error), next=error.hint)
+
+    lock.at_release(lambda is_clean: record(is_clean=is_clean))
 
 
 def limit_confirm_mark(identity: NodeIdentity, end_offset: int) -> None:

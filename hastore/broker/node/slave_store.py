@@ -19,6 +19,7 @@ from hastore.broker.node.own_directory import (
     identify,
     judge_opening,
     limit_confirm_mark,
+    mark_clean_stop,
 )
 from hastore.config import NO_MASTER
 from hastore.epoch_history import EpochHistory
@@ -84,6 +85,7 @@ def open_slave_store(
         RefusedSlavesFile.load(env, config.store.data_dir).begin_slave()
         return SlaveStore(message_store=message_store, framing=ClassicFraming(), identity=None)
     try:
+        mark_clean_stop(lock, identity, message_store.commit_log)
         limit_confirm_mark(identity, message_store.commit_log.max_offset)
         needs_epochs = is_start or config.master != NO_MASTER
         framing = _make_framing(

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, Self, final
 import attrs
 
 from hastore.errors import ConfigError
+from hastore.testing.leftovers import remove_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +83,7 @@ class DemoPlace:
     def remove(self) -> None:
         """Remove the directory unless ``keeps``."""
         if not self.keeps:
-            shutil.rmtree(self.directory, ignore_errors=True)
+            remove_directory(self.directory)
 
 
 def _check_room(directory: Path) -> None:

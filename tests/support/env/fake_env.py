@@ -29,10 +29,6 @@ class FakeKeptMemory:
 
     buffer: bytearray
 
-    def remove(self) -> None:
-        """Zero the bytes."""
-        self.buffer[:] = bytes(len(self.buffer))
-
     def close(self) -> None:
         """Do nothing."""
 
