@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _NUMBER_MAX: Final = (1 << 63) - 1
 _TEXT_SIZE_MAX: Final = 1_024
 _MEMBERS_MAX: Final = 64
+_LEASES_WAITED: Final = 3
 _NODE_ID: Final = re.compile("[1-9][0-9]{0,18}")
 DAMAGED_HINT: Final = "hastore cluster status says what to do about it"
 
@@ -337,6 +338,7 @@ class Member:
     at_ms: int | None = None
     can_store: bool = True
     has_room: bool = False
+    ttl_s: int | None = None  # of the lease that the record has; None: by an earlier version
 
     @classmethod
     def decode(cls, key: str, data: bytes) -> Self:
@@ -360,6 +362,7 @@ class Member:
             at_ms=fields.optional_number("at"),
             can_store="can_store" not in fields.values or fields.flag("can_store"),
             has_room=fields.flag("has_room"),
+            ttl_s=fields.optional_number("ttl"),
         )
 
     def encode(self) -> bytes:
@@ -384,7 +387,15 @@ class Member:
             | ({} if self.unverified is None else {"unverified": attrs.asdict(self.unverified)})
             | ({} if self.doubt is None else {"doubt": self.doubt})
             | ({} if self.place is None else {"place": self.place})
+            | ({} if self.ttl_s is None else {"ttl": self.ttl_s})
         )
+
+    def gone_within_s(self, ttl_s: float) -> float:
+        """Return after how long the record is surely gone if its process has ended.
+
+        ``ttl_s`` is the reader's; a change of etcd's leader prolongs all leases.
+        """
+        return _LEASES_WAITED * max(ttl_s, self.ttl_s or 0)
 
 
 @final

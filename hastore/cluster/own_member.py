@@ -7,7 +7,7 @@ Without a leader, and in an election, the record has the end as it is.
 
 A record of another directory may have been left by its
 last process, which was killed before ``hastore cluster remove`` freed the id, or just after.  Its
-lease ends it, unless that process still runs: ``_LEASES_WAITED`` leases tell.
+lease ends it, unless that process still runs: some leases later that is known.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from hastore.cluster.node_facts import NodeFacts
 
 END_INTERVAL_S: Final = 15.0  # between two writes that only say how far the log is
-_LEASES_WAITED: Final = 3
 
 _log = logger("cluster")
 
@@ -111,7 +110,7 @@ class OwnMember:
         """Write the record in place of what is known; return False if something else is there."""
         assert self.session is not None, "a record has a lease"
         key, revision = self.keys.member(self.facts.me.node_id), self._published_revision
-        dated = attrs.evolve(member, at_ms=self.now_ms())
+        dated = attrs.evolve(member, at_ms=self.now_ms(), ttl_s=math.ceil(self.session.ttl_s))
         put = Put(key, dated.encode(), lease=self.session.lease_id)
         self._published = None
         comparison = Unchanged(key, revision) if revision else Absent(key)
@@ -129,7 +128,7 @@ class OwnMember:
         if item is None or self._is_own(item):
             self._published_revision = 0 if item is None else item.mod_revision
         else:
-            await self._wait_for_other()
+            await self._wait_for_other(Member.decode(item.key, item.value))
         return False
 
     def _is_own(self, item: KeyValue) -> bool:
@@ -140,10 +139,10 @@ class OwnMember:
             _log.warning("record_replaced", key=item.key, reason=str(error))
             return True
 
-    async def _wait_for_other(self) -> None:
+    async def _wait_for_other(self, other: Member) -> None:
         """Wait for the end of another directory's record.  Raises WrongNodeError."""
         path, who = self.facts.node.config.store.data_dir, f"{self.facts.me} of {self.keys.base}"
-        now, wait_s = trio.current_time(), _LEASES_WAITED * self.facts.config.ttl_s
+        now, wait_s = trio.current_time(), other.gone_within_s(self.facts.config.ttl_s)
         if self._blocked_until is None:
             self._blocked_until = now + wait_s
             _log.warning(

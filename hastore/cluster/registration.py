@@ -45,14 +45,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hastore.cluster.group_records import Keys
+    from hastore.cluster.group_watch import GroupWatch
     from hastore.cluster.key_value_store import KeyValue, KeyValueStore
     from hastore.env.interface import Env
     from hastore.store.node_identity import NodeIdentity
 
 _REGISTRATION_PARTS: Final = 4  # CLUSTER/GROUP/ids/ID
 
-
-_LEASES_WAITED: Final = 3
 
 _log = logger("cluster")
 
@@ -120,6 +119,44 @@ class NodeRegistration:
             is_first = False
             await trio.sleep(RETRY_PAUSE_S)
 
+    async def keep(self, watch: GroupWatch) -> None:
+        """Write this start's claim again where the coordinator was restored to an earlier one.
+
+        Until that is written, this directory would not be recognised at its next start, and a copy
+        from the time of the backup would.  Works until cancelled.
+        """
+        while True:
+            await trio.sleep(self.ttl_s)
+            view = watch.view
+            if (
+                view is None
+                or watch.restored is not None
+                or not self._is_earlier(view.registrations.get(self.me.node_id))
+            ):
+                continue
+            try:
+                await self._write_again()
+            except (CoordinatorError, ProtocolError) as error:
+                watch.failed(error)
+
+    def _is_earlier(self, known: Registration | None) -> bool:
+        """Return whether a claim is one of an earlier start of this directory."""
+        me = self.me
+        return known is not None and known.uuid == me.uuid and known.start < me.start
+
+    async def _write_again(self) -> None:
+        key = self.keys.registration(self.me.node_id)
+        item = (await self.store.read(key)).items.get(key)
+        if item is None or not self._is_earlier(Registration.decode(key, item.value)):
+            return
+        outcome = await self.store.commit([Unchanged(key, item.mod_revision)], [self._put(key)])
+        if outcome.succeeded:
+            _log.warning("claim_written_again", reason="the coordinator had an earlier start")
+
+    def _put(self, key: str) -> Put:
+        own = Registration(uuid=self.me.uuid, start=self.me.start, nonce=self.token)
+        return Put(key, own.encode())
+
     async def claim(self) -> bool:
         """Write this start to ``ids/ID``; return whether it is there.  Raises WrongNodeError."""
         key = self.keys.registration(self.me.node_id)
@@ -144,9 +181,8 @@ class NodeRegistration:
         if left is None:
             return False
         await self._record(known, is_ours=is_ours)
-        own = Registration(uuid=self.me.uuid, start=self.me.start, nonce=self.token)
         same = Absent(key) if item is None else Unchanged(key, item.mod_revision)
-        outcome = await self.store.commit([same, *left], [Put(key, own.encode())])
+        outcome = await self.store.commit([same, *left], [self._put(key)])
         if outcome.succeeded:
             await self.env.offload.run(self.identity.claimed)
         return outcome.succeeded
@@ -179,7 +215,7 @@ class NodeRegistration:
         member = Member.decode(key, item.value)
         if is_ours and self.place is not None and member.place == self.place:
             return [Unchanged(key, item.mod_revision)]
-        path, now, wait_s = self.data_dir, trio.current_time(), _LEASES_WAITED * self.ttl_s
+        path, now, wait_s = self.data_dir, trio.current_time(), member.gone_within_s(self.ttl_s)
         if self._blocked_until is None:
             self._blocked_until = now + wait_s
             _log.warning(
@@ -204,9 +240,11 @@ class NodeRegistration:
         matched = None if known is None or not is_ours else known.nonce
         if not is_ours:
             start = 1 if known is None else known.start + 1
-            doubt = "the coordinator knows a later start: this is a copy, or an older state of it"
+            doubt = "the coordinator knows another start: this is a copy, or an older state of it"
             if known is None:
                 doubt = "the coordinator does not know this directory any more"
+            elif known.start < self.me.start - 1:
+                doubt = "the coordinator knows an earlier start: it was restored to the past"
             _log.warning("directory_not_recognised", reason=doubt, path=self.data_dir)
             await self.env.offload.run(partial(self.identity.disown, start, doubt))
         await self.env.offload.run(partial(self.identity.claim, matched, self.token))

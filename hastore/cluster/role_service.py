@@ -322,6 +322,7 @@ class RoleService:
                 nursery.start_soon(self._member.keep)
                 nursery.start_soon(self._leader.keep)
                 nursery.start_soon(self._keep_promises, identity)
+                nursery.start_soon(registration.keep, self.watch)
                 nursery.start_soon(self._end_once_replaced)
                 if self.neighbours is not None:
                     nursery.start_soon(self.neighbours.run, self)
@@ -335,7 +336,8 @@ class RoleService:
         """Return what tells this directory on this machine from others; None if unknown."""
         if self.env.boot_id is None:
             return None
-        return f"{self.env.boot_id}/{self.env.disk.stamp(f'{data_dir}/{LOCK_FILE}').inode}"
+        lock = self.env.disk.stamp(f"{data_dir}/{LOCK_FILE}")
+        return f"{self.env.boot_id}/{lock.device}/{lock.inode}"
 
     async def _keep_promises(self, identity: NodeIdentity) -> None:
         """Record how long promises last, now and once those of earlier starts have run out."""

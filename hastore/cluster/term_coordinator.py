@@ -16,6 +16,7 @@ Invariant: a node is written into the set only in the start whose link has ackno
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
@@ -100,20 +101,24 @@ class TermCoordinator:
         self._service = service
         log, reput = master.message_store.commit_log, master.reput_message_service
 
+        looks = deque([0], maxlen=2)  # what was dispatched then: flushed by now, as a rule
+
         def floor() -> int:
             # What is dispatched ends with a whole record.  The start of a file is not used: a
-            # slave's log may end before the BLANK that precedes it.
-            offset = reput.committed_offset
-            is_record_end = offset <= service.confirm_offset() and offset % log.file_size
-            return offset if is_record_end else 0
+            # slave's log may end before the BLANK that precedes it.  What no disk has yet is not
+            # used either: after a power cut of all nodes none could campaign.
+            limit = min(service.confirm_offset(), log.flushed_offset)
+            ends = (reput.committed_offset, *reversed(looks))
+            return next((end for end in ends if end <= limit and end % log.file_size), 0)
 
         self._floor = floor
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._wake_for_floor)
+            nursery.start_soon(self._wake_for_floor, lambda: looks.append(reput.committed_offset))
             await self._keep_in_line()
 
-    async def _wake_for_floor(self) -> None:
+    async def _wake_for_floor(self, look: Callable[[], None]) -> None:
         while True:
+            look()
             await trio.sleep(FLOOR_PAUSE_S)
             state = None if self._view is None else self._view.state
             if state is not None and self._with_floor(state) != state:

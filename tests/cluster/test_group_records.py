@@ -62,6 +62,7 @@ EXAMPLES = {
         at_ms=1_764_000_000_000,
         can_store=True,
         has_room=True,
+        ttl_s=10,
     ),
     "history/12": EpochRecord(
         epoch=12,

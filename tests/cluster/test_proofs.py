@@ -1,0 +1,100 @@
+"""Histories of a directory and its etcd in which a node was once elected, or barred, wrongly."""
+
+import random
+
+import attrs
+import trio
+
+from hastore.cluster.group_records import GroupConfig
+from hastore.status import FlushDiskType
+from hastore.status import PutMessageStatus as Status
+from tests.cluster.simulated import simulated
+from tests.support.nodes.simulated_group import TTL_S
+
+
+@simulated()
+async def test_a_snapshot_of_a_start_that_stopped_cleanly_later_is_no_proof(group):
+    """It has the token, and its acks were synced; the machine's memory knows the rest."""
+    first, master = await group.master()
+    assert await group.put(master) is Status.PUT_OK
+    victim = first % 3 + 1
+    await trio.sleep(40)
+    before = group.view.state.confirm_offset
+    assert await group.put(master, 500) is Status.PUT_OK
+    await group.until(lambda: group.view.state.confirm_offset > before)
+    await trio.sleep(6)
+    copy = group.node(victim).live_disk.snapshot()
+    assert await group.put(master, 500) is Status.PUT_OK
+    await trio.sleep(1)
+    end = master.commit_log.max_offset
+    for each in (1, 2, 3):
+        group.stop(each)
+    await group.until(lambda: not any(group.node(each).is_up for each in (1, 2, 3)))
+    group.node(victim).replace_disk(copy)
+    group.start(victim)
+    await trio.sleep(12 * TTL_S)
+    assert not group.masters()
+    assert "it had acknowledged up to" in group.view.members[victim].doubt
+    group.start(*({1, 2, 3} - {victim}))
+    _, master = await group.master(epoch=2)
+    assert master.commit_log.max_offset >= end
+
+
+@simulated()
+async def test_nodes_claim_their_ids_again_after_etcd_was_restored(group):
+    """Else they are copies at their next start, and a copy from before the backup is not."""
+    first, master = await group.master()
+    others = sorted({1, 2, 3} - {first})
+    backup = group.model.backup()
+    for each in others:
+        group.node(each).kill()
+        group.start(each)
+        await group.until(lambda node_id=each: group.starts.get(node_id) == 2)
+    await trio.sleep(5)
+    group.model.stop()
+    await trio.sleep(1)
+    group.model.restore(backup, as_other_cluster=False)
+    group.model.start()
+    await group.until(lambda: group.view.config.alarm is not None)
+    await trio.sleep(2 * TTL_S)
+    assert group.view.registrations[others[0]].start == 1
+    group.configure(GroupConfig())
+    await group.until(lambda: all(group.view.registrations[each].start == 2 for each in others))
+    _, master = await group.master()
+    assert await group.put(master) is Status.PUT_OK
+    await trio.sleep(6)
+    for each in (1, 2, 3):
+        group.node(each).cut_power()
+    group.start(*others)
+    await group.master(epoch=2, members=2)
+    assert all(group.view.members[each].doubt is None for each in others)
+
+
+@simulated(flush=FlushDiskType.ASYNC_FLUSH, seed=3)
+async def test_a_floor_is_on_the_disks(group):
+    """A power cut of all nodes right after it was written bars none of them for ever."""
+    _, master = await group.master()
+    await trio.sleep(65)
+    before = group.view.state.confirm_offset
+    while group.view.state.confirm_offset == before:
+        assert await group.put(master) is Status.PUT_OK
+        with trio.move_on_after(7):
+            await group.until(lambda: group.view.state.confirm_offset > before)
+    for each in (1, 2, 3):
+        group.node(each).cut_power(random.Random(each))
+    group.start(1, 2, 3)
+    await group.master(epoch=2)
+    assert group.view.config.unproven_epoch is not None
+
+
+@simulated(ttl_s=30)
+async def test_a_start_with_a_shorter_ttl_waits_for_the_lease_of_the_last_one(group):
+    """Its record is there for as long as it was granted, though the process has ended."""
+    await group.master()
+    group.role_config = attrs.evolve(group.role_config, ttl_s=3)
+    group.node(2).cut_power()
+    await trio.sleep(5)
+    group.start(2)
+    await group.until(lambda: group.view.registrations[2].start == 2)
+    await group.until(lambda: 2 in group.view.members)
+    assert not group.ended
