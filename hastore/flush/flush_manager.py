@@ -141,10 +141,10 @@ class FlushManager:
             self._group_commit.watcher.queue.fail_all(status, reason)
 
     def _flushed(self, flushed_offset: int) -> None:
+        if self._on_flushed is not None:  # first: what is acknowledged must be kept before
+            self._on_flushed(flushed_offset)
         if self._group_commit is not None:
             self._group_commit.release(flushed_offset)
-        if self._on_flushed is not None:
-            self._on_flushed(flushed_offset)
 
     # -- serving ---------------------------------------------------------------------------------
 

@@ -476,24 +476,27 @@ class GroupHAService(HAService):
 
     def _release(self, slave: tuple[str, int] | None) -> None:
         """Release the puts that may be answered PUT_OK, and let the dispatch go on."""
-        group, acked = self.sync_state_set, self.acked
-        if acked is not None:
-            limit = group.ack_limit
-            acked.raise_to(min(limit, self.commit_log.flushed_offset) if self.gathers else limit)
-        self.group_transfer_service.release(group.ack_limit, slave)
+        self._keep_acked()
+        self.group_transfer_service.release(self.sync_state_set.ack_limit, slave)
         self.rounds.released = self.group_transfer_service.released
         self.notify_flushed()
+
+    def _keep_acked(self) -> None:
+        """Store up to where puts may be answered PUT_OK from now on."""
+        if self.acked is not None:
+            limit = self.sync_state_set.ack_limit
+            flushed = self.commit_log.flushed_offset
+            self.acked.raise_to(min(limit, flushed) if self.gathers else limit)
 
     def notify_flushed(self) -> None:
         """Let dispatch, observers and idle slaves have what is confirmed now.
 
         Called after each flush: with SYNC_FLUSH the acks may be there before it ends.
         """
+        self._keep_acked()
         confirmed = self.confirm_offset()
         if confirmed > self._confirmed:
             self._confirmed = confirmed
-            if self.acked is not None:
-                self.acked.raise_to(confirmed)
             self._confirm_wake.wakeup()
             self.observers.notify_confirmed()
             self.on_acknowledged()
