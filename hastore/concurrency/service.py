@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from hastore.errors import FileLostError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -26,16 +28,16 @@ def is_only_cancelled(error: BaseException) -> bool:
 def as_itself() -> Iterator[None]:
     """Unwrap an error from the groups of our nurseries, if it is the only one.
 
-    Several tasks may raise the same object: a failed disk fails all of them.
+    Several tasks may raise the same object: a failed disk fails all of them.  And several may find
+    files lost in the same moment, which is one loss: the first is raised.
     """
     try:
         yield
     except BaseExceptionGroup as group:
-        errors = {id(error): error for error in _leaves(group)}
-        if len(errors) != 1:
+        errors = list({id(error): error for error in _leaves(group)}.values())
+        if len(errors) > 1 and not all(isinstance(error, FileLostError) for error in errors):
             raise
-        (error,) = errors.values()
-        raise error from error.__cause__
+        raise errors[0] from errors[0].__cause__
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
