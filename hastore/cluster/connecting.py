@@ -71,11 +71,14 @@ def role_service(
 
 @asynccontextmanager
 async def open_coordinator(
-    config: CoordinatorConfig, *, timeout_s: float = REQUEST_TIMEOUT_S
+    config: CoordinatorConfig,
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+    now: Callable[[], float] = trio.current_time,
 ) -> AsyncIterator[KeyValueStore]:
     """Open the way to an etcd while the block runs; connections are made when needed.
 
-    Raises ConfigError if a file cannot be used.
+    ``now`` is the clock of ``ServerTime.heard_at_s``.  Raises ConfigError if a file cannot be used.
     """
     password = None if config.password_file is None else read_password(config.password_file)
     for path in (config.ca_file, config.cert_file, config.key_file):
@@ -92,7 +95,7 @@ async def open_coordinator(
         password=password,
         timeout_s=timeout_s,
     )
-    async with EtcdClient.open(etcd) as store:
+    async with EtcdClient.open(etcd, now=now) as store:
         yield store
 
 
@@ -136,7 +139,7 @@ async def run_node_by_etcd(
 
     Raises ConfigError as ``open_coordinator`` does, before the node starts.
     """
-    async with open_coordinator(config.coordinator) as store:
+    async with open_coordinator(config.coordinator, now=env.wall_clock.boot_s) as store:
         await run_cluster_node(
             config,
             env,

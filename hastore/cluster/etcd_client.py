@@ -56,7 +56,7 @@ from hastore.errors import (
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 
     from hastore.cluster.key_value_store import (
         Absent,
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         Lease,
         Outcome,
         Put,
+        ServerTime,
         Snapshot,
         Unchanged,
     )
@@ -134,10 +135,13 @@ class EtcdClient:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def open(cls, config: EtcdConfig) -> AsyncGenerator[EtcdClient]:
+    async def open(
+        cls, config: EtcdConfig, *, now: Callable[[], float] = trio.current_time
+    ) -> AsyncGenerator[EtcdClient]:
         """Make connections as they are needed, while the block runs.
 
-        Raises ConfigError for endpoints and files that cannot be used.
+        ``now`` is the clock of ``ServerTime.heard_at_s``.  Raises ConfigError for endpoints and
+        files that cannot be used.
         """
         endpoints = tuple(checked_endpoint(each) for each in config.endpoints)
         if not endpoints:
@@ -145,7 +149,7 @@ class EtcdClient:
         context: ssl.SSLContext | None = None
         if any(each.startswith("https:") for each in endpoints):
             context = tls_context(config.ca, config.cert, config.key)
-        async with EtcdHttp.open(context) as http:
+        async with EtcdHttp.open(context, now) as http:
             yield cls(config=config, http=http, endpoints=endpoints)
 
     # -- the store -------------------------------------------------------------------------------
@@ -183,8 +187,8 @@ class EtcdClient:
         """Return the alarms of all servers, as the first one that answers knows them."""
         return alarms_of(await self._ask("/v3/maintenance/status", {}))
 
-    def clocks(self) -> Mapping[str, tuple[int, float]]:
-        """Return by endpoint what its clock said last, and when."""
+    def clocks(self) -> Mapping[str, ServerTime]:
+        """Return by endpoint what its clock said last."""
         return self._http.clocks
 
     @contextlib.asynccontextmanager

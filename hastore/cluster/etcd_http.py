@@ -28,7 +28,8 @@ import h11
 import trio
 
 from hastore.cluster.etcd_encoding import NOT_ETCD_HINT, Answer
-from hastore.concurrency.tcp import connect
+from hastore.cluster.key_value_store import ServerTime
+from hastore.concurrency.tcp import bound_address, connect, peer_address
 from hastore.errors import (
     ConfigError,
     CoordinatorTlsError,
@@ -37,7 +38,7 @@ from hastore.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 
     from hastore.cluster.etcd_encoding import Body
 
@@ -71,16 +72,18 @@ class EtcdHttp:
     """The connections to all endpoints; each call names one, as ``http://host:port``."""
 
     _context: ssl.SSLContext | None
+    _now: Callable[[], float]  # the clock of ``ServerTime.heard_at_s``
     _idle: dict[str, list[_Connection]] = attrs.field(factory=dict, init=False)  # by endpoint
-    # By endpoint: the clock in the head of its last answer, in seconds since 1970 (UTC), and
-    # trio's time when that arrived.
-    clocks: dict[str, tuple[int, float]] = attrs.field(factory=dict, init=False)
+    # By endpoint: the clock in the head of its last answer.
+    clocks: dict[str, ServerTime] = attrs.field(factory=dict, init=False)
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def open(cls, context: ssl.SSLContext | None) -> AsyncGenerator[EtcdHttp]:
+    async def open(
+        cls, context: ssl.SSLContext | None, now: Callable[[], float] = trio.current_time
+    ) -> AsyncGenerator[EtcdHttp]:
         """Make connections as they are needed, while the block runs; None: only http."""
-        http = cls(context)
+        http = cls(context, now)
         try:
             yield http
         finally:
@@ -139,15 +142,26 @@ class EtcdHttp:
             with _errors_of(endpoint):
                 response = await connection.send(*_request(endpoint, path, body, headers))
             exchange = _Exchange(endpoint, connection, response)
-            server_time_s = _time_of(exchange.header(b"date"))
-            if server_time_s is not None:
-                self.clocks[endpoint] = server_time_s, trio.current_time()
+            self._note_clock(endpoint, exchange)
             yield exchange
         finally:
             if connection.ends_request():
                 self._idle.setdefault(endpoint, []).append(connection)
             else:
                 connection.close()
+
+    def _note_clock(self, endpoint: str, exchange: _Exchange) -> None:
+        time_s = _time_of(exchange.header(b"date"))
+        if time_s is None:
+            return
+        sock = exchange.connection.sock
+        with contextlib.suppress(OSError):  # the server has closed it already
+            self.clocks[endpoint] = ServerTime(
+                time_s=time_s,
+                heard_at_s=self._now(),
+                host=peer_address(sock)[0],
+                own_host=bound_address(sock)[0],
+            )
 
     def _take_idle(self, endpoint: str) -> _Connection | None:
         """Return the connection that was used last; close those that cannot be used again."""

@@ -125,6 +125,19 @@ class Lease:
     ttl_s: float
 
 
+@attrs.frozen(kw_only=True)
+class ServerTime:
+    """What a server's wall clock said in an answer, and between which addresses that came.
+
+    The two addresses are equal if the server runs on this machine.
+    """
+
+    time_s: int  # whole seconds since 1970 (UTC)
+    heard_at_s: float  # when the answer arrived, by the clock that the store was opened with
+    host: str
+    own_host: str
+
+
 class KeyValueStore(Protocol):
     """A linearizable store of keys below prefixes, with leases and changes to wait for."""
 
@@ -155,11 +168,8 @@ class KeyValueStore(Protocol):
     async def alarms(self) -> frozenset[str]:
         """Return what is wrong with the store itself, such as ``NOSPACE``: it writes nothing."""
 
-    def clocks(self) -> Mapping[str, tuple[int, float]]:
-        """Return by server what its wall clock said last, in whole seconds since 1970 (UTC).
-
-        With it trio's time when that arrived.  Empty if servers do not say their time.
-        """
+    def clocks(self) -> Mapping[str, ServerTime]:
+        """Return by server what its wall clock said last; empty if servers do not say it."""
 
     def changes(
         self, prefix: str, after_revision: int

@@ -192,7 +192,7 @@ class RoleService:
 
     def coordinator_clocks(self) -> tuple[ClockReading, ...]:
         """Return what the clocks of the coordinator's servers said last."""
-        return server_clocks(self.store.clocks(), trio.current_time(), self._now())
+        return server_clocks(self.store.clocks())
 
     @property
     def promised_deadline(self) -> float:

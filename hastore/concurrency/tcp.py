@@ -150,6 +150,12 @@ async def send_all(sock: trio.socket.SocketType, data: bytes, flags: int = 0) ->
         data = data[await sock.send(data, flags) :]
 
 
+def peer_address(sock: trio.socket.SocketType) -> tuple[str, int]:
+    """Return the address of a connection's other end.  Raises OSError if the peer has gone."""
+    name = sock.getpeername()
+    return str(name[0]), int(name[1])
+
+
 def bound_address(sock: trio.socket.SocketType) -> tuple[str, int]:
     """Return a socket's own address."""
     name = sock.getsockname()

@@ -55,6 +55,11 @@ def verdict(*readings, trusted=None, wall_ms=WALL_MS, boot_ms=0.0):
         ([other(-DAY_MS, "b"), other(-DAY_MS, "c"), other(0, "d")], Trust.CONTRADICTED, True),
         ([other(0, "a", is_own_machine=True)], Trust.PLAUSIBLE, False),
         ([other(-DAY_MS, "a", is_own_machine=True)], Trust.CONTRADICTED, False),
+        (
+            [other(-DAY_MS, "a", is_own_machine=True), other(-DAY_MS, "b")],
+            Trust.CONTRADICTED,
+            False,
+        ),
         ([other(-DAY_MS, "b", age_ms=61_000)], Trust.PLAUSIBLE, False),
         ([other(-DAY_MS, "b", age_ms=9), other(0, "b")], Trust.CONFIRMED, False),
         ([], Trust.PLAUSIBLE, False),

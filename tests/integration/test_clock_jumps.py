@@ -109,11 +109,17 @@ async def test_master_and_slave_see_that_their_clocks_differ(tmp_path, who):
     listening = master_config(tmp_path / "m", ha=HA, listen=ANY_PORT)
     async with hastore.open_master(listening, env=master_env) as master:
         settings = slave_config(
-            tmp_path / "s", master.ha_address, ha=HA, master_client=master.address
+            tmp_path / "s",
+            master.ha_address,
+            ha=HA,
+            master_client=("localhost", master.address[1]),
         )
         async with hastore.open_slave(settings, env=slave_env) as slave:
             nodes = {"master": master, "slave": slave}
             await eventually(lambda: all(node.peer_clocks() for node in nodes.values()))
+            for node in nodes.values():
+                (clock,) = node.peer_clocks()
+                assert (clock.host, clock.is_own_machine) == ("127.0.0.1", True)
             assert not any(node.status().clock.in_doubt_because for node in nodes.values())
             wrong = master_clock if who == "master" else slave_clock
             wrong.off_by_ms = 4 * DAY_MS

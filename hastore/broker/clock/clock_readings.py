@@ -12,6 +12,7 @@ import attrs
 
 from hastore.broker.clock.clock_verdict import ClockReading
 from hastore.concurrency.peers import one_spelling
+from hastore.quantities import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,6 +48,7 @@ class ClockReadings:
     ) -> None:
         """Take the reading that a peer's fields have, if they have one.
 
+        ``host``: the peer's address on the connection, not a name, so that a machine has one vote.
         ``asked_at_ms``: our boot clock when we asked; None if the peer asked.  ``own_host``: our
         address on the connection; the same as ``host`` if the peer runs on this machine.
         """
@@ -65,7 +67,8 @@ class ClockReadings:
             offset_ms=wall_ms + error_ms - now_ms,
             error_ms=error_ms,
             boot_ms=now_ms,
-            is_own_machine=own_host is not None and one_spelling(own_host) == host,
+            is_own_machine=is_loopback(host)
+            or (own_host is not None and one_spelling(own_host) == host),
         )
 
     def __call__(self) -> tuple[ClockReading, ...]:

@@ -16,8 +16,8 @@ In doubt (contradicted or unconfirmed), no log file is deleted because of its ag
 other clocks ends after the time that files are kept: by then each file from before it is old enough
 by the boot clock, and each later file is dated by the clock as it is now.
 
-Each machine has one vote, whatever runs there.  A clock that was read on this machine cannot
-confirm, because it is the same clock.
+Each machine has one vote, whatever runs there.  A clock that was read on this machine can neither
+confirm nor correct, because it is the same clock, some time ago.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ClockReading:
     """
 
     who: str  # for people: "node 2's clock"
-    host: str  # the machine; one vote each
+    host: str  # the machine, by its address on a connection; one vote each
     offset_ms: float
     error_ms: float
     boot_ms: float  # our boot clock when it was read
@@ -147,7 +147,11 @@ def judge(
             agreeing += 1
     if len(apart) > agreeing:
         middle = statistics.median(lead for _, lead in apart)
-        near = sum(abs(lead - middle) <= TOLERANCE_MS + each.error_ms for each, lead in apart)
+        near = sum(
+            abs(lead - middle) <= TOLERANCE_MS + each.error_ms
+            for each, lead in apart
+            if not each.is_own_machine
+        )
         names = [reading.who for reading, _ in apart]
         more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
         return ClockVerdict(

@@ -38,7 +38,7 @@ from hastore.broker.groups.copied_tables import (
     read_topics,
 )
 from hastore.broker.observe.node_status import TableCopies
-from hastore.concurrency.tcp import bound_address, describe
+from hastore.concurrency.tcp import bound_address, describe, peer_address
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError, HastoreError, ProtocolError
 from hastore.ha.client_port import PortKind, own_key
@@ -264,7 +264,7 @@ class SlaveSynchronize:
         self._check_link(link)
         self.clocks.hear(
             f"the master at {describe(port.address)}",
-            port.address[0],
+            peer_address(port.sock)[0],  # the configured one may be a name
             answer.ext_fields,
             own_host=bound_address(port.sock)[0],
             asked_at_ms=asked_at_ms,

@@ -10,6 +10,7 @@ import attrs
 import outcome
 import trio
 
+from hastore.cluster.key_value_store import ServerTime
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import CompactedError, CoordinatorUnreachableError
 
@@ -60,6 +61,7 @@ class Cluster(Protocol):
 
 
 SERVER: Final = "http://etcd-1:2379"  # as which all servers tell their time
+_HOST: Final = "etcd-1"
 
 
 @final
@@ -114,7 +116,8 @@ class ModelClient:
     _cut_at: float | None = attrs.field(default=None, init=False)
     # What a deposed leader believes to be alive, None: the true one answers.
     _believed: dict[int, float] | None = attrs.field(default=None, init=False)
-    _clocks: dict[str, tuple[int, float]] = attrs.field(factory=dict, init=False)
+    now: Callable[[], float] = attrs.field(default=trio.current_time, init=False)  # the node's
+    _clocks: dict[str, ServerTime] = attrs.field(factory=dict, init=False)
     _calls: dict[_Call, None] = attrs.field(factory=dict, init=False)
     _watches: dict[_Watch, None] = attrs.field(factory=dict, init=False)
 
@@ -159,8 +162,8 @@ class ModelClient:
         """Return what is wrong with the store itself."""
         return await self._ask("alarms", lambda: self.model.state.alarms)
 
-    def clocks(self) -> Mapping[str, tuple[int, float]]:
-        """Return what the server's clock said in its last answer, and when that came."""
+    def clocks(self) -> Mapping[str, ServerTime]:
+        """Return what the server's clock said in its last answer."""
         return self._clocks
 
     @asynccontextmanager
@@ -220,7 +223,9 @@ class ModelClient:
 
     def _returns(self, call: _Call, answer: outcome.Outcome[object], wall_s: int) -> None:
         if self._cut_at is None:
-            self._clocks[SERVER] = wall_s, trio.current_time()
+            self._clocks[SERVER] = ServerTime(
+                time_s=wall_s, heard_at_s=self.now(), host=_HOST, own_host=self.name
+            )
             self._answer(call, answer)
 
     def _answer(self, call: _Call, answer: outcome.Outcome[object]) -> None:

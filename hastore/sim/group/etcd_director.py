@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from hastore.broker.node.master import Master
     from hastore.broker.node.master_store import Term
     from hastore.cluster.group_records import GroupView, Incarnation
-    from hastore.cluster.key_value_store import Lease, Outcome, Snapshot
+    from hastore.cluster.key_value_store import Lease, Outcome, ServerTime, Snapshot
     from hastore.env.interface import Env
     from hastore.ha.set_proposal import Coordinator
     from hastore.sim.coordinator.etcd_state import EtcdState
@@ -131,7 +131,7 @@ class BootClient:
         """Return what is wrong with etcd itself."""
         return await self._ask(self.client.alarms)
 
-    def clocks(self) -> Mapping[str, tuple[int, float]]:
+    def clocks(self) -> Mapping[str, ServerTime]:
         """Return what the server's clock said last."""
         return self.client.clocks()
 
@@ -227,6 +227,7 @@ class EtcdDirector:
     ) -> RoleService:
         client = self.model.client(agent.sim_node.name)
         config, clock = self.cluster.config, agent.sim_node.wall_clock
+        client.now = clock.boot_s
         own_ttl_s = self.ttls_s.get(agent.node_id, self.ttl_s)
 
         def renewed(lease_id: int, asked_at: float, granted_s: float) -> None:

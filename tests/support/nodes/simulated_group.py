@@ -24,7 +24,7 @@ from hastore.broker.node.slave import Slave
 from hastore.client.remoting_client import RemotingClient, open_remoting_client
 from hastore.cluster.cluster_routes import ClusterRoutes
 from hastore.cluster.group_records import GroupConfig, GroupView, Keys, read_group
-from hastore.cluster.key_value_store import Lease, Outcome, Put, Snapshot
+from hastore.cluster.key_value_store import Lease, Outcome, Put, ServerTime, Snapshot
 from hastore.cluster.operations import Change
 from hastore.cluster.role_config import RoleConfig
 from hastore.cluster.role_service import RoleService
@@ -122,7 +122,7 @@ class ScriptedStore:
         """Return what is wrong with etcd."""
         return await self._ask("alarms", (), self.inner.alarms)
 
-    def clocks(self) -> Mapping[str, tuple[int, float]]:
+    def clocks(self) -> Mapping[str, ServerTime]:
         """Return what the server's clock said last."""
         return self.inner.clocks()
 
