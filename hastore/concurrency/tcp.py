@@ -47,11 +47,11 @@ async def _resolve(address: tuple[str, int]) -> list[tuple[int, Any]]:
     return [(family, resolved) for family, _, _, _, resolved in found]
 
 
-async def ip_address_of(host: str) -> str:
-    """Return the first IP address of a host.  Raises UnreachableError for a name without one."""
+async def ip_addresses_of(host: str) -> list[str]:
+    """Return a host's IP addresses, at least one.  Raises UnreachableError for a name without."""
     try:
         found = await _resolve((host, 0))
-        return str(found[0][1][0])
+        return [str(resolved[0]) for _, resolved in found]
     except (OSError, UnicodeError) as error:
         raise UnreachableError(f"{host} has no address: {_reason(error)}") from error
 

@@ -372,6 +372,13 @@ class CommitLog(LogTail):
         self._millisecond_end_s = (store_timestamp_ms + 1) / 1000
         self._plain_middle = self._master_encoder.plain_middle(store_timestamp_ms)
 
+    def name_store_host(self, store_host: tuple[str, int]) -> None:
+        """Give the records of a master another host from now on.  Raises ValueError for a name."""
+        encoder = self._master_encoder
+        encoder.name_store_host(store_host)
+        self._store_host_bytes = encoder.store_host_bytes
+        self._millisecond_end_s = 0.0  # the shared bytes of its plain messages have the host
+
     def wall_time_ms(self) -> int:
         """Return the wall time, corrected where other clocks contradict this machine's."""
         now_ms = self._now_ms()

@@ -28,13 +28,14 @@ from hastore.broker.access.node_access import open_access
 from hastore.broker.node.master import Master, open_ports, serve_master
 from hastore.broker.node.master_store import Promotion, check_epoch, check_jump
 from hastore.broker.node.name_watch import watched_names
+from hastore.broker.node.own_addresses import advertised_ip, check_bound
 from hastore.broker.node.reload import reload_files
 from hastore.broker.node.slave import Slave, SlaveRun
 from hastore.broker.observe.metrics_server import MetricsServer, open_metrics
 from hastore.concurrency.peers import PeerLog
 from hastore.concurrency.service import as_itself
 from hastore.concurrency.store_health import StoreHealth
-from hastore.concurrency.tcp import accept, describe, ip_address_of
+from hastore.concurrency.tcp import accept, describe
 from hastore.config import NO_MASTER, GroupNodeConfig
 from hastore.env.recording_disk import recording
 from hastore.errors import (
@@ -80,6 +81,8 @@ if TYPE_CHECKING:
 _NOTHING_CHANGED: Final = (StaleEpochError, EpochFileError, SyncStateFileError)
 
 _START: Final = "start"
+_LOOKUP_PAUSE_MIN_S: Final = 1.0  # until the advertised name is looked up again
+_LOOKUP_PAUSE_MAX_S: Final = 30.0
 _ROOM_PAUSE_S: Final = 1.0  # until a directory is opened again that had no room, or no descriptor
 
 _log = logger("broker")
@@ -154,7 +157,7 @@ class GroupNode:
     _failure: DiskError | None = attrs.field(default=None, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _built: Slave | None = attrs.field(default=None, init=False)  # the newest, before it serves
-    # Of the advertised host, which may be a name; None: there is none, or it has no address here.
+    # Of the advertised host, which may be a name; None: there is none, or it is not known here yet.
     _advertised_ip: str | None = attrs.field(default=None, init=False)
     # The client port of the master at an HA port, if it was named.
     _client_ports: dict[tuple[str, int], tuple[str, int]] = attrs.field(factory=dict, init=False)
@@ -524,10 +527,12 @@ class GroupNode:
 
     async def run(self) -> None:
         """Serve in one role after the other until a stop is requested, or cancelled."""
-        await self._find_advertised_ip()
+        is_known = await self._find_advertised_ip()
         with as_itself():
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
+                if not is_known:
+                    nursery.start_soon(self._keep_looking)
                 try:
                     await self._serve()
                 finally:
@@ -537,19 +542,35 @@ class GroupNode:
         if self._failure is not None:
             raise self._failure
 
-    async def _find_advertised_ip(self) -> None:
+    async def _find_advertised_ip(self, *, is_first: bool = True) -> bool:
         """Look the advertised name up; others may know it where this machine does not."""
-        host = self.config.coordinator.advertised_host
-        if host is None:
-            return
         try:
-            self._advertised_ip = await ip_address_of(host)
+            self._advertised_ip = await advertised_ip(self.config)
         except UnreachableError as error:
-            _log.warning(
-                "advertised_name_unknown",
-                reason=str(error),
-                next="ids of messages have the address of the client port instead",
-            )
+            if is_first:
+                _log.warning(
+                    "advertised_name_unknown",
+                    reason=str(error),
+                    next="ids of messages have the address of the client port until it is known",
+                )
+            return False
+        return True
+
+    async def _keep_looking(self) -> None:
+        """Look the advertised name up until this machine knows it: its DNS may start later."""
+        pause_s = _LOOKUP_PAUSE_MIN_S
+        while not await self._find_advertised_ip(is_first=False):
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LOOKUP_PAUSE_MAX_S)
+        _log.info("advertised_name_known", ip=self._advertised_ip)
+        if isinstance(self._serving, Master):
+            self._name_host(self._serving)
+
+    def _name_host(self, master: Master) -> None:
+        """Let the records of a master have the advertised address from now on."""
+        if self._advertised_ip is not None:
+            _, port = self.address or self.ha_address
+            master.commit_log.name_store_host((self._advertised_ip, port))
 
     async def _serve(self) -> None:
         while True:
@@ -643,6 +664,7 @@ class GroupNode:
 
     def _built_master(self, master: Master) -> None:
         self._control(master)
+        self._name_host(master)  # it may have become known while the store was opened
         self.on_master(master)
 
     def _built_slave(self, slave: Slave) -> None:
@@ -723,6 +745,7 @@ async def run_group_node(
         open_metrics(config.metrics_listen, tls if config.metrics_tls else None) as metrics,
         open_ports(config) as ports,
     ):
+        await check_bound(config, ports)
         is_announced = False
 
         def announce(serving: Master | Slave) -> None:

@@ -84,11 +84,15 @@ class MessageEncoder:
     def __init__(
         self, *, store_host: tuple[str, int], max_message_size: int, append_prop_crc: bool
     ) -> None:
-        self.store_host_bytes = encode_host(store_host)
         self.max_message_size = max_message_size
         self.prop_crc_size = PROP_CRC_SIZE if append_prop_crc else 0
         self.bare_properties = _CRC_ONLY_PROPERTIES if append_prop_crc else _BARE_PROPERTIES
         self.record_size_max = max_message_size + RECORD_SLACK_SIZE
+        self.name_store_host(store_host)
+
+    def name_store_host(self, store_host: tuple[str, int]) -> None:
+        """Encode this host from now on.  Raises ValueError if its address is no IP address."""
+        self.store_host_bytes = encode_host(store_host)
         self._own_host = self._prepare_host(self.store_host_bytes)
         self._born_hosts: dict[tuple[str, int], _Host] = {}
 
