@@ -365,12 +365,20 @@ class CommitLog(LogTail):
     def _renew_timestamp(self) -> None:
         """Advance the log's time to now, and encode the bytes that its plain messages share.
 
-        After the clock is set back this is not called, and the log's time stands still.
+        After the clock is set back this is not called, and the log's time stands still, until the
+        clock is corrected: see ``expect_correction``.
         """
-        store_timestamp_ms = max(self.wall_time_ms(), self._store_timestamp_ms)
+        now_ms = self._now_ms()
+        right_ms = now_ms if self.correct_time is None else self.correct_time(now_ms)
+        store_timestamp_ms = max(right_ms, self._store_timestamp_ms)
         self._store_timestamp_ms = store_timestamp_ms
-        self._millisecond_end_s = (store_timestamp_ms + 1) / 1000
+        # By the wall clock as it is, without the correction.
+        self._millisecond_end_s = (store_timestamp_ms + 1 - (right_ms - now_ms)) / 1000
         self._plain_middle = self._master_encoder.plain_middle(store_timestamp_ms)
+
+    def expect_correction(self) -> None:
+        """Ask ``correct_time`` at the next append, whatever the wall clock says."""
+        self._millisecond_end_s = 0.0
 
     def name_store_host(self, store_host: tuple[str, int]) -> None:
         """Give the records of a master another host from now on.  Raises ValueError for a name."""

@@ -335,10 +335,17 @@ async def test_a_message_gets_no_time_of_next_week_where_two_clocks_contradict_i
     assert bench.put() == pytest.approx(right_ms + HOUR_MS, abs=10)
     bench.clock.off_by_ms -= 8 * DAY_MS
     await trio.sleep(3_600)
-    bench.watch.check()
-    assert bench.put() == pytest.approx(right_ms + HOUR_MS, abs=10)  # it stands still
-    bench.clock.off_by_ms += 4 * DAY_MS
+    assert bench.put() == pytest.approx(right_ms + HOUR_MS, abs=10)  # not looked at yet
+    assert bench.watch.status().corrected_by_s == pytest.approx(4 * 86_400, abs=1)
     assert bench.put() == pytest.approx(right_ms + 2 * HOUR_MS, abs=10)
+    await trio.sleep(3_600)
+    assert bench.put() == pytest.approx(right_ms + 3 * HOUR_MS, abs=10)
+    bench.clock.off_by_ms += 4 * DAY_MS
+    await trio.sleep(3_600)
+    assert bench.put() == pytest.approx(right_ms + 4 * HOUR_MS, abs=10)
+    assert bench.watch.status().corrected_by_s == 0
+    await trio.sleep(3_600)
+    assert bench.put() == pytest.approx(right_ms + 5 * HOUR_MS, abs=10)
 
 
 async def test_one_other_clock_puts_it_in_doubt_but_does_not_set_store_times(autojump_clock):

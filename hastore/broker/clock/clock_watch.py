@@ -52,7 +52,8 @@ class ClockWatch:
 
     ``keep_ms``: how long log files are kept.  ``others`` returns the readings of other clocks.
     ``store_timestamp_ms`` returns the store time of the log's last record; 0 if it is empty.
-    ``max_offset`` returns the log's end.
+    ``max_offset`` returns the log's end.  ``on_correction`` is called once what is added to the
+    clock for store times may have changed.
     """
 
     env: Env
@@ -61,6 +62,7 @@ class ClockWatch:
     others: Callable[[], Iterable[ClockReading]]
     store_timestamp_ms: Callable[[], int]
     max_offset: Callable[[], int]
+    on_correction: Callable[[], None]
     date_floor: DateFloor | None = attrs.field(default=None, init=False)
     verdict: ClockVerdict = attrs.field(
         factory=lambda: ClockVerdict(trust=Trust.PLAUSIBLE), init=False
@@ -148,6 +150,8 @@ class ClockWatch:
         if verdict.in_doubt != was_in_doubt or is_behind != self._was_behind:
             self._changed.wakeup()
         self._was_behind = is_behind
+        if verdict.is_corrected or self.verdict.is_corrected:
+            self.on_correction()
         self.verdict = verdict
         return verdict
 

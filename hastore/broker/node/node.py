@@ -87,6 +87,7 @@ class RunningNode:
             others=self.other_clocks,
             store_timestamp_ms=lambda: max(log.store_timestamp_ms, reput.dispatched_timestamp_ms),
             max_offset=lambda: log.max_offset,
+            on_correction=log.expect_correction,
         )
         return self.clock
 

@@ -31,6 +31,7 @@ def a_clock(
         others=others,
         store_timestamp_ms=lambda: log.store_timestamp_ms,
         max_offset=lambda: log.max_offset,
+        on_correction=log.expect_correction,
     )
 
 
