@@ -433,6 +433,8 @@ class Env:
     process_id: int
     boot_id: str | None  # names this boot of the machine: its page cache; None: unknown
     start_id: str  # names this start of the process: no other process has the same
+    # Whether the kernel takes its wall clock for right, as an NTP daemon has told it.
+    is_clock_synchronised: Callable[[], bool] = lambda: False
     # What could not be stored; ``recording`` makes the env of a node, whose disk feeds it.
     failed_writes: FailedWrites = attrs.field()
 

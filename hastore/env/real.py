@@ -32,6 +32,7 @@ from hastore.env.interface import (
     HeldName,
     NamedFile,
 )
+from hastore.env.kernel_clock import is_clock_synchronised
 from hastore.env.machine_memory import RealMachineMemory
 from hastore.env.memory import RealMemory, forget_pages
 from hastore.env.name_check import RealHeldName, first_lost, lost_name, name_check_of
@@ -534,6 +535,7 @@ def real_env() -> Env:
         process_id=os.getpid(),
         boot_id=_boot_id(),
         start_id=_START_ID,
+        is_clock_synchronised=is_clock_synchronised,
     )
 
 

@@ -6,6 +6,7 @@
                               at least half agree with ours   confirmed
                               none heard                      ours against the time since boot:
     expected ≤ ours ≤ expected + slack                        plausible
+    later, after a reboot, and the kernel's clock is by NTP   plausible
     else                                                      unconfirmed, for at most the time
                                                               that log files are kept
 
@@ -130,10 +131,12 @@ def judge(
     wall_ms: float,
     boot_ms: float,
     keep_ms: float,
+    is_synchronised: bool = False,
 ) -> ClockVerdict:
     """Judge the wall clock, which says ``wall_ms`` when the boot clock says ``boot_ms``.
 
-    ``trusted`` None: nothing is known of the past.
+    ``trusted`` None: nothing is known of the past.  ``is_synchronised``: this machine has booted
+    since then, and its kernel takes the clock for right.
     """
     apart: list[tuple[ClockReading, float]] = []
     agreeing = 0
@@ -164,7 +167,13 @@ def judge(
     if agreeing:
         return ClockVerdict(trust=Trust.CONFIRMED, leads_ms=leads)
     lead = 0.0 if trusted is None else trusted.lead_ms(wall_ms, boot_ms)
-    if trusted is None or abs(lead) <= TOLERANCE_MS or trusted.doubted_ms >= keep_ms:
+    is_late_by_ntp = is_synchronised and lead > 0
+    if (
+        trusted is None
+        or abs(lead) <= TOLERANCE_MS
+        or trusted.doubted_ms >= keep_ms
+        or is_late_by_ntp
+    ):
         return ClockVerdict(trust=Trust.PLAUSIBLE, leads_ms=leads)
     return ClockVerdict(trust=Trust.UNCONFIRMED, lead_ms=lead, leads_ms=leads)
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 CHECK_S: Final = 5.0
 _STORED_EVERY_MS: Final = 3_600_000
+_DOUBT_STORED_EVERY_MS: Final = 300_000  # a restart loses what a doubt has lasted since then
 _HINT: Final = "compare the clocks: hastore doctor; set this machine's clock by NTP"
 
 _log = logger("broker")
@@ -131,7 +132,12 @@ class ClockWatch:
             was_behind |= trusted.lead_ms(wall_ms, boot_ms) > TOLERANCE_MS
         self._checked_at_ms, self._wall_offset_ms = boot_ms, wall_ms - boot_ms
         verdict = judge(
-            self._trusted, self.others(), wall_ms=wall_ms, boot_ms=boot_ms, keep_ms=self.keep_ms
+            trusted,
+            self.others(),
+            wall_ms=wall_ms,
+            boot_ms=boot_ms,
+            keep_ms=self.keep_ms,
+            is_synchronised=self._is_synchronised(),
         )
         if not verdict.in_doubt:
             if self._trusted is not None or verdict.trust is Trust.CONFIRMED:
@@ -154,6 +160,17 @@ class ClockWatch:
             self.on_correction()
         self.verdict = verdict
         return verdict
+
+    def _is_synchronised(self) -> bool:
+        """Return whether the kernel takes the clock for right, where that counts.
+
+        After a reboot of unknown length it does: files from before it then stay for ``keep_ms``
+        once more.  Not after a step while the machine runs: an NTP daemon that may not step a
+        clock says to the kernel that it is right while it slews it for weeks.
+        """
+        trusted = self._trusted
+        is_after_boot = trusted is not None and trusted.slack_ms > 0 and not self._is_guess
+        return is_after_boot and self.env.is_clock_synchronised()
 
     def store_time_ms(self, now_ms: int) -> int:
         """Return the wall time ``now_ms`` as a message may get it."""
@@ -216,7 +233,7 @@ class ClockWatch:
     # -- the file --------------------------------------------------------------------------------
 
     async def _store(self) -> None:
-        """Write the file if the trust has changed, and once an hour."""
+        """Write the file if the trust has changed, and now and then."""
         trusted, stored = self._trusted, self._stored
         if trusted is None:
             return
@@ -229,7 +246,8 @@ class ClockWatch:
             "floorMs": None if floor is None else floor.date_ms,
         }
         is_known = all(stored.get(key) == value for key, value in said.items())
-        if is_known and self._boot_ms() - self._stored_at_ms < _STORED_EVERY_MS:
+        every_ms = _DOUBT_STORED_EVERY_MS if self.verdict.in_doubt else _STORED_EVERY_MS
+        if is_known and self._boot_ms() - self._stored_at_ms < every_ms:
             return
         value = {
             **said,
