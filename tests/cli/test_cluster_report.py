@@ -6,6 +6,7 @@ import pytest
 from hastore.cluster.group_records import GroupConfig, Switchover
 from hastore.errors import BelowConfirmMarkError, OperationRefusedError
 from hastore.store.recovery.cut import check_confirm_mark
+from hastore_cli.cluster import heard
 from hastore_cli.cluster.asking import Asked, check_not_void, groups_in
 from hastore_cli.cluster.report import Answers, node_rows, status_json, status_lines
 from hastore_cli.status.check import DEFAULTS, NagiosState, check_status
@@ -77,6 +78,33 @@ def test_what_a_node_answers_counts_more_than_what_etcd_has_of_it():
     assert (rows[2].end, rows[2].age_s, rows[3].age_s) == (1_000, 1.0, None)
     assert {at: row.lag for at, row in rows.items()} == lags
     assert "1 master 7 5000 - now" in shown(view, answers)
+
+
+def test_only_an_answer_is_of_now():
+    """A record whose writer's clock is ahead of ours is of an unknown age."""
+    view = view_of(member(1, at_ms=100_000), member(2, at_ms=130_000), member(3, at_ms=99_000))
+    rows = {row.node_id: row.age_s for row in node_rows(view, NOBODY)}
+    assert rows == {1: 0.0, 2: None, 3: 1.0}
+    text = shown(view)
+    assert "1 slave 7 1000 - 0 µs ago" in text
+    assert "2 slave 7 1000 - ? " in text
+
+
+async def test_a_node_of_another_group_at_the_same_address_does_not_count(monkeypatch):
+    """It may have the same id."""
+    statuses = {
+        ("c1", 1): attrs.evolve(MEMBER, node_id=1),
+        ("c2", 1): attrs.evolve(MEMBER, node_id=2, replica_group="g2"),
+        ("c3", 1): attrs.evolve(MEMBER, node_id=2),
+    }
+
+    async def fetch(address):
+        return statuses[address]
+
+    monkeypatch.setattr(heard, "fetch_status", fetch)
+    clients = {node_id: f"c{node_id}:1" for node_id in (1, 2, 3)}
+    view = view_of(*(member(each, client_address=at) for each, at in clients.items()))
+    assert await heard.hear(view, view.members, "g1") == {1: statuses["c1", 1]}
 
 
 def test_a_node_may_become_master_by_the_end_that_it_has_now():

@@ -270,8 +270,8 @@ def switchover(
 
     statuses: dict[int, NodeStatus] = {}
 
-    async def look(view: GroupView) -> None:
-        statuses.update(await hear(view, view.members))
+    async def look(view: GroupView, group: str) -> None:
+        statuses.update(await hear(view, view.members, group))
 
     def decide(keys: Keys, view: GroupView) -> Change:
         heard = {at: statuses[at] for at in statuses.keys() & view.members.keys()}
@@ -345,7 +345,7 @@ def failover(
         raise click.UsageError("Missing option '--to'.")
     found: list[Loss] = []
 
-    async def look(view: GroupView) -> Loss:
+    async def look(view: GroupView, group: str) -> Loss:  # noqa: ARG001 - as a switchover's
         found.append(await survey_loss(addresses_of(view), known_ids(view), to_id))
         _tell_loss(found[0], output, dry_run=dry_run)
         return found[0]
@@ -687,7 +687,7 @@ def _look_around(target: Target) -> tuple[Asked, GroupView, Answers]:
             view, alarms = await asked.whatever_is_there(), frozenset[str]()
             with contextlib.suppress(CoordinatorError):  # a user may read keys alone
                 alarms = await asked.store.alarms()
-            statuses = await hear(view, view.members)
+            statuses = await hear(view, view.members, asked.group)
             answers = Answers(now_ms=wall_clock_ms(), statuses=statuses, etcd_alarms=alarms)
             return asked, view, answers
 
@@ -720,11 +720,11 @@ def _become_master(
     output: str,
     *,
     dry_run: bool,
-    look: Callable[[GroupView], Awaitable[Loss | None]],
+    look: Callable[[GroupView, str], Awaitable[Loss | None]],
 ) -> int:
     """Change something by which a node becomes master, and wait until it is.
 
-    ``look`` asks the nodes before; it returns what would be lost, if anything can be.
+    ``look`` asks the nodes of the named group before; it returns what would be lost, if anything.
     """
     import trio
 
@@ -733,7 +733,7 @@ def _become_master(
 
     async def run() -> tuple[str, dict[str, Any]]:
         async with ask(target) as asked:
-            loss = await look(await asked.view())
+            loss = await look(await asked.view(), asked.group)
             values = {} if loss is None else {"loss": loss.to_json()}
             with _loss_in_refusals(loss, output, dry_run=dry_run):
                 change, view = await asked.change(decide, dry_run=dry_run)

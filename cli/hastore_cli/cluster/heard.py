@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 _ASK_TIME_MAX_S: Final = 2.0  # a node that is gone must not hold a command up
 
 
-async def hear(view: GroupView, ids: Collection[int]) -> dict[int, NodeStatus]:
-    """Return the status of each node that answers, by id.
+async def hear(view: GroupView, ids: Collection[int], group: str) -> dict[int, NodeStatus]:
+    """Return the status of each node of a group that answers, by id.
 
-    The address in etcd may lead to another node by now: its answer does not count.
+    The address in etcd may lead to another node by now, also to one of another group with the same
+    id: its answer does not count.
     """
     found: dict[int, NodeStatus] = {}
 
@@ -37,7 +38,7 @@ async def hear(view: GroupView, ids: Collection[int]) -> dict[int, NodeStatus]:
                 status = await fetch_status(parse_address(member.client_address))
             except HastoreError:
                 return
-            if status.node_id == node_id:
+            if (status.replica_group, status.node_id) == (group, node_id):
                 found[node_id] = status
 
     await gather(ask, sorted(ids))

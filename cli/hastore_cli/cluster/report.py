@@ -53,7 +53,8 @@ class NodeRow:
     last_epoch: int | None = None
     end: int | None = None
     lag: int | None = None  # bytes that it lacks of the master's log, as the master says now
-    # Seconds since role, epoch and end were so: 0 if the node answered just now, None if unknown.
+    # Seconds since role, epoch and end were so: 0 if the node answered just now, None if unknown,
+    # as where its clock is ahead of this machine's.
     age_s: float | None = None
     link: str | None = None  # its end of the link to its master
     ha_address: str | None = None
@@ -128,8 +129,12 @@ def _role_of(status: NodeStatus) -> str:
 
 
 def _age_s(member: Member, now_ms: int) -> float | None:
-    """Return how long ago a node wrote its record, by two wall clocks; None if unknown."""
-    return None if member.at_ms is None else max(0.0, (now_ms - member.at_ms) / 1_000)
+    """Return how long ago a node wrote its record, by two wall clocks; None if unknown.
+
+    None, too, for a time that is still to come by our clock.
+    """
+    age_ms = None if member.at_ms is None else now_ms - member.at_ms
+    return None if age_ms is None or age_ms < 0 else age_ms / 1_000
 
 
 # -- status --------------------------------------------------------------------------------------
@@ -218,9 +223,9 @@ def _number(value: int | None) -> str:
 def _age_text(row: NodeRow) -> str:
     if not row.is_up:
         return _UNKNOWN
-    if row.age_s is None:
-        return "?"
-    return f"{format_duration(row.age_s)} ago" if row.age_s else "now"
+    if row.has_answered:
+        return "now"
+    return "?" if row.age_s is None else f"{format_duration(row.age_s)} ago"
 
 
 def _storage_notes(view: GroupView) -> Iterator[str]:
