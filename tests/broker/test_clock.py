@@ -353,6 +353,22 @@ async def test_another_clock_ends_a_doubt_or_begins_one(autojump_clock):
     assert bench.watch.check().trust is Trust.CONTRADICTED
 
 
+async def test_a_doubt_of_another_kind_is_logged(events, autojump_clock):
+    """First the clock is not as expected, then another machine's contradicts it."""
+    bench = Bench()
+    await bench.run()
+    events()
+    bench.clock.off_by_ms += 4 * DAY_MS
+    await bench.run()
+    bench.sees(-4 * DAY_MS)
+    await bench.run()
+    reasons = [line["reason"] for line in events()]
+    assert ["the time that this node expects" in each for each in reasons] == [True, False]
+    assert reasons[1].endswith("4 days ahead of 10.0.0.2")
+    await bench.run()
+    assert not events()
+
+
 async def test_a_full_disk_does_not_stop_the_watch(events, autojump_clock):
     """The file is written later; the reason is logged once."""
     bench = Bench()

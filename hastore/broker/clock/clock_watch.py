@@ -81,7 +81,7 @@ class ClockWatch:
     # Wakes the watch, so that a new doubt is in the file before another role begins.
     _changed: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
     _is_time_ahead: bool = attrs.field(default=False, init=False)  # of the log, as logged last
-    _reason: str | None = attrs.field(default=None, init=False)  # of the doubt, as logged last
+    _doubt: Trust | None = attrs.field(default=None, init=False)  # its kind, as logged last
 
     def __attrs_post_init__(self) -> None:
         """Remember where the log's time stood."""
@@ -207,17 +207,17 @@ class ClockWatch:
 
     def _report(self) -> None:
         """Log when a doubt begins, changes its kind, or ends, and where the log's time is ahead."""
-        reason = self.verdict.reason
-        if self.verdict.in_doubt and self._reason is None:
+        doubt = self.verdict.trust if self.verdict.in_doubt else None
+        if doubt is not None and doubt is not self._doubt:
             _log.warning(
                 "clock_in_doubt",
-                reason=reason,
+                reason=self.verdict.reason,
                 effect="log files are not deleted because of their age",
                 next=_HINT,
             )
-        elif not self.verdict.in_doubt and self._reason is not None:
+        elif doubt is None and self._doubt is not None:
             _log.info("clock_trusted", because=self.verdict.trust.value)
-        self._reason = reason
+        self._doubt = doubt
         lead_ms = self._store_time_lead_ms()
         was_ahead, self._is_time_ahead = self._is_time_ahead, lead_ms > TOLERANCE_MS
         if self._is_time_ahead and not was_ahead:
