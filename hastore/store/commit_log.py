@@ -439,6 +439,8 @@ class CommitLog(LogTail):
         if self._position + size > self.file_size:
             raise _too_large(self, physic_offset, size)
         self._write(data)
+        if self._position == self.file_size:
+            self.on_file_end()
         return True
 
     def _begin_at(self, physic_offset: int) -> None:

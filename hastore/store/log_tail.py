@@ -25,7 +25,7 @@ from hastore.store.record.layout import BLANK_SIZE_MIN
 from hastore.store.record.message_codec import encode_blank
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hastore.store.log.mapped_file import MappedFile
     from hastore.store.log.mapped_file_queue import MappedFileQueue
@@ -69,6 +69,7 @@ class LogTail:
         "load_report",
         "mapped_file_queue",
         "max_offset",
+        "on_file_end",
         "path",
     )
 
@@ -79,6 +80,8 @@ class LogTail:
         self.file_size: int = loaded.queue.file_size
         self.max_offset: int = loaded.queue.max_offset
         self.flushed_offset: int = loaded.queue.flushed_offset
+        # Called after the last byte of a file was written, at which its date is from.
+        self.on_file_end: Callable[[], object] = lambda: None
         self._is_buffered = False
         self._has_buffer = False  # the last file; none if the pool is used up
         self._makes_pages = True  # for appends through the map
@@ -179,6 +182,7 @@ class LogTail:
                 self._view[blank_end:] = bytes(remaining - BLANK_SIZE_MIN)
             self._position = mapped_file.wrote_position = self.file_size
             self.max_offset += remaining
+            self.on_file_end()
         prepared = self.mapped_file_queue.take_prepared()
         if prepared is None:
             self.mapped_file_queue.want_file()

@@ -17,7 +17,7 @@ from tests.support.env.fake_env import TrioClock, fake_env
 from tests.support.env.scripted_disk import disk_full
 from tests.support.nodes.clocks import HOUR_MS, a_clock, agreeing, reading
 from tests.support.nodes.statuses import MASTER
-from tests.support.store.open_log import append, flush, open_log
+from tests.support.store.open_log import FILE_SIZE, append, append_data, flush, open_log
 
 DAY_MS = 24 * HOUR_MS
 KEEP_MS = 72 * HOUR_MS
@@ -132,6 +132,7 @@ class Bench:
         others = lambda: [each() for each in self.readings]  # noqa: E731
         self.watch = a_clock(self.env, self.log, others=others)
         self.log.correct_time = self.watch.store_time_ms
+        self.log.on_file_end = self.watch.check
 
     def restart(self):
         flush(self.log)
@@ -311,6 +312,28 @@ async def test_a_clock_that_was_behind_and_then_ahead_has_been_behind_too(autoju
     assert not bench.watch.check().in_doubt
     assert bench.watch.date_floor.physic_offset == bench.log.max_offset
     assert bench.watch.date_floor.date_ms == bench.clock.now_ms()
+
+
+@pytest.mark.parametrize("is_master", [True, False])
+async def test_a_file_that_ends_while_the_clock_is_behind_is_as_old_as_its_setting(
+    autojump_clock, is_master
+):
+    """However short that was: between two looks at the clock, too."""
+    bench = Bench()
+    await bench.run()
+    bench.put()
+    bench.clock.off_by_ms = -4 * DAY_MS
+    if is_master:
+        while bench.log.max_offset < FILE_SIZE:
+            bench.put()
+    else:
+        end = bench.log.max_offset
+        append_data(bench.log, end, bytes(FILE_SIZE - end))
+    bench.clock.off_by_ms = 0
+    assert not bench.watch.check().in_doubt
+    floor = bench.watch.date_floor
+    assert floor.physic_offset >= FILE_SIZE
+    assert floor.date_ms == bench.clock.now_ms()
 
 
 async def test_a_doubt_is_stored_as_soon_as_it_is_seen(autojump_clock):

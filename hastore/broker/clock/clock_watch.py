@@ -11,6 +11,9 @@ Store times never fall along a log.  So one message with a time of next week wou
 all messages until next week.  ``store_time_ms`` looks at each step of the wall clock before a
 message gets its time: if other machines contradict the clock, their time counts instead.
 
+A file is as old as its last byte.  So the clock is also looked at when that has been written: if it
+is behind then, the file counts as written when the clock is right again (``date_floor``).
+
 Invariant: ``check`` neither waits nor fails; without its file the watch only knows less.
 """
 

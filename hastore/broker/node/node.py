@@ -89,6 +89,7 @@ class RunningNode:
             max_offset=lambda: log.max_offset,
             on_correction=log.expect_correction,
         )
+        log.on_file_end = self.clock.check
         return self.clock
 
     def other_clocks(self) -> tuple[ClockReading, ...]:
