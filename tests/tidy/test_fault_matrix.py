@@ -11,7 +11,7 @@ from hastore.sim.group.group_faults import WRONG_CLOCK
 from hastore_scenarios.registry import all_scenarios
 from tests.support.repository import REPO_ROOT
 
-ROWS = range(1, 22)
+ROWS = range(1, 23)
 NEEDS_TLS = {16}
 ROW = re.compile(r"^\| (\d+) \|(?:[^|]*\|){2}([^|]*)\|$", re.MULTILINE)
 NAME = re.compile(r"`([^`]+)`(\*?)")
