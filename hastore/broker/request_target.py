@@ -119,6 +119,9 @@ class RequestTarget(Protocol):
     def status(self) -> NodeStatus:
         """Return a snapshot of the node."""
 
+    def found_damage(self, physic_offset: int, what: str) -> None:
+        """Show that a record inside the log is damaged."""
+
     @property
     def peer_clocks(self) -> ClockReadings:
         """What the clocks of peers said last."""

@@ -46,6 +46,8 @@ class StoreHealth:
     unable_since: float | None = attrs.field(default=None, init=False)  # None while nothing does
     # Whether the log's file system has room for two more log files; None until it was measured.
     has_room_for_two_files: bool | None = attrs.field(default=None, init=False)
+    # A damaged record inside the log, by its offset, and what is wrong with it; None: none was met.
+    bad_record: tuple[int, str] | None = attrs.field(default=None, init=False)
     _reasons: dict[tuple[Write, str], str] = attrs.field(factory=dict, init=False)
     _subscribers: list[Callable[[], None]] = attrs.field(factory=list, init=False)
 

@@ -6,7 +6,8 @@
              └ range ────────┘                                     └ its unit, where it was blank
 
 Offsets after the range do not change, so appends, flushes and readers of other records go on beside
-it.  ``rewrite`` returns once the bytes are on the disk.  Everything here blocks.
+it.  ``rewrite`` returns once the bytes are on the disk.  Everything here blocks, but for
+``first_damage``, which says whether the master's records are intact where the two logs differ.
 """
 
 from __future__ import annotations
@@ -17,7 +18,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from hastore.store.log.mapped_file_queue import file_name
 from hastore.store.log.store_directory import COMMIT_LOG_DIR
 from hastore.store.record.derived_record import derive
-from hastore.store.record.record_check import RecordKind
+from hastore.store.record.layout import (
+    BLANK_SIZE_MIN,
+    HEAD_READ_SIZE,
+    MAGIC_POSITION,
+    MESSAGE_MAGICS,
+    MESSAGE_PATTERN,
+    RECORD_SIZE_MIN,
+    SIZE_AND_MAGIC,
+)
+from hastore.store.record.record_check import INTACT_KINDS, RecordKind, check_record, claims_fit
 from hastore.store.recovery.tail_scan import check_at, scan_rest
 
 if TYPE_CHECKING:
@@ -45,6 +55,142 @@ class WrittenRecord(NamedTuple):
     is_in_queue: bool
     keys: tuple[str, ...]
     store_timestamp_ms: int
+
+
+class BadRecord(NamedTuple):
+    """What is at an offset of a log where a record should be."""
+
+    physic_offset: int
+    kind: RecordKind
+
+
+class MoreNeeded(NamedTuple):
+    """The last record of some bytes goes on after them, up to this offset at least."""
+
+    stop: int
+
+
+# -- before anything is written ------------------------------------------------------------------
+
+
+def record_before(disk: Disk, data_dir: str, file_size: int, physic_offset: int) -> int:
+    """Return where a record begins from which on the byte at an offset can be reached.
+
+    It is the record that the byte is part of, or an earlier one that is damaged: what lies between
+    may be the rest of a record that was half written.  Raises DiskError.
+    """
+    found = None
+    with _opened(disk, data_dir, file_size, physic_offset) as (disk_file, base):
+        for position, check in _places(disk_file, base, physic_offset - base):
+            found = base + position
+            if check.kind not in INTACT_KINDS:
+                break
+    assert found is not None, "a file begins with a record"
+    return found
+
+
+def bad_record_at(
+    disk: Disk, data_dir: str, file_size: int, physic_offset: int
+) -> BadRecord | None:
+    """Return what is wrong with the record at an offset; None if it is intact.
+
+    None, too, if no record begins there.  Raises DiskError.
+    """
+    with _opened(disk, data_dir, file_size, physic_offset) as (disk_file, base):
+        for position, check in _places(disk_file, base, physic_offset - base):
+            if base + position == physic_offset and check.kind not in INTACT_KINDS:
+                return BadRecord(physic_offset, check.kind)
+    return None
+
+
+@contextlib.contextmanager
+def _opened(
+    disk: Disk, data_dir: str, file_size: int, physic_offset: int
+) -> Iterator[tuple[DiskFile, int]]:
+    """Open the file that has an offset, for a block; it begins at the second value."""
+    base = physic_offset - physic_offset % file_size
+    path = f"{data_dir}/{COMMIT_LOG_DIR}/{file_name(base)}"
+    with contextlib.closing(disk.open_file(path, writable=False)) as disk_file:
+        yield disk_file, base
+
+
+def _places(disk_file: DiskFile, base: int, target: int) -> Iterator[tuple[int, RecordCheck]]:
+    """Yield the records near a position of a file, and damage between them, up to that position.
+
+    It begins with an intact record, or with the file.
+    """
+    look_back, position = RECORD_SIZE_MAX, None
+    while position is None or position > target:
+        position = max(target - look_back, 0)
+        if position:
+            position = scan_rest(disk_file, base, position).record
+        look_back *= 2
+    while position is not None and position <= target:
+        check = check_at(disk_file, position, base, check_crc=True)
+        yield position, check
+        if check.kind is RecordKind.MESSAGE:
+            position += check.size
+        elif check.kind is RecordKind.BLANK:
+            return
+        else:
+            position = scan_rest(disk_file, base, position + 1).record
+
+
+def first_damage(
+    own: bytes, masters: bytes, begin: int, stop: int, file_end: int
+) -> BadRecord | MoreNeeded | None:
+    """Return the first record of a master that is damaged where the two logs differ.
+
+    Both logs' bytes begin with a record at ``begin``, and reach ``stop``, all in one file.  None if
+    the master's records up to ``stop`` are intact, or the same bytes here.
+    """
+    position, end = 0, stop - begin
+    while position < end:
+        available = file_end - begin - position
+        if available < BLANK_SIZE_MIN:
+            return None  # no room for any record
+        needed = _needed(masters, position, available)
+        if needed > len(masters):
+            return MoreNeeded(begin + needed)
+        check = check_record(memoryview(masters)[position:], 0, available, begin + position)
+        if check.kind is RecordKind.BLANK:
+            return None
+        if check.kind is RecordKind.MESSAGE:
+            position += check.size
+            continue
+        following = min(_next_record(masters, position + 1, begin, file_end) or end, end)
+        if own[position:following] != masters[position:following]:
+            return BadRecord(begin + position, check.kind)
+        position = following
+    return None
+
+
+def _needed(data: bytes, position: int, available: int) -> int:
+    """Return up to where the record at a position must be known, to say whether it is intact."""
+    if len(data) - position < SIZE_AND_MAGIC.size:
+        return position + SIZE_AND_MAGIC.size
+    size: int
+    size, magic = SIZE_AND_MAGIC.unpack_from(data, position)
+    if magic not in MESSAGE_MAGICS or not RECORD_SIZE_MIN <= size <= available:
+        return position
+    if size <= HEAD_READ_SIZE:
+        return position + size
+    if len(data) - position < HEAD_READ_SIZE:
+        return position + HEAD_READ_SIZE
+    return position + (size if claims_fit(data[position : position + HEAD_READ_SIZE]) else 0)
+
+
+def _next_record(data: bytes, position: int, begin: int, file_end: int) -> int | None:
+    """Return where the next intact message begins that is wholly there; None if there is none."""
+    for match in MESSAGE_PATTERN.finditer(data, position + MAGIC_POSITION):
+        at = match.start() - MAGIC_POSITION
+        rest = memoryview(data)[at:]
+        if check_record(rest, 0, file_end - begin - at, begin + at).kind is RecordKind.MESSAGE:
+            return at
+    return None
+
+
+# -- writing -------------------------------------------------------------------------------------
 
 
 def rewrite(disk: Disk, mapped_file: MappedFile, physic_offset: int, data: bytes) -> None:

@@ -10,7 +10,9 @@ import hastore
 from hastore.broker.node import log_comparison
 from hastore.broker.node.log_comparison import LogComparison
 from hastore.broker.node.master_store import Promotion
+from hastore.broker.observe.findings import Level, Limits, findings
 from hastore.broker.port import admin_processors
+from hastore.broker.port.admin_processors import AdminProcessors
 from hastore.client.admin import AdminClient
 from hastore.config import StoreConfig
 from hastore.env.real import real_env
@@ -23,6 +25,8 @@ from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_walker import LogWalker
 from hastore.store.tools.repair.log_repair import apply_repair
 from hastore.store.tools.repair.plan import plan_repair
+from hastore.store.tools.repair.source import DirectorySource
+from hastore.wire.remoting_codes import RequestCode
 from tests.support.nodes.group_nodes import group, node_config, set_of
 from tests.support.nodes.harness import FILE_SIZE, log_bytes, messages
 from tests.support.waiting import eventually
@@ -64,10 +68,10 @@ async def filled(tmp_path, count=600):
     return [offset for offset, check in walker.walk() if check.kind is RecordKind.MESSAGE]
 
 
-def flip(tmp_path, offset, size=1):
-    """Change bytes of node 2's log."""
+def flip(tmp_path, offset, size=1, node_id=2):
+    """Change bytes of a node's log."""
     base = offset - offset % FILE_SIZE
-    with (tmp_path / "2" / "commitlog" / f"{base:020d}").open("r+b") as file:
+    with (tmp_path / str(node_id) / "commitlog" / f"{base:020d}").open("r+b") as file:
         file.seek(offset - base)
         data = file.read(size)
         file.seek(offset - base)
@@ -263,6 +267,147 @@ async def test_a_power_cut_in_a_comparison_leaves_the_node_unverified(tmp_path, 
     async with both(tmp_path) as (nodes, _):
         await eventually(lambda: nodes[1].identity.current.unverified is None, "verified")
     assert order == ["flushed", ("cleared", True)]
+
+
+# -- a master whose log is damaged ---------------------------------------------------------------
+
+
+def saved(tmp_path):
+    """Return the bytes that node 2 has kept, by offset."""
+    return {
+        int(path.name.partition("-")[0]): path.read_bytes()
+        for path in sorted((tmp_path / "2" / "trimmed").glob("0*"))
+    }
+
+
+async def waits_for_repair(node, master):
+    """Wait until a node says that the master's log is damaged; return what both show."""
+    comparison = await compares(node)
+    await eventually(lambda: "is damaged at" in (comparison.reason or ""), "the damage is met")
+    await eventually(lambda: master.status().log_damage is not None, "the master shows it")
+    return node.status(), master.status()
+
+
+@pytest.mark.parametrize("piece", [4 << 20, 4096, 1000, 100])
+async def test_an_intact_record_is_not_replaced_by_the_masters_damaged_one(
+    tmp_path, monkeypatch, piece
+):
+    """Neither by a bit that rots in an old file; both nodes say which machine's log it is."""
+    monkeypatch.setattr(log_comparison, "DIGEST_SIZE_MAX", piece)
+    offsets = await filled(tmp_path, 1200)
+    before = log_bytes(tmp_path / "2")
+    flip(tmp_path, offsets[20] + 100, node_id=1)
+    flip(tmp_path, offsets[1000] + 100)
+    repair(tmp_path)
+    async with both(tmp_path) as (nodes, master):
+        slave, damaged = await waits_for_repair(nodes[1], master)
+        because = slave.unverified.waits_because
+        assert f"the log of its master {slave.master_link.address} is damaged at" in because
+        assert f"{offsets[20]} (bad-body-crc), and its own record there is intact" in because
+        assert damaged.log_damage.physic_offset == offsets[20]
+        found = [each for each in findings(damaged, Limits()) if each.subject == "log"]
+        assert [each.level for each in found] == [Level.CRITICAL]
+        assert f"damaged at {offsets[20]}" in found[0].what
+        assert "hastore log verify" in found[0].hint
+        assert because in next(
+            e.hint for e in findings(slave, Limits()) if e.subject == "unverified"
+        )
+        assert nodes[1].role_node.log_comparison.rewritten == 0
+    assert unverified(tmp_path) is not None
+    assert log_bytes(tmp_path / "2")[: offsets[1000]] == before[: offsets[1000]]
+
+
+async def test_once_the_masters_log_is_repaired_the_comparison_ends(tmp_path):
+    """By the bytes of the node that has the last intact copy."""
+    offsets = await filled(tmp_path, 1200)
+    before = log_bytes(tmp_path / "2")
+    flip(tmp_path, offsets[20] + 100, node_id=1)
+    flip(tmp_path, offsets[1000] + 100)
+    repair(tmp_path)
+    async with both(tmp_path) as (nodes, master):
+        await waits_for_repair(nodes[1], master)
+    source = DirectorySource(real_env().disk, str(tmp_path / "2"))
+    plan = plan_repair(real_env().disk, str(tmp_path / "1"), source=source)
+    apply_repair(real_env(), plan, source=source)
+    async with both(tmp_path) as (nodes, master):
+        await eventually(lambda: nodes[1].identity.current.unverified is None, "verified")
+        assert master.status().log_damage is None
+    assert log_bytes(tmp_path / "2") == log_bytes(tmp_path / "1")
+    assert log_bytes(tmp_path / "2")[: len(before)] == before
+
+
+async def test_a_record_that_is_damaged_on_both_sides_is_left_alone(tmp_path):
+    """Neither side's bytes are better; the operator hears of both."""
+    offsets = await filled(tmp_path, 1200)
+    mark(tmp_path)
+    flip(tmp_path, offsets[7] + 100, node_id=1)
+    flip(tmp_path, offsets[7] + 110)
+    before = log_bytes(tmp_path / "2")
+    async with both(tmp_path) as (nodes, master):
+        slave, _ = await waits_for_repair(nodes[1], master)
+        assert "its own log has no message there" in slave.unverified.waits_because
+    assert log_bytes(tmp_path / "2")[: offsets[1199]] == before[: offsets[1199]]
+
+
+@pytest.mark.parametrize("piece", [4 << 20, 1000])
+async def test_replaced_bytes_are_kept_in_trimmed(tmp_path, monkeypatch, piece):
+    """As those of a cut."""
+    monkeypatch.setattr(log_comparison, "DIGEST_SIZE_MAX", piece)
+    offsets = await filled(tmp_path, 1200)
+    mark(tmp_path)
+    flip(tmp_path, offsets[7] + 100, 3)
+    before = log_bytes(tmp_path / "2")
+    async with both(tmp_path) as (nodes, _):
+        await eventually(lambda: nodes[1].identity.current.unverified is None, "verified")
+    kept = saved(tmp_path)
+    assert sum(map(len, kept.values())) == 3
+    for offset, data in kept.items():
+        assert data == before[offset : offset + len(data)]
+
+
+async def test_bytes_without_the_digest_that_the_master_has_named_are_not_written(
+    tmp_path, monkeypatch
+):
+    """A disk that returns other bytes at each read is no reference."""
+    offsets = await filled(tmp_path, 1200)
+    mark(tmp_path)
+    flip(tmp_path, offsets[7] + 100)
+    before = log_bytes(tmp_path / "2")
+    read = AdminProcessors._pieces
+
+    def other(self, begin, end):
+        for data in read(self, begin, end):
+            yield data[:-1] + b"!"
+
+    async def log_bytes_of(self, request):
+        monkeypatch.setattr(AdminProcessors, "_pieces", other)
+        try:
+            return await log_bytes_request(self, request)
+        finally:
+            monkeypatch.setattr(AdminProcessors, "_pieces", read)
+
+    log_bytes_request = AdminProcessors.log_bytes
+    monkeypatch.setattr(AdminProcessors, "log_bytes", log_bytes_of)
+    async with both(tmp_path) as (nodes, _):
+        comparison = await compares(nodes[1])
+        await eventually(lambda: "do not have the digest" in (comparison.reason or ""), "why")
+        assert comparison.rewritten == 0
+    assert log_bytes(tmp_path / "2")[: offsets[1199]] == before[: offsets[1199]]
+    assert unverified(tmp_path) == FOUND
+
+
+async def test_a_suspect_that_is_intact_is_not_shown_as_damage(tmp_path):
+    """A node believes its own disk, not who asks."""
+    offsets = await filled(tmp_path, 50)
+    async with both(tmp_path) as (nodes, master):
+        group, epoch = nodes[0].identity.current.group, str(master.epoch)
+        async with AdminClient.connect(nodes[0].address) as admin:
+            for suspect in (offsets[3], offsets[3] + 5, master.max_offset, -1, 1 << 60):
+                fields = {"from": "0", "to": "0", "epoch": epoch, "group": group}
+                await admin._client.invoke(
+                    RequestCode.LOG_DIGEST, fields | {"suspect": str(suspect)}
+                )
+        assert master.status().log_damage is None
 
 
 # -- the requests --------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import pytest
 import trio
 
 from hastore.broker.observe.health import health
+from hastore.broker.observe.node_status import LogDamage
 from hastore_cli.doctor.facts import Facts
 from hastore_cli.doctor.rules import Result, diagnose
 from hastore_cli.status.check import DEFAULTS, NagiosState, check_status
@@ -128,6 +129,12 @@ MASTER_LOG_DAMAGED = attrs.evolve(
         ),
         (attrs.evolve(FINE, state="stopping"), {}, NagiosState.CRITICAL, "is stopping"),
         (attrs.evolve(FINE, dispatch_fault="torn"), {}, NagiosState.CRITICAL, "nothing new: torn"),
+        (
+            attrs.evolve(FINE, log_damage=LogDamage(physic_offset=77, reason="bad-body-crc")),
+            {},
+            NagiosState.CRITICAL,
+            "its log is damaged at 77; a member compared its own log with it: bad-body-crc",
+        ),
         (attrs.evolve(FINE, disk_used_ratio=0.85), {}, NagiosState.WARNING, "disk 85 % full"),
         (
             attrs.evolve(FINE, disk_used_ratio=0.95),

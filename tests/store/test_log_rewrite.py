@@ -2,13 +2,25 @@
 
 import contextlib
 
+import attrs
 import pytest
 
 from hastore.env.real import real_env
 from hastore.errors import FlushFailedError
+from hastore.store import log_rewrite
 from hastore.store.log.mapped_file import MappedFile
-from hastore.store.log_rewrite import rewrite, written_records
+from hastore.store.log_rewrite import (
+    BadRecord,
+    MoreNeeded,
+    bad_record_at,
+    first_damage,
+    record_before,
+    rewrite,
+    written_records,
+)
 from hastore.store.record.delay_levels import DelayLevels
+from hastore.store.record.message_codec import decode, encode, encode_blank
+from hastore.store.record.record_check import RecordKind, body_crc32, check_record
 from hastore.store.recovery.trim import Range
 from hastore.store.tools.repair.lost import LostMessages, lost_messages
 from tests.support.env.fake_disk import FakeDisk
@@ -113,3 +125,135 @@ def test_lost_messages_are_named_by_their_units():
         LostMessages(topic="t1", queue_id=0, first=2, last=2, count=1),
     )
     assert lost_messages(disk, "/d", []) == ()
+
+
+# -- whose record is damaged ---------------------------------------------------------------------
+
+
+def flipped(data, *positions):
+    changed = bytearray(data)
+    for position in positions:
+        changed[position] ^= 0x5A
+    return bytes(changed)
+
+
+@pytest.fixture
+def log(store):
+    """The bytes of a log of 50 messages, and where each begins."""
+    builder, path = store
+    return next((path / "commitlog").iterdir()).read_bytes(), builder.offsets
+
+
+def damage(own, masters, begin, stop):
+    return first_damage(own[begin:stop], masters[begin:stop], begin, stop, len(masters))
+
+
+@pytest.mark.parametrize("position", range(0, 200, 7))
+def test_any_flipped_byte_of_a_master_is_damage(log, position):
+    """Whatever field of a record it hits, and of whichever record."""
+    data, at = log
+    bad = flipped(data, at[7] + position)
+    record = max(offset for offset in at if offset <= at[7] + position)
+    found = damage(data, bad, at[5], at[12])
+    assert (found.physic_offset, type(found)) == (record, BadRecord)
+    assert damage(bad, data, at[5], at[12]) is None
+
+
+def test_damage_that_both_logs_have_is_passed_over(log):
+    """Nothing is to be written there; what follows is checked."""
+    data, at = log
+    both = flipped(data, at[6] + 100)
+    assert damage(both, both, at[5], at[9]) is None
+    master = flipped(both, at[8] + 100)
+    assert damage(both, master, at[5], at[9]) == BadRecord(at[8], RecordKind.BAD_BODY_CRC)
+    assert damage(flipped(both, at[8] + 100), both, at[5], at[9]) is None
+    assert damage(flipped(both, at[6] + 99), both, at[5], at[9]).physic_offset == at[6]
+
+
+def test_the_last_record_is_read_to_its_end(log):
+    """A piece may end inside of it; more is asked for only as far as its head says."""
+    data, at = log
+    own, master, asked = flipped(data, at[8] + 20), flipped(data, at[9] - 3), set()
+    for stop in range(at[8] + 21, at[9] - 3):
+        found = MoreNeeded(stop)
+        while isinstance(found, MoreNeeded):
+            known = found.stop
+            asked.add(known)
+            found = first_damage(own[at[7] : stop], master[at[7] : known], at[7], stop, len(master))
+        assert found == BadRecord(at[8], RecordKind.BAD_PROP_CRC)
+    assert max(asked) == at[9]
+
+
+def test_a_blank_ends_the_file(log):
+    """What follows it holds no message."""
+    data, at = log
+    file_end = at[3] + 50
+    masters = data[: at[3]] + encode_blank(50) + bytes(50 - 8)
+    own = flipped(masters, at[3] + 20)
+    assert first_damage(own, masters, 0, file_end, file_end) is None
+    assert first_damage(own[at[3] :], masters[at[3] :], at[3], file_end, file_end) is None
+    assert first_damage(own[-4:], bytes(4), file_end - 4, file_end, file_end) is None
+
+
+def test_the_record_around_a_byte_is_found(store):
+    """Also after damage, and where damage begins."""
+    builder, path = store
+    at, disk = builder.offsets, real_env().disk
+    file = next((path / "commitlog").iterdir())
+
+    def before(offset):
+        return record_before(disk, str(path), size_of(path), offset)
+
+    assert [before(at[5]), before(at[5] + 1), before(at[6] - 1)] == [at[5]] * 3
+    assert before(at[0] + 3) == at[0] == 0
+    assert bad_record_at(disk, str(path), size_of(path), at[5]) is None
+    assert bad_record_at(disk, str(path), size_of(path), at[5] + 9) is None
+    file.write_bytes(flipped(file.read_bytes(), at[5] + 100, at[8] + 100))
+    assert [before(at[5]), before(at[6] - 1)] == [at[5]] * 2
+    assert [before(at[6]), before(at[9] + 1)] == [at[5]] * 2
+    for record in at[5], at[8]:
+        found = bad_record_at(disk, str(path), size_of(path), record)
+        assert found == BadRecord(record, RecordKind.BAD_BODY_CRC)
+    assert bad_record_at(disk, str(path), size_of(path), at[6]) is None
+    assert bad_record_at(disk, str(path), size_of(path), at[5] + 9) is None
+
+
+def test_a_record_that_was_half_written_hides_no_boundary(store):
+    """A piece of a comparison may end where a record of ours does, inside of one of the master's.
+
+    Then our next record is intact, and begins where none of the master's does.
+    """
+    builder, path = store
+    at = builder.offsets
+    file = next((path / "commitlog").iterdir())
+    own = file.read_bytes()
+    body = bytes(at[7] - at[4] - 91 - 1)
+    record = encode(
+        attrs.evolve(
+            decode(own[at[4] : at[5]]),
+            total_size=at[7] - at[4],
+            body=body,
+            body_crc=body_crc32(body),
+            topic="t",
+            properties_raw=b"",
+            properties={},
+        )
+    )
+    masters = own[: at[4]] + record + own[at[7] :]
+    assert check_record(masters[at[4] :], 0, 10_000, at[4]).kind is RecordKind.MESSAGE
+    file.write_bytes(masters[: at[5]] + own[at[5] :])
+    differs_at = next(i for i in range(at[5], at[6]) if own[i] != masters[i])
+    assert differs_at > at[5]
+    begin = record_before(real_env().disk, str(path), size_of(path), differs_at)
+    assert begin == at[4]
+    now = file.read_bytes()
+    stop = at[7]
+    assert first_damage(now[begin:stop], masters[begin:stop], begin, stop, len(now)) is None
+
+
+def test_a_record_that_is_larger_than_any_of_rocketmqs_is_found(store, monkeypatch):
+    """The search goes back until it meets one."""
+    builder, path = store
+    monkeypatch.setattr(log_rewrite, "RECORD_SIZE_MAX", 10)
+    at = builder.offsets[20]
+    assert record_before(real_env().disk, str(path), size_of(path), at + 150) == at

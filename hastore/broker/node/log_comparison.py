@@ -3,8 +3,10 @@
 ::
 
     a piece of 4 MiB    its SHA-256 here and there: LOG_DIGEST
-      if they differ    its bytes, a MiB at a time: LOG_BYTES
-                        what differs is written in place, and synced
+      if they differ    its bytes, a MiB at a time: LOG_BYTES; they must have that SHA-256
+                        the master's records are checked where the logs differ
+                        our bytes there are copied to trimmed/
+                        the master's are written in place, and synced
                         units of consume queues that were blank are put
     all pieces equal    log, queues: flushed
                         identity.json: verified          from now on the node may be elected
@@ -13,16 +15,22 @@ Only a member that a repair has left unverified compares: others have copied eac
 masters.  What is appended after the link came into step is this master's.  A master of another
 epoch does not answer, nor does one whose own log is not verified.
 
+A master's log may be damaged, too, and ours may have the last intact copy of a record.  Where a
+record of the master is damaged, nothing of that piece is written, the master is told where, and
+the node stays unverified.
+
 It waits for one answer after the other, and reads and writes the disk in a worker thread, so the
 slave replicates and serves meanwhile.  Killed at any point, the node is unverified still.
 
-Invariant: ``unverified`` is removed only after each byte of the log, from where the master's log
-begins up to its end when the link came into step, was equal to the master's, and is on the disk.
+Invariants: no intact record is replaced by a damaged one.  ``unverified`` is removed only after
+each byte of the log, from where the master's log begins up to its end when the link came into step,
+was equal to the master's, and is on the disk.
 """
 
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NoReturn, final
 
@@ -36,13 +44,29 @@ from hastore.broker.groups.slave_synchronize import (
     check_answer,
     open_masters_port,
 )
-from hastore.broker.port.admin_processors import BYTES_SIZE_MAX, DIGEST_SIZE_MAX, EPOCH
+from hastore.broker.port.admin_processors import (
+    BYTES_SIZE_MAX,
+    DIGEST_SIZE_MAX,
+    EPOCH,
+    SUSPECT,
+)
 from hastore.concurrency.tcp import describe
-from hastore.errors import FlushFailedError, HastoreError, ProtocolError
-from hastore.store.log_rewrite import WrittenRecord, rewrite, written_records
+from hastore.errors import FlushFailedError, HastoreError, LogDamagedError, ProtocolError
+from hastore.store.log.store_directory import TRIMMED_DIR
+from hastore.store.log_rewrite import (
+    BadRecord,
+    MoreNeeded,
+    WrittenRecord,
+    first_damage,
+    record_before,
+    rewrite,
+    written_records,
+)
 from hastore.store.record.delay_levels import DelayLevels
+from hastore.store.recovery import trim
 from hastore.store.recovery.trim import Range
 from hastore.store.tools.group_log import GroupLog
+from hastore.store.tools.repair.filler import FILLER_TOPIC
 from hastore.trace import logger
 from hastore.wire.liberal_json import loads_object
 from hastore.wire.remoting_codes import RequestCode
@@ -58,8 +82,10 @@ if TYPE_CHECKING:
     from hastore.store.message_store import MessageStore
     from hastore.store.node_identity import NodeIdentity
     from hastore.tls.tls_contexts import TlsContexts
+    from hastore.wire.remoting_command import RemotingCommand
 
 _NO_MASTER: Final = "it follows no master now"
+_OLD_VERSION: Final = "the master is of an older version, which answers no comparison"
 
 _log = logger("broker")
 
@@ -163,6 +189,10 @@ class LogComparison:
         if self.live_link() is not link:
             raise LinkChangedError
 
+    @property
+    def _master(self) -> str:
+        return describe(self.config.master)
+
     async def _masters_log(self, port: ClientPortLink) -> GroupLog:
         answer = await port.ask(RequestCode.GROUP_LOG)
         check_answer(answer)
@@ -171,68 +201,148 @@ class LogComparison:
     # -- a piece ---------------------------------------------------------------------------------
 
     async def _compare_piece(self, port: ClientPortLink, piece: Range, epoch: int) -> None:
-        """Make a piece of the log equal to the master's, durably."""
+        """Make a piece of the log equal to the master's, durably.
+
+        Raises LogDamagedError if the master's log is damaged where the two differ.
+        """
         own = await self.env.offload.run(lambda: hashlib.sha256(self._read(piece)).hexdigest())
-        fields = {"from": str(piece.start), "to": str(piece.stop), EPOCH: str(epoch)}
-        answer = await port.ask(RequestCode.LOG_DIGEST, fields)
-        check_answer(answer)
-        theirs = loads_object(answer.body, "the digest").get("sha256")
-        if not isinstance(theirs, str):
-            msg = "the master is of an older version, which gives no digests to compare with"
-            raise ProtocolError(msg, hint="start it with this version")
+        theirs = await self._digest(port, piece, epoch)
         if own == theirs:
             return
-        sha256 = hashlib.sha256()
-        for start in range(piece.start, piece.stop, BYTES_SIZE_MAX):
-            part = Range(start, min(start + BYTES_SIZE_MAX, piece.stop))
-            data = await self._fetch(port, part, epoch)
-            sha256.update(data)
-            await self._take(part, data)
-        if sha256.hexdigest() != theirs:
-            msg = f"the master's bytes from {piece.start} to {piece.stop} have not its own digest"
-            raise ProtocolError(msg, hint="its disk may be failing: hastore log verify, there")
-
-    async def _fetch(self, port: ClientPortLink, part: Range, epoch: int) -> bytes:
-        fields = {"from": str(part.start), "to": str(part.stop), EPOCH: str(epoch)}
-        answer = await port.ask(RequestCode.LOG_BYTES, fields)
-        check_answer(answer)
-        if len(answer.body) != part.stop - part.start:
-            msg = f"the master sent {len(answer.body)} bytes from {part.start} on"
-            raise ProtocolError(msg, hint="it is asked again")
-        return answer.body
-
-    async def _take(self, part: Range, data: bytes) -> None:
-        """Write what differs in a part, and put the units of its records."""
-        records = await self.env.offload.run(lambda: self._rewrite(part, data))
-        if records is not None:
+        data = await self._fetch(port, piece, epoch, theirs)
+        differing = await self.env.offload.run(lambda: self._differing(piece, data))
+        for part in differing:
+            bad = await self._masters_damage(port, part, piece, data, epoch)
+            if bad is not None:
+                await self._ask(port, RequestCode.LOG_DIGEST, part, epoch, bad.physic_offset)
+                raise await self.env.offload.run(partial(self._damaged, bad))
+        for part in differing:
+            masters = data[part.start - piece.start : part.stop - piece.start]
+            records = await self.env.offload.run(partial(self._rewrite, part, masters))
             self.reput.log_rewritten(records)
 
-    def _rewrite(self, part: Range, data: bytes) -> list[WrittenRecord] | None:
-        """Write what differs; return the records there, None if nothing differs.  Blocks."""
-        own = self._read(part)
-        if own == data:
-            return None
-        store = self.message_store
-        disk, data_dir, file_size = self.env.disk, store.commit_log.path, store.commit_log.file_size
-        delay_levels = DelayLevels.parse(store.config.message_delay_level)
-        records: list[WrittenRecord] = []
-        for start, stop in _pieces_by_file(part, file_size):
-            first, last = start - part.start, stop - part.start
+    async def _ask(
+        self,
+        port: ClientPortLink,
+        code: RequestCode,
+        part: Range,
+        epoch: int,
+        suspect: int | None = None,
+    ) -> RemotingCommand:
+        """Ask about a range.  ``suspect``: a record of the master's log that seems damaged."""
+        fields = {"from": str(part.start), "to": str(part.stop), EPOCH: str(epoch)}
+        if suspect is not None:
+            fields[SUSPECT] = str(suspect)
+        answer = await port.ask(code, fields)
+        check_answer(answer)
+        return answer
+
+    async def _digest(self, port: ClientPortLink, part: Range, epoch: int) -> str:
+        answer = await self._ask(port, RequestCode.LOG_DIGEST, part, epoch)
+        theirs = loads_object(answer.body, "the digest").get("sha256")
+        if not isinstance(theirs, str):
+            raise ProtocolError(_OLD_VERSION, hint="start it with this version")
+        return theirs
+
+    async def _fetch(
+        self, port: ClientPortLink, part: Range, epoch: int, digest: str | None = None
+    ) -> bytes:
+        """Return the master's bytes, which have the digest that it has named."""
+        if digest is None:
+            digest = await self._digest(port, part, epoch)
+        data = bytearray()
+        for start in range(part.start, part.stop, BYTES_SIZE_MAX):
+            asked = Range(start, min(start + BYTES_SIZE_MAX, part.stop))
+            answer = await self._ask(port, RequestCode.LOG_BYTES, asked, epoch)
+            if len(answer.body) != asked.stop - asked.start:
+                msg = f"the master sent {len(answer.body)} bytes from {asked.start} on"
+                raise ProtocolError(msg, hint="it is asked again")
+            data += answer.body
+        if hashlib.sha256(data).hexdigest() != digest:
+            msg = (
+                f"{self._master}: the bytes from {part.start} to {part.stop} do not have the digest"
+                " that it named: its disk may be failing; verify and repair the log there"
+            )
+            raise ProtocolError(msg, hint="hastore log verify, on the master's machine")
+        return bytes(data)
+
+    def _differing(self, piece: Range, data: bytes) -> list[Range]:
+        """Return where a piece differs from the master's bytes, at most a range in each file."""
+        own, found = self._read(piece), []
+        for start, stop in _pieces_by_file(piece, self.message_store.commit_log.file_size):
+            first, last = start - piece.start, stop - piece.start
             while first < last and own[first] == data[first]:
                 first += 1
             while last > first and own[last - 1] == data[last - 1]:
                 last -= 1
-            if first == last:
-                continue
-            where = Range(part.start + first, part.start + last)
-            mapped_file = store.commit_log.mapped_file_queue.find_mapped_file_by_offset(where.start)
-            if mapped_file is None:
-                _raise_expired()
-            rewrite(disk, mapped_file, where.start, data[first:last])
-            self.rewritten += last - first
-            _log.warning("log_rewritten", physic_offset=where.start, size=last - first)
-            records += written_records(disk, data_dir, file_size, where, delay_levels)
-        return records
+            if first < last:
+                found.append(Range(piece.start + first, piece.start + last))
+        return found
+
+    # -- the master's records --------------------------------------------------------------------
+
+    async def _masters_damage(
+        self, port: ClientPortLink, part: Range, piece: Range, data: bytes, epoch: int
+    ) -> BadRecord | None:
+        """Return the first damaged record of the master's in a range where the logs differ.
+
+        Its last record may go on after the piece, and is read to its end.
+        """
+        log, disk, offload = self.message_store.commit_log, self.env.disk, self.env.offload
+        file_end = part.start - part.start % log.file_size + log.file_size
+        begin = await offload.run(lambda: record_before(disk, log.path, log.file_size, part.start))
+        masters = data[max(begin - piece.start, 0) : file_end - piece.start]
+        if begin < piece.start:  # up to the piece the logs are equal
+            masters = await offload.run(lambda: self._read(Range(begin, piece.start))) + masters
+        own = await offload.run(lambda: self._read(Range(begin, part.stop)))
+        while True:
+            found = await offload.run(
+                partial(first_damage, own, masters, begin, part.stop, file_end)
+            )
+            if not isinstance(found, MoreNeeded):
+                return found
+            start = begin + len(masters)
+            more = Range(start, min(found.stop, start + DIGEST_SIZE_MAX))
+            masters += await self._fetch(port, more, epoch)
+
+    def _damaged(self, bad: BadRecord) -> LogDamagedError:
+        """Return the error for a damaged record of the master's; blocks."""
+        log, at = self.message_store.commit_log, bad.physic_offset
+        records = self._records(Range(at, at + 1))
+        is_ours = any(each.physic_offset == at and not _is_filler(each) for each in records)
+        ours = "its own record there is intact" if is_ours else "its own log has no message there"
+        return LogDamagedError(
+            f"the log of its master {self._master} is damaged at {at} ({bad.kind.value}), and"
+            f" {ours}: verify and repair the log on the master's machine",
+            path=log.path,
+            physic_offset=at,
+            hint="hastore log verify on the master's machine; then hastore cluster switchover to"
+            " another member, or, with both nodes stopped, hastore log repair MASTER_DIR"
+            " --from-replica DIR",
+        )
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def _rewrite(self, part: Range, data: bytes) -> list[WrittenRecord]:
+        """Write the master's bytes in place, and keep our own; return the records.  Blocks."""
+        store, disk = self.message_store, self.env.disk
+        mapped_file = store.commit_log.mapped_file_queue.find_mapped_file_by_offset(part.start)
+        if mapped_file is None:
+            _raise_expired()
+        kept = trim.pieces([part], lambda at, size: self._read(Range(at, at + size)))
+        now_ms = self.env.wall_clock.now_ms()
+        saved = trim.save(disk, f"{store.commit_log.path}/{TRIMMED_DIR}", now_ms, kept)
+        rewrite(disk, mapped_file, part.start, data)
+        size = part.stop - part.start
+        self.rewritten += size
+        _log.warning("log_rewritten", physic_offset=part.start, size=size, saved=saved[0])
+        return self._records(part)
+
+    def _records(self, part: Range) -> list[WrittenRecord]:
+        """Return our whole messages that overlap a range of one file; blocks."""
+        log = self.message_store.commit_log
+        delay_levels = DelayLevels.parse(self.message_store.config.message_delay_level)
+        return written_records(self.env.disk, log.path, log.file_size, part, delay_levels)
 
     def _read(self, part: Range) -> bytes:
         """Return our bytes; blocks.  Raises LinkChangedError if they have just expired."""
@@ -248,6 +358,10 @@ class LogComparison:
 
 def _raise_expired() -> NoReturn:
     raise LinkChangedError  # begin again, where the log begins now
+
+
+def _is_filler(record: WrittenRecord) -> bool:
+    return not record.is_in_queue and FILLER_TOPIC.startswith(record.topic)
 
 
 def _pieces_by_file(part: Range, file_size: int) -> list[tuple[int, int]]:

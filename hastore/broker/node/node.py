@@ -13,6 +13,7 @@ from hastore.broker.node.reload import reload_files
 from hastore.broker.observe.node_status import (
     DiskRow,
     FailedWriteRow,
+    LogDamage,
     NodeStatus,
     UnverifiedLog,
 )
@@ -176,7 +177,20 @@ class RunningNode:
             access=None if self.access is None else self.access.status(),
             tls=None if self.tls is None else self.tls.status(is_on_ha_port=self.config.ha.tls),
             clock=self.clock.status(),
+            log_damage=_log_damage(self.store_health),
         )
+
+    def found_damage(self, physic_offset: int, what: str) -> None:
+        """Show that a record inside the log is damaged, until the process ends."""
+        data_dir = self.config.store.data_dir
+        if self.store_health.bad_record != (physic_offset, what):
+            self.store_health.bad_record = physic_offset, what
+            _log.error(
+                "log_damaged",
+                physic_offset=physic_offset,
+                reason=what,
+                next=f"hastore log verify {data_dir}",
+            )
 
     def keep_reserve(self) -> int:
         """Allocate what a node of a replica group lacks of its reserve; blocks.  Return its size.
@@ -219,6 +233,11 @@ def unverified_log(identity: NodeIdentity) -> UnverifiedLog | None:
     if found is None:
         return None
     return UnverifiedLog(begin=found.begin, end=found.end, why=found.why)
+
+
+def _log_damage(health: StoreHealth) -> LogDamage | None:
+    bad = health.bad_record
+    return None if bad is None else LogDamage(physic_offset=bad[0], reason=bad[1])
 
 
 def _failed_write_rows(env: Env, data_dir: str) -> tuple[FailedWriteRow, ...]:

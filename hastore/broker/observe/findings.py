@@ -674,6 +674,16 @@ def _unverified(status: NodeStatus, _: Limits) -> Found:
     yield Level.WARNING, what, found.why, hint
 
 
+def _damage(status: NodeStatus, _: Limits) -> Found:
+    damage = status.log_damage
+    if damage is None:
+        return
+    what = f"its log is damaged at {damage.physic_offset}; a member compared its own log with it"
+    hint = f"hastore log verify {status.data_dir}; make another member master (hastore cluster"
+    hint += " switchover), then, with this node stopped, hastore log repair --from-replica"
+    yield Level.CRITICAL, what, damage.reason, hint
+
+
 def _etcd_alarm(alarm: str) -> tuple[str, str | None, str | None]:
     if alarm == NO_SPACE:
         why = "its database is full (NOSPACE): nothing that fails now can be replaced"
@@ -770,6 +780,7 @@ _SLAVE_RULES: Final[dict[str, Rule]] = {
 _NODE_RULES: Final[dict[str, Rule]] = {
     "replica group": _replica_group,  # which node it is, and in which epoch
     "unverified": _unverified,  # a part of its log, so that it is not elected
+    "log": _damage,  # has no damaged record inside
     "coordinator": _coordinator,  # whether it answers, and what the node does by it
     "disk": _disk,  # has room for the log
     "next file": _next_file,  # of the log is made before it is needed

@@ -171,6 +171,14 @@ class UnverifiedLog:
 
 
 @attrs.frozen(kw_only=True)
+class LogDamage:
+    """A record inside the log is damaged; a member has met it in a comparison with its own log."""
+
+    physic_offset: int
+    reason: str  # such as bad-body-crc
+
+
+@attrs.frozen(kw_only=True)
 class NodeStatus:
     """A node at one instant."""
 
@@ -234,6 +242,7 @@ class NodeStatus:
     table_copies: TableCopies | None = None  # a slave's; None: it asks nobody
     coordinator: CoordinatorStatus | None = None  # None: it has none
     unverified: UnverifiedLog | None = None  # of a node of a replica group; None: all counts
+    log_damage: LogDamage | None = None  # None: no member has met any
     access: AccessStatus | None = None  # None: its client port needs no access keys
     tls: TlsStatus | None = None  # None: it has no certificate
     clock: ClockStatus | None = None  # None: an earlier version's status
@@ -256,9 +265,9 @@ class NodeStatus:
         return tuple(row for row in self.current_slaves if row.ack_offset is not None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form; ``tls`` and ``unverified`` only where there is one."""
+        """Return the JSON form; ``tls``, ``unverified``, ``log_damage`` only where there is one."""
         status = {"schema": SCHEMA, **attrs.asdict(self)}
-        for name in ("tls", "unverified"):
+        for name in ("tls", "unverified", "log_damage"):
             if status[name] is None:
                 del status[name]
         return status
@@ -294,6 +303,8 @@ class NodeStatus:
         known["unverified"] = (
             UnverifiedLog(**pick(UnverifiedLog, unverified)) if unverified else None
         )
+        damage = data.get("log_damage")
+        known["log_damage"] = LogDamage(**pick(LogDamage, damage)) if damage else None
         clock = data.get("clock")
         known["clock"] = ClockStatus(**pick(ClockStatus, clock)) if clock else None
         coordinator = data.get("coordinator")

@@ -8,8 +8,8 @@ GET_ALL_DELAY_OFFSET (45)                      → delayOffset.json, over confir
 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)      body: one group's configuration
 GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)         → subscriptionGroup.json
 EXPLAIN_PUTS (28101, hastore's own)            last → hastore.explain/1 (``explanation``)
-LOG_DIGEST (28102, hastore's own)              from to [epoch] → crc32 of the log's bytes there,
-                                               with an epoch sha256, too
+LOG_DIGEST (28102, hastore's own)              from to [epoch suspect] → crc32 of the log's bytes
+                                               there, with an epoch sha256, too
 GROUP_LOG (28104, hastore's own)               → hastore.group-log/1: epochs, ends, cuts
 COUNT_MESSAGES (28105, hastore's own)          from to → messages by topic, and where to go on
 LOG_BYTES (28106, hastore's own)               from to epoch → the log's bytes between them
@@ -21,7 +21,8 @@ The answers to 21, 43 and 201 have the ext field ``tableTag``.  A client that se
 same connection gets no body while the table is unchanged: a slave asks every second.
 
 With an ``epoch`` only the master of that epoch answers, and only if its own log is verified: a
-member compares its log with that (``log_comparison``).
+member compares its log with that (``log_comparison``).  ``suspect`` is an offset where the member
+has found this log damaged; the record there is checked here.
 
 Invariant: a topic or group whose request has succeeded is on the disk.
 """
@@ -38,6 +39,7 @@ import trio
 from hastore.broker.groups.topic_config_manager import new_topic_config
 from hastore.errors import RequestFailedError
 from hastore.status import BrokerRole
+from hastore.store.log_rewrite import bad_record_at
 from hastore.store.tools.group_log import count_messages, read_group_log
 from hastore.topic import DEFAULT_TOPIC, topic_fault
 from hastore.wire import liberal_json
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
 DIGEST_SIZE_MAX: Final = 4 * 1024 * 1024  # of one request: a read of some milliseconds
 BYTES_SIZE_MAX: Final = 1024 * 1024  # of one answer
 EPOCH: Final = "epoch"
+SUSPECT: Final = "suspect"
 _EXPLAINED_MAX: Final = 1_000
 
 
@@ -160,7 +163,21 @@ class AdminProcessors:
 
         async with self._one_digest:  # leaves threads to the flushes
             digests = await self.offload.run(digest)
+            if is_compared and SUSPECT in request.ext_fields:
+                await self._check_suspect(integer_field(request.ext_fields, SUSPECT, bits=64))
         return json_response(request, {"from": begin, "to": end} | digests)
+
+    async def _check_suspect(self, physic_offset: int) -> None:
+        """Check a record that a member's comparison has found damaged; show it if it is."""
+        store = self.target.message_store
+        log = store.commit_log
+        if not log.min_offset <= physic_offset < log.readable_offset:
+            return
+        bad = await self.offload.run(
+            lambda: bad_record_at(store.env.disk, log.path, log.file_size, physic_offset)
+        )
+        if bad is not None:
+            self.target.found_damage(physic_offset, bad.kind.value)
 
     async def log_bytes(self, request: RemotingCommand) -> RemotingCommand:
         """Return the bytes of a range of the log, for a member that lacks them."""

@@ -137,6 +137,9 @@ class InMemoryTarget:
             put_counts={status.value: count for status, count in self.counts.items()},
         )
 
+    def found_damage(self, _physic_offset: int, _what: str) -> None:
+        """Ignore it: there is no log."""
+
     def has_peer_at(self, _host: str) -> bool:
         """Whether a slave is connected from there: none is."""
         return False
