@@ -1,6 +1,7 @@
 """A member whose log a repair has filled compares it with its master's until all is equal."""
 
 import contextlib
+import json
 
 import attrs
 import pytest
@@ -27,6 +28,7 @@ from hastore.store.tools.repair.log_repair import apply_repair
 from hastore.store.tools.repair.plan import plan_repair
 from hastore.store.tools.repair.source import DirectorySource
 from hastore.wire.remoting_codes import RequestCode
+from hastore.wire.remoting_command import json_response
 from tests.support.nodes.group_nodes import group, node_config, set_of
 from tests.support.nodes.harness import FILE_SIZE, log_bytes, messages
 from tests.support.waiting import eventually
@@ -408,6 +410,57 @@ async def test_a_suspect_that_is_intact_is_not_shown_as_damage(tmp_path):
                     RequestCode.LOG_DIGEST, fields | {"suspect": str(suspect)}
                 )
         assert master.status().log_damage is None
+
+
+# -- whose log it is compared with ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"min": 1 << 40}, "nothing can be compared"),
+        ({"group": "another"}, "another group or epoch: ('another', "),
+        ({"epoch": 77}, "another group or epoch"),
+        ({"group": None}, "an older version"),
+        ({"epochs": [[1, 0], [2, 5]]}, "another one from 5 on, by its epochs"),
+        ({"epochs": [[77, 0]]}, "another one from 0 on, by its epochs"),
+        ({"epochs": []}, "another one from 0 on, by its epochs"),
+    ],
+)
+async def test_another_log_verifies_nothing(tmp_path, monkeypatch, changes, message):
+    """Whoever answers at the address of the master's client port."""
+    await filled(tmp_path, 50)
+    mark(tmp_path)
+    group_log = AdminProcessors.group_log
+
+    async def other(self, request):
+        answer = await group_log(self, request)
+        return json_response(request, json.loads(answer.body) | changes)
+
+    monkeypatch.setattr(AdminProcessors, "group_log", other)
+    async with both(tmp_path) as (nodes, _):
+        comparison = await compares(nodes[1])
+        await eventually(lambda: message in (comparison.reason or ""), "why")
+        assert comparison.identity.compared_to == 0
+    assert unverified(tmp_path) == FOUND
+
+
+async def test_a_reference_answers_its_own_group_alone(tmp_path):
+    """Two groups may share an epoch, and a port."""
+    await filled(tmp_path, 50)
+    async with both(tmp_path) as (nodes, master):
+        group, epoch = nodes[0].identity.current.group, str(master.epoch)
+        async with AdminClient.connect(nodes[0].address) as admin:
+            for code in (RequestCode.LOG_DIGEST, RequestCode.LOG_BYTES, RequestCode.GROUP_LOG):
+                fields = {"from": "0", "to": "10", "epoch": epoch}
+                await admin._client.invoke(code, fields)
+                await admin._client.invoke(code, fields | {"group": group})
+                with pytest.raises(RequestFailedError, match="not of replica group other, but"):
+                    await admin._client.invoke(code, fields | {"group": "other"})
+                with pytest.raises(RequestFailedError, match="not the master of epoch 77"):
+                    await admin._client.invoke(code, fields | {"epoch": "77", "group": group})
+            log = await admin.group_log()
+            assert log.min_offset == 0
 
 
 # -- the requests --------------------------------------------------------------------------------

@@ -13,7 +13,7 @@
 
 Only a member that a repair has left unverified compares: others have copied each byte from their
 masters.  What is appended after the link came into step is this master's.  A master of another
-epoch does not answer, nor does one whose own log is not verified.
+group or epoch does not answer, nor does one whose own log is not verified.
 
 A master's log may be damaged, too, and ours may have the last intact copy of a record.  Where a
 record of the master is damaged, nothing of that piece is written, the master is told where, and
@@ -48,6 +48,7 @@ from hastore.broker.port.admin_processors import (
     BYTES_SIZE_MAX,
     DIGEST_SIZE_MAX,
     EPOCH,
+    GROUP,
     SUSPECT,
 )
 from hastore.concurrency.tcp import describe
@@ -156,8 +157,7 @@ class LogComparison:
         unverified, stop = identity.current.unverified, log.max_offset
         assert unverified is not None, "asked before"
         async with open_masters_port(self.env, self.config, address, self.tls) as port:
-            masters = await self._masters_log(port)
-            begin = max(log.min_offset, masters.min_offset)
+            begin = await self._begin(port, epoch, stop)
             position = max(min(identity.compared_to, stop), begin)
             _log.info(
                 "log_compared_with_master",
@@ -193,10 +193,40 @@ class LogComparison:
     def _master(self) -> str:
         return describe(self.config.master)
 
-    async def _masters_log(self, port: ClientPortLink) -> GroupLog:
-        answer = await port.ask(RequestCode.GROUP_LOG)
+    def _reference(self, epoch: int) -> dict[str, str]:
+        """Return the fields of a request that only our group's master of an epoch answers."""
+        return {GROUP: self.identity.current.group, EPOCH: str(epoch)}
+
+    async def _begin(self, port: ClientPortLink, epoch: int, stop: int) -> int:
+        """Return where both logs have begun.
+
+        Raises ProtocolError unless it is our group's master of that epoch, its log is verified, and
+        both logs should be equal from there up to ``stop``, and hold bytes to compare.
+        """
+        answer = await port.ask(RequestCode.GROUP_LOG, self._reference(epoch))
         check_answer(answer)
-        return GroupLog.from_json(loads_object(answer.body, "what a master says of its log"))
+        value = loads_object(answer.body, "what a master says of its log")
+        if value.get(GROUP) is None:
+            raise ProtocolError(_OLD_VERSION, hint="start it with this version")
+        answers, named = (value[GROUP], value.get(EPOCH)), describe(port.address)
+        hint = f"is {named} its master's client port? [ha] master_client"
+        if answers != (self.identity.current.group, epoch):
+            msg = f"{named} is the master of another group or epoch: {answers}"
+            raise ProtocolError(msg, hint=hint)
+        masters = GroupLog.from_json(value)
+        point = self.framing.history.consistent_point(stop, masters.epochs, masters.end_offset)
+        if point is None or point.offset < stop:
+            agreed = 0 if point is None else point.offset
+            msg = f"the log of {named} is another one from {agreed} on, by its epochs"
+            raise ProtocolError(msg, hint=hint)
+        own = self.message_store.commit_log.min_offset
+        if masters.min_offset >= stop > own:
+            msg = (
+                f"the log of {named} begins at {masters.min_offset}, and its own ends at {stop}:"
+                " nothing can be compared"
+            )
+            raise ProtocolError(msg, hint=hint)
+        return max(own, masters.min_offset)
 
     # -- a piece ---------------------------------------------------------------------------------
 
@@ -230,7 +260,7 @@ class LogComparison:
         suspect: int | None = None,
     ) -> RemotingCommand:
         """Ask about a range.  ``suspect``: a record of the master's log that seems damaged."""
-        fields = {"from": str(part.start), "to": str(part.stop), EPOCH: str(epoch)}
+        fields = self._reference(epoch) | {"from": str(part.start), "to": str(part.stop)}
         if suspect is not None:
             fields[SUSPECT] = str(suspect)
         answer = await port.ask(code, fields)

@@ -8,11 +8,12 @@ GET_ALL_DELAY_OFFSET (45)                      → delayOffset.json, over confir
 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)      body: one group's configuration
 GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)         → subscriptionGroup.json
 EXPLAIN_PUTS (28101, hastore's own)            last → hastore.explain/1 (``explanation``)
-LOG_DIGEST (28102, hastore's own)              from to [epoch suspect] → crc32 of the log's bytes
-                                               there, with an epoch sha256, too
-GROUP_LOG (28104, hastore's own)               → hastore.group-log/1: epochs, ends, cuts
+LOG_DIGEST (28102, hastore's own)              from to [epoch group suspect] → crc32 of the log's
+                                               bytes there, with an epoch sha256, too
+GROUP_LOG (28104, hastore's own)               [epoch group] → hastore.group-log/1: epochs, ends,
+                                               cuts
 COUNT_MESSAGES (28105, hastore's own)          from to → messages by topic, and where to go on
-LOG_BYTES (28106, hastore's own)               from to epoch → the log's bytes between them
+LOG_BYTES (28106, hastore's own)               from to epoch [group] → the log's bytes between them
 =============================================  ==================================================
 
 Source: RocketMQ 4.9.8 ``AdminBrokerProcessor``.
@@ -20,9 +21,10 @@ Source: RocketMQ 4.9.8 ``AdminBrokerProcessor``.
 The answers to 21, 43 and 201 have the ext field ``tableTag``.  A client that sends it back on the
 same connection gets no body while the table is unchanged: a slave asks every second.
 
-With an ``epoch`` only the master of that epoch answers, and only if its own log is verified: a
-member compares its log with that (``log_comparison``).  ``suspect`` is an offset where the member
-has found this log damaged; the record there is checked here.
+With an ``epoch`` only the master of that epoch answers, with a ``group`` only a node of that group,
+and only if its own log is verified: a member compares its log with that (``log_comparison``).
+``suspect`` is an offset where the member has found this log damaged; the record there is checked
+here.
 
 Invariant: a topic or group whose request has succeeded is on the disk.
 """
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
 DIGEST_SIZE_MAX: Final = 4 * 1024 * 1024  # of one request: a read of some milliseconds
 BYTES_SIZE_MAX: Final = 1024 * 1024  # of one answer
 EPOCH: Final = "epoch"
+GROUP: Final = "group"
 SUSPECT: Final = "suspect"
 _EXPLAINED_MAX: Final = 1_000
 
@@ -215,12 +218,14 @@ class AdminProcessors:
     def _check_is_reference(self, request: RemotingCommand) -> None:
         """Raise RequestFailedError unless this log is what members compare theirs with.
 
-        It is while this node is the master of the epoch that the request names, and its own log
-        is verified.
+        It is while this node is the master of the epoch, and of the group if any, that the
+        request names, and its own log is verified.
         """
         epoch, status = integer_field(request.ext_fields, EPOCH), self.target.status()
-        why = None
-        if not self.target.takes_puts or status.epoch != epoch:
+        group, why = request.ext_fields.get(GROUP), None
+        if group is not None and group != status.replica_group:
+            why = f"this node is not of replica group {group:.100}, but of {status.replica_group}"
+        elif not self.target.takes_puts or status.epoch != epoch:
             why = f"this node is not the master of epoch {epoch}"
         elif status.unverified is not None:
             why = "the log of this master is not verified either"
@@ -229,8 +234,11 @@ class AdminProcessors:
 
     async def group_log(self, request: RemotingCommand) -> RemotingCommand:
         """Return the epochs and the ends of this node's log, and what it has cut off."""
+        if EPOCH in request.ext_fields:
+            self._check_is_reference(request)
         store, status = self.target.message_store, self.target.status()
         group = status.sync_state
+        of_what = {GROUP: status.replica_group, EPOCH: status.epoch}
 
         def read() -> GroupLog:
             return read_group_log(
@@ -241,7 +249,7 @@ class AdminProcessors:
                 confirm_offset=status.confirm_offset if group is None else group.confirm_offset,
             )
 
-        return json_response(request, (await self.offload.run(read)).to_json())
+        return json_response(request, (await self.offload.run(read)).to_json() | of_what)
 
     async def count_messages(self, request: RemotingCommand) -> RemotingCommand:
         """Count the messages in a range of the log, or in its beginning if it is long."""
