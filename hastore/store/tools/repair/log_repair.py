@@ -149,8 +149,10 @@ def _unverified_by(plan: RepairPlan) -> Unverified:
     starts = [part.start for part in plan.parts] or [plan.min_offset]
     if any(part.action is RepairAction.CUT for part in plan.parts):
         why = "log repair cut the log there"
-    elif plan.is_lossy:
+    elif plan.lost or any(part.has_filler for part in plan.parts):
         why = "log repair filled the place of lost messages"
+    elif plan.is_lossy:
+        why = "log repair took the bytes of a log without epochs"
     else:
         why = "log repair has not finished"
     stop = max((part.stop for part in plan.parts), default=starts[0])

@@ -13,12 +13,15 @@ so that a bad sector is damage like any other, and writing may repair it.
 from __future__ import annotations
 
 import enum
+import functools
 from collections import Counter
 from typing import TYPE_CHECKING, cast, final
 
 import attrs
 
 from hastore.errors import LogDamagedError
+from hastore.store.epoch_file import EPOCH_FILE, EpochFile
+from hastore.store.node_identity import read_identity
 from hastore.store.record.record_check import (
     INTACT_KINDS,
     RecordCheck,
@@ -33,13 +36,20 @@ from hastore.store.store_lock import ABORT_FILE
 from hastore.store.tools.log_directory import LogDirectory, find_log, read_at
 from hastore.store.tools.log_walker import LogWalker
 from hastore.store.tools.repair.filler import can_fill
-from hastore.store.tools.repair.source import CONTEXT_SIZE, check_context, check_part
+from hastore.store.tools.repair.source import (
+    CONTEXT_SIZE,
+    DirectorySource,
+    check_context,
+    check_part,
+    is_same_log,
+)
 from hastore.store.tools.repair.tolerant import TolerantDisk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hastore.env.interface import Disk
+    from hastore.epoch_history import EpochHistory
     from hastore.store.tools.repair.source import RepairSource
 
 
@@ -63,6 +73,8 @@ class RepairPart:
     action: RepairAction
     store_timestamp_ms: int = 0  # of the last intact record before it
     has_filler: bool = False  # the replica has lost messages there, too, and filled their place
+    # The replica does not say whose bytes it has there: they may not be those of the group's log.
+    is_unproven: bool = False
 
     def __str__(self) -> str:
         """Return a line for people."""
@@ -112,8 +124,8 @@ class RepairPlan:
 
     @property
     def is_lossy(self) -> bool:
-        """Whether messages are lost, here or in the replica before."""
-        return bool(self.lost) or any(part.has_filler for part in self.parts)
+        """Whether messages are lost, here or in the replica before, or may be others."""
+        return bool(self.lost) or any(p.has_filler or p.is_unproven for p in self.parts)
 
 
 def plan_repair(
@@ -329,7 +341,21 @@ class _Planner:
         has_filler = check_part(
             source, where, self.file_size, may_end_inside=is_tail, data_dir=self.data_dir
         )
-        return attrs.evolve(part, has_filler=has_filler)
+        epochs = self._epochs
+        is_unproven = (
+            epochs is not None
+            and isinstance(source, DirectorySource)
+            and not is_same_log(self.disk, source, epochs, where)
+        )
+        return attrs.evolve(part, has_filler=has_filler, is_unproven=is_unproven)
+
+    @functools.cached_property
+    def _epochs(self) -> EpochHistory | None:
+        """The epochs of this log; None if it is of no replica group, or has none yet."""
+        if read_identity(self.disk, self.data_dir) is None:
+            return None
+        epochs = EpochFile(self.disk, f"{self.data_dir}/{EPOCH_FILE}").load()
+        return epochs if epochs.entries else None
 
     def _beside(self, part: RepairPart, *, is_tail: bool) -> Iterator[tuple[int, int]]:
         """Yield the intact ranges directly before and after a damaged one."""

@@ -1,7 +1,8 @@
 """The source of bytes for damaged ranges: another copy of the same log.
 
 ``check_part`` verifies that the copy's records are intact and in their place, up to exactly the
-range's end; ``check_context`` that the copy equals this log on both sides of the range.
+range's end; ``check_context`` that the copy equals this log on both sides of the range;
+``is_same_log`` that both logs of a replica group have the range of the same masters.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import contextlib
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 from hastore.errors import LogDamagedError
+from hastore.store.epoch_file import EPOCH_FILE, EpochFile
+from hastore.store.node_identity import read_identity
 from hastore.store.record.layout import BLANK_SIZE_MIN
 from hastore.store.record.record_check import RecordKind, check_record
 from hastore.store.tools.log_directory import find_log
@@ -17,6 +20,7 @@ from hastore.store.tools.repair.filler import is_filler
 
 if TYPE_CHECKING:
     from hastore.env.interface import Disk
+    from hastore.epoch_history import EpochHistory
     from hastore.store.recovery.trim import Range
 
 CONTEXT_SIZE: Final = 4_096  # bytes compared before and after a range
@@ -55,6 +59,11 @@ class DirectorySource:
         """Size of its files; None if it has none."""
         return self._log.mapped_file_size
 
+    @property
+    def end_offset(self) -> int:
+        """Where its files end: its log ends there or before."""
+        return max((file.next_offset for file in self._log.files), default=0)
+
     def read(self, physic_offset: int, size: int) -> bytes:
         """Read across files."""
         data, files = b"", self._log.files
@@ -73,6 +82,41 @@ class DirectorySource:
                 raise _not_there(self.name, offset)
             data += piece
         return data
+
+
+def is_same_log(disk: Disk, source: DirectorySource, own: EpochHistory, part: Range) -> bool:
+    """Whether a directory has the bytes of a range of this log by its epochs; False: it has none.
+
+    ``own`` are the epochs of this log, of a member of a replica group.  Intact records prove
+    nothing: a former master has some that nobody acknowledged, where a later one has others.
+    Raises LogDamagedError if the directory has another log there, or one that is not verified.
+    """
+    if source.root is None:
+        return False
+    epochs = EpochFile(disk, f"{source.root}/{EPOCH_FILE}").load()
+    if not epochs.entries:
+        return False
+    point = own.consistent_point(part.stop, epochs, source.end_offset)
+    if point is None or point.offset < part.stop:
+        agreed = 0 if point is None else point.offset
+        raise LogDamagedError(
+            f"the log of {source.name} is another one from {agreed} on: its epochs are {epochs},"
+            f" and those of this log {own}",
+            path=source.name,
+            physic_offset=agreed,
+            hint="name a member that has followed the same masters, or the HA port of the group's"
+            " master",
+        )
+    identity = read_identity(disk, source.root)
+    found = None if identity is None else identity.unverified
+    if found is not None and found.begin < part.stop and part.start < found.end:
+        raise LogDamagedError(
+            f"{source.name} is no source for the bytes from {part.start} to {part.stop}: {found}",
+            path=source.name,
+            physic_offset=part.start,
+            hint="use another replica, or repair without one",
+        )
+    return True
 
 
 def check_part(

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hastore.epoch_history import EpochEntry, EpochHistory
 from hastore.errors import DiskError, LogDamagedError, StoreLockedError
+from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.node_identity import IDENTITY_FILE, NodeIdentity, Unverified, read_identity
 from hastore.store.record.message_codec import decode
 from hastore.store.record.record_check import RecordKind, check_record
@@ -591,3 +593,62 @@ def test_a_cut_end_leaves_a_member_unverified():
     plan, report = repair(disk)
     assert [part.action for part in plan.parts] == [RepairAction.CUT]
     assert "cut" in report.unverified.why
+
+
+def with_epochs(disk, path, *epochs):
+    """The disk, with the epochs of a directory's log."""
+    history = EpochHistory(tuple(EpochEntry(*each) for each in epochs))
+    EpochFile(disk, f"{path}/{EPOCH_FILE}").store(history)
+    return disk
+
+
+def test_a_directory_of_another_epoch_is_no_source():
+    """Its records are intact, but nobody may have acknowledged them; as from a master's port."""
+    disk, offsets = stopped()
+    of_a_group(disk)
+    with_replica(disk)
+    with_epochs(disk, "/d", (1, 0), (2, offsets[38]))
+    with_epochs(disk, "/r", (1, 0))
+    damage(disk, offsets[38], offsets[39])
+    before = disk.files("/d/")
+    with pytest.raises(LogDamagedError, match=rf"another one from {offsets[38]} on: its epochs"):
+        plan_repair(disk, "/d", source=source_of(disk))
+    with_epochs(disk, "/r", (1, 0), (3, offsets[20]))
+    with pytest.raises(LogDamagedError, match=rf"another one from {offsets[20]} on: its epochs"):
+        plan_repair(disk, "/d", source=source_of(disk))
+    assert disk.files("/d/") == before
+    with_epochs(disk, "/r", (1, 0), (2, offsets[38]), (3, offsets[39]))
+    _, report = repair(disk, source=source_of(disk))
+    assert report.unverified is unverified(disk) is None
+    assert is_whole(disk)[0]
+
+
+def test_a_directory_without_epochs_leaves_a_member_unverified():
+    """A copy of the log alone, or that of an observer, does not say whose bytes it has."""
+    disk, offsets = stopped()
+    with_epochs(with_replica(of_a_group(disk)), "/d", (1, 0))
+    damage(disk, offsets[3], offsets[5])
+    plan, report = repair(disk, source=source_of(disk))
+    assert plan.is_lossy
+    assert not plan.lost
+    assert report.unverified == unverified(disk) is not None
+    assert report.unverified.why == "log repair took the bytes of a log without epochs"
+    assert is_whole(disk)[0]
+
+
+def test_an_unverified_part_of_a_directory_is_no_source():
+    """Another part of it is."""
+    disk, offsets = stopped()
+    with_replica(of_a_group(disk))
+    for path in "/d", "/r":
+        with_epochs(disk, path, (1, 0))
+    found = Unverified(begin=offsets[4], end=offsets[6], why="a test says so")
+    identity = NodeIdentity(disk, f"/r/{IDENTITY_FILE}", read_identity(disk, "/r"))
+    identity.mark_unverified(found)
+    damage(disk, offsets[5], offsets[6])
+    with pytest.raises(LogDamagedError, match=r"no source for the bytes .* a test says so"):
+        plan_repair(disk, "/d", source=source_of(disk))
+    identity.clear_unverified(found)
+    identity.mark_unverified(attrs.evolve(found, begin=offsets[6], end=offsets[7]))
+    _, report = repair(disk, source=source_of(disk))
+    assert report.unverified is unverified(disk) is None
