@@ -642,7 +642,8 @@ def why_not_proven(candidate: Candidate, state: GroupState) -> str | None:
     """Return why a node may lack what it acknowledged as a member; None if it has proved otherwise.
 
     An unverified log counts only in the start that an operator has chosen: a state whose only
-    member and master it is, which ``hastore cluster failover --accept-loss`` writes.
+    member and master it is, which ``hastore cluster failover --accept-loss`` writes.  Once that
+    start serves, its log is the group's, and is verified.
     """
     barred = why_barred(candidate, state)
     if barred is not None:

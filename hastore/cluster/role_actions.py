@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hastore.cluster.abstention import Abstention
-    from hastore.cluster.group_records import Leader
+    from hastore.cluster.group_records import GroupState, Leader
     from hastore.cluster.group_watch import GroupWatch
     from hastore.cluster.group_writer import GroupWriter
     from hastore.cluster.handover import Handover
@@ -347,6 +347,7 @@ class RoleActions:
         try:
             with trio.move_on_after(within_s) as scope:
                 await self.facts.node.become_master(promotion)
+                await self._accept_log(state)
         except RoleChangedError:
             raise
         except HastoreError as error:
@@ -359,6 +360,25 @@ class RoleActions:
             return
         self.abstention.served()
         await self.member.publish(None)
+
+    async def _accept_log(self, state: GroupState | None) -> None:
+        """Let an unverified log count from now on if an operator has made it the group's.
+
+        No other log is left that it could be compared with.  Raises DiskError.
+        """
+        identity, me = self.facts.node.identity, self.facts.me
+        assert identity is not None, "a node that serves has one"
+        found = identity.current.unverified
+        if found is None or state is None or (state.master, state.members) != (me, (me,)):
+            return
+        if await self.facts.node.env.offload.run(lambda: identity.clear_unverified(found)):
+            _log.warning(
+                "unverified_log_accepted",
+                begin=found.begin,
+                end=found.end,
+                reason=found.why,
+                next="hastore cluster history names the failover",
+            )
 
     async def _sit_out(self) -> None:
         """Give the key up, and let others stand: what has failed here may fail again."""

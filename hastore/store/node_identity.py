@@ -551,9 +551,9 @@ class NodeIdentity:
                 self._store(attrs.evolve(self.current, unverified=joined))
 
     def clear_unverified(self, compared: Unverified) -> bool:
-        """Record that the whole log equals a master's; return whether it is verified now.
+        """Record that the whole log equals a master's, or is the group's; return whether it counts.
 
-        ``compared`` is what was recorded when the comparison began: more may have been found since.
+        ``compared`` is what was recorded when that was found: more may have been found since.
         """
         with self._lock:
             if self.current.unverified == compared:

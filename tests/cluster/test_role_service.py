@@ -23,6 +23,7 @@ from hastore.errors import CoordinatorRefusedError, WrongNodeError
 from hastore.message import Message
 from hastore.sim.group.node_log import EPOCH_PATH
 from hastore.status import PutMessageStatus as Status
+from hastore.store.node_identity import Unverified
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from tests.cluster.simulated import simulated
 from tests.support.nodes.group_nodes import set_of
@@ -934,3 +935,44 @@ async def test_a_notification_of_a_role_only_wakes(group):
     assert group.masters() == {node_id: master}
     assert group.cluster.agent(other).node.identity.current.seen_epoch == seen
     assert isinstance(roles.action, Wait)
+
+
+# -- a log that is not verified ------------------------------------------------------------------
+
+
+@simulated(nodes=1)
+async def test_a_log_that_an_operator_has_made_the_groups_counts_for_good(group):
+    """Nothing is left that it could be compared with: a restart needs no operator again."""
+    _, master = await group.master()
+    assert await group.put(master) is Status.PUT_OK
+
+    def identity():
+        return group.roles[1]._facts.node.identity
+
+    identity().mark_unverified(Unverified(begin=0, end=50, why="a test filled it"))
+    group.node(1).kill()
+    group.start(1)
+    await trio.sleep(60)
+    assert not group.masters()
+    assert "an operator decides" in str(group.roles[1].action)
+    group.commit_change(operations.failover(group.keys, group.view, 1, at_ms=0, accept_loss=True))
+    await group.master(epoch=3)
+    await trio.sleep(1)
+    assert identity().current.unverified is None
+    for epoch in 4, 5:
+        group.node(1).kill()
+        group.start(1)
+        _, master = await group.master(epoch=epoch)
+        assert await group.put(master) is Status.PUT_OK
+
+
+@simulated(nodes=2)
+async def test_an_unverified_master_of_a_larger_set_stays_unverified(group):
+    """The log of another member may have what its own lacks."""
+    _, master = await group.master()
+    role = next(each for each in group.roles.values() if each._facts.node.role_node is master)
+    found = Unverified(begin=0, end=50, why="a test filled it")
+    role._facts.node.identity.mark_unverified(found)
+    for state in (group.view.state, None):
+        await role._actions._accept_log(state)
+    assert role._facts.node.identity.current.unverified == found
