@@ -5,7 +5,9 @@ import shutil
 
 import pytest
 
+from hastore.env.real import real_env
 from hastore.errors import ProtocolError, UnreachableError
+from hastore.store.node_identity import NodeIdentity, Unverified, read_identity
 from hastore_cli.log.repair_commands import MasterSource
 from tests.cli.live_node import master_with, produce
 from tests.cli.on_a_terminal import on_a_terminal, plain
@@ -147,6 +149,30 @@ def test_undamaged_log_needs_no_repair(pair, run):
     for more in ([], ["--dry-run"], ["--from-replica", pair[2]]):
         assert run("log", "repair", pair[1], *more) == (0, "", "nothing to repair\n")
     assert (files(pair[1]), files(pair[2])) == before
+
+
+def test_a_repair_that_was_killed_at_its_end_is_ended_by_the_next(pair, run):
+    """Nothing is left to repair, and the node's log counts again."""
+    _, store, _ = pair
+    env = real_env()
+    identity = NodeIdentity.open(
+        env.disk,
+        str(store),
+        node_id=2,
+        group="g1",
+        last_exit_ok=True,
+        boot_id="b",
+        randomness=env.randomness,
+        adopt=True,
+    )
+    identity.mark_unverified(Unverified(begin=5, end=9, why="log repair has not finished"))
+    assert run("log", "repair", store, "--dry-run")[0] == 0
+    assert read_identity(env.disk, str(store)).unverified is not None
+    code, out, err = run("log", "repair", store)
+    assert (code, read_identity(env.disk, str(store)).unverified) == (0, None)
+    assert "nothing is lost" in out
+    assert "hastore log verify" in err
+    assert "nothing to repair" in run("log", "repair", store)[2]
 
 
 def test_verify_and_repair_output_fits_80_columns(pair):

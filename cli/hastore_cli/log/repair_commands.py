@@ -85,7 +85,7 @@ def repair(
     from hastore.env.real import real_env
     from hastore.store.index.service import INDEX_DIR
     from hastore.store.tools.log_directory import find_log
-    from hastore.store.tools.repair.log_repair import apply_repair
+    from hastore.store.tools.repair.log_repair import apply_repair, is_unfinished
     from hastore.store.tools.repair.lost import lost_messages
     from hastore.store.tools.repair.plan import plan_repair
     from hastore_cli.app.progress_bar import reading_bar
@@ -103,7 +103,7 @@ def repair(
     if output == "table":
         for line in plan_lines(plan, lost):
             tell(line)
-    if dry_run or plan.is_empty:
+    if dry_run or (plan.is_empty and not is_unfinished(env.disk, plan.data_dir)):
         if output == "json":
             echo_json(repair_json(plan, lost, None))
         say("nothing to repair" if plan.is_empty else "nothing changed (--dry-run)")

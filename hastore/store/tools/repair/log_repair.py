@@ -12,8 +12,9 @@
                   write the ranges, sync
                   identity.json: as before               if no message was lost
 
-A repair that is killed is run again: the ranges that it repaired are intact, the others are still
-damaged (units come first, because after the ranges nothing would show which are lost).
+A repair that is killed is run again, and ends what the first one began: the ranges that it repaired
+are intact, the others are still damaged (units come first, because after the ranges nothing would
+show which are lost).
 
 With a replica a range gets the replica's bytes.  Without one it is set aside and filled with
 records that every reader skips (``filler``), so later offsets stay the same.  If nothing intact
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
 _PIECE_SIZE: Final = 8 * 1024 * 1024
 _BLOCK_SIZE: Final = 4_096  # of a disk with large sectors
 _NEW_SUFFIX: Final = ".repair"
+_UNFINISHED: Final = "log repair has not finished"
 
 
 @attrs.frozen(kw_only=True)
@@ -112,12 +114,16 @@ def apply_repair(
                     physic_offset=part.start,
                     hint=f"hastore log repair {plan.data_dir} --from-replica DIR",
                 )
-        if plan.is_empty:
-            return RepairReport(saved_paths=(), units_blanked=0)
         identity = _identity_of(env.disk, plan.data_dir)
         before = None if identity is None else identity.current.unverified
+        if plan.is_empty:
+            return RepairReport(
+                saved_paths=(),
+                units_blanked=0,
+                unverified=_finish(env.disk, identity, before, plan),
+            )
         if identity is not None:
-            identity.mark_unverified(_unverified_by(plan))
+            identity.mark_unverified(_unverified_by(plan, before))
         lock.write_abort(env.process_id)
         saved = _save(env, plan, backup_dir or f"{plan.data_dir}/{TRIMMED_DIR}")
         _lower_checkpoint(env.disk, plan)
@@ -126,13 +132,10 @@ def apply_repair(
             _resize(env.disk, path, plan.file_size)
         for part in plan.parts:
             _write(env.disk, plan, part, source, on_progress)
-        if identity is not None and before is None and not plan.is_lossy:
-            assert identity.current.unverified is not None, "marked above"
-            identity.clear_unverified(identity.current.unverified)
         return RepairReport(
             saved_paths=saved,
             units_blanked=units,
-            unverified=None if identity is None else identity.current.unverified,
+            unverified=_finish(env.disk, identity, before, plan),
         )
     finally:
         lock.release(clean=False)
@@ -144,7 +147,44 @@ def _identity_of(disk: Disk, data_dir: str) -> NodeIdentity | None:
     return None if current is None else NodeIdentity(disk, f"{data_dir}/{IDENTITY_FILE}", current)
 
 
-def _unverified_by(plan: RepairPlan) -> Unverified:
+def is_unfinished(disk: Disk, data_dir: str) -> bool:
+    """Whether a repair that would lose nothing was begun there, and has not ended."""
+    identity = read_identity(disk, data_dir)
+    return identity is not None and _is_unfinished(identity.unverified)
+
+
+def _is_unfinished(found: Unverified | None) -> bool:
+    return found is not None and found.why == _UNFINISHED
+
+
+def _finish(
+    disk: Disk, identity: NodeIdentity | None, before: Unverified | None, plan: RepairPlan
+) -> Unverified | None:
+    """Let a repaired log count if nothing was lost; return what does not count.
+
+    ``before`` is what did not count when the repair began: an earlier one may have been killed.
+    """
+    if identity is None:
+        return None
+    found = identity.current.unverified
+    is_only_ours = before is None or _is_unfinished(before)
+    if found is not None and is_only_ours and not plan.is_lossy:
+        if before is not None:  # what a killed repair had written may not be on the disk yet
+            _sync(disk, plan, before)
+        identity.clear_unverified(found)
+    return identity.current.unverified
+
+
+def _sync(disk: Disk, plan: RepairPlan, found: Unverified) -> None:
+    """Force the log's files in a range to the disk."""
+    for base in range(found.begin - found.begin % plan.file_size, found.end, plan.file_size):
+        path = f"{plan.log_path}/{file_name(base)}"
+        if disk.exists(path):
+            with contextlib.closing(disk.open_file(path, writable=True)) as disk_file:
+                disk_file.sync()
+
+
+def _unverified_by(plan: RepairPlan, before: Unverified | None) -> Unverified:
     """Return the part of the log that the repair changes, and how."""
     starts = [part.start for part in plan.parts] or [plan.min_offset]
     if any(part.action is RepairAction.CUT for part in plan.parts):
@@ -153,8 +193,8 @@ def _unverified_by(plan: RepairPlan) -> Unverified:
         why = "log repair filled the place of lost messages"
     elif plan.is_lossy:
         why = "log repair took the bytes of a log without epochs"
-    else:
-        why = "log repair has not finished"
+    else:  # what was known before stays the reason
+        why = _UNFINISHED if before is None else before.why
     stop = max((part.stop for part in plan.parts), default=starts[0])
     return Unverified(begin=min(starts), end=stop, why=why)
 

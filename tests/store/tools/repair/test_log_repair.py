@@ -17,7 +17,7 @@ from hastore.store.record.record_check import RecordKind, check_record
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_verify import verify_log
 from hastore.store.tools.repair.filler import FILLER_SIZE_MIN, FILLER_TOPIC, can_fill, fill
-from hastore.store.tools.repair.log_repair import apply_repair
+from hastore.store.tools.repair.log_repair import apply_repair, is_unfinished
 from hastore.store.tools.repair.plan import RepairAction, plan_repair
 from hastore.store.tools.repair.source import DirectorySource
 from tests.support.env.crash_points import DyingDisk, Killed
@@ -568,8 +568,41 @@ def test_a_member_that_was_repaired_from_a_replica_is_verified():
     former = Unverified(begin=7, end=9, why="before")
     NodeIdentity(disk, f"/d/{IDENTITY_FILE}", read_identity(disk, "/d")).mark_unverified(former)
     _, report = repair(disk, source=source_of(disk))
-    assert report.unverified == unverified(disk)
-    assert (report.unverified.begin, report.unverified.end) == (7, offsets[5])
+    assert report.unverified == unverified(disk) == attrs.evolve(former, end=offsets[5])
+
+
+def test_a_repair_that_was_killed_is_verified_once_another_has_ended_it():
+    """Also where the killed one had written all; a reason that was there before stays."""
+    disk, offsets = stopped()
+    with_replica(of_a_group(disk))
+    damage(disk, offsets[3], offsets[5])
+    damage(disk, offsets[20], offsets[21])
+    plan = plan_repair(disk, "/d", source=source_of(disk))
+    left_empty = 0
+    for dies_at in count():
+        copy = DyingDisk.of(disk.kill(), dies_at=dies_at)
+        try:
+            apply_repair(fake_env(copy), plan, source=source_of(copy))
+        except Killed:
+            after = copy.kill()
+            began = unverified(after) is not None
+            assert began == is_unfinished(after, "/d")
+            again, report = repair(after, source=source_of(after))
+            left_empty += began and again.is_empty
+            cut = after.cut_power()
+            assert report.unverified is unverified(cut) is None
+            assert is_whole(cut)[0]
+        else:
+            break
+    assert left_empty
+    former = Unverified(begin=7, end=9, why="before")
+    NodeIdentity(disk, f"/d/{IDENTITY_FILE}", read_identity(disk, "/d")).mark_unverified(former)
+    killed = DyingDisk.of(disk.kill(), dies_at=dies_at - 2)
+    with pytest.raises(Killed):
+        apply_repair(fake_env(killed), plan, source=source_of(killed))
+    after = killed.kill()
+    _, report = repair(after, source=source_of(after))
+    assert report.unverified == unverified(after) == attrs.evolve(former, end=offsets[21])
 
 
 def test_a_replica_with_a_filler_leaves_a_member_unverified():
