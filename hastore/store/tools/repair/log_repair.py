@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 from typing import TYPE_CHECKING, Final, assert_never
 
 import attrs
@@ -296,8 +297,7 @@ def _new_bytes(plan: RepairPlan, part: RepairPart, source: RepairSource | None) 
     match part.action:
         case RepairAction.REPLACE:
             assert source is not None, "the plan was made with a replica"
-            for offset in range(part.start, part.stop, _PIECE_SIZE):
-                yield source.read(offset, min(_PIECE_SIZE, part.stop - offset))
+            yield from _checked_bytes(part, source)
         case RepairAction.FILL:
             to_file_end = part.stop % plan.file_size == 0
             yield from fill(part.start, size, part.store_timestamp_ms, to_file_end=to_file_end)
@@ -306,6 +306,27 @@ def _new_bytes(plan: RepairPlan, part: RepairPart, source: RepairSource | None) 
                 yield bytes(min(_PIECE_SIZE, part.stop - offset))
         case _:
             assert_never(part.action)
+
+
+def _checked_bytes(part: RepairPart, source: RepairSource) -> Iterator[bytes]:
+    """Yield a replica's bytes; the last piece only if all are those that the plan has checked.
+
+    A master is asked again, and its disk may return others.  Raises LogDamagedError.
+    """
+    digest = hashlib.sha256()
+    for offset in range(part.start, part.stop, _PIECE_SIZE):
+        size = min(_PIECE_SIZE, part.stop - offset)
+        data = source.read(offset, size)
+        digest.update(data)
+        if offset + size == part.stop and digest.hexdigest() != part.sha256:
+            raise LogDamagedError(
+                f"{source.name} has other bytes from {part.start} to {part.stop} now than when they"
+                " were checked",
+                path=source.name,
+                physic_offset=part.start,
+                hint="its disk may be failing: hastore log verify, there; use another replica",
+            )
+        yield data
 
 
 # -- consume queues ------------------------------------------------------------------------------

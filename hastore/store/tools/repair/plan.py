@@ -75,6 +75,7 @@ class RepairPart:
     has_filler: bool = False  # the replica has lost messages there, too, and filled their place
     # The replica does not say whose bytes it has there: they may not be those of the group's log.
     is_unproven: bool = False
+    sha256: str | None = None  # of the replica's bytes, which were checked; None without one
 
     def __str__(self) -> str:
         """Return a line for people."""
@@ -338,7 +339,7 @@ class _Planner:
                     raise  # it is unknown which of the two is right
                 return self._check(attrs.evolve(part, start=uncovered), source, is_tail=is_tail)
         where = Range(part.start, part.stop)
-        has_filler = check_part(
+        checked = check_part(
             source, where, self.file_size, may_end_inside=is_tail, data_dir=self.data_dir
         )
         epochs = self._epochs
@@ -347,7 +348,12 @@ class _Planner:
             and isinstance(source, DirectorySource)
             and not is_same_log(self.disk, source, epochs, where)
         )
-        return attrs.evolve(part, has_filler=has_filler, is_unproven=is_unproven)
+        return attrs.evolve(
+            part,
+            has_filler=checked.has_filler,
+            is_unproven=is_unproven,
+            sha256=checked.sha256,
+        )
 
     @functools.cached_property
     def _epochs(self) -> EpochHistory | None:

@@ -8,7 +8,8 @@ range's end; ``check_context`` that the copy equals this log on both sides of th
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final, Protocol, final
+import hashlib
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, final
 
 from hastore.errors import LogDamagedError
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
@@ -119,16 +120,24 @@ def is_same_log(disk: Disk, source: DirectorySource, own: EpochHistory, part: Ra
     return True
 
 
+class CheckedPart(NamedTuple):
+    """What a copy has in a range: whether there is a filler, and the SHA-256 of its bytes."""
+
+    has_filler: bool
+    sha256: str
+
+
 def check_part(
     source: RepairSource, part: Range, file_size: int, *, may_end_inside: bool, data_dir: str
-) -> bool:
-    """Read a range, all in one file, and check its records; return whether there is a filler.
+) -> CheckedPart:
+    """Read a range, all in one file, and check its records.
 
     ``may_end_inside``: the range may end in the middle of a record, as a slave's log may.  Raises
     LogDamagedError.
     """
     file_end = part.start - part.start % file_size + file_size
     offset, read_size, has_filler = part.start, _READ_SIZE, False
+    digest = hashlib.sha256()
     while offset < part.stop:
         data = memoryview(source.read(offset, min(read_size, part.stop - offset)))
         position = 0
@@ -139,25 +148,31 @@ def check_part(
             available = file_end - offset - position
             check = check_record(data[position:], 0, available, offset + position)
         if position:
+            digest.update(data[:position])
             offset, read_size = offset + position, _READ_SIZE
             continue
-        if file_end - offset < BLANK_SIZE_MIN:
-            return has_filler
-        if check.kind is RecordKind.BLANK and file_end == part.stop:
-            return has_filler
-        if check.kind is RecordKind.TORN and len(data) < part.stop - offset:
+        is_short = len(data) < part.stop - offset
+        if check.kind is RecordKind.TORN and is_short and file_end - offset >= BLANK_SIZE_MIN:
             read_size *= 2  # a record larger than what was read
             continue
-        if check.kind is RecordKind.TORN and may_end_inside:
-            return has_filler
-        raise LogDamagedError(
-            f"{source.name} cannot repair {data_dir}: its own log is damaged at {offset}"
-            f" ({check.kind.value}), or it has other records there",
-            path=source.name,
-            physic_offset=offset,
-            hint="use another replica, or repair without one",
-        )
-    return has_filler
+        if not (
+            file_end - offset < BLANK_SIZE_MIN
+            or (check.kind is RecordKind.BLANK and file_end == part.stop)
+            or (check.kind is RecordKind.TORN and may_end_inside)
+        ):
+            raise LogDamagedError(
+                f"{source.name} cannot repair {data_dir}: its own log is damaged at {offset}"
+                f" ({check.kind.value}), or it has other records there",
+                path=source.name,
+                physic_offset=offset,
+                hint="use another replica, or repair without one",
+            )
+        digest.update(data)
+        offset += len(data)
+        for start in range(offset, part.stop, _READ_SIZE):  # of a BLANK
+            digest.update(source.read(start, min(_READ_SIZE, part.stop - start)))
+        break
+    return CheckedPart(has_filler, digest.hexdigest())
 
 
 def check_context(source: RepairSource, physic_offset: int, own: bytes, data_dir: str) -> None:

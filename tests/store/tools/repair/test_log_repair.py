@@ -16,6 +16,7 @@ from hastore.store.record.message_codec import decode
 from hastore.store.record.record_check import RecordKind, check_record
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_verify import verify_log
+from hastore.store.tools.repair import log_repair
 from hastore.store.tools.repair.filler import FILLER_SIZE_MIN, FILLER_TOPIC, can_fill, fill
 from hastore.store.tools.repair.log_repair import apply_repair, is_unfinished
 from hastore.store.tools.repair.plan import RepairAction, plan_repair
@@ -500,6 +501,52 @@ def test_gap_too_small_for_a_record_cannot_be_filled():
     assert not can_fill(91, to_file_end=False)
     assert can_fill(92, to_file_end=False)
     assert not can_fill(7, to_file_end=True)
+
+
+# -- a replica that returns other bytes at each read ---------------------------------------------
+
+
+@attrs.define
+class ChangingSource:
+    """A replica whose disk returns other bytes from its ``changes_after``-th read on."""
+
+    source: DirectorySource
+    changes_after: int
+    name: str = "/r"
+    reads: int = 0
+
+    def read(self, physic_offset, size):
+        """Read, perhaps with a flipped bit."""
+        data = bytearray(self.source.read(physic_offset, size))
+        self.reads += 1
+        if self.reads > self.changes_after:
+            data[-3] ^= 1
+        return bytes(data)
+
+
+@pytest.mark.parametrize("piece_size", [8 << 20, 400])
+def test_bytes_that_were_not_checked_do_not_repair_a_log(monkeypatch, piece_size):
+    """A part may be read again once it has been checked; then it must have the same bytes."""
+    monkeypatch.setattr(log_repair, "_PIECE_SIZE", piece_size)
+    disk, offsets = stopped()
+    with_replica(of_a_group(disk))
+    damage(disk, offsets[3], offsets[9])
+    counting = ChangingSource(source_of(disk), 1000)
+    plan_repair(disk, "/d", source=counting)
+    for last in (False, True):
+        copy = disk.kill()
+        changing = ChangingSource(source_of(copy), counting.reads)
+        plan = plan_repair(copy, "/d", source=changing)
+        if last:  # of several pieces
+            size = offsets[9] - offsets[3]
+            changing.changes_after += -(-size // piece_size) - 1
+        with pytest.raises(LogDamagedError, match="now than when they were checked"):
+            apply_repair(fake_env(copy), plan, source=changing)
+        assert unverified(copy) is not None
+        assert not is_whole(copy)[0]
+        plan, report = repair(copy, source=source_of(copy))
+        assert report.unverified is unverified(copy) is None
+        assert is_whole(copy)[0]
 
 
 # -- a node of a replica group -------------------------------------------------------------------
