@@ -392,7 +392,8 @@ class CoordinatorRefusedError(CoordinatorError):
 class CoordinatorNoSpaceError(CoordinatorRefusedError):
     """The coordinator's own database is full: it reads and renews leases, and writes nothing.
 
-    It passes once an operator makes room, so a node waits for it.
+    But etcd answers so, too, to the write by which it exceeds its quota, and carries that one out:
+    a read tells.  It passes once an operator makes room, so a node waits for it.
     """
 
 

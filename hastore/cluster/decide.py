@@ -13,6 +13,7 @@ holder's lease lasts; "the state" is what the group has agreed on::
     a node has seen a later epoch, which the coordinator has forgotten    steps down
     the leader is gone                                                    takes the key again
     a switchover is wished that cannot be, or while elections are paused  voids the wish
+    the coordinator has refused to void the wish                          voids the wish
     a switchover has taken too long                                       voids the wish
     a switchover is wished                                                hands over
     the wish is gone, and it hands over                                   takes puts again
@@ -135,6 +136,7 @@ class Clock:
     no_leader_since: float | None = None
     handover_since: float | None = None  # None: it hands over to nobody
     is_ready_sent: bool = False  # the successor may have been told that it can take over
+    void_due: str | None = None  # why the request for a switchover is removed; puts are taken
     may_ask_from: float = -math.inf  # for a successor, because it cannot store
 
 
@@ -425,7 +427,7 @@ def _decide_on_switchover(
         if clock.handover_since is not None:
             return VoidSwitchover("the wish was taken back")
         return _decide_on_storage(known, view, state, clock.deadline)
-    reason = _why_void(wish, view, state, epoch)
+    reason = _why_void(wish, view, state, epoch) or clock.void_due
     if reason is not None:
         return VoidSwitchover(reason)
     if clock.handover_since is None:

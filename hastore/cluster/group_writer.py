@@ -58,6 +58,11 @@ class GroupWriter:
         put = Put(self.keys.config, config.encode())
         return (await self.store.commit([self._same_config(), *others], [put])).succeeded
 
+    async def delete_config(self) -> bool:
+        """Remove ``config``, unless somebody has written it; return whether it was done."""
+        delete = Delete(self.keys.config)
+        return (await self.store.commit([self._same_config()], [delete])).succeeded
+
     async def retake(self, lease: LeaderLease) -> None:
         """Write the leader key again; the state's revision moves with it, so elections are void."""
         view = self.watch.known

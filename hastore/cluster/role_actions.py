@@ -128,6 +128,7 @@ class RoleActions:
                 no_leader_since=self.no_leader_since(),
                 handover_since=self.handover.since,
                 is_ready_sent=self.handover.is_ready_sent,
+                void_due=self.handover.void_due,
                 may_ask_from=self._pauses.may_ask_from,
             ),
             view=self.watch.view,

@@ -207,6 +207,9 @@ MASTERS_ROWS = {
             VoidSwitchover("it was wished in epoch 4"),
         ),
     ],
+    "the coordinator has refused to void the wish": [
+        (known(MASTER, wished(), void_due="too late"), VoidSwitchover("too late"))
+    ],
     "a switchover has taken too long": [
         (
             known(MASTER, wished(), handover_since=NOW - HANDOVER_S),

@@ -1,14 +1,18 @@
 """What a group costs its etcd, and what becomes of one whose etcd is full, down or damaged."""
 
+import attrs
 import pytest
 import trio
 
 from hastore.cluster import operations
-from hastore.cluster.group_records import inspect_group
+from hastore.cluster.decide import HANDOVER_S
+from hastore.cluster.group_records import Switchover, inspect_group
+from hastore.cluster.group_watch import RETRY_PAUSE_S
 from hastore.cluster.own_member import END_INTERVAL_S
 from hastore.status import PutMessageStatus as Status
 from tests.cluster.simulated import simulated
 from tests.support.nodes.group_nodes import set_of
+from tests.support.nodes.simulated_group import Fate
 
 TTL_S = 3
 SHOWN_WITHIN_S = 15.0  # that etcd is full, where nothing is written
@@ -134,6 +138,72 @@ async def test_a_node_that_starts_while_etcd_is_full_waits(group):
     assert (status.etcd_alarms, "NOSPACE" in status.doing) == (("NOSPACE",), True)
     group.model.make_room()
     await group.until(lambda: other in group.view.members and not set_of(master).missing())
+    assert await group.put(master) is Status.PUT_OK
+
+
+async def outcomes(master, group, count):
+    """Return what becomes of puts, one a second; a put that waits is given up after that time."""
+    found = []
+    for _ in range(count):
+        with trio.move_on_after(1) as scope:
+            found.append(await group.put(master))
+        if not scope.cancelled_caught:
+            await trio.sleep(1)
+    return found
+
+
+@pytest.mark.parametrize("is_ready", [False, True])
+@simulated(ttl_s=TTL_S)
+async def test_an_etcd_that_fills_up_in_a_switchover_does_not_stop_puts(group, is_ready):
+    """The master held them, and each way out was a write: until an operator had made room.
+
+    Once the successor may take over, etcd has to remove the request first: newer ones do.
+    """
+    first, master = await group.master()
+    other = first % 3 + 1
+    group.model.state.deletes_while_full = is_ready
+    wish = Switchover(from_epoch=1, to_id=other)
+    group.configure(attrs.evolve(group.view.config, switchover=wish))
+    if is_ready:
+        await group.until(lambda: group.view.config.switchover.ready_end is not None)
+    group.model.fill()
+    await trio.sleep(HANDOVER_S + 2 * RETRY_PAUSE_S)
+    assert set(await outcomes(master, group, 60)) == {Status.PUT_OK}
+    group.model.make_room()
+    await group.until(lambda: group.view.config.switchover is None)
+    assert group.masters() == {first: master}
+    assert await group.put(master) is Status.PUT_OK
+    group.configure(attrs.evolve(group.view.config, switchover=wish))
+    await group.master(epoch=2)
+
+
+@simulated(ttl_s=TTL_S)
+async def test_a_full_etcd_that_has_offered_the_term_keeps_puts_held(group):
+    """It refuses the write by which it exceeds its quota, and carries it out."""
+    first, master = await group.master()
+    wish = Switchover(from_epoch=1, to_id=first % 3 + 1)
+    group.stores[first].next("commit", "config", Fate.FILLS)
+    group.configure(attrs.evolve(group.view.config, switchover=wish))
+    await group.until(lambda: group.model.is_full)
+    assert group.view.config.switchover.ready_end == master.max_offset
+    assert Status.PUT_OK not in await outcomes(master, group, 30)
+    group.model.make_room()
+    await group.until(lambda: group.view.config.switchover is None)
+    assert len(group.masters()) == 1
+
+
+@simulated(ttl_s=TTL_S)
+async def test_an_offer_that_may_still_arrive_keeps_puts_held(group):
+    """A later refusal says nothing about the first request, which had no answer."""
+    first, master = await group.master()
+    wish = Switchover(from_epoch=1, to_id=first % 3 + 1)
+    group.stores[first].next("commit", "config", Fate.LOST)
+    group.configure(attrs.evolve(group.view.config, switchover=wish))
+    await group.until(lambda: not status_of(group, first).is_reachable)
+    group.model.fill()
+    assert Status.PUT_OK not in await outcomes(master, group, 30)
+    group.model.make_room()
+    await group.until(lambda: group.view.config.switchover is None)
     assert await group.put(master) is Status.PUT_OK
 
 

@@ -48,6 +48,7 @@ class EtcdState:
     revision: int = 1  # as in an empty etcd
     compacted: int = 0  # changes up to here cannot be read any more
     alarms: frozenset[str] = frozenset()  # NO_SPACE: all writes and grants are refused
+    deletes_while_full: bool = False  # but transactions that only delete
     items: dict[str, KeyValue] = attrs.field(factory=dict)
     leases: dict[int, Lease] = attrs.field(factory=dict)
     history: list[Changes] = attrs.field(factory=list)
@@ -68,7 +69,7 @@ class EtcdState:
     ) -> Outcome:
         """Make all writes if all comparisons hold; raise what etcd refuses."""
         if writes:
-            self._check_space()
+            self._check_space(only_deletes=all(isinstance(each, Delete) for each in writes))
         if len({write.key for write in writes}) < len(writes):
             raise CoordinatorRefusedError("etcd: a transaction writes a key twice")
         if max(len(comparisons), len(writes)) > OPERATIONS_MAX:
@@ -81,12 +82,13 @@ class EtcdState:
         self._write(writes)
         return Outcome(succeeded=True, cluster_id=self.cluster_id, revision=self.revision)
 
-    def _check_space(self) -> None:
+    def _check_space(self, *, only_deletes: bool = False) -> None:
         """Raise CoordinatorNoSpaceError while the alarm is raised.
 
-        3.4 still takes transactions that only delete, and 3.5 does not.
+        Transactions that only delete are taken since 3.4.20 and 3.5.7 (etcd's pull requests 14254
+        and 14884).
         """
-        if NO_SPACE in self.alarms:
+        if NO_SPACE in self.alarms and not (only_deletes and self.deletes_while_full):
             raise CoordinatorNoSpaceError("etcd: database space exceeded")
 
     def _holds(self, comparison: Absent | Unchanged) -> bool:

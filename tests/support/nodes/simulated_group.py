@@ -31,7 +31,11 @@ from hastore.cluster.role_service import RoleService
 from hastore.cluster.route_records import RouteKeys
 from hastore.config import AccessConfig
 from hastore.env.interface import Env
-from hastore.errors import CoordinatorRefusedError, CoordinatorUnreachableError
+from hastore.errors import (
+    CoordinatorNoSpaceError,
+    CoordinatorRefusedError,
+    CoordinatorUnreachableError,
+)
 from hastore.message import Message
 from hastore.sim.cluster import CLIENT_PORT, SimNode
 from hastore.sim.coordinator.etcd_model import EtcdModel
@@ -58,6 +62,7 @@ class Fate(Enum):
     ANSWER_LOST = "answer lost"  # it is done, and not answered
     LATE = "late"  # its sender gives up; then it is done
     REFUSED = "refused"
+    FILLS = "fills"  # it is done, and answered as if etcd had been full before
 
 
 @attrs.define(eq=False)
@@ -85,6 +90,10 @@ class ScriptedStore:
     async def _meet(self, fate: Fate, ask: Callable[[], Awaitable[T]]) -> T:
         if fate is Fate.REFUSED:
             raise CoordinatorRefusedError("etcd: permission denied")
+        if fate is Fate.FILLS:
+            await ask()
+            self.model.fill()
+            raise CoordinatorNoSpaceError("etcd: database space exceeded")
         if fate is Fate.ANSWER_LOST:
             await ask()
         elif fate is Fate.LATE:
