@@ -7,6 +7,8 @@
     read after a break ─┘         │                └──▶ identity.json, as the state moves
                                   └──▶ older, although asked later: it was restored to the past
 
+A refused write is no doubt about the view: it is logged, and shown until the write is done.
+
 Invariant: ``view`` falls behind only where the coordinator itself has gone back, and then
 ``restored`` says how, until a person has looked.
 """
@@ -26,11 +28,13 @@ from hastore.cluster.key_value_store import follow
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import (
     CoordinatorError,
+    CoordinatorLoginError,
     CoordinatorNoSpaceError,
     CoordinatorRefusedError,
     CoordinatorUnreachableError,
     DiskError,
     HastoreError,
+    LeaseGoneError,
     ProtocolError,
 )
 from hastore.store.node_identity import CoordinatorMark
@@ -71,6 +75,9 @@ class GroupWatch:
     # What is wrong with the coordinator itself: with NO_SPACE it answers, and writes nothing.
     alarms: frozenset[str] = attrs.field(default=frozenset(), init=False)
     _failure: HastoreError | None = attrs.field(default=None, init=False)  # the last, as logged
+    _read_error: HastoreError | None = attrs.field(default=None, init=False)  # of the last read
+    # What it refuses to do for this node, although it is reachable, by who asked for it.
+    _refusals: dict[str, HastoreError] = attrs.field(factory=dict, init=False)
     _identity: Callable[[], NodeIdentity | None] = attrs.field(init=False)
     # What earlier starts have seen of it, until a person has looked; it is never older.
     _seen_before: CoordinatorMark | None = attrs.field(default=None, init=False)
@@ -96,13 +103,21 @@ class GroupWatch:
         nursery.start_soon(self._keep_mark)
         nursery.start_soon(self._keep_alarms)
 
-    def failed(self, error: HastoreError) -> None:
-        """Take that a request was not answered, or not as it should be.
+    def failed(self, error: HastoreError, of: str) -> None:
+        """Take that a request of a part of the node was not answered, or not as it should be.
 
-        A store that is full has answered: what is known of the group is still what it says.
+        A store that is full, or that refuses a write, has answered: what is known of the group is
+        still what it says.
         """
         if isinstance(error, CoordinatorNoSpaceError):
             self._take_alarms(self.alarms | {NO_SPACE})
+            if self.view is None:  # no read says yet that it answers
+                self._failure, self.is_silent = None, False
+            return
+        if self.is_reachable and error is not self._read_error and _is_of_one_request(error):
+            if str(error) not in map(str, self._refusals.values()):
+                _log.warning("coordinator_refusal", reason=str(error), next=error.hint)
+            self._refusals[of] = error
             return
         if type(error) is not type(self._failure):
             _log.warning("coordinator_unreachable", reason=str(error), next=error.hint)
@@ -112,26 +127,36 @@ class GroupWatch:
         self.on_doubt()
         self._unanswered.wakeup()
 
+    def succeeded(self, of: str) -> None:
+        """Take that all that a part of the node has asked for was done."""
+        if self._refusals.pop(of, None) is not None and not self._refusals:
+            _log.info("coordinator_refusal_over")
+
     async def refresh(self) -> None:
         """Read the group now: a transaction has changed it, or was refused because it changed."""
         before = self.view
-        self._take(read_group(self.keys, await self.store.read(self.keys.base)), before)
+        try:
+            view = read_group(self.keys, await self.store.read(self.keys.base))
+        except (CoordinatorError, ProtocolError) as error:
+            self._read_error = error
+            raise
+        self._take(view, before)
 
     @property
     def trouble(self) -> str | None:
         """Why a request of this node cannot be done now; None if nothing is known against it."""
-        if NO_SPACE in self.alarms:
-            return f"the coordinator is full ({NO_SPACE})"
         if self.is_silent:
             return "the coordinator does not answer"
+        if NO_SPACE in self.alarms:
+            return f"the coordinator is full ({NO_SPACE})"
         return self.unusable_because
 
     @property
     def unusable_because(self) -> str | None:
-        """Why nothing is decided by what it answers, such as a damaged key; None: it is silent."""
-        if self.is_reachable or self._failure is None or self.is_silent:
-            return None
-        return str(self._failure)
+        """Why it cannot be used although it answers: a damaged key, or what it refuses."""
+        if self.is_reachable:
+            return next(map(str, self._refusals.values()), None)
+        return None if self._failure is None or self.is_silent else str(self._failure)
 
     def _take_alarms(self, alarms: frozenset[str]) -> None:
         before, self.alarms = self.alarms, alarms
@@ -169,7 +194,8 @@ class GroupWatch:
                     async for snapshot in snapshots:
                         self._take(read_group(self.keys, snapshot))
             except (CoordinatorError, ProtocolError) as error:
-                self.failed(error)
+                self._read_error = error
+                self.failed(error, "watch")
             await trio.sleep(_FOLLOW_PAUSE_S * (0.5 + self.env.randomness.random()))
 
     def _take(self, view: GroupView, before: GroupView | None = None) -> None:
@@ -218,6 +244,13 @@ class GroupWatch:
                 _log.warning("mark_not_written", reason=str(error), next=error.hint)
                 await trio.sleep(RETRY_PAUSE_S)
                 self._state_moved.wakeup()
+
+
+def _is_of_one_request(error: HastoreError) -> bool:
+    """Return whether a refusal says nothing about other requests, and is repeated for this one."""
+    if isinstance(error, (CoordinatorLoginError, LeaseGoneError)):
+        return False
+    return isinstance(error, CoordinatorRefusedError)
 
 
 def _is_taken_back(known: GroupView, view: GroupView) -> bool:

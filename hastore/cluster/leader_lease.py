@@ -14,7 +14,7 @@ written with.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 import attrs
 import trio
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from hastore.cluster.key_value_store import KeyValueStore
     from hastore.cluster.key_value_store import Lease as Grant
     from hastore.concurrency.lease import Lease
+
+_NAME: Final = "lease"  # of this part, for ``GroupWatch.failed``
 
 _log = logger("cluster")
 
@@ -112,6 +114,7 @@ class LeaderLease:
                 await self._give_up_hanging()
                 continue
             if held is None or self._is_given_up:
+                self.watch.succeeded(_NAME)
                 await self._wait_without_lease()
                 continue
             try:
@@ -125,9 +128,10 @@ class LeaderLease:
                 await self._without_answer(CoordinatorUnreachableError(what))
                 continue
             except CoordinatorError as error:
-                self.watch.failed(error)
+                self.watch.failed(error, _NAME)
                 await trio.sleep(self._pause_s / 4)
                 continue
+            self.watch.succeeded(_NAME)
             if held is not self.held:
                 continue
             if granted_s is None:
@@ -153,7 +157,7 @@ class LeaderLease:
 
     async def _without_answer(self, error: CoordinatorError) -> None:
         """Go on as master for as long as all members promise that none of them stands."""
-        self.watch.failed(error)
+        self.watch.failed(error, _NAME)
         if is_leading(self.node, self.lease):
             await self.failsafe.ask_members()
         with trio.move_on_after(self._pause_s / 4):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hastore.cluster.node_facts import NodeFacts
 
 END_INTERVAL_S: Final = 15.0  # between two writes that only say how far the log is
+_NAME: Final = "member"  # of this part, for ``GroupWatch.failed``
 
 _log = logger("cluster")
 
@@ -67,9 +68,10 @@ class OwnMember:
                 await self.publish(self.facts.stands_in)
                 await self.watch.refresh()  # a watch may be dead, and not know it
             except (CoordinatorError, ProtocolError) as error:
-                self.watch.failed(error)
+                self.watch.failed(error, _NAME)
                 await trio.sleep(RETRY_PAUSE_S)
                 continue
+            self.watch.succeeded(_NAME)
             await trio.sleep(self.facts.config.ttl_s / 3)
 
     async def publish(self, election: int | None) -> None:

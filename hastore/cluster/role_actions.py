@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 # Of a switchover: for the tables, which are copied each second anyway, and until it serves.
 _LAST_COPY_S: Final = 0.3
 _SERVES_WITHIN_S: Final = 1.0
+_NAME: Final = "actions"  # of this part, for ``GroupWatch.failed``
 _BYTES: Final = re.compile(r"[0-9]+ bytes")
 
 _log = logger("cluster")
@@ -90,18 +91,24 @@ class RoleActions:
             self._log_decision(action)
             self.action = action
             if isinstance(action, actions.Wait):
+                self._did()
                 await self._wait(action)
                 continue
             try:
                 await self._carry_out(action)
+                self._did()
             except (CoordinatorError, ProtocolError) as error:
-                self.watch.failed(error)
+                self.watch.failed(error, _NAME)
                 await trio.sleep(RETRY_PAUSE_S)
             except RoleChangedError:
                 await trio.sleep(RETRY_PAUSE_S)  # the node stops
             except HastoreError as error:  # it has no role now
                 _log.error("role_not_changed", reason=str(error), next=error.hint)
                 await trio.sleep(RETRY_PAUSE_S)
+
+    def _did(self) -> None:
+        """Take that what was decided is done: an action that fails is only repeated."""
+        self.watch.succeeded(_NAME)
 
     def _log_decision(self, action: Action) -> None:
         """Log an action of another kind than the last one, or with another reason.
@@ -214,7 +221,7 @@ class RoleActions:
         try:
             await self.leader.release()  # before its disk is waited for, which may hang
         except CoordinatorError as error:
-            self.watch.failed(error)
+            self.watch.failed(error, _NAME)
         await self.facts.node.step_down(why)
 
     async def raise_alarm(self) -> bool:

@@ -144,7 +144,7 @@ class RoleService:
         await self._is_recognised.wait()
 
     def _not_registered(self, error: HastoreError) -> None:
-        self.watch.failed(error)
+        self.watch.failed(error, "registration")
         self._is_recognised.set()
 
     @property

@@ -438,6 +438,18 @@ def identity_of(uuid):
         ({"is_reachable": False, "is_failsafe": True}, NagiosState.WARNING, "by the promises"),
         ({"alarm": "etcd went back"}, NagiosState.CRITICAL, "etcd went back"),
         ({"unlisted_because": "it has node 1"}, NagiosState.WARNING, "n2 it has node 1"),
+        ({"unusable_because": "no permission"}, NagiosState.WARNING, "etcd refuses writes"),
+        (
+            {"unusable_because": "key x", "is_reachable": False},
+            NagiosState.WARNING,
+            "nothing can be decided",
+        ),
+        # Both: clear-alarm is a write, too.
+        (
+            {"alarm": "etcd went back", "etcd_alarms": ("NOSPACE",)},
+            NagiosState.CRITICAL,
+            "etcd takes no writes",
+        ),
     ],
 )
 def test_check_says_what_is_wrong_with_the_coordinator(changes, state, text):

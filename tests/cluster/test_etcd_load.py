@@ -259,6 +259,63 @@ async def test_a_set_that_cannot_be_written_is_logged_once(group, caplog):
     assert len(events(caplog, "set_not_written")) == 1
 
 
+def refuse_writes(group):
+    """Let etcd refuse all writes, as for a user without the permission."""
+    for store in group.stores.values():
+        store.next("commit", "", *[Fate.REFUSED] * 1_000)
+
+
+@pytest.mark.parametrize("is_master_killed", [False, True])
+@simulated(ttl_s=TTL_S)
+async def test_refused_writes_are_logged_and_shown_until_one_is_done(
+    group, caplog, is_master_killed
+):
+    """`decided` was logged twice a second, and `check` said OK each other time."""
+    caplog.set_level("INFO", logger="hastore")
+    first, master = await group.master()
+    refuse_writes(group)
+    caplog.clear()
+    if is_master_killed:
+        group.node(first).kill()
+        await trio.sleep(3 * TTL_S)
+    shown = {node_id: set() for node_id in {1, 2, 3} - ({first} if is_master_killed else set())}
+    for second in range(60):
+        if not is_master_killed:
+            assert await group.put(master) is Status.PUT_OK
+        await trio.sleep(1)
+        for node_id, found in shown.items():
+            status = status_of(group, node_id)
+            assert status.is_reachable
+            if second > END_INTERVAL_S:
+                found.add(status.unusable_because)
+    assert all(found == {"etcd: permission denied"} for found in shown.values())
+    assert len(events(caplog, "decided")) <= 2
+    assert {each["reason"] for each in events(caplog, "coordinator_refusal")} == {
+        "etcd: permission denied"
+    }
+    assert len(events(caplog, "coordinator_refusal")) == len(shown)
+    for store in group.stores.values():
+        store.forget_fates()
+    await trio.sleep(2 * TTL_S)
+    assert {status_of(group, node_id).unusable_because for node_id in shown} == {None}
+    assert len(events(caplog, "coordinator_refusal_over")) == len(shown)
+
+
+@simulated(ttl_s=TTL_S, starts=False)
+async def test_an_etcd_that_is_full_and_then_down_is_said_to_be_down(group):
+    """A node that has not registered yet went on saying that it is full."""
+    group.model.fill()
+    group.start(1)
+    await trio.sleep(2 * TTL_S)
+    assert "NOSPACE" in status_of(group, 1).doing
+    group.model.stop()
+    await trio.sleep(2 * TTL_S)
+    assert "does not answer" in status_of(group, 1).doing
+    group.model.start()
+    await trio.sleep(2 * TTL_S)
+    assert "NOSPACE" in status_of(group, 1).doing
+
+
 # -- damaged keys ---------------------------------------------------------------------------------
 
 

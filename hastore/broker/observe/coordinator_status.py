@@ -41,7 +41,8 @@ class CoordinatorStatus:
     unproven_epoch: int | None = None
     # What is wrong with etcd itself, such as NOSPACE.
     etcd_alarms: tuple[str, ...] = attrs.field(default=(), converter=_texts)
-    # Why nothing is decided by what it answers, such as a damaged key; None: it is silent, or fine.
+    # Why it cannot be used although it answers; None if it is silent, or fine.  If it is reachable,
+    # it refuses what the node asks for; else nothing is decided by what it says (a damaged key).
     unusable_because: str | None = None
     # Which nodes the group has that this node's ``group_ids`` lacks; None: none.
     unlisted_because: str | None = None

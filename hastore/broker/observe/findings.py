@@ -628,6 +628,8 @@ def _coordinator(status: NodeStatus, _: Limits) -> Found:
     coordinator = status.coordinator
     if coordinator is None:
         return
+    for alarm in coordinator.etcd_alarms:
+        yield Level.WARNING, *_etcd_alarm(alarm)
     if coordinator.alarm is not None:
         hint = "find out why; hastore cluster status names the command that ends it"
         yield Level.CRITICAL, "no node is elected: the alarm is raised", coordinator.alarm, hint
@@ -637,13 +639,14 @@ def _coordinator(status: NodeStatus, _: Limits) -> Found:
         hint = "acknowledged messages may be lost: hastore cluster history; then hastore cluster"
         yield Level.CRITICAL, what, "the longest log was taken", f"{hint} clear-alarm"
         return
-    for alarm in coordinator.etcd_alarms:
-        yield Level.WARNING, *_etcd_alarm(alarm)
     if coordinator.unlisted_because is not None:
         yield Level.WARNING, coordinator.unlisted_because, None, UNLISTED_HINT
     if coordinator.is_failsafe:
         what = "etcd does not answer; this master continues by the promises of its members"
         yield Level.WARNING, what, None, "puts stop if a member fails now: look at etcd"
+    elif coordinator.unusable_because is not None and coordinator.is_reachable:
+        hint = "grant this node's etcd user readwrite on its prefix; its log has more"
+        yield Level.WARNING, "etcd refuses writes", coordinator.unusable_because, hint
     elif coordinator.unusable_because is not None:
         hint = "hastore cluster status says what to do about it"
         yield Level.WARNING, "nothing can be decided", coordinator.unusable_because, hint

@@ -79,6 +79,10 @@ class ScriptedStore:
         """Let the next requests by ``method`` that write a key that ends so have these fates."""
         self._fates += [(method, key, fate) for fate in fates]
 
+    def forget_fates(self) -> None:
+        """Let all requests be done again."""
+        self._fates.clear()
+
     async def _ask(self, method: str, keys: Sequence[str], ask: Callable[[], Awaitable[T]]) -> T:
         self.asked.append(" ".join((method, *keys)))
         for number, (wanted, key, fate) in enumerate(self._fates):
