@@ -80,6 +80,8 @@ class RoleActions:
     end_term: Callable[[], None]  # of this node as master: its set is changed no more
     action: Action | None = attrs.field(default=None, init=False)  # the last decision
     _logged: tuple[str, str | None] | None = attrs.field(default=None, init=False)
+    # What the action says that is tried again and again; None once one was done.
+    _announced: tuple[str, object] | None = attrs.field(default=None, init=False)
     _pauses: RequestPauses = attrs.field(factory=RequestPauses, init=False)
     # Within which time it is to serve as master after a switchover; None: within a ttl.
     _serves_within_s: float | None = attrs.field(default=None, init=False)
@@ -109,6 +111,12 @@ class RoleActions:
     def _did(self) -> None:
         """Take that what was decided is done: an action that fails is only repeated."""
         self.watch.succeeded(_NAME)
+        self._announced = None
+
+    def _is_news(self, event: str, what: object) -> bool:
+        """Return whether to log what an action is about to write: not each time that it fails."""
+        announced, self._announced = self._announced, (event, what)
+        return announced != self._announced
 
     def _log_decision(self, action: Action) -> None:
         """Log an action of another kind than the last one, or with another reason.
@@ -232,7 +240,8 @@ class RoleActions:
         why = why_alarm(self._known())
         if why is None:
             return True
-        _log.error("alarm", reason=why)
+        if self._is_news("alarm", why):
+            _log.error("alarm", reason=why)
         config = attrs.evolve(self.watch.known.config, alarm=why)
         is_written = await self.writer.write_config(config, [])
         await self.watch.refresh()
@@ -244,7 +253,8 @@ class RoleActions:
         action = decide(self._known())
         if not isinstance(action, actions.TellEpoch):
             return
-        _log.warning("epoch_forgotten", epoch=action.epoch, next="the group begins a later one")
+        if self._is_news("epoch_forgotten", action.epoch):
+            _log.warning("epoch_forgotten", epoch=action.epoch, next="the group begins a later one")
         config = attrs.evolve(self.watch.known.config, seen_epoch=action.epoch)
         await self.writer.write_config(config, [])
         await self.watch.refresh()
@@ -267,12 +277,13 @@ class RoleActions:
         self._serves_within_s = None
         writes: tuple[Put, ...] = ()
         if not action.is_proven:
-            _log.warning(
-                "no_member_was_proven",
-                epoch=action.epoch,
-                next="acknowledged messages may be lost: hastore cluster history, then hastore"
-                " cluster clear-alarm",
-            )
+            if self._is_news("no_member_was_proven", action.epoch):
+                _log.warning(
+                    "no_member_was_proven",
+                    epoch=action.epoch,
+                    next="acknowledged messages may be lost: hastore cluster history, then hastore"
+                    " cluster clear-alarm",
+                )
             config = attrs.evolve(self.watch.known.config, unproven_epoch=action.epoch)
             writes = (Put(self.writer.keys.config, config.encode()),)
         bid = Bid(

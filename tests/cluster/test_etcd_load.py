@@ -301,6 +301,26 @@ async def test_refused_writes_are_logged_and_shown_until_one_is_done(
     assert len(events(caplog, "coordinator_refusal_over")) == len(shown)
 
 
+@simulated(ttl_s=TTL_S)
+async def test_an_alarm_that_cannot_be_written_is_logged_once(group, caplog):
+    """A backup of an etcd that was full has that alarm: each node logged it each second."""
+    caplog.set_level("INFO", logger="hastore")
+    first, master = await group.master()
+    backup = group.model.state.copy()
+    assert await group.put(master) is Status.PUT_OK
+    await trio.sleep(60)
+    group.node(first).kill()
+    await group.master(epoch=2, members=2)
+    group.model.stop()
+    group.model.restore(backup, as_other_cluster=False)
+    group.model.fill()
+    group.model.start()
+    await trio.sleep(60)
+    assert 2 <= len(events(caplog, "alarm")) <= 2 * 2
+    group.model.make_room()
+    await group.until(lambda: group.view.config.alarm is not None)
+
+
 @simulated(ttl_s=TTL_S, starts=False)
 async def test_an_etcd_that_is_full_and_then_down_is_said_to_be_down(group):
     """A node that has not registered yet went on saying that it is full."""
