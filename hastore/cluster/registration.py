@@ -97,10 +97,9 @@ class NodeRegistration:
     async def register(self, on_failure: Callable[[HastoreError], None]) -> None:
         """Claim the id; retry while the coordinator does not answer, after ``on_failure``.
 
-        Raises WrongNodeError, DiskError, and CoordinatorRefusedError if the coordinator refuses the
-        first request for another reason than want of space.
+        Raises WrongNodeError, DiskError, and CoordinatorRefusedError if the coordinator refuses a
+        request for another reason than want of space: it would refuse the next one, too.
         """
-        is_first = True
         while True:
             try:
                 if await self.claim():
@@ -108,15 +107,12 @@ class NodeRegistration:
             except CoordinatorNoSpaceError as error:
                 on_failure(error)  # an operator makes room
             except CoordinatorRefusedError:
-                if is_first:
-                    raise
+                raise
             except (CoordinatorError, ProtocolError) as error:
                 on_failure(error)
                 self._blocked_until = None  # while etcd is down no lease ends
             else:
-                is_first = False
                 continue
-            is_first = False
             await trio.sleep(RETRY_PAUSE_S)
 
     async def keep(self, watch: GroupWatch) -> None:

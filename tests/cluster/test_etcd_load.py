@@ -207,6 +207,21 @@ async def test_an_offer_that_may_still_arrive_keeps_puts_held(group):
     assert await group.put(master) is Status.PUT_OK
 
 
+@simulated(ttl_s=TTL_S, starts=False)
+async def test_a_node_that_started_before_its_etcd_ends_once_that_refuses_it(group):
+    """It waited for ever, without a word, and said that etcd does not answer."""
+
+    def refuse_the_second_read(node_id, store):
+        store.next("read", "", Fate.LOST, Fate.REFUSED)
+
+    group.before = refuse_the_second_read
+    group.start(1)
+    await group.until(lambda: group.ended)
+    assert "permission denied" in str(group.ended[1])
+
+
+
+
 # -- what is logged -------------------------------------------------------------------------------
 
 
