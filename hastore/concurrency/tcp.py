@@ -26,6 +26,7 @@ _PASSING = frozenset(
 )  # fmt: skip
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _EXHAUSTED_PAUSE_S = 0.1
+_NEXT_ADDRESS_S = 0.25  # of a name with several, after which the next one is tried, too
 
 
 def describe(address: tuple[str, int] | None) -> str:
@@ -101,29 +102,65 @@ async def connect(address: tuple[str, int], timeout_s: float) -> trio.socket.Soc
 
     Raises UnreachableError with the address and the last reason.
     """
-    reason = "the name has no address"
-    with trio.move_on_after(timeout_s) as scope:
+    reason = "no answer"
+    with trio.move_on_after(timeout_s):
         try:
             candidates = await _resolve(address)
+            if len(candidates) == 1:
+                return await _connect_to(*candidates[0])
+            return await _connect_to_first(candidates)
         except (OSError, UnicodeError) as error:
-            candidates = []
             reason = _reason(error)
-        for family, resolved in candidates:
-            sock = trio.socket.socket(family, trio.socket.SOCK_STREAM)
-            try:
-                await sock.connect(resolved)
-            except OSError as error:
-                sock.close()
-                reason = _reason(error)
-            except BaseException:
-                sock.close()
-                raise
-            else:
-                return sock
-    if scope.cancelled_caught:
-        reason = "no answer"
     msg = f"cannot connect to {describe(address)}: {reason}"
     raise UnreachableError(msg)
+
+
+async def _connect_to(family: int, resolved: Any) -> trio.socket.SocketType:
+    """Connect to one address.  Raises OSError."""
+    sock = trio.socket.socket(family, trio.socket.SOCK_STREAM)
+    try:
+        await sock.connect(resolved)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def _connect_to_first(candidates: list[tuple[int, Any]]) -> trio.socket.SocketType:
+    """Connect to the first address that answers.  Raises the last OSError.
+
+    The next one is tried once one has failed, or is silent for ``_NEXT_ADDRESS_S``: a machine that
+    is off, or a family that is not routed, must not use up the time of the others (RFC 8305).
+    """
+    connected: list[trio.socket.SocketType] = []
+    failure = OSError("the name has no address")
+
+    async def attempt(family: int, resolved: Any, ended: trio.Event) -> None:
+        nonlocal failure
+        try:
+            connected.append(await _connect_to(family, resolved))
+            nursery.cancel_scope.cancel()
+        except OSError as error:
+            failure = error
+        ended.set()
+
+    try:
+        async with trio.open_nursery() as nursery:
+            for family, resolved in candidates:
+                ended = trio.Event()
+                nursery.start_soon(attempt, family, resolved, ended)
+                with trio.move_on_after(_NEXT_ADDRESS_S):
+                    await ended.wait()
+    except BaseException:
+        for sock in connected:
+            sock.close()
+        raise
+    if not connected:
+        raise failure
+    first, *others = connected
+    for sock in others:
+        sock.close()
+    return first
 
 
 def _reason(error: OSError | UnicodeError) -> str:

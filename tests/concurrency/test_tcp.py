@@ -35,6 +35,64 @@ async def test_connect_tries_every_address_of_a_name(monkeypatch):
     listener.close()
 
 
+class TwoAddresses:
+    """A name with the addresses 127.0.0.2 and 127.0.0.1; whoever connects to the first waits."""
+
+    def __init__(self, monkeypatch, port):
+        self.port, self.opened = port, []
+        make = trio.socket.socket
+
+        def socket(*args):
+            sock = make(*args)
+            self.opened.append(sock)
+            connect_really = sock.connect
+
+            async def connect_to(resolved):
+                if resolved[0] == "127.0.0.2":
+                    await trio.sleep_forever()
+                await connect_really(resolved)
+
+            sock.connect = connect_to
+            return sock
+
+        monkeypatch.setattr(trio.socket, "getaddrinfo", self.find)
+        monkeypatch.setattr(trio.socket, "socket", socket)
+
+    async def find(self, *_args, **_kwargs):
+        """Look the name up."""
+        hosts = ("127.0.0.2", "127.0.0.1")
+        return [(trio.socket.AF_INET, 0, 0, "", (host, self.port)) for host in hosts]
+
+
+async def test_connect_does_not_wait_for_an_address_that_is_silent(monkeypatch):
+    """A machine that is off, of a name with several, used up the whole time."""
+    listener = await open_listener(("127.0.0.1", 0), "a test")
+    port = bound_address(listener)[1]
+    began = trio.current_time()
+    with monkeypatch.context() as patch:
+        name = TwoAddresses(patch, port)
+        sock = await connect(("a-name", port), 5)
+    assert trio.current_time() - began < 1
+    assert sock.getpeername() == ("127.0.0.1", port)
+    assert [each.fileno() == -1 for each in name.opened] == [True, False]
+    sock.close()
+    listener.close()
+
+
+async def test_connect_to_several_addresses_leaves_nothing_open(monkeypatch):
+    """One is silent and one refuses: the time is up, or the caller cancels."""
+    listener = await open_listener(("127.0.0.1", 0), "a test")
+    port = bound_address(listener)[1]
+    listener.close()
+    name = TwoAddresses(monkeypatch, port)
+    with pytest.raises(UnreachableError, match="no answer"):
+        await connect(("a-name", port), 0.5)
+    with trio.move_on_after(0.1):
+        await connect(("a-name", port), 5)
+    assert len(name.opened) == 3
+    assert all(each.fileno() == -1 for each in name.opened)
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid", "a..b", "x" * 64 + ".b"])
 async def test_unreachable_host_is_named(host):
     """A refused connection, an unknown name and an invalid one are one line each."""
