@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 ANSWER_SIZE_MAX: Final = 16 * 2**20  # bytes of an answer, or of a line of a watch
 _RECEIVE_SIZE: Final = 64 * 1024
 _IDLE_MAX_S: Final = 5.0  # after which a connection is not used again: its server may be gone
+# Of the time for an answer: a connection that cannot be made is named before the caller gives up,
+# who could only say that no answer came, and that the request may have been sent.
+_CONNECT_SHARE: Final = 0.9
 _PORTS: Final = {"http": 80, "https": 443}
 _CERTIFICATE_HINT: Final = "does etcd want a client certificate, of its own CA?"
 _KEEPALIVE_S: Final = 3  # seconds of silence before the first probe, and between two
@@ -92,37 +95,37 @@ class EtcdHttp:
                     connection.close()
 
     async def ask(
-        self, endpoint: str, path: str, body: Body, headers: Mapping[str, str], connect_s: float
+        self, endpoint: str, path: str, body: Body, headers: Mapping[str, str], within_s: float
     ) -> Answer:
-        """POST a body and return the answer; the caller limits how long that takes.
+        """POST a body and return the answer; the caller waits for ``within_s`` at most.
 
-        Raises NotSentError if no connection is made within ``connect_s``.
+        Raises NotSentError, a moment before that is over, if no connection is made.
         """
-        async with self._send(endpoint, path, body, headers, connect_s) as exchange:
+        async with self._send(endpoint, path, body, headers, within_s) as exchange:
             data = await exchange.read_whole()
         return Answer.of(exchange.where, exchange.response.status_code, data)
 
     @contextlib.asynccontextmanager
     async def stream(
-        self, endpoint: str, path: str, body: Body, headers: Mapping[str, str], *, connect_s: float
+        self, endpoint: str, path: str, body: Body, headers: Mapping[str, str], *, within_s: float
     ) -> AsyncGenerator[AsyncGenerator[Answer]]:
         """POST a body and yield the lines of the answer until the server ends it."""
         async with (
-            self._send(endpoint, path, body, headers, connect_s) as exchange,
+            self._send(endpoint, path, body, headers, within_s) as exchange,
             contextlib.aclosing(exchange.lines()) as lines,
         ):
             yield lines
 
-    async def version(self, endpoint: str, connect_s: float) -> tuple[str, int | None]:
+    async def version(self, endpoint: str, within_s: float) -> tuple[str, int | None]:
         """Return etcd's version, and the time of its wall clock in seconds since 1970 (UTC)."""
-        async with self._send(endpoint, "/version", None, {}, connect_s) as exchange:
+        async with self._send(endpoint, "/version", None, {}, within_s) as exchange:
             data = await exchange.read_whole()
         answer = Answer.of(exchange.where, exchange.response.status_code, data)
         return answer.text("etcdserver"), _time_of(exchange.header(b"date"))
 
-    async def text(self, endpoint: str, path: str, connect_s: float) -> bytes:
+    async def text(self, endpoint: str, path: str, within_s: float) -> bytes:
         """GET a page, whatever its status."""
-        async with self._send(endpoint, path, None, {}, connect_s) as exchange:
+        async with self._send(endpoint, path, None, {}, within_s) as exchange:
             return await exchange.read_whole()
 
     @contextlib.asynccontextmanager
@@ -132,12 +135,12 @@ class EtcdHttp:
         path: str,
         body: Body | None,
         headers: Mapping[str, str],
-        connect_s: float,
+        within_s: float,
     ) -> AsyncGenerator[_Exchange]:
         """Send a request and yield its answer, of which only the head has been read."""
         connection = self._take_idle(endpoint)
         if connection is None:
-            connection = await _connect(endpoint, self._context, connect_s)
+            connection = await _connect(endpoint, self._context, _CONNECT_SHARE * within_s)
         try:
             with _errors_of(endpoint):
                 response = await connection.send(*_request(endpoint, path, body, headers))
@@ -240,13 +243,13 @@ def _unexpected(event: object) -> h11.RemoteProtocolError:
     return h11.RemoteProtocolError(f"{type(event).__name__} in place of an answer")
 
 
-async def _connect(endpoint: str, context: ssl.SSLContext | None, connect_s: float) -> _Connection:
+async def _connect(endpoint: str, context: ssl.SSLContext | None, within_s: float) -> _Connection:
     """Connect, and shake hands where it is TLS.  Raises NotSentError."""
     parts = urllib.parse.urlsplit(endpoint)
     host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
-    until = trio.current_time() + connect_s
+    until = trio.current_time() + within_s
     try:
-        sock = await connect((host, port), connect_s)
+        sock = await connect((host, port), within_s)
     except UnreachableError as error:
         raise _not_sent(endpoint, str(error)) from error
     try:

@@ -55,7 +55,7 @@ async def watch(
         with trio.move_on_after(timeout_s) as opening:
             lines = await stack.enter_async_context(
                 http.stream(
-                    endpoint, "/v3/watch", body, {**headers, **_REQUIRE_LEADER}, connect_s=timeout_s
+                    endpoint, "/v3/watch", body, {**headers, **_REQUIRE_LEADER}, within_s=timeout_s
                 )
             )
             await _check_history(endpoint, prefix, after_revision, read)

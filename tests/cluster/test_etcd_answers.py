@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import gzip
-from collections.abc import AsyncIterator, Callable
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -198,6 +199,37 @@ async def test_an_endpoint_without_a_server_costs_nothing() -> None:
                 ) as no:
                     await client.commit([], [Put("/k", b"")])
                 assert "is it running" in str(no.value.hint)
+
+
+@contextlib.contextmanager
+def black_hole() -> Iterator[str]:
+    """Return an endpoint that answers no SYN: the queue of its listener is full."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            sock = stack.enter_context(socket.socket())
+            sock.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                sock.connect(listener.getsockname())
+        yield "http://{}:{}".format(*listener.getsockname())
+
+
+@pytest.mark.parametrize("call", ["read", "commit"])
+async def test_an_endpoint_that_cannot_be_connected_is_not_said_to_be_slow(call: str) -> None:
+    """It was "no answer … does it have a majority, and is its disk quick enough?"."""
+    with black_hole() as dead:
+        async with EtcdClient.open(config(dead, dead, timeout_s=1.0)) as client:
+            with pytest.raises(CoordinatorUnreachableError) as caught:
+                await CALLS[call](client)
+            assert str(caught.value).count("no connection") == 2
+            assert "is it running" in str(caught.value.hint)
+            with pytest.raises(CoordinatorUnreachableError, match="no connection"):
+                async with client.changes("/", 9) as changes:
+                    await anext(changes)
+            (found, _) = await client.health("/")
+            assert "no connection" in str(found)
 
 
 async def test_a_request_that_cannot_be_sent_leaves_nothing_open() -> None:
