@@ -42,6 +42,7 @@ from hastore.cluster.etcd_encoding import (
     range_of,
     renewed_ttl_of,
     snapshot_of,
+    token_of,
 )
 from hastore.cluster.etcd_http import EtcdHttp, NotSentError, tls_context
 from hastore.cluster.etcd_watch import watch
@@ -370,7 +371,7 @@ class EtcdClient:
         body = {"name": self.config.user, "password": self.config.password or ""}
         try:
             answer = await self._ask_in_turn(_LOGIN_PATH, body, deadline, True, None)
-            self._token = answer.text("token")
+            self._token = token_of(answer)
         except CoordinatorRefusedError as error:
             if not has_no_users(error):
                 raise

@@ -250,6 +250,14 @@ def _key_of(row: Answer) -> str:
     return row.data("key").decode(errors="surrogateescape")
 
 
+def token_of(answer: Answer) -> str:
+    """Return the token of a login, which goes into a header."""
+    token = answer.text("token")
+    if not (token.isascii() and token.isprintable()):
+        raise _not_etcd(answer.where, "a token that no header can have")
+    return token
+
+
 def outcome_of(answer: Answer) -> Outcome:
     """Return what a transaction did."""
     return Outcome(answer.flag("succeeded"), answer.cluster_id, answer.revision)

@@ -351,6 +351,15 @@ async def test_a_login_that_is_refused_is_tried_again_later() -> None:
         assert client._login_pause_s == 4 * LOGIN_PAUSE_MIN_S
 
 
+@pytest.mark.parametrize("token", ["é", "a\\nb"])
+async def test_a_token_that_is_no_header_is_no_answer(token: str) -> None:
+    """A UnicodeEncodeError ended the node."""
+    login = answer(b'{%s, "token": "%s"}' % (HEADER, token.encode()))
+    async with logging_in(lambda _: login) as (_, client):
+        with pytest.raises(CoordinatorUnreachableError, match="a token"):
+            await client.read("/")
+
+
 async def test_a_login_without_an_answer_is_tried_again_soon() -> None:
     """Etcd may be back any moment."""
     async with logging_in(lambda _: b"") as (server, client):
