@@ -312,6 +312,7 @@ class EtcdClient:
         endpoints: tuple[str, ...] | None,
     ) -> Answer:
         """Ask one endpoint after the other, as far as that is safe."""
+        is_pinned = endpoints is not None
         if endpoints is None:
             endpoints = self._endpoints[self._first :] + self._endpoints[: self._first]
         failures: list[CoordinatorUnreachableError] = []
@@ -326,7 +327,8 @@ class EtcdClient:
             except CoordinatorUnreachableError as error:
                 failures.append(error)
             except trio.Cancelled:  # somebody had less patience than we
-                self._avoid(endpoint)
+                if not is_pinned:  # a watch stops asking for signs of life once it has one
+                    self._avoid(endpoint)
                 raise
             self._avoid(endpoint)
             if not may_repeat and not isinstance(failures[-1], NotSentError):

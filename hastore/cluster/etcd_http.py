@@ -222,6 +222,9 @@ class _Connection:
         """Prepare for the next request; return False if there cannot be one."""
         if self.http.states != {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}:
             return False
+        unasked, _ = self.http.trailing_data
+        if unasked:  # such as a proxy's 408: it would answer the next request
+            return False
         self.http.start_next_cycle()
         self.idle_since = trio.current_time()
         return True

@@ -31,6 +31,7 @@ from tests.patience import WITHIN_S
 
 SHORT_S = 0.3
 EMPTY = answer(b"{%s}" % HEADER)
+CHANGED = b'{"result": {%s, "events": [{"kv": {"key": "L2s=", "mod_revision": "10"}}]}}\n' % HEADER
 CREATED = b'{"result": {%s, "created": true}}\n' % HEADER
 
 
@@ -296,6 +297,16 @@ async def test_a_connection_that_the_server_has_closed_is_not_used_again() -> No
         nursery.cancel_scope.cancel()
 
 
+async def test_what_follows_an_answer_is_not_the_next_one() -> None:
+    """A proxy says that it has waited for long enough, and closes the connection."""
+    farewell = b"HTTP/1.1 408 Request Time-out\r\nContent-Length: 0\r\n\r\n"
+    async with scripted_http(lambda _: EMPTY + farewell, stays=True) as server:
+        async with EtcdClient.open(config(server.endpoint)) as client:
+            for _ in range(2):
+                assert (await client.read("/")).revision == 9
+        assert server.connections == 2
+
+
 LOGIN = "/v3/auth/authenticate"
 CALLERS = 13
 WRONG_PASSWORD = answer(
@@ -423,6 +434,37 @@ async def test_a_silent_watch_asks_for_a_sign_of_life() -> None:
             # The first read checks the history, the second is a sign of life, the third is none.
             assert trio.current_time() - began >= 3 * timeout_s
     assert reads == ["/v3/kv/range"] * 3
+
+
+async def test_a_sign_of_life_that_is_not_needed_any_more_changes_no_endpoint() -> None:
+    """A line came while it was asked for; the next request went to another endpoint."""
+    is_asked, reads = trio.Event(), []
+
+    async def serve(stream: trio.SocketStream) -> None:
+        async with stream:
+            while data := await stream.receive_some():
+                if b"/v3/watch" in data:
+                    await stream.send_all(OK_HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+                    await stream.send_all(b"%x\r\n%s\r\n" % (len(CREATED), CREATED))
+                    await is_asked.wait()
+                    await stream.send_all(b"%x\r\n%s\r\n" % (len(CHANGED), CHANGED))
+                    continue
+                reads.append(data)
+                if len(reads) == 2:  # the first one checks the history
+                    is_asked.set()
+                    await trio.sleep_forever()
+                await stream.send_all(EMPTY)
+
+    async with trio.open_nursery() as nursery, scripted_http(lambda _: EMPTY) as other:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        endpoint = f"http://127.0.0.1:{listener.socket.getsockname()[1]}"
+        nursery.start_soon(trio.serve_listeners, serve, [listener])
+        async with EtcdClient.open(config(endpoint, other.endpoint, timeout_s=1.0)) as client:
+            async with client.changes("/", 9) as changes:
+                assert (await anext(changes)).revision == 10
+            await client.read("/")
+        assert not other.asked
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_watch_that_is_not_created_is_over() -> None:
