@@ -4,7 +4,12 @@ import attrs
 import pytest
 
 from hastore.cluster.group_records import GroupConfig, Switchover
-from hastore.errors import BelowConfirmMarkError, OperationRefusedError
+from hastore.errors import (
+    AccessDeniedError,
+    BelowConfirmMarkError,
+    OperationRefusedError,
+    UnreachableError,
+)
 from hastore.store.recovery.cut import check_confirm_mark
 from hastore_cli.cluster import heard
 from hastore_cli.cluster.asking import Asked, check_not_void, groups_in
@@ -30,7 +35,7 @@ def test_a_healthy_group_is_a_headline_and_a_line_for_each_node():
     assert text.splitlines()[0] == (
         "group g1 of orders epoch 7 master node 1 SyncStateSet 1, 2, 3 in_sync_replicas all"
     )
-    assert "1 master 7 1000 - ? 2 - yes it does not answer" in text
+    assert "1 master 7 1000 - ? 2 - yes it is by its lease; no answer here" in text
     assert "2 slave 7 400 - 7.0 s ago 2 h:9 yes yes" in text
     assert len(text.splitlines()) == 6
 
@@ -44,6 +49,23 @@ def test_a_master_that_does_not_answer_is_not_shown_as_one_that_does():
     text = shown(view, answers)
     assert "yes it is" in text
     assert warning not in text
+
+
+def test_a_node_that_refuses_to_answer_is_not_said_to_be_dead():
+    """It wants an access key or TLS: that is about the asker, and was shown as silence."""
+    view = view_of(member(1, role="master"), member(2), member(3))
+    error = AccessDeniedError("h: no access key", code=1, hint="set HASTORE_ACCESS_KEY_FILE")
+    answers = attrs.evolve(NOBODY, failures={1: error, 2: error})
+    text = shown(view, answers)
+    assert "yes it is by its lease; no answer here" in text
+    assert "node 1 does not answer here: h: no access key" in text
+    assert text.count("set HASTORE_ACCESS_KEY_FILE") == 1
+    assert "if it is dead" not in text
+    (first, _, third) = status_json(ASKED, view, answers)["nodes"]
+    assert (first["no_answer_because"], third["no_answer_because"]) == (str(error), None)
+    silent = attrs.evolve(NOBODY, failures={1: UnreachableError("h: connection refused")})
+    assert "h: connection refused" in shown(view, silent)
+    assert "if it is dead" in shown(view, silent)
 
 
 def test_a_node_that_refuses_to_cut_its_log_is_critical_and_both_ways_are_named():

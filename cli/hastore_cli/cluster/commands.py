@@ -676,7 +676,7 @@ def _run(work: Callable[[], Awaitable[_T]]) -> _T:
 
 def _look_around(target: Target) -> tuple[Asked, GroupView, Answers]:
     """Return a group as etcd has it, and what its nodes that are up answer."""
-    from hastore.errors import CoordinatorError
+    from hastore.errors import CoordinatorError, HastoreError
     from hastore_cli.app.output import wall_clock_ms
     from hastore_cli.cluster.asking import ask
     from hastore_cli.cluster.heard import hear
@@ -687,8 +687,11 @@ def _look_around(target: Target) -> tuple[Asked, GroupView, Answers]:
             view, alarms = await asked.whatever_is_there(), frozenset[str]()
             with contextlib.suppress(CoordinatorError):  # a user may read keys alone
                 alarms = await asked.store.alarms()
-            statuses = await hear(view, view.members, asked.group)
-            answers = Answers(now_ms=wall_clock_ms(), statuses=statuses, etcd_alarms=alarms)
+            failures: dict[int, HastoreError] = {}
+            statuses = await hear(view, view.members, asked.group, failures=failures)
+            answers = Answers(
+                now_ms=wall_clock_ms(), statuses=statuses, failures=failures, etcd_alarms=alarms
+            )
             return asked, view, answers
 
     return _run(run)

@@ -21,8 +21,16 @@ if TYPE_CHECKING:
 _ASK_TIME_MAX_S: Final = 2.0  # a node that is gone must not hold a command up
 
 
-async def hear(view: GroupView, ids: Collection[int], group: str) -> dict[int, NodeStatus]:
+async def hear(
+    view: GroupView,
+    ids: Collection[int],
+    group: str,
+    *,
+    failures: dict[int, HastoreError] | None = None,
+) -> dict[int, NodeStatus]:
     """Return the status of each node of a group that answers, by id.
+
+    To ``failures`` is added why others do not answer.
 
     The address in etcd may lead to another node by now, also to one of another group with the same
     id: its answer does not count.
@@ -36,7 +44,9 @@ async def hear(view: GroupView, ids: Collection[int], group: str) -> dict[int, N
         with trio.move_on_after(_ASK_TIME_MAX_S):
             try:
                 status = await fetch_status(parse_address(member.client_address))
-            except HastoreError:
+            except HastoreError as error:
+                if failures is not None:
+                    failures[node_id] = error
                 return
             if (status.replica_group, status.node_id) == (group, node_id):
                 found[node_id] = status

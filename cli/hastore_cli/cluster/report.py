@@ -14,6 +14,7 @@ from hastore.broker.observe.coordinator_status import NO_SPACE, NO_SPACE_HINT
 from hastore.cluster.decide import why_not_proven
 from hastore.cluster.loss import cut_json, cuts_by_epoch
 from hastore.cluster.operations import after_alarm
+from hastore.errors import UnreachableError
 from hastore.ha.set_rules import nodes_text
 from hastore.quantities import format_duration, format_size
 from hastore_cli.app.terminal import columns, escaped, label_row, number, time_text
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from hastore.cluster.by_hand import NodeFacts
     from hastore.cluster.group_records import GroupView, Keys, Member
     from hastore.cluster.loss import NodeCut
+    from hastore.errors import HastoreError
     from hastore.store.tools.group_log import GroupLog
     from hastore_cli.cluster.asking import Asked
 
@@ -60,6 +62,7 @@ class NodeRow:
     ha_address: str | None = None
     client_address: str | None = None
     has_answered: bool = False  # itself, just now
+    no_answer_because: str | None = None  # None if it has answered, or was not asked
     priority: int | None = None
     election: int | None = None
     version: str | None = None
@@ -72,6 +75,7 @@ class Answers:
 
     now_ms: int  # this machine's wall clock
     statuses: Mapping[int, NodeStatus] = attrs.field(factory=dict)  # by id
+    failures: Mapping[int, HastoreError] = attrs.field(factory=dict)  # of those without one
     etcd_alarms: frozenset[str] = frozenset()
 
 
@@ -96,7 +100,7 @@ def _node_row(view: GroupView, node_id: int, in_set: frozenset[int], answers: An
             uuid=None if known is None else known.uuid,
             start=None if known is None else known.start,
         )
-    status = answers.statuses.get(node_id)
+    status, failure = answers.statuses.get(node_id), answers.failures.get(node_id)
     why_not: str | None = "the group has no state yet"
     if view.state is not None:
         why_not = why_not_proven(member, view.state)
@@ -114,6 +118,7 @@ def _node_row(view: GroupView, node_id: int, in_set: frozenset[int], answers: An
         lag=lags_in(view, answers.statuses).get(node_id),
         age_s=_age_s(member, answers.now_ms) if status is None else 0.0,
         has_answered=status is not None,
+        no_answer_because=None if failure is None else str(failure),
         link=member.link,
         ha_address=member.ha_address,
         client_address=member.client_address,
@@ -201,7 +206,7 @@ def status_lines(asked: Asked, view: GroupView, answers: Answers) -> Iterator[st
 def _cells(row: NodeRow) -> tuple[str, ...]:
     may = "yes" if row.why_not is None else f"no: {row.why_not}"
     if row.role == "master":
-        may = "it is" if row.has_answered else "it does not answer"
+        may = "it is" if row.has_answered else "it is by its lease; no answer here"
     return (
         str(row.node_id),
         row.role,
@@ -279,7 +284,13 @@ def _notes(keys: Keys, view: GroupView, answers: Answers) -> Iterator[str]:
 def _node_notes(view: GroupView, answers: Answers) -> Iterator[str]:
     """Yield what is wrong with single nodes, as they say or do not say it."""
     leader = None if view.leader is None else view.leader.holder
-    if leader is not None and leader.node_id not in answers.statuses:
+    failures = answers.failures
+    for node_id, error in sorted(failures.items()):
+        yield label_row("warning", f"node {node_id} does not answer here: {escaped(str(error))}")
+    hints = {error.hint for error in failures.values() if _is_refusal(error) and error.hint}
+    yield from (label_row("next", escaped(hint)) for hint in sorted(hints))
+    is_there = leader is not None and _is_refusal(failures.get(leader.node_id))
+    if leader is not None and leader.node_id not in answers.statuses and not is_there:
         text = f"{leader} is master by its lease, and does not answer here: if it is dead, its"
         yield label_row(
             "warning", f"{text} lease ends within [cluster] ttl, and another is elected"
@@ -291,6 +302,11 @@ def _node_notes(view: GroupView, answers: Answers) -> Iterator[str]:
         yield label_row("damage", f"CRITICAL: node {node_id}: {escaped(reason)}")
         if link is not None and link.hint is not None:
             yield label_row("next", escaped(link.hint))
+
+
+def _is_refusal(error: HastoreError | None) -> bool:
+    """Return whether a node that has not answered is there: it wants an access key, or TLS."""
+    return error is not None and not isinstance(error, UnreachableError)
 
 
 def _no_master_text(view: GroupView, answers: Answers) -> str:
