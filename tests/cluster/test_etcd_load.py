@@ -317,6 +317,21 @@ async def test_refused_writes_are_logged_and_shown_until_one_is_done(
 
 
 @simulated(ttl_s=TTL_S)
+async def test_refused_writes_in_a_switchover_do_not_stop_puts(group):
+    """As with a full etcd; the request is removed once that is allowed."""
+    first, master = await group.master()
+    refuse_writes(group)
+    wish = Switchover(from_epoch=1, to_id=first % 3 + 1)
+    group.configure(attrs.evolve(group.view.config, switchover=wish))
+    await trio.sleep(HANDOVER_S + 2 * RETRY_PAUSE_S)
+    assert set(await outcomes(master, group, 30)) == {Status.PUT_OK}
+    for store in group.stores.values():
+        store.forget_fates()
+    await group.until(lambda: group.view.config.switchover is None)
+    assert group.masters() == {first: master}
+
+
+@simulated(ttl_s=TTL_S)
 async def test_an_alarm_that_cannot_be_written_is_logged_once(group, caplog):
     """A backup of an etcd that was full has that alarm: each node logged it each second."""
     caplog.set_level("INFO", logger="hastore")
