@@ -362,7 +362,8 @@ def _confirm_unproven(keys: Keys, view: GroupView) -> Change:
 def remove(keys: Keys, view: GroupView, node_id: int) -> Change:
     """Take a node out of the SyncStateSet, and free its id for another directory.
 
-    Those that stay have all that was acknowledged, as all of the set have.
+    Raises OperationRefusedError without a master, unless a member that is up and stays has proved
+    that it has all that was acknowledged: the removed node may be the only one that has it.
     """
     state = view.state
     in_set = state is not None and node_id in state.ids
@@ -390,6 +391,8 @@ def remove(keys: Keys, view: GroupView, node_id: int) -> Change:
             hint="start it, and let others catch up; if it is lost: hastore cluster failover --to"
             " ID --accept-loss",
         )
+    if in_set and state is not None and view.leader is None:
+        _check_others_have_all(view, state, node_id)
     writes: list[Put | Delete] = [
         Delete(keys.registration(node_id)),
         Delete(keys.member(node_id)),
@@ -410,6 +413,26 @@ def remove(keys: Keys, view: GroupView, node_id: int) -> Change:
             Absent(keys.member(node_id)),
         ),
         writes=tuple(writes),
+    )
+
+
+def _check_others_have_all(view: GroupView, state: GroupState, without: int) -> None:
+    """Raise OperationRefusedError unless a member that is up has all, apart from one node."""
+    if not state.epoch:
+        return  # nothing was acknowledged yet
+    others = [each for each in view.members.values() if each.node.node_id in state.ids - {without}]
+    reasons = [why_not_proven(each, state) for each in others]
+    if None in reasons:
+        return
+    why = "; ".join(str(reason) for reason in reasons) or "no other member is up"
+    best = min(others, key=_rank, default=None)
+    to_id = "ID" if best is None else str(best.node.node_id)
+    away = state.ids - view.members.keys() - {without}
+    start = f"start {nodes_text(away)} first; " if away else ""
+    raise OperationRefusedError(
+        f"node {without} may be the only one that has all acknowledged messages: {why}",
+        hint=f"{start}start node {without}; if it is lost: hastore cluster failover --to {to_id}"
+        f" --accept-loss, then hastore cluster remove {without}",
     )
 
 

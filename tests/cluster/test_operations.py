@@ -416,6 +416,35 @@ def test_a_removal_that_would_lose_messages_or_not_last_is_refused(view, node_id
     assert message in refused(operations.remove, view, node_id)
 
 
+def test_without_a_master_a_removal_needs_another_member_that_has_all():
+    """Else the others would elect the longest of what they have, as if nobody had more."""
+    doubtful = (member(2, kept_since=5, doubt="its log ends at 7"), member(3, end=0, kept_since=5))
+    view = view_of(*doubtful, **NO_LEADER)
+    told = refused(operations.remove, view, 1)
+    assert "node 1 may be the only one that has all acknowledged messages: node 2 may" in told
+    assert "→ start node 1; if it is lost: hastore cluster failover --to 2 --accept-loss" in told
+    told = refused(operations.remove, view_of(doubtful[0], **NO_LEADER), 1)
+    assert "→ start node 3 first; start node 1; if it is lost" in told
+    told = refused(operations.remove, view_of(member(9), **NO_LEADER), 1)
+    assert "no other member is up → start nodes 2, 3 first; start node 1" in told
+    assert view.state is not None
+    floor = attrs.evolve(view.state, confirm_offset=END + 1)
+    told = refused(operations.remove, view_of(member(2), **NO_LEADER, state=floor), 1)
+    assert "node 2 ends at 1000, and the group had confirmed up to 1001" in told
+    for allowed in (
+        view_of(member(2), **NO_LEADER),
+        view_of(*doubtful),  # the master has all
+        view_of(*doubtful, state=attrs.evolve(view.state, epoch=0, master=None), **NO_LEADER),
+        view_of(*doubtful, state=GroupState(epoch=7, master=node(2), members=(node(2),)),
+                **NO_LEADER),
+    ):  # fmt: skip
+        removed = 1 if allowed.leader is None else 3
+        allowed = attrs.evolve(  # noqa: PLW2901 - that node is down
+            allowed, members={at: e for at, e in allowed.members.items() if at != removed}
+        )
+        assert operations.remove(KEYS, allowed, removed).writes
+
+
 # -- failover ------------------------------------------------------------------------------------
 
 
