@@ -48,9 +48,10 @@ holder's lease lasts; "the state" is what the group has agreed on::
 Of those that stand only *proven* ones may win, while there is one.  A node is proven if it has kept
 all that it acknowledged since the start in which the state names it, as far as its start could
 prove that, and if its log is verified.  Without a proven one the longest verified log wins, once
-every member of the set stands: one that is missing may be the one that has all.  *Barred* is a node
-that is not in the set with this directory, or whose log ends below the floor: the confirm offset
-that the state has.
+every member of the set stands: one that is missing may be the one that has all.  A directory that
+the coordinator did not recognise says nothing about the member whose id it has, which is missing.
+*Barred* is a node that is not in the set with this directory, or whose log ends below the floor:
+the confirm offset that the state has.
 
 *Stands*: closes its link to the former master for good, and publishes its end.  So no PUT_OK can
 depend on a node that stands but by the epoch that is elected; that, and not the lease, is why
@@ -750,9 +751,17 @@ def _unproven_candidates(
         member.node_id for member in state.members if not _is_there(member, view, state)
     )
     if missing:
+        disowned = missing & {
+            member.node_id for member in state.members if _is_disowned(member, view)
+        }
+        unknown = (
+            f"; the directory of {nodes_text(disowned)} is one that the coordinator did not"
+            " recognise: start the original, or hastore cluster failover --to ID --accept-loss"
+        )
         return Wait(
             f"there is no master: no node has proved that it has all that was acknowledged, and it"
             f" takes the ends of all logs to choose one; missing: {nodes_text(missing)}"
+            + (unknown if disowned else "")
         )
     verified = [each for each in standing if each.unverified is None]
     others = [each for each in standing if each.unverified is not None]
@@ -770,9 +779,21 @@ def _is_there(member: Incarnation, view: GroupView, state: GroupState) -> bool:
     said, registered = view.members.get(member.node_id), view.registrations.get(member.node_id)
     if said is None or registered is None or said.node.uuid != member.uuid:
         return False
-    if said.node.start != registered.start:
+    if said.node.start != registered.start or _is_disowned(member, view):
         return False
     return said.election == view.state_revision or why_barred(said, state) is not None
+
+
+def _is_disowned(member: Incarnation, view: GroupView) -> bool:
+    """Return whether a copy of a member's directory, or an older state of it, is up instead of it.
+
+    Until the state names a start of that history, what the member has is not known.
+    """
+    said = view.members.get(member.node_id)
+    if said is None or said.node.uuid != member.uuid:
+        return False
+    is_refused = said.disowned_in is not None and said.disowned_in > member.start
+    return is_refused or said.node.start < member.start
 
 
 def _next_members(

@@ -316,6 +316,8 @@ class Member:
     and ``end``.
     ``unverified``: messages inside its log may be missing or wrong, and it does not campaign until
     it has compared the log with a master's.  ``can_store`` and ``has_room``: see ``storage``.
+    ``disowned_in`` is the last start in which its token was not the coordinator's: its log says
+    nothing about what a member has that the state names in an earlier start.
     """
 
     node: Incarnation
@@ -339,6 +341,7 @@ class Member:
     can_store: bool = True
     has_room: bool = False
     ttl_s: int | None = None  # of the lease that the record has; None: by an earlier version
+    disowned_in: int | None = None
 
     @classmethod
     def decode(cls, key: str, data: bytes) -> Self:
@@ -363,6 +366,7 @@ class Member:
             can_store="can_store" not in fields.values or fields.flag("can_store"),
             has_room=fields.flag("has_room"),
             ttl_s=fields.optional_number("ttl"),
+            disowned_in=fields.optional_number("disowned_in"),
         )
 
     def encode(self) -> bytes:
@@ -388,6 +392,7 @@ class Member:
             | ({} if self.doubt is None else {"doubt": self.doubt})
             | ({} if self.place is None else {"place": self.place})
             | ({} if self.ttl_s is None else {"ttl": self.ttl_s})
+            | ({} if self.disowned_in is None else {"disowned_in": self.disowned_in})
         )
 
     def gone_within_s(self, ttl_s: float) -> float:

@@ -94,6 +94,7 @@ class NodeFacts:
             place=self.place,
             can_store=own.unable_since is None,
             has_room=node.store_health.is_steady,
+            disowned_in=self._disowned_in(),
         )
 
     def leader(self, epoch: int) -> Leader:
@@ -105,6 +106,11 @@ class NodeFacts:
             ha_address=self._advertised(node.ha_address),
             client_address=None if node.address is None else self._advertised(node.address),
         )
+
+    def _disowned_in(self) -> int | None:
+        identity = self.node.identity
+        assert identity is not None, "a node that serves has one"
+        return identity.current.disowned_in
 
     def _advertised(self, address: tuple[str, int]) -> str:
         """Return an address of this node as others reach it."""

@@ -21,6 +21,7 @@
      "confirm_mark": {"epoch": 11, "offset": 5242880, "master_uuid": "77ab…"},     null: none
      "coordinator": {"cluster_id": 77, "revision": 812, "state_revision": 790},    absent: none
      "unverified": {"begin": 4096, "end": 8192, "why": "log repair filled it"},    absent: none
+     "disowned_in": 7,                      a start that etcd did not recognise; absent: none
      "crc32": 1951004802                    of all bytes before this line
     }
 
@@ -218,6 +219,11 @@ class Identity:
     confirm_mark: ConfirmMark | None
     coordinator: CoordinatorMark | None = None
     unverified: Unverified | None = None  # never elected, until compared with a master's log
+    # The last start in which the coordinator did not recognise this directory; None: it always did.
+    # A set that names this start, or a later one, counts on this log again.
+    disowned_in: int | None = attrs.field(
+        default=None, validator=attrs.validators.optional(_number(1, _STARTS_MAX))
+    )
 
     def __attrs_post_init__(self) -> None:
         """Check the bound between fields."""
@@ -313,7 +319,7 @@ _KINDS: Final = (
 def encode_identity(identity: Identity) -> bytes:
     """Return the file's bytes."""
     content = {"schema": SCHEMA, **attrs.asdict(identity)}
-    for name in ("coordinator", "unverified"):
+    for name in ("coordinator", "unverified", "disowned_in"):
         if content[name] is None:
             del content[name]
     covered = json.dumps(content, indent=1).removesuffix("\n}").encode() + b",\n"
@@ -488,7 +494,15 @@ class NodeIdentity:
         """
         with self._lock:
             starts = max(start, self.current.starts + 1)
-            self._store(attrs.evolve(self.current, starts=starts, kept_since=starts, doubt=doubt))
+            self._store(
+                attrs.evolve(
+                    self.current,
+                    starts=starts,
+                    kept_since=starts,
+                    doubt=doubt,
+                    disowned_in=starts,
+                )
+            )
 
     def promises_last(self, ttl_s: int) -> None:
         """Record that no promise of this node lasts longer than ``ttl_s``, from now on."""

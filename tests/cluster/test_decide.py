@@ -545,6 +545,19 @@ OTHERS_ROWS = {
                 " it takes the ends of all logs to choose one; missing: node 3"
             ),
         ),
+        # A copy that the coordinator did not recognise stands instead of it.
+        (
+            known(
+                DOUBTFUL,
+                view(state(), None, (*IN_DOUBT[:2], attrs.evolve(IN_DOUBT[2], disowned_in=2))),
+            ),
+            Wait(
+                "there is no master: no node has proved that it has all that was acknowledged, and"
+                " it takes the ends of all logs to choose one; missing: node 3; the directory of"
+                " node 3 is one that the coordinator did not recognise: start the original, or"
+                " hastore cluster failover --to ID --accept-loss"
+            ),
+        ),
     ],
     "none that stands is proven, and an unverified one has more": [
         (
@@ -775,6 +788,25 @@ def test_the_longest_of_unproven_logs_wins_alone():
         DOUBTFUL, view(state(), None, (longer, *IN_DOUBT[1:])), no_leader_since=NOW - 1_000
     )
     assert isinstance(decide(late), Wait)
+
+
+def test_a_disowned_log_counts_again_once_the_set_names_it():
+    """A master has seen that it has all that is confirmed, or an operator has chosen it."""
+    copy_of_3 = attrs.evolve(
+        IN_DOUBT[2], node=incarnation(3, 4), kept_since=4, disowned_in=3, end=999
+    )
+    for named, is_there in ((incarnation(3, 2), False), (incarnation(3, 3), True)):
+        seen = view(state(members=(ONE, TWO, named)), None, (*IN_DOUBT[:2], copy_of_3))
+        action = decide(known(DOUBTFUL, seen, no_leader_since=NOW - 1_000))
+        assert isinstance(action, Campaign) is is_there
+    for start, is_there in ((5, False), (3, True)):  # an older state, whose key ids/3 is gone
+        seen = view(
+            state(members=(ONE, TWO, incarnation(3, start))),
+            None,
+            (*IN_DOUBT[:2], attrs.evolve(copy_of_3, disowned_in=None)),
+        )
+        action = decide(known(DOUBTFUL, seen, no_leader_since=NOW - 1_000))
+        assert isinstance(action, Campaign) is is_there
 
 
 def test_an_unverified_start_that_an_operator_has_chosen_is_elected():

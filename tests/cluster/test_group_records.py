@@ -182,6 +182,7 @@ VALUES = st.one_of(
         election=st.none() | NUMBERS,
         version=TEXTS,
         unverified=st.none() | UNVERIFIED,
+        disowned_in=st.none() | st.integers(1, 1 << 62),
     ),
     st.builds(
         EpochRecord,

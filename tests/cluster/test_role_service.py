@@ -241,7 +241,7 @@ async def test_another_history_of_a_directory_proves_nothing(group):
     await group.until(lambda: group.view.registrations[2].start == 10)
     await group.until(lambda: 2 in group.view.members)
     said = group.view.members[2]
-    assert (said.node.start, said.kept_since) == (10, 10)
+    assert (said.node.start, said.kept_since, said.disowned_in) == (10, 10, 10)
     assert "a copy, or an older state of it" in said.doubt
     await group.until(lambda: group.starts.get(2) == 10)  # a master has seen that it has all
     assert not group.ended

@@ -92,6 +92,7 @@ identities = st.builds(
     confirm_mark=st.none() | marks,
     coordinator=st.none() | seen_coordinators,
     unverified=st.none() | unverified_parts,
+    disowned_in=st.none() | st.integers(1, 1 << 62),
 )
 
 
@@ -198,6 +199,7 @@ def test_the_largest_identity_is_read():
             cluster_id=(1 << 64) - 1, revision=number, state_revision=number
         ),
         unverified=Unverified(begin=number, end=number, why="\U0001f600" * 200),
+        disowned_in=number,
     )
     assert decode_identity(encode_identity(largest)) == largest
 
@@ -510,8 +512,10 @@ def test_a_disowned_start_has_a_number_that_no_other_history_has_counted():
     identity.disown(9, "it is an older copy")
     current = read_identity(disk, "/d")
     assert (current.starts, current.kept_since, current.doubt) == (9, 9, "it is an older copy")
+    assert current.disowned_in == 9
     identity.disown(3, "again")
     assert (identity.current.starts, identity.current.kept_since) == (10, 10)
+    assert start(disk).current.disowned_in == 10  # the next start has the same history
 
 
 def test_a_file_of_an_earlier_version_acknowledged_anything():

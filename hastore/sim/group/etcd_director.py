@@ -610,7 +610,9 @@ class EtcdDirector:
             await trio.sleep(1.0)
             state = self.state
             members = state.members
-            is_stuck = state.is_electing and all(self.has_lost(each) for each in members)
+            is_stuck = state.is_electing and all(
+                self.has_lost(each) or self._is_disowned(each) for each in members
+            )
             nodes = [self.cluster.agent(node_id) for node_id in members]
             if not members or not is_stuck or None in nodes or self.model.is_full:
                 since = None
@@ -619,6 +621,15 @@ class EtcdDirector:
             elif trio.current_time() > since + _PATIENCE_S:
                 since = None
                 self._accept_loss()
+
+    def _is_disowned(self, node_id: int) -> bool:
+        """Whether a member's token is void, because a copy has run: only an operator names it."""
+        view = self.view
+        said = view.members.get(node_id)
+        named = None if view.state is None else view.state.member(node_id)
+        if said is None or named is None or said.disowned_in is None:
+            return False
+        return said.disowned_in > named.start
 
     def _accept_loss(self) -> None:
         """Name the node with the newest log, as an operator does; at best one not repaired."""
