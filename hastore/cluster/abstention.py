@@ -1,8 +1,8 @@
-"""When a node may stand for election: what it has promised, and what has failed in it.
+"""When a node may stand for election, and campaign: what it has promised, and what has failed.
 
 Times are seconds of the node's own clock that does not stop while the machine sleeps.
 
-Invariant: ``stands_from`` never falls.
+Invariant: ``stands_from`` and ``campaigns_from`` never fall.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class Abstention:
     started_at: float
     ttl_s: int
     promise_ttl_s: int
+    # The time before which it does not campaign, because a promotion failed.
+    campaigns_from: float = attrs.field(default=-math.inf, init=False)
     _until: float = attrs.field(default=-math.inf, init=False)
     _sat_out_s: float = attrs.field(default=0.0, init=False)  # after the last failed promotion
 
@@ -49,9 +51,9 @@ class Abstention:
         self._until = max(self._until, now + ttl_s)
 
     def sit_out(self, now: float) -> None:
-        """Let others stand after a promotion that failed, longer each time: it may fail again."""
+        """Let others win after a promotion that failed, longer each time: it may fail again."""
         self._sat_out_s = min(max(self.ttl_s, 2 * self._sat_out_s), SIT_OUT_MAX_S)
-        self._until = max(self._until, now + self._sat_out_s)
+        self.campaigns_from = max(self.campaigns_from, now + self._sat_out_s)
 
     def served(self) -> None:
         """Forget the promotions that failed: one has not."""

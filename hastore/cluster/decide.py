@@ -42,6 +42,7 @@ holder's lease lasts; "the state" is what the group has agreed on::
     it is not proven, and a proven one stands                             waits
     none that stands is proven, and a member of the set does not stand    waits
     none that stands is proven, and an unverified one has more            waits
+    its last promotion has just failed                                    waits
     it waits for better ones                                              waits
     it is the best of those that may win, or the better ones do not come  campaigns
 
@@ -50,6 +51,9 @@ all that it acknowledged since the start in which the state names it, as far as 
 prove that, and if its log is verified.  Without a proven one the longest verified log wins, once
 every member of the set stands: one that is missing may be the one that has all.  A directory that
 the coordinator did not recognise says nothing about the member whose id it has, which is missing.
+The winner is named in its present start only once it serves: if its victory proved it, a node that
+cannot serve would be the only one that may win.
+
 *Barred* is a node that is not in the set with this directory, or whose log ends below the floor:
 the confirm offset that the state has.
 
@@ -133,6 +137,7 @@ class Clock:
     now: float
     # Nobody stands before: promises of an earlier start have to run out.
     may_stand_from: float
+    may_campaign_from: float = -math.inf  # others come first after a promotion that failed
     deadline: float | None = None  # of its own leader key; None: it holds none
     no_leader_since: float | None = None
     handover_since: float | None = None  # None: it hands over to nobody
@@ -673,7 +678,18 @@ def unable_ids(members: Iterable[Member], state: GroupState) -> frozenset[int]:
 
 
 def _decide_on_election(known: Knowledge, view: GroupView, state: GroupState) -> Action:
-    own, clock, election = known.own, known.clock, view.state_revision
+    own, election = known.own, view.state_revision
+    waits = _why_not_standing(known, view, state)
+    if waits is not None:
+        return waits
+    if own.stands_in != election or not _has_published(own, view, election):
+        return Stand(election)
+    return _decide_as_candidate(known, view, state)
+
+
+def _why_not_standing(known: Knowledge, view: GroupView, state: GroupState) -> Wait | None:
+    """Return why a node does not stand now; None if it does."""
+    own, clock = known.own, known.clock
     if view.config.is_paused:
         return Wait("there is no master, and elections are paused")
     reason = why_barred(own, state)
@@ -688,8 +704,21 @@ def _decide_on_election(known: Knowledge, view: GroupView, state: GroupState) ->
         return Wait(
             "it does not stand yet: it has just started, or has promised so", clock.may_stand_from
         )
-    if own.stands_in != election or not _has_published(own, view, election):
-        return Stand(election)
+    # The end of a log that is not proven may be needed to choose another one.
+    return _resting(known, state) if why_not_proven(own, state) is None else None
+
+
+def _resting(known: Knowledge, state: GroupState) -> Wait | None:
+    """Return that a node lets others win, because it could not serve; None if it need not."""
+    until = known.clock.may_campaign_from
+    if known.clock.now >= until or not state.epoch:
+        return None
+    return Wait("it lets others campaign: its last promotion failed", until)
+
+
+def _decide_as_candidate(known: Knowledge, view: GroupView, state: GroupState) -> Action:
+    """Return what a node does that stands."""
+    own, clock = known.own, known.clock
     standing = _standing(view, state)
     proven = [each for each in standing if why_not_proven(each, state) is None]
     candidates = proven or _unproven_candidates(standing, view, state)
@@ -700,6 +729,9 @@ def _decide_on_election(known: Knowledge, view: GroupView, state: GroupState) ->
     if place is None:
         reason = why_not_proven(own, state) or f"{candidates[0].node} has more"
         return Wait(f"there is no master: {reason}")
+    resting = _resting(known, state)
+    if resting is not None:
+        return resting
     began = clock.now if clock.no_leader_since is None else clock.no_leader_since
     former = None if state.master is None else state.master.node_id
     expected = state.ids - {former}
@@ -797,16 +829,19 @@ def _is_disowned(member: Incarnation, view: GroupView) -> bool:
 
 
 def _next_members(
-    own: OwnNode, standing: list[Member], state: GroupState
+    own: OwnNode,  # noqa: ARG001 - the winner, as one of those that stand
+    standing: list[Member],
+    state: GroupState,
 ) -> tuple[Incarnation, ...]:
     """Return the set that an epoch begins with: the winner, and all members that stand.
 
     A node that is not proven stays in the set, in the start that the state names: without it one
-    copy might acknowledge, and it becomes proven once it has all that the new master confirms.
+    copy might acknowledge, and it becomes proven once it has all that the new master confirms, or
+    serves as that master.
     """
     members = []
     for each in standing:
-        if each.node == own.node or why_not_proven(each, state) is None:
+        if why_not_proven(each, state) is None:
             members.append(each.node)
         else:
             named = state.member(each.node.node_id)

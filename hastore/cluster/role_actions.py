@@ -78,6 +78,7 @@ class RoleActions:
     clock: Callable[[], float]
     no_leader_since: Callable[[], float | None]
     end_term: Callable[[], None]  # of this node as master: its set is changed no more
+    term_serves: Callable[[], None]  # this node, as master, takes puts
     action: Action | None = attrs.field(default=None, init=False)  # the last decision
     _logged: tuple[str, str | None] | None = attrs.field(default=None, init=False)
     # What the action says that is tried again and again; None once one was done.
@@ -139,6 +140,7 @@ class RoleActions:
             clock=Clock(
                 now=now,
                 may_stand_from=self.abstention.stands_from,
+                may_campaign_from=self.abstention.campaigns_from,
                 deadline=self.leader.lease.deadline if has_lease else None,
                 no_leader_since=self.no_leader_since(),
                 handover_since=self.handover.since,
@@ -378,6 +380,7 @@ class RoleActions:
             await self._sit_out()
             return
         self.abstention.served()
+        self.term_serves()
         await self.member.publish(None)
 
     async def _accept_log(self, state: GroupState | None) -> None:
@@ -400,7 +403,7 @@ class RoleActions:
             )
 
     async def _sit_out(self) -> None:
-        """Give the key up, and let others stand: what has failed here may fail again."""
+        """Give the key up, and let others win: what has failed here may fail again."""
         self.abstention.sit_out(self.clock())
         await self.leader.release()
 

@@ -134,6 +134,10 @@ class RoleService:
         if self.view is not None:
             term.saw(self.view)
 
+    def _term_serves(self) -> None:
+        if self._term is not None:
+            self._term.serves()
+
     def _end_term(self) -> None:
         if self._term_scope is not None:
             self._term_scope.cancel()
@@ -413,6 +417,7 @@ class RoleService:
             clock=self._now,
             no_leader_since=lambda: None if self._no_leader is None else self._no_leader[1],
             end_term=self._end_term,
+            term_serves=self._term_serves,
         )
 
     async def _leave(self) -> None:

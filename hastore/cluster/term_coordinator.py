@@ -4,13 +4,15 @@
 
     SyncStateSet ──proposal──▶ compare-and-swap of ``state`` ──▶ ACCEPTED, VOIDED
                                     ▲
-    a later start of a member ──────┘    once it has acknowledged all that is confirmed
+    a later start of a member ──────┘    once it has acknowledged all that is confirmed,
+                                         or, if it is the master, once it serves
 
 A write without an answer may be made later, so it is sent again with the same comparison until an
 answer or the state itself says what has become of it: the revision that it compares with moves
 once, by it or by something else.
 
-Invariant: a node is written into the set only in the start whose link has acknowledged.
+Invariant: a node is written into the set only in the start whose link has acknowledged; the master
+in the start that serves.
 """
 
 from __future__ import annotations
@@ -76,6 +78,12 @@ class TermCoordinator:
     _service: GroupHAService = attrs.field(init=False)
     _floor: Callable[[], int] = attrs.field(init=False)  # a record's end that all members have
     _floor_written_at: float = attrs.field(default=-math.inf, init=False)
+    _serves: bool = attrs.field(default=False, init=False)
+
+    def serves(self) -> None:
+        """Let the state name the start of the master, which has all that its term confirms."""
+        self._serves = True
+        self._wake.wakeup()
 
     def propose(self, proposal: Proposal, /) -> Answer | None:
         """Ask for a change; the answer comes later, or not at all."""
@@ -270,7 +278,9 @@ class TermCoordinator:
         return attrs.evolve(state, confirm_offset=max(state.confirm_offset, self._floor()))
 
     def _newest(self, view: GroupView, member: Incarnation) -> Incarnation:
-        linked = None if member == self.own else self._linked(view, member.node_id)
+        if member.node_id == self.own.node_id:
+            return self.own if self._serves else member
+        linked = self._linked(view, member.node_id)
         if linked is None:
             return member
         # Another directory: a restored coordinator may name one that was thrown away since.

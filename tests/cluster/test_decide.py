@@ -580,6 +580,27 @@ OTHERS_ROWS = {
             ),
         ),
     ],
+    "its last promotion has just failed": [
+        # Its log's end is known all the same: without it nobody could be chosen.
+        (
+            known(
+                DOUBTFUL,
+                view(state(), None, IN_DOUBT),
+                may_campaign_from=NOW + 9,
+                no_leader_since=NOW - 60,
+            ),
+            Wait("it lets others campaign: its last promotion failed", NOW + 9),
+        ),
+        (
+            known(attrs.evolve(DOUBTFUL, stands_in=None), NO_LEADER, may_campaign_from=NOW + 9),
+            Stand(STATE_REVISION),
+        ),
+        # Proven ones do not need it, and the next set is better off without it.
+        (
+            known(own(TWO), NO_LEADER, may_campaign_from=NOW + 9),
+            Wait("it lets others campaign: its last promotion failed", NOW + 9),
+        ),
+    ],
     "it waits for better ones": [
         (
             known(STANDING, view(state(), None, ALL_STAND[1:2]), no_leader_since=NOW),
@@ -614,7 +635,8 @@ OTHERS_ROWS = {
                 ),
                 no_leader_since=NOW,
             ),
-            Campaign(epoch=6, members=(ONE, incarnation(2, 2), THREE), is_proven=False),
+            # Its victory does not prove it: the set names its present start once it serves.
+            Campaign(epoch=6, members=(ONE, TWO, THREE), is_proven=False),
         ),
         # One whose log ends below the floor is there, and cannot win.
         (
@@ -627,7 +649,7 @@ OTHERS_ROWS = {
                 ),
                 no_leader_since=NOW - ELECTION_WAIT_S,
             ),
-            Campaign(epoch=6, members=(incarnation(2, 2), THREE), is_proven=False),
+            Campaign(epoch=6, members=(TWO, THREE), is_proven=False),
         ),
         (
             known(STANDING, view(state(), None, ALL_STAND[1:]), no_leader_since=NOW),
@@ -809,6 +831,23 @@ def test_a_disowned_log_counts_again_once_the_set_names_it():
         assert isinstance(action, Campaign) is is_there
 
 
+def test_an_unproven_winner_that_cannot_serve_lets_another_one_win():
+    """One with an equal log, in the next epoch; one with a shorter log waits for it."""
+    winner = own(incarnation(1, 2), kept_since=2, doubt=WHY, stands_in=STATE_REVISION)
+    seen = view(state(), None, IN_DOUBT)
+    won = decide(known(winner, seen, no_leader_since=NOW - 1_000))
+    assert isinstance(won, Campaign)
+    # It gave the key up: the state is of its epoch now.
+    seen = view(state(won.epoch, winner.node, won.members), None, IN_DOUBT)
+    assert why_not_proven(IN_DOUBT[0], seen.state) is not None
+    rests = known(winner, seen, no_leader_since=NOW - 60, may_campaign_from=NOW + 300)
+    assert isinstance(decide(rests), Wait)
+    other = decide(known(DOUBTFUL, seen, no_leader_since=NOW - ELECTION_WAIT_S))
+    assert other == Campaign(epoch=7, members=(ONE, TWO, THREE), is_proven=False)
+    seen = view(seen.state, None, (attrs.evolve(IN_DOUBT[0], end=1_001), *IN_DOUBT[1:]))
+    assert isinstance(decide(known(DOUBTFUL, seen, no_leader_since=NOW - 1_000)), Wait)
+
+
 def test_an_unverified_start_that_an_operator_has_chosen_is_elected():
     """The state that ``hastore cluster failover --accept-loss`` writes names it alone."""
     own_node = own(TWO, unverified=FILLED, stands_in=STATE_REVISION)
@@ -858,6 +897,7 @@ OWN_CHANGES = {
 CLOCK_CHANGES = {
     "now": TIMES,
     "may_stand_from": TIMES,
+    "may_campaign_from": TIMES,
     "deadline": st.none() | TIMES,
     "no_leader_since": st.none() | st.integers(90, 96),
     "handover_since": st.none() | st.integers(90, 96),
@@ -1007,12 +1047,13 @@ def test_nobody_campaigns_who_may_not_stand_or_has_not_published(knowledge):
         assert agreed.ids <= seen.members.keys()
     assert knowledge.clock.now >= knowledge.clock.may_stand_from or not agreed.epoch
     assert own_node.stands_in == seen.state_revision
-    assert own_node.node in action.members
+    assert knowledge.clock.now >= knowledge.clock.may_campaign_from or not agreed.epoch
+    assert own_node.node.node_id in {each.node_id for each in action.members}
     seen_epoch = max(own_node.seen_epoch, seen.config.seen_epoch)
     assert action.epoch > max(seen_epoch, own_node.last_epoch, agreed.epoch)
     for member in action.members:
         said = standing[member.node_id]
-        is_counted = said.node == own_node.node or why_not_proven(said, agreed) is None
+        is_counted = why_not_proven(said, agreed) is None
         assert member == (said.node if is_counted else agreed.member(member.node_id))
 
 

@@ -119,6 +119,23 @@ async def test_a_member_that_comes_back_joins_in_its_new_start(group):
 
 
 @simulated(flush=FlushDiskType.ASYNC_FLUSH)
+async def test_a_master_that_was_not_proven_is_named_in_its_start_once_it_serves(group):
+    """Before, by its victory alone, it would be the only one that may win the next election."""
+    _, master = await group.master()
+    assert await group.put(master) is Status.PUT_OK
+    for each in (1, 2, 3):
+        group.node(each).cut_power()
+    await group.until(lambda: group.view.leader is None and not group.view.members)
+    group.start(1, 2, 3)
+    await group.until(lambda: group.view.state.epoch == 2)
+    assert set(group.starts.values()) == {1}, "that of the winner, too"
+    assert group.view.config.unproven_epoch == 2
+    await group.until(lambda: set(group.starts.values()) == {2})
+    _, master = await group.master(epoch=2)
+    assert await group.put(master) is Status.PUT_OK
+
+
+@simulated(flush=FlushDiskType.ASYNC_FLUSH)
 async def test_a_later_start_is_named_only_for_its_own_link(group):
     """Acks on the link of an earlier start say nothing of a later one."""
     node_id, master = await group.master()
