@@ -116,6 +116,15 @@ class EpochHistory:
         following = bisect.bisect(self.entries, physic_offset, key=_start_offset)
         return self.entries[following - 1] if following else None
 
+    def end_epoch(self, end_offset: int) -> int | None:
+        """Return the epoch of the last byte of a log that ends there; None if none is known.
+
+        It says, with the end, which of two logs is newer.  The last entry does not: its epoch may
+        begin at the log's end, or above it, if a power cut took bytes of the epoch before.
+        """
+        found = self.at(end_offset - 1)
+        return None if found is None else found.epoch
+
     def end_of(self, entry: EpochEntry) -> int | None:
         """Return where the next epoch begins; None for the last one, which goes on."""
         following = bisect.bisect(self.entries, entry.start_offset, key=_start_offset)

@@ -56,6 +56,8 @@ def test_each_byte_has_the_epoch_that_wrote_it():
     assert [epochs.at(n) for n in (0, 99, 100, 199, 200, 10**9)] == [
         None, None, (1, 100), (1, 100), (3, 200), (3, 200),
     ]  # fmt: skip
+    # Of logs that end there: an epoch that has not a byte yet is not the newest.
+    assert [epochs.end_epoch(n) for n in (0, 100, 101, 200, 201)] == [None, None, 1, 1, 3]
     assert epochs.end_of(EpochEntry(1, 100)) == 200
     assert epochs.end_of(EpochEntry(3, 200)) is None
     assert list(epochs.spans(250)) == [EpochSpan(1, 100, 200), EpochSpan(3, 200, 250)]

@@ -38,6 +38,7 @@ class NodeFacts:
     last_epoch: int
     seen_epoch: int
     end: int
+    end_epoch: int | None = None  # of the log's last byte; None: there is none, or not said
     configured_ids: tuple[int, ...] | None = None  # of the group; a master alone says it
     has_coordinator: bool = False
     is_unverified: bool = False  # messages inside its log may be missing
@@ -52,6 +53,7 @@ class NodeFacts:
             group=status.replica_group,
             is_master=status.role.endswith("MASTER"),
             last_epoch=status.epoch or 0,
+            end_epoch=status.end_epoch,
             seen_epoch=status.seen_epoch or 0,
             end=status.max_offset,
             configured_ids=None if sync_state is None else sync_state.configured_ids,
@@ -62,7 +64,12 @@ class NodeFacts:
     @property
     def rank(self) -> tuple[int, int, int]:
         """The key by which the newest log comes first."""
-        return -self.last_epoch, -self.end, self.node_id or 0
+        return -self.log_epoch, -self.end, self.node_id or 0
+
+    @property
+    def log_epoch(self) -> int:
+        """The epoch of the log's last byte; an earlier version says only its newest epoch."""
+        return self.last_epoch if self.end_epoch is None else self.end_epoch
 
 
 @final
@@ -178,12 +185,12 @@ def choose(
         return to_id, None
     if chosen.is_unverified:
         lack = f"node {to_id} has not compared its log with a master's: hastore status says why"
-    elif chosen.last_epoch == best.last_epoch:
+    elif chosen.log_epoch == best.log_epoch:
         lack = f"node {to_id} lacks {format_size(best.end - chosen.end)} that {_name(best)} has"
     else:
         lack = (
-            f"the log of node {to_id} ends in epoch {chosen.last_epoch}, and that of {_name(best)}"
-            f" in epoch {best.last_epoch}"
+            f"the log of node {to_id} ends in epoch {chosen.log_epoch}, and that of {_name(best)}"
+            f" in epoch {best.log_epoch}"
         )
     if not accept_loss:
         raise OperationRefusedError(

@@ -797,13 +797,13 @@ def _unproven_candidates(
         )
     verified = [each for each in standing if each.unverified is None]
     others = [each for each in standing if each.unverified is not None]
-    if not verified or (others and _log_rank(others[0]) > _log_rank(verified[0])):
+    if not verified or (others and others[0].log_rank > verified[0].log_rank):
         return Wait(
             "there is no master: no node has proved that it has all that was acknowledged, and the"
             " longest log is not verified; an operator decides: hastore cluster failover --to ID"
             " --accept-loss"
         )
-    return [each for each in verified if _log_rank(each) == _log_rank(verified[0])]
+    return [each for each in verified if each.log_rank == verified[0].log_rank]
 
 
 def _is_there(member: Incarnation, view: GroupView, state: GroupState) -> bool:
@@ -850,18 +850,13 @@ def _next_members(
     return tuple(sorted(members))
 
 
-def _log_rank(member: Member) -> tuple[int, int]:
-    """Return what says which log is longer."""
-    return member.last_epoch, member.end
-
-
 def _rank(member: Member, state: GroupState | None) -> tuple[bool | int, ...]:
     """Return the key by which the best candidate comes first; without a state the longest log.
 
     One that cannot store comes last.  With a number as ``in_sync_replicas`` not every member has
     all that was acknowledged, so the newest and longest log comes first then.
     """
-    log = -member.last_epoch, -member.end
+    log = -member.end_epoch, -member.end
     cannot_store = not member.can_store
     least = -member.priority, member.node.node_id
     if state is not None and state.acks == "all":

@@ -318,6 +318,8 @@ class Member:
     it has compared the log with a master's.  ``can_store`` and ``has_room``: see ``storage``.
     ``disowned_in`` is the last start in which its token was not the coordinator's: its log says
     nothing about what a member has that the state names in an earlier start.
+    ``end_epoch`` is the epoch of the log's last byte; it differs from ``last_epoch``, the newest
+    that the node has stored, where that epoch begins at the log's end or above it.
     """
 
     node: Incarnation
@@ -342,6 +344,14 @@ class Member:
     has_room: bool = False
     ttl_s: int | None = None  # of the lease that the record has; None: by an earlier version
     disowned_in: int | None = None
+    end_epoch: int = attrs.field(
+        default=attrs.Factory(lambda self: self.last_epoch, takes_self=True)
+    )
+
+    @property
+    def log_rank(self) -> tuple[int, int]:
+        """What says which of two logs is newer: the larger one."""
+        return self.end_epoch, self.end
 
     @classmethod
     def decode(cls, key: str, data: bytes) -> Self:
@@ -367,6 +377,9 @@ class Member:
             has_room=fields.flag("has_room"),
             ttl_s=fields.optional_number("ttl"),
             disowned_in=fields.optional_number("disowned_in"),
+            end_epoch=fields.number("end_epoch", 0, EPOCH_MAX)
+            if "end_epoch" in fields.values
+            else fields.number("last_epoch", 0, EPOCH_MAX),
         )
 
     def encode(self) -> bytes:
@@ -392,6 +405,7 @@ class Member:
             | ({} if self.doubt is None else {"doubt": self.doubt})
             | ({} if self.place is None else {"place": self.place})
             | ({} if self.ttl_s is None else {"ttl": self.ttl_s})
+            | ({} if self.end_epoch == self.last_epoch else {"end_epoch": self.end_epoch})
             | ({} if self.disowned_in is None else {"disowned_in": self.disowned_in})
         )
 

@@ -15,12 +15,14 @@ from hastore.cluster.decide import OwnNode
 from hastore.cluster.group_records import Incarnation, Leader, Member
 from hastore.concurrency.tcp import describe
 from hastore.ha.autoswitch_framing import AutoswitchFraming
+from hastore.ha.group_ha_service import GroupHAService
 
 if TYPE_CHECKING:
     from hastore.broker.node.group_node import GroupNode
     from hastore.cluster.decide import Following
     from hastore.cluster.role_config import RoleConfig
     from hastore.concurrency.lease import Lease
+    from hastore.epoch_history import EpochHistory
 
 
 @final
@@ -48,9 +50,7 @@ class NodeFacts:
             if not role_node.has_stepped_down:
                 master_of = role_node.epoch
         else:
-            framing = role_node.ha_client.framing
-            assert isinstance(framing, AutoswitchFraming), "a slave of a group"
-            last_epoch = framing.history.last_epoch or 0
+            last_epoch = self._history.last_epoch or 0
         queue = role_node.commit_log.mapped_file_queue
         return OwnNode(
             node=self.me,
@@ -95,6 +95,7 @@ class NodeFacts:
             can_store=own.unable_since is None,
             has_room=node.store_health.is_steady,
             disowned_in=self._disowned_in(),
+            end_epoch=self._history.end_epoch(own.end) or 0,
         )
 
     def leader(self, epoch: int) -> Leader:
@@ -106,6 +107,17 @@ class NodeFacts:
             ha_address=self._advertised(node.ha_address),
             client_address=None if node.address is None else self._advertised(node.address),
         )
+
+    @property
+    def _history(self) -> EpochHistory:
+        """The epochs of its log."""
+        role_node = self.node.role_node
+        if isinstance(role_node, Master):
+            assert isinstance(role_node.ha_service, GroupHAService), "a master of a group"
+            return role_node.ha_service.epochs
+        framing = role_node.ha_client.framing
+        assert isinstance(framing, AutoswitchFraming), "a slave of a group"
+        return framing.history
 
     def _disowned_in(self) -> int | None:
         identity = self.node.identity

@@ -89,8 +89,7 @@ def clear_alarm(keys: Keys, view: GroupView) -> Change:
         raise OperationRefusedError(
             f"{_ahead_text(ahead, view.state)}: the alarm would be raised again",
             hint="if it has another group's directory, stop it; if the coordinator was restored to"
-            f" the past: hastore cluster failover --to {ahead.node.node_id} --accept-loss, which"
-            " goes on with that log",
+            f" the past: {_newest_log(view)}, which goes on with the newest log",
         )
     if view.leader is None and view.state is not None and view.state.epoch > 0:
         raise OperationRefusedError(
@@ -188,7 +187,7 @@ def _best_successor(
 
 
 def _rank(member: Member) -> tuple[int, int, int, int]:
-    return -member.last_epoch, -member.end, -member.priority, member.node.node_id
+    return -member.end_epoch, -member.end, -member.priority, member.node.node_id
 
 
 def _why_no_successor(member: Member, state: GroupState) -> str | None:
@@ -310,18 +309,14 @@ def init(
             f"{nodes_text(frozenset(each.node.node_id for each in logs))} already with a log, and"
             " the coordinator knows of no set: acknowledged messages may be missing from each",
             hint="restore the coordinator; or --force, which takes the newest log of"
-            f" {best.node}: epoch {best.last_epoch}, end {best.end}",
+            f" {best.node}: epoch {best.end_epoch}, end {best.end}",
         )
-    newest = tuple(
-        member.node
-        for member in members
-        if (member.last_epoch, member.end) == (best.last_epoch, best.end)
-    )
+    newest = tuple(member.node for member in members if member.log_rank == best.log_rank)
     ids_text = nodes_text(frozenset(each.node_id for each in newest))
     former = max((each.epoch for each in view.history), default=0)
     former = former if view.state is None else view.state.epoch
     state = GroupState(
-        epoch=max(1, former, best.last_epoch),
+        epoch=max(1, former, *(member.last_epoch for member in members)),
         master=best.node,
         members=newest,
         registered=wanted,
@@ -612,7 +607,7 @@ def loss_text(view: GroupView, member: Member) -> str | None:
     reason = why_not_proven(member, state)
     if reason is None:
         return None
-    known = [each.end for each in view.members.values() if each.last_epoch >= member.last_epoch]
+    known = [each.end for each in view.members.values() if each.end_epoch >= member.end_epoch]
     more = max(known, default=0) - member.end
     if more > 0:
         return f"{reason}; it lacks at least {format_size(more)} that another node has"
@@ -654,11 +649,12 @@ def _newest_log(view: GroupView) -> str:
 
 
 def _ahead_of_state(view: GroupView) -> Member | None:
-    """Return the node with the newest log, if that has an epoch which the state does not know."""
-    newest = min(view.members.values(), key=_rank, default=None)
-    if newest is None or view.state is None or newest.last_epoch <= view.state.epoch:
+    """Return the node with the newest log of those that have an epoch which the state lacks."""
+    state = view.state
+    if state is None:
         return None
-    return newest
+    ahead = (each for each in view.members.values() if each.last_epoch > state.epoch)
+    return min(ahead, key=_rank, default=None)
 
 
 def _ahead_text(ahead: Member, state: GroupState) -> str:

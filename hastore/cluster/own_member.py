@@ -97,7 +97,7 @@ class OwnMember:
         is_led = self.watch.is_reachable and view is not None and view.leader is not None
         is_led = is_led and member.election is None and not self._is_below_floor(published, member)
         if is_led and trio.current_time() < self._published_at + END_INTERVAL_S:
-            published = attrs.evolve(published, end=member.end)
+            published = attrs.evolve(published, end=member.end, end_epoch=member.end_epoch)
         return member == published
 
     def _is_below_floor(self, published: Member, member: Member) -> bool:

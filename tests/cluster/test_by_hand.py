@@ -37,6 +37,7 @@ def refused(call, *arguments, **named):
         ((facts(2), facts(3, end=1_001)), 3),
         ((facts(2, end=9_000, last_epoch=6), facts(3)), 3),
         ((facts(2, is_unverified=True), facts(3)), 3),
+        ((facts(2, last_epoch=8, end_epoch=7, end=900), facts(3, end_epoch=7)), 3),
     ],
 )
 def test_the_newest_log_of_a_majority_becomes_master(nodes, chosen):

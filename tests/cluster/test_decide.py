@@ -831,6 +831,18 @@ def test_a_disowned_log_counts_again_once_the_set_names_it():
         assert isinstance(action, Campaign) is is_there
 
 
+def test_an_epoch_without_a_byte_does_not_make_a_log_newer():
+    """A power cut took the end of epoch 5, and left the start of epoch 6, which was on the disk."""
+    cut = attrs.evolve(IN_DOUBT[0], last_epoch=6, end_epoch=5, end=900)
+    agreed = state(6, members=(ONE, TWO))
+    seen = view(agreed, None, (cut, IN_DOUBT[1]))
+    other = own(
+        cut.node, kept_since=2, last_epoch=6, seen_epoch=6, end=900, stands_in=STATE_REVISION
+    )
+    assert isinstance(decide(known(DOUBTFUL, seen, no_leader_since=NOW - 1)), Campaign)
+    assert isinstance(decide(known(other, seen, no_leader_since=NOW - 1_000)), Wait)
+
+
 def test_an_unproven_winner_that_cannot_serve_lets_another_one_win():
     """One with an equal log, in the next epoch; one with a shorter log waits for it."""
     winner = own(incarnation(1, 2), kept_since=2, doubt=WHY, stands_in=STATE_REVISION)
@@ -925,6 +937,8 @@ PUBLISHED_CHANGES = {
     "node": STARTS,
     "kept_since": st.integers(1, 3),
     "last_epoch": EPOCHS,
+    "end_epoch": EPOCHS,
+    "disowned_in": st.none() | st.integers(1, 3),
     "end": ENDS,
     "priority": st.integers(0, 1),
     "election": STANDS_IN,
@@ -974,6 +988,7 @@ def true_of_itself(node, seen):
         said,
         kept_since=node.kept_since,
         last_epoch=node.last_epoch,
+        end_epoch=min(said.end_epoch, node.last_epoch),
         end=node.end,
         priority=node.priority,
         unverified=node.unverified if said.election is not None else said.unverified,
@@ -1044,7 +1059,12 @@ def test_nobody_campaigns_who_may_not_stand_or_has_not_published(knowledge):
     if not is_proven:
         assert own_node.unverified is None
         assert not any(why_not_proven(each, agreed) is None for each in standing.values())
-        assert agreed.ids <= seen.members.keys()
+        for member in agreed.members:
+            said = seen.members[member.node_id]
+            assert (said.node.uuid, said.election) == (member.uuid, seen.state_revision)
+            assert said.disowned_in is None or said.disowned_in <= member.start
+        longest = max(each.log_rank for each in standing.values() if each.unverified is None)
+        assert standing[own_node.node.node_id].log_rank == longest
     assert knowledge.clock.now >= knowledge.clock.may_stand_from or not agreed.epoch
     assert own_node.stands_in == seen.state_revision
     assert knowledge.clock.now >= knowledge.clock.may_campaign_from or not agreed.epoch
@@ -1184,7 +1204,8 @@ def test_of_nodes_that_see_the_same_each_campaigns_at_a_time_of_its_own(group):
         for wait in range(len(IDS) + 1):
             clock = attrs.evolve(each.clock, now=began + wait * ELECTION_WAIT_S)
             if isinstance(decide(attrs.evolve(each, clock=clock)), Campaign):
-                places.append((wait, -each.own.last_epoch, -each.own.end))
+                end_epoch = each.view.members[each.own.node.node_id].end_epoch
+                places.append((wait, -end_epoch, -each.own.end))
                 break
     assert len({wait for wait, _, _ in places}) == len(places)
     logs = [log for _, *log in sorted(places)]

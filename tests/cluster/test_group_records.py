@@ -183,6 +183,7 @@ VALUES = st.one_of(
         version=TEXTS,
         unverified=st.none() | UNVERIFIED,
         disowned_in=st.none() | st.integers(1, 1 << 62),
+        end_epoch=st.integers(0, EPOCH_MAX),
     ),
     st.builds(
         EpochRecord,

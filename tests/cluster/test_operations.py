@@ -287,6 +287,23 @@ def test_a_first_state_is_refused_where_a_log_could_be_missed():
     assert "--force, which takes the newest log of node 2: epoch 7, end 1000" in told
 
 
+def test_an_epoch_without_a_byte_does_not_make_a_log_the_newest():
+    """It begins above the end of a log that a power cut has shortened."""
+    cut = member(2, end=900, last_epoch=8, end_epoch=7)
+    view = view_of(EMPTY[0], cut, member(3), **UNKNOWN)
+    assert "newest log of node 3: epoch 7, end 1000" in refused(operations.init, view)
+    state = applied(view, operations.init(KEYS, view, force=True)).state
+    assert state is not None
+    assert (state.members, state.epoch) == ((node(3),), 8), "an epoch begins once"
+    view = view_of(member(1, kept_since=5), cut, member(3), **NO_LEADER)
+    told = refused(operations.failover, view, 1, at_ms=1)
+    assert "node 3 lacks nothing: --to 3" in told
+    alarm = view_of(cut, member(3), config=GroupConfig(alarm="restored"), **NO_LEADER)
+    told = refused(operations.clear_alarm, alarm)
+    assert "node 2 has messages of epoch 8" in told
+    assert "failover --to 3 --accept-loss" in told
+
+
 def test_force_takes_the_newest_log_and_never_overwrites_a_state():
     """All nodes with that log are members; the others come back as learners, and are cut."""
     view = view_of(EMPTY[0], member(2), member(3), **UNKNOWN)

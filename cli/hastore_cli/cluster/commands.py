@@ -227,7 +227,7 @@ def _node_history(nodes: tuple[str, ...], output: str) -> int:
         raise click.UsageError(f"None of {', '.join(nodes)} is a node of a replica group.")
     newest = max(
         answers.logs.values(),
-        key=lambda log: (log.epochs.last_epoch or 0, log.end_offset),
+        key=lambda log: (log.epochs.end_epoch(log.end_offset) or 0, log.end_offset),
         default=None,
     )
     if output == "json":

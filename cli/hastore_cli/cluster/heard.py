@@ -59,10 +59,13 @@ def refreshed(view: GroupView, statuses: Mapping[int, NodeStatus]) -> GroupView:
     """Return a group with the epochs and ends that its nodes have said themselves."""
     members = dict(view.members)
     for node_id, status in statuses.items():
+        member = members[node_id]
+        epoch = member.last_epoch if status.epoch is None else status.epoch
         members[node_id] = attrs.evolve(
-            members[node_id],
+            member,
             end=status.max_offset,
-            last_epoch=members[node_id].last_epoch if status.epoch is None else status.epoch,
+            last_epoch=epoch,
+            end_epoch=epoch if status.end_epoch is None else status.end_epoch,
         )
     return attrs.evolve(view, members=members)
 

@@ -47,6 +47,7 @@ def with_group(status: NodeStatus, service: GroupHAService, now: float) -> NodeS
         status,
         epoch=group.entry.epoch,
         epoch_start_offset=group.entry.start_offset,
+        end_epoch=service.epochs.end_epoch(end),
         slave_unavailable_because=group.unavailable_because(),
         slave_lag_max=None,  # however far behind, a member counts
         acks_needed=_acks_needed(group) if status.role == BrokerRole.SYNC_MASTER.value else 0,

@@ -79,6 +79,7 @@ def _with_epochs(status: NodeStatus, client: HAClient, cuts: Cuts) -> NodeStatus
         status,
         epoch=None if newest is None else newest.epoch,
         epoch_start_offset=None if newest is None else newest.start_offset,
+        end_epoch=framing.history.end_epoch(status.max_offset),
         seen_epoch=framing.identity.current.seen_epoch,
         last_cut=None if cuts.last is None else cuts.last.to_json(),
         cuts=cuts.count,

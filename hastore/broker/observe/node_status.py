@@ -233,6 +233,7 @@ class NodeStatus:
     replica_group: str | None = None
     epoch: int | None = None  # the newest of its log; None: none, or not autoswitch
     epoch_start_offset: int | None = None  # the first byte of ``epoch``
+    end_epoch: int | None = None  # of the log's last byte: ``epoch`` may begin at its end, or above
     seen_epoch: int | None = None  # the newest that it has heard of
     last_cut: dict[str, Any] | None = None  # LogCut's JSON form: the newest that is kept
     cuts: int | None = None  # of a slave's log by this process; None: not in a replica group

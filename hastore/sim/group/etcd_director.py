@@ -368,7 +368,7 @@ class EtcdDirector:
     def _ranks_in(self, election: int) -> dict[int, tuple[int, int]]:
         """Return last epoch and end of each log that was published for an election."""
         return {
-            node_id: (member.last_epoch, member.end)
+            node_id: member.log_rank
             for node_id, member in self.view.members.items()
             if member.election == election
         }
@@ -637,7 +637,7 @@ class EtcdDirector:
         present = [view.members[each] for each in state.members if each in view.members]
         if len(present) < len(state.members) or view.state is None:
             return
-        best = max(present, key=lambda e: (not self.is_edited(e.node.node_id), e.last_epoch, e.end))
+        best = max(present, key=lambda e: (not self.is_edited(e.node.node_id), *e.log_rank))
         change = operations.failover(
             self.keys, view, best.node.node_id, at_ms=START_MS, accept_loss=True
         )
