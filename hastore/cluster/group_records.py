@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _NUMBER_MAX: Final = (1 << 63) - 1
 _TEXT_SIZE_MAX: Final = 1_024
 _MEMBERS_MAX: Final = 64
-_LEASES_WAITED: Final = 3
+LEASES_WAITED: Final = 3
 _NODE_ID: Final = re.compile("[1-9][0-9]{0,18}")
 DAMAGED_HINT: Final = "hastore cluster status says what to do about it"
 
@@ -414,7 +414,7 @@ class Member:
 
         ``ttl_s`` is the reader's; a change of etcd's leader prolongs all leases.
         """
-        return _LEASES_WAITED * max(ttl_s, self.ttl_s or 0)
+        return LEASES_WAITED * max(ttl_s, self.ttl_s or 0)
 
 
 @final
@@ -612,6 +612,7 @@ class GroupView:
     history: tuple[EpochRecord, ...] = ()  # by epoch
     # What could not be read, by key: another version's, or a person's typing mistake.
     damaged: Mapping[str, str] = attrs.field(factory=dict)
+    damaged_revisions: Mapping[str, int] = attrs.field(factory=dict)  # of the same keys
 
     def check(self, *keys: str) -> None:
         """Raise ProtocolError if one of these keys could not be read."""
@@ -673,6 +674,7 @@ def inspect_group(keys: Keys, snapshot: Snapshot) -> GroupView:
         registrations=registrations,
         history=tuple(history[epoch] for epoch in sorted(history)),
         damaged=damaged,
+        damaged_revisions={key: items[key].mod_revision for key in damaged},
     )
 
 

@@ -405,7 +405,8 @@ def remove(keys: Keys, view: GroupView, node_id: int) -> Change:
         comparisons=(
             _same_leader(keys, view),
             _same_state(keys, view),
-            Absent(keys.member(node_id)),
+            # A record that cannot be read is there, and stays unless the node is up.
+            _same(keys.member(node_id), view.damaged_revisions.get(keys.member(node_id), 0)),
         ),
         writes=tuple(writes),
     )

@@ -136,7 +136,10 @@ class OwnMember:
     def _is_own(self, item: KeyValue) -> bool:
         """Return whether a record is of this node's directory, or of none and may be replaced."""
         try:
-            return Member.decode(item.key, item.value).node.uuid == self.facts.me.uuid
+            found = Member.decode(item.key, item.value).node
+            if found.node_id != self.facts.me.node_id:
+                raise ProtocolError(f"{item.key} names {found}")
+            return found.uuid == self.facts.me.uuid
         except ProtocolError as error:
             _log.warning("record_replaced", key=item.key, reason=str(error))
             return True

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
-from hastore.cluster.group_records import Incarnation, Member, Registration
+from hastore.cluster.group_records import LEASES_WAITED, Incarnation, Member, Registration
 from hastore.cluster.group_watch import RETRY_PAUSE_S
 from hastore.cluster.key_value_store import Absent, Put, Unchanged
 from hastore.errors import (
@@ -77,6 +77,8 @@ class NodeRegistration:
     _is_recorded: bool = attrs.field(default=False, init=False)
     # Until when another process of this id may run, in trio's time; None: none is known.
     _blocked_until: float | None = attrs.field(default=None, init=False)
+    # The revision of a record that cannot be read, and for whose replacement it waits; 0: none.
+    _unreadable_revision: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Draw the token of this start."""
@@ -200,18 +202,23 @@ class NodeRegistration:
         """Return comparisons by which no other process of this id is up; None to look again.
 
         A record in ``members/ID`` may be left by a process that has ended: this directory's last
-        one, whose lock this process holds, or another one, whose lease ends.  Raises WrongNodeError
-        if the lease goes on.
+        one, whose lock this process holds, or another one, whose lease ends.  One that cannot be
+        read, and has no lease, is a person's: a process of this id that is up replaces it soon, so
+        it is replaced here once it has stayed for long enough.  Raises WrongNodeError if another
+        process keeps its record.
         """
         key = self.keys.member(self.me.node_id)
         item = items.get(key)
         if item is None:
             self._blocked_until = None
             return [Absent(key)]
-        member = Member.decode(key, item.value)
-        if is_ours and self.place is not None and member.place == self.place:
-            return [Unchanged(key, item.mod_revision)]
-        path, now, wait_s = self.data_dir, trio.current_time(), member.gone_within_s(self.ttl_s)
+        same = Unchanged(key, item.mod_revision)
+        member = self._readable(item)
+        place = None if member is None else member.place
+        if is_ours and place is not None and place == self.place:
+            return [same]
+        path, now = self.data_dir, trio.current_time()
+        wait_s = LEASES_WAITED * self.ttl_s if member is None else member.gone_within_s(self.ttl_s)
         if self._blocked_until is None:
             self._blocked_until = now + wait_s
             _log.warning(
@@ -219,6 +226,8 @@ class NodeRegistration:
                 reason=f"another process than this one was {self.me} of {self.keys.base} until now",
                 next=f"wait: its lease is over within {wait_s:g} s, unless it runs",
             )
+        elif now >= self._blocked_until and member is None and item.lease is None:
+            return [same]
         elif now >= self._blocked_until:
             raise WrongNodeError(
                 f"{path} is a copy, or an older state of its disk: another process runs as"
@@ -227,6 +236,20 @@ class NodeRegistration:
                 hint="give one of the two another id, and an empty directory",
             )
         await trio.sleep(RETRY_PAUSE_S)
+        return None
+
+    def _readable(self, item: KeyValue) -> Member | None:
+        """Return what a record says; None, and the wait begins again, if it cannot be read."""
+        try:
+            member = Member.decode(item.key, item.value)
+            if member.node.node_id == self.me.node_id:
+                return member
+            reason = f"it names {member.node}"
+        except ProtocolError as error:
+            reason = str(error)
+        if item.mod_revision != self._unreadable_revision:
+            self._unreadable_revision, self._blocked_until = item.mod_revision, None
+            _log.warning("record_unreadable", key=item.key, reason=reason)
         return None
 
     async def _record(self, known: Registration | None, *, is_ours: bool) -> None:

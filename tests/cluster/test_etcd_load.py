@@ -411,6 +411,24 @@ async def test_a_state_with_garbage_is_replaced_by_force(group):
     assert await group.put(master) is Status.PUT_OK
 
 
+@pytest.mark.parametrize("is_of_another", [False, True])
+@simulated(ttl_s=TTL_S)
+async def test_garbage_in_the_record_of_a_node_that_is_down_does_not_bar_its_start(
+    group, is_of_another
+):
+    """It has no lease that ends; a process that is up would replace it within a third of a ttl."""
+    await group.master()
+    group.node(2).kill()
+    await group.until(lambda: 2 not in group.view.members)
+    garbage = group.view.members[1].encode() if is_of_another else b"garbage"
+    group.commit(group.keys.member(2), garbage)
+    group.start(2)
+    took_s = await group.until(lambda: 2 in group.view.members)
+    assert took_s >= 3 * TTL_S
+    assert group.view.members[2].kept_since == 1
+    assert not group.ended
+
+
 @simulated(ttl_s=TTL_S)
 async def test_garbage_in_its_own_record_is_replaced(group):
     """Nobody else writes there, and it took no part any more."""

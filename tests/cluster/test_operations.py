@@ -356,6 +356,16 @@ def test_a_node_whose_record_cannot_be_read_may_be_removed():
     """Its id would stay taken."""
     view = view_of(member(1), member(2), state=OUTSIDE, damaged={KEYS.registration(9): "garbage"})
     assert Delete(KEYS.registration(9)) in operations.remove(KEYS, view, 9).writes
+    key = KEYS.member(3)
+    items = {key: KeyValue(key, b"garbage", 77, 77, None)}
+    view = attrs.evolve(
+        view_of(member(1), member(2)),
+        damaged=(found := read_group(KEYS, Snapshot(5, 100, items))).damaged,
+        damaged_revisions=found.damaged_revisions,
+    )
+    change = operations.remove(KEYS, view, 3)
+    assert Unchanged(key, 77) in change.comparisons, "it is there"
+    assert Delete(key) in change.writes
 
 
 def test_force_overwrites_a_state_that_an_alarm_says_is_an_old_one():
