@@ -693,6 +693,8 @@ def _why_not_standing(known: Knowledge, view: GroupView, state: GroupState) -> W
     if view.config.is_paused:
         return Wait("there is no master, and elections are paused")
     reason = why_barred(own, state)
+    if reason is not None and _is_below_floor(own, state):
+        reason += _way_out(view, state)
     if reason is None and own.seen_epoch > state.epoch + EPOCH_JUMP_MAX:
         reason = (
             f"{own.node} has seen epoch {own.seen_epoch}, far above {state.epoch}: is identity.json"
@@ -706,6 +708,26 @@ def _why_not_standing(known: Knowledge, view: GroupView, state: GroupState) -> W
         )
     # The end of a log that is not proven may be needed to choose another one.
     return _resting(known, state) if why_not_proven(own, state) is None else None
+
+
+def _is_below_floor(own: OwnNode, state: GroupState) -> bool:
+    """Return whether a node is barred, and only because its log ends below the floor."""
+    whole = attrs.evolve(own, end=max(own.end, state.confirm_offset))
+    return why_barred(own, state) is not None and why_barred(whole, state) is None
+
+
+def _way_out(view: GroupView, state: GroupState) -> str:
+    """Return what an operator can do if no member that is up has all that was confirmed."""
+    up = [each for each in view.members.values() if each.node.node_id in state.ids]
+    if not up or any(why_barred(each, state) is None for each in up):
+        return ""
+    missing = state.ids - {each.node.node_id for each in up}
+    start = f"start {nodes_text(missing)}; if lost" if missing else "if no other log has it"
+    best = max(up, key=lambda each: each.log_rank).node.node_id
+    return (
+        f", as no member that is up has it: {start}, hastore cluster failover --to {best}"
+        " --accept-loss"
+    )
 
 
 def _resting(known: Knowledge, state: GroupState) -> Wait | None:

@@ -831,6 +831,27 @@ def test_a_disowned_log_counts_again_once_the_set_names_it():
         assert isinstance(action, Campaign) is is_there
 
 
+@pytest.mark.parametrize(
+    ("others", "way_out"),
+    [
+        ((IN_DOUBT[0], IN_DOUBT[2]), ", as no member that is up has it: if no other log has it,"),
+        ((IN_DOUBT[0],), ", as no member that is up has it: start node 3; if lost,"),
+        ((IN_DOUBT[0], attrs.evolve(IN_DOUBT[2], end=2_000)), None),
+    ],
+)
+def test_where_all_members_lack_what_was_confirmed_the_command_is_named(others, way_out):
+    """They are up, and wait for one another: a power cut took it from all of them."""
+    said = attrs.evolve(IN_DOUBT[1], end=1_001)
+    seen = view(state(confirm_offset=1_500), None, (said, *others))
+    action = decide(known(attrs.evolve(DOUBTFUL, end=1_001), seen))
+    why = (
+        "there is no master: the log of node 2 ends at 1001, and the group had confirmed up to 1500"
+    )
+    if way_out is not None:
+        why += f"{way_out} hastore cluster failover --to 2 --accept-loss"
+    assert action == Wait(why)
+
+
 def test_an_epoch_without_a_byte_does_not_make_a_log_newer():
     """A power cut took the end of epoch 5, and left the start of epoch 6, which was on the disk."""
     cut = attrs.evolve(IN_DOUBT[0], last_epoch=6, end_epoch=5, end=900)
