@@ -37,8 +37,9 @@ holder's lease lasts; "the state" is what the group has agreed on::
     another is the leader, in an earlier epoch than this node has seen    says so, and waits
     another is the leader                                                 follows it
     no leader, and elections are paused                                   waits
-    no leader, and it is barred (below)                                   waits
+    no leader, and it is not of the set (below)                           waits
     no leader, and it has not stood in this election                      stands
+    its log ends below the floor                                          waits
     it is not proven, and a proven one stands                             waits
     none that stands is proven, and a member of the set does not stand    waits
     none that stands is proven, and an unverified one has more            waits
@@ -54,8 +55,8 @@ the coordinator did not recognise says nothing about the member whose id it has,
 The winner is named in its present start only once it serves: if its victory proved it, a node that
 cannot serve would be the only one that may win.
 
-*Barred* is a node that is not in the set with this directory, or whose log ends below the floor:
-the confirm offset that the state has.
+*Barred*, and never elected, is a node that is not in the set with this directory, or whose log ends
+below the floor: the confirm offset that the state has.
 
 *Stands*: closes its link to the former master for good, and publishes its end.  So no PUT_OK can
 depend on a node that stands but by the epoch that is elected; that, and not the lease, is why
@@ -692,9 +693,8 @@ def _why_not_standing(known: Knowledge, view: GroupView, state: GroupState) -> W
     own, clock = known.own, known.clock
     if view.config.is_paused:
         return Wait("there is no master, and elections are paused")
-    reason = why_barred(own, state)
-    if reason is not None and _is_below_floor(own, state):
-        reason += _way_out(view, state)
+    # Below the floor it stands, too: others have to know how far its log is.
+    reason = why_barred(attrs.evolve(own, end=max(own.end, state.confirm_offset)), state)
     if reason is None and own.seen_epoch > state.epoch + EPOCH_JUMP_MAX:
         reason = (
             f"{own.node} has seen epoch {own.seen_epoch}, far above {state.epoch}: is identity.json"
@@ -708,12 +708,6 @@ def _why_not_standing(known: Knowledge, view: GroupView, state: GroupState) -> W
         )
     # The end of a log that is not proven may be needed to choose another one.
     return _resting(known, state) if why_not_proven(own, state) is None else None
-
-
-def _is_below_floor(own: OwnNode, state: GroupState) -> bool:
-    """Return whether a node is barred, and only because its log ends below the floor."""
-    whole = attrs.evolve(own, end=max(own.end, state.confirm_offset))
-    return why_barred(own, state) is not None and why_barred(whole, state) is None
 
 
 def _way_out(view: GroupView, state: GroupState) -> str:
@@ -741,6 +735,9 @@ def _resting(known: Knowledge, state: GroupState) -> Wait | None:
 def _decide_as_candidate(known: Knowledge, view: GroupView, state: GroupState) -> Action:
     """Return what a node does that stands."""
     own, clock = known.own, known.clock
+    below_floor = why_barred(own, state)
+    if below_floor is not None:
+        return Wait(f"there is no master: {below_floor}{_way_out(view, state)}")
     standing = _standing(view, state)
     proven = [each for each in standing if why_not_proven(each, state) is None]
     candidates = proven or _unproven_candidates(standing, view, state)
@@ -798,12 +795,10 @@ def _unproven_candidates(
 ) -> list[Member] | Wait:
     """Return the nodes with the longest verified log; Wait while another one may have more.
 
-    Of the nodes that stand none is proven.  Each member of the set must be there, in its newest
-    start, barred or not: what it has is known then.
+    Of the nodes that stand none is proven.  Each member of the set must stand, in its newest start,
+    also one whose log ends below the floor: what it has is known then.
     """
-    missing = frozenset(
-        member.node_id for member in state.members if not _is_there(member, view, state)
-    )
+    missing = frozenset(member.node_id for member in state.members if not _is_there(member, view))
     if missing:
         disowned = missing & {
             member.node_id for member in state.members if _is_disowned(member, view)
@@ -828,14 +823,17 @@ def _unproven_candidates(
     return [each for each in verified if each.log_rank == verified[0].log_rank]
 
 
-def _is_there(member: Incarnation, view: GroupView, state: GroupState) -> bool:
-    """Return whether a member of the set says, in its newest start, how far its log is."""
+def _is_there(member: Incarnation, view: GroupView) -> bool:
+    """Return whether a member of the set says, in its newest start, how far its log is now.
+
+    What it said while it followed may be old, and end below a floor that was written since.
+    """
     said, registered = view.members.get(member.node_id), view.registrations.get(member.node_id)
     if said is None or registered is None or said.node.uuid != member.uuid:
         return False
     if said.node.start != registered.start or _is_disowned(member, view):
         return False
-    return said.election == view.state_revision or why_barred(said, state) is not None
+    return said.election == view.state_revision
 
 
 def _is_disowned(member: Incarnation, view: GroupView) -> bool:

@@ -436,7 +436,7 @@ OTHERS_ROWS = {
             Wait("there is no master, and elections are paused"),
         )
     ],
-    "no leader, and it is barred (below)": [
+    "no leader, and it is not of the set (below)": [
         (
             known(own(TWO), view(state(members=(ONE, THREE)), None)),
             Wait("there is no master: node 2 is not in the SyncStateSet"),
@@ -453,13 +453,6 @@ OTHERS_ROWS = {
             Wait("there is no master: node 2 is an older state of its directory"),
         ),
         (
-            known(own(TWO, end=999), view(state(confirm_offset=1_000), None)),
-            Wait(
-                "there is no master: the log of node 2 ends at 999, and the group had confirmed up"
-                " to 1000"
-            ),
-        ),
-        (
             known(own(TWO, seen_epoch=EPOCH_MAX), NO_LEADER),
             Wait(
                 "there is no master: node 2 has seen epoch 2147483647, far above 5: is"
@@ -474,7 +467,8 @@ OTHERS_ROWS = {
     "no leader, and it has not stood in this election": [
         (known(own(TWO), NO_LEADER), Stand(STATE_REVISION)),
         (known(own(incarnation(2, 3)), NO_LEADER), Stand(STATE_REVISION)),
-        # Not proven, or not verified: others have to know how far its log is.
+        # Below the floor, not proven, or not verified: others have to know how far its log is.
+        (known(own(TWO, end=999), view(state(confirm_offset=1_000), None)), Stand(STATE_REVISION)),
         (known(own(incarnation(2, 3), kept_since=2), NO_LEADER), Stand(STATE_REVISION)),
         (known(own(TWO, unverified=FILLED), NO_LEADER), Stand(STATE_REVISION)),
         (known(own(TWO, stands_in=39), view(state(), None, ALL_STAND)), Stand(STATE_REVISION)),
@@ -504,6 +498,18 @@ OTHERS_ROWS = {
                 may_stand_from=NOW + 3,
             ),
             Stand(STATE_REVISION),
+        ),
+    ],
+    "its log ends below the floor": [
+        (
+            known(
+                attrs.evolve(STANDING, end=999),
+                view(state(confirm_offset=1_000), None, ALL_STAND),
+            ),
+            Wait(
+                "there is no master: the log of node 2 ends at 999, and the group had confirmed up"
+                " to 1000"
+            ),
         ),
     ],
     "it is not proven, and a proven one stands": [
@@ -539,6 +545,17 @@ OTHERS_ROWS = {
             known(
                 DOUBTFUL,
                 view(state(), None, (*IN_DOUBT[:2], attrs.evolve(IN_DOUBT[2], election=39))),
+            ),
+            Wait(
+                "there is no master: no node has proved that it has all that was acknowledged, and"
+                " it takes the ends of all logs to choose one; missing: node 3"
+            ),
+        ),
+        # What it said as it followed, some seconds ago: its log may end above the floor now.
+        (
+            known(
+                DOUBTFUL,
+                view(state(confirm_offset=950), None, (*IN_DOUBT[:2], published(THREE, end=940))),
             ),
             Wait(
                 "there is no master: no node has proved that it has all that was acknowledged, and"
@@ -645,7 +662,7 @@ OTHERS_ROWS = {
                 view(
                     state(confirm_offset=1_000),
                     None,
-                    (attrs.evolve(IN_DOUBT[0], end=999, election=None), *IN_DOUBT[1:]),
+                    (attrs.evolve(IN_DOUBT[0], end=999), *IN_DOUBT[1:]),
                 ),
                 no_leader_since=NOW - ELECTION_WAIT_S,
             ),

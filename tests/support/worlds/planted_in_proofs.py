@@ -118,7 +118,7 @@ def ignores_the_floor(patch: pytest.MonkeyPatch) -> None:
 
 def elects_the_unproven_without_all_members(patch: pytest.MonkeyPatch) -> None:
     """If none that stands is proven, the best of those that stand wins."""
-    patch.setattr(decide, "_is_there", lambda _member, _view, _state: True)
+    patch.setattr(decide, "_is_there", lambda _member, _view: True)
 
 
 def prefers_the_unproven(patch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def prefers_the_unproven(patch: pytest.MonkeyPatch) -> None:
         return unproven or found
 
     patch.setattr(decide, "_standing", stands)
-    patch.setattr(decide, "_is_there", lambda _member, _view, _state: True)
+    patch.setattr(decide, "_is_there", lambda _member, _view: True)
 
 
 def leaves_out_the_unproven(patch: pytest.MonkeyPatch) -> None:
