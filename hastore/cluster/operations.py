@@ -78,6 +78,9 @@ def resume(keys: Keys, view: GroupView) -> Change:
 def clear_alarm(keys: Keys, view: GroupView) -> Change:
     """Take the alarm back: nodes may stand again.
 
+    Without an alarm it confirms the epoch that began without a proven member: one thing at a time,
+    as an operator has looked at one.
+
     Raises OperationRefusedError where a node would raise it again at once, and while there is no
     master: only a master knows its set, and a state from before may name a node that lacks what
     was acknowledged since.
@@ -97,8 +100,12 @@ def clear_alarm(keys: Keys, view: GroupView) -> Change:
             " a node that lacks acknowledged messages",
             hint=f"start all nodes, then {_newest_log(view)}, which goes on with the newest log",
         )
-    config = attrs.evolve(view.config, alarm=None, unproven_epoch=None)
-    change = _config_change(f"the alarm is taken back: {view.config.alarm}", keys, view, config)
+    what, epoch = f"the alarm is taken back: {view.config.alarm}", view.config.unproven_epoch
+    if epoch is not None:
+        what += (
+            f"; the same command again confirms that epoch {epoch} began without a proven member"
+        )
+    change = _config_change(what, keys, view, attrs.evolve(view.config, alarm=None))
     same_leader, same_state = _same_leader(keys, view), _same_state(keys, view)
     return attrs.evolve(change, comparisons=(*change.comparisons, same_leader, same_state))
 

@@ -91,6 +91,22 @@ def test_an_alarm_is_cleared_and_a_pause_stays():
     assert operations.clear_alarm(KEYS, view_of()).writes == ()
 
 
+def test_an_alarm_and_an_epoch_without_a_proven_member_are_confirmed_one_after_the_other():
+    """The text names what is confirmed: an operator may have looked at the alarm only."""
+    both = GroupConfig(alarm="restored", unproven_epoch=7)
+    view = view_of(config=both, config_revision=40)
+    change = operations.clear_alarm(KEYS, view)
+    assert change.what == (
+        "the alarm is taken back: restored; the same command again confirms that epoch 7 began"
+        " without a proven member"
+    )
+    after = attrs.evolve(view, config=applied(view, change).config)
+    assert after.config == GroupConfig(unproven_epoch=7)
+    change = operations.clear_alarm(KEYS, after)
+    assert change.what == "it is confirmed that epoch 7 began without a proven member"
+    assert applied(after, change).config == GroupConfig()
+
+
 def test_after_a_restore_a_failover_goes_on_with_the_newest_log():
     """An alarm that would be raised again is not cleared; the epoch is after those of all logs."""
     alarm = GroupConfig(alarm="restored")

@@ -655,7 +655,8 @@ def clear_alarm(*, dry_run: bool, target: Target, output: str) -> int:
     """Take the alarm back, once its cause is gone: nodes may become master again.
 
     A node raises it that knows more than etcd does: etcd was restored to an earlier time, or the
-    node's directory is of another group.
+    node's directory is of another group. Without an alarm, confirm the epoch that began although no
+    member was proven.
     """
     from hastore.cluster import operations
 
