@@ -478,7 +478,8 @@ def _why_void(wish: Switchover, view: GroupView, state: GroupState, epoch: int) 
     master = state.master
     if (master is not None and wish.to_id == master.node_id) or wish.to_id not in state.ids:
         return f"node {wish.to_id} is not another member of the SyncStateSet"
-    return None
+    target = view.members.get(wish.to_id)
+    return None if target is None else why_no_successor(target, state)
 
 
 # -- any other node ------------------------------------------------------------------------------
@@ -667,6 +668,16 @@ def why_not_proven(candidate: Candidate, state: GroupState) -> str | None:
             f": {candidate.doubt}" if candidate.doubt else ""
         )
     return None
+
+
+def why_no_successor(member: Member, state: GroupState) -> str | None:
+    """Return why a node that is up cannot take over from the master; None if it can.
+
+    The end that it has published may be older than the confirm offset in the state; at the
+    handover the master waits until the successor has all of its log.
+    """
+    end = max(member.end, state.confirm_offset)
+    return why_not_proven(attrs.evolve(member, end=end), state)
 
 
 def unable_ids(members: Iterable[Member], state: GroupState) -> frozenset[int]:

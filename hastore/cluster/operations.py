@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
-from hastore.cluster.decide import why_not_proven
+from hastore.cluster.decide import why_no_successor, why_not_proven
 from hastore.cluster.group_records import EpochRecord, GroupState, Switchover
 from hastore.cluster.key_value_store import Absent, Delete, Put, Unchanged
 from hastore.errors import OperationRefusedError
@@ -175,7 +175,7 @@ def _best_successor(
     able = [
         member
         for member in view.members.values()
-        if member.node.node_id != leader.holder.node_id and _why_no_successor(member, state) is None
+        if member.node.node_id != leader.holder.node_id and why_no_successor(member, state) is None
     ]
     if not able:
         raise OperationRefusedError(
@@ -197,16 +197,6 @@ def _rank(member: Member) -> tuple[int, int, int, int]:
     return -member.end_epoch, -member.end, -member.priority, member.node.node_id
 
 
-def _why_no_successor(member: Member, state: GroupState) -> str | None:
-    """Return why a node that is up cannot take over; None if it can.
-
-    The end that it has published may be older than the confirm offset in the state; at the
-    handover the master waits until the successor has all of its log.
-    """
-    end = max(member.end, state.confirm_offset)
-    return why_not_proven(attrs.evolve(member, end=end), state)
-
-
 def _check_successor(
     view: GroupView, state: GroupState, leader: Leader, to_id: int, lags: Mapping[int, int]
 ) -> None:
@@ -217,7 +207,7 @@ def _check_successor(
             f"node {to_id} is the master already", hint="name another node with --to"
         )
     member = _up(view, to_id)
-    reason = _why_no_successor(member, state)
+    reason = why_no_successor(member, state)
     if reason is not None:
         raise OperationRefusedError(
             f"node {to_id} cannot take over: {reason}",

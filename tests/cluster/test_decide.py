@@ -82,6 +82,12 @@ def wished(**changes):
     return attrs.evolve(AGREED, config=GroupConfig(switchover=wish))
 
 
+def with_target(node, *, floor=0, **changes):
+    """Return such a group, with what node 2 says of itself."""
+    wish = wished().config
+    return view(state(confirm_offset=floor), leader(), (published(node, **changes),), wish)
+
+
 ROOM = {"can_store": True, "has_room": True, "link": "10.0.0.2:4000"}
 MASTER_WITHOUT_ROOM = own(ONE, master_of=5, unable_since=NOW - 3)
 FOLLOWS = {"following": Following(ha_address="10.0.0.1:10912", epoch=5)}
@@ -206,6 +212,18 @@ MASTERS_ROWS = {
             known(MASTER, wished(from_epoch=4), handover_since=NOW - 1),
             VoidSwitchover("it was wished in epoch 4"),
         ),
+        # Started again since, and not proven: it would not take over, and puts would wait for it.
+        (
+            known(MASTER, with_target(incarnation(2, 2), kept_since=2)),
+            VoidSwitchover("node 2 may have lost messages"),
+        ),
+        (
+            known(MASTER, with_target(TWO, unverified=FILLED), handover_since=NOW - 1),
+            VoidSwitchover(
+                "node 2 has to compare its log with a master's first: the log is not verified from"
+                " 100 to 200: log repair filled it"
+            ),
+        ),
     ],
     "the coordinator has refused to void the wish": [
         (known(MASTER, wished(), void_due="too late"), VoidSwitchover("too late"))
@@ -227,6 +245,8 @@ MASTERS_ROWS = {
             known(MASTER, wished(ready_end=1_000), handover_since=NOW - 1),
             Wait("it hands over to node 2", NOW + 2),
         ),
+        # Its end was published some time ago; the master waits until it has all.
+        (known(MASTER, with_target(TWO, end=900, floor=950)), HandOver(2)),
         # What an earlier handover has said is not true of puts that came since.
         (known(MASTER, wished(ready_end=1_000)), HandOver(2)),
     ],
