@@ -91,6 +91,9 @@ if TYPE_CHECKING:
     from hastore.store.node_identity import Unverified
 
 ELECTION_WAIT_S: Final = 1.0  # for others that may stand
+# A member that is not proven, and further behind than this (bytes), is not in a new set where acks
+# are a number: no floor bounds its lag, and what it lacks is not confirmed before it has copied it.
+UNPROVEN_LAG_MAX: Final = 16 * 2**20
 HANDOVER_S: Final = 3.0  # at most, from the first refused put to the successor's key
 
 
@@ -860,21 +863,19 @@ def _is_disowned(member: Incarnation, view: GroupView) -> bool:
 
 
 def _next_members(
-    own: OwnNode,  # noqa: ARG001 - the winner, as one of those that stand
-    standing: list[Member],
-    state: GroupState,
+    own: OwnNode, standing: list[Member], state: GroupState
 ) -> tuple[Incarnation, ...]:
     """Return the set that an epoch begins with: the winner, and all members that stand.
 
     A node that is not proven stays in the set, in the start that the state names: without it one
     copy might acknowledge, and it becomes proven once it has all that the new master confirms, or
-    serves as that master.
+    serves as that master.  One that is far behind joins once it has caught up.
     """
     members = []
     for each in standing:
         if why_not_proven(each, state) is None:
             members.append(each.node)
-        else:
+        elif state.acks == "all" or own.end - each.end <= UNPROVEN_LAG_MAX:
             named = state.member(each.node.node_id)
             assert named is not None, "else it is barred"
             members.append(named)

@@ -12,6 +12,7 @@ from hastore.cluster import decide as module
 from hastore.cluster.decide import (
     ELECTION_WAIT_S,
     HANDOVER_S,
+    UNPROVEN_LAG_MAX,
     BecomeMaster,
     Campaign,
     Clock,
@@ -828,6 +829,22 @@ def test_the_new_set_has_those_that_stand_now():
     later = known(STANDING, view(agreed, None, members), no_leader_since=NOW - ELECTION_WAIT_S)
     expected = (TWO, THREE, incarnation(4, 2), incarnation(5))
     assert decide(later) == Campaign(epoch=6, members=expected)
+
+
+def test_an_unproven_copy_that_is_far_behind_joins_later_where_acks_are_a_number():
+    """Nothing would be confirmed before it has copied all; under "all" the floor bounds its lag."""
+    far = UNPROVEN_LAG_MAX + 1
+    for lag, acks, stays in ((far, "2", False), (far - 1, "2", True), (far, "all", True)):
+        others = (
+            published(TWO, election=STATE_REVISION, end=far),
+            published(incarnation(3, 2), election=STATE_REVISION, kept_since=2, end=far - lag),
+        )
+        seen = view(attrs.evolve(state(), acks=acks), None, others)
+        own_node = attrs.evolve(STANDING, end=far)
+        members = (TWO, THREE) if stays else (TWO,)
+        assert decide(known(own_node, seen, no_leader_since=NOW)) == Campaign(
+            epoch=6, members=members
+        )
 
 
 def test_an_unverified_member_stands_and_is_passed_over():
