@@ -226,7 +226,7 @@ class AdminProcessors:
         if group is not None and group != status.replica_group:
             why = f"this node is not of replica group {group:.100}, but of {status.replica_group}"
         elif not self.target.takes_puts or status.epoch != epoch:
-            why = f"this node is not the master of epoch {epoch}"
+            why = f"this node is not the master of epoch {epoch}, or takes no puts just now"
         elif status.unverified is not None:
             why = "the log of this master is not verified either"
         if why is not None:
