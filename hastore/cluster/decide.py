@@ -72,7 +72,7 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 
 import attrs
 
-from hastore.cluster.storage import begins_with, choose_successor
+from hastore.cluster.storage import Rounds, begins_with
 from hastore.concurrency.group_commit_request import LEASE_OVER
 from hastore.epoch_history import EPOCH_JUMP_MAX
 from hastore.ha.set_rules import nodes_text
@@ -86,6 +86,7 @@ if TYPE_CHECKING:
         Incarnation,
         Leader,
         Member,
+        RoomRequests,
         Switchover,
     )
     from hastore.store.node_identity import Unverified
@@ -147,7 +148,9 @@ class Clock:
     handover_since: float | None = None  # None: it hands over to nobody
     is_ready_sent: bool = False  # the successor may have been told that it can take over
     void_due: str | None = None  # why the request for a switchover is removed; puts are taken
-    may_ask_from: float = -math.inf  # for a successor, because it cannot store
+    # When the group's last round of requests for a successor began.
+    round_began: float = -math.inf
+    wall_ms: int = 0
 
 
 @final
@@ -257,6 +260,7 @@ class RequestSuccessor:
     """Ask a member to take over, because this master cannot store and that one can."""
 
     to_id: int
+    requests: RoomRequests  # what the group is to remember of it
 
     def __str__(self) -> str:
         return f"it cannot store, and asks node {self.to_id} to take over"
@@ -453,24 +457,39 @@ def _decide_on_switchover(
 def _decide_on_storage(
     known: Knowledge, view: GroupView, state: GroupState, deadline: float | None
 ) -> Action:
-    """Ask for a successor if this master cannot store, and has not asked lately."""
+    """Ask for a successor if this master cannot store, and the group has not asked lately."""
     own, clock = known.own, known.clock
     if own.unable_since is None or view.config.is_paused or view.config.alarm is not None:
         return Wait("it is master", deadline)
-    ask_at = max(own.unable_since + known.hand_over_after_s, clock.may_ask_from)
+    rounds = Rounds(
+        last=view.config.room_requests,
+        began=clock.round_began,
+        epoch=state.epoch,
+        unable_since=own.unable_since,
+    )
+    ask_at = max(own.unable_since + known.hand_over_after_s, rounds.may_ask_from)
     if clock.now < ask_at:
-        until = ask_at if deadline is None else min(ask_at, deadline)
-        return Wait("it is master, and cannot store", until)
-    successor = choose_successor(
+        return Wait("it is master, and cannot store", _earlier(deadline, ask_at))
+    own_id = own.node.node_id
+    able = (
         each
         for each in view.members.values()
-        if each.node.node_id != own.node.node_id
+        if each.node.node_id != own_id
         and each.last_epoch == state.epoch
         and why_not_proven(each, state) is None
     )
+    successor = rounds.choose_successor(able, clock.now)
     if successor is None:
-        return Wait("it is master, cannot store, and no other member has room", deadline)
-    return RequestSuccessor(successor.node.node_id)
+        is_over = clock.now >= rounds.over_at
+        until = deadline if is_over else _earlier(deadline, rounds.over_at)
+        return Wait("it is master, cannot store, and no other member has room", until)
+    to_id = successor.node.node_id
+    requests = rounds.asked(own_id, to_id, now=clock.now, wall_ms=clock.wall_ms)
+    return RequestSuccessor(to_id, requests)
+
+
+def _earlier(deadline: float | None, time: float) -> float:
+    return time if deadline is None else min(time, deadline)
 
 
 def _why_void(wish: Switchover, view: GroupView, state: GroupState, epoch: int) -> str | None:

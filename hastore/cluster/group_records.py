@@ -482,6 +482,39 @@ class Switchover:
 
 @final
 @attrs.frozen(kw_only=True)
+class RoomRequests:
+    """The last round of requests by a master that could not store: see ``storage``.
+
+    ``tried``: the members that were asked, and those that asked, since the trouble began.
+    """
+
+    epoch: int  # in which the round began
+    at_ms: int  # when it began, by its master's wall clock
+    pause_s: int  # from then on until the next round may begin
+    tried: frozenset[int]
+
+    @classmethod
+    def read(cls, fields: _Fields) -> Self:
+        """Read it.  Raises ProtocolError."""
+        return cls(
+            epoch=fields.number("epoch", 1, EPOCH_MAX),
+            at_ms=fields.number("at"),
+            pause_s=fields.number("pause_s", 1),
+            tried=fields.ids("tried"),
+        )
+
+    def values(self) -> dict[str, object]:
+        """Return its fields."""
+        return {
+            "epoch": self.epoch,
+            "at": self.at_ms,
+            "pause_s": self.pause_s,
+            "tried": sorted(self.tried),
+        }
+
+
+@final
+@attrs.frozen(kw_only=True)
 class GroupConfig:
     """What a person has set, and what nodes say that know more than the coordinator.
 
@@ -495,6 +528,7 @@ class GroupConfig:
     alarm: str | None = None
     seen_epoch: int = 0
     unproven_epoch: int | None = None
+    room_requests: RoomRequests | None = None  # None if no master has asked for a successor yet
 
     @classmethod
     def decode(cls, key: str, data: bytes) -> Self:
@@ -518,6 +552,9 @@ class GroupConfig:
             if "seen_epoch" in fields.values
             else 0,
             unproven_epoch=fields.optional_number("unproven_epoch"),
+            room_requests=RoomRequests.read(fields.inner("room_requests"))
+            if fields.values.get("room_requests") is not None
+            else None,
         )
 
     def encode(self) -> bytes:
@@ -538,6 +575,7 @@ class GroupConfig:
                 "alarm": self.alarm,
                 **({"seen_epoch": self.seen_epoch} if self.seen_epoch else {}),
                 **({"unproven_epoch": self.unproven_epoch} if self.unproven_epoch else {}),
+                **({"room_requests": self.room_requests.values()} if self.room_requests else {}),
             }
         )
 

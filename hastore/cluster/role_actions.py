@@ -27,7 +27,7 @@ from hastore.cluster.group_watch import RETRY_PAUSE_S
 from hastore.cluster.group_writer import Bid
 from hastore.cluster.handover import HANDOVER_TICK_S
 from hastore.cluster.key_value_store import Absent, Put, Unchanged
-from hastore.cluster.storage import RequestPauses, begins_with
+from hastore.cluster.storage import RoundStart, begins_with
 from hastore.errors import (
     CoordinatorError,
     DiskError,
@@ -83,7 +83,7 @@ class RoleActions:
     _logged: tuple[str, str | None] | None = attrs.field(default=None, init=False)
     # What the action says that is tried again and again; None once one was done.
     _announced: tuple[str, object] | None = attrs.field(default=None, init=False)
-    _pauses: RequestPauses = attrs.field(factory=RequestPauses, init=False)
+    _round: RoundStart = attrs.field(factory=RoundStart, init=False)
     # Within which time it is to serve as master after a switchover; None: within a ttl.
     _serves_within_s: float | None = attrs.field(default=None, init=False)
 
@@ -132,9 +132,10 @@ class RoleActions:
 
     def _known(self) -> Knowledge:
         has_lease = self.leader.lease.deadline > -math.inf
-        now, able_since = self.clock(), self.facts.node.store_health.able_since
-        if able_since is not None:
-            self._pauses.could_store(now - able_since)
+        now, wall_ms = self.clock(), self.facts.node.env.wall_clock.now_ms()
+        view = self.watch.view
+        if view is not None:
+            self._round.see(view.config.room_requests, now=now, wall_ms=wall_ms)
         return Knowledge(
             own=self.facts.own(holds_lease=self.leader.held is not None),
             clock=Clock(
@@ -146,9 +147,10 @@ class RoleActions:
                 handover_since=self.handover.since,
                 is_ready_sent=self.handover.is_ready_sent,
                 void_due=self.handover.void_due,
-                may_ask_from=self._pauses.may_ask_from,
+                round_began=self._round.began,
+                wall_ms=wall_ms,
             ),
-            view=self.watch.view,
+            view=view,
             is_reachable=self.watch.is_reachable,
             initial_ids=self.facts.config.initial_ids,
             restored=self.watch.restored,
@@ -222,7 +224,6 @@ class RoleActions:
     async def _step_down(self, why: str) -> None:
         self.leader.give_up()
         self.end_term()
-        self._pauses.term_ended()
         self.handover.end()
         self.facts.following = None
         master = self.facts.node.role_node
@@ -303,14 +304,16 @@ class RoleActions:
         health, epoch = self.facts.node.store_health, self.facts.own(holds_lease=True).master_of
         await self.member.publish(None)  # first: the successor's set leaves this node out
         await self.watch.refresh()
-        if decide(self._known()) != actions.RequestSuccessor(to_id) or epoch is None:
+        action = decide(self._known())
+        if not isinstance(action, actions.RequestSuccessor) or action.to_id != to_id:
             return
-        self._pauses.asked(self.clock())
+        if epoch is None:
+            return
         _log.error("successor_requested", to=to_id, epoch=epoch, reason=health.reason)
         view = self.watch.known
         wish = Switchover(from_epoch=epoch, to_id=to_id, for_room=True)
         await self.writer.write_config(
-            attrs.evolve(view.config, switchover=wish),
+            attrs.evolve(view.config, switchover=wish, room_requests=action.requests),
             [Unchanged(self.writer.keys.leader, view.leader_revision)],
         )
         await self.watch.refresh()

@@ -92,6 +92,10 @@ class StoreHealth:
         """Whether nothing fails now."""
         return not self._reasons
 
+    def fails(self, subject: Write) -> bool:
+        """Whether the last attempt to write this failed."""
+        return any(each is subject for each, _ in self._reasons)
+
     @property
     def reason(self) -> str | None:
         """Why the node cannot store, by its most important failure; None if it can."""

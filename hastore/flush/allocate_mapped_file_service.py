@@ -45,7 +45,7 @@ _log = logger("flush")
 class AllocateMappedFileService:
     """Makes the files of ``mapped_file_queue``; without ``config`` no file is warmed up.
 
-    ``last_error`` is why the last attempt failed, None if it succeeded.
+    ``last_error`` is why the last attempt failed, None if it succeeded, or if no file is wanted.
     """
 
     env: Env
@@ -54,9 +54,9 @@ class AllocateMappedFileService:
     health: StoreHealth = attrs.field(factory=StoreHealth)
     last_error: DiskError | None = attrs.field(default=None, init=False)
     _wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
-    # Set at the end of each attempt, and replaced by a new one.
     # Closes idle clients; returns whether there were any.  None: there is no port of clients.
     _shed_clients: Callable[[], bool] | None = attrs.field(default=None, init=False)
+    # Set at the end of each attempt, and replaced by a new one.
     _attempt_ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     _warm_up: WarmUp | None = attrs.field(default=None, init=False)
 
@@ -72,12 +72,15 @@ class AllocateMappedFileService:
         """
         queue = self.mapped_file_queue
         queue.subscribe(self._wake.wakeup)
+        if self.health.fails(Write.NEXT_FILE):  # in the node's former role: until one is made
+            queue.wants_next_file = True
         while True:
             file_from_offset = queue.wanted_file_offset()
             if file_from_offset is not None:
                 await self._make(file_from_offset)
             else:
-                self.health.works(Write.NEXT_FILE)  # what is left of the last one suffices for now
+                self.last_error = None  # what is left of the last one suffices for now
+                self.health.works(Write.NEXT_FILE)
             await self._release_old_files()
             if self.last_error is not None:
                 with trio.move_on_after(RETRY_S):

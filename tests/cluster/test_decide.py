@@ -40,6 +40,7 @@ from hastore.cluster.decide import (
 from hastore.cluster.group_records import (
     GroupConfig,
     Incarnation,
+    RoomRequests,
     Switchover,
 )
 from hastore.concurrency.group_commit_request import LEASE_OVER
@@ -97,6 +98,16 @@ FOLLOWS = {"following": Following(ha_address="10.0.0.1:10912", epoch=5)}
 def with_room(*others):
     """Return a group whose master cannot store, with other nodes in it."""
     return view(state(), leader(), (published(ONE, can_store=False), *others))
+
+
+def asked(*tried, epoch=5, pause_s=60):
+    """Return a round of requests for a successor."""
+    return RoomRequests(epoch=epoch, at_ms=0, pause_s=pause_s, tried=frozenset(tried))
+
+
+def with_requests(seen, requests):
+    """Return a group in which a master has asked for a successor before."""
+    return attrs.evolve(seen, config=attrs.evolve(seen.config, room_requests=requests))
 
 
 ROOMY = with_room(published(TWO, **ROOM), published(THREE, **ROOM))
@@ -255,20 +266,46 @@ MASTERS_ROWS = {
         (known(MASTER, AGREED, handover_since=NOW - 1), VoidSwitchover("the wish was taken back"))
     ],
     "it cannot store, and a member has room": [
-        (known(MASTER_WITHOUT_ROOM, ROOMY), RequestSuccessor(2)),
+        (known(MASTER_WITHOUT_ROOM, ROOMY), RequestSuccessor(2, asked(1, 2))),
         # The longest log first, then the priority.
         (
             known(MASTER_WITHOUT_ROOM, with_room(published(THREE, end=1_001, **ROOM))),
-            RequestSuccessor(3),
+            RequestSuccessor(3, asked(1, 3)),
         ),
-        # Not before it could not for so long, nor soon after it has asked.
+        # Not before it could not for so long.
         (
             known(own(ONE, master_of=5, unable_since=NOW - 1), ROOMY),
             Wait("it is master, and cannot store", NOW + 2),
         ),
+        # Nor soon after an earlier master has handed over.
         (
-            known(MASTER_WITHOUT_ROOM, ROOMY, may_ask_from=NOW + 4),
+            known(
+                MASTER_WITHOUT_ROOM,
+                with_requests(ROOMY, asked(3, 1, epoch=4)),
+                round_began=NOW - 56,
+            ),
             Wait("it is master, and cannot store", NOW + 4),
+        ),
+        # A member that has voided the request is not asked again in the same round, but the next.
+        (
+            known(
+                MASTER_WITHOUT_ROOM,
+                with_requests(with_room(published(TWO, **ROOM)), asked(1, 2)),
+                round_began=NOW - 56,
+            ),
+            Wait("it is master, cannot store, and no other member has room", NOW + 4),
+        ),
+        (
+            known(
+                MASTER_WITHOUT_ROOM,
+                with_requests(ROOMY, asked(1, 2)),
+                round_began=NOW - 5,
+            ),
+            RequestSuccessor(3, asked(1, 2, 3)),
+        ),
+        (
+            known(MASTER_WITHOUT_ROOM, with_requests(ROOMY, asked(1, 2, 3)), round_began=NOW - 60),
+            RequestSuccessor(2, asked(1, 2, pause_s=120)),
         ),
         (
             known(MASTER_WITHOUT_ROOM, with_room(published(TWO, can_store=True))),

@@ -1,17 +1,29 @@
 """Nodes whose disks are full, and their group's coordinator: in virtual time."""
 
+import itertools
+
 import trio
 
+from hastore.cluster.decide import HANDOVER_S
 from hastore.cluster.group_records import GroupConfig, Switchover
-from hastore.cluster.storage import PAUSE_MIN_S
+from hastore.cluster.storage import PAUSE_MIN_S, choose_successor
 from hastore.concurrency.store_health import STEADY_AFTER_S, Write
+from hastore.errors import DiskFullError
+from hastore.flush.allocate_mapped_file_service import RETRY_S, AllocateMappedFileService
 from hastore.status import PutMessageStatus as Status
+from hastore.store.log.mapped_file_queue import MappedFileQueue
 from hastore.store.reserve_file import RESERVE_FILE
 from tests.cluster.simulated import simulated
 from tests.support.nodes.group_nodes import set_of
 
 FILE_SIZE = 8 * 1024
 CHECKED_EVERY_S = 10.0  # how full a disk is
+
+
+def preferred(group, master_id):
+    """Return the node that a master would ask first."""
+    others = [each for node_id, each in group.view.members.items() if node_id != master_id]
+    return choose_successor(others).node.node_id
 
 
 async def steady(group):
@@ -54,9 +66,16 @@ async def test_a_master_without_room_hands_over_and_comes_back_as_a_slave(group)
     assert group.ended == {}
 
 
+def has_asked(group, *ids):
+    """Return whether a round of requests has tried these nodes, and none is under way."""
+    config = group.view.config
+    tried = frozenset() if config.room_requests is None else config.room_requests.tried
+    return tried >= set(ids) and config.switchover is None
+
+
 @simulated(mapped_file_size=FILE_SIZE)
 async def test_a_request_is_void_if_the_successor_has_no_room(group):
-    """It allocates before it takes over; the master asks again after a minute."""
+    """It allocates before it takes over; all are asked, and again after a minute."""
     first, _ = await steady(group)
     others = [node for node in group.cluster.nodes if node is not group.node(first)]
     for node in others:  # just after they have said that they have room
@@ -65,7 +84,7 @@ async def test_a_request_is_void_if_the_successor_has_no_room(group):
     health.failed(Write.CONFIG, "no space for topics")
     await group.until(lambda: group.view.config.switchover is not None)
     assert group.view.config.switchover.for_room
-    took_s = await group.until(lambda: group.view.config.switchover is None)
+    took_s = await group.until(lambda: has_asked(group, 1, 2, 3))
     assert took_s < 1.0
     assert group.view.state.epoch == 1
     asked_at = trio.current_time()
@@ -76,6 +95,75 @@ async def test_a_request_is_void_if_the_successor_has_no_room(group):
     await group.until(lambda: group.view.state.epoch == 2)
     assert trio.current_time() - asked_at < 1.1 * PAUSE_MIN_S
     assert group.ended == {}
+
+
+@simulated(mapped_file_size=FILE_SIZE)
+async def test_another_member_takes_over_where_the_first_cannot(group, monkeypatch):
+    """A quota that statvfs does not know: the node says that it has room until it tries."""
+    first, _ = await steady(group)
+    best = preferred(group, first)
+    unable = group.cluster.agent(best).node
+    create_file = MappedFileQueue.create_file
+
+    def create(queue, file_from_offset):
+        if queue is unable.role_node.commit_log.mapped_file_queue:
+            raise DiskFullError("over quota", path=queue.path, hint="raise the quota")
+        return create_file(queue, file_from_offset)
+
+    monkeypatch.setattr(MappedFileQueue, "create_file", create)
+    group.cluster.agent(first).node.store_health.failed(Write.CONFIG, "no space for topics")
+    await group.until(lambda: group.view.state.epoch == 2)
+    assert group.view.state.master.node_id not in {first, best}
+    await trio.sleep(10 * STEADY_AFTER_S)
+    assert not group.view.members[best].can_store, "a retry must succeed first"
+    assert unable.status().next_file_fault is not None
+    monkeypatch.undo()
+    await trio.sleep(RETRY_S + STEADY_AFTER_S + CHECKED_EVERY_S)
+    assert group.view.members[best].has_room
+    assert unable.status().next_file_fault is None
+
+
+@simulated(mapped_file_size=FILE_SIZE)
+async def test_a_file_that_is_made_too_late_serves_the_next_request(group, monkeypatch):
+    """The first round is void; the file stays, so that the second round succeeds."""
+    first, _ = await steady(group)
+    create_file, made = MappedFileQueue.create_file, []
+
+    def create(queue, file_from_offset):
+        made.append(file_from_offset)
+        return create_file(queue, file_from_offset)
+
+    create_or_shed = AllocateMappedFileService._create_or_shed
+
+    async def create_slowly(service, file_from_offset):
+        mapped_file = await create_or_shed(service, file_from_offset)
+        await trio.sleep(1.5 * HANDOVER_S)
+        return mapped_file
+
+    monkeypatch.setattr(MappedFileQueue, "create_file", create)
+    monkeypatch.setattr(AllocateMappedFileService, "_create_or_shed", create_slowly)
+    group.cluster.agent(first).node.store_health.failed(Write.CONFIG, "no space for topics")
+    await group.until(lambda: has_asked(group, 1, 2, 3))
+    assert group.view.state.epoch == 1
+    await group.until(lambda: group.view.state.epoch == 2)
+    assert len(made) == 2, "one file for each"
+
+
+@simulated(mapped_file_size=FILE_SIZE)
+async def test_a_fault_that_follows_the_role_moves_it_ever_more_rarely(group):
+    """The pause between two handovers is the group's, not each node's."""
+    await steady(group)
+    moved, epoch = [], 1
+    while trio.current_time() < 1_500.0:
+        for node_id in group.masters():
+            health = group.cluster.agent(node_id).node.store_health
+            health.failed(Write.CONFIG, "permission denied")
+        if group.view.state.epoch != epoch:
+            epoch = group.view.state.epoch
+            moved.append(trio.current_time())
+        await trio.sleep(1.0)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(moved)]
+    assert [round(pause, -1) for pause in pauses] == [60, 120, 240, 480]
 
 
 @simulated(mapped_file_size=FILE_SIZE)

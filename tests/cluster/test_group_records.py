@@ -16,6 +16,7 @@ from hastore.cluster.group_records import (
     Leader,
     Member,
     Registration,
+    RoomRequests,
     Switchover,
     read_group,
 )
@@ -78,6 +79,9 @@ EXAMPLES = {
         switchover=Switchover(from_epoch=12, to_id=2, ready_end=5_242_880, for_room=True),
         alarm=None,
         seen_epoch=12,
+        room_requests=RoomRequests(
+            epoch=12, at_ms=1_764_000_000_000, pause_s=60, tried=frozenset({1, 2})
+        ),
     ),
 }
 

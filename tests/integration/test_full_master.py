@@ -65,10 +65,12 @@ async def hand_over(
 ) -> None:
     """Fill the master's disk, wait for a PUT_OK by another master, and make room again.
 
-    Not within a minute after the same node's disk was filled, since it asks that rarely.
+    Not within a minute after another disk was filled, since the group asks that rarely.
     """
     full_id = await group.master_id()
-    await trio.sleep_until(filled_at.get(full_id, -math.inf) + PAUSE_MIN_S + AGAIN_WITHIN_S)
+    await trio.sleep_until(
+        max(filled_at.values(), default=-math.inf) + PAUSE_MIN_S + AGAIN_WITHIN_S
+    )
     await group.view(has_room(group, full_id), "another member has room")
     filled_at[full_id] = began = trio.current_time()
     disks[full_id].fill()

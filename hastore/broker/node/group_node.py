@@ -256,18 +256,15 @@ class GroupNode:
     async def prepare_to_take_over(self) -> None:
         """Allocate the log's next file, which the next role keeps, and the reserve.
 
-        Raises DiskError if there is no room.  Waits for as long as that takes.
+        Raises DiskError if there is no room.  Waits for as long as that takes.  If this call
+        fails or is cancelled, the file is still made as soon as it can be.
         """
         slave = self.role_node
         queue = slave.commit_log.mapped_file_queue
         if isinstance(slave, Master) or not queue.files:
             return
         queue.wants_next_file = True
-        try:
-            await slave.allocate_service.wait_for_file()
-        except BaseException:
-            queue.wants_next_file = False
-            raise
+        await slave.allocate_service.wait_for_file()
         if not await self.env.offload.run(slave.keep_reserve):
             raise DiskFullError(
                 f"no space for the reserve in {self.config.store.data_dir}",

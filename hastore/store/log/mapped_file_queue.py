@@ -57,7 +57,8 @@ class MappedFileQueue:
     first_file_offset: int | None = None
     files: list[MappedFile] = attrs.field(factory=list)
     prepared: MappedFile | None = None
-    # Whether the next file is wanted however empty the last one is, and stays at a clean close.
+    # Whether the next file is wanted however empty the last one is, and stays at a clean close;
+    # until it is part of the log.
     wants_next_file: bool = attrs.field(default=False, init=False)
     transient_store_pool: TransientStorePool | None = None
     # Called when a file is wanted, and when one has rolled.
@@ -178,7 +179,7 @@ class MappedFileQueue:
             return None
         assert not self.files or self.files[-1].is_full
         assert not self.files or self.files[-1].next_file_offset == mapped_file.file_from_offset
-        self.prepared = None
+        self.prepared, self.wants_next_file = None, False
         self.files.append(mapped_file)
         if self._notify_allocation is not None:
             self._notify_allocation()

@@ -26,6 +26,7 @@ from hastore.cluster.key_value_store import Absent, Put, Unchanged
 from hastore.cluster.own_member import OwnMember
 from hastore.cluster.registration import NodeRegistration
 from hastore.cluster.role_service import RoleService
+from hastore.cluster.storage import Rounds
 from hastore.cluster.term_coordinator import TermCoordinator
 from hastore.concurrency.lease import Lease, margin_s
 from hastore.epoch_history import EpochEntry, EpochHistory
@@ -220,12 +221,12 @@ def keeps_its_role_on_a_full_disk(patch: pytest.MonkeyPatch) -> None:
 
 
 def hands_over_to_a_full_node(patch: pytest.MonkeyPatch) -> None:
-    """A master that cannot store asks the first member, which may not be able to either."""
+    """A master that cannot store asks the first member only, which may not be able to either."""
 
-    def first(members: Iterable[Member]) -> Member | None:
+    def first(_rounds: Rounds, members: Iterable[Member], _now: float) -> Member | None:
         return min(members, key=lambda each: each.node.node_id, default=None)
 
-    patch.setattr(decide, "choose_successor", first)
+    patch.setattr(Rounds, "choose_successor", first)
     patch.setattr(decide, "_lacks_room", lambda _own, _wish: False)
 
 
