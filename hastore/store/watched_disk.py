@@ -251,6 +251,7 @@ class WatchedDisk:
 
     def sync_dir(self, path: str) -> None:
         """Sync a directory."""
+        self._check_path(path)
         self.disk.sync_dir(path)
 
     def read_file(self, path: str) -> bytes:

@@ -193,6 +193,35 @@ async def test_a_removed_mark_of_an_unclean_stop_is_written_again(tmp_path):
     assert (tmp_path / "abort").exists()
 
 
+@pytest.mark.parametrize("name", [LOG, LOG_FILE, *DERIVED, *OF_THE_DIRECTORY])
+async def test_a_stop_just_after_a_loss_is_not_clean(tmp_path, name):
+    """It looks at all names before it removes the mark of an unclean stop."""
+    path = tmp_path / "a"
+    with stops("a" if name == "." else name):
+        async with master(path, ASYNC) as node:
+            await fill(node, path)
+            with lost(path / name if name != "." else path, "renamed"):
+                node.stop()
+                await never()
+    there = tmp_path / "a.aside" if name == "." else path
+    assert (there / ("abort.aside" if name == "abort" else "abort")).exists()
+
+
+async def test_a_slaves_stop_just_after_a_loss_is_not_clean(tmp_path):
+    """In a group such a stop would prove that it has all that it acknowledged."""
+    async with master(tmp_path / "a", ASYNC) as first:
+        assert (await first.put(messages(1)[0])).ok
+        with stops(LOG):
+            config = slave_config(tmp_path / "b", first.ha_address, store=store(ASYNC))
+            async with hastore.open_slave(config) as slave:
+                await eventually(lambda: slave.max_offset == first.max_offset)
+                await eventually(lambda: is_watched(slave, tmp_path / "b" / LOG))
+                with lost(tmp_path / "b" / LOG, "renamed"):
+                    slave.stop()
+                    await never()
+    assert (tmp_path / "b" / "abort").exists()
+
+
 async def test_nothing_is_written_into_a_directory_of_others(tmp_path):
     """The node's directory was replaced by an empty one."""
     path = tmp_path / "a"

@@ -27,7 +27,7 @@ from hastore.broker.naming.name_server_registration import register
 from hastore.broker.node.dispatching import make_dispatching
 from hastore.broker.node.master_status import master_status
 from hastore.broker.node.master_store import open_master_store
-from hastore.broker.node.name_watch import watch_names, watched_names
+from hastore.broker.node.name_watch import lost_at_stop, watch_names, watched_names
 from hastore.broker.node.node import (
     ANSWER_TIMEOUT_S,
     STOP_TIMEOUT_S,
@@ -427,7 +427,10 @@ async def serve_master(
         if opened is not None:
             commit_log = opened.message_store.commit_log
             clean = clean and commit_log.flushed_offset == commit_log.max_offset
-            opened.message_store.close(clean=clean)
+            lost = lost_at_stop(env) if clean else None
+            opened.message_store.close(clean=clean and lost is None)
+            if lost is not None:
+                raise lost
 
 
 async def _make_first_file(env: Env, commit_log: CommitLog) -> None:

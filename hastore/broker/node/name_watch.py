@@ -2,7 +2,7 @@
 
 The sync of the log checks its file's name each time (``env/sync_thread``), so with SYNC_FLUSH no
 put is PUT_OK in a file that was lost before.  This watch finds everything else, and an idle node's
-loss.  A lost file is fail-stop, as a failed sync is.
+loss; a stop looks once more before it is clean.  A lost file is fail-stop, as a failed sync is.
 """
 
 from __future__ import annotations
@@ -51,3 +51,19 @@ async def watch_names(env: Env, on_lost: Callable[[FileLostError], None] | None 
                 on_lost(error)
             _log.error("file_lost", reason=str(error), next=error.hint)
             raise
+
+
+def lost_at_stop(env: Env) -> FileLostError | None:
+    """Look at the names a last time before a clean stop; blocks.  Return what is lost.
+
+    A loss since the last look would otherwise end in a clean stop, which proves that the directory
+    has all.
+    """
+    disk = env.disk
+    assert isinstance(disk, WatchedDisk), "watched_names made the environment"
+    try:
+        disk.check()
+    except FileLostError as error:
+        _log.error("file_lost", reason=str(error), next=error.hint)
+        return error
+    return None

@@ -17,7 +17,7 @@ from hastore.broker.groups.slave_synchronize import SlaveSynchronize
 from hastore.broker.naming.name_server_registration import register, slave_id
 from hastore.broker.node.dispatching import make_dispatching
 from hastore.broker.node.log_comparison import LogComparison
-from hastore.broker.node.name_watch import watch_names, watched_names
+from hastore.broker.node.name_watch import lost_at_stop, watch_names, watched_names
 from hastore.broker.node.node import ANSWER_TIMEOUT_S, RunningNode
 from hastore.broker.node.slave_status import slave_status
 from hastore.broker.node.slave_store import cut_slave_store, open_slave_store
@@ -340,7 +340,10 @@ class SlaveRun:
             _keep_mark(opened)
             commit_log = message_store.commit_log
             clean = clean and commit_log.flushed_offset == commit_log.max_offset
-            message_store.close(clean=clean)
+            lost = lost_at_stop(self.env) if clean else None
+            message_store.close(clean=clean and lost is None)
+            if lost is not None:
+                raise lost
         return needed
 
     def _announce(self) -> None:
