@@ -35,7 +35,7 @@ _HINT: Final = (
 )
 # The name could not be looked up, which says nothing about the file.
 _UNKNOWN: Final = frozenset({errno.EACCES, errno.EINTR, errno.ENOMEM})
-_GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
+GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
 
 
 def name_check_of(descriptor: int, path: str) -> bytes:
@@ -58,7 +58,7 @@ def lost_name(name_check: bytes) -> str | None:
     except OSError as error:
         if error.errno in _UNKNOWN:
             return None
-        if error.errno in _GONE:
+        if error.errno in GONE:
             return "was removed or renamed"
         return f"cannot be looked up any more ({os.strerror(error.errno or 0)})"
     if (found.st_dev, found.st_ino) == _IDENTITY.unpack_from(name_check):

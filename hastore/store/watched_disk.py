@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
-from hastore.env.name_check import lost_error
+from hastore.env.name_check import GONE, lost_error
 from hastore.errors import DiskError
 from hastore.store.disk_usage import CONFIG_DIR
-from hastore.store.epoch_file import EPOCH_FILE
+from hastore.store.epoch_file import EPOCH_FILE, decode_epochs
 from hastore.store.index.service import INDEX_DIR
 from hastore.store.log.store_directory import COMMIT_LOG_DIR
 from hastore.store.node_identity import IDENTITY_FILE
@@ -110,7 +110,10 @@ class WatchedDisk:
 
     def _check_path(self, path: str) -> None:
         """Check a name that is about to be changed, and the directories above it."""
-        for each in (*_parents(path), path):
+        self._check_names(*_parents(path), path)
+
+    def _check_names(self, *paths: str) -> None:
+        for each in paths:
             with self._lock:
                 held = self._held.get(each)
                 named: list[NamedFile] = [*self._open.get(each, ())]
@@ -129,15 +132,41 @@ class WatchedDisk:
                 self._in_change.discard(path)
             self._take_name(path)
 
-    def _forget(self, path: str) -> None:
-        """Stop watching a name, which is about to change, and all names below it."""
+    @contextlib.contextmanager
+    def _removing(self, path: str) -> Iterator[None]:
+        """Check the directories above a name, and watch it no more, unless the block fails.
+
+        The name itself may be lost: it was to go.
+        """
+        self._check_names(*_parents(path))
+        files, names = self._forget(path)
+        try:
+            yield
+        except BaseException:
+            with self._lock:
+                self._in_change.discard(path)
+            for file in files:
+                self._take_file(file)
+            for name in names:
+                self._take_name(name)
+            raise
+        with self._lock:
+            self._in_change.discard(path)
+
+    def _forget(self, path: str) -> tuple[list[DiskFile], list[str]]:
+        """Stop watching a name, which is about to change, and all names below it.
+
+        Return the open files and the names that were watched.
+        """
         below = f"{path}/"
         with self._lock:
             self._in_change.add(path)
-            for name in [each for each in self._open if each == path or each.startswith(below)]:
-                del self._open[name]
-            for name in [each for each in self._held if each == path or each.startswith(below)]:
+            opened = [each for each in self._open if each == path or each.startswith(below)]
+            held = [each for each in self._held if each == path or each.startswith(below)]
+            files = [file for name in opened for file in self._open.pop(name)]
+            for name in held:
                 self._held.pop(name).close()
+        return files, held
 
     def _take_file(self, file: DiskFile) -> DiskFile:
         """Watch an open file."""
@@ -195,12 +224,19 @@ class WatchedDisk:
         self._check_path(path)
         try:
             file = self.disk.open_sparse_file(path, size, creates=creates, make_dirs=make_dirs)
-        except DiskError:
-            if not creates and not self.disk.exists(path):
+        except DiskError as error:
+            if not creates and self._is_absent(path, error):
                 self.lost = self.lost or lost_error(path, "was removed or renamed")
                 raise self.lost from None
             raise
         return self._take_file(file)
+
+    def _is_absent(self, path: str, error: DiskError) -> bool:
+        """Return whether a file could not be opened because it is not there."""
+        cause = error.__cause__
+        if isinstance(cause, OSError):
+            return cause.errno in GONE
+        return not self.disk.exists(path)
 
     def write_file(self, path: str, data: bytes) -> None:
         """Replace a small file."""
@@ -208,22 +244,14 @@ class WatchedDisk:
             self.disk.write_file(path, data)
 
     def remove(self, path: str) -> None:
-        """Remove a file, if it is there: nothing is lost that was to go."""
-        self._forget(path)
-        try:
+        """Remove a file, if it is there."""
+        with self._removing(path):
             self.disk.remove(path)
-        finally:
-            with self._lock:
-                self._in_change.discard(path)
 
     def remove_tree(self, path: str) -> None:
         """Remove a directory likewise."""
-        self._forget(path)
-        try:
+        with self._removing(path):
             self.disk.remove_tree(path)
-        finally:
-            with self._lock:
-                self._in_change.discard(path)
 
     def rename(self, path: str, new_path: str) -> None:
         """Rename."""
@@ -258,9 +286,12 @@ class WatchedDisk:
         """Read a small file, and watch it.
 
         A set that this node has not written may be damaged; operators remove it while nodes run.
+        They replace damaged epochs, too.
         """
         data = self.disk.read_file(path)
-        if self._name_in_store(path) != SYNC_STATE_FILE:
+        name = self._name_in_store(path)
+        is_damaged = name == EPOCH_FILE and isinstance(decode_epochs(data), str)
+        if name != SYNC_STATE_FILE and not is_damaged:
             self._take_name(path)
         return data
 

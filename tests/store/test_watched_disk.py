@@ -1,6 +1,8 @@
 """The names of a running node's files: changes by others are found, its own are not."""
 
 import contextlib
+import errno
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -9,9 +11,10 @@ import attrs
 import pytest
 
 from hastore.config import StoreConfig
+from hastore.env import real
 from hastore.env.real import real_env
 from hastore.epoch_history import EpochEntry, EpochHistory
-from hastore.errors import FileLostError
+from hastore.errors import DiskError, EpochFileError, FileLostError
 from hastore.store.epoch_file import EpochFile
 from hastore.store.json_file import JsonFile
 from hastore.store.message_store import MessageStore
@@ -167,6 +170,75 @@ def test_a_queue_file_that_was_closed_must_be_there(disk, root, opened):
         opened.consume_queues.commit()
     with pytest.raises(FileLostError):
         disk.check()
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ELOOP])
+def test_a_queue_file_that_cannot_be_opened_is_not_lost(disk, root, opened, monkeypatch, code):
+    """The node cannot store for as long as it lasts; another mode or owner ends that."""
+    opened.consume_queues._files.close()
+
+    def refuse(path, _flags, _mode=0o644):
+        raise OSError(code, os.strerror(code), path)
+
+    monkeypatch.setattr(real, "open_descriptor", refuse)
+    monkeypatch.setattr(os.path, "exists", lambda _path: False)  # so it says for each error
+    opened.consume_queues.put("T", 0, 1, 100, 100, 0)
+    with pytest.raises(DiskError, match="cannot open") as error:
+        opened.consume_queues.commit()
+    assert not isinstance(error.value, FileLostError)
+    monkeypatch.undo()
+    disk.check()
+
+
+@pytest.mark.parametrize("replaced", [".", "commitlog"])
+def test_nothing_is_removed_from_a_directory_of_others(disk, root, opened, replaced):
+    """Expiry, within a second after the directory was replaced."""
+    other, name = root.with_name("other"), opened.commit_log.mapped_file_queue.files[0].path
+    shutil.copytree(root, other)
+    (root / replaced).rename(root.with_name("moved"))
+    (other / replaced).rename(root / replaced)
+    disk.remove_tree(f"{root}/trimmed" if replaced == "commitlog" else f"{other}/index")
+    with pytest.raises(FileLostError):
+        disk.remove(name)
+    assert Path(name).exists()
+
+
+@pytest.mark.usefixtures("opened")
+def test_what_was_to_go_may_be_lost(disk, root):
+    """The node removes its consume queues, and somebody else has."""
+    (root / "consumequeue").rename(root / "moved")
+    disk.remove_tree(f"{root}/consumequeue")
+    disk.check()
+
+
+def test_a_file_that_cannot_be_removed_is_still_watched(disk, root, opened, monkeypatch):
+    """Expiry gives it back to the log, and tries again."""
+    path = opened.commit_log.mapped_file_queue.files[0].path
+
+    def refuse(_disk, path):
+        raise DiskError("no", path=path)
+
+    monkeypatch.setattr(real.RealDisk, "remove", refuse)
+    monkeypatch.setattr(real.RealDisk, "remove_tree", refuse)
+    for remove, name in ((disk.remove, path), (disk.remove_tree, f"{root}/config")):
+        with pytest.raises(DiskError):
+            remove(name)
+    assert path in disk._open
+    assert {f"{root}/config", f"{root}/config/topics.json"} <= disk._held.keys()
+    disk.check()
+
+
+def test_damaged_epochs_may_be_replaced_by_another_nodes(disk, root):
+    """As the hint of the error says; good ones may not."""
+    disk.make_dirs(str(root))
+    epochs = EpochFile(disk, f"{root}/epochFileCheckpoint")
+    for data, is_watched in ((b"damaged", False), (b"0\n0\n", True)):
+        (root / "other").write_bytes(data)
+        (root / "other").rename(epochs.path)
+        disk.check()
+        with contextlib.suppress(EpochFileError):
+            epochs.load()
+        assert (epochs.path in disk._held) == is_watched
 
 
 @pytest.mark.usefixtures("opened")
