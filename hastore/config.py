@@ -46,6 +46,7 @@ GIB: Final = 1024 * MIB
 DEFAULT_MAPPED_FILE_SIZE: Final = GIB
 MAPPED_FILE_SIZE_MIN: Final = 4 * KIB
 MAPPED_FILE_SIZE_MAX: Final = 2 * GIB - 4 * KIB  # RocketMQ's positions in a file are Java ints
+RESERVE_SIZE_MIN: Final = 32 * KIB  # of a group's node; a smaller one has no room for a change
 READ_BUFFER_SIZE: Final = 4 * MIB  # HAClient's READ_MAX_BUFFER_SIZE
 HA_FRAME_BODY_SIZE_MAX: Final = READ_BUFFER_SIZE - 12
 HA_SPIN_US_MAX: Final = 100
@@ -262,6 +263,9 @@ class StoreConfig:
             )
             raise ConfigError(msg, hint="turn the pool off, or set flush_disk_type to ASYNC_FLUSH")
         self._check_disk_ratios()
+        if self.reserve_size < RESERVE_SIZE_MIN:
+            msg = f"reserve_size {self.reserve_size} is too little for a change of roles"
+            raise ConfigError(msg, hint=f"at least {RESERVE_SIZE_MIN} bytes (32 KiB)")
 
     def _check_disk_ratios(self) -> None:
         """Check that no level is above the next."""

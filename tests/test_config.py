@@ -10,6 +10,7 @@ from hastore.config import (
     MAPPED_FILE_SIZE_MAX,
     MAPPED_FILE_SIZE_MIN,
     NODE_ID_MAX,
+    RESERVE_SIZE_MIN,
     CoordinatorConfig,
     GroupNodeConfig,
     HAConfig,
@@ -65,6 +66,14 @@ def test_files_are_4_kib_to_2_gib():
     for size in (MAPPED_FILE_SIZE_MIN - 1, MAPPED_FILE_SIZE_MAX + 1):
         with pytest.raises(ConfigError, match=f"mapped_file_size must be .*, not {size} bytes"):
             StoreConfig(data_dir="/d", mapped_file_size=size)
+
+
+def test_a_reserve_is_at_least_32_kib():
+    """A smaller one would never be allocated, and the node never take over."""
+    least = StoreConfig(data_dir="/d", reserve_size=RESERVE_SIZE_MIN)
+    assert least.reserve_size == RESERVE_SIZE_MIN
+    with pytest.raises(ConfigError, match="reserve_size 32767 is too little"):
+        StoreConfig(data_dir="/d", reserve_size=RESERVE_SIZE_MIN - 1)
 
 
 @pytest.mark.parametrize("ratios", list(itertools.product((60, 70, 80), repeat=3)))

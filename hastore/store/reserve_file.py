@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
+from hastore.config import RESERVE_SIZE_MIN
 from hastore.errors import DiskError, DiskFullError
 from hastore.trace import logger
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from hastore.env.interface import Disk
 
 RESERVE_FILE: Final = "reserve"
-_SIZE_MIN: Final = 32 * 1024  # a smaller one is not worth a file
 
 _log = logger("store")
 
@@ -53,7 +53,7 @@ class ReserveFile:
         with _lock:
             try:
                 size = self._size()
-                while size < wanted and wanted >= _SIZE_MIN:
+                while size < wanted and wanted >= RESERVE_SIZE_MIN:
                     size = self._allocate(size, wanted)
                     wanted //= 2
             except DiskError as error:

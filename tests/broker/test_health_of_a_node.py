@@ -7,17 +7,20 @@ import os
 
 import pytest
 
+import hastore
 from hastore.broker.delay import schedule_message_service
 from hastore.broker.node.master import Master
+from hastore.broker.observe.findings import Level, Limits, findings
 from hastore.broker.observe.health import health
 from hastore.broker.observe.metrics_text import metrics_text
-from hastore.env.real import _disk_error
-from hastore.errors import DiskError
+from hastore.env.real import RealDisk, _disk_error
+from hastore.errors import DiskError, DiskFullError
 from hastore.message import PROPERTY_DELAY_TIME_LEVEL, Message
 from hastore.status import PutMessageStatus
 from hastore.wire.remoting_command import RemotingCommand
 from tests.support.commands.in_process import at, call, call_json
 from tests.support.env.fake_env import RealFiles
+from tests.support.nodes.group_nodes import node_config
 from tests.support.nodes.raw_client import raw_client
 from tests.support.nodes.reading import open_master, open_slave, put
 from tests.support.waiting import eventually
@@ -234,3 +237,25 @@ async def test_an_opened_store_has_nothing_that_is_not_stored(tmp_path):
         assert master.status().failed_writes
     async with open_master(tmp_path, env=files.env) as master:
         assert not master.status().failed_writes
+
+
+async def test_a_reserve_that_cannot_be_allocated_is_a_warning(tmp_path, monkeypatch):
+    """By a quota, for example: the node could not change its role on a full disk."""
+    async with hastore.open_node(node_config(tmp_path, 1, (1,))) as node:
+        await node.become_master()
+        master = node.role_node
+
+        def refuse(_disk, path, _size):
+            raise DiskFullError("over quota", path=path)
+
+        (tmp_path / "reserve").unlink()
+        with monkeypatch.context() as patch:
+            patch.setattr(RealDisk, "create_file", refuse)
+            assert master.keep_reserve() == 0
+        (row,) = master.status().failed_writes
+        assert (row.path, row.reason) == ("reserve", "no space for 2.0 MiB or a part of it")
+        found = {each.subject: each for each in findings(master.status(), Limits())}
+        assert found["stored"].level is Level.WARNING
+        assert "it could not change its role" in found["stored"].sentence
+        assert master.keep_reserve()
+        assert master.status().failed_writes == ()

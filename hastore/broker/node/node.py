@@ -19,6 +19,7 @@ from hastore.broker.observe.node_status import (
 )
 from hastore.concurrency.tcp import describe
 from hastore.errors import DiskError, HastoreError
+from hastore.quantities import format_size
 from hastore.status import HAProtocol
 from hastore.store.disk_usage import disk_usages
 from hastore.store.reserve_file import ReserveFile
@@ -199,8 +200,15 @@ class RunningNode:
         """
         if self.config.ha.protocol is not HAProtocol.AUTOSWITCH:
             return 0
-        store = self.config.store
-        return ReserveFile(self.env.disk, store.data_dir).keep(store.reserve_size)
+        store, failed_writes = self.config.store, self.env.failed_writes
+        reserve = ReserveFile(self.env.disk, store.data_dir)
+        size = reserve.keep(store.reserve_size)
+        if size:
+            failed_writes.succeeded(reserve.path)
+        else:
+            reason = f"no space for {format_size(store.reserve_size)} or a part of it"
+            failed_writes.failed(reserve.path, reason)
+        return size
 
     async def reload(self) -> Reloaded:
         """Read permissions and certificate again; links stay."""

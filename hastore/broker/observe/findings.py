@@ -27,6 +27,7 @@ from hastore.quantities import format_duration, format_size, format_span
 from hastore.status import HAClientState, PutMessageStatus
 from hastore.store.disk_usage import DATA_DIR, disk_name
 from hastore.store.log.store_directory import COMMIT_LOG_DIR
+from hastore.store.reserve_file import RESERVE_FILE
 from hastore.tls.contexts import utc_text
 
 if TYPE_CHECKING:
@@ -753,6 +754,7 @@ _KEPT: Final = {
         "consume queues are not on the disk: the next start reads more",
     ),
     "index": (Level.WARNING, "the index is not on the disk: the next start reads more"),
+    RESERVE_FILE: (Level.WARNING, "no reserve: on a full disk it could not change its role"),
     "refused_slaves.json": (Level.WARNING, "refused slaves are not stored"),
 }
 _KEPT_ELSEWHERE: Final = (Level.FAULT, "is not stored")
