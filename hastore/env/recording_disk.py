@@ -6,8 +6,8 @@
                     └─► FailedWrites ──► status
 
 Everything that a node stores beside its log goes through here, so a table that a later version adds
-is watched as well.  Not recorded: ``create_file``, whose callers make the log's next file and the
-reserve, and say themselves when that fails; and writes to open files, whose errors their services report.
+is watched as well.  Not recorded: ``create_file``, whose callers (of the log's next file, and of
+the reserve) say themselves when that fails; and writes to open files, whose errors their services report.
 """
 
 from __future__ import annotations

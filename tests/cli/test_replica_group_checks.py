@@ -429,6 +429,17 @@ def identity_of(uuid):
     )
 
 
+def test_a_slave_that_cannot_store_is_a_warning():
+    """Also between the two limits of a disk that was too full, where nothing else says so."""
+    why = "the disk is 88 % full: above 90 % puts are refused, until it is 85 % or less"
+    status = attrs.evolve(UNCUT, cannot_store_because=why)
+    assert check_status(status, DEFAULTS).state is OK, "no coordinator decides who is master"
+    coordinator = CoordinatorStatus(is_reachable=True, doing="it follows node 1")
+    report = check_status(attrs.evolve(status, coordinator=coordinator), DEFAULTS)
+    assert report.state is WARNING
+    assert f"it does not become master while another member can store: {why}" in report.line
+
+
 @pytest.mark.parametrize(
     ("changes", "state", "text"),
     [

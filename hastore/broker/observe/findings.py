@@ -688,6 +688,13 @@ def _damage(status: NodeStatus, _: Limits) -> Found:
     yield Level.CRITICAL, what, damage.reason, hint
 
 
+def _successor(status: NodeStatus, _: Limits) -> Found:
+    if status.coordinator is None or status.cannot_store_because is None:
+        return
+    what = "it does not become master while another member can store"
+    yield Level.WARNING, what, status.cannot_store_because, _STORE_HINT
+
+
 def _etcd_alarm(alarm: str) -> tuple[str, str | None, str | None]:
     if alarm == NO_SPACE:
         why = "its database is full (NOSPACE): nothing that fails now can be replaced"
@@ -781,6 +788,7 @@ _SLAVE_RULES: Final[dict[str, Rule]] = {
     "gap": _own_gap,  # as far as a slave knows its own
     "cut": _cut,  # of its log: what it had to give up, or must
     "tables": _tables,  # of the master are copied, beside its log
+    "successor": _successor,  # whether it may take over: it can store
 }
 _NODE_RULES: Final[dict[str, Rule]] = {
     "replica group": _replica_group,  # which node it is, and in which epoch
