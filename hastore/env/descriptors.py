@@ -64,21 +64,20 @@ def _with_spare(call: Callable[[], T]) -> T:
     try:
         made = call()
     except OSError as error:
-        if error.errno not in EXHAUSTED or not _release():
+        if error.errno not in EXHAUSTED or not _wanted:
             raise
+        _release()  # unless another thread just has: then there may be one for this call, too
         return call()
     if len(_spare) < _wanted:
         _refill()
     return made
 
 
-def _release() -> bool:
-    """Close the spare descriptors; return whether there were any."""
+def _release() -> None:
+    """Close the spare descriptors."""
     with _lock:
-        closed = len(_spare)
         while _spare:
             os.close(_spare.pop())
-    return closed > 0
 
 
 def _refill() -> None:

@@ -1,5 +1,6 @@
 """Spare descriptors: a file is opened although no other descriptor is left."""
 
+import contextlib
 import errno
 import os
 import resource
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hastore.env import descriptors
 from hastore.env.descriptors import keep_spare, open_descriptor, spare_count
 from hastore.env.real import real_env
 from hastore.errors import DiskError
@@ -69,3 +71,20 @@ def test_without_any_the_error_says_so(tmp_path, exhausted):
     assert is_out_of_descriptors(caught.value)
     for descriptor in opened:
         os.close(descriptor)
+
+
+def test_a_thread_that_comes_second_gets_one_of_the_released(exhausted):
+    """The first one has released all, and taken one."""
+    first = []
+
+    def call():
+        if not first:  # the other thread is faster
+            with contextlib.suppress(OSError):
+                os.close(os.open(os.devnull, os.O_RDONLY))
+                pytest.fail("there was one")
+            first.append(open_descriptor(os.devnull, os.O_RDONLY))
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return os.open(os.devnull, os.O_RDONLY)
+
+    os.close(descriptors._with_spare(call))
+    os.close(first[0])
