@@ -90,7 +90,8 @@ def _disk_error(doing: str, path: str, error: OSError) -> DiskError:
 def _check_room(path: str, size: int) -> None:
     """Raise ENOSPC if a file cannot fit; trying it would take what room other files need."""
     stat = os.statvfs(os.path.dirname(path) or ".")
-    if stat.f_bfree * stat.f_frsize < size:
+    blocks = stat.f_bavail if os.geteuid() else stat.f_bfree  # root may take the reserved ones
+    if blocks * stat.f_frsize < size:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 

@@ -7,7 +7,8 @@
 
 Everything that a node stores beside its log goes through here, so a table that a later version adds
 is watched as well.  Not recorded: ``create_file``, whose callers (of the log's next file, and of
-the reserve) say themselves when that fails; and writes to open files, whose errors their services report.
+the reserve) say themselves when that fails; and writes to open files, whose errors their services
+report.
 """
 
 from __future__ import annotations

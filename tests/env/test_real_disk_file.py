@@ -67,3 +67,17 @@ def test_a_file_that_cannot_fit_takes_no_room(tmp_path):
         with pytest.raises(DiskFullError, match="No space left"):
             disk.create_file(str(path), 2 * disk.space(str(tmp_path)).free_bytes + (1 << 40))
     assert not path.exists()
+
+
+@pytest.mark.parametrize(("user", "fits"), [(0, True), (1_000, False)])
+def test_reserved_blocks_are_room_for_root_only(tmp_path, monkeypatch, user, fits):
+    """Another user's attempt would take what is left from small files, and then fail."""
+    free = mock.Mock(f_bfree=4, f_bavail=1, f_frsize=4_096)
+    monkeypatch.setattr(os, "statvfs", lambda _path: free)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    if fits:
+        real_env().disk.create_file(str(tmp_path / "f"), 8_192).close()
+    else:
+        with pytest.raises(DiskFullError):
+            real_env().disk.create_file(str(tmp_path / "f"), 8_192)
+        assert not (tmp_path / "f").exists()
