@@ -1,6 +1,7 @@
 """The writes of a node that fail now: what it should have stored and has not.
 
-A write that fails is remembered, by its path, until a write of the same path succeeds.  So a table
+A write that fails is remembered, by its path, until a write of the same path succeeds; opening or
+renaming a file that could not be written changes nothing of that.  So a table
 that could not be stored is reported for as long as the disk has an older one, however long nobody
 changes it, and no caller has to say so.
 
@@ -9,6 +10,7 @@ Worker threads call this: each change is one operation on a dict.
 
 from __future__ import annotations
 
+import enum
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
@@ -19,6 +21,15 @@ if TYPE_CHECKING:
 FAILED_MAX: Final = 256  # later ones are not remembered; those that are show the fault as well
 
 
+class Change(enum.Enum):
+    """What was tried."""
+
+    WRITE = enum.auto()
+    OPEN = enum.auto()  # or to make a directory
+    RENAME = enum.auto()
+    REMOVE = enum.auto()
+
+
 @attrs.frozen(kw_only=True)
 class FailedWrite:
     """A path that could not be written, or removed."""
@@ -26,8 +37,13 @@ class FailedWrite:
     path: str
     reason: str
     hint: str | None
-    is_removal: bool
+    change: Change
     first_ms: int  # wall time of the first failure since its last success
+
+    @property
+    def is_removal(self) -> bool:
+        """Whether the path could not be removed."""
+        return self.change is Change.REMOVE
 
 
 @final
@@ -39,10 +55,10 @@ class FailedWrites:
     _failed: dict[tuple[str, bool], FailedWrite] = attrs.field(factory=dict, init=False)
 
     def failed(
-        self, path: str, reason: str, hint: str | None = None, *, is_removal: bool = False
+        self, path: str, reason: str, hint: str | None = None, *, change: Change = Change.WRITE
     ) -> None:
         """Remember that ``path`` could not be written, or removed."""
-        key = (path, is_removal)
+        key = (path, change is Change.REMOVE)
         before = self._failed.get(key)
         if before is None and len(self._failed) >= FAILED_MAX:
             return
@@ -50,16 +66,21 @@ class FailedWrites:
             path=path,
             reason=reason,
             hint=hint,
-            is_removal=is_removal,
+            change=Change.WRITE if before is not None and before.change is Change.WRITE else change,
             first_ms=self.now_ms() if before is None else before.first_ms,
         )
 
-    def succeeded(self, path: str, *, is_removal: bool = False) -> None:
-        """Forget the failures of ``path``; of a path that is removed nothing is left to write."""
-        if self._failed:
-            self._failed.pop((path, is_removal), None)
-            if is_removal:
-                self._failed.pop((path, False), None)
+    def succeeded(self, path: str, change: Change = Change.WRITE) -> None:
+        """Forget the failures of ``path`` that no longer count.
+
+        A path that was written needs no removal, and one that was removed nothing else.
+        """
+        for is_removal in (False, True) if self._failed else ():
+            failed = self._failed.get((path, is_removal))
+            if failed is None:
+                continue
+            if change in {Change.WRITE, Change.REMOVE} or failed.change is change:
+                self._failed.pop((path, is_removal), None)
 
     def forget_below(self, path: str) -> None:
         """Forget all below a directory whose files are read, and written, again."""

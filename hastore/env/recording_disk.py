@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar, final
 
 import attrs
 
-from hastore.env.failed_writes import FailedWrites
+from hastore.env.failed_writes import Change, FailedWrites
 from hastore.errors import DiskError
 
 if TYPE_CHECKING:
@@ -46,20 +46,20 @@ class RecordingDisk:
     disk: Disk
     failed_writes: FailedWrites
 
-    def _change(self, path: str, change: Callable[[], T], *, is_removal: bool = False) -> T:
+    def _change(self, path: str, call: Callable[[], T], change: Change = Change.WRITE) -> T:
         try:
-            done = change()
+            done = call()
         except DiskError as error:
-            self.failed_writes.failed(path, str(error), error.hint, is_removal=is_removal)
+            self.failed_writes.failed(path, str(error), error.hint, change=change)
             raise
-        self.failed_writes.succeeded(path, is_removal=is_removal)
+        self.failed_writes.succeeded(path, change)
         return done
 
     # -- changes ---------------------------------------------------------------------------------
 
     def make_dirs(self, path: str) -> None:
         """Create a directory and its parents."""
-        self._change(path, lambda: self.disk.make_dirs(path))
+        self._change(path, lambda: self.disk.make_dirs(path), Change.OPEN)
 
     def open_sparse_file(
         self, path: str, size: int, *, creates: bool = True, make_dirs: bool = True
@@ -69,7 +69,7 @@ class RecordingDisk:
         def opened() -> DiskFile:
             return self.disk.open_sparse_file(path, size, creates=creates, make_dirs=make_dirs)
 
-        return self._change(path, opened)
+        return self._change(path, opened, Change.OPEN)
 
     def sync_dir(self, path: str) -> None:
         """Force a directory's entries to the disk."""
@@ -81,15 +81,15 @@ class RecordingDisk:
 
     def remove(self, path: str) -> None:
         """Remove a file."""
-        self._change(path, lambda: self.disk.remove(path), is_removal=True)
+        self._change(path, lambda: self.disk.remove(path), Change.REMOVE)
 
     def remove_tree(self, path: str) -> None:
         """Remove a directory with its contents."""
-        self._change(path, lambda: self.disk.remove_tree(path), is_removal=True)
+        self._change(path, lambda: self.disk.remove_tree(path), Change.REMOVE)
 
     def rename(self, path: str, new_path: str) -> None:
         """Rename within one file system."""
-        self._change(path, lambda: self.disk.rename(path, new_path))
+        self._change(path, lambda: self.disk.rename(path, new_path), Change.RENAME)
 
     # -- the rest --------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 import attrs
 import pytest
 
-from hastore.env.failed_writes import FAILED_MAX
+from hastore.env.failed_writes import FAILED_MAX, Change
 from hastore.env.recording_disk import recording
 from hastore.errors import DiskError
 from tests.support.env.fake_disk import FakeDisk
@@ -66,17 +66,32 @@ def test_a_failure_begins_with_the_first_of_a_row():
     assert second.first_ms == began_ms + 5_000
 
 
-def test_a_file_that_is_removed_has_nothing_left_to_store():
-    """A removal that fails is another failure than a write."""
+def test_a_write_or_removal_that_succeeds_leaves_nothing_to_do():
+    """A file that is written again need not be removed, and the reverse."""
     bench = Bench()
     ledger = bench.env.failed_writes
+    for change in (
+        lambda: bench.env.disk.write_file("/d/a", b"1"),
+        lambda: bench.env.disk.remove("/d/a"),
+    ):
+        ledger.failed("/d/a", "written")
+        ledger.failed("/d/a", "removed", change=Change.REMOVE)
+        assert bench.paths() == [("/d/a", False), ("/d/a", True)]
+        change()
+        assert bench.paths() == []
+
+
+def test_a_rename_or_an_open_file_does_not_end_a_failed_write():
+    """A table is renamed to its backup at each attempt to store it."""
+    bench = Bench()
+    disk, ledger = bench.env.disk, bench.env.failed_writes
+    disk.write_file("/d/a", b"1")
     ledger.failed("/d/a", "written")
-    ledger.failed("/d/a", "removed", is_removal=True)
-    assert bench.paths() == [("/d/a", False), ("/d/a", True)]
-    ledger.succeeded("/d/a")
-    assert bench.paths() == [("/d/a", True)]
-    ledger.failed("/d/a", "written")
-    bench.env.disk.remove("/d/a")
+    disk.open_sparse_file("/d/a", 100)
+    ledger.failed("/d/a", "renamed", change=Change.RENAME)
+    disk.rename("/d/a", "/d/a.bak")
+    assert bench.paths() == [("/d/a", False)]
+    disk.write_file("/d/a", b"1")
     assert bench.paths() == []
 
 
