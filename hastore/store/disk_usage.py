@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from hastore.errors import DiskError
 from hastore.store.log.store_directory import COMMIT_LOG_DIR
 
 if TYPE_CHECKING:
@@ -39,14 +40,23 @@ class DiskUsage:
 
 
 def disk_usages(disk: Disk, data_dir: str) -> tuple[DiskUsage, ...]:
-    """Return the file systems of a store, the fullest first.  Raises DiskError."""
+    """Return the file systems of a store, the fullest first.
+
+    One that cannot be queried is left out, unless the data directory itself or the log is on it:
+    the others still count.  Raises DiskError.
+    """
     spaces: dict[int, DiskSpace] = {}
     names: dict[int, list[str]] = {}
     for name in (DATA_DIR, *_DIRECTORIES):
         path = data_dir if name == DATA_DIR else f"{data_dir}/{name}"
         if name != DATA_DIR and not disk.exists(path):
             continue
-        space = disk.space(path)
+        try:
+            space = disk.space(path)
+        except DiskError:
+            if name in {DATA_DIR, COMMIT_LOG_DIR}:
+                raise
+            continue
         spaces.setdefault(space.device, space)
         names.setdefault(space.device, []).append(name)
     usages = [DiskUsage(tuple(names[device]), space) for device, space in spaces.items()]

@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from hastore.broker.expiry.clean_commit_log_service import CleanCommitLogService
+from hastore.concurrency.store_health import StoreHealth
 from hastore.config import StoreConfig
 from hastore.env.interface import DiskSpace
 from hastore.errors import DiskError
@@ -32,6 +33,7 @@ class Bench:
     holds: list[Hold] = attrs.field(factory=list)
     readings: list = attrs.field(factory=list)  # of other machines' clocks
     calls: list[object] = attrs.field(factory=list)
+    health: StoreHealth = attrs.field(factory=StoreHealth)
 
     def __attrs_post_init__(self):
         self.clock = TrioClock()
@@ -51,6 +53,7 @@ class Bench:
             refuse_expired=lambda: self.calls.append(("refuse expired", self.log.min_offset)),
             on_removed=lambda: self.calls.append(("removed", self.log.min_offset)),
             on_disk_full=self.calls.append,
+            health=self.health,
         )
 
     def paths(self):
@@ -274,6 +277,27 @@ async def test_unflushed_files_are_kept(autojump_clock):
     bench.log.mapped_file_queue.files[0].flushed_position -= 1
     assert await bench.service.clean() == 0
     assert bench.service.last_decision.stopped_because is Reason.NOT_FLUSHED
+
+
+async def test_a_disk_that_was_too_full_still_is_in_the_next_role(autojump_clock):
+    """A change of roles does not make 86 % enough; and it has no room while nothing is known."""
+    health = StoreHealth()
+    first = Bench(health=health)
+    first.disk.used = 0.95
+    await first.service.clean()
+    assert not health.can_store
+    second = Bench(health=health)
+    second.disk.used = 0.86
+    await second.service.clean()
+    assert "disk is 86 % full" in second.calls[0]
+    assert not health.can_store
+    second.disk.used = 0.80
+    await second.service.clean()
+    assert health.can_store
+    assert health.has_room_for_two_files
+    second.disk.fail("space", DiskError("cannot look: Input/output error", path="/d"))
+    await second.service.clean()
+    assert not health.has_room_for_two_files
 
 
 @pytest.mark.parametrize("broken", ["space", "list_dir"])

@@ -96,8 +96,9 @@ class CleanCommitLogService:
     _open: list[MappedFile] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Read the limits."""
+        """Read the limits, and take over how full the disk was for the node's former role."""
         self.rules = CleaningRules.of(self.config)
+        self._is_full = self.health.fails(Write.DISK_LEVEL)
         if self.config.delete_only_archived is not None:
             self._archive = ArchiveCheck(self.env.disk, self.config.delete_only_archived)
 
@@ -152,6 +153,7 @@ class CleanCommitLogService:
             usages = await self.env.offload.run(self._usages)
         except DiskError as error:
             self._record_fault(error)
+            self.health.has_room_for_two_files = None
             return DiskLevel.ROOM
         fullest = usages[0]
         percent = used_percent(fullest.space.used_ratio)
