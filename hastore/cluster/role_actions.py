@@ -90,6 +90,7 @@ class RoleActions:
     async def run(self) -> None:
         """Decide and act, until cancelled."""
         while True:
+            self._prepare_early()
             action = decide(self._known())
             self._log_decision(action)
             self.action = action
@@ -118,6 +119,18 @@ class RoleActions:
         """Return whether to log what an action is about to write: not each time that it fails."""
         announced, self._announced = self._announced, (event, what)
         return announced != self._announced
+
+    def _prepare_early(self) -> None:
+        """Allocate the next log file while the master cannot store: it may ask this node next.
+
+        So a file that takes seconds is there in time, and one that cannot be made shows before.
+        """
+        view = self.watch.view
+        if view is None or view.leader is None:
+            return
+        master = view.members.get(view.leader.holder.node_id)
+        if master is not None and not master.can_store:
+            self.facts.node.want_next_file()
 
     def _log_decision(self, action: Action) -> None:
         """Log an action of another kind than the last one, or with another reason.

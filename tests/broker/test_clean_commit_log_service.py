@@ -300,6 +300,17 @@ async def test_a_disk_that_was_too_full_still_is_in_the_next_role(autojump_clock
     assert not health.has_room_for_two_files
 
 
+async def test_a_next_file_that_was_made_early_is_one_of_the_two():
+    """Else making it would take the room that the master asks for."""
+    bench = Bench()
+    queue = bench.log.mapped_file_queue
+    space = DiskSpace(device=1, used_ratio=0.5, free_bytes=2 * FILE_SIZE - 1)
+    assert not bench.service._has_room(space)
+    queue.wants_next_file = True
+    queue.offer(queue.create_file(queue.wanted_file_offset()))
+    assert bench.service._has_room(space)
+
+
 @pytest.mark.parametrize("broken", ["space", "list_dir"])
 async def test_nothing_is_removed_if_the_disk_cannot_be_checked(autojump_clock, broken):
     """Files are kept while the usage or the files' times are unknown."""

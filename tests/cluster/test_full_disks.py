@@ -2,8 +2,10 @@
 
 import itertools
 
+import pytest
 import trio
 
+from hastore.broker.node.group_node import GroupNode
 from hastore.cluster.decide import HANDOVER_S
 from hastore.cluster.group_records import GroupConfig, Switchover
 from hastore.cluster.storage import PAUSE_MIN_S, choose_successor
@@ -73,9 +75,15 @@ def has_asked(group, *ids):
     return tried >= set(ids) and config.switchover is None
 
 
+def prepare_only_when_asked(monkeypatch):
+    """Let slaves allocate no file before they are asked to take over."""
+    monkeypatch.setattr(GroupNode, "want_next_file", lambda _node: None)
+
+
 @simulated(mapped_file_size=FILE_SIZE)
-async def test_a_request_is_void_if_the_successor_has_no_room(group):
+async def test_a_request_is_void_if_the_successor_has_no_room(group, monkeypatch):
     """It allocates before it takes over; all are asked, and again after a minute."""
+    prepare_only_when_asked(monkeypatch)
     first, _ = await steady(group)
     others = [node for node in group.cluster.nodes if node is not group.node(first)]
     for node in others:  # just after they have said that they have room
@@ -97,9 +105,12 @@ async def test_a_request_is_void_if_the_successor_has_no_room(group):
     assert group.ended == {}
 
 
+@pytest.mark.parametrize("is_asked_first", [True, False])
 @simulated(mapped_file_size=FILE_SIZE)
-async def test_another_member_takes_over_where_the_first_cannot(group, monkeypatch):
+async def test_another_member_takes_over_where_the_first_cannot(group, monkeypatch, is_asked_first):
     """A quota that statvfs does not know: the node says that it has room until it tries."""
+    if is_asked_first:
+        prepare_only_when_asked(monkeypatch)
     first, _ = await steady(group)
     best = preferred(group, first)
     unable = group.cluster.agent(best).node
@@ -114,6 +125,7 @@ async def test_another_member_takes_over_where_the_first_cannot(group, monkeypat
     group.cluster.agent(first).node.store_health.failed(Write.CONFIG, "no space for topics")
     await group.until(lambda: group.view.state.epoch == 2)
     assert group.view.state.master.node_id not in {first, best}
+    assert (best in group.view.config.room_requests.tried) == is_asked_first
     await trio.sleep(10 * STEADY_AFTER_S)
     assert not group.view.members[best].can_store, "a retry must succeed first"
     assert unable.status().next_file_fault is not None
@@ -123,30 +135,41 @@ async def test_another_member_takes_over_where_the_first_cannot(group, monkeypat
     assert unable.status().next_file_fault is None
 
 
+def make_files_within(monkeypatch, seconds):
+    """Let each log file take so long; return the list of those that were begun."""
+    create_or_shed, begun = AllocateMappedFileService._create_or_shed, []
+
+    async def create_slowly(service, file_from_offset):
+        begun.append(file_from_offset)
+        mapped_file = await create_or_shed(service, file_from_offset)
+        await trio.sleep(seconds)
+        return mapped_file
+
+    monkeypatch.setattr(AllocateMappedFileService, "_create_or_shed", create_slowly)
+    return begun
+
+
+@simulated(mapped_file_size=FILE_SIZE)
+async def test_a_successor_makes_its_next_file_before_it_is_asked(group, monkeypatch):
+    """It begins when the master says that it cannot store, so a file may take some seconds."""
+    first, _ = await steady(group)
+    make_files_within(monkeypatch, 1.5 * HANDOVER_S)
+    group.cluster.agent(first).node.store_health.failed(Write.CONFIG, "no space for topics")
+    took_s = await group.until(lambda: group.view.state.epoch == 2)
+    assert took_s < 3 * HANDOVER_S
+    assert len(group.view.config.room_requests.tried) == 2, "nobody has voided it"
+
+
 @simulated(mapped_file_size=FILE_SIZE)
 async def test_a_file_that_is_made_too_late_serves_the_next_request(group, monkeypatch):
     """The first round is void; the file stays, so that the second round succeeds."""
     first, _ = await steady(group)
-    create_file, made = MappedFileQueue.create_file, []
-
-    def create(queue, file_from_offset):
-        made.append(file_from_offset)
-        return create_file(queue, file_from_offset)
-
-    create_or_shed = AllocateMappedFileService._create_or_shed
-
-    async def create_slowly(service, file_from_offset):
-        mapped_file = await create_or_shed(service, file_from_offset)
-        await trio.sleep(1.5 * HANDOVER_S)
-        return mapped_file
-
-    monkeypatch.setattr(MappedFileQueue, "create_file", create)
-    monkeypatch.setattr(AllocateMappedFileService, "_create_or_shed", create_slowly)
+    begun = make_files_within(monkeypatch, 5 * HANDOVER_S)
     group.cluster.agent(first).node.store_health.failed(Write.CONFIG, "no space for topics")
     await group.until(lambda: has_asked(group, 1, 2, 3))
     assert group.view.state.epoch == 1
     await group.until(lambda: group.view.state.epoch == 2)
-    assert len(made) == 2, "one file for each"
+    assert len(begun) == 2, "one file for each"
 
 
 @simulated(mapped_file_size=FILE_SIZE)

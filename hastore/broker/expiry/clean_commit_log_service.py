@@ -182,9 +182,15 @@ class CleanCommitLogService:
         return self.rules.level(used_percent(max(cleaned, default=0.0)))
 
     def _has_room(self, space: DiskSpace) -> bool:
-        """Return whether two more log files fit, and some small ones."""
+        """Return whether two more log files fit, and some small ones.
+
+        One of them may be there: it was made because the master cannot store.
+        """
+        queue = self.commit_log.mapped_file_queue
+        is_one_there = queue.wants_next_file and queue.prepared is not None
+        files = 1 if is_one_there else 2
         has_inodes = space.free_inodes is None or space.free_inodes >= _INODES_LEAST
-        return has_inodes and space.free_bytes >= 2 * self.commit_log.file_size
+        return has_inodes and space.free_bytes >= files * self.commit_log.file_size
 
     def _usages(self) -> tuple[DiskUsage, ...]:
         """Return how full the file systems are, the fullest first; blocks.  Raises DiskError."""

@@ -253,6 +253,14 @@ class GroupNode:
         """Give up the role: refuse puts, follow nobody; return once consumers are served."""
         return await self.follow(NO_MASTER, reason=reason)
 
+    def want_next_file(self) -> None:
+        """Have the log's next file allocated now, as a slave with room: it may be asked soon."""
+        slave = self.role_node
+        queue = slave.commit_log.mapped_file_queue
+        if isinstance(slave, Slave) and queue.files and self.store_health.is_steady:
+            queue.wants_next_file = True
+            queue.want_file()
+
     async def prepare_to_take_over(self) -> None:
         """Allocate the log's next file, which the next role keeps, and the reserve.
 
