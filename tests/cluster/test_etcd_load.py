@@ -220,8 +220,6 @@ async def test_a_node_that_started_before_its_etcd_ends_once_that_refuses_it(gro
     assert "permission denied" in str(group.ended[1])
 
 
-
-
 # -- what is logged -------------------------------------------------------------------------------
 
 
