@@ -6,13 +6,16 @@ import pytest
 import trio
 
 from hastore.sim.cluster import Boot
+from hastore.sim.group import node_log
 from hastore.sim.group.controller import GroupState, Member
 from hastore.sim.group.delay_oracle import Deliveries
 from hastore.sim.group.group_faults import GroupTarget
 from hastore.sim.group.group_records import records
 from hastore.sim.group.group_simulation import GroupSimulation
+from hastore.sim.group.node_log import NodeLog
 from hastore.sim.host import SimOffload
 from hastore.sim.seams import run_by_seed
+from hastore.sim.violation import ViolationError
 from hastore.store.record.message_codec import decode
 from hastore.store.recovery.log_cut import LogCut
 from hastore.topic import SCHEDULE_TOPIC
@@ -80,6 +83,68 @@ def test_a_cut_that_a_start_shows_again_is_not_new():
         assert shown == [None, first, None, second, None]
 
     with_target(check)
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Return a node's log, the bytes on its disk, and a function that opens the log up to there."""
+    disk = bytearray()
+    monkeypatch.setattr(
+        node_log, "log_range", lambda disk, start, end, *_size, **_kind: bytes(disk[start:end])
+    )
+    node = SimpleNamespace(name="node-1", live_disk=disk, boots=1)
+    log = NodeLog(node, is_sync=False)
+
+    def open_log():
+        commit_log = SimpleNamespace(max_offset=len(disk), file_size=1_000)
+        reput = SimpleNamespace(reput_offset=0)
+        log.update(SimpleNamespace(commit_log=commit_log, reput_message_service=reput))
+
+    return log, disk, open_log
+
+
+def test_a_hole_that_was_filled_before_a_stop_is_none_at_the_next_start(opened):
+    """A log was repaired, compared with its master's, and stopped before anything was appended."""
+    log, disk, open_log = opened
+    disk += b"0123456789"
+    open_log()
+    disk[3:5] = b"--"
+    log.edited(b"0123456789")
+    open_log()
+    assert log.hole == node_log.Hole(3, b"34")
+    disk[3:5] = b"34"
+    open_log()
+    assert log.hole is None
+    assert log.data == disk
+
+
+@pytest.mark.parametrize(("end", "has_hole"), [(2, False), (3, False), (4, True), (8, True)])
+def test_a_log_that_is_opened_without_its_end_has_the_part_of_a_hole_that_is_left(
+    opened, end, has_hole
+):
+    """Nothing but the hole may differ from what the log had."""
+    log, disk, open_log = opened
+    disk += b"0123456789"
+    open_log()
+    disk[3:5] = b"--"
+    log.edited(b"0123456789")
+    open_log()
+    del disk[end:]
+    open_log()
+    assert (log.hole is not None) is has_hole
+    assert log.data == disk
+
+
+def test_bytes_that_change_beside_a_hole_are_found(opened):
+    """A repair excuses only what it has put there."""
+    log, disk, open_log = opened
+    disk += b"0123456789"
+    open_log()
+    disk[3:5] = b"--"
+    log.edited(b"0123456789")
+    disk[6:7] = b"-"
+    with pytest.raises(ViolationError, match="bytes below 10 have changed"):
+        open_log()
 
 
 @pytest.fixture(scope="module")

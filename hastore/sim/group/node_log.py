@@ -114,7 +114,7 @@ class NodeLog:
         if end > len(self.data):
             self.data += self.read(len(self.data), end, durable=False)
         if self.hole is not None:
-            self._look_at(self.hole)
+            self._look_at(self.hole, end)
         self.dispatched = max(self.dispatched, role_node.reput_message_service.reput_offset)
         return missing
 
@@ -123,6 +123,8 @@ class NodeLog:
         self.opened += 1
         self.former_boot, self.boot = self.boot, self.sim_node.boots
         end = min(log.max_offset, len(self.data))
+        if self.hole is not None:
+            self._look_at(self.hole, end)  # nothing need have been appended since it was filled
         if self.read(0, end, durable=False) != self.data[:end]:
             raise ViolationError("changed", f"{self.name}: bytes below {end} have changed")
         missing = bytes(self.data[end:])
@@ -149,11 +151,11 @@ class NodeLog:
             start, end = differing[0], differing[-1] + 1
             self.hole = Hole(start, bytes(had[start:end]))
 
-    def _look_at(self, hole: Hole) -> None:
+    def _look_at(self, hole: Hole, log_end: int) -> None:
         """Forget a hole once the log has those bytes again, or ends before them."""
-        end = min(hole.end, self.end)
+        end = max(min(hole.end, log_end), hole.start)
         self.data[hole.start : end] = self.read(hole.start, end, durable=False)
-        if self.end <= hole.start or self.data[hole.start : hole.end] == hole.lost:
+        if log_end <= hole.start or self.data[hole.start : hole.end] == hole.lost:
             self.hole = None
 
     def replaced(self) -> None:
