@@ -266,8 +266,10 @@ class WatchedDisk:
     # -- the rest --------------------------------------------------------------------------------
 
     def list_dir(self, path: str) -> Sequence[FileStat]:
-        """List a directory."""
-        return self.disk.list_dir(path)
+        """List a directory, and watch it: a start need not find a file in it to open."""
+        entries = self.disk.list_dir(path)
+        self._take_name(path)
+        return entries
 
     def exists(self, path: str) -> bool:
         """Whether a path exists."""

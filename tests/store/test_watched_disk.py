@@ -89,6 +89,21 @@ def test_a_change_by_another_is_found(disk, root, tmp_path, name, how):
     assert again.value is first.value
 
 
+@pytest.mark.parametrize("how", ["renamed", "replaced"])
+def test_a_directory_without_an_open_file_is_watched_from_the_start(
+    disk, root, request, tmp_path, how
+):
+    """A start has nothing open in an index directory whose only file it could not use."""
+    index = root / "index"
+    index.mkdir(parents=True)
+    request.getfixturevalue("opened")
+    index.rename(tmp_path / "moved")
+    if how == "replaced":
+        index.mkdir()
+    with pytest.raises(FileLostError, match="index"):
+        disk.check()
+
+
 def test_its_own_changes_are_not_found(disk, root, opened):
     """Tables and epochs by rename, a new file of the log, expired ones, a queue, a directory."""
     table = JsonFile(disk, f"{root}/config/topics.json")
