@@ -2,7 +2,8 @@
 
 The promises are asked for over requests of their own to the members' client ports.  The coordinator
 elects nobody meanwhile who has not stood; so nobody else is master before the oldest promise has
-run out.
+run out.  A node that has not promised joins the set only once the lease lasts as long
+(``TermCoordinator``).
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Failsafe:
     own_key: OwnKey  # signs what members are asked
     # Until when the node may decide by promises alone, on its own clock.
     promised_deadline: float = attrs.field(default=-math.inf, init=False)
+    promised_by: frozenset[int] = attrs.field(default=frozenset(), init=False)
     is_active: bool = attrs.field(default=False, init=False)  # it leads by promises alone
     # Why members did not promise when they were asked last, by id; logged as it changes.
     _refusals: dict[int, str] = attrs.field(factory=dict, init=False)
@@ -88,8 +90,8 @@ class Failsafe:
             known, self._refusals = self._refusals, refusals
             is_whole = group.needed - {self.own_id} <= asked
             if not refusals and is_whole and is_leading(self.node, self.lease):
-                self.lease.renewed(asked_at, ttl_s, ttl_s)
-                self.promised_deadline = self.lease.deadline
+                self.promised_deadline = self.lease.promised(asked_at, ttl_s)
+                self.promised_by = asked
                 if not self.is_active:
                     _log.warning("failsafe", members=len(asked), ttl_s=self.ttl_s)
                 self.is_active = True

@@ -203,6 +203,11 @@ class RoleService:
         """Until when it may decide by promises alone, on its own clock."""
         return self._failsafe.promised_deadline if self._is_running else -math.inf
 
+    @property
+    def promised_by(self) -> frozenset[int]:
+        """Which nodes have promised that; empty if no node need."""
+        return self._failsafe.promised_by if self._is_running else frozenset()
+
     def promise(self, wish: PromiseWish) -> None:
         """Promise a master not to stand for a while, unless there may be a newer one."""
         if not self._is_running:

@@ -224,7 +224,12 @@ class TermCoordinator:
     def _members_of(
         self, proposal: Proposal, view: GroupView, state: GroupState
     ) -> tuple[Incarnation, ...] | None:
-        """Return the members that a proposal asks for; None if a link's start is not known yet."""
+        """Return the members that a proposal asks for; None if a link's start is not known yet.
+
+        None, too, while this master may decide by promises that the joining nodes have not made.
+        """
+        if proposal.joined and self.lease is not None and self.lease.rests_on_promises:
+            return None
         found: list[Incarnation] = []
         for node_id in sorted(proposal.members):
             known = None if node_id in proposal.joined else state.member(node_id)

@@ -6,7 +6,8 @@
     └──────────────── min(asked, granted) ttl ──────────────────────────────┘
 
 The coordinator counts from some moment after the request was sent, so the deadline counts from
-before that, and a margin is left for clocks that do not run alike.
+before that, and a margin is left for clocks that do not run alike.  So it is with the promises of
+the members, while the coordinator is silent.
 
 Invariant: the deadline never falls, but by ``end``.
 """
@@ -37,6 +38,7 @@ class Lease:
 
     clock: Callable[[], float]
     deadline: float = attrs.field(default=float("-inf"), init=False)
+    _renewed_until: float = attrs.field(default=float("-inf"), init=False)  # by the coordinator
 
     def is_over(self) -> bool:
         """Return whether another node may be master now, so that nothing may be decided."""
@@ -49,8 +51,23 @@ class Lease:
     def renewed(self, sent_at: float, asked_s: float, granted_s: float) -> None:
         """Take a renewal that was asked for at ``sent_at``, and answered."""
         ttl_s = min(asked_s, granted_s)
-        self.deadline = max(self.deadline, sent_at + ttl_s - margin_s(ttl_s))
+        self._renewed_until = max(self._renewed_until, sent_at + ttl_s - margin_s(ttl_s))
+        self.deadline = max(self.deadline, self._renewed_until)
+
+    def promised(self, sent_at: float, ttl_s: float) -> float:
+        """Take the promises of all members, asked for at ``sent_at``; return their deadline."""
+        until = sent_at + ttl_s - margin_s(ttl_s)
+        self.deadline = max(self.deadline, until)
+        return until
+
+    @property
+    def rests_on_promises(self) -> bool:
+        """Whether the coordinator's lease alone would be over before the deadline.
+
+        Then a node that has not promised may be elected before it.
+        """
+        return self.deadline > self._renewed_until
 
     def end(self) -> None:
         """Decide nothing from now on."""
-        self.deadline = float("-inf")
+        self.deadline = self._renewed_until = float("-inf")

@@ -105,6 +105,27 @@ async def test_of_two_nodes_one_is_enough(group):
     assert await group.put(master) is Status.PUT_OK
 
 
+@simulated(nodes=2)
+async def test_no_node_joins_while_its_master_decides_by_promises_of_others(group):
+    """It has promised nothing, and might be elected at the lease's end, before the deadline.
+
+    The renewals are lost, and everything else is answered.
+    """
+    node_id, master = await group.master()
+    other = 3 - node_id
+    group.node(other).kill()
+    await group.until(lambda: set_of(master).accepted == {node_id})
+    lease, store = group.roles[node_id].lease, group.stores[node_id]
+    store.next("renew", "", *[Fate.LOST] * 100)
+    await group.until(lambda: lease.rests_on_promises)
+    group.start(other)
+    await group.until(lambda: other in group.view.members)
+    await group.until(lambda: other in group.view.state.ids)
+    rests_on_promises = lease.rests_on_promises
+    assert not rests_on_promises, "the key was taken again, with another lease"
+    assert await group.put(master) is Status.PUT_OK
+
+
 @simulated()
 async def test_a_member_that_comes_back_joins_in_its_new_start(group):
     """Once it has all that is confirmed."""

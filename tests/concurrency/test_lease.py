@@ -57,6 +57,25 @@ def test_a_late_answer_does_not_lower_the_deadline():
     assert lease.is_over()
 
 
+def test_a_lease_rests_on_promises_until_it_is_renewed_for_as_long():
+    """Only then may a node that has promised nothing become a member."""
+    lease = Lease(Clock())
+    assert not lease.rests_on_promises
+    lease.renewed(100.0, 10, 10)
+    assert lease.promised(99.0, 10) < lease.deadline
+    assert not lease.rests_on_promises
+    assert lease.promised(103.0, 10) == lease.deadline == 113.0 - margin_s(10)
+    assert lease.rests_on_promises
+    lease.renewed(102.0, 10, 10)
+    assert lease.rests_on_promises
+    lease.renewed(103.0, 10, 10)
+    assert not lease.rests_on_promises
+    lease.promised(104.0, 10)
+    lease.end()
+    assert lease.is_over()
+    assert not lease.rests_on_promises
+
+
 @given(
     ttl_s=st.floats(TTL_MIN_S, 60),
     drift=st.floats(-0.01, 0.01),
