@@ -4,13 +4,17 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import attrs
+import pytest
 import trio
 
-from hastore.cluster.group_records import Registration
+from hastore.cluster.group_records import EpochRecord, Registration
 from hastore.cluster.key_value_store import Put
+from hastore.sim.group import etcd_director
 from hastore.sim.group.etcd_director import EtcdDirector
+from hastore.sim.group.group_cluster import GroupCluster
 from hastore.sim.group.group_simulation import GroupSimulation
 from hastore.sim.seams import run_by_seed
+from hastore.sim.violation import ViolationError
 from tests.cluster.knowledge import ONE, TWO, incarnation, leader, published, state
 
 
@@ -87,5 +91,44 @@ def test_the_end_of_a_member_above_the_floor_is_not_known_unless_it_stands():
             write(director, attrs.evolve(former, epoch=6, master=TWO), leader(TWO, 6), *says)
             assert director.state.epoch == 6
         assert found == [(5, {2: (5, 900)})]
+
+    with_director(check)
+
+
+@pytest.mark.parametrize(
+    ("promised_by", "lease_left_s", "is_found"),
+    [
+        pytest.param({2}, 4.0, True, id="it has promised"),
+        pytest.param(set(), 4.0, False, id="it has joined since, and etcd ended the lease early"),
+        pytest.param(set(), 2.0, True, id="it has joined while its master led by promises"),
+    ],
+)
+def test_a_node_that_promised_nothing_may_be_elected_only_if_etcd_ended_the_lease(
+    monkeypatch, promised_by, lease_left_s, is_found
+):
+    """Node 1 may decide by promises for another 3 s, as node 2 is elected."""
+
+    def check(director):
+        host = director.cluster.node(1)
+        agent = SimpleNamespace(node_id=1, sim_node=host)
+        master = SimpleNamespace(has_stepped_down=False)
+        monkeypatch.setattr(GroupCluster, "masters", lambda _cluster: [(agent, master)])
+        monkeypatch.setattr(etcd_director, "epoch_of", lambda _master: 5)
+        now = host.wall_clock.boot_s()
+        director.roles[1] = SimpleNamespace(
+            view=None, promised_deadline=now + 3.0, promised_by=frozenset(promised_by)
+        )
+        director._leases, director._deadlines = {5: {7}}, {7: now + lease_left_s}
+        write(director, state(members=(ONE, TWO)), leader())
+        assert director.state.epoch == 5
+        record = EpochRecord(epoch=6, master_id=2, former_id=1, end=0, why="election", at_ms=0)
+        director.model.state.commit([], [Put(director.keys.history(6), record.encode())])
+        write(director, state(6, TWO, members=(ONE, TWO)), leader(TWO, 6))
+        assert director.state.epoch == 6
+        if is_found:
+            with pytest.raises(ViolationError, match="node-2 was elected, and node-1 may decide"):
+                director.check_step()
+        else:
+            director.check_step()
 
     with_director(check)

@@ -37,7 +37,7 @@ from hastore.errors import CoordinatorUnreachableError
 from hastore.sim.coordinator.etcd_model import EtcdModel
 from hastore.sim.coordinator.model_client import LinkFaults
 from hastore.sim.group.controller import GroupState, Member
-from hastore.sim.group.group_cluster import GROUP
+from hastore.sim.group.group_cluster import GROUP, epoch_of
 from hastore.sim.host import START_MS
 from hastore.sim.violation import ViolationError
 
@@ -326,7 +326,11 @@ class EtcdDirector:
         return self.roles[node_id].promised_deadline - now
 
     def _check_promises(self, state: GroupState) -> None:
-        """Note that a node was elected while all members had promised its predecessor to wait."""
+        """Note that a node was elected while all members had promised its predecessor to wait.
+
+        But not one that has joined since then, and has promised nothing, if its predecessor's lease
+        was to last as long: etcd has ended that lease early.
+        """
         history = self.model.state.items.get(self.keys.history(state.epoch))
         if history is None or self._is_restored:
             return
@@ -334,7 +338,9 @@ class EtcdDirector:
         for agent, master in self.cluster.masters():
             left_s = self.promised_s(agent.node_id)
             is_other = agent.node_id != state.master and not master.has_stepped_down
-            if record.why == "election" and is_other and left_s > 0:
+            is_bound = state.master in self.roles[agent.node_id].promised_by
+            is_bound |= self._lease_left_s(agent, epoch_of(master)) < left_s
+            if record.why == "election" and is_other and left_s > 0 and is_bound:
                 detail = f"node-{state.master} was elected, and {agent.sim_node.name} may decide"
                 self._broken_rule = ("promise", f"{detail} by promises for {left_s:.3f} s")
 
@@ -427,6 +433,13 @@ class EtcdDirector:
         boot = self._boots[named.node_id, named.uuid, named.start]
         return Member(named.uuid, named.start, boot)
 
+    def _lease_left_s(self, agent: Agent, epoch: int) -> float:
+        """Return for how long a master may decide by its leases of the leader key alone."""
+        now, leases = agent.sim_node.wall_clock.boot_s(), self._leases.get(epoch, set())
+        return (
+            max((self._deadlines.get(each, -math.inf) for each in leases), default=-math.inf) - now
+        )
+
     def why_not_deciding(self, agent: Agent, epoch: int) -> str | None:
         """Return why the master of an epoch may decide nothing; None if it may.
 
@@ -437,10 +450,9 @@ class EtcdDirector:
         now = agent.sim_node.wall_clock.boot_s()
         promised_until = self.roles[agent.node_id].promised_deadline
         leases = self._leases.get(epoch, set())
-        deadlines = [self._deadlines.get(each, -math.inf) for each in leases]
-        deadline = max(promised_until, *deadlines, -math.inf)
-        if now >= deadline:
-            return f"its deadline has passed by {now - deadline:.3f} s"
+        left_s = max(promised_until - now, self._lease_left_s(agent, epoch))
+        if left_s <= 0:
+            return f"its deadline has passed by {-left_s:.3f} s"
         if self._is_restored:
             return None
         item = self.model.state.items.get(self.keys.leader)
