@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 _REGISTRATION_PARTS: Final = 4  # CLUSTER/GROUP/ids/ID
 
 
+_NAME: Final = "claim"  # of this part, for ``GroupWatch.failed``
+
 _log = logger("cluster")
 
 
@@ -135,7 +137,9 @@ class NodeRegistration:
             try:
                 await self._write_again()
             except (CoordinatorError, ProtocolError) as error:
-                watch.failed(error)
+                watch.failed(error, _NAME)
+            else:
+                watch.succeeded(_NAME)
 
     def _is_earlier(self, known: Registration | None) -> bool:
         """Return whether a claim is one of an earlier start of this directory."""
