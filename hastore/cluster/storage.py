@@ -72,7 +72,7 @@ class Rounds:
     def may_ask_from(self) -> float:
         """When this master may ask: at once in a round of its own epoch, so that nobody took over.
 
-        The next round has to wait, whoever is master by then.
+        The next round has to wait, even if another node is master by then.
         """
         is_own = self.last is not None and self.last.epoch == self.epoch
         return -math.inf if is_own else self.over_at

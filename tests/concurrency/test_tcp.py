@@ -36,7 +36,7 @@ async def test_connect_tries_every_address_of_a_name(monkeypatch):
 
 
 class TwoAddresses:
-    """A name with the addresses 127.0.0.2 and 127.0.0.1; whoever connects to the first waits."""
+    """A name with the addresses 127.0.0.2 and 127.0.0.1; a connection to the first waits."""
 
     def __init__(self, monkeypatch, port):
         self.port, self.opened = port, []
