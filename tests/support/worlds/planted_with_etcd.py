@@ -107,7 +107,7 @@ def stands_with_another_directory(patch: pytest.MonkeyPatch) -> None:
     async def claim(self: NodeRegistration) -> bool:
         me, key = self.me, self.keys.registration(self.me.node_id)
         item = (await self.store.read(key)).items.get(key)
-        own = Registration(uuid=me.uuid, start=me.start)
+        own = Registration(uuid=me.uuid, start=me.start, nonce=self.token)
         comparison = Absent(key) if item is None else Unchanged(key, item.mod_revision)
         return (await self.store.commit([comparison], [Put(key, own.encode())])).succeeded
 
