@@ -9,7 +9,7 @@ from hastore.cluster.group_records import GroupConfig
 from hastore.status import FlushDiskType
 from hastore.status import PutMessageStatus as Status
 from tests.cluster.simulated import simulated
-from tests.support.nodes.simulated_group import TTL_S
+from tests.support.nodes.simulated_group import TTL_S, Fate
 
 
 @simulated()
@@ -58,6 +58,8 @@ async def test_nodes_claim_their_ids_again_after_etcd_was_restored(group):
     await group.until(lambda: group.view.config.alarm is not None)
     await trio.sleep(2 * TTL_S)
     assert group.view.registrations[others[0]].start == 1
+    for each in others:  # the first attempt fails, and is made again
+        group.stores[each].next("commit", f"ids/{each}", Fate.REFUSED)
     group.configure(GroupConfig())
     await group.until(lambda: all(group.view.registrations[each].start == 2 for each in others))
     _, master = await group.master()
