@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from hastore.env.interface import Env
     from hastore.store.node_identity import NodeIdentity
 
+REFUSED_MAX_S: Final = 30.0  # of requests after the first one
 _REGISTRATION_PARTS: Final = 4  # CLUSTER/GROUP/ids/ID
 
 
@@ -101,22 +102,32 @@ class NodeRegistration:
     async def register(self, on_failure: Callable[[HastoreError], None]) -> None:
         """Claim the id; retry while the coordinator does not answer, after ``on_failure``.
 
-        Raises WrongNodeError, DiskError, and CoordinatorRefusedError if the coordinator refuses a
-        request for another reason than want of space: it would refuse the next one, too.
+        Raises WrongNodeError, DiskError, and CoordinatorRefusedError if the coordinator refuses the
+        first request for another reason than want of space, or later ones for
+        ``REFUSED_MAX_S``: an operator may be changing the password.
         """
+        is_first, refused_since = True, None
         while True:
             try:
                 if await self.claim():
                     return
             except CoordinatorNoSpaceError as error:
                 on_failure(error)  # an operator makes room
-            except CoordinatorRefusedError:
-                raise
+                refused_since = None
+            except CoordinatorRefusedError as error:
+                now = trio.current_time()
+                refused_since = now if refused_since is None else refused_since
+                if is_first or now >= refused_since + REFUSED_MAX_S:
+                    raise
+                on_failure(error)
             except (CoordinatorError, ProtocolError) as error:
                 on_failure(error)
                 self._blocked_until = None  # while etcd is down no lease ends
+                refused_since = None
             else:
+                is_first, refused_since = False, None
                 continue
+            is_first = False
             await trio.sleep(RETRY_PAUSE_S)
 
     async def keep(self, watch: GroupWatch) -> None:

@@ -301,7 +301,7 @@ class RoleService:
         """Serve a node until cancelled.
 
         Raises WrongNodeError if the group knows another directory, or a later start of it, by this
-        node's id; CoordinatorRefusedError if the coordinator refuses it before it has registered.
+        node's id; CoordinatorRefusedError if the coordinator refuses to register it.
         """
         identity = node.identity
         assert identity is not None, "a node that serves has one"

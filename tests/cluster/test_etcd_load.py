@@ -9,6 +9,7 @@ from hastore.cluster.decide import HANDOVER_S
 from hastore.cluster.group_records import Switchover, inspect_group
 from hastore.cluster.group_watch import RETRY_PAUSE_S
 from hastore.cluster.own_member import END_INTERVAL_S
+from hastore.cluster.registration import REFUSED_MAX_S
 from hastore.status import PutMessageStatus as Status
 from tests.cluster.simulated import simulated
 from tests.support.nodes.group_nodes import set_of
@@ -211,11 +212,13 @@ async def test_an_offer_that_may_still_arrive_keeps_puts_held(group):
 async def test_a_node_that_started_before_its_etcd_ends_once_that_refuses_it(group):
     """It waited for ever, without a word, and said that etcd does not answer."""
 
-    def refuse_the_second_read(node_id, store):
-        store.next("read", "", Fate.LOST, Fate.REFUSED)
+    def refuse_later_reads(_node_id, store):
+        store.next("read", "", Fate.LOST, *[Fate.REFUSED] * 100)
 
-    group.before = refuse_the_second_read
+    group.before = refuse_later_reads
     group.start(1)
+    await trio.sleep(REFUSED_MAX_S / 2)
+    assert "permission denied" in status_of(group, 1).doing
     await group.until(lambda: group.ended)
     assert "permission denied" in str(group.ended[1])
 

@@ -334,6 +334,15 @@ async def test_a_node_that_the_coordinator_refuses_at_first_ends(group):
     assert isinstance(await ended(group, 1), CoordinatorRefusedError)
 
 
+@simulated(starts=False)
+async def test_a_node_that_is_refused_later_tries_on_for_a_while(group):
+    """Somebody is changing the password."""
+    group.before = lambda _node_id, store: store.next("read", "", Fate.LOST, Fate.REFUSED)
+    group.start(2)
+    await group.until(lambda: 2 in group.view.registrations)
+    assert 2 not in group.ended
+
+
 # -- elections ------------------------------------------------------------------------------------
 
 
