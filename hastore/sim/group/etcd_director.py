@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from hastore.broker.node.master import Master
     from hastore.broker.node.master_store import Term
     from hastore.cluster.group_records import GroupView, Incarnation
-    from hastore.cluster.group_records import Member as MemberRecord
     from hastore.cluster.key_value_store import Lease, Outcome, ServerTime, Snapshot
     from hastore.env.interface import Env
     from hastore.ha.set_proposal import Coordinator
@@ -317,7 +316,7 @@ class EtcdDirector:
             if former.epoch != self._state.epoch and former.epoch:
                 self._check_promises(self._state)
                 self._check_kept_members(former)
-                self.on_deposed(former.epoch, former, self._ranks_after(former))
+                self.on_deposed(former.epoch, former, self._ranks_in(former.revision))
         return self._before_restore or self._state
 
     def promised_s(self, node_id: int) -> float:
@@ -372,27 +371,12 @@ class EtcdDirector:
         if self._broken_rule is not None:
             raise ViolationError(*self._broken_rule)
 
-    def _ranks_after(self, former: GroupState) -> dict[int, tuple[int, int]]:
-        """Return last epoch and end of each log that was known when a term's successor was elected.
-
-        A node has published them for that election, or as a member that could not win: in its
-        newest start its log ends below the floor.
-        """
-        view, floor = self.view, self.floor
-
-        def is_known(node_id: int, said: MemberRecord) -> bool:
-            if said.election == former.revision:
-                return True
-            named, claim = former.members.get(node_id), view.registrations.get(node_id)
-            if named is None or claim is None:
-                return False
-            is_newest = (said.node.uuid, said.node.start) == (named.uuid, claim.start)
-            return is_newest and said.end < floor
-
+    def _ranks_in(self, election: int) -> dict[int, tuple[int, int]]:
+        """Return last epoch and end of each log that was published for an election."""
         return {
-            node_id: said.log_rank
-            for node_id, said in view.members.items()
-            if is_known(node_id, said)
+            node_id: member.log_rank
+            for node_id, member in self.view.members.items()
+            if member.election == election
         }
 
     def _is_within(self, before: GroupState) -> bool:
