@@ -197,6 +197,11 @@ def _rank(member: Member) -> tuple[int, int, int, int]:
     return -member.end_epoch, -member.end, -member.priority, member.node.node_id
 
 
+def _rank_for_init(member: Member) -> tuple[int, ...]:
+    log, priority, node_id = member.log_rank, -member.priority, member.node.node_id
+    return -log[0], -log[1], member.unverified is not None, priority, node_id
+
+
 def _check_successor(
     view: GroupView, state: GroupState, leader: Leader, to_id: int, lags: Mapping[int, int]
 ) -> None:
@@ -250,7 +255,8 @@ def init(
     """Write the first state: its members are the nodes that are up, or of these ``ids``.
 
     Where a node has a log already the coordinator has lost what the group had agreed on, and
-    nothing says which log has all that was acknowledged: ``force`` takes the newest one.  A state
+    nothing says which log has all that was acknowledged: ``force`` takes the newest one, but one
+    that is not verified only if ``ids`` names nothing else.  A state
     that is there is overwritten only while the alarm says that it is not the newest, and by
     ``force``, which takes the alarm back.  A state that cannot be read is lost: ``force`` replaces
     it, once all nodes that are registered are up, or those that have a log are named.
@@ -300,13 +306,21 @@ def init(
     if not logs:
         state = GroupState(epoch=0, master=None, members=tuple(member.node for member in members))
         return _first(keys, view, f"the group begins with {nodes_text(wanted)}", state)
-    best = min(members, key=_rank)
+    best = min(members, key=_rank_for_init)
     if not force:
         raise OperationRefusedError(
             f"{nodes_text(frozenset(each.node.node_id for each in logs))} already with a log, and"
             " the coordinator knows of no set: acknowledged messages may be missing from each",
             hint="restore the coordinator; or --force, which takes the newest log of"
             f" {best.node}: epoch {best.end_epoch}, end {best.end}",
+        )
+    best_id = best.node.node_id
+    if best.unverified is not None and (ids is None or wanted != {best_id}):
+        raise OperationRefusedError(
+            f"the newest log is that of {best.node}, and messages inside it may be missing:"
+            f" {best.unverified}",
+            hint=f"--ids without {best_id} takes the newest log of the others; --ids {best_id}"
+            " alone takes this one as it is",
         )
     newest = tuple(member.node for member in members if member.log_rank == best.log_rank)
     ids_text = nodes_text(frozenset(each.node_id for each in newest))

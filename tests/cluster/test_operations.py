@@ -332,6 +332,26 @@ def test_force_takes_the_newest_log_and_never_overwrites_a_state():
         )
 
 
+def test_force_takes_an_unverified_log_only_if_it_is_named_alone():
+    """What it lacks inside would be cut from all others."""
+    repaired = member(2, end=END + 5, unverified=FILLED)
+    view = view_of(member(1), repaired, member(3), **UNKNOWN)
+    told = refused(operations.init, view, force=True)
+    assert "that of node 2, and messages inside it may be missing" in told
+    assert "--ids without 2 takes the newest log of the others; --ids 2 alone takes this" in told
+    assert "inside it may be missing" in refused(operations.init, view, IDS, force=True)
+    alone = view_of(repaired, **UNKNOWN)
+    assert "inside it may be missing" in refused(operations.init, alone, force=True)
+    for ids in ({1, 3}, {2}):
+        state = applied(view, operations.init(KEYS, view, ids, force=True)).state
+        assert state is not None
+        assert state.ids == ids
+    equal = view_of(member(1, unverified=FILLED), member(2), **UNKNOWN)
+    state = applied(equal, operations.init(KEYS, equal, force=True)).state
+    assert state is not None
+    assert (state.master, state.members) == (node(2), (node(1), node(2)))
+
+
 GARBAGE = {
     "state": None,
     "state_revision": 9,

@@ -33,7 +33,7 @@ from hastore.cluster.key_value_store import Absent, Delete, Put, Unchanged
 from hastore.cluster.role_config import RoleConfig
 from hastore.cluster.role_service import RoleService
 from hastore.concurrency.lease import margin_s
-from hastore.errors import CoordinatorUnreachableError
+from hastore.errors import CoordinatorUnreachableError, OperationRefusedError
 from hastore.sim.coordinator.etcd_model import EtcdModel
 from hastore.sim.coordinator.model_client import LinkFaults
 from hastore.sim.group.controller import GroupState, Member
@@ -591,13 +591,24 @@ class EtcdDirector:
                 since = None
                 if not is_led:
                     own = [each for each in ids if not self.is_foreign(each)]
-                    change = operations.init(self.keys, view, own, force=True)
+                    change = self._begin_with_newest(view, own)
                     ask = partial(self.model.state.commit, change.comparisons, change.writes)
                     self.model.take(ask)
                 self.cluster.trace.add("world", f"somebody has looked: {view.config.alarm}")
                 self._before_restore, self._is_restored = None, False
                 self._state_value = (-1, -1)  # read it again
                 self._write_config(self.view, GroupConfig())
+
+    def _begin_with_newest(self, view: GroupView, ids: Sequence[int]) -> operations.Change:
+        """Return the state with the newest log, or, if it is not verified, with that of others."""
+        try:
+            return operations.init(self.keys, view, ids, force=True)
+        except OperationRefusedError:
+            ranks = {node_id: view.members[node_id].log_rank for node_id in ids}
+            verified = [each for each in ids if view.members[each].unverified is None]
+            best = max(verified or ids, key=ranks.__getitem__)
+            self.on_loss(best)
+            return operations.init(self.keys, view, verified or [best], force=True)
 
     async def _back_up(self) -> None:
         while True:
