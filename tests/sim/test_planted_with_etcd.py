@@ -15,7 +15,7 @@ FOUND_BY = {
     "continues_its_epoch_after_a_start": 1,
     "shrinks_before_it_is_accepted": 1,
     "voids_a_proposal_after_a_read": 55,
-    "acknowledges_after_giving_up_its_role": 132,
+    "acknowledges_after_giving_up_its_role": 124,
     "ends_because_etcd_is_full": 7,
     "repairs_without_a_mark": 14,
     "verifies_without_a_comparison": 14,
