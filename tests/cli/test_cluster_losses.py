@@ -48,6 +48,7 @@ async def test_a_failover_says_first_what_it_loses_and_history_what_was_cut(tmp_
         code, _, told = await call("cluster", "failover", *flags, "--accept-loss")
         assert (code, f"orders {LOST}" in told) == (0, True)
         await eventually(lambda: two.status().last_cut is not None)
+        await eventually(lambda: two.status().epoch == three.status().epoch)  # it knows the epoch
         code, past = await call_json("cluster", "history", *nodes)
         cut = next(each for each in past["epochs"] if each["cuts"])
         assert (code, cut["epoch"], past["other_cuts"]) == (0, 3, [])

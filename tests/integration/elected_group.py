@@ -100,7 +100,9 @@ class ElectedGroup:
             text += f'[tls]\nmode = "enforcing"\ncert = "{node.cert}"\nkey = "{node.key}"\n'
             text += f'ca = "{node.ca}"\nclient_certificates = "required"\n'
             text += '[ha]\ntls = true\ntls_allowed_names = ["node"]\n'
-        settings.write_text(text)
+        written = self.directory / f"node.toml.{node_id}"
+        written.write_text(text)
+        written.replace(settings)  # another node may read it just now
         self.nodes[node_id] = ChildProcess.start(
             hastore_command(
                 "node", "--config", str(settings),
