@@ -151,6 +151,7 @@ class EtcdDirector:
     on_deposed: Callable[[int, GroupState, Mapping[int, tuple[int, int]]], None]
     on_loss: Callable[[int], None]  # a person has elected a node that may lack something
     has_lost: Callable[[int], bool]  # whether a node may lack what it acknowledged
+    is_all_lost: Callable[[GroupState], bool]  # whether no member of a set has kept all
     is_foreign: Callable[[int], bool]  # whether a node has another group's log
     is_edited: Callable[[int], bool]  # whether a repair has put other bytes into its log
     failsafe: bool = True  # whether masters ask for promises while etcd is silent
@@ -590,10 +591,14 @@ class EtcdDirector:
             elif trio.current_time() >= since + _LOOKS_S:
                 since = None
                 if not is_led:
+                    is_all_lost = self.is_all_lost(self._before_restore or self.state)
                     own = [each for each in ids if not self.is_foreign(each)]
                     change = self._begin_with_newest(view, own)
                     ask = partial(self.model.state.commit, change.comparisons, change.writes)
                     self.model.take(ask)
+                    begun = self.view.state
+                    if is_all_lost and begun is not None and len(begun.members) == 1:
+                        self.on_loss(begun.members[0].node_id)  # the best that is left
                 self.cluster.trace.add("world", f"somebody has looked: {view.config.alarm}")
                 self._before_restore, self._is_restored = None, False
                 self._state_value = (-1, -1)  # read it again

@@ -159,6 +159,10 @@ class GroupOracle:
         """Whether a member may lack what it acknowledged as the member that the state names."""
         return self._has_lost_as(self.controller.state, node_id)
 
+    def is_all_lost(self, state: GroupState) -> bool:
+        """Whether no member of a set has kept all that it acknowledged."""
+        return all(self._has_lost_as(state, each) for each in state.members)
+
     def _has_lost_as(self, state: GroupState, node_id: int) -> bool:
         member = state.members.get(node_id)
         if member is None or self.logs[node_id].hole is not None:
@@ -199,8 +203,7 @@ class GroupOracle:
         election, by node id; None: the model of roles has decided, and knows what each has lost.
         """
         self._last_members[epoch] = state
-        is_any_intact = any(not self._has_lost_as(state, each) for each in state.members)
-        if ranks is not None and not is_any_intact:
+        if ranks is not None and self.is_all_lost(state):
             self._ranks_of_harmed[epoch] = dict(ranks)
 
     def relieved(self, _agent: Agent, master: Master) -> Callable[[], None]:

@@ -258,6 +258,7 @@ class GroupSimulation:
                 on_deposed=oracle.deposed,
                 on_loss=oracle.accepted_loss,
                 has_lost=oracle.has_lost,
+                is_all_lost=oracle.is_all_lost,
                 is_foreign=lambda node_id: oracle.logs[node_id].foreign is not None,
                 is_edited=lambda node_id: oracle.logs[node_id].hole is not None,
                 failsafe=self.wished_outage is None or self.wished_outage.failsafe,
