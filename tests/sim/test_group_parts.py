@@ -6,9 +6,10 @@ import pytest
 import trio
 
 from hastore.sim.cluster import Boot
-from hastore.sim.group import node_log
+from hastore.sim.group import directory_faults, node_log
 from hastore.sim.group.controller import GroupState, Member
 from hastore.sim.group.delay_oracle import Deliveries
+from hastore.sim.group.directory_faults import DirectoryFaults
 from hastore.sim.group.group_faults import GroupTarget
 from hastore.sim.group.group_records import records
 from hastore.sim.group.group_simulation import GroupSimulation
@@ -145,6 +146,47 @@ def test_bytes_that_change_beside_a_hole_are_found(opened):
     disk[6:7] = b"-"
     with pytest.raises(ViolationError, match="bytes below 10 have changed"):
         open_log()
+
+
+@pytest.mark.parametrize("claims_after_s", [0.2, 0.5, 0.7, 2.0])
+async def test_a_copy_is_stopped_as_soon_as_it_has_its_originals_id(
+    claims_after_s, autojump_clock, nursery, monkeypatch
+):
+    """Otherwise it may be elected, and be older; without the id it is stopped after 1.5 s here."""
+    runs = SimpleNamespace(has_claimed=trio.Event(), node=SimpleNamespace(is_up=False))
+
+    def start(_nursery):
+        runs.node.is_up = True
+
+    def kill():
+        runs.node.is_up, runs.killed_at = False, trio.current_time() - began
+
+    runs.node.start, runs.node.kill = start, kill
+    monkeypatch.setattr(directory_faults, "DirectoryCopy", lambda *_args: runs)
+    target = SimpleNamespace(
+        cluster=SimpleNamespace(id_of=lambda _node: 1),
+        oracle=SimpleNamespace(
+            logs={1: SimpleNamespace(foreign=None, hole=None, lost=None)}, lost_bytes=None
+        ),
+    )
+    faults = DirectoryFaults(
+        SimpleNamespace(is_over=False, begins=lambda *_args: None, nursery=nursery),
+        target,
+        SimpleNamespace(is_trusted=True),
+        put=None,
+    )
+    node = SimpleNamespace(node=object(), name="node-1", live_disk=SimpleNamespace(snapshot=list))
+    lasts = iter([0.5, 1.0])  # how long it runs, and how long it takes to be stopped
+    choices = SimpleNamespace(randint=lambda low, _high: low, uniform=lambda *_range: next(lasts))
+
+    async def claim():
+        await trio.sleep(claims_after_s)
+        runs.has_claimed.set()
+
+    began = trio.current_time()
+    nursery.start_soon(claim)
+    await faults.actions()[directory_faults.COPY_BESIDE](None, node, choices)
+    assert runs.killed_at == pytest.approx(min(claims_after_s, 1.5))
 
 
 @pytest.fixture(scope="module")

@@ -234,7 +234,8 @@ class DirectoryFaults:
             with trio.move_on_after(choices.uniform(0.5, _COPY_RUNS_FOR_S)):
                 await copy.has_claimed.wait()
             if not copy.has_claimed.is_set():
-                await trio.sleep(choices.uniform(0.0, _STOPPED_WITHIN_S))
+                with trio.move_on_after(choices.uniform(0.0, _STOPPED_WITHIN_S)):
+                    await copy.has_claimed.wait()
             if copy.node.is_up:  # at once if it has the id: it may be elected, and be older
                 copy.node.kill()
             if copy.has_claimed.is_set() or self.faults.is_over:
