@@ -101,7 +101,8 @@ class GroupHAService(HAService):
     coordinator: Coordinator = attrs.field(factory=NoCoordinator, kw_only=True)
     # Writes, durably, up to where all members have the log; blocks.  See ``ConfirmMark``.
     mark_confirmed: Callable[[int], None] = attrs.field(default=lambda _offset: None, kw_only=True)
-    # Up to where puts were answered PUT_OK, for the next start; None: nothing keeps it.
+    # Up to where puts were answered PUT_OK, or consumers may have read, for the next start; None:
+    # nothing keeps it.
     acked: AckedOffset | None = attrs.field(default=None, kw_only=True)
     observers: ObserverService = attrs.field(init=False)  # classic slaves, on a port of their own
     _rounds: GroupSendRounds = attrs.field(init=False)  # ``rounds``
@@ -482,9 +483,12 @@ class GroupHAService(HAService):
         self.notify_flushed()
 
     def _keep_acked(self) -> None:
-        """Store up to where puts may be answered PUT_OK from now on."""
+        """Store up to where puts may be answered PUT_OK, and consumers may read, from now on.
+
+        With a number of nodes that the set does not have, only the second one rises.
+        """
         if self.acked is not None:
-            limit = self.sync_state_set.ack_limit
+            limit = max(self.sync_state_set.ack_limit, self.sync_state_set.confirm_offset)
             flushed = self.commit_log.flushed_offset
             self.acked.raise_to(min(limit, flushed) if self.gathers else limit)
 

@@ -1,6 +1,7 @@
 """A replica group's acknowledgements over real sockets: one ack a node, all nodes of the set."""
 
 import contextlib
+from types import SimpleNamespace
 
 import attrs
 import pytest
@@ -626,6 +627,35 @@ async def test_master_with_sync_flush_confirms_only_what_it_has_flushed(tmp_path
             assert master.service.confirm_offset() == 6_000
             await node.report(len(LOG))
             await eventually(lambda: master.service.confirm_offset() == len(LOG))
+
+
+@pytest.mark.parametrize(
+    ("gathers", "flushes", "kept"), [(False, False, 6_000), (True, False, 0), (True, True, 6_000)]
+)
+async def test_a_master_keeps_what_it_confirms_although_too_few_have_it(
+    tmp_path, gathers, flushes, kept
+):
+    """Consumers see it: a start that lacks it has not kept all, though no put of it was PUT_OK."""
+    acked = []
+    async with (
+        group_master(
+            tmp_path / "m",
+            log=LOG,
+            members={1, 2},
+            in_sync_replicas=3,
+            gathers=gathers,
+            acked=SimpleNamespace(raise_to=acked.append),
+        ) as master,
+        raw_node(master) as node,
+    ):
+        await node.begin(2)
+        await node.bytes_up_to(len(LOG))
+        if flushes:
+            flush(master.log)
+        await node.report(6_000)
+        await eventually(lambda: master.group.confirm_offset == 6_000)
+        assert master.group.ack_limit == 0
+        assert max(acked) == kept
 
 
 async def test_the_confirm_mark_rises_seldom_and_at_the_end(tmp_path, clock):
