@@ -15,7 +15,8 @@ from hastore.sim.group.group_cluster import GroupCluster
 from hastore.sim.group.group_simulation import GroupSimulation
 from hastore.sim.seams import run_by_seed
 from hastore.sim.violation import ViolationError
-from tests.cluster.knowledge import ONE, TWO, leader, published, state
+from hastore.store.node_identity import Unverified
+from tests.cluster.knowledge import ONE, THREE, TWO, leader, published, state
 
 
 def with_director(check):
@@ -111,6 +112,51 @@ def test_a_node_that_promised_nothing_may_be_elected_only_if_etcd_ended_the_leas
         assert director.state.epoch == 6
         if is_found:
             with pytest.raises(ViolationError, match="node-2 was elected, and node-1 may decide"):
+                director.check_step()
+        else:
+            director.check_step()
+
+    with_director(check)
+
+
+LEFT_OUT = "node-2 was elected without node-3, a member that stood"
+
+
+@pytest.mark.parametrize(
+    ("says", "why", "members_min", "is_found"),
+    [
+        pytest.param({}, "election", 2, True, id="an election"),
+        pytest.param({}, "failover with loss", 2, False, id="a person names one member alone"),
+        pytest.param({"can_store": False}, "election", 2, False, id="it cannot store"),
+        pytest.param({"can_store": False}, "election", 3, True, id="puts would be refused"),
+        pytest.param({"can_store": False, "kept_since": 4}, "election", 2, True, id="unproven"),
+        pytest.param(
+            {"can_store": False, "unverified": Unverified(begin=0, end=9, why="repaired")},
+            "election",
+            2,
+            True,
+            id="unverified",
+        ),
+    ],
+)
+def test_an_election_keeps_the_members_that_stand(says, why, members_min, is_found):
+    """Nodes 2 and 3 stand, and node 2 begins the next epoch with node 1, but not with node 3."""
+
+    def check(director):
+        config = director.cluster.config
+        director.cluster.config = attrs.evolve(config, min_in_sync_replicas=members_min)
+        election = director.model.state.revision + 1
+        stand = published(TWO, election=election), published(THREE, election=election, **says)
+        assert write(director, state(), None, *stand) == election
+        director.model.applied_at[election] = trio.current_time() - 2
+        director.roles[2] = SimpleNamespace(view=SimpleNamespace(revision=election))
+        assert director.state.epoch == 5
+        record = EpochRecord(epoch=6, master_id=2, former_id=1, end=0, why=why, at_ms=0)
+        director.model.state.commit([], [Put(director.keys.history(6), record.encode())])
+        write(director, state(6, TWO, members=(ONE, TWO)), leader(TWO, 6))
+        assert director.state.epoch == 6
+        if is_found:
+            with pytest.raises(ViolationError, match=LEFT_OUT):
                 director.check_step()
         else:
             director.check_step()

@@ -34,6 +34,7 @@ from hastore.cluster.role_config import RoleConfig
 from hastore.cluster.role_service import RoleService
 from hastore.concurrency.lease import margin_s
 from hastore.errors import CoordinatorUnreachableError, OperationRefusedError
+from hastore.ha.set_rules import default_min_in_sync_replicas
 from hastore.sim.coordinator.etcd_model import EtcdModel
 from hastore.sim.coordinator.model_client import LinkFaults
 from hastore.sim.group.controller import GroupState, Member
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from hastore.broker.node.master import Master
     from hastore.broker.node.master_store import Term
     from hastore.cluster.group_records import GroupView, Incarnation
+    from hastore.cluster.group_records import Member as Published
     from hastore.cluster.key_value_store import Lease, Outcome, ServerTime, Snapshot
     from hastore.env.interface import Env
     from hastore.ha.set_proposal import Coordinator
@@ -331,26 +333,32 @@ class EtcdDirector:
         But not one that has joined since then, and has promised nothing, if its predecessor's lease
         was to last as long: etcd has ended that lease early.
         """
-        history = self.model.state.items.get(self.keys.history(state.epoch))
-        if history is None or self._is_restored:
+        if self._why_began(state.epoch) != "election" or self._is_restored:
             return
-        record = EpochRecord.decode(history.key, history.value)
         for agent, master in self.cluster.masters():
             left_s = self.promised_s(agent.node_id)
             is_other = agent.node_id != state.master and not master.has_stepped_down
             is_bound = state.master in self.roles[agent.node_id].promised_by
             is_bound |= self._lease_left_s(agent, epoch_of(master)) < left_s
-            if record.why == "election" and is_other and left_s > 0 and is_bound:
+            if is_other and left_s > 0 and is_bound:
                 detail = f"node-{state.master} was elected, and {agent.sim_node.name} may decide"
                 self._broken_rule = ("promise", f"{detail} by promises for {left_s:.3f} s")
+
+    def _why_began(self, epoch: int) -> str | None:
+        """Return how an epoch began; None if etcd does not say."""
+        item = self.model.state.items.get(self.keys.history(epoch))
+        return None if item is None else EpochRecord.decode(item.key, item.value).why
 
     def _check_kept_members(self, former: GroupState) -> None:
         """Note that an election has left a member out of the set that stood in it.
 
-        Only where the winner must have known: its way to etcd was well.
+        Only where the winner must have known: its way to etcd was well.  A person who accepts a
+        loss names one member alone.
         """
         state, election, winner = self._state, former.revision, self._state.master
         if winner is None or self._is_restored or self.client_of(f"node-{winner}").is_troubled:
+            return
+        if self._why_began(state.epoch) != "election":
             return
         now, seen, view = trio.current_time(), self.roles[winner].view, self.view
         for node_id, named in former.members.items():
@@ -361,11 +369,25 @@ class EtcdDirector:
             is_known = seen.revision >= item.mod_revision
             is_known &= now >= self.model.applied_at.get(item.mod_revision, now) + _KNOWN_AFTER_S
             is_same = member.node.uuid == named.uuid and member.node.start >= named.start
+            if self._may_be_left_out(member, named):
+                continue
             if is_known and is_same and member.election == election and member.end >= self.floor:
                 self._broken_rule = (
                     "dropped",
                     f"node-{winner} was elected without node-{node_id}, a member that stood",
                 )
+
+    def _may_be_left_out(self, member: Published, named: Member) -> bool:
+        """Whether a set is better without a member: it cannot store, and enough others are in it.
+
+        Only if it has proved that it has all that it acknowledged.
+        """
+        config = self.cluster.config
+        least = config.min_in_sync_replicas
+        if least is None:
+            least = default_min_in_sync_replicas(self.registered, config.in_sync_replicas)
+        is_proven = member.kept_since <= named.start and member.unverified is None
+        return not member.can_store and is_proven and len(self._state.members) >= least
 
     def check_step(self) -> None:
         """Check that promises were kept, and members.  Raises ViolationError."""
