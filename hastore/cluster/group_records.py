@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 _NUMBER_MAX: Final = (1 << 63) - 1
 _TEXT_SIZE_MAX: Final = 1_024
 _MEMBERS_MAX: Final = 64
-LEASES_WAITED: Final = 3
+# A new leader of etcd lets each lease live a ttl and an election time-out, at most two thirds of a
+# ttl, longer: two of them, 3.4.
+LEASES_WAITED: Final = 4
 _NODE_ID: Final = re.compile("[1-9][0-9]{0,18}")
 DAMAGED_HINT: Final = "hastore cluster status says what to do about it"
 

@@ -315,6 +315,20 @@ async def test_a_start_after_a_power_cut_waits_while_no_lease_can_end(group):
     assert not group.ended
 
 
+@simulated()
+async def test_a_start_after_a_power_cut_waits_while_etcd_elects_two_leaders(group):
+    """Each one lets all leases live a ttl and an election time-out longer, two thirds of a ttl."""
+    await group.master()
+    group.node(2).cut_power()
+    group.model.change_leader(extend_s=TTL_S * 2 / 3)
+    group.start(2)
+    await trio.sleep(TTL_S * 5 / 3 - 0.1)
+    assert 2 in group.view.members, "the record of its last start is there"
+    group.model.change_leader(extend_s=TTL_S * 2 / 3)
+    await group.until(lambda: group.view.registrations[2].start == 2)
+    assert not group.ended
+
+
 @pytest.mark.parametrize("fate", [Fate.LOST, Fate.ANSWER_LOST, Fate.LATE])
 @simulated(starts=False)
 async def test_a_registration_without_an_answer_is_made(group, fate):
