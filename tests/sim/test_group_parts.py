@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from hastore.sim.cluster import Boot
+from hastore.sim.faults import Faults
 from hastore.sim.group import directory_faults, node_log
 from hastore.sim.group.controller import GroupState, Member
 from hastore.sim.group.delay_oracle import Deliveries
@@ -187,6 +188,26 @@ async def test_a_copy_is_stopped_as_soon_as_it_has_its_originals_id(
     nursery.start_soon(claim)
     await faults.actions()[directory_faults.COPY_BESIDE](None, node, choices)
     assert runs.killed_at == pytest.approx(min(claims_after_s, 1.5))
+
+
+async def test_a_node_whose_log_was_removed_is_copied_again_after_a_lost_storage():
+    """As after any other end: its start would refuse what is left of the directory."""
+    calls = []
+    node = SimpleNamespace(name="node-1", is_up=True)
+    node.lose_storage = lambda _choices: setattr(node, "is_up", False)
+    node.start = lambda _nursery: calls.append("start")
+    target = SimpleNamespace(
+        may_lose_power=lambda _node: True,
+        crashing=lambda _node, **_kind: None,
+        starting=lambda _node: calls.append("starting"),
+        nodes=[],
+        trace=SimpleNamespace(add=lambda *_args: None),
+    )
+    faults = Faults(target, None, plan=None, choices=None)
+    choices = SimpleNamespace(random=lambda: 0.9)  # this node only, beside the others
+    actions = DirectoryFaults(faults, target, None, put=None).actions()
+    await actions[directory_faults.LOST_STORAGE](SimpleNamespace(number=0), node, choices)
+    assert calls == ["starting", "start"]
 
 
 @pytest.fixture(scope="module")

@@ -377,8 +377,7 @@ class DirectoryFaults:
         is_alone = choices.random() < _HALF and self._all_keep()
         if is_alone:
             self._kill_all()
-        if not node.is_up:
-            node.start(self.faults.nursery)
+        self.faults.restart_now(node)
         if is_alone:
             await self.faults.wait(choices, _ALONE_FOR_S)
             self._start_all()
