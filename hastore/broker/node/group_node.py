@@ -264,14 +264,17 @@ class GroupNode:
     async def prepare_to_take_over(self) -> None:
         """Allocate the log's next file, which the next role keeps, and the reserve.
 
-        Raises DiskError if there is no room.  Waits for as long as that takes.  If this call
-        fails or is cancelled, the file is still made as soon as it can be.
+        An empty log gets its first one.  Raises DiskError if there is no room.  Waits for as long
+        as that takes.  If this call fails or is cancelled, the file is still made as soon as it can
+        be.
         """
         slave = self.role_node
         queue = slave.commit_log.mapped_file_queue
-        if isinstance(slave, Master) or not queue.files:
+        if isinstance(slave, Master):
+            await trio.lowlevel.checkpoint()  # who calls this decides again at once
             return
-        queue.wants_next_file = True
+        if queue.files:
+            queue.wants_next_file = True
         await slave.allocate_service.wait_for_file()
         if not await self.env.offload.run(slave.keep_reserve):
             raise DiskFullError(
