@@ -150,11 +150,19 @@ def wrap_log(crash: Crash) -> None:
 
 def let_expire() -> None:
     """Start the expiry at once, with a disk that seems too full to keep anything."""
-    from hastore.broker.expiry import clean_commit_log_service, clean_consume_queue_service
+    from hastore.broker.expiry import clean_consume_queue_service
+    from hastore.broker.expiry.clean_commit_log_service import CleanCommitLogService
     from hastore.env.interface import DiskSpace
     from hastore.env.real import RealDisk
 
-    clean_commit_log_service.FIRST_RUN_S = clean_consume_queue_service.FIRST_RUN_S = 0.0
+    read_limits = CleanCommitLogService.__attrs_post_init__
+
+    def begin_at_once(service: CleanCommitLogService) -> None:
+        read_limits(service)
+        service.first_run_s = 0.0
+
+    CleanCommitLogService.__attrs_post_init__ = begin_at_once
+    clean_consume_queue_service.FIRST_RUN_S = 0.0
     RealDisk.space = lambda _disk, _path: DiskSpace(device=0, used_ratio=0.87, free_bytes=1 << 30)
 
 
