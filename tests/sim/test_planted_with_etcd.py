@@ -19,7 +19,7 @@ FOUND_BY = {
     "ends_because_etcd_is_full": 7,
     "repairs_without_a_mark": 14,
     "verifies_without_a_comparison": 14,
-    "elects_an_unverified_member": 47,
+    "elects_an_unverified_member": 83,
     "keeps_its_role_on_a_full_disk": 0,
     "hands_over_to_a_full_node": 5,
     "needs_room_to_change_its_role": 2,
