@@ -660,8 +660,12 @@ class EtcdDirector:
             await trio.sleep(1.0)
             state = self.state
             members = state.members
+            # With a member that is not recognised none that is unproven is elected, even if it has
+            # kept everything.
+            disowned = [each for each in members if self._is_disowned(each)]
             is_stuck = state.is_electing and all(
-                self.has_lost(each) or self._is_disowned(each) for each in members
+                self.has_lost(each) or each in disowned or (disowned and self._is_unproven(each))
+                for each in members
             )
             nodes = [self.cluster.agent(node_id) for node_id in members]
             if not members or not is_stuck or None in nodes or self.model.is_full:
@@ -671,6 +675,13 @@ class EtcdDirector:
             elif trio.current_time() > since + _PATIENCE_S:
                 since = None
                 self._accept_loss()
+
+    def _is_unproven(self, node_id: int) -> bool:
+        """Whether a member itself says that it may lack something since the state named it."""
+        view = self.view
+        said = view.members.get(node_id)
+        named = None if view.state is None else view.state.member(node_id)
+        return said is not None and named is not None and said.kept_since > named.start
 
     def _is_disowned(self, node_id: int) -> bool:
         """Whether a member's token is void, because a copy has run: only an operator names it."""
