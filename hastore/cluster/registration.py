@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
 REFUSED_MAX_S: Final = 30.0  # of requests after the first one
 _REGISTRATION_PARTS: Final = 4  # CLUSTER/GROUP/ids/ID
-
-
 _NAME: Final = "claim"  # of this part, for ``GroupWatch.failed``
 
 _log = logger("cluster")

@@ -305,7 +305,7 @@ def _node_notes(view: GroupView, answers: Answers) -> Iterator[str]:
 
 
 def _is_refusal(error: HastoreError | None) -> bool:
-    """Return whether a node that has not answered is there: it wants an access key, or TLS."""
+    """Return whether a node is up and refused to answer: it needs an access key, or TLS."""
     return error is not None and not isinstance(error, UnreachableError)
 
 
