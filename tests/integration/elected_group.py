@@ -317,7 +317,12 @@ class ElectedGroup:
             ]
             for node_id in self.ids
         }
-        assert len({tuple(log) for log in logs.values()}) == 1, "the logs differ"
+        bounds = {
+            node_id: (len(log), log[0][0], log[-1][1]) if log else None
+            for node_id, log in logs.items()
+        }
+        are_same = len({tuple(log) for log in logs.values()}) == 1
+        assert are_same, f"the logs differ; records, begin, end: {bounds}"
         return logs[1]
 
     def print_recoveries(self) -> None:

@@ -1,7 +1,8 @@
 """A master whose disk is full hands over by itself: processes, a real etcd, small file systems.
 
 The other nodes have room.  Puts are PUT_OK again on another node, nobody is asked, and the full
-node goes on as a slave.  ``print_recoveries`` says how long puts were not acknowledged: ``pytest
+node goes on as a slave.  It deletes no file that has not expired (``clean_forcibly``), so all logs
+are the same at the end.  ``print_recoveries`` says how long puts were not acknowledged: ``pytest
 -s``.
 """
 
@@ -32,6 +33,7 @@ queue_file_size = "20KiB"
 index_slots = 1000
 index_entries = 4000
 clean_interval = "1s"
+clean_forcibly = false
 """
 
 
