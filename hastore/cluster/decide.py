@@ -838,7 +838,7 @@ def _unproven_candidates(
         }
         unknown = (
             f"; the directory of {nodes_text(disowned)} is one that the coordinator did not"
-            " recognise: start the original, or hastore cluster failover --to ID --accept-loss"
+            " recognise: hastore cluster failover --to ID --accept-loss"
         )
         return Wait(
             f"there is no master: no node has proved that it has all that was acknowledged, and it"

@@ -27,7 +27,13 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
-from hastore.cluster.group_records import LEASES_WAITED, Incarnation, Member, Registration
+from hastore.cluster.group_records import (
+    LEASES_WAITED,
+    GroupState,
+    Incarnation,
+    Member,
+    Registration,
+)
 from hastore.cluster.group_watch import RETRY_PAUSE_S
 from hastore.cluster.key_value_store import Absent, Put, Unchanged
 from hastore.errors import (
@@ -129,10 +135,10 @@ class NodeRegistration:
             await trio.sleep(RETRY_PAUSE_S)
 
     async def keep(self, watch: GroupWatch) -> None:
-        """Write this start's claim again where the coordinator was restored to an earlier one.
+        """Write this start's claim again where the coordinator has an earlier one, or has lost it.
 
         Until that is written, this directory would not be recognised at its next start, and a copy
-        from the time of the backup would.  Works until cancelled.
+        from the time of a backup would.  Works until cancelled.
         """
         while True:
             await trio.sleep(self.ttl_s)
@@ -140,7 +146,7 @@ class NodeRegistration:
             if (
                 view is None
                 or watch.restored is not None
-                or not self._is_earlier(view.registrations.get(self.me.node_id))
+                or not self._is_outdated(view.registrations.get(self.me.node_id), view.state)
             ):
                 continue
             try:
@@ -150,19 +156,34 @@ class NodeRegistration:
             else:
                 watch.succeeded(_NAME)
 
-    def _is_earlier(self, known: Registration | None) -> bool:
-        """Return whether a claim is one of an earlier start of this directory."""
+    def _is_outdated(self, known: Registration | None, state: GroupState | None) -> bool:
+        """Return whether a claim is one of an earlier start of this directory, or is lost.
+
+        An id that was freed has no claim either, but then the state does not name the directory.
+        """
         me = self.me
-        return known is not None and known.uuid == me.uuid and known.start < me.start
+        if known is not None:
+            return known.uuid == me.uuid and known.start < me.start
+        named = None if state is None else state.member(me.node_id)
+        return named is not None and named.uuid == me.uuid and named.start <= me.start
 
     async def _write_again(self) -> None:
-        key = self.keys.registration(self.me.node_id)
-        item = (await self.store.read(key)).items.get(key)
-        if item is None or not self._is_earlier(Registration.decode(key, item.value)):
+        key, state_key = self.keys.registration(self.me.node_id), self.keys.state
+        items = (await self.store.read(self.keys.base)).items
+        item, agreed = items.get(key), items.get(state_key)
+        known = None if item is None else Registration.decode(key, item.value)
+        state = None if agreed is None else GroupState.decode(state_key, agreed.value)
+        if not self._is_outdated(known, state):
             return
-        outcome = await self.store.commit([Unchanged(key, item.mod_revision)], [self._put(key)])
+        same: list[Absent | Unchanged] = [Absent(key)]
+        if item is not None:
+            same = [Unchanged(key, item.mod_revision)]
+        elif agreed is not None:  # else it might take an id that is freed just now
+            same.append(Unchanged(state_key, agreed.mod_revision))
+        outcome = await self.store.commit(same, [self._put(key)])
         if outcome.succeeded:
-            _log.warning("claim_written_again", reason="the coordinator had an earlier start")
+            reason = "no start" if item is None else "an earlier start"
+            _log.warning("claim_written_again", reason=f"the coordinator had {reason}")
 
     def _put(self, key: str) -> Put:
         own = Registration(uuid=self.me.uuid, start=self.me.start, nonce=self.token)

@@ -629,8 +629,8 @@ OTHERS_ROWS = {
             Wait(
                 "there is no master: no node has proved that it has all that was acknowledged, and"
                 " it takes the ends of all logs to choose one; missing: node 3; the directory of"
-                " node 3 is one that the coordinator did not recognise: start the original, or"
-                " hastore cluster failover --to ID --accept-loss"
+                " node 3 is one that the coordinator did not recognise: hastore cluster failover"
+                " --to ID --accept-loss"
             ),
         ),
     ],

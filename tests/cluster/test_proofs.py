@@ -5,7 +5,10 @@ import random
 import attrs
 import trio
 
+from hastore.cluster import operations
 from hastore.cluster.group_records import GroupConfig
+from hastore.cluster.key_value_store import Delete, Put
+from hastore.cluster.operations import Change
 from hastore.status import FlushDiskType
 from hastore.status import PutMessageStatus as Status
 from tests.cluster.simulated import simulated
@@ -70,6 +73,79 @@ async def test_nodes_claim_their_ids_again_after_etcd_was_restored(group):
     group.start(*others)
     await group.master(epoch=2, members=2)
     assert all(group.view.members[each].doubt is None for each in others)
+
+
+async def begin_again_in_another_etcd(group, backup):
+    """Restore a backup of an etcd that did not know the group, and begin it again, as an operator.
+
+    Return the master.
+    """
+    group.model.stop()
+    await trio.sleep(1)
+    group.model.restore(backup, as_other_cluster=True)
+    group.model.start()
+    await group.until(lambda: group.view.config.alarm is not None)
+    await group.until(lambda: len(group.view.members) == 3)
+    claimed = sorted(group.view.registrations)
+    assert not claimed
+    group.commit_change(operations.init(group.keys, group.view, force=True))
+    group.configure(GroupConfig())
+    await group.until(lambda: group.masters() and len(group.view.state.members) == 3)
+    (master,) = group.masters().values()
+    return master
+
+
+@simulated()
+async def test_a_group_whose_etcd_was_lost_needs_no_operator_after_a_power_cycle(group):
+    """Nobody wrote the lost claims again, so no directory was recognised by the next start."""
+    backup = group.model.backup()
+    _, master = await group.master()
+    assert await group.put(master) is Status.PUT_OK
+    master = await begin_again_in_another_etcd(group, backup)
+    assert await group.put(master) is Status.PUT_OK
+    await trio.sleep(3 * TTL_S)
+    claimed = sorted(group.view.registrations)
+    assert claimed == [1, 2, 3]
+    epoch = group.view.state.epoch
+    for each in (1, 2, 3):
+        group.node(each).kill()
+    group.start(1, 2, 3)
+    _, master = await group.master(epoch=epoch + 1)
+    assert await group.put(master) is Status.PUT_OK
+
+
+@simulated()
+async def test_an_id_that_is_freed_as_its_lost_claim_is_written_stays_free(group):
+    """The node's request to claim it again arrives after the operator's to remove the node."""
+    backup = group.model.backup()
+    await group.master()
+    await begin_again_in_another_etcd(group, backup)
+    victim = next(each for each in (1, 2, 3) if each not in group.masters())
+    store, key = group.stores[victim], f"commit {group.keys.registration(victim)}"
+    store.asked.clear()
+    store.next("commit", f"ids/{victim}", Fate.LATE)
+    await group.until(lambda: key in store.asked)
+    group.node(victim).kill()
+    left = group.view
+    claimed = sorted(left.registrations)
+    assert victim not in claimed
+    free = Change(
+        what="",
+        comparisons=(),
+        writes=(
+            Delete(group.keys.registration(victim)),
+            Put(
+                group.keys.state,
+                attrs.evolve(
+                    left.state, members=tuple(e for e in left.state.members if e.node_id != victim)
+                ).encode(),
+            ),
+        ),
+    )
+    group.commit_change(free)
+    await trio.sleep(2 * store.late_s)
+    claimed = sorted(group.view.registrations)
+    assert victim not in claimed
 
 
 @simulated(flush=FlushDiskType.ASYNC_FLUSH, seed=3)
