@@ -24,6 +24,7 @@ FOUND_BY = {
     "hands_over_to_a_full_node": 5,
     "needs_room_to_change_its_role": 2,
     "compares_no_token": 6,
+    "recognises_no_start": 0,
     "uses_start_numbers_again": 6,
     "accepts_a_copy_beside_its_original": 0,
     "records_no_finding_of_an_opening": 1,

@@ -167,6 +167,9 @@ class EtcdDirector:
     roles: dict[int, RoleService] = attrs.field(factory=dict, init=False)  # by node id, the newest
     # Nodes whose directories are not those that etcd knows: a set.
     may_be_refused: dict[int, None] = attrs.field(factory=dict, init=False)
+    # Nodes whose tokens a fault has made void, with their newest boot by then: a start of one that
+    # the state does not name yet may not be recognised.
+    _void_since: dict[int, int] = attrs.field(factory=dict, init=False)
     ttl_s: int = attrs.field(init=False)  # the longest of all nodes
     ttls_s: dict[int, int] = attrs.field(factory=dict, init=False)  # of nodes with another one
     _broken_rule: tuple[str, str] | None = attrs.field(default=None, init=False)
@@ -536,10 +539,15 @@ class EtcdDirector:
         """
         self._backups.clear()  # they know the copy's past as the present
         self.may_be_refused[node_id] = None
+        self._void_token(node_id)
 
     def lost_id(self, node_id: int) -> None:
         """Record that another process than the node's has its id now."""
         self.may_be_refused[node_id] = None
+        self._void_token(node_id)
+
+    def _void_token(self, node_id: int) -> None:
+        self._void_since[node_id] = self.cluster.node(node_id).boots
 
     def is_registered(self, node_id: int, values: Collection[bytes]) -> bool:
         """Whether a node's id is claimed by one of the processes that would write ``values``."""
@@ -591,6 +599,8 @@ class EtcdDirector:
             self.model.broken_leases |= leases
         self.model.restore(backup, as_other_cluster=as_other_cluster)
         self._backups.clear()
+        for node_id in self.cluster.config.ids:
+            self._void_token(node_id)
         # A backup that has what the group had agreed on is not in the past for anybody.
         self._before_restore = None if self._is_within(before) else before
 
@@ -662,7 +672,7 @@ class EtcdDirector:
             members = state.members
             # With a member that is not recognised none that is unproven is elected, even if it has
             # kept everything.
-            disowned = [each for each in members if self._is_disowned(each)]
+            disowned = [each for each, named in members.items() if self._is_disowned(each, named)]
             is_stuck = state.is_electing and all(
                 self.has_lost(each) or each in disowned or (disowned and self._is_unproven(each))
                 for each in members
@@ -683,14 +693,15 @@ class EtcdDirector:
         named = None if view.state is None else view.state.member(node_id)
         return said is not None and named is not None and said.kept_since > named.start
 
-    def _is_disowned(self, node_id: int) -> bool:
-        """Whether a member's token is void, because a copy has run: only an operator names it."""
-        view = self.view
-        said = view.members.get(node_id)
-        named = None if view.state is None else view.state.member(node_id)
-        if said is None or named is None or said.disowned_in is None:
+    def _is_disowned(self, node_id: int, named: Member) -> bool:
+        """Whether a member is not recognised because of a fault: only an operator names it.
+
+        Not if its token is good as far as the world knows, whatever the member says.
+        """
+        said = self.view.members.get(node_id)
+        if said is None or said.disowned_in is None or node_id not in self._void_since:
             return False
-        return said.disowned_in > named.start
+        return said.disowned_in > named.start and named.boot <= self._void_since[node_id]
 
     def _accept_loss(self) -> None:
         """Name the node with the newest log, as an operator does; at best one not repaired."""

@@ -29,6 +29,17 @@ def compares_no_token(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(NodeRegistration, "_is_ours", is_ours)
 
 
+def recognises_no_start(patch: pytest.MonkeyPatch) -> None:
+    """No directory that has a token is recognised: each power cycle takes an operator."""
+
+    def is_ours(self: NodeRegistration, known: Registration | None) -> bool:
+        if self._is_recorded and known == self._recorded_beside:
+            return True
+        return known is None and not self._is_recorded and self.identity.current.token is None
+
+    patch.setattr(NodeRegistration, "_is_ours", is_ours)
+
+
 def uses_start_numbers_again(patch: pytest.MonkeyPatch) -> None:
     """A directory with another token goes on with its own numbers, which the state may name."""
 
@@ -157,6 +168,7 @@ UNCONFIRMED = {"ack", "confirm", "shown"}
 # Each bug with the rules that describe it; any other rule would find it only by chance.
 PLANTED_IN_PROOFS: dict[Plant, set[str]] = {
     compares_no_token: LOST | UNCONFIRMED,
+    recognises_no_start: {"liveness"},
     uses_start_numbers_again: LOST | UNCONFIRMED,
     accepts_a_copy_beside_its_original: {"two nodes"},
     records_no_finding_of_an_opening: LOST | UNCONFIRMED,
