@@ -322,13 +322,14 @@ class RoleActions:
             return
         if epoch is None:
             return
-        _log.error("successor_requested", to=to_id, epoch=epoch, reason=health.reason)
         view = self.watch.known
         wish = Switchover(from_epoch=epoch, to_id=to_id, for_room=True)
-        await self.writer.write_config(
+        is_written = await self.writer.write_config(
             attrs.evolve(view.config, switchover=wish, room_requests=action.requests),
             [Unchanged(self.writer.keys.leader, view.leader_revision)],
         )
+        if is_written:
+            _log.error("successor_requested", to=to_id, epoch=epoch, reason=health.reason)
         await self.watch.refresh()
 
     async def _prepare_to_take_over(self) -> None:

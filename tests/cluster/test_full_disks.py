@@ -68,6 +68,28 @@ async def test_a_master_without_room_hands_over_and_comes_back_as_a_slave(group)
     assert group.ended == {}
 
 
+@simulated(mapped_file_size=FILE_SIZE)
+async def test_a_successor_counts_as_requested_once_etcd_has_the_request(group, caplog):
+    """While etcd is full it cannot be requested; it was logged as requested each second."""
+    first, master = await steady(group)
+
+    def requested():
+        return [e for e in caplog.records if "successor_requested" in str(e.msg)]
+
+    group.node(first).live_disk.fill()
+    await fill_the_log(group, master)
+    await group.until(lambda: not group.view.members[first].can_store)
+    group.model.fill()
+    await trio.sleep(30.0)
+    assert group.view.config.switchover is None
+    logged = len(requested())
+    assert logged == 0
+    group.model.make_room()
+    await group.master(epoch=2, members=2)
+    logged = len(requested())
+    assert logged == 1
+
+
 def has_asked(group, *ids):
     """Return whether a round of requests has tried these nodes, and none is under way."""
     config = group.view.config
