@@ -7,8 +7,9 @@ import attrs
 import pytest
 import trio
 
-from hastore.cluster.group_records import EpochRecord, Registration
+from hastore.cluster.group_records import EpochRecord, GroupConfig, Registration
 from hastore.cluster.key_value_store import Put
+from hastore.errors import OperationRefusedError
 from hastore.sim.group import etcd_director
 from hastore.sim.group.etcd_director import EtcdDirector
 from hastore.sim.group.group_cluster import GroupCluster
@@ -160,5 +161,68 @@ def test_an_election_keeps_the_members_that_stand(says, why, members_min, is_fou
                 director.check_step()
         else:
             director.check_step()
+
+    with_director(check)
+
+
+REPAIRED = Unverified(begin=0, end=9, why="repaired")
+
+
+@pytest.mark.parametrize("is_all_lost", [False, True])
+def test_a_newest_log_that_is_not_verified_excuses_no_loss_by_itself(is_all_lost):
+    """One of the verified nodes may have kept everything: what the best of them lacks counts."""
+    lost = []
+
+    def check(director):
+        director.on_loss = lost.append
+        nodes = published(ONE, end=900), published(TWO, end=1_000, unverified=REPAIRED)
+        write(director, state(members=(ONE, TWO)), None, *nodes)
+        director._write_config(director.view, GroupConfig(alarm="it went back"))
+        change = director._begin_with_newest(director.view, [1, 2], is_all_lost=is_all_lost)
+        director.model.state.commit(change.comparisons, change.writes)
+        named = director.view.state.ids
+        assert named == {1}
+
+    with_director(check)
+    assert lost == [1] * is_all_lost
+
+
+def test_init_may_be_refused_because_of_an_unverified_log_only():
+    """Another refusal is not one that an operator answers by naming another log."""
+
+    def check(director):
+        write(director, state(members=(ONE, TWO)), leader(), published(ONE), published(TWO))
+        with pytest.raises(OperationRefusedError):
+            director._begin_with_newest(director.view, [1, 2], is_all_lost=False)
+
+    with_director(check)
+
+
+@pytest.mark.parametrize(
+    ("says", "voids_after", "is_excused"),
+    [
+        pytest.param({"disowned_in": 9}, None, False, id="no fault explains it"),
+        pytest.param({"disowned_in": 9}, 4, True, id="a fault explains it"),
+        pytest.param({"disowned_in": 9}, 2, False, id="the state names a start since then"),
+        pytest.param({}, 4, False, id="it is recognised"),
+    ],
+)
+def test_only_a_fault_explains_that_a_member_is_not_recognised(says, voids_after, is_excused):
+    """Node 2 is named in its process 3, and is in a later start now."""
+
+    def check(director):
+        if voids_after is not None:
+            director.cluster.node(2).boots = voids_after
+            director.lost_id(2)
+        write(
+            director,
+            state(members=(ONE, TWO)),
+            None,
+            published(ONE),
+            attrs.evolve(published(TWO), **says),
+        )
+        director._boots[TWO.node_id, TWO.uuid, TWO.start] = 3
+        found = director._is_disowned(2, director.state.members[2])
+        assert found is is_excused
 
     with_director(check)

@@ -625,7 +625,7 @@ class EtcdDirector:
                 if not is_led:
                     is_all_lost = self.is_all_lost(self._before_restore or self.state)
                     own = [each for each in ids if not self.is_foreign(each)]
-                    change = self._begin_with_newest(view, own)
+                    change = self._begin_with_newest(view, own, is_all_lost=is_all_lost)
                     ask = partial(self.model.state.commit, change.comparisons, change.writes)
                     self.model.take(ask)
                     begun = self.view.state
@@ -636,15 +636,24 @@ class EtcdDirector:
                 self._state_value = (-1, -1)  # read it again
                 self._write_config(self.view, GroupConfig())
 
-    def _begin_with_newest(self, view: GroupView, ids: Sequence[int]) -> operations.Change:
-        """Return the state with the newest log, or, if it is not verified, with that of others."""
+    def _begin_with_newest(
+        self, view: GroupView, ids: Sequence[int], *, is_all_lost: bool
+    ) -> operations.Change:
+        """Return the state with the newest log, or, if it is not verified, with that of others.
+
+        ``is_all_lost``: no member has kept all, so the best that is left may lack something.
+        """
         try:
             return operations.init(self.keys, view, ids, force=True)
         except OperationRefusedError:
             ranks = {node_id: view.members[node_id].log_rank for node_id in ids}
             verified = [each for each in ids if view.members[each].unverified is None]
+            newest = {each for each in ids if ranks[each] == max(ranks.values())}
+            if newest <= {*verified}:
+                raise  # it is refused for another reason
             best = max(verified or ids, key=ranks.__getitem__)
-            self.on_loss(best)
+            if is_all_lost:
+                self.on_loss(best)
             return operations.init(self.keys, view, verified or [best], force=True)
 
     async def _back_up(self) -> None:
