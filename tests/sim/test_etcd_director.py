@@ -1,6 +1,7 @@
 """What the simulator takes from a group's keys in etcd."""
 
 from contextlib import contextmanager
+from random import Random
 from types import SimpleNamespace
 
 import attrs
@@ -12,6 +13,7 @@ from hastore.cluster.key_value_store import Put
 from hastore.errors import OperationRefusedError
 from hastore.sim.group import etcd_director
 from hastore.sim.group.etcd_director import EtcdDirector
+from hastore.sim.group.full_disks import FullDisks
 from hastore.sim.group.group_cluster import GroupCluster
 from hastore.sim.group.group_simulation import GroupSimulation
 from hastore.sim.seams import run_by_seed
@@ -196,6 +198,38 @@ def test_init_may_be_refused_because_of_an_unverified_log_only():
             director._begin_with_newest(director.view, [1, 2], is_all_lost=False)
 
     with_director(check)
+
+
+def test_a_successor_is_expected_by_what_the_simulator_knows_of_the_members():
+    """Not by what they say: a product that proves nobody would skip the check."""
+
+    def check(director):
+        lost = set()
+        director.has_lost = lost.__contains__
+        disks = FullDisks(director.cluster, director, None, Random(1))
+        unproven = published(TWO, kept_since=TWO.start + 1)
+        write(director, state(members=(ONE, TWO)), leader(), published(ONE), unproven)
+        assert disks._has_successor([1])
+        lost.add(2)
+        assert not disks._has_successor([1])
+
+    with_director(check)
+
+
+def test_etcds_of_both_kinds_are_simulated():
+    """Since 3.4.20 and 3.5.7 one that is full takes transactions that only delete."""
+    found = set()
+    for seed in range(8):
+        simulation = GroupSimulation(seed, with_etcd=True)
+
+        async def main(simulation=simulation):
+            async with trio.open_nursery() as nursery:
+                director = simulation._make_controller(nursery)
+                await trio.lowlevel.checkpoint()
+                found.add(director.model.state.deletes_while_full)
+
+        run_by_seed(seed, main)
+    assert found == {False, True}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 ::
 
     settled ── disks fill: the master's, and others ─┬── puts, until more is PUT_OK ──── room
-               while enough can store, one proven    │   than a full node can take     again
+               while enough can store, one whole     │   than a full node can take     again
                                                      └── within WITHIN_S
 
 - ``storage``: a group with a coordinator, in which as many members as a put needs can store,
@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
-from hastore.cluster.decide import why_not_proven
 from hastore.ha.set_rules import default_min_in_sync_replicas
-from hastore.sim.group.etcd_director import EtcdDirector
 from hastore.sim.put import PutOutcome
 from hastore.sim.violation import ViolationError
 
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from hastore.sim.group.controller import Controller
+    from hastore.sim.group.etcd_director import EtcdDirector
     from hastore.sim.group.group_cluster import GroupCluster
     from hastore.sim.group.group_producers import GroupProducers
 
@@ -90,14 +89,10 @@ class FullDisks:
         return [master_id, *others[:more]]
 
     def _has_successor(self, full: list[int]) -> bool:
-        """Return whether a node with room may take over: it has all that it acknowledged."""
-        assert isinstance(self.controller, EtcdDirector), "with a coordinator"
-        view = self.controller.view
-        state = view.state
-        return state is not None and any(
-            why_not_proven(member, state) is None
-            for node_id, member in view.members.items()
-            if node_id not in full
+        """Return whether a member with room has kept all that it acknowledged."""
+        controller = self.controller
+        return any(
+            each not in full and not controller.has_lost(each) for each in controller.state.members
         )
 
     async def _check_puts(self, full: list[int]) -> None:

@@ -263,6 +263,8 @@ class GroupSimulation:
                 is_edited=lambda node_id: oracle.logs[node_id].hole is not None,
                 failsafe=self.wished_outage is None or self.wished_outage.failsafe,
             )
+            own = random.Random(f"etcd version {self.seed}")
+            director.model.state.deletes_while_full = own.random() < _HALF
             if self.wished_outage is not None:
                 own = random.Random(f"outage {self.seed}")
                 self.outage = EtcdOutage(self.wished_outage, director, self.producers, oracle, own)
