@@ -109,7 +109,7 @@ async def test_a_full_master_hands_over_by_itself(  # noqa: PLR0917 - fixtures
     make = small_tmpfs if kind == "tmpfs" else loop_disks
     directory = tmp_path / "group"
     directory.mkdir()
-    disks = {node_id: make(directory / f"n{node_id}", size=48 * MIB) for node_id in IDS}
+    disks = {node_id: make(directory / f"n{node_id}", size=128 * MIB) for node_id in IDS}
     filled_at: dict[int, float] = {}
     async with elected_group(directory, etcd, store_settings=STORE, pace_s=0.01) as group:
         for _ in range(handovers):
