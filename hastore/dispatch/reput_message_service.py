@@ -175,7 +175,7 @@ class ReputMessageService:
                     await trio.lowlevel.checkpoint()  # what the same ack has released goes first
 
     def log_rewritten(self, records: Iterable[WrittenRecord]) -> None:
-        """Take records that were written into the log in place of other bytes.
+        """Take records that were written into the log in place of other bytes, now or before.
 
         Those from ``reput_offset`` on are dispatched as usual.  The units of the others are put
         now, and committed by the next pass.

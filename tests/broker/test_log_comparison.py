@@ -17,14 +17,15 @@ from hastore.broker.port.admin_processors import AdminProcessors
 from hastore.client.admin import AdminClient
 from hastore.config import StoreConfig
 from hastore.env.real import real_env
-from hastore.errors import RequestFailedError
+from hastore.errors import DiskError, RequestFailedError
 from hastore.status import PutMessageStatus as Status
 from hastore.store.node_identity import IDENTITY_FILE, NodeIdentity, Unverified, read_identity
 from hastore.store.record.record_check import RecordKind
+from hastore.store.recovery.trim import Range
 from hastore.store.tools.derived_verify import verify_derived
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_walker import LogWalker
-from hastore.store.tools.repair.log_repair import apply_repair
+from hastore.store.tools.repair.log_repair import _blank_units, apply_repair
 from hastore.store.tools.repair.plan import plan_repair
 from hastore.store.tools.repair.source import DirectorySource
 from hastore.wire.remoting_codes import RequestCode
@@ -244,31 +245,88 @@ async def test_a_comparison_goes_on_after_the_link_has_changed(tmp_path, monkeyp
     assert compared[0][0] < compared[-1][0]
 
 
-async def test_a_power_cut_in_a_comparison_leaves_the_node_unverified(tmp_path, monkeypatch):
-    """The mark goes last, once log and queues are on the disk."""
+async def test_the_mark_is_removed_once_the_flushed_log_is_equal(tmp_path, monkeypatch):
+    """Log and queues are flushed before it."""
     offsets = await filled(tmp_path)
     flip(tmp_path, offsets[7] + 100)
     repair(tmp_path)
     order = []
-    flush, clear = LogComparison._compare, NodeIdentity.clear_unverified
+    compare, clear = LogComparison._compare, NodeIdentity.clear_unverified
 
-    async def compare(self, link, address):
+    async def noted(self, link, address):
         async def flushed(do=self.flush):
             await do()
             order.append("flushed")
 
         self.flush = flushed
-        await flush(self, link, address)
+        await compare(self, link, address)
 
     def cleared(self, found):
         order.append(("cleared", log_bytes(tmp_path / "2") == log_bytes(tmp_path / "1")))
         return clear(self, found)
 
-    monkeypatch.setattr(LogComparison, "_compare", compare)
+    monkeypatch.setattr(LogComparison, "_compare", noted)
     monkeypatch.setattr(NodeIdentity, "clear_unverified", cleared)
     async with both(tmp_path) as (nodes, _):
         await eventually(lambda: nodes[1].identity.current.unverified is None, "verified")
     assert order == ["flushed", ("cleared", True)]
+
+
+def blank_units(tmp_path, begin, end):
+    """Leave node 2 as a kill does that comes after the log was rewritten, before its units."""
+    assert _blank_units(real_env().disk, str(tmp_path / "2"), [Range(begin, end)])
+    mark(tmp_path, found=Unverified(begin=begin, end=end, why="a test says so"))
+
+
+@pytest.mark.parametrize("places", [(7, 8), (0, 3), (597, 600), (240, 260), (0, 600)])
+async def test_units_that_a_killed_run_had_not_put_are_put_by_the_next(
+    tmp_path, monkeypatch, places
+):
+    """The logs are equal then, and consumers would never get those messages."""
+    monkeypatch.setattr(log_comparison, "_UNITS_READ_SIZE", 5_000)
+    monkeypatch.setattr(log_comparison, "_UNITS_MAX", 3)
+    offsets = await filled(tmp_path)
+    blank_units(tmp_path, *([*offsets, offsets[-1] + 1][place] for place in places))
+    assert not is_whole(tmp_path)[0]
+    async with both(tmp_path) as (nodes, master):
+        slave = nodes[1].role_node
+        await eventually(lambda: nodes[1].identity.current.unverified is None, "verified")
+        assert slave.log_comparison.rewritten == 0
+        await all_dispatched(slave, master)
+        assert bodies(slave) == bodies(master)
+    assert is_whole(tmp_path)[0], is_whole(tmp_path)[1]
+
+
+async def test_units_are_put_though_a_disk_failed_after_the_log_was_rewritten(
+    tmp_path, monkeypatch
+):
+    """Without a restart: the next comparison finds that piece equal."""
+    offsets = await filled(tmp_path)
+    flip(tmp_path, offsets[7] + 100)
+    repair(tmp_path)
+    compare, records = LogComparison._compare, LogComparison._records
+    failed = []
+
+    async def once_dispatched(self, link, address):
+        end = self.message_store.commit_log.max_offset
+        await eventually(lambda: self.reput.committed_offset == end, "dispatched")
+        await compare(self, link, address)
+
+    def failing(self, part):
+        if not failed:
+            failed.append(part)
+            raise DiskError("no record", path="x")
+        return records(self, part)
+
+    monkeypatch.setattr(LogComparison, "_compare", once_dispatched)
+    monkeypatch.setattr(LogComparison, "_records", failing)
+    async with both(tmp_path) as (nodes, master):
+        slave = nodes[1].role_node
+        await eventually(lambda: nodes[1].identity.current.unverified is None, "verified")
+        await all_dispatched(slave, master)
+        assert len(failed) == 1
+        assert bodies(slave) == bodies(master)
+    assert is_whole(tmp_path)[0], is_whole(tmp_path)[1]
 
 
 # -- a master whose log is damaged ---------------------------------------------------------------

@@ -8,7 +8,8 @@
                         our bytes there are copied to trimmed/
                         the master's are written in place, and synced
                         units of consume queues that were blank are put
-    all pieces equal    log, queues: flushed
+    all pieces equal    blank units of the unverified range are put: a killed run had not
+                        log, queues: flushed
                         identity.json: verified          from now on the node may be elected
 
 Only a member that a repair has left unverified compares: others have copied each byte from their
@@ -20,11 +21,13 @@ record of the master is damaged, nothing of that piece is written, the master is
 the node stays unverified.
 
 It waits for one answer after the other, and reads and writes the disk in a worker thread, so the
-slave replicates and serves meanwhile.  Killed at any point, the node is unverified still.
+slave replicates and serves meanwhile.  Killed at any point, the node is unverified still, and the
+next run begins again.
 
 Invariants: no intact record is replaced by a damaged one.  ``unverified`` is removed only after
 each byte of the log, from where the master's log begins up to its end when the link came into step,
-was equal to the master's, and is on the disk.
+was equal to the master's, and is on the disk, with the units of the messages that a repair had
+filled.
 """
 
 from __future__ import annotations
@@ -85,6 +88,8 @@ if TYPE_CHECKING:
     from hastore.tls.tls_contexts import TlsContexts
     from hastore.wire.remoting_command import RemotingCommand
 
+_UNITS_READ_SIZE: Final = 16 << 20  # of the log at a time, to put the units of its messages
+_UNITS_MAX: Final = 1_000  # put at a time, while nothing else runs
 _NO_MASTER: Final = "it follows no master now"
 _OLD_VERSION: Final = "the master is of an older version, which answers no comparison"
 
@@ -175,6 +180,7 @@ class LogComparison:
                 await self._compare_piece(port, Range(position, end), epoch)
                 self._check_link(link)
                 position = identity.compared_to = end
+        await self._put_units(Range(max(unverified.begin, begin), min(unverified.end, stop)))
         await self.flush()
         if await self.env.offload.run(lambda: identity.clear_unverified(unverified)):
             _log.info("log_verified", at=stop, rewritten_bytes=self.rewritten)
@@ -367,6 +373,20 @@ class LogComparison:
         self.rewritten += size
         _log.warning("log_rewritten", physic_offset=part.start, size=size, saved=saved[0])
         return self._records(part)
+
+    async def _put_units(self, part: Range) -> None:
+        """Put the units of a range's messages, where they are blank.
+
+        A run that had rewritten the log was killed before it put them, or before they were on the
+        disk: these bytes are equal now.  Only a repair blanks units, and only in what it marks.
+        """
+        for start in range(part.start, part.stop, _UNITS_READ_SIZE):
+            read = Range(start, min(start + _UNITS_READ_SIZE, part.stop))
+            for piece in _pieces_by_file(read, self.message_store.commit_log.file_size):
+                records = await self.env.offload.run(partial(self._records, Range(*piece)))
+                for first in range(0, len(records), _UNITS_MAX):
+                    self.reput.log_rewritten(records[first : first + _UNITS_MAX])
+                    await trio.lowlevel.checkpoint()
 
     def _records(self, part: Range) -> list[WrittenRecord]:
         """Return our whole messages that overlap a range of one file; blocks."""
