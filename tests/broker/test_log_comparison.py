@@ -377,17 +377,20 @@ async def test_an_intact_record_is_not_replaced_by_the_masters_damaged_one(
     assert log_bytes(tmp_path / "2")[: offsets[1000]] == before[: offsets[1000]]
 
 
-async def test_once_the_masters_log_is_repaired_the_comparison_ends(tmp_path):
-    """By the bytes of the node that has the last intact copy."""
+@pytest.mark.parametrize("lost", [[1000], [2, 1000], [19, 21, 1000], [2, 15, 16, 23]])
+async def test_once_the_masters_log_is_repaired_the_comparison_ends(tmp_path, lost):
+    """By the bytes of the node that has the last intact copy, wherever else it lost some."""
     offsets = await filled(tmp_path, 1200)
     before = log_bytes(tmp_path / "2")
     flip(tmp_path, offsets[20] + 100, node_id=1)
-    flip(tmp_path, offsets[1000] + 100)
+    for place in lost:
+        flip(tmp_path, offsets[place] + 100)
     repair(tmp_path)
     async with both(tmp_path) as (nodes, master):
         await waits_for_repair(nodes[1], master)
     source = DirectorySource(real_env().disk, str(tmp_path / "2"))
     plan = plan_repair(real_env().disk, str(tmp_path / "1"), source=source)
+    assert not plan.is_lossy
     apply_repair(real_env(), plan, source=source)
     async with both(tmp_path) as (nodes, master):
         await eventually(lambda: nodes[1].identity.current.unverified is None, "verified")

@@ -18,7 +18,8 @@ group or epoch does not answer, nor does one whose own log is not verified.
 
 A master's log may be damaged, too, and ours may have the last intact copy of a record.  Where a
 record of the master is damaged, nothing of that piece is written, the master is told where, and
-the node stays unverified.
+the node stays unverified.  A filler of the master's is intact: an operator has accepted that log as
+the group's, so it replaces a message of ours.
 
 It waits for one answer after the other, and reads and writes the disk in a worker thread, so the
 slave replicates and serves meanwhile.  Killed at any point, the node is unverified still, and the

@@ -49,6 +49,7 @@ from hastore.store.recovery import trim as recovery_trim
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
 from hastore.store.recovery.trim import Range
 from hastore.store.store_lock import StoreLock
+from hastore.store.tools.repair import reasons
 from hastore.store.tools.repair.filler import fill
 from hastore.store.tools.repair.lost import units_in
 from hastore.store.tools.repair.plan import (
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
 _PIECE_SIZE: Final = 8 * 1024 * 1024
 _BLOCK_SIZE: Final = 4_096  # of a disk with large sectors
 _NEW_SUFFIX: Final = ".repair"
-_UNFINISHED: Final = "log repair has not finished"
 
 
 @attrs.frozen(kw_only=True)
@@ -155,7 +155,7 @@ def is_unfinished(disk: Disk, data_dir: str) -> bool:
 
 
 def _is_unfinished(found: Unverified | None) -> bool:
-    return found is not None and found.why == _UNFINISHED
+    return found is not None and found.why == reasons.UNFINISHED
 
 
 def _finish(
@@ -188,14 +188,16 @@ def _sync(disk: Disk, plan: RepairPlan, found: Unverified) -> None:
 def _unverified_by(plan: RepairPlan, before: Unverified | None) -> Unverified:
     """Return the part of the log that the repair changes, and how."""
     starts = [part.start for part in plan.parts] or [plan.min_offset]
-    if any(part.action is RepairAction.CUT for part in plan.parts):
-        why = "log repair cut the log there"
-    elif plan.lost or any(part.has_filler for part in plan.parts):
-        why = "log repair filled the place of lost messages"
+    if any(part.is_unproven for part in plan.parts) or (
+        before is not None and before.why == reasons.UNPROVEN
+    ):
+        why = reasons.UNPROVEN  # of the whole joined range: no other reason may hide it
+    elif any(part.action is RepairAction.CUT for part in plan.parts):
+        why = reasons.CUT
     elif plan.is_lossy:
-        why = "log repair took the bytes of a log without epochs"
+        why = reasons.FILLED
     else:  # what was known before stays the reason
-        why = _UNFINISHED if before is None else before.why
+        why = reasons.UNFINISHED if before is None else before.why
     stop = max((part.stop for part in plan.parts), default=starts[0])
     return Unverified(begin=min(starts), end=stop, why=why)
 

@@ -329,7 +329,14 @@ class _Planner:
             own = read_at(self.disk, self.clipped, start, stop - start)
             try:
                 if own:
-                    check_context(source, start, own, self.data_dir)
+                    check_context(
+                        source,
+                        start,
+                        own,
+                        self.file_size,
+                        data_dir=self.data_dir,
+                        read_own=self._read,
+                    )
             except LogDamagedError as error:
                 uncovered = self._uncovered.get(part.start)
                 if uncovered is None or not uncovered <= error.physic_offset < part.start:
@@ -354,6 +361,10 @@ class _Planner:
             is_unproven=is_unproven,
             sha256=checked.sha256,
         )
+
+    def _read(self, physic_offset: int, size: int) -> bytes:
+        """Read this log, at most to the file's end; unreadable bytes are zeros."""
+        return read_at(cast("Disk", TolerantDisk(self.disk)), self.clipped, physic_offset, size)
 
     @functools.cached_property
     def _epochs(self) -> EpochHistory | None:

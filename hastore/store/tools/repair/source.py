@@ -1,8 +1,8 @@
 """The source of bytes for damaged ranges: another copy of the same log.
 
 ``check_part`` verifies that the copy's records are intact and in their place, up to exactly the
-range's end; ``check_context`` that the copy equals this log on both sides of the range;
-``is_same_log`` that both logs of a replica group have the range of the same masters.
+range's end; ``check_context`` that the copy equals this log on both sides of the range, but for
+fillers; ``is_same_log`` that both logs of a replica group have the range of the same masters.
 """
 
 from __future__ import annotations
@@ -14,15 +14,23 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, final
 from hastore.errors import LogDamagedError
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.node_identity import read_identity
-from hastore.store.record.layout import BLANK_SIZE_MIN
+from hastore.store.record.layout import (
+    BLANK_SIZE_MIN,
+    MAGIC_POSITION,
+    MESSAGE_PATTERN,
+    claimed_size,
+)
 from hastore.store.record.record_check import RecordKind, check_record
+from hastore.store.recovery.trim import Range
 from hastore.store.tools.log_directory import find_log
-from hastore.store.tools.repair.filler import is_filler
+from hastore.store.tools.repair.filler import FILLER_SIZE_MAX, FILLER_SIZE_MIN, is_filler
+from hastore.store.tools.repair.reasons import INTACT_IS_RIGHT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from hastore.env.interface import Disk
     from hastore.epoch_history import EpochHistory
-    from hastore.store.recovery.trim import Range
 
 CONTEXT_SIZE: Final = 4_096  # bytes compared before and after a range
 _READ_SIZE: Final = 8 * 1024 * 1024
@@ -90,7 +98,9 @@ def is_same_log(disk: Disk, source: DirectorySource, own: EpochHistory, part: Ra
 
     ``own`` are the epochs of this log, of a member of a replica group.  Intact records prove
     nothing: a former master has some that nobody acknowledged, where a later one has others.
-    Raises LogDamagedError if the directory has another log there, or one that is not verified.
+    Raises LogDamagedError if the directory has another log there, or may have one because an
+    earlier repair took it from a log without epochs.  An unverified log may have fillers, too;
+    ``check_part`` finds them.
     """
     if source.root is None:
         return False
@@ -110,7 +120,8 @@ def is_same_log(disk: Disk, source: DirectorySource, own: EpochHistory, part: Ra
         )
     identity = read_identity(disk, source.root)
     found = None if identity is None else identity.unverified
-    if found is not None and found.begin < part.stop and part.start < found.end:
+    is_wrong = found is not None and found.why not in INTACT_IS_RIGHT
+    if found is not None and is_wrong and found.begin < part.stop and part.start < found.end:
         raise LogDamagedError(
             f"{source.name} is no source for the bytes from {part.start} to {part.stop}: {found}",
             path=source.name,
@@ -175,19 +186,55 @@ def check_part(
     return CheckedPart(has_filler, digest.hexdigest())
 
 
-def check_context(source: RepairSource, physic_offset: int, own: bytes, data_dir: str) -> None:
-    """Compare intact bytes of this log with the replica's.  Raises LogDamagedError."""
+def check_context(
+    source: RepairSource,
+    physic_offset: int,
+    own: bytes,
+    file_size: int,
+    *,
+    data_dir: str,
+    read_own: Callable[[int, int], bytes],
+) -> None:
+    """Compare intact bytes of this log, all in one file, with the replica's.
+
+    Where either of the two has a filler, the other may have the message.  ``read_own`` reads this
+    log, at most to the file's end.  Raises LogDamagedError.
+    """
     other = source.read(physic_offset, len(own))
     if other == own:
         return
-    differs_at = next(i for i, (a, b) in enumerate(zip(own, other, strict=True)) if a != b)
-    raise LogDamagedError(
-        f"{source.name} is not a replica of {data_dir}: the logs differ at"
-        f" {physic_offset + differs_at}, beside the damage",
-        path=source.name,
-        physic_offset=physic_offset + differs_at,
-        hint="use another replica; to compare: hastore log diff",
-    )
+    part = Range(physic_offset, physic_offset + len(own))
+    fillers = [*_fillers(source.read, part, file_size), *_fillers(read_own, part, file_size)]
+    for at, (a, b) in enumerate(zip(own, other, strict=True), physic_offset):
+        if a != b and not any(each.start <= at < each.stop for each in fillers):
+            raise LogDamagedError(
+                f"{source.name} is not a replica of {data_dir}: the logs differ at {at}, beside"
+                " the damage",
+                path=source.name,
+                physic_offset=at,
+                hint="use another replica; to compare: hastore log diff",
+            )
+
+
+def _fillers(read: Callable[[int, int], bytes], part: Range, file_size: int) -> Iterator[Range]:
+    """Yield the fillers that overlap a range of one file, each with a BLANK right after it."""
+    base = part.start - part.start % file_size
+    begin, file_end = max(base, part.start - FILLER_SIZE_MAX), base + file_size
+    data = read(begin, part.stop - begin)
+    for match in MESSAGE_PATTERN.finditer(data, MAGIC_POSITION):
+        position = match.start() - MAGIC_POSITION
+        size, at = claimed_size(data, position), begin + position
+        stop = at + size
+        if not (part.start < stop <= file_end and FILLER_SIZE_MIN <= size <= FILLER_SIZE_MAX):
+            continue
+        record = data[position : position + size] if stop <= part.stop else read(at, size)
+        check = check_record(record, 0, file_end - at, at)
+        if check.kind is RecordKind.MESSAGE and is_filler(check):
+            if stop < part.stop and file_end - stop >= BLANK_SIZE_MIN:
+                head = read(stop, BLANK_SIZE_MIN)
+                if check_record(head, 0, file_end - stop, stop).kind is RecordKind.BLANK:
+                    stop = file_end
+            yield Range(at, stop)
 
 
 def _not_there(name: str, physic_offset: int) -> LogDamagedError:

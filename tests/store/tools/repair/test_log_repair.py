@@ -16,7 +16,7 @@ from hastore.store.record.message_codec import decode
 from hastore.store.record.record_check import RecordKind, check_record
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_verify import verify_log
-from hastore.store.tools.repair import log_repair
+from hastore.store.tools.repair import log_repair, reasons
 from hastore.store.tools.repair.filler import FILLER_SIZE_MIN, FILLER_TOPIC, can_fill, fill
 from hastore.store.tools.repair.log_repair import apply_repair, is_unfinished
 from hastore.store.tools.repair.plan import RepairAction, plan_repair
@@ -716,19 +716,104 @@ def test_a_directory_without_epochs_leaves_a_member_unverified():
     assert is_whole(disk)[0]
 
 
-def test_an_unverified_part_of_a_directory_is_no_source():
-    """Another part of it is."""
-    disk, offsets = stopped()
+def members(disk):
+    """The disk with two members' directories that have the log of the same master."""
     with_replica(of_a_group(disk))
     for path in "/d", "/r":
         with_epochs(disk, path, (1, 0))
-    found = Unverified(begin=offsets[4], end=offsets[6], why="a test says so")
+    return disk
+
+
+def mark(disk, begin, end, why):
     identity = NodeIdentity(disk, f"/r/{IDENTITY_FILE}", read_identity(disk, "/r"))
-    identity.mark_unverified(found)
+    identity.mark_unverified(Unverified(begin=begin, end=end, why=why))
+
+
+@pytest.mark.parametrize("why", [reasons.UNPROVEN, "a test says so"])
+def test_a_part_that_may_be_of_another_log_is_no_source(why):
+    """Another part of it is."""
+    disk, offsets = stopped()
+    members(disk)
+    mark(disk, offsets[4], offsets[6], why)
+    beside = disk.kill()
     damage(disk, offsets[5], offsets[6])
-    with pytest.raises(LogDamagedError, match=r"no source for the bytes .* a test says so"):
+    with pytest.raises(LogDamagedError, match=rf"no source for the bytes .* {why}"):
         plan_repair(disk, "/d", source=source_of(disk))
-    identity.clear_unverified(found)
-    identity.mark_unverified(attrs.evolve(found, begin=offsets[6], end=offsets[7]))
-    _, report = repair(disk, source=source_of(disk))
+    damage(beside, offsets[6], offsets[7])
+    _, report = repair(beside, source=source_of(beside))
+    assert report.unverified is unverified(beside) is None
+
+
+@pytest.mark.parametrize("why", sorted(reasons.INTACT_IS_RIGHT))
+def test_an_intact_message_of_an_unverified_part_repairs_a_log(why):
+    """The range is joined: a repair has touched a few of its records only."""
+    disk, offsets = stopped()
+    before = members(disk).files("/d/commitlog/")
+    mark(disk, offsets[4], offsets[30], why)
+    damage(disk, offsets[5], offsets[6])
+    plan, report = repair(disk, source=source_of(disk))
+    assert not plan.is_lossy
     assert report.unverified is unverified(disk) is None
+    assert disk.files("/d/commitlog/") == before
+
+
+def swapped(disk):
+    """The disk, with the two directories' contents exchanged."""
+    inodes = {path: inode.seen() for path, inode in disk.inodes.items()}
+    for path, data in inodes.items():
+        if path.startswith(("/d/", "/r/")):
+            disk.put(("/r" if path.startswith("/d/") else "/d") + path[2:], data)
+    return disk
+
+
+def last_of_a_file(offsets):
+    """Return the number of the last record of the first file."""
+    return sum(offset < FILE_SIZE for offset in offsets) - 1
+
+
+@pytest.mark.parametrize("whose", ["the replica's", "its own"])
+@pytest.mark.parametrize("places", [(4, 6), (6, 4), (5, 6), (6, 5), (-1, 0), (0, -1), (-2, 0)])
+def test_a_filler_beside_the_damage_makes_no_other_log(whose, places):
+    """It is in the place of a message; the places count from the last one of a file."""
+    disk, offsets = stopped()
+    before = members(disk).files("/d/commitlog/")
+    last = last_of_a_file(offsets)
+    filled, damaged = (last + place for place in places) if min(places) < 1 else places
+    damage(disk, offsets[filled], offsets[filled + 1])
+    repair(disk)
+    if whose == "the replica's":
+        swapped(disk)
+    kept = disk.files("/d/commitlog/")
+    damage(disk, offsets[damaged], offsets[damaged + 1])
+    plan, _ = repair(disk, source=source_of(disk))
+    assert [(part.start, part.has_filler) for part in plan.parts] == [(offsets[damaged], False)]
+    after = disk.files("/d/commitlog/")
+    assert after == kept
+    assert (after == before) == (whose == "the replica's")
+
+
+def test_a_filler_of_the_replica_in_the_place_of_the_damage_is_a_loss():
+    """An unverified replica has no other there."""
+    disk, offsets = stopped()
+    members(disk)
+    damage(disk, offsets[5], offsets[6])
+    repair(disk)
+    swapped(disk)
+    damage(disk, offsets[5], offsets[7])
+    plan, report = repair(disk, source=source_of(disk))
+    assert [part.has_filler for part in plan.parts] == [True]
+    assert plan.is_lossy
+    assert report.unverified == unverified(disk)
+    assert report.unverified.why == reasons.FILLED
+
+
+def test_what_is_unproven_stays_so_after_a_later_repair():
+    """The ranges are joined, and have one reason."""
+    disk, offsets = stopped()
+    with_epochs(with_replica(of_a_group(disk)), "/d", (1, 0))
+    damage(disk, offsets[3], offsets[5])
+    repair(disk, source=source_of(disk))
+    damage(disk, offsets[20], offsets[21])
+    _, report = repair(disk)
+    assert report.unverified.why == reasons.UNPROVEN
+    assert (report.unverified.begin, report.unverified.end) == (offsets[3], offsets[21])
