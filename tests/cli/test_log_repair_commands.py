@@ -166,11 +166,13 @@ def test_a_repair_that_was_killed_at_its_end_is_ended_by_the_next(pair, run):
         adopt=True,
     )
     identity.mark_unverified(Unverified(begin=5, end=9, why="log repair has not finished"))
-    assert run("log", "repair", store, "--dry-run")[0] == 0
+    code, _, err = run("log", "repair", store, "--dry-run")
+    assert (code, "an earlier repair is to be finished" in err) == (10, True)
     assert read_identity(env.disk, str(store)).unverified is not None
     code, out, err = run("log", "repair", store)
     assert (code, read_identity(env.disk, str(store)).unverified) == (0, None)
-    assert "nothing is lost" in out
+    assert "an earlier repair is finished now: the whole log counts again" in out
+    assert "0 places" not in out
     assert "hastore log verify" in err
     assert "nothing to repair" in run("log", "repair", store)[2]
 

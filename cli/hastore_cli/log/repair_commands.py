@@ -103,11 +103,13 @@ def repair(
     if output == "table":
         for line in plan_lines(plan, lost):
             tell(line)
-    if dry_run or (plan.is_empty and not is_unfinished(env.disk, plan.data_dir)):
+    is_needed = not plan.is_empty or is_unfinished(env.disk, plan.data_dir)
+    if dry_run or not is_needed:
         if output == "json":
             echo_json(repair_json(plan, lost, None))
-        say("nothing to repair" if plan.is_empty else "nothing changed (--dry-run)")
-        return 0 if plan.is_empty else EXIT_DRY_RUN
+        unfinished = ": an earlier repair is to be finished" if plan.is_empty else ""
+        say(f"nothing changed (--dry-run){unfinished}" if is_needed else "nothing to repair")
+        return EXIT_DRY_RUN if is_needed else 0
     if plan.is_lossy and not accept_loss:
         _check_is_not_needed(plan, target)
     if lost_size(plan) and not yes and not accept_loss:

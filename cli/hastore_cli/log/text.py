@@ -362,6 +362,9 @@ def _lost_lines(lost: Iterable[LostMessages]) -> Iterable[str]:
 
 def done_lines(plan: RepairPlan, report: RepairReport) -> Iterable[str]:
     """Yield the lines of a repair that was carried out."""
+    if plan.is_empty:
+        yield label_row("ok", "an earlier repair is finished now: the whole log counts again")
+        return
     for path in report.saved_paths:
         yield label_row("saved", escaped(path))
     if report.units_blanked:
