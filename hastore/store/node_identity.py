@@ -563,6 +563,7 @@ class NodeIdentity:
             joined = found.joined(self.current.unverified)
             if joined != self.current.unverified:
                 self._store(attrs.evolve(self.current, unverified=joined))
+                self.compared_to = 0  # the log is about to differ from what was compared
 
     def clear_unverified(self, compared: Unverified) -> bool:
         """Record that the whole log equals a master's, or is the group's; return whether it counts.

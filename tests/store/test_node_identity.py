@@ -806,6 +806,19 @@ def test_a_part_that_is_not_verified_is_kept_until_the_whole_log_was_compared():
     assert stored(disk).unverified is None
 
 
+def test_what_is_unverified_after_a_comparison_is_compared_again():
+    """The mark that was compared is another one then, and does not go."""
+    identity = start(FakeDisk())
+    first = Unverified(begin=4, end=8, why="a test says so")
+    identity.mark_unverified(first)
+    identity.compared_to = 100
+    identity.mark_unverified(first)
+    assert identity.compared_to == 100
+    identity.mark_unverified(attrs.evolve(first, begin=40, end=50))
+    assert not identity.clear_unverified(first)
+    assert (identity.current.unverified.end, identity.compared_to) == (50, 0)
+
+
 # -- crashes -------------------------------------------------------------------------------------
 
 small_votes = st.builds(Vote, epoch=st.integers(1, 6), node_id=st.integers(1, 3))
