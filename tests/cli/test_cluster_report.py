@@ -2,6 +2,7 @@
 
 import attrs
 import pytest
+import trio
 
 from hastore.cluster.group_records import GroupConfig, Switchover
 from hastore.errors import (
@@ -127,6 +128,26 @@ async def test_a_node_of_another_group_at_the_same_address_does_not_count(monkey
     clients = {node_id: f"c{node_id}:1" for node_id in (1, 2, 3)}
     view = view_of(*(member(each, client_address=at) for each, at in clients.items()))
     assert await heard.hear(view, view.members, "g1") == {1: statuses["c1", 1]}
+    failures = {}
+    await heard.hear(view, view.members, "g1", failures=failures)
+    assert {each: str(error) for each, error in failures.items()} == {
+        2: "c2:1: node 2 of replica group g2 answers there",
+        3: "c3:1: node 2 of replica group g1 answers there",
+    }
+
+
+async def test_a_silent_node_is_named(autojump_clock):
+    """A frozen machine takes the connection, or drops it: that was shown as if nobody had asked."""
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    address = f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+    view = view_of(member(1, client_address=address), member(2))
+    failures = {}
+    assert await heard.hear(view, view.members, "g1", failures=failures) == {}
+    found = {each: (type(error), str(error)) for each, error in failures.items()}
+    assert found == {1: (UnreachableError, f"{address}: no answer within 2 s")}
+    text = shown(view, attrs.evolve(NOBODY, failures=failures))
+    assert f"node 1 does not answer here: {address}: no answer within 2 s" in text
+    await listeners[0].aclose()
 
 
 def test_a_node_may_become_master_by_the_end_that_it_has_now():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 import trio
 
-from hastore.errors import HastoreError
+from hastore.errors import HastoreError, UnreachableError
 from hastore.quantities import parse_address
 from hastore_cli.node.address import fetch_status
 from hastore_cli.node.client import gather
@@ -30,7 +30,7 @@ async def hear(
 ) -> dict[int, NodeStatus]:
     """Return the status of each node of a group that answers, by id.
 
-    To ``failures`` is added why others do not answer.
+    To ``failures`` is added why each other node that has an address does not answer.
 
     The address in etcd may lead to another node by now, also to one of another group with the same
     id: its answer does not count.
@@ -41,18 +41,33 @@ async def hear(
         member = view.members.get(node_id)
         if member is None or member.client_address is None:
             return
-        with trio.move_on_after(_ASK_TIME_MAX_S):
+        error: HastoreError | None = None
+        with trio.move_on_after(_ASK_TIME_MAX_S) as limit:
             try:
                 status = await fetch_status(parse_address(member.client_address))
-            except HastoreError as error:
-                if failures is not None:
-                    failures[node_id] = error
-                return
-            if (status.replica_group, status.node_id) == (group, node_id):
-                found[node_id] = status
+            except HastoreError as failure:
+                error = failure
+            else:
+                if (status.replica_group, status.node_id) == (group, node_id):
+                    found[node_id] = status
+                    return
+                error = _another(member.client_address, status)
+        if limit.cancelled_caught:
+            what = f"{member.client_address}: no answer within {_ASK_TIME_MAX_S:.0f} s"
+            error = UnreachableError(what)
+        if failures is not None and error is not None:
+            failures[node_id] = error
 
     await gather(ask, sorted(ids))
     return found
+
+
+def _another(address: str, status: NodeStatus) -> UnreachableError:
+    """Return why the answer of another node does not count."""
+    who = "a node of no replica group"
+    if status.replica_group is not None:
+        who = f"node {status.node_id} of replica group {status.replica_group}"
+    return UnreachableError(f"{address}: {who} answers there")
 
 
 def refreshed(view: GroupView, statuses: Mapping[int, NodeStatus]) -> GroupView:
