@@ -37,6 +37,11 @@ def other(ahead_ms, host, *, age_ms=0.0, is_own_machine=False):
     )
 
 
+def own_by_all_addresses(ahead_ms):
+    """What etcd and a node of this machine said of its clock, each asked by another address."""
+    return [other(ahead_ms, host, is_own_machine=True) for host in ("127.0.0.1", "::1", "10.0.0.1")]
+
+
 def verdict(*readings, trusted=None, wall_ms=WALL_MS, boot_ms=0.0):
     return judge(trusted, readings, wall_ms=wall_ms, boot_ms=boot_ms, keep_ms=KEEP_MS)
 
@@ -59,6 +64,17 @@ def verdict(*readings, trusted=None, wall_ms=WALL_MS, boot_ms=0.0):
         (
             [other(-DAY_MS, "a", is_own_machine=True), other(-DAY_MS, "b")],
             Trust.CONTRADICTED,
+            False,
+        ),
+        (
+            [*own_by_all_addresses(HOUR_MS), other(0, "b")],  # ours was an hour ahead until now
+            Trust.CONFIRMED,
+            False,
+        ),
+        ([*own_by_all_addresses(0), other(-DAY_MS, "b")], Trust.CONTRADICTED, False),
+        (
+            [*own_by_all_addresses(-DAY_MS), other(0, "a1", is_own_machine=True, age_ms=-9)],
+            Trust.PLAUSIBLE,
             False,
         ),
         ([other(-DAY_MS, "b", age_ms=61_000)], Trust.PLAUSIBLE, False),

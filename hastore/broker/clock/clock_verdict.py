@@ -17,8 +17,9 @@ In doubt (contradicted or unconfirmed), no log file is deleted because of its ag
 other clocks ends after the time that files are kept: by then each file from before it is old enough
 by the boot clock, and each later file is dated by the clock as it is now.
 
-Each machine has one vote, whatever runs there.  A clock that was read on this machine can neither
-confirm nor correct, because it is the same clock, some time ago.
+Each machine has one vote, whatever runs there.  A clock that was read on this machine has none as
+long as another machine's is known, because it is the same clock, some time ago; alone it can
+contradict, but neither confirm nor correct.
 """
 
 from __future__ import annotations
@@ -141,9 +142,13 @@ def judge(
     apart: list[tuple[ClockReading, float]] = []
     agreeing = 0
     leads: dict[str, float] = {}
-    for reading in _one_per_machine(readings, boot_ms):
+    newest = _one_per_machine(readings, boot_ms)
+    is_alone = all(reading.is_own_machine for reading in newest)
+    for reading in newest:
         lead = wall_ms - boot_ms - reading.offset_ms
         leads[reading.who] = lead
+        if reading.is_own_machine and not is_alone:
+            continue
         if abs(lead) > TOLERANCE_MS + reading.error_ms:
             apart.append((reading, lead))
         elif not reading.is_own_machine:
@@ -179,11 +184,15 @@ def judge(
 
 
 def _one_per_machine(readings: Iterable[ClockReading], boot_ms: float) -> list[ClockReading]:
-    """Return the newest reading of each machine, without those that are too old."""
-    newest: dict[str, ClockReading] = {}
+    """Return the newest reading of each machine, without those that are too old.
+
+    This machine is one, by whichever of its addresses it was asked.
+    """
+    newest: dict[str | None, ClockReading] = {}
     for reading in readings:
-        other = newest.get(reading.host)
+        machine = None if reading.is_own_machine else reading.host
+        other = newest.get(machine)
         is_fresh = boot_ms - reading.boot_ms <= READING_AGE_MAX_MS
         if is_fresh and (other is None or other.boot_ms < reading.boot_ms):
-            newest[reading.host] = reading
+            newest[machine] = reading
     return list(newest.values())
