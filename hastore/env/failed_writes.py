@@ -1,16 +1,17 @@
 """The writes of a node that fail now: what it should have stored and has not.
 
 A write that fails is remembered, by its path, until a write of the same path succeeds; opening or
-renaming a file that could not be written changes nothing of that.  So a table
-that could not be stored is reported for as long as the disk has an older one, however long nobody
-changes it, and no caller has to say so.
+renaming a file that could not be written changes nothing of that.  So a table that could not be
+stored is reported for as long as the disk has an older one, however long nobody changes it, and no
+caller has to say so.
 
-Worker threads call this: each change is one operation on a dict.
+Any thread may call this.
 """
 
 from __future__ import annotations
 
 import enum
+import threading
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
@@ -53,42 +54,51 @@ class FailedWrites:
 
     now_ms: Callable[[], int]
     _failed: dict[tuple[str, bool], FailedWrite] = attrs.field(factory=dict, init=False)
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
     def failed(
         self, path: str, reason: str, hint: str | None = None, *, change: Change = Change.WRITE
     ) -> None:
         """Remember that ``path`` could not be written, or removed."""
         key = (path, change is Change.REMOVE)
-        before = self._failed.get(key)
-        if before is None and len(self._failed) >= FAILED_MAX:
-            return
-        self._failed[key] = FailedWrite(
-            path=path,
-            reason=reason,
-            hint=hint,
-            change=Change.WRITE if before is not None and before.change is Change.WRITE else change,
-            first_ms=self.now_ms() if before is None else before.first_ms,
-        )
+        with self._lock:
+            before = self._failed.get(key)
+            if before is None and len(self._failed) >= FAILED_MAX:
+                return
+            was_write = before is not None and before.change is Change.WRITE
+            self._failed[key] = FailedWrite(
+                path=path,
+                reason=reason,
+                hint=hint,
+                change=Change.WRITE if was_write else change,
+                first_ms=self.now_ms() if before is None else before.first_ms,
+            )
 
     def succeeded(self, path: str, change: Change = Change.WRITE) -> None:
         """Forget the failures of ``path`` that no longer count.
 
-        A path that was written needs no removal, and one that was removed nothing else.
+        A path that was written needs no removal, and one that was removed nothing else.  A rename
+        moves the older file out of the way, so a later write of the path ends its failure, too.
         """
-        for is_removal in (False, True) if self._failed else ():
-            failed = self._failed.get((path, is_removal))
-            if failed is None:
-                continue
-            if change in {Change.WRITE, Change.REMOVE} or failed.change is change:
-                self._failed.pop((path, is_removal), None)
+        if not self._failed:
+            return
+        with self._lock:
+            for key in (path, False), (path, True):
+                failed = self._failed.get(key)
+                if failed is not None and (
+                    change in {Change.WRITE, Change.REMOVE} or failed.change is change
+                ):
+                    del self._failed[key]
 
     def forget_below(self, path: str) -> None:
         """Forget all below a directory whose files are read, and written, again."""
-        for key in list(self._failed):
-            if key[0].startswith(f"{path}/"):
-                self._failed.pop(key, None)
+        with self._lock:
+            for key in list(self._failed):
+                if key[0].startswith(f"{path}/"):
+                    del self._failed[key]
 
     @property
     def now(self) -> tuple[FailedWrite, ...]:
         """What fails now, the longest first."""
-        return tuple(self._failed.values())
+        with self._lock:
+            return tuple(self._failed.values())

@@ -1,5 +1,7 @@
 """The ledger of a node's failed writes: what could not be stored, until it is."""
 
+import threading
+
 import attrs
 import pytest
 
@@ -105,3 +107,23 @@ def test_the_ledger_has_a_limit_and_forgets_a_directory_that_is_opened():
     assert len(bench.paths()) == FAILED_MAX
     bench.env.failed_writes.forget_below("/d")
     assert bench.paths() == []
+
+
+def test_a_failure_is_not_forgotten_by_a_success_of_before():
+    """Two threads write one path: what failed after the success counts."""
+    ledger = Bench().env.failed_writes
+    ledger.failed("/d/a", "first")
+    threads = []
+
+    class Watched(dict):
+        def get(self, key, default=None):
+            if not threads:
+                threads.append(threading.Thread(target=ledger.failed, args=("/d/a", "second")))
+                threads[0].start()
+                threads[0].join(0.2)  # it waits for the success; without a lock it would not
+            return super().get(key, default)
+
+    ledger._failed = Watched(ledger._failed)
+    ledger.succeeded("/d/a")
+    threads[0].join()
+    assert [failed.reason for failed in ledger.now] == ["second"]
