@@ -68,7 +68,9 @@ class ReserveFile:
         """Replace a reserve by a larger one if there is room; return the size that there is now."""
         if size and self.disk.space(self.data_dir).free_bytes < wanted - size:
             return size
-        self.disk.remove(self.path)
+        # A removal that succeeds is the end of what is recorded as failed: not without a file.
+        if self.disk.exists(self.path):
+            self.disk.remove(self.path)
         try:
             self.disk.create_file(self.path, wanted).close()
         except DiskFullError:

@@ -252,6 +252,10 @@ async def test_a_reserve_that_cannot_be_allocated_is_a_warning(tmp_path, monkeyp
         with monkeypatch.context() as patch:
             patch.setattr(RealDisk, "create_file", refuse)
             assert master.keep_reserve() == 0
+            (first,) = master.env.failed_writes.now
+            patch.setattr(master.env.failed_writes, "now_ms", lambda: first.first_ms + 60_000)
+            assert master.keep_reserve() == 0
+            assert master.env.failed_writes.now == (first,)  # since then
         (row,) = master.status().failed_writes
         assert (row.path, row.reason) == ("reserve", "no space for 2.0 MiB or a part of it")
         found = {each.subject: each for each in findings(master.status(), Limits())}
