@@ -473,6 +473,30 @@ async def test_a_suspect_that_is_intact_is_not_shown_as_damage(tmp_path):
         assert master.status().log_damage is None
 
 
+async def test_damage_is_shown_while_it_is_in_the_log(tmp_path):
+    """Its file expires, or a cut removes it before other records come there."""
+    await filled(tmp_path, 1200)
+    async with both(tmp_path) as (nodes, master):
+        log = master.commit_log
+        master.found_damage(FILE_SIZE - 100, "bad-body-crc")
+        assert master.status().log_damage.physic_offset == FILE_SIZE - 100
+        files = log.mapped_file_queue.files
+        first = files.pop(0)
+        try:
+            assert log.min_offset == FILE_SIZE
+            assert master.status().log_damage is None
+        finally:
+            files.insert(0, first)
+        end = nodes[1].max_offset
+        for offset, is_kept in ((end, False), (end - 100, True)):
+            await nodes[1].step_down("a test wants it")
+            nodes[1].store_health.bad_record = offset, "bad-body-crc"
+            await lead(nodes[0], nodes[1])
+            slave = nodes[1].role_node
+            assert (slave.status().log_damage is not None) == is_kept
+            assert (slave.store_health.bad_record is not None) == is_kept
+
+
 # -- whose log it is compared with ---------------------------------------------------------------
 
 

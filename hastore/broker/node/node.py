@@ -178,11 +178,24 @@ class RunningNode:
             access=None if self.access is None else self.access.status(),
             tls=None if self.tls is None else self.tls.status(is_on_ha_port=self.config.ha.tls),
             clock=self.clock.status(),
-            log_damage=_log_damage(self.store_health),
+            log_damage=self._log_damage(),
         )
 
+    def _log_damage(self) -> LogDamage | None:
+        """Return the damage that was found, unless its file has expired."""
+        bad, log = self.store_health.bad_record, self.commit_log
+        if bad is None or not log.min_offset <= bad[0] < log.max_offset:
+            return None
+        return LogDamage(physic_offset=bad[0], reason=bad[1])
+
+    def forget_cut_damage(self) -> None:
+        """Forget damage that was cut off the log, before other records take its place."""
+        bad = self.store_health.bad_record
+        if bad is not None and bad[0] >= self.commit_log.max_offset:
+            self.store_health.bad_record = None
+
     def found_damage(self, physic_offset: int, what: str) -> None:
-        """Show that a record inside the log is damaged, until the process ends."""
+        """Show that a record of the log is damaged, while it is there or until a restart."""
         data_dir = self.config.store.data_dir
         if self.store_health.bad_record != (physic_offset, what):
             self.store_health.bad_record = physic_offset, what
@@ -241,11 +254,6 @@ def unverified_log(identity: NodeIdentity) -> UnverifiedLog | None:
     if found is None:
         return None
     return UnverifiedLog(begin=found.begin, end=found.end, why=found.why)
-
-
-def _log_damage(health: StoreHealth) -> LogDamage | None:
-    bad = health.bad_record
-    return None if bad is None else LogDamage(physic_offset=bad[0], reason=bad[1])
 
 
 def _failed_write_rows(env: Env, data_dir: str) -> tuple[FailedWriteRow, ...]:

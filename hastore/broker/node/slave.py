@@ -112,6 +112,7 @@ class Slave(RunningNode):
         self._wire()
 
     def _wire(self) -> None:
+        self.forget_cut_damage()
         self.reput_message_service.subscribe(self._record_age)
         self.expiry = make_expiry(
             self.env,
