@@ -18,6 +18,8 @@ from hastore.message import PROPERTY_CRC32
 from hastore.store.record.layout import (
     BLANK_MAGIC_CODE,
     BLANK_SIZE_MIN,
+    BODY_LENGTH,
+    BODY_POSITIONS,
     CRC_MASK,
     HEADS,
     HOST_FLAGS,
@@ -30,6 +32,7 @@ from hastore.store.record.layout import (
     PROP_CRC_NAME_SIZE,
     PROP_CRC_SIZE,
     RECORD_SIZE_MIN,
+    SIZE,
     SIZE_AND_MAGIC,
     SIZE_AND_OFFSET,
     TEXT_SIZE_MAX,
@@ -48,6 +51,7 @@ _V4_HEAD: Final = head_struct(
 _TIME_AND_BODY_SIZE: Final = {
     flags: head_struct("store_ms", "body_size", host_flags=flags) for flags in HEADS
 }
+_EMPTY: Final = BODY_LENGTH.pack(0)
 _HALF_1, _HALF_2 = PROP_CRC_HALVES
 _HALF_SIZE: Final = len(_HALF_1)
 _PROP_CRC_NAME_END: Final = PROP_CRC_NAME_SIZE - PROP_CRC_SIZE  # counted from a record's end
@@ -208,6 +212,39 @@ def claims_fit(head: Buffer) -> bool:
     _, body_size = moved.unpack_from(head)
     texts_size: int = size - body_size - moved.size
     return TEXTS_SIZE_MIN <= texts_size <= TEXTS_SIZE_MAX
+
+
+def texts_range(head: Buffer) -> tuple[int, int] | None:
+    """Return where a record's topic and properties lie, counted from its start: [begin, end).
+
+    ``head`` is its first HEAD_READ_SIZE bytes, fewer if the file ends.  None if they cannot be the
+    head of a record.
+    """
+    if len(head) < RECORD_SIZE_MIN:
+        return None
+    body = BODY_POSITIONS[head[HOST_FLAGS_POSITION] & HOST_FLAGS]
+    if len(head) < body or not claims_fit(head):
+        return None
+    (size,) = SIZE.unpack_from(head)
+    (body_size,) = BODY_LENGTH.unpack_from(head, body - BODY_LENGTH.size)
+    return (body + body_size, size) if body_size >= 0 else None
+
+
+def check_without_body(head: Buffer, texts: Buffer, physic_offset: int) -> RecordCheck:
+    """Check a record as ``check_record`` does, except its body, and without checksums.
+
+    ``texts`` are the bytes that ``texts_range`` names.
+    """
+    texts_at = texts_range(head)
+    if texts_at is None:
+        return RecordCheck(RecordKind.BAD_LENGTHS, 0, "no head of a record")
+    begin, end = texts_at
+    body = BODY_POSITIONS[head[HOST_FLAGS_POSITION] & HOST_FLAGS]
+    size = body + end - begin
+    # The same record with an empty body.
+    record = b"".join((SIZE.pack(size), head[SIZE.size : body - BODY_LENGTH.size], _EMPTY, texts))
+    check = check_record(record, 0, size, physic_offset, check_crc=False)
+    return check._replace(size=end) if check.size else check
 
 
 def is_one_begun(head: Buffer, physic_offset: int, end_offset: int) -> bool:

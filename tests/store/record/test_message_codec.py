@@ -55,6 +55,41 @@ def test_reads_a_record_at_any_position_of_a_buffer(vector: Vector):
     assert found.store_timestamp_ms == vector.message.store_timestamp_ms
 
 
+def texts_of(record):
+    begin, end = record_check.texts_range(record[: layout.HEAD_READ_SIZE])
+    return record[begin:end]
+
+
+@by_name
+def test_a_record_is_checked_without_its_body(vector: Vector):
+    """The result is that of the whole record, wherever its body ends."""
+    for body in (vector.message.body, b"", bytes(5_000)):
+        size = len(vector.record) - len(vector.message.body) + len(body)
+        message = attrs.evolve(vector.message, body=body, total_size=size)
+        record, offset = message_codec.encode(message), message.physic_offset
+        head = record[: layout.HEAD_READ_SIZE]
+        found = record_check.check_without_body(head, texts_of(record), offset)
+        assert found == record_check.check_record(record, 0, size, offset, check_crc=False)
+        elsewhere = record_check.check_without_body(head, texts_of(record), offset + 1)
+        assert elsewhere.kind is RecordKind.BAD_PHYSIC_OFFSET
+        cut = record_check.check_without_body(head, texts_of(record)[:-1], offset)
+        assert cut.kind is RecordKind.TORN
+
+
+@given(st.binary(max_size=layout.HEAD_READ_SIZE), st.binary(max_size=64), st.data())
+def test_no_head_makes_texts_of_what_is_no_record(head, texts, data):
+    """Whatever bytes lie at an offset: the texts are after it, few, and nothing is raised."""
+    vector = data.draw(st.sampled_from(VECTORS))
+    at = data.draw(st.integers(0, layout.HEAD_READ_SIZE))
+    for whole in (head, vector.record[:at] + head, head[:at] + vector.record[at:]):
+        some = whole[: layout.HEAD_READ_SIZE]
+        found = record_check.texts_range(some)
+        if found is not None:
+            assert layout.BODY_POSITIONS[0] <= found[0]
+            assert layout.TEXTS_SIZE_MIN <= found[1] - found[0] <= layout.TEXTS_SIZE_MAX
+        record_check.check_without_body(some, texts, vector.message.physic_offset)
+
+
 @by_name
 def test_message_id_holds_store_host_and_offset(vector: Vector):
     """The id is the store host's address and port, then the offset, in upper-case hex."""
