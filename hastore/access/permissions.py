@@ -91,6 +91,14 @@ class Account:
     topics: Mapping[str, Permission] = attrs.field(factory=dict)
     groups: Mapping[str, Permission] = attrs.field(factory=dict)
     networks: tuple[Network, ...] = ()
+    # Whether there may be a topic that it can read; a group gives its retry topic.
+    reads_any_topic: bool = attrs.field(init=False)
+
+    @reads_any_topic.default
+    def _reads_any_topic(self) -> bool:
+        named = (*self.topics.values(), *self.groups.values())
+        granted = (self.default_topic, self.default_group, *named)
+        return self.is_admin or any(SUB in permission for permission in granted)
 
     def may(self, need: Need) -> bool:
         """Whether the account has what a request needs."""

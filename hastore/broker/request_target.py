@@ -110,6 +110,10 @@ class RequestTarget(Protocol):
     def message_store(self) -> MessageStore:
         """The store that consumers read from."""
 
+    @property
+    def dispatched_offset(self) -> int:
+        """Offset of the log below which every record is in its queue and in the index."""
+
     def submit(self, message: Message) -> GroupCommitRequest:
         """Take a message without waiting or raising; the request holds the outcome."""
 

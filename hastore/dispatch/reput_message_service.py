@@ -130,6 +130,8 @@ class ReputMessageService:
     ) -> None:
         """Call ``notify`` after each pass, with the queues that grew; it must not block or raise.
 
+        None has grown if all records were of unfinished transactions.
+
         All are called in the order in which they subscribed.  Passes come more often while an
         ``is_awaited`` returns true.
         """
@@ -391,9 +393,8 @@ class ReputMessageService:
             self.health.works(Write.CONSUME_QUEUES)
             self.committed_offset = self.reput_offset
             self.dispatched_timestamp_ms = self._taken_timestamp_ms
-            if grown:
-                for notify in self._subscribers:
-                    notify(grown)
+            for notify in self._subscribers:
+                notify(grown)
             return
 
 

@@ -15,6 +15,7 @@ Sources of the rules: RocketMQ ``DefaultMessageStore.getMessage``, ``queryMessag
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, final
 
@@ -29,9 +30,20 @@ from hastore.store.log.cold_read import ReadStep
 from hastore.store.log.store_directory import check_is_store
 from hastore.store.queue.consume_queue_store import ConsumeQueueStore
 from hastore.store.queue.queue_read import GetMessageResult, QueueRead
-from hastore.store.record.layout import MESSAGE_MAGICS, RECORD_SIZE_MIN, SIZE_AND_MAGIC
+from hastore.store.record.layout import (
+    HEAD_READ_SIZE,
+    MESSAGE_MAGICS,
+    RECORD_SIZE_MIN,
+    SIZE_AND_MAGIC,
+)
 from hastore.store.record.message_codec import decode_properties
-from hastore.store.record.record_check import RecordCheck, RecordKind, check_record
+from hastore.store.record.record_check import (
+    RecordCheck,
+    RecordKind,
+    check_record,
+    check_without_body,
+    texts_range,
+)
 from hastore.store.recovery.cut import complete_cut
 from hastore.store.recovery.rebuilt_dirs import restore_interrupted
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
@@ -50,6 +62,8 @@ if TYPE_CHECKING:
 
 _RECORD_SIZE_FIRST_READ: Final = 4_096
 _CANDIDATES_MAX: Final = 10_000  # records of one hash that a query reads
+# What is read in place of texts where no record begins, so that it takes as long.
+_NO_TEXTS: Final = (HEAD_READ_SIZE, 2 * HEAD_READ_SIZE)
 
 _log = logger("store")
 
@@ -280,6 +294,41 @@ class MessageStore:
         return max(low, queue.min_offset)
 
     # -- records ---------------------------------------------------------------------------------
+
+    def size_by_offset_steps(
+        self, physic_offset: int, may_read: Callable[[RecordCheck], bool]
+    ) -> ReadSteps[int | None]:
+        """Return the size of the message at an offset that somebody has named.
+
+        None unless the unit of the record's own queue names this offset and this size: the bytes
+        there may be a record that a producer wrote into a body, a message of an unfinished
+        transaction, or one of a deleted topic.  None as well if ``may_read`` refuses the record,
+        which is checked first.  What is refused takes the same reads, whatever its size.
+        """
+        if not self.commit_log.min_offset <= physic_offset < self.commit_log.max_offset:
+            return None
+        check: RecordCheck = yield ReadStep(
+            physic_offset, partial(self._check_without_body, physic_offset)
+        )
+        if not may_read(check) or not self._is_in_queue(check, physic_offset):
+            return None
+        return check.size
+
+    def _check_without_body(self, physic_offset: int) -> RecordCheck:
+        read = self.commit_log.read
+        head = read(physic_offset, HEAD_READ_SIZE)
+        begin, end = texts_range(head) or _NO_TEXTS
+        texts = read(physic_offset + begin, end - begin)
+        return check_without_body(head, texts, physic_offset)
+
+    def _is_in_queue(self, check: RecordCheck, physic_offset: int) -> bool:
+        if check.kind is not RecordKind.MESSAGE:
+            return False
+        queue = self.consume_queues.find(
+            check.topic.decode(errors="surrogateescape"), check.queue_id
+        )
+        units = [] if queue is None else queue.units(check.queue_offset, 1)
+        return bool(units) and units[0][:2] == (physic_offset, check.size)
 
     def record_at(self, physic_offset: int, size: int | None = None) -> bytes | None:
         """Return the record that begins at an offset; None if there is none, or of another size.

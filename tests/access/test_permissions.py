@@ -82,3 +82,17 @@ def test_needs_and_permissions_are_shown_as_in_the_file():
     assert DENY.text == "DENY"
     assert str(topic("t", PUB | SUB)) == "PUB or SUB on topic t"
     assert str(ADMIN) == "admin"
+
+
+def test_some_accounts_can_read_no_topic_at_all():
+    """A group is enough, because of its retry topic; PUB is not."""
+    nothing = Account(key=KEY, default_topic=PUB, topics={"orders": PUB}, groups={"x": DENY})
+    assert not nothing.reads_any_topic
+    for more in (
+        Account(key=KEY, is_admin=True),
+        Account(key=KEY, default_topic=SUB),
+        Account(key=KEY, default_group=SUB),
+        Account(key=KEY, topics={"orders": PUB | SUB}),
+        Account(key=KEY, groups={"x": SUB}),
+    ):
+        assert more.reads_any_topic

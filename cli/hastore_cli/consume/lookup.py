@@ -7,8 +7,9 @@
     key     one of its KEYS, or its UNIQ_KEY (what clients call the message id); of one topic
     time    T1 <= store time < T2
 
-A node returns what consumers may see.  Files are read whole, without an index: that needs no node
-and also finds messages that are not yet confirmed.
+A node returns what consumers may see, and does not say whether a message that the key may not read
+is there.  Files are read whole, without an index: that needs no node and also finds messages that
+are not yet confirmed.
 """
 
 from __future__ import annotations
@@ -75,8 +76,9 @@ async def by_offset(node: NodeClient, physic_offset: int) -> StoredMessage:
         return await node.admin.view_message(physic_offset)
     except RequestFailedError as error:
         raise NotFoundError(
-            f"no message that consumers may see begins at offset {physic_offset}",
-            hint=f"check what is there: hastore log cat DIR -n 1 --from-offset {physic_offset}",
+            f"no message that this key may read begins at offset {physic_offset}",
+            hint="check that the access key has SUB on its topic, or what is there: hastore log cat"
+            f" DIR -n 1 --from-offset {physic_offset}",
         ) from error
 
 

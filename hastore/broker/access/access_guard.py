@@ -9,8 +9,9 @@ The answer to a refused request is RocketMQ's: SYSTEM_ERROR with the reason.  ha
 field ``accessDenied``.  An unknown key and a wrong signature have the same answer, and take the
 same work.
 
-A pull may wait for messages, and the permissions change meanwhile: it is checked again when it is
-answered.
+A pull or a request by offset may wait for messages, and the permissions change meanwhile: it is
+checked again when it is answered.  A request by offset is not denied for what lies there, but
+answered as if there were no message (``message_by_offset``).
 
 Invariant: a refused request has changed nothing, and its answer has nothing of the log.
 """
@@ -26,24 +27,23 @@ from hastore.access.permissions import SUB, Need, Subject
 from hastore.access.secret import Secret
 from hastore.access.signature import ACCESS_KEY_FIELD, DENIED_FIELD, is_signed_by
 from hastore.broker.access.rules import RULES, Found
-from hastore.broker.pulls.query_message_processor import visible_record
 from hastore.concurrency.peers import PeerLog
-from hastore.errors import AccessDeniedError, HastoreError, ProtocolError
+from hastore.errors import AccessDeniedError, ProtocolError
 from hastore.store.record import message_codec
 from hastore.store.record.delay_message import PROPERTY_REAL_TOPIC
+from hastore.store.record.record_check import check_record
 from hastore.topic import SCHEDULE_TOPIC
 from hastore.trace import logger
 from hastore.wire.remoting_codes import ResponseCode
-from hastore.wire.remoting_command import RemotingCommand, integer_field, text_field
+from hastore.wire.remoting_command import RemotingCommand, text_field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from hastore.access.permissions import Account
     from hastore.broker.access.node_access import NodeAccess
     from hastore.broker.reply import Answer, Later
-    from hastore.broker.request_target import RequestTarget
-    from hastore.env.interface import Offload
+    from hastore.store.record.record_check import RecordCheck
     from hastore.wire.pull_message import PullRequest
 
 NOT_PROVEN: Final = "access denied: unknown access key, or wrong signature"
@@ -59,8 +59,6 @@ class AccessGuard:
     """Admits the requests of one client port."""
 
     access: NodeAccess
-    target: RequestTarget
-    offload: Offload
     _failure_log: PeerLog = attrs.field(factory=lambda: PeerLog(_log, "access_denied"), init=False)
 
     def admit(
@@ -118,42 +116,36 @@ class AccessGuard:
     def checked(self, later: Later, request: RemotingCommand, account: Account) -> Later:
         """Return the answer to an admitted request, checked for the messages that it concerns."""
         rule = RULES[request.code]
-        if rule.may_be_held:
-            return self._checked_pull(later, request, account)
-        found = rule.found
-        if found is Found.NOTHING or account.is_admin:
+        if rule.may_be_held or rule.found is Found.AT_OFFSET:
+            return self._checked_again(later, request, account)
+        if rule.found is Found.NOTHING or account.is_admin:
             return later
 
         async def make() -> Answer | None:
+            answer = await later.make()
             try:
-                if found is Found.AT_OFFSET:
-                    await self._check_at_offset(request, account)
-                answer = await later.make()
-                if found is Found.IN_ANSWER:
-                    _check_answer(answer, account)
+                _check_answer(answer, account)
             except AccessDeniedError as error:
                 return denial(request, error)
-            except HastoreError as error:  # there is no such message
-                code = getattr(error, "code", ResponseCode.SYSTEM_ERROR)
-                return request.response(code, remark=str(error))
             return answer
 
         return attrs.evolve(later, make=make)
 
-    async def _check_at_offset(self, request: RemotingCommand, account: Account) -> None:
-        """Check the topic of the message that a request names by its offset.
+    def reader_of(self, request: RemotingCommand) -> Callable[[RecordCheck], bool] | None:
+        """Return which messages the key of an admitted request may read now; None if none.
 
-        A message stays what it is, so what follows finds the same.  One that is not there yet is an
-        error here: it could be there a moment later.
+        A request for a message by its offset is checked by this, and not denied: the answer must
+        not say what is there.
         """
-        offset = integer_field(request.ext_fields, "offset", bits=64)
-        record = await visible_record(self.offload, self.target.message_store, offset)
-        _check(account, _reading(record))
+        account = self.access.table.accounts.get(_key_of(request) or "")
+        if account is None or not account.reads_any_topic:
+            return None
+        return lambda check: account.may(_reading(check.topic, check.properties))
 
-    # -- pulls that wait -------------------------------------------------------------------------
+    # -- requests that wait ------------------------------------------------------------------------
 
-    def _checked_pull(self, later: Later, request: RemotingCommand, account: Account) -> Later:
-        """Check a pull again when its turn comes: ``account_of`` finds what is in force then."""
+    def _checked_again(self, later: Later, request: RemotingCommand, account: Account) -> Later:
+        """Check a request again when its turn comes: by the permissions in force then."""
 
         async def make() -> Answer | None:
             try:
@@ -230,7 +222,8 @@ def _check_answer(answer: Answer | None, account: Account) -> None:
         return
     assert isinstance(answer, RemotingCommand), "queries are answered with commands"
     for record in _records_in(answer.body):
-        _check(account, _reading(record))
+        check = check_record(record, 0, len(record), None, check_crc=False)
+        _check(account, _reading(check.topic, check.properties))
 
 
 def _records_in(body: bytes) -> Iterator[bytes]:
@@ -242,10 +235,9 @@ def _records_in(body: bytes) -> Iterator[bytes]:
         position += size
 
 
-def _reading(record: bytes) -> Need:
+def _reading(topic: bytes, properties: bytes) -> Need:
     """Return what reading a message needs; a delayed one is of the topic that it is for."""
-    stored = message_codec.decode(record)
-    topic = stored.topic
-    if topic == SCHEDULE_TOPIC:
-        topic = stored.properties.get(PROPERTY_REAL_TOPIC, topic)
-    return Need(Subject.TOPIC, topic, SUB)
+    name = topic.decode(errors="surrogateescape")
+    if name == SCHEDULE_TOPIC:
+        name = message_codec.decode_properties(properties).get(PROPERTY_REAL_TOPIC, name)
+    return Need(Subject.TOPIC, name, SUB)

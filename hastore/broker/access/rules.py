@@ -34,7 +34,8 @@ class Found(enum.Enum):
     """What else is checked: topics that only the log knows."""
 
     NOTHING = "nothing"
-    AT_OFFSET = "the message at the request's offset"  # before anything is done
+    # Before anything is done, by ``MessageByOffset``: the answer must not say what is there.
+    AT_OFFSET = "the message at the request's offset"
     IN_ANSWER = "the messages of the answer"  # before it is sent
 
 

@@ -640,7 +640,9 @@ async def _serve(master: Master, ports: Ports, announce: Callable[[Master], None
                     tls=master.tls,
                     health=master.store_health,
                 )
-                master.reput_message_service.subscribe(server.on_dispatched, server.has_held_pulls)
+                master.reput_message_service.subscribe(
+                    server.on_dispatched, server.is_dispatch_awaited
+                )
                 master.allocate_service.sheds_by(server.shed_idle)
                 await nursery.start(server.run)
                 register(nursery, master, server.data.topics, MASTER_ID, master.ha_address)

@@ -111,6 +111,11 @@ class RunningNode:
         return self.dispatching.reput_message_service
 
     @property
+    def dispatched_offset(self) -> int:
+        """How far the log is dispatched: consumers may see what lies below."""
+        return self.reput_message_service.committed_offset
+
+    @property
     def name(self) -> str:
         """The node's name."""
         return self.config.name

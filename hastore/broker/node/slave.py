@@ -506,7 +506,9 @@ async def _serve(
                     access=slave.access,
                     tls=slave.tls,
                 )
-                slave.reput_message_service.subscribe(server.on_dispatched, server.has_held_pulls)
+                slave.reput_message_service.subscribe(
+                    server.on_dispatched, server.is_dispatch_awaited
+                )
                 slave.allocate_service.sheds_by(server.shed_idle)
                 await nursery.start(server.run)
                 broker_id = slave_id(slave.config.node_id)

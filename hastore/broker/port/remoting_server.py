@@ -97,7 +97,7 @@ class RemotingServer:
         self._lease = lease
         self._access = access
         self._tls = PortTls.of(tls, env)
-        self._guard = None if access is None else AccessGuard(access, target, env.offload)
+        self._guard = None if access is None else AccessGuard(access)
         self._sends = SendMessageProcessor(target, self.data.topics)
         self._processors = RequestProcessors(env, target, config, self.data, self._guard)
         self._connections: dict[RemotingConnection, None] = {}
@@ -156,14 +156,16 @@ class RemotingServer:
                         accepting.start_soon(self._accept_connections, listener, nursery)
 
     def on_dispatched(self, queues: Sequence[ConsumeQueue]) -> None:
-        """Add the topics of queues that grew, and wake the pulls that wait for them."""
+        """Add the topics of queues that grew, and wake the requests that wait for messages."""
         if self._owns_data:
             self.data.adopt(queues)
         self._processors.pulls.on_dispatched(queues)
+        self._processors.by_offset.on_dispatched()
 
-    def has_held_pulls(self) -> bool:
-        """Whether a consumer waits for messages."""
-        return not self._processors.pulls.holds.is_empty
+    def is_dispatch_awaited(self) -> bool:
+        """Whether a client waits for messages."""
+        processors = self._processors
+        return not processors.pulls.holds.is_empty or processors.by_offset.is_awaited
 
     def shut_down(self, grace_s: float) -> None:
         """Take no more requests, answer those in flight; ``run`` ends within ``grace_s``."""

@@ -24,6 +24,7 @@ from hastore.broker.port.role_processor import RoleProcessor
 from hastore.broker.port.routes import brokers_of, route_json
 from hastore.broker.port.send_back_processor import SendBackProcessor
 from hastore.broker.pulls.cold_reader import ColdReader
+from hastore.broker.pulls.message_by_offset import MessageByOffset
 from hastore.broker.pulls.pull_message_processor import PullMessageProcessor
 from hastore.broker.pulls.query_message_processor import QueryMessageProcessor
 from hastore.broker.reply import Answer, ClientConnection, Later
@@ -40,8 +41,8 @@ from hastore.wire.remoting_command import (
 )
 
 if TYPE_CHECKING:
+    from hastore.broker.access.access_guard import AccessGuard
     from hastore.broker.groups.broker_data import BrokerData
-    from hastore.broker.pulls.pull_message_processor import PullGuard
     from hastore.broker.request_target import RequestTarget
     from hastore.config import RemotingConfig
     from hastore.env.interface import Env
@@ -51,6 +52,7 @@ _SMALL: Final = frozenset(
     {
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
         RequestCode.GET_EARLIEST_MSG_STORETIME,
+        RequestCode.VIEW_MESSAGE_BY_ID,  # a record is a second answer
         RequestCode.LOG_DIGEST,
         RequestCode.COUNT_MESSAGES,
         RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -61,7 +63,8 @@ _SMALL: Final = frozenset(
 )
 
 _Now = Callable[[RemotingCommand, ClientConnection], RemotingCommand]
-_InTurn = Callable[[RemotingCommand, ClientConnection], Awaitable[Answer | None]]
+# Later: the answer itself, which waits for its own turn.
+_InTurn = Callable[[RemotingCommand, ClientConnection], Awaitable[Answer | Later | None]]
 
 
 @final
@@ -73,9 +76,10 @@ class RequestProcessors:
     target: RequestTarget
     config: RemotingConfig
     data: BrokerData
-    guard: PullGuard | None = None  # None: everybody may pull
+    guard: AccessGuard | None = None  # None: everybody may read everything
     consumers: ConsumerManager = attrs.field(init=False)
     pulls: PullMessageProcessor = attrs.field(init=False)
+    by_offset: MessageByOffset = attrs.field(init=False)
     _now: dict[int, _Now] = attrs.field(init=False)
     _in_turn: dict[int, _InTurn] = attrs.field(init=False)
 
@@ -91,9 +95,12 @@ class RequestProcessors:
             target, self.config, data, self.consumers, cold_reader, self.guard
         )
         consumer = ConsumerProcessors(target, data, self.consumers)
-        query = QueryMessageProcessor(target, self.config, self.env.offload, cold_reader)
+        self.by_offset = MessageByOffset(target, cold_reader, self.guard)
+        query = QueryMessageProcessor(
+            target, self.config, self.env.offload, cold_reader, self.by_offset
+        )
         admin = AdminProcessors(target, data, self.env.offload)
-        back = SendBackProcessor(target, data, self.env.offload)
+        back = SendBackProcessor(target, data, self.by_offset)
         roles = RoleProcessor(target)
         # Answered at once: what they need is in memory.
         self._now = {
@@ -118,7 +125,7 @@ class RequestProcessors:
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _awaited(query.search_offset),
             RequestCode.GET_EARLIEST_MSG_STORETIME: _awaited(query.earliest_store_time),
             RequestCode.QUERY_MESSAGE: _awaited(query.query_message),
-            RequestCode.VIEW_MESSAGE_BY_ID: _awaited(query.view_message),
+            RequestCode.VIEW_MESSAGE_BY_ID: query.view_message,
             RequestCode.GET_ALL_TOPIC_CONFIG: self._compare_clocks(admin.all_topics),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _made_in_turn(admin.all_groups),
             RequestCode.GET_ALL_CONSUMER_OFFSET: _made_in_turn(admin.all_offsets),
@@ -233,9 +240,22 @@ async def _answer_in_turn(
     process: _InTurn, request: RemotingCommand, client: ClientConnection
 ) -> Answer | None:
     try:
-        return await process(request, client)
+        answer = await process(request, client)
     except HastoreError as error:
         return _failure(request, error)
+    if not isinstance(answer, Later):
+        return answer
+    if not request.is_one_way:
+        make = partial(_answer_in_turn, _made_by(answer), request, client)
+        client.answer_later(attrs.evolve(answer, make=make))
+    return None
+
+
+def _made_by(later: Later) -> _InTurn:
+    async def made(_request: RemotingCommand, _client: ClientConnection) -> Answer | None:
+        return await later.make()
+
+    return made
 
 
 def _failure(request: RemotingCommand, error: HastoreError) -> RemotingCommand:

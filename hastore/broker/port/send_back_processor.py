@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
-from hastore.broker.pulls.query_message_processor import visible_record
 from hastore.errors import RequestFailedError
 from hastore.message import (
     PROPERTY_CRC32,
@@ -38,9 +37,9 @@ from hastore.wire.remoting_command import check_text, integer_field, required_te
 
 if TYPE_CHECKING:
     from hastore.broker.groups.broker_data import BrokerData
+    from hastore.broker.pulls.message_by_offset import MessageByOffset, Place
     from hastore.broker.request_target import RequestTarget
     from hastore.concurrency.group_commit_request import GroupCommitRequest
-    from hastore.env.interface import Offload
     from hastore.message import StoredMessage
     from hastore.wire.config_tables import SubscriptionGroupConfig
     from hastore.wire.remoting_command import RemotingCommand
@@ -61,7 +60,7 @@ class SendBackProcessor:
 
     target: RequestTarget
     data: BrokerData
-    offload: Offload
+    by_offset: MessageByOffset
 
     async def send_back(self, request: RemotingCommand) -> RemotingCommand:
         """Store one message again, and wait for its status."""
@@ -71,13 +70,13 @@ class SendBackProcessor:
         fields = request.ext_fields
         name = required_text_field(fields, "group")
         check_text("the group", name)
-        group = self.data.groups.register(name)
-        if not group.retry_queue_nums:
+        if not self.data.groups.find(name).retry_queue_nums:
             return request.response(ResponseCode.SUCCESS)  # the group has no retries
-        physic_offset = integer_field(fields, "offset", bits=64)
+        place = await self.by_offset.find(request)
+        group = self.data.groups.register(name)
         delay_level = integer_field(fields, "delayLevel", 0)
         times_max = integer_field(fields, "maxReconsumeTimes", group.retry_max_times)
-        put = await self._put_again(physic_offset, group, delay_level, times_max)
+        put = await self._put_again(place, group, delay_level, times_max)
         status = await put.wait()
         may_move = self.target.role_control is not None
         if not status.stored or (may_move and status is not PutMessageStatus.PUT_OK):
@@ -86,10 +85,10 @@ class SendBackProcessor:
         return request.response(ResponseCode.SUCCESS)
 
     async def _put_again(
-        self, physic_offset: int, group: SubscriptionGroupConfig, delay_level: int, times_max: int
+        self, place: Place, group: SubscriptionGroupConfig, delay_level: int, times_max: int
     ) -> GroupCommitRequest:
         """Submit a message again; keep it in memory no longer than that."""
-        record = await visible_record(self.offload, self.target.message_store, physic_offset)
+        record = await self.by_offset.read(place)
         message = self._again(message_codec.decode(record), group, delay_level, times_max)
         return self.target.submit(message)
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.broker.reply import Later
 from hastore.errors import RequestFailedError
 from hastore.wire.remoting_codes import ResponseCode
 from hastore.wire.remoting_command import (
@@ -36,6 +37,8 @@ from hastore.wire.remoting_command import (
 
 if TYPE_CHECKING:
     from hastore.broker.pulls.cold_reader import ColdReader
+    from hastore.broker.pulls.message_by_offset import MessageByOffset, Place
+    from hastore.broker.reply import ClientConnection
     from hastore.broker.request_target import RequestTarget
     from hastore.config import RemotingConfig
     from hastore.env.interface import Offload
@@ -58,6 +61,7 @@ class QueryMessageProcessor:
     config: RemotingConfig
     offload: Offload
     _cold_reader: ColdReader
+    _by_offset: MessageByOffset
     _one_query: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     @property
@@ -137,27 +141,16 @@ class QueryMessageProcessor:
             "indexLastUpdatePhyoffset": str(end),
         }
 
-    async def view_message(self, request: RemotingCommand) -> RemotingCommand:
-        """Return the record that begins at a physical offset, if it was dispatched."""
-        physic_offset = integer_field(request.ext_fields, "offset", bits=64)
-        record = await visible_record(self.offload, self._store, physic_offset)
-        return request.response(ResponseCode.SUCCESS, body=record)
+    async def view_message(self, request: RemotingCommand, _client: ClientConnection) -> Later:
+        """Find the record that begins at a physical offset; the answer to return later reads it.
 
+        So that only a request that gets a record needs room for a large answer.
+        """
+        place = await self._by_offset.find(request)
+        return Later(partial(self._view, request, place))
 
-async def visible_record(offload: Offload, store: MessageStore, physic_offset: int) -> bytes:
-    """Return the record that begins at an offset, if consumers may see it (it was dispatched).
-
-    Raises RequestFailedError if there is none.
-    """
-    if 0 <= physic_offset < store.consume_queues.max_physic_offset:
-        record = await offload.run(lambda: store.record_at(physic_offset))
-        if (
-            record is not None
-            and physic_offset + len(record) <= store.consume_queues.max_physic_offset
-        ):
-            return record
-    msg = f"no message begins at offset {physic_offset} of the log"
-    raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+    async def _view(self, request: RemotingCommand, place: Place) -> RemotingCommand:
+        return request.response(ResponseCode.SUCCESS, body=await self._by_offset.read(place))
 
 
 def _queue_of(request: RemotingCommand) -> tuple[str, int]:

@@ -63,6 +63,7 @@ class InMemoryTarget:
     directory: GroupDirectory | None = None
     message_store: MessageStore = NO_STORE
     peer_clocks: ClockReadings = attrs.field(factory=lambda: ClockReadings(real_env().wall_clock))
+    dispatched_offset: int = 0
     _next_offset: int = 0
 
     @property
