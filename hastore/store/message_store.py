@@ -35,6 +35,8 @@ from hastore.store.record.layout import (
     MESSAGE_MAGICS,
     RECORD_SIZE_MIN,
     SIZE_AND_MAGIC,
+    STORED_OFFSET,
+    STORED_OFFSET_POSITION,
 )
 from hastore.store.record.message_codec import decode_properties
 from hastore.store.record.record_check import (
@@ -320,6 +322,15 @@ class MessageStore:
         begin, end = texts_range(head) or _NO_TEXTS
         texts = read(physic_offset + begin, end - begin)
         return check_without_body(head, texts, physic_offset)
+
+    def is_in_queue(self, record: bytes) -> bool:
+        """Whether the unit of a record's queue names it; for a record that was read by its offset.
+
+        Only in the event loop, to which the queues belong.
+        """
+        check = check_record(record, 0, len(record), None, check_crc=False)
+        (physic_offset,) = STORED_OFFSET.unpack_from(record, STORED_OFFSET_POSITION)
+        return self._is_in_queue(check, physic_offset)
 
     def _is_in_queue(self, check: RecordCheck, physic_offset: int) -> bool:
         if check.kind is not RecordKind.MESSAGE:

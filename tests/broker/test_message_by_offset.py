@@ -187,6 +187,22 @@ async def test_every_refusal_reads_as_much(tmp_path, monkeypatch):
         assert not sizes
 
 
+async def test_a_query_by_key_answers_what_has_a_unit(tmp_path):
+    """The index keeps the keys of unfinished transactions and of deleted topics."""
+    every = EveryKind()
+    every.log.write(tmp_path)
+    async with open_master(tmp_path) as master, raw_client(master.address) as client:
+        await every.dispatched_by(master)
+        request = RemotingCommand(code=12, ext_fields={"topic": "orders", "key": "k"})
+        body = (await client.ask(request)).body
+        found = []
+        while body:
+            record = message_codec.decode(body)
+            found.append(record.physic_offset)
+            body = body[record.total_size :]
+    assert found == [every.at["message around"], every.at["own"]]
+
+
 # -- messages that are not dispatched yet --------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ One key at a time is searched, in a thread: if many messages have it, or only it
 lists millions before the requested time.
 
 Invariant: an answer has at most QUERY_COUNT_MAX records and ``pull_size_max`` bytes (but always one
-record).
+record), and the unit of its queue names each of them.
 """
 
 from __future__ import annotations
@@ -116,7 +116,9 @@ class QueryMessageProcessor:
             end_ms=integer_field(fields, "endTimestamp", _TIME_MAX, bits=64),
         )
         async with self._one_query:  # leaves threads to the flushes
-            records = await self.offload.run(query)
+            found = await self.offload.run(query)
+        # The index keeps the keys of deleted topics, and of transactions that are not committed.
+        records = [record for record in found if self._store.is_in_queue(record)]
         if not records:
             msg = f"no message of topic {topic:.128} has key {key:.128} in that time"
             raise RequestFailedError(msg, code=ResponseCode.QUERY_NOT_FOUND)
