@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+from hastore.config import MIB
+from hastore.store.record.layout import BODY_POSITIONS
+from hastore.store.record.message_codec import decode, message_id
 from hastore_cli.consume.lookup import MessageId
 from tests.cli.live_node import master_with, produce
 from tests.support.commands.in_process import hastore_here
@@ -131,6 +134,23 @@ def test_get_from_files_needs_no_topic_and_reports_damage(tmp_path, run):
     code, out, err = run("get", "--time", f"{FIRST_MS}..", "--dir", store, "-F", r"%s\n")
     assert (code, out) == (4, "two\n")
     assert err.startswith("unreadable: 0  ")
+
+
+def test_a_record_inside_a_body_is_no_message(run, tmp_path):
+    """Neither on a node nor in files: a producer may have written it."""
+    builder = LogBuilder(file_size=MIB).add(b"first")
+    at = builder.end + BODY_POSITIONS[0]
+    forged = LogBuilder(min_offset=at, prop_crc=False).add(b"forged")
+    store = builder.add(bytes(forged.data)).add(b"last").write(tmp_path / "D1")
+    assert decode(builder.data, at).physic_offset == at
+    with master_with(store, file_size="1MiB") as running:
+        produce(running.address, "orders", ["more"])  # all before it can be read, too
+        for where in (["--addr", running.address], ["--dir", store]):
+            for wanted in (["--offset", at], ["--id", message_id(("127.0.0.1", 10_911), at)]):
+                code, out, err = run("get", *wanted, *where)
+                assert (code, out) == (1, ""), where
+                assert is_one_line_with_a_next_step(err)
+            assert run("get", "--offset", builder.offsets[-1], *where, "-F", "%s")[1] == "last"
 
 
 def test_binary_body_is_shown_as_hex(tmp_path, run):

@@ -137,14 +137,26 @@ def _first_store_timestamp(disk: Disk, file: LogFile) -> int | None:
 
 
 def message_at(disk: Disk, log: LogDirectory, physic_offset: int) -> StoredMessage | None:
-    """Return the message that begins at an offset; None if none does."""
+    """Return the message that begins at an offset; None if none does.
+
+    Its file is walked up to there: a producer can write a whole record into a body.
+    """
     file = log.file_at(physic_offset)
-    if file is None:
+    if file is None or not _is_reached(disk, log, physic_offset):
         return None
     position = physic_offset - file.physic_offset
     data = _record_at(disk, file, position)
     check = check_record(data, 0, file.size - position, physic_offset)
     return decode(data) if check.kind is RecordKind.MESSAGE else None
+
+
+def _is_reached(disk: Disk, log: LogDirectory, physic_offset: int) -> bool:
+    """Whether a walk from the start of its file comes to an offset."""
+    walker = LogWalker(disk, log, from_offset=physic_offset, check_crc=False, scan_zeros=False)
+    for offset, _ in walker.walk():
+        if offset >= physic_offset:
+            return offset == physic_offset
+    return False
 
 
 def _record_at(disk: Disk, file: LogFile, position: int) -> bytes:
