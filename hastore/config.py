@@ -32,6 +32,7 @@ from hastore.status import (
     ClientCertificates,
     FlushDiskType,
     HAProtocol,
+    OwnSignatures,
     SlaveStart,
     TlsMode,
 )
@@ -531,6 +532,22 @@ class AccessConfig:
         " Only its owner may read the file.",
         kind=Kind.FILE,
         flag="--access-key-file",
+    )
+    own_signatures: OwnSignatures = setting(
+        OwnSignatures.PREFERRED,
+        "access.own_signatures",
+        "Role requests and hastore's own (1008, 28101 to 28106) need hastore's own signature"
+        " (required). For a rolling upgrade RocketMQ's is also accepted for a promotion of this"
+        " node and for a promise to its master (preferred).",
+        kind=Kind.OWN_SIGNATURES,
+        flag="--own-signatures",
+    )
+    stock_signatures: bool = setting(
+        default=True,
+        name="access.stock_signatures",
+        help_text="Other requests of administrators may have RocketMQ's signature, which stock"
+        " slaves and mqadmin make, and which can be recorded and sent again.",
+        kind=Kind.BOOL,
     )
 
 

@@ -61,6 +61,7 @@ class Kind(enum.Enum):
     FLUSH = "ASYNC_FLUSH|SYNC_FLUSH"
     START = "earliest|last-file"
     PROTOCOL = "classic|autoswitch"
+    OWN_SIGNATURES = "preferred|required"
     TLS_MODE = "disabled|permissive|enforcing"
     CLIENT_CERTIFICATES = "none|asked|required"
     LOG_FORMAT = "auto|console|json"

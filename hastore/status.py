@@ -92,6 +92,13 @@ class HAProtocol(enum.Enum):
     AUTOSWITCH = "autoswitch"  # RocketMQ 5's in controller mode: with epochs
 
 
+class OwnSignatures(enum.Enum):
+    """Whether role requests and hastore's own may still have RocketMQ's signature."""
+
+    PREFERRED = "preferred"  # where the last release's nodes send one that fits no other request
+    REQUIRED = "required"  # never
+
+
 class TlsMode(enum.Enum):
     """Whether a port takes TLS, plain bytes or both; the first byte of a connection decides."""
 

@@ -23,6 +23,10 @@ class Secret:
         digest = hmac.digest(self._text.encode(), content, "sha1")
         return base64.b64encode(digest).decode()
 
+    def authenticate(self, content: bytes) -> bytes:
+        """Return the HMAC-SHA256 of ``content``, 32 bytes: hastore's own signature."""
+        return hmac.digest(self._text.encode(), content, "sha256")
+
     def reveal(self) -> str:
         """Return the secret, to write it to a file that only its owner may read."""
         return self._text

@@ -1,6 +1,6 @@
-"""RocketMQ's ACL 1.0: who signs a request, over what, and whether a signature is right.
+"""Who signs a request, over what, and whether a signature is right.
 
-::
+RocketMQ's signature (ACL 1.0), which every stock client makes::
 
     extFields   topic=orders  queueId=0  …  AccessKey=reader  Signature=base64(HMAC-SHA1)
     content     the values of all of them but Signature, by name, without names or separators,
@@ -8,34 +8,72 @@
 
 It proves that the sender knows the secret, and covers values and body.  It covers neither the
 request's code and opaque nor the names of the fields, so a request that was recorded can be sent
-again, and values can be shifted from one field to the next.  Only TLS helps against both.
+again, also as a request of another code, and values can be shifted from one field to the next.
 
-Sources: RocketMQ 4.9.8 ``AclClientRPCHook``, ``AclUtils``, ``PlainAccessValidator``.
+hastore's own signature, which role requests and hastore's own requests need::
 
-Invariants: a request that ``signed_fields`` has signed passes ``is_signed_by`` with the same key;
-comparing takes the same time wherever two signatures differ.
+    receiver  <--  907, with RocketMQ's signature
+              -->  its answer has signatureNonce: 32 hexadecimal digits, another on each connection
+              <--  any request, with signatureCounter: above the last one on this connection
+
+    extFields   masterEpoch=8  …  AccessKey=admin  signatureCounter=1
+                ownSignature=base64(HMAC-SHA256)
+    content     "hastore.request/1", the nonce, the code in decimal digits, the number of fields in
+                decimal digits, then the name and the value of each field but ownSignature, by name,
+                then the body; each of these after its size in bytes, an int64
+
+Sizes make the content unambiguous: two different requests never have the same.  A request that was
+recorded is refused on another connection, because the nonce differs, and on the same one, because
+its counter is used.  One nonce a connection with a counter costs one round trip a connection,
+where a nonce a request would cost one a request; neither needs a clock or a store.
+
+A peer that gives no nonce knows only RocketMQ's signature.  A request has one of the two, never
+both: RocketMQ's could be cut out and sent again.
+
+Sources: RocketMQ 4.9.8 ``AclClientRPCHook``, ``AclUtils``, ``PlainAccessValidator``; hastore's own
+is specified in ``docs/formats.md``.
+
+Invariants: a request that ``signed_fields`` has signed passes ``is_signed_by`` with the same key,
+and one that ``RequestSigner`` has signed passes ``ReceivedSignatures.admits`` once; comparing takes
+the same time wherever two signatures differ.
 """
 
 from __future__ import annotations
 
+import base64
 import hmac
-from typing import TYPE_CHECKING, Any, Final
+import re
+import struct
+from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
 
+from hastore.errors import ProtocolError
+from hastore.wire.remoting_codes import ADMIN_REQUESTS
 from hastore.wire.remoting_command import text_field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hastore.access.secret import Secret
+    from hastore.env.interface import Randomness
+    from hastore.wire.remoting_command import RemotingCommand
 
 ACCESS_KEY_FIELD: Final = "AccessKey"
 SIGNATURE_FIELD: Final = "Signature"
 # hastore's own, in the answer to a request that was refused for its key or its permissions.
 DENIED_FIELD: Final = "accessDenied"
+# hastore's own: in the answer to 907, and in each request with hastore's signature.
+NONCE_FIELD: Final = "signatureNonce"
+COUNTER_FIELD: Final = "signatureCounter"
+OWN_SIGNATURE_FIELD: Final = "ownSignature"
 # Added after the signature by RocketMQ's clients, and left out by its brokers.
 _UNSIGNED: Final = frozenset({SIGNATURE_FIELD, "_UNIQUE_KEY_QUERY"})
+_OWN_LABEL: Final = b"hastore.request/1"
+_SIZE: Final = struct.Struct("!q")
+_NONCE_WORDS: Final = 4  # of 32 bits
+_NONCE: Final = re.compile(r"[0-9a-f]{32}")
+_COUNTER_DIGITS_MAX: Final = 18  # below 2**63
 
 
 @attrs.frozen
@@ -46,8 +84,14 @@ class AccessKey:
     secret: Secret
 
 
+# -- RocketMQ's ----------------------------------------------------------------------------------
+
+
 def signed_content(fields: Mapping[str, Any], body: bytes) -> bytes:
-    """Return what a signature covers.  Raises ProtocolError for a value that is no text."""
+    """Return what RocketMQ's signature covers.
+
+    Raises ProtocolError for a value that is not text.
+    """
     names = sorted((name for name in fields if name not in _UNSIGNED), key=_java_order)
     values = (text_field(fields, name) or "" for name in names)
     return "".join(values).encode(errors="replace") + body
@@ -59,17 +103,122 @@ def _java_order(name: str) -> bytes:
 
 
 def signed_fields(key: AccessKey, fields: Mapping[str, Any], body: bytes) -> dict[str, Any]:
-    """Return a request's ext fields with the key's name and the signature."""
+    """Return a request's ext fields with the key's name and RocketMQ's signature."""
     signed = {**fields, ACCESS_KEY_FIELD: key.name}
     signed[SIGNATURE_FIELD] = key.secret.sign(signed_content(signed, body))
     return signed
 
 
 def is_signed_by(secret: Secret, fields: Mapping[str, Any], body: bytes) -> bool:
-    """Whether a request has the signature of ``secret``.
+    """Whether a request has RocketMQ's signature of ``secret``.
 
     Raises ProtocolError for a value that is no text.
     """
     given = text_field(fields, SIGNATURE_FIELD) or ""
     expected = secret.sign(signed_content(fields, body))
     return hmac.compare_digest(expected.encode(), given.encode(errors="replace"))
+
+
+# -- hastore's own -------------------------------------------------------------------------------
+
+
+def own_content(nonce: str, code: int, fields: Mapping[str, Any], body: bytes) -> bytes:
+    """Return what hastore's own signature covers: all but ``ownSignature``, unambiguously.
+
+    Raises ProtocolError for a name or a value that is not UTF-8 text.  A number is not text here:
+    a receiver could read one otherwise than the text of the same digits.
+    """
+    names = sorted(name for name in fields if name != OWN_SIGNATURE_FIELD)
+    parts = [_OWN_LABEL, nonce.encode(), b"%d" % code, b"%d" % len(names)]
+    try:
+        for name in names:
+            value = fields[name]
+            if type(value) is not str:
+                msg = f"ext field {name} is signed, and is not text"
+                raise ProtocolError(msg)
+            parts += (name.encode(), value.encode())
+    except UnicodeEncodeError as error:
+        msg = "an ext field is signed, and is not UTF-8 text"
+        raise ProtocolError(msg) from error
+    parts.append(body)
+    return b"".join(piece for part in parts for piece in (_SIZE.pack(len(part)), part))
+
+
+def own_signature(
+    secret: Secret, nonce: str, code: int, fields: Mapping[str, Any], body: bytes
+) -> str:
+    """Return hastore's own signature of a request.  Raises ProtocolError as ``own_content``."""
+    digest = secret.authenticate(own_content(nonce, code, fields, body))
+    return base64.b64encode(digest).decode()
+
+
+def has_own_signature(fields: Mapping[str, Any]) -> bool:
+    """Whether a request claims hastore's own signature: then RocketMQ's does not count."""
+    return OWN_SIGNATURE_FIELD in fields
+
+
+@final
+@attrs.define(eq=False)
+class RequestSigner:
+    """Signs what one end of a connection asks: in hastore's own way once the peer has a nonce."""
+
+    key: AccessKey | None  # None: nothing is signed
+    _nonce: str | None = attrs.field(default=None, init=False)
+    _has_asked: bool = attrs.field(default=False, init=False)
+    _counter: int = attrs.field(default=0, init=False)  # of the last request
+
+    def needs_nonce(self, code: int) -> bool:
+        """Whether the peer should be asked for its nonce (907) before a request is signed."""
+        return self.key is not None and not self._has_asked and code in ADMIN_REQUESTS
+
+    def hear(self, answer: RemotingCommand | None) -> None:
+        """Take the nonce that an answer to 907 has, if it has one; a connection's never changes."""
+        self._has_asked = True
+        nonce = None if answer is None else answer.ext_fields.get(NONCE_FIELD)
+        if self._nonce is None and isinstance(nonce, str) and _NONCE.fullmatch(nonce):
+            self._nonce = nonce
+
+    def signed(self, code: int, fields: Mapping[str, Any], body: bytes) -> Mapping[str, Any]:
+        """Return a request's ext fields, signed.  Requests are sent in the order of the calls."""
+        key, nonce = self.key, self._nonce
+        if key is None:
+            return fields
+        if nonce is None or code not in ADMIN_REQUESTS:
+            return signed_fields(key, fields, body)
+        self._counter += 1
+        signed = {**fields, ACCESS_KEY_FIELD: key.name, COUNTER_FIELD: str(self._counter)}
+        signed[OWN_SIGNATURE_FIELD] = own_signature(key.secret, nonce, code, signed, body)
+        return signed
+
+
+@final
+@attrs.define(eq=False)
+class ReceivedSignatures:
+    """What the receiving end of a connection knows of hastore's signatures on it."""
+
+    nonce: str
+    _counter: int = attrs.field(default=0, init=False)  # the highest with a right signature
+
+    @classmethod
+    def begin(cls, randomness: Randomness) -> ReceivedSignatures:
+        """Begin a connection with a nonce of 128 random bits."""
+        words = (int(randomness.random() * (1 << 32)) for _ in range(_NONCE_WORDS))
+        return cls("".join(f"{word:08x}" for word in words))
+
+    def admits(self, secret: Secret, request: RemotingCommand) -> bool:
+        """Whether a request has hastore's signature of ``secret``, and was not here before.
+
+        Raises ProtocolError for names or values that are not text.
+        """
+        fields = request.ext_fields
+        given = text_field(fields, OWN_SIGNATURE_FIELD) or ""
+        expected = own_signature(secret, self.nonce, request.code, fields, request.body)
+        if not hmac.compare_digest(expected.encode(), given.encode(errors="replace")):
+            return False
+        counter = fields.get(COUNTER_FIELD, "")
+        if not (counter.isascii() and counter.isdecimal() and len(counter) <= _COUNTER_DIGITS_MAX):
+            return False
+        if int(counter) <= self._counter:
+            return False
+        self._counter = int(counter)
+        return True

@@ -61,6 +61,9 @@ class ClientConnection(Protocol):
     def local_address(self) -> tuple[str, int]:
         """The address that the client has connected to."""
 
+    def give_nonce(self) -> str | None:
+        """Return the nonce for hastore's own signatures on it; None without access keys."""
+
     @property
     def is_closed(self) -> bool:
         """Whether nothing can be sent to it any more."""

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import trio
 
-from hastore.client.access import access_denied, is_denied, with_signature
+from hastore.access.signature import RequestSigner
+from hastore.client.access import access_denied, is_denied
 from hastore.client.pending_request import PendingRequest
 from hastore.concurrency.tcp import bound_address, describe
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
@@ -29,7 +30,7 @@ from hastore.errors import ProtocolError, RequestFailedError, TlsError, Unreacha
 from hastore.tls.connecting import connect_client_port
 from hastore.tls.tls_fault import TlsFault
 from hastore.wire.frame_reader import FrameReader, encode_command
-from hastore.wire.remoting_codes import ResponseCode, SerializeType
+from hastore.wire.remoting_codes import RequestCode, ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class RemotingClient:
         self.local_address = bound_address(sock)
         self.request_timeout_s = request_timeout_s
         self.in_flight_max = in_flight_max
-        self.access_key = access_key  # signs what ``ask`` sends; None: nothing is signed
+        self._signer = RequestSigner(access_key)  # of what ``ask`` sends
         self.broken_because: str | None = None
         self._refusal: TlsError | None = None  # of this end's TLS, before anything was received
         # Called once, synchronously, when the link breaks; it must not block or raise.
@@ -260,16 +261,19 @@ class RemotingClient:
 
         A heartbeat must not wait for room: a peer that reads nothing would never be noticed.
         """
+        if self._signer.needs_nonce(code):
+            status = RequestCode.GET_BROKER_HA_STATUS
+            self._signer.hear(await self.ask(status, waits_for_room=waits_for_room))
+        if waits_for_room:
+            await self.wait_for_room()
         request = RemotingCommand(
             code=code,
             opaque=self.next_opaque(),
-            ext_fields=with_signature(self.access_key, ext_fields or {}, body),
+            ext_fields=self._signer.signed(code, ext_fields or {}, body),
             body=body,
             serialize_type=serialize_type,
         )
         pending = PendingRequest(request.opaque)
-        if waits_for_room:
-            await self.wait_for_room()
         self.post(pending, encode_command(request))
         await pending.done()
         response = pending.response

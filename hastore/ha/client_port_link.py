@@ -5,6 +5,8 @@
     identify    the four requests of ``client_port``, in one send  -->  what the port is
     ask         a request  -->  its answer, matched by ``opaque``
 
+``identify`` comes first: its answers have the nonce for hastore's own signatures.
+
 Invariant: a request is sent only after the answer to the one before it, so a late answer never
 passes for another's.
 """
@@ -17,13 +19,14 @@ from typing import TYPE_CHECKING, Any, Final, final
 import attrs
 import trio
 
-from hastore.access.signature import signed_fields
+from hastore.access.signature import RequestSigner
 from hastore.concurrency.tcp import describe, send_all
 from hastore.config import MIB
 from hastore.errors import UnreachableError
 from hastore.ha.client_port import ASK_TIMEOUT_S, QUESTIONS, questions, read_answers
 from hastore.tls.connecting import connect_client_port
 from hastore.wire.frame_reader import FrameReader, encode_command
+from hastore.wire.remoting_codes import RequestCode
 from hastore.wire.remoting_command import RemotingCommand
 
 if TYPE_CHECKING:
@@ -45,7 +48,7 @@ class ClientPortLink:
 
     address: tuple[str, int]
     sock: trio.socket.SocketType
-    access_key: AccessKey | None = None  # signs the requests
+    signer: RequestSigner
     _reader: FrameReader = attrs.field(factory=lambda: FrameReader(ANSWER_SIZE_MAX), init=False)
     _opaque: int = attrs.field(default=_FIRST_OPAQUE, init=False)
 
@@ -56,11 +59,12 @@ class ClientPortLink:
         """
         answers: dict[int, RemotingCommand] = {}
         with trio.move_on_after(ASK_TIMEOUT_S), contextlib.suppress(UnreachableError):
-            await send_all(self.sock, questions(self.access_key))
+            await send_all(self.sock, questions(self.signer.key))
             while len(answers) < len(QUESTIONS):
                 command = await self._next()
                 if command.is_response and command.opaque in QUESTIONS:
                     answers[command.opaque] = command
+        self.signer.hear(answers.get(RequestCode.GET_BROKER_HA_STATUS))
         return read_answers(answers)
 
     async def ask(
@@ -72,9 +76,7 @@ class ClientPortLink:
         connection is of no use then.
         """
         self._opaque += 1
-        fields = ext_fields or {}
-        if self.access_key is not None:
-            fields = signed_fields(self.access_key, fields, body)
+        fields = self.signer.signed(code, ext_fields or {}, body)
         request = RemotingCommand(code=code, opaque=self._opaque, ext_fields=fields, body=body)
         with trio.move_on_after(ASK_TIMEOUT_S):
             await send_all(self.sock, encode_command(request))
@@ -111,4 +113,4 @@ async def open_client_port_link(
 ) -> AsyncIterator[ClientPortLink]:
     """Connect while the block runs.  Raises UnreachableError, TlsError."""
     with await connect_client_port(address, ASK_TIMEOUT_S, tls) as sock:
-        yield ClientPortLink(address, sock, access_key)
+        yield ClientPortLink(address, sock, RequestSigner(access_key))

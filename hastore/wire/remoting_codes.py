@@ -61,6 +61,30 @@ class RequestCode(enum.IntEnum):
     LOG_BYTES = 28_106
 
 
+# Role requests and hastore's own: who may send them can read the log, or choose the master.
+OWN_REQUESTS: Final = frozenset(
+    {
+        RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
+        RequestCode.EXPLAIN_PUTS,
+        RequestCode.LOG_DIGEST,
+        RequestCode.PROMISE_NOT_TO_STAND,
+        RequestCode.GROUP_LOG,
+        RequestCode.COUNT_MESSAGES,
+        RequestCode.LOG_BYTES,
+    }
+)
+# What only an administrator's key may ask: mqadmin and stock slaves ask these, too.
+ADMIN_REQUESTS: Final = OWN_REQUESTS | {
+    RequestCode.UPDATE_AND_CREATE_TOPIC,
+    RequestCode.GET_ALL_TOPIC_CONFIG,
+    RequestCode.GET_BROKER_RUNTIME_INFO,
+    RequestCode.GET_ALL_CONSUMER_OFFSET,
+    RequestCode.GET_ALL_DELAY_OFFSET,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+}
+
+
 class ResponseCode(enum.IntEnum):
     """The code of an answer."""
 

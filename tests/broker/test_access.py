@@ -34,7 +34,7 @@ from hastore.env.real import real_env
 from hastore.errors import ConfigError
 from hastore.message import Message
 from hastore.status import BrokerRole
-from hastore.wire.remoting_codes import RequestCode, SerializeType
+from hastore.wire.remoting_codes import ADMIN_REQUESTS, OWN_REQUESTS, RequestCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
 from hastore.wire.send_message import write_batch
 from hastore_cli.status.check import check_status
@@ -47,7 +47,9 @@ from tests.support.nodes.access_keys import (
     UNKNOWN_KEY,
     USER_KEY,
     WRONG_KEY,
+    own_signed,
     signed,
+    signer_on,
     write_private,
 )
 from tests.support.nodes.configs import ANY_PORT
@@ -173,6 +175,13 @@ def served_codes():
     return {*processors._now, *processors._in_turn, *SEND_CODES}
 
 
+def test_what_an_admins_key_needs_is_known_to_those_who_sign():
+    """They ask for a nonce first, and sign these in hastore's own way."""
+    assert {code for code, rule in RULES.items() if rule.is_admins} == ADMIN_REQUESTS
+    assert OWN_REQUESTS < ADMIN_REQUESTS
+    assert all(code == 1008 or code > 28_100 for code in OWN_REQUESTS)
+
+
 def test_every_code_that_the_port_serves_has_a_rule_a_test_and_a_row_in_the_docs():
     """And no other has: what is denied without a rule is denied on purpose."""
     assert served_codes() == set(RULES) == set(REQUESTS)
@@ -219,7 +228,11 @@ async def test_every_request_with_every_kind_of_key(tmp_path, transport):
             async with connect(master.address) as client:
                 if not rule.is_admins:
                     assert not is_denied(await client.ask(signed(request_of(int(code)), USER_KEY)))
-                assert not is_denied(await client.ask(signed(request_of(int(code)), ADMIN_KEY)))
+                response = await client.ask(signed(request_of(int(code)), ADMIN_KEY))
+                assert is_denied(response) is (code in OWN_REQUESTS), (code, response)
+                signer = await signer_on(client, ADMIN_KEY)
+                response = await client.ask(own_signed(request_of(int(code)), signer))
+                assert not is_denied(response), (code, response)
         assert master.max_offset > end
 
 
@@ -385,7 +398,7 @@ async def test_a_pull_that_waited_is_answered_by_the_permissions_of_then(
 
 async def test_a_pull_whose_key_goes_before_its_turn_is_refused(tmp_path):
     """It was admitted, and others were to be answered first."""
-    access = await open_access(access_config(tmp_path).file, real_env())
+    access = await open_access(access_config(tmp_path), real_env())
     guard = AccessGuard(access)
     request = signed(request_of(11), USER_KEY)
     account = guard.admit(request, ("127.0.0.1", 1), proven_key=None)
@@ -480,7 +493,7 @@ def test_attempts_are_counted_by_address_for_a_minute():
 
 async def test_a_changed_file_is_swapped_whole_or_not_at_all(tmp_path, caplog):
     """A bad version stays out, is named in status and once in the log, and a good one ends that."""
-    access = await open_access(access_config(tmp_path).file, real_env())
+    access = await open_access(access_config(tmp_path), real_env())
     before, path = access.table, tmp_path / "acl.yml"
 
     async def look(times=3):
@@ -510,7 +523,7 @@ async def test_a_changed_file_is_swapped_whole_or_not_at_all(tmp_path, caplog):
 async def test_a_reload_takes_the_file_at_once_or_not_at_all(tmp_path, caplog):
     """Whatever the node's own looks have seen; one line says what came of it."""
     caplog.set_level(logging.INFO, "hastore")
-    access = await open_access(access_config(tmp_path).file, real_env())
+    access = await open_access(access_config(tmp_path), real_env())
     path = tmp_path / "acl.yml"
     write_private(path, ACCOUNTS.replace("the-poor", "the-rich"))
     assert await reload_files(access, None) == Reloaded(("permissions",), {})
@@ -537,7 +550,7 @@ async def test_a_reload_takes_the_file_at_once_or_not_at_all(tmp_path, caplog):
 async def test_a_running_node_takes_a_changed_file(tmp_path, autojump_clock):
     """Without a restart, and without losing a connection."""
     env = attrs.evolve(real_env(), offload=FakeOffload())
-    access = await open_access(access_config(tmp_path).file, env)
+    access = await open_access(access_config(tmp_path), env)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(access.run)
         write_private(tmp_path / "acl.yml", ACCOUNTS.replace("the-poor", "the-rich"))
@@ -569,7 +582,7 @@ def test_a_file_that_is_not_in_force_is_a_fault_everywhere():
 async def test_a_version_that_is_put_back_ends_the_fault(tmp_path):
     """The table in force is then what the file says."""
     config = access_config(tmp_path)
-    access = await open_access(config.file, real_env())
+    access = await open_access(config, real_env())
     path = tmp_path / "acl.yml"
     kept = path.rename(tmp_path / "kept.yml")
     await access.look()

@@ -170,7 +170,7 @@ async def test_no_repr_and_no_json_has_a_secret(tmp_path):
         store=StoreConfig(data_dir=str(tmp_path / "d")),
         access=AccessConfig(file=acl, key_file=write_key(tmp_path / "k.toml", ADMIN_KEY)),
     )
-    access = await open_access(acl, real_env())
+    access = await open_access(AccessConfig(file=acl), real_env())
     holders = [
         config,
         access,

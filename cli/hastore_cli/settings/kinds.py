@@ -26,6 +26,7 @@ from hastore.status import (
     ClientCertificates,
     FlushDiskType,
     HAProtocol,
+    OwnSignatures,
     SlaveStart,
     TlsMode,
 )
@@ -45,6 +46,7 @@ _CHOICES: Final[Mapping[Kind, Mapping[str, object]]] = {
     },
     Kind.START: {start.value: start for start in SlaveStart},
     Kind.PROTOCOL: {protocol.value: protocol for protocol in HAProtocol},
+    Kind.OWN_SIGNATURES: {each.value: each for each in OwnSignatures},
     Kind.TLS_MODE: {mode.value: mode for mode in TlsMode},
     Kind.CLIENT_CERTIFICATES: {each.value: each for each in ClientCertificates},
     Kind.LOG_FORMAT: {name: name for name in ("auto", "console", "json")},

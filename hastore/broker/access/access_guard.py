@@ -9,6 +9,9 @@ The answer to a refused request is RocketMQ's: SYSTEM_ERROR with the reason.  ha
 field ``accessDenied``.  An unknown key and a wrong signature have the same answer, and take the
 same work.
 
+Role requests and hastore's own need hastore's signature (``hastore.access.signature``): RocketMQ's
+could have been recorded with a request of another code.  ``old_requests`` has the exceptions.
+
 A pull or a request by offset may wait for messages, and the permissions change meanwhile: it is
 checked again when it is answered.  A request by offset is not denied for what lies there, but
 answered as if there were no message (``message_by_offset``).
@@ -18,29 +21,37 @@ Invariant: a refused request has changed nothing, and its answer has nothing of 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 import attrs
 import trio
 
 from hastore.access.permissions import SUB, Need, Subject
 from hastore.access.secret import Secret
-from hastore.access.signature import ACCESS_KEY_FIELD, DENIED_FIELD, is_signed_by
+from hastore.access.signature import (
+    ACCESS_KEY_FIELD,
+    DENIED_FIELD,
+    has_own_signature,
+    is_signed_by,
+)
+from hastore.broker.access.old_requests import is_from_the_last_release
 from hastore.broker.access.rules import RULES, Found
 from hastore.concurrency.peers import PeerLog
 from hastore.errors import AccessDeniedError, ProtocolError
+from hastore.status import OwnSignatures
 from hastore.store.record import message_codec
 from hastore.store.record.delay_message import PROPERTY_REAL_TOPIC
 from hastore.store.record.record_check import check_record
 from hastore.topic import SCHEDULE_TOPIC
 from hastore.trace import logger
-from hastore.wire.remoting_codes import ResponseCode
+from hastore.wire.remoting_codes import ADMIN_REQUESTS, OWN_REQUESTS, ResponseCode
 from hastore.wire.remoting_command import RemotingCommand, text_field
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from hastore.access.permissions import Account
+    from hastore.access.signature import ReceivedSignatures
     from hastore.broker.access.node_access import NodeAccess
     from hastore.broker.reply import Answer, Later
     from hastore.store.record.record_check import RecordCheck
@@ -48,9 +59,22 @@ if TYPE_CHECKING:
 
 NOT_PROVEN: Final = "access denied: unknown access key, or wrong signature"
 _NOBODYS: Final = Secret("signs-for-keys-that-do-not-exist")
+_UPDATE: Final = "ask with this version's commands (docs/security.md, Signatures)"
 _KEY_SHOWN_MAX: Final = 64
 
 _log = logger("access")
+
+
+class SignedConnection(Protocol):
+    """The connection that a request came on, as far as signatures depend on it."""
+
+    @property
+    def local_address(self) -> tuple[str, int]:
+        """The address that the client has connected to."""
+
+    @property
+    def signatures(self) -> ReceivedSignatures | None:
+        """What it had of hastore's own signatures; None until it was given a nonce."""
 
 
 @final
@@ -62,15 +86,21 @@ class AccessGuard:
     _failure_log: PeerLog = attrs.field(factory=lambda: PeerLog(_log, "access_denied"), init=False)
 
     def admit(
-        self, request: RemotingCommand, peer: tuple[str, int], *, proven_key: str | None
+        self,
+        request: RemotingCommand,
+        peer: tuple[str, int],
+        *,
+        proven_key: str | None,
+        connection: SignedConnection | None = None,
     ) -> Account:
         """Return the account on whose behalf a request is carried out.
 
         ``proven_key``: the connection had a right signature by it already, so failures of others
-        with its address do not keep it out.  Raises AccessDeniedError.
+        with its address do not keep it out.  Without a ``connection`` hastore's own signatures do
+        not count.  Raises AccessDeniedError.
         """
         try:
-            account = self._account(request, peer, proven_key=proven_key)
+            account = self._account(request, peer, proven_key=proven_key, connection=connection)
             rule = RULES.get(request.code)
             if rule is None:
                 raise _denied(f"no rule allows request type {request.code}")
@@ -80,6 +110,8 @@ class AccessGuard:
                 raise _denied(f"it is not clear what the request is about: {error}") from error
             for need in needs:
                 _check(account, need)
+            if not has_own_signature(request.ext_fields):
+                self._check_stock_signature(request, connection)
         except AccessDeniedError as error:
             self._log(peer, _shown_key(request), request.code, error)
             raise
@@ -88,8 +120,30 @@ class AccessGuard:
     def _log(self, peer: tuple[str, int], key: str, code: int, error: AccessDeniedError) -> None:
         self._failure_log.log_line(peer, kind=f"key {key}", code=code, reason=str(error))
 
+    def _check_stock_signature(
+        self, request: RemotingCommand, connection: SignedConnection | None
+    ) -> None:
+        """Raise AccessDeniedError where a right signature of RocketMQ's does not count."""
+        code = request.code
+        if code in OWN_REQUESTS:
+            is_optional = self.access.own_signatures is not OwnSignatures.REQUIRED
+            reached_at = None if connection is None else connection.local_address
+            if is_optional and is_from_the_last_release(request, self.target, reached_at):
+                return
+            why = "RocketMQ's can be recorded and sent again, and an earlier hastore sends it"
+        elif code in ADMIN_REQUESTS and not self.access.stock_signatures:
+            why = "[access] stock_signatures of this node is false"
+        else:
+            return
+        raise _denied(f"request type {code} needs hastore's own signature: {why}; {_UPDATE}")
+
     def _account(
-        self, request: RemotingCommand, peer: tuple[str, int], *, proven_key: str | None
+        self,
+        request: RemotingCommand,
+        peer: tuple[str, int],
+        *,
+        proven_key: str | None,
+        connection: SignedConnection | None,
     ) -> Account:
         attempts, now, host = self.access.attempts, trio.current_time(), peer[0]
         name = _key_of(request)
@@ -101,7 +155,11 @@ class AccessGuard:
         account = self.access.table.accounts.get(name)
         secret = _NOBODYS if account is None else account.key.secret
         try:
-            is_signed = is_signed_by(secret, request.ext_fields, request.body)
+            if has_own_signature(request.ext_fields):
+                received = None if connection is None else connection.signatures
+                is_signed = received is not None and received.admits(secret, request)
+            else:
+                is_signed = is_signed_by(secret, request.ext_fields, request.body)
         except ProtocolError:
             is_signed = False
         if account is None or not is_signed:

@@ -15,10 +15,12 @@ from hastore.access.secret_file import read_secret_file
 from hastore.broker.access.failed_attempts import FailedAttempts
 from hastore.broker.observe.node_status import AccessStatus
 from hastore.concurrency.watched_files import WatchedFiles
+from hastore.status import OwnSignatures
 from hastore.trace import logger
 
 if TYPE_CHECKING:
     from hastore.access.permissions import PermissionTable
+    from hastore.config import AccessConfig
     from hastore.env.interface import Env, FileStamp
 
 _log = logger("access")
@@ -32,6 +34,8 @@ class NodeAccess(WatchedFiles["PermissionTable"]):
     GONE_HINT: ClassVar[str] = "put it back, or stop the node and take [access] file away"
 
     file: str
+    own_signatures: OwnSignatures = OwnSignatures.PREFERRED
+    stock_signatures: bool = True  # whether other requests for admins may have RocketMQ's
     attempts: FailedAttempts = attrs.field(factory=FailedAttempts, init=False)
 
     @property
@@ -62,15 +66,16 @@ class NodeAccess(WatchedFiles["PermissionTable"]):
         _log.warning("permissions_not_taken", reason=reason, next=hint)
 
 
-async def open_access(file: str | None, env: Env) -> NodeAccess | None:
-    """Return the permissions of a file; None for no file: everybody may do everything.
+async def open_access(config: AccessConfig, env: Env) -> NodeAccess | None:
+    """Return a node's permissions; None without a file: everybody may do everything.
 
     Raises ConfigError if the file is not valid.
     """
+    file = config.file
     if file is None:
         return None
     table, stamps = await env.offload.run(lambda: _read(env, file))
-    return NodeAccess(env, table, stamps, file)
+    return NodeAccess(env, table, stamps, file, config.own_signatures, config.stock_signatures)
 
 
 def _read(env: Env, file: str) -> tuple[PermissionTable, tuple[FileStamp, ...]]:

@@ -747,7 +747,7 @@ async def run_group_node(
     HastoreError if the node cannot start or must not continue.
     """
     env = recording(env)
-    access = await open_access(config.access.file, env)
+    access = await open_access(config.access, env)
     async with (
         watching_tls(config.tls, env, is_used=config.has_tls) as tls,
         open_metrics(config.metrics_listen, tls if config.metrics_tls else None) as metrics,

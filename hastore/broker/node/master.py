@@ -298,7 +298,7 @@ async def run_master(
     continue.
     """
     env = recording(env)
-    access = await open_access(config.access.file, env)
+    access = await open_access(config.access, env)
     async with (
         watching_tls(config.tls, env, is_used=config.has_tls) as tls,
         open_metrics(config.metrics_listen, tls if config.metrics_tls else None) as metrics,

@@ -222,7 +222,7 @@ async def run_slave(
     HastoreError if it cannot start, WrongPortError, and FlushFailedError when the disk fails.
     """
     env = recording(env)
-    access = await open_access(config.access.file, env)
+    access = await open_access(config.access, env)
     async with (
         watching_tls(config.tls, env, is_used=config.has_tls) as tls,
         open_metrics(config.metrics_listen, tls if config.metrics_tls else None) as metrics,

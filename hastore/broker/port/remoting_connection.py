@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.access.signature import ReceivedSignatures
 from hastore.broker.access.access_guard import denial
 from hastore.broker.port.output_total import HeldOutput, OutputTotal
 from hastore.broker.port.port_tls import HANDSHAKE, tls_on_a_plain_port
@@ -93,6 +94,8 @@ class RemotingConnection:
     tls: PortTls | None = None  # None: all connections are plain
     # The key of its last request with a right signature.
     proven_key: str | None = attrs.field(default=None, init=False)
+    # hastore's own signatures on it; None until the client was given a nonce.
+    signatures: ReceivedSignatures | None = attrs.field(default=None, init=False)
     in_flight: int = attrs.field(default=0, init=False)  # undecided puts, answers not yet made
     requests: int = attrs.field(default=0, init=False)  # commands read, also refused ones
     _reader: FrameReader = attrs.field(init=False)
@@ -145,6 +148,14 @@ class RemotingConnection:
     def local_address(self) -> tuple[str, int]:
         """The address that the client has connected to."""
         return bound_address(self.sock)
+
+    def give_nonce(self) -> str | None:
+        """Return the nonce for hastore's own signatures on it; None without access keys."""
+        if self.guard is None:
+            return None
+        if self.signatures is None:
+            self.signatures = ReceivedSignatures.begin(self.processors.env.randomness)
+        return self.signatures.nonce
 
     @property
     def is_identified(self) -> bool:
@@ -321,7 +332,7 @@ class RemotingConnection:
     def _admitted(self, guard: AccessGuard, command: RemotingCommand) -> Account | None:
         """Return whose request it is; None for one that is refused, which is answered."""
         try:
-            account = guard.admit(command, self.peer, proven_key=self.proven_key)
+            account = guard.admit(command, self.peer, proven_key=self.proven_key, connection=self)
         except AccessDeniedError as error:
             if not command.is_one_way:
                 self._reply(encode_command(denial(command, error)))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
+from hastore.access.signature import NONCE_FIELD
 from hastore.broker.clock.clock_readings import WALL_TIME
 from hastore.broker.groups.consumer_manager import ConsumerManager
 from hastore.broker.groups.consumer_processors import ConsumerProcessors
@@ -107,7 +108,7 @@ class RequestProcessors:
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
             RequestCode.HEART_BEAT: consumer.heartbeat,
             RequestCode.UNREGISTER_CLIENT: consumer.unregister,
-            RequestCode.GET_BROKER_HA_STATUS: _without_client(self._ha_status),
+            RequestCode.GET_BROKER_HA_STATUS: self._ha_status,
             RequestCode.GET_BROKER_RUNTIME_INFO: _without_client(self._runtime_info),
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: _without_client(consumer.client_ids),
             RequestCode.GET_CONSUMER_CONNECTION_LIST: _without_client(consumer.connections),
@@ -196,9 +197,12 @@ class RequestProcessors:
 
         return processed
 
-    def _ha_status(self, request: RemotingCommand) -> RemotingCommand:
-        status = self.target.status()
-        return json_response(request, ha_runtime_info(status, self.env.wall_clock.now_ms()))
+    def _ha_status(self, request: RemotingCommand, client: ClientConnection) -> RemotingCommand:
+        status, nonce = self.target.status(), client.give_nonce()
+        answer = json_response(request, ha_runtime_info(status, self.env.wall_clock.now_ms()))
+        if nonce is not None:
+            answer.ext_fields = {NONCE_FIELD: nonce}
+        return answer
 
     def _runtime_info(self, request: RemotingCommand) -> RemotingCommand:
         status = self.target.status()

@@ -17,8 +17,9 @@ A master that its coordinator does not answer asks the members of its set, with 
     ttlMs                     for how long
     nonce                     the answer's body
 
-Nothing proves who sends 1008, so it is taken only from the node's own machine, unless its
-configuration says otherwise.
+Without access keys nothing proves who sends 1008; with them hastore's own signature does
+(``broker.access.access_guard``).  Either way it is taken only from the node's own machine, unless
+its configuration says otherwise.
 """
 
 from __future__ import annotations

@@ -8,13 +8,14 @@ import attrs
 
 from hastore.access.key_file import key_text
 from hastore.access.secret import Secret
-from hastore.access.signature import AccessKey, signed_fields
+from hastore.access.signature import AccessKey, RequestSigner, signed_fields
+from hastore.wire.remoting_command import RemotingCommand
 from tests.support.planted_secrets import PLANTED, plant
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hastore.wire.remoting_command import RemotingCommand
+    from tests.support.nodes.raw_client import RawClient
 
 # Found in no output: tests.secret_watch looks for it.
 SECRET: Final = f"{PLANTED}-7f3a"
@@ -52,6 +53,19 @@ def write_key(path: Path, key: AccessKey) -> str:
     if path.suffix == ".yml":
         text = f"accessKey: {key.name}\nsecretKey: {key.secret.reveal()}\n"
     return write_private(path, text)
+
+
+async def signer_on(client: RawClient, key: AccessKey) -> RequestSigner:
+    """Return what signs requests on a connection in hastore's own way."""
+    signer = RequestSigner(key)
+    signer.hear(await client.ask(signed(RemotingCommand(code=907, opaque=1), key)))
+    return signer
+
+
+def own_signed(request: RemotingCommand, signer: RequestSigner) -> RemotingCommand:
+    """Return a request with hastore's own signature, if its code may have it."""
+    fields = signer.signed(request.code, request.ext_fields, request.body)
+    return attrs.evolve(request, ext_fields=fields)
 
 
 def signed(request: RemotingCommand, key: AccessKey | None) -> RemotingCommand:

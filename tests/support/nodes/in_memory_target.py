@@ -50,6 +50,7 @@ class InMemoryTarget:
     role: BrokerRole = BrokerRole.SYNC_MASTER
     name: str = "hastore-a"
     replica_group: str | None = None
+    node_id: int | None = None  # in the group
     epoch: int | None = None  # of the group
     broker_name: str = attrs.field(default=attrs.Factory(_broker_name, takes_self=True))
     cluster: str = "DefaultCluster"
@@ -119,6 +120,7 @@ class InMemoryTarget:
         return NodeStatus(
             name=self.name,
             replica_group=self.replica_group,
+            node_id=self.node_id,
             epoch=self.epoch,
             cluster=self.cluster,
             role=self.role.value,
