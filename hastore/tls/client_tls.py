@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, final
 import attrs
 
 from hastore.tls.contexts import TlsFiles, client_context
+from hastore.tls.tls_peers import TlsPeers
 
 if TYPE_CHECKING:
     import ssl
@@ -28,7 +29,9 @@ class ClientTls:
 
     context: ssl.SSLContext
     server_name: str | None = None
-    or_plain: bool = False  # a node that takes no TLS is asked in plain bytes
+    # Whether a node that takes no TLS, and is not one of ``peers``, is asked in plain bytes.
+    or_plain: bool = False
+    peers: TlsPeers = attrs.field(factory=TlsPeers)
 
     @staticmethod
     def of_files(

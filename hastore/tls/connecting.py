@@ -24,8 +24,9 @@ async def connect_client_port(
 ) -> trio.socket.SocketType:
     """Connect within ``timeout_s``, and shake hands if ``tls`` is given.
 
-    Raises UnreachableError, and TlsError with the address for a peer without TLS, or whose
-    certificate does not count.
+    With ``or_plain`` a peer without TLS is connected to in plain bytes, unless it has completed a
+    handshake before.  Raises UnreachableError, and TlsError with the address for a peer without
+    TLS, or whose certificate does not count.
     """
     began = trio.current_time()
     sock = await connect(address, timeout_s)
@@ -34,15 +35,23 @@ async def connect_client_port(
         return sock
     left_s = max(began + timeout_s - trio.current_time(), 0)
     try:
-        return await connect_tls(sock, tls.context, tls.name_of(address[0]), left_s)
+        encrypted = await connect_tls(sock, tls.context, tls.name_of(address[0]), left_s)
     except TlsError as error:
-        if tls.or_plain and error.fault in _NO_TLS_THERE:
-            return await connect_client_port(address, timeout_s, None)
-        raise _at(address, error) from error
+        if not tls.or_plain or error.fault not in _NO_TLS_THERE:
+            raise _at(address, error) from error
+        tls.peers.check_plain(address, error)
     except OSError as error:  # a reset
-        if tls.or_plain:
-            return await connect_client_port(address, timeout_s, None)
-        raise _at(address, cut_short()) from error
+        if not tls.or_plain:
+            raise _at(address, cut_short()) from error
+        tls.peers.check_plain(address, cut_short())
+    else:
+        try:
+            await tls.peers.completed(address)
+        except BaseException:  # cancelled
+            encrypted.close()
+            raise
+        return encrypted
+    return await connect_client_port(address, timeout_s, None)
 
 
 def _at(address: tuple[str, int], error: TlsError) -> TlsError:

@@ -25,6 +25,7 @@ from hastore.tls.contexts import (
     server_context,
     utc_text,
 )
+from hastore.tls.tls_peers import TlsPeers
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class TlsContexts(WatchedFiles[ContextSet]):
     GONE_HINT: ClassVar[str] = "put it back: [tls] cert, key and ca"
 
     config: TlsConfig
+    peers: TlsPeers  # that have completed a handshake, whatever the version of the files
 
     @property
     def server(self) -> ssl.SSLContext:
@@ -100,7 +102,7 @@ class TlsContexts(WatchedFiles[ContextSet]):
         return files_of(self.config).stamps(self.env.disk)
 
     def _read(self) -> tuple[ContextSet, tuple[FileStamp, ...]]:
-        return _make(self.config, self.env)
+        return _make(self.config, self.env, self.peers)
 
     def _log_taken(self) -> None:
         _log.info(
@@ -113,20 +115,22 @@ class TlsContexts(WatchedFiles[ContextSet]):
         _log.warning("certificate_not_taken", reason=reason, next=hint)
 
 
-async def open_tls(config: TlsConfig, env: Env) -> TlsContexts | None:
+async def open_tls(config: TlsConfig, env: Env, data_dir: str | None = None) -> TlsContexts | None:
     """Return the contexts of a node's files; None without a certificate.
 
+    ``data_dir`` remembers which other nodes have TLS; None: that is remembered in memory only.
     Raises ConfigError if one of the files cannot be used.
     """
     if config.cert_file is None:
         return None
-    made, stamps = await env.offload.run(lambda: _make(config, env))
-    return TlsContexts(env, made, stamps, config)
+    peers = TlsPeers() if data_dir is None else await TlsPeers.of_directory(data_dir, env)
+    made, stamps = await env.offload.run(lambda: _make(config, env, peers))
+    return TlsContexts(env, made, stamps, config, peers)
 
 
 @contextlib.asynccontextmanager
 async def watching_tls(
-    config: TlsConfig, env: Env, *, is_used: bool
+    config: TlsConfig, env: Env, *, is_used: bool, data_dir: str
 ) -> AsyncIterator[TlsContexts | None]:
     """Yield the contexts of a node's files, and look at these while the block runs.
 
@@ -135,7 +139,7 @@ async def watching_tls(
     TLS in every role, and in none.  An error of the block is raised as itself.  Raises ConfigError
     if one of the files cannot be used.
     """
-    tls = await open_tls(config, env)
+    tls = await open_tls(config, env, data_dir)
     if tls is None or not is_used:
         yield None
         return
@@ -146,17 +150,18 @@ async def watching_tls(
             nursery.cancel_scope.cancel()
 
 
-def _client_tls(config: TlsConfig, env: Env) -> ClientTls:
+def _client_tls(config: TlsConfig, env: Env, peers: TlsPeers) -> ClientTls:
     """Return how a node connects to other nodes' client ports, unless its own takes no TLS.
 
     Where its own port takes both, so do those of the others, perhaps not all of them yet: a port
-    that takes no TLS is asked in plain bytes.  Raises ConfigError.
+    that takes no TLS, and never did, is asked in plain bytes.  Raises ConfigError.
     """
     context = client_context(files_of(config), env.disk, env.wall_clock.now_s())
     return ClientTls(
         context=context,
         server_name=config.server_name,
         or_plain=config.mode is TlsMode.PERMISSIVE,
+        peers=peers,
     )
 
 
@@ -170,7 +175,7 @@ def files_of(config: TlsConfig) -> TlsFiles:
     )
 
 
-def _make(config: TlsConfig, env: Env) -> tuple[ContextSet, tuple[FileStamp, ...]]:
+def _make(config: TlsConfig, env: Env, peers: TlsPeers) -> tuple[ContextSet, tuple[FileStamp, ...]]:
     files, disk, now_s = files_of(config), env.disk, env.wall_clock.now_s()
     assert files.cert is not None, "open_tls needs one"
     stamps = _stamps(files, env)
@@ -178,7 +183,7 @@ def _make(config: TlsConfig, env: Env) -> tuple[ContextSet, tuple[FileStamp, ...
     made = ContextSet(
         server=server_context(files, config.client_certificates, disk, now_s),
         mutual=None if files.ca is None else server_context(files, required, disk, now_s),
-        client=_client_tls(config, env),
+        client=_client_tls(config, env, peers),
         not_after=certificate_dates(files.cert, disk).validity.not_after,
         ca_not_after=(
             None if files.ca is None else ca_dates(files.ca, disk, now_s).validity.not_after

@@ -300,7 +300,9 @@ async def run_master(
     env = recording(env)
     access = await open_access(config.access, env)
     async with (
-        watching_tls(config.tls, env, is_used=config.has_tls) as tls,
+        watching_tls(
+            config.tls, env, is_used=config.has_tls, data_dir=config.store.data_dir
+        ) as tls,
         open_metrics(config.metrics_listen, tls if config.metrics_tls else None) as metrics,
         open_ports(config) as ports,
     ):

@@ -752,6 +752,10 @@ _KEPT: Final = {
         "delay offsets are not stored: an unclean stop delivers delayed messages again",
     ),
     "config/clock.json": (Level.WARNING, "the time that was trusted last is not stored"),
+    "config/tlsPeers.json": (
+        Level.WARNING,
+        "which nodes have TLS is not stored: after a restart they may be asked in plain bytes",
+    ),
     "identity.json": (Level.CRITICAL, "what it knows of its replica group is not stored"),
     "epochFileCheckpoint": (Level.CRITICAL, "the epochs of its log are not stored"),
     "sync_state_set.json": (Level.CRITICAL, "a change of the SyncStateSet is not stored"),
