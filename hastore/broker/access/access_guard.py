@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 NOT_PROVEN: Final = "access denied: unknown access key, or wrong signature"
 _NOBODYS: Final = Secret("signs-for-keys-that-do-not-exist")
-_UPDATE: Final = "ask with this version's commands (docs/security.md, Signatures)"
+_UPDATE: Final = "update the hastore that asks to the version of this node"
 _KEY_SHOWN_MAX: Final = 64
 
 _log = logger("access")
@@ -130,7 +130,7 @@ class AccessGuard:
             reached_at = None if connection is None else connection.local_address
             if is_optional and is_from_the_last_release(request, self.target, reached_at):
                 return
-            why = "RocketMQ's can be recorded and sent again, and an earlier hastore sends it"
+            why = "RocketMQ's can be recorded and sent again"
         elif code in ADMIN_REQUESTS and not self.access.stock_signatures:
             why = "[access] stock_signatures of this node is false"
         else:
