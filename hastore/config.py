@@ -53,6 +53,7 @@ HA_FRAME_BODY_SIZE_MAX: Final = READ_BUFFER_SIZE - 12
 HA_SPIN_US_MAX: Final = 100
 NO_MASTER: Final = ("", 0)  # of a slave in a replica group that waits for its role
 NODE_ID_MAX: Final = (1 << 63) - 1
+ANY_NAME: Final = "*"  # in tls_allowed_names: every certificate that the CA has signed
 REPLICA_GROUP: Final = re.compile(r"[a-zA-Z0-9._-]{1,127}")
 _PREFIX: Final = re.compile(r"(/[a-zA-Z0-9._-]+)+")
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not listened on
@@ -303,6 +304,28 @@ def _check_min_in_sync_replicas(_instance: object, _attribute: object, value: ob
         raise ConfigError(f"min_in_sync_replicas must be above 0, not {value!r}")
 
 
+def split_allowed_name(entry: str) -> tuple[str, int | None]:
+    """Return the name and the node id of an entry of ``tls_allowed_names``; None: it has no id.
+
+    ``n2=2`` binds the certificates of the name n2 to node 2.  Raises ValueError.
+    """
+    name, separator, text = entry.rpartition("=")
+    if not separator:
+        return entry, None
+    is_id = text.isascii() and text.isdigit() and len(text) <= len(str(NODE_ID_MAX))
+    if not name or name == ANY_NAME or not is_id or not 1 <= int(text) <= NODE_ID_MAX:
+        raise ValueError(f"{entry!r} is not a name and the id of its node: write n2=2")
+    return name, int(text)
+
+
+def _check_allowed_names(_instance: object, _attribute: object, value: tuple[str, ...]) -> None:
+    try:
+        for entry in value:
+            split_allowed_name(entry)
+    except ValueError as error:
+        raise ConfigError(f"tls_allowed_names: {error}") from None
+
+
 def _check_trust(_instance: object, _attribute: object, value: object) -> None:
     pairs = value if isinstance(value, tuple) else (None,)
     for pair in pairs:
@@ -414,11 +437,13 @@ class HAConfig:
     tls_allowed_names: tuple[str, ...] = setting(
         (),
         "ha.tls_allowed_names",
-        "Whose certificates may follow, by subject alternative name or common name; `*`: all that"
-        " the CA has signed.",
+        "Whose certificates may follow, by DNS name or address, or by the common name of one"
+        " without DNS names; `*`: all that the CA has signed. `n2=2`: that name is node 2's, and no"
+        " other node's (autoswitch).",
         kind=Kind.NAMES,
         flag="--ha-tls-allowed-names",
         node="master",
+        validator=_check_allowed_names,
     )
     ha_spin_us: int = setting(
         0,
@@ -437,6 +462,14 @@ class HAConfig:
     ha_reconnect_backoff_max_ms: int = duration(
         5_000, "ha.reconnect_max", "Longest wait before a reconnect.", node="slave"
     )
+
+    @property
+    def names_without_ids(self) -> tuple[str, ...]:
+        """The names that may follow as any node; none where links have no TLS, or no node ids."""
+        if not self.tls or self.protocol is HAProtocol.CLASSIC:
+            return ()
+        entries = map(split_allowed_name, self.tls_allowed_names)
+        return tuple(name for name, node_id in entries if node_id is None)
 
     def __attrs_post_init__(self) -> None:
         """Check the bounds between fields."""

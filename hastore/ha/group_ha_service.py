@@ -184,6 +184,8 @@ class GroupHAService(HAService):
     def _greet(self, connection_id: int, handshake: Handshake) -> HandshakeAnswer | None:
         """Accept a slave's handshake, or hold it while another link of its node is up."""
         node_id, group = handshake.node_id, self.sync_state_set
+        if self.tls is not None:
+            self.tls.check_id(self.connections[connection_id].sock, handshake)
         if node_id == group.own_id:
             msg = f"the slave says that it is node {node_id}, which is this master"
             raise NodeIdTakenError(msg, hint=_ID_HINT)

@@ -38,7 +38,6 @@ from hastore.errors import (
     FlushFailedError,
     HastoreError,
     LogDamagedError,
-    NodeIdTakenError,
     ProtocolError,
     TlsError,
     UnreachableError,
@@ -75,9 +74,6 @@ T = TypeVar("T")
 # Only a whole frame, or this many bytes of one, is a sign of life: if a size was corrupted on the
 # way, heartbeats of 12 bytes each would keep us waiting for a frame that never ends.
 _TRICKLE_SIZE: Final = 4096
-# Refusals of a node id before the slave gives up.  One may be wrong: if the network pauses twice as
-# the slave connects again, reports of its former link look like those of another node.
-IDS_TAKEN_MAX: Final = 3
 CUT_RETRY_S: Final = 10.0  # after a cut for which there was no room
 
 _REFUSED_HERE_MAX: Final = 16
@@ -137,7 +133,6 @@ class HAClient:
     )
     _copy_progress: CopyProgress = attrs.field(init=False)  # of the newest link
     _copying_wake: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
-    _ids_taken: int = attrs.field(default=0, init=False)  # refusals for that since a link in step
     # Whether the flushed offset is reported, not the log's end: on a SYNC_FLUSH slave.
     _reports_flushed: bool = attrs.field(init=False)
     _now: Callable[[], float] = attrs.field(init=False)  # trio.current_time, at a third of its cost
@@ -275,11 +270,6 @@ class HAClient:
             case _:
                 if is_broken and self.tls is None:
                     refused = await self._master_port.why_refused(self._own_address)
-                if isinstance(refused, NodeIdTakenError):
-                    self._ids_taken += 1
-                    if self._ids_taken == IDS_TAKEN_MAX:
-                        self._cursor.on(LinkEvent.ID_TAKEN)
-                        await self._give_up(refused)
                 self._record_broken(refused or error)
 
     async def _check_port(self) -> None:
@@ -469,7 +459,6 @@ class HAClient:
         news = self._copy_progress.record(now, brought_bytes=brought_bytes, reached_end=reached_end)
         if news is CopyEvent.IN_STEP:
             self._master_port.link_in_step()
-            self._ids_taken = 0
             master = describe(self.config.master)
             _log.info("ha_in_step", master=master, at=appender.position)
         elif news is CopyEvent.COPYING:

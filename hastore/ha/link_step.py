@@ -10,12 +10,13 @@
         IN_DOUBT ─────────────────────┘
             │ other log, expired
             ▼
-        GIVEN_UP ◄─── file size differs, own damage, cut refused, id taken: from every step
+        GIVEN_UP ◄─── file size differs, own damage, cut refused: from every step
 
-Any other event keeps the step; after a broken link another one follows with back-off.  Bytes that
-do not match our log may have been changed on the way, so the first such link only raises a doubt;
-the second in a row ends the attempts.  In step our log has been compared, so bytes that do not fit
-mean a bad link.
+Any other event keeps the step; after a broken link another one follows with back-off, also after a
+refusal because another node has our id: that node may not be the one that the id belongs to.  Bytes
+that do not match our log may have been changed on the way, so the first such link only raises a
+doubt; the second in a row ends the attempts.  In step our log has been compared, so bytes that do
+not fit mean a bad link.
 """
 
 from __future__ import annotations
@@ -56,7 +57,6 @@ class LinkEvent(enum.Enum):
     DAMAGED = "damaged"  # a record of our log is damaged, perhaps the master's, too
     OWN_DAMAGE = "own-damage"  # the master's record is intact
     CUT_REFUSED = "cut-refused"  # what our log has beyond the master's must not be cut
-    ID_TAKEN = "id-taken"  # another node of the replica group has our id
     STOPPED = "stopped"
 
 
@@ -87,7 +87,6 @@ TRANSITIONS: Final[dict[tuple[LinkStep, LinkEvent], tuple[LinkStep, LinkAction]]
     (_S.COMPARING, _E.DAMAGED): (_S.COMPARING, _A.COMPARE_DAMAGE),
     (_S.COMPARING, _E.OWN_DAMAGE): (_S.GIVEN_UP, _A.GIVE_UP),
     (_S.COMPARING, _E.CUT_REFUSED): (_S.GIVEN_UP, _A.GIVE_UP),
-    (_S.COMPARING, _E.ID_TAKEN): (_S.GIVEN_UP, _A.GIVE_UP),
     (_S.COMPARING, _E.STOPPED): (_S.COMPARING, _A.STOP),
     (_S.IN_DOUBT, _E.NEW_LINK): (_S.IN_DOUBT, _A.CONNECT),
     (_S.IN_DOUBT, _E.FRAME): (_S.IN_DOUBT, _A.APPEND),
@@ -99,7 +98,6 @@ TRANSITIONS: Final[dict[tuple[LinkStep, LinkEvent], tuple[LinkStep, LinkAction]]
     (_S.IN_DOUBT, _E.DAMAGED): (_S.IN_DOUBT, _A.COMPARE_DAMAGE),
     (_S.IN_DOUBT, _E.OWN_DAMAGE): (_S.GIVEN_UP, _A.GIVE_UP),
     (_S.IN_DOUBT, _E.CUT_REFUSED): (_S.GIVEN_UP, _A.GIVE_UP),
-    (_S.IN_DOUBT, _E.ID_TAKEN): (_S.GIVEN_UP, _A.GIVE_UP),
     (_S.IN_DOUBT, _E.STOPPED): (_S.IN_DOUBT, _A.STOP),
     (_S.IN_STEP, _E.NEW_LINK): (_S.COMPARING, _A.CONNECT),
     (_S.IN_STEP, _E.FRAME): (_S.IN_STEP, _A.APPEND),
@@ -110,7 +108,6 @@ TRANSITIONS: Final[dict[tuple[LinkStep, LinkEvent], tuple[LinkStep, LinkAction]]
     (_S.IN_STEP, _E.DAMAGED): (_S.IN_STEP, _A.COMPARE_DAMAGE),
     (_S.IN_STEP, _E.OWN_DAMAGE): (_S.GIVEN_UP, _A.GIVE_UP),
     (_S.IN_STEP, _E.CUT_REFUSED): (_S.GIVEN_UP, _A.GIVE_UP),
-    (_S.IN_STEP, _E.ID_TAKEN): (_S.GIVEN_UP, _A.GIVE_UP),
     (_S.IN_STEP, _E.STOPPED): (_S.IN_STEP, _A.STOP),
     (_S.GIVEN_UP, _E.STOPPED): (_S.GIVEN_UP, _A.STOP),
 }

@@ -25,12 +25,17 @@ import attrs
 import trio
 
 from hastore.concurrency.tcp import connect, describe, send_all, tune
-from hastore.config import NODE_ID_MAX
 from hastore.errors import LogDamagedError, ProtocolError, TlsError, UnreachableError
 from hastore.ha.link_epochs import check_is_not_deposed
 from hastore.tls.tls_socket import connect_tls
 from hastore.wire import autoswitch_frames
-from hastore.wire.autoswitch_frames import FrameHeader, Handshake, HandshakeAnswer
+from hastore.wire.autoswitch_frames import (
+    READER_ID_MAX,
+    READER_IDS,
+    FrameHeader,
+    Handshake,
+    HandshakeAnswer,
+)
 from hastore.wire.ha_frames import (
     FIRST_OFFSET_MIN,
     HEADER,
@@ -49,7 +54,6 @@ CONNECT_TIMEOUT_S: Final = 5.0
 SILENCE_MAX_S: Final = 20.0  # a master sends a heartbeat every 5 s
 _REPORT_INTERVAL_S: Final = 5.0
 _HEARTBEATS_AT_END: Final = 2  # in a row
-_LEARNER_IDS: Final = 1 << 40  # the highest node ids, of which a reader draws one
 _RECEIVE_SIZE: Final = 1024 * 1024
 
 
@@ -64,8 +68,8 @@ class GroupLogReader:
 
     def handshake(self) -> Handshake:
         """Return a learner's handshake."""
-        drawn = int(self.randomness.random() * _LEARNER_IDS)
-        return Handshake(node_id=NODE_ID_MAX - drawn, is_learner=True)
+        drawn = int(self.randomness.random() * READER_IDS)
+        return Handshake(node_id=READER_ID_MAX - drawn, is_learner=True)
 
     def check(self, answer: HandshakeAnswer, stop: int, name: str) -> None:
         """Check that both logs have the same bytes up to ``stop``, by their epochs.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator
 
-    from hastore.config import TlsConfig
+    from hastore.config import HAConfig, TlsConfig
     from hastore.env.interface import Env, FileStamp
 
 _log = logger("tls")
@@ -45,6 +45,8 @@ class TlsStatus:
     mode: str  # of the client port
     client_certificates: str = ClientCertificates.NONE.value  # there
     is_on_ha_port: bool = False  # links of masters and slaves have it, too
+    # Names in [ha] tls_allowed_names whose certificates may claim any node's id.
+    ha_names_without_ids: tuple[str, ...] = attrs.field(default=(), converter=tuple)
     certificate: str  # its file
     not_after: int  # seconds since 1970
     ca_not_after: int | None = None  # see ``ca_dates``; None: the system's are trusted
@@ -84,13 +86,14 @@ class TlsContexts(WatchedFiles[ContextSet]):
         """What the next connection to a client port is made with; None: it is plain."""
         return None if self.config.mode is TlsMode.DISABLED else self.current.client
 
-    def status(self, *, is_on_ha_port: bool = False) -> TlsStatus:
-        """Return a snapshot."""
+    def status(self, ha: HAConfig | None = None) -> TlsStatus:
+        """Return a snapshot; ``ha``: of the node's HA port."""
         assert self.config.cert_file is not None, "open_tls needs one"
         return TlsStatus(
             mode=self.config.mode.value,
             client_certificates=self.config.client_certificates.value,
-            is_on_ha_port=is_on_ha_port,
+            is_on_ha_port=ha is not None and ha.tls,
+            ha_names_without_ids=() if ha is None else ha.names_without_ids,
             certificate=self.config.cert_file,
             not_after=self.current.not_after,
             ca_not_after=self.current.ca_not_after,

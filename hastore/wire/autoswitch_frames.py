@@ -62,6 +62,8 @@ FRAME_HEADER_SIZE: Final = FRAME_HEADER.size
 # A frame's body may be this much smaller than a classic one's, whose header has 12 bytes.
 FRAME_BODY_SIZE_MAX: Final = HA_FRAME_BODY_SIZE_MAX - (FRAME_HEADER_SIZE - 12)
 NODE_ID_MIN: Final = 1
+READER_ID_MAX: Final = (1 << 63) - 1
+READER_IDS: Final = 1 << 40  # the highest node ids, of which a reader of the log draws one
 
 _ENTRY: Final = struct.Struct(">iq")
 _NO_EPOCH: Final = -1
@@ -82,6 +84,11 @@ class Handshake:
     node_id: int
     from_last_file: bool = False  # of interest only to a slave without a log
     is_learner: bool = False  # never counts, never becomes master
+
+    @property
+    def is_reader(self) -> bool:
+        """Whether it only reads a part of the log, by an id that it has drawn."""
+        return self.is_learner and self.node_id > READER_ID_MAX - READER_IDS
 
     def encode(self) -> bytes:
         """Return the 16 bytes."""

@@ -20,7 +20,7 @@ from hastore.ha import ha_tls
 from hastore.ha.client_port import ask_client_port
 from hastore.ha.copy_progress import FrameSizes
 from hastore.ha.ha_link import HALink
-from hastore.ha.ha_tls import may_follow, names_of
+from hastore.ha.ha_tls import AllowedNames, names_of
 from hastore.ha.log_fetch import fetch_range
 from hastore.status import BrokerRole, FlushDiskType, HAProtocol
 from hastore.status import PutMessageStatus as Status
@@ -28,7 +28,7 @@ from hastore.tls.tls_calls import tls_calls
 from hastore.tls.tls_contexts import open_tls
 from hastore.tls.tls_fault import TlsFault
 from hastore.tls.tls_socket import accept_tls, connect_tls
-from hastore.wire.autoswitch_frames import Handshake
+from hastore.wire.autoswitch_frames import READER_ID_MAX, READER_IDS, Handshake
 from hastore.wire.autoswitch_frames import encode_report as encode_autoswitch_report
 from hastore.wire.ha_frames import encode_report
 from tests.golden import streams
@@ -414,6 +414,65 @@ async def test_a_slave_with_tls_does_not_follow_a_plain_master(tmp_path):
             assert slave.max_offset == 0
 
 
+# -- whose node id a certificate may claim -------------------------------------------------------
+
+N2, N3, HELPER = (CA.cert(name=name) for name in ("n2", "n3", "helper"))
+BOUND = attrs.evolve(
+    TLS, protocol=HAProtocol.AUTOSWITCH, tls_allowed_names=("n2=2", "n3=3", "helper")
+)
+GROUP = {"node_id": 1, "replica_group": "g1", "group_ids": (1, 2, 3)}
+
+
+@pytest.mark.parametrize("is_learner", [False, True])
+@pytest.mark.parametrize("who", ["n2", "helper"])
+async def test_a_certificate_cannot_claim_another_nodes_id(tmp_path, who, is_learner):
+    """It is closed at its handshake, and named; the node whose id that is joins the set."""
+    config = tls_master(tmp_path / "m", ha=BOUND, **GROUP)
+    async with hastore.open_master(config) as master:
+        context = CA.client({"n2": N2, "helper": HELPER}[who])
+        async with tls_peer(master.ha_address, context) as peer:
+            await peer.sock.send(Handshake(node_id=3, is_learner=is_learner).encode())
+            await peer.closed_by_master()
+            assert not peer.received
+        await eventually(lambda: master.status().refused, "the refusal in the status")
+        (row,) = master.status().refused
+        assert "says that it is node 3, and its certificate is for" in row.reason
+        assert who in row.reason
+        assert "tls_allowed_names" in row.hint
+        members = {"replica_group": "g1", "ha": BOUND}
+        async with (
+            hastore.open_slave(tls_slave(tmp_path / "2", master, N2, node_id=2, **members)),
+            hastore.open_slave(tls_slave(tmp_path / "3", master, N3, node_id=3, **members)),
+        ):
+            await eventually(lambda: master.status().sync_state.members == (1, 2, 3))
+            assert (await master.put(messages(1)[0])).status is Status.PUT_OK
+
+
+async def test_every_certificate_that_may_follow_may_read_the_groups_log(tmp_path):
+    """A reader draws an id that no node has: a slave compares a damaged record so."""
+    config = tls_master(tmp_path / "m", ha=BOUND, role=BrokerRole.ASYNC_MASTER, **GROUP)
+    async with hastore.open_master(config) as master:
+        await master.put(messages(1)[0])
+        for cert in (N2, HELPER):
+            async with tls_peer(master.ha_address, CA.client(cert)) as peer:
+                lowest = READER_ID_MAX - READER_IDS + 1
+                await peer.sock.send(Handshake(node_id=lowest, is_learner=True).encode())
+                assert await peer.sock.recv(1)
+        assert master.status().refused == ()
+
+
+async def test_names_without_ids_are_named_by_the_status(tmp_path):
+    """Those of a group's node: only there links have ids."""
+    config = tls_master(tmp_path / "m", ha=BOUND, **GROUP)
+    async with hastore.open_master(config) as master:
+        assert master.status().tls.ha_names_without_ids == ("helper",)
+    async with hastore.open_master(tls_master(tmp_path / "classic")) as master:
+        assert master.status().tls.ha_names_without_ids == ()
+
+
+# -- links that never begin ----------------------------------------------------------------------
+
+
 async def test_unproven_peers_make_room_for_a_slave(tmp_path):
     """Handshakes count as connections, wait beside one another, and the oldest is evicted."""
     ha = attrs.evolve(TLS, ha_connections_max=8, ha_first_report_timeout_ms=600_000)
@@ -516,23 +575,62 @@ async def test_a_silenced_slave_reports_nothing_that_was_encrypted():
 # -- names and configuration -------------------------------------------------------------------
 
 
-def test_names_are_compared_whole():
-    """Alternative names of any kind, and the common name; upper and lower case are alike."""
-    certificate = {
-        "subject": ((("organizationName", "evil"),), (("commonName", "n2"),)),
-        "subjectAltName": (
-            ("DNS", "n2.example"),
-            ("IP Address", "10.0.0.7"),
-            ("URI", "spiffe://a/b"),
-        ),
-    }
-    names = names_of(certificate)
-    assert names == ("n2.example", "10.0.0.7", "spiffe://a/b", "n2")
+NAMED = {
+    "subject": ((("organizationName", "evil"),), (("commonName", "n2"),)),
+    "subjectAltName": (
+        ("DNS", "n2.example"),
+        ("IP Address", "10.0.0.7"),
+        ("URI", "spiffe://a/b"),
+        ("email", "n3"),
+        ("DirName", ((("commonName", "n4"),),)),
+    ),
+}
+
+
+def test_dns_names_and_addresses_decide():
+    """The common name only where there is no DNS name; e-mail addresses and URIs never."""
+    assert names_of(NAMED) == ("n2.example", "10.0.0.7")
+    no_dns = {**NAMED, "subjectAltName": NAMED["subjectAltName"][1:]}
+    assert names_of(no_dns) == ("10.0.0.7", "n2")
+    assert names_of({"subject": NAMED["subject"]}) == ("n2",)
     assert names_of({}) == ()
-    for allowed in (["N2.Example"], ["10.0.0.7"], ["spiffe://a/b"], ["x", "n2"], ["*"]):
-        assert may_follow(names, allowed)
-    for allowed in ([], ["evil"], ["example"], ["*.example"], ["n"]):
-        assert not may_follow(names, allowed)
+
+
+def test_names_are_compared_whole():
+    """Upper and lower case are alike."""
+    names = names_of(NAMED)
+    for allowed in (["N2.Example"], ["10.0.0.7"], ["x", "n2.example"], ["*"], ["n2.EXAMPLE=2"]):
+        assert AllowedNames.of(allowed).may_follow(names)
+    for allowed in ([], ["evil"], ["example"], ["*.example"], ["n2"], ["n3"], ["spiffe://a/b"]):
+        assert not AllowedNames.of(allowed).may_follow(names)
+
+
+@pytest.mark.parametrize(
+    ("names", "node_id", "may_be"),
+    [
+        (["n2"], 2, True),
+        (["n2"], 3, False),
+        (["n2"], 7, False),
+        (["twice"], 2, True),
+        (["twice"], 4, True),
+        (["twice"], 3, False),
+        (["n2", "N3"], 3, True),  # a certificate for both
+        (["free"], 7, True),
+        (["free"], 2, False),  # it is another's
+        (["n2", "free"], 7, False),
+    ],
+)
+def test_a_name_with_an_id_is_of_that_node_only(names, node_id, may_be):
+    """And an id that a name has is no other's."""
+    allowed = AllowedNames.of(["n2=2", "n3=3", "twice=2", "twice=4", "free", "*"])
+    assert allowed.may_be(names, node_id) is may_be
+
+
+@pytest.mark.parametrize("entry", ["n2=", "=2", "*=2", "n2=two", "n2=0", "n2=-1", "n2=\u0662"])
+def test_a_name_with_an_id_that_is_none_is_refused(entry):
+    """By one sentence, with the form that is right."""
+    with pytest.raises(ConfigError, match="write n2=2"):
+        attrs.evolve(TLS, tls_allowed_names=("n1=1", entry))
 
 
 def test_what_tls_needs_is_named():

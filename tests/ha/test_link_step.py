@@ -38,7 +38,6 @@ file-size-differs   G give-up            G give-up            G give-up         
 damaged             C compare-damage     D compare-damage     S compare-damage     -
 own-damage          G give-up            G give-up            G give-up            -
 cut-refused         G give-up            G give-up            G give-up            -
-id-taken            G give-up            G give-up            G give-up            -
 stopped             C stop               D stop               S stop               G stop
 """
 LETTERS = dict(zip("CDSG", LinkStep, strict=True))

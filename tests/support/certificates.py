@@ -44,15 +44,17 @@ class Authority:
         self,
         name: str,
         *,
-        hosts: Sequence[str] = LOOPBACK,
+        hosts: Sequence[str] | None = None,
         valid: tuple[dt.timedelta, dt.timedelta] = (-DAY, DAY),
         password: bytes | None = None,
         key: Key | None = None,
     ) -> Certificates:
         """Write a certificate, good for servers and clients, with its key.
 
-        ``valid``: from when and until when, from now on; ``password`` encrypts the key.
+        ``hosts``: by default this machine's loopback, and the name.  ``valid``: from when and until
+        when, from now on; ``password`` encrypts the key.
         """
+        hosts = (*LOOPBACK, name) if hosts is None else hosts
         key = key or ec.generate_private_key(ec.SECP256R1())
         usage = x509.ExtendedKeyUsage(
             [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]

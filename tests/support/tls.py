@@ -52,7 +52,7 @@ class OwnCa:
         expired: bool = False,
         key: Key | None = None,
     ) -> Certificates:
-        """Return a certificate for ``hosts``, by default this machine's loopback.
+        """Return a certificate for ``hosts``, by default this machine's loopback and its name.
 
         ``name`` is its common name; by default each has another one, and a key of its own.
         """
@@ -61,9 +61,7 @@ class OwnCa:
         directory = self.authority.directory / str(number)
         directory.mkdir()
         authority = attrs.evolve(self.authority, directory=directory)
-        return authority.issue(
-            name or f"node-{number}", hosts=hosts or LOOPBACK, valid=valid, key=key
-        )
+        return authority.issue(name or f"node-{number}", hosts=hosts or None, valid=valid, key=key)
 
     def config(self, cert: Certificates) -> TlsConfig:
         """Return the configuration of a node that trusts this CA."""

@@ -373,6 +373,7 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
         "there is nothing to reload: neither permissions nor a certificate",
     ),
     "ports_exposed": ("other machines may reach {ports}: {reason}",),
+    "ha_names_without_ids": ("{reason}",),
     "metrics_refused": ("refused {peer} at the metrics port: {reason}",),
     "metrics_failed": ("a page of the metrics port failed",),
     "queue_offset_moved": ("{topic}/{queue_id} holds no message at {asked}: going on at {next}",),

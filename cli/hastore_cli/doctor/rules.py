@@ -15,7 +15,7 @@ import attrs
 
 from hastore.broker.observe.findings import Level, Limits, findings
 from hastore.quantities import format_duration, format_exact_size
-from hastore_cli.node.exposure import NEXT_STEP, Listening
+from hastore_cli.node.exposure import BIND_NAMES, NEXT_STEP, Listening, names_without_ids
 from hastore_cli.node.file import how_to_start
 
 if TYPE_CHECKING:
@@ -82,6 +82,9 @@ def _check_node(facts: Facts, master: str | None) -> Iterator[Diagnosis]:
     if exposed is not None:
         what = f"other machines may reach {exposed.ports}: {exposed.reason}"
         yield Diagnosis(name, "exposed ports", Result.WARN, what, NEXT_STEP)
+    unbound = None if status.tls is None else names_without_ids(status.tls.ha_names_without_ids)
+    if unbound is not None:
+        yield Diagnosis(name, "node ids", Result.WARN, unbound, BIND_NAMES)
     for found in findings(status, Limits.of(status)):
         result = _RESULTS[found.level]
         next_step = None if result is Result.OK else found.hint

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hastore.config import SlaveConfig
 
 NEXT_STEP: Final = "keep them in a network whose machines you trust: docs/security.md"
+BIND_NAMES: Final = "bind each to its node's id, such as n2=2: [ha] tls_allowed_names of each node"
 
 _Address = tuple[str, int]
 
@@ -102,6 +103,13 @@ class Listening:
         if is_encrypted and self.client_certificates is ClientCertificates.REQUIRED:
             return None
         return "without access keys ([access] file) they may read and write every topic"
+
+
+def names_without_ids(names: tuple[str, ...]) -> str | None:
+    """Return what names of ``[ha] tls_allowed_names`` without a node id mean; None without any."""
+    if not names:
+        return None
+    return f"a node with a certificate for {', '.join(names)} may claim another node's id"
 
 
 def _parsed(address: str | None) -> _Address | None:

@@ -51,7 +51,7 @@ from hastore.trace import logger
 from hastore_cli.app.error_report import collapsed
 from hastore_cli.app.logging_setup import set_up_logging
 from hastore_cli.app.terminal import say, say_error, say_next, use_colour
-from hastore_cli.node.exposure import NEXT_STEP, Listening
+from hastore_cli.node.exposure import BIND_NAMES, NEXT_STEP, Listening, names_without_ids
 from hastore_cli.node.file import (
     NodeFile,
     holder_of,
@@ -371,10 +371,16 @@ def _announce(node: AnyNode, config: MasterConfig | SlaveConfig, log: LogConfig)
 
 
 def _warn_of_exposure(config: MasterConfig | SlaveConfig) -> None:
-    """Log one warning for a port that other machines may reach, and that proves nobody."""
+    """Log one warning for a port that other machines may reach, and that proves nobody.
+
+    Also a note for certificates that prove a name, and not which node it is.
+    """
     found = Listening.by_config(config).exposure()
     if found is not None:
         _log.warning("ports_exposed", ports=found.ports, reason=found.reason, next=NEXT_STEP)
+    unbound = names_without_ids(config.ha.names_without_ids)
+    if unbound is not None and isinstance(config, MasterConfig):
+        _log.info("ha_names_without_ids", reason=unbound, next=BIND_NAMES)
 
 
 # -- open files and memory -----------------------------------------------------------------------

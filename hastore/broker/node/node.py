@@ -181,7 +181,7 @@ class RunningNode:
             replica_group=self.config.replica_group,
             coordinator=None if control is None else control.coordinator_status(),
             access=None if self.access is None else self.access.status(),
-            tls=None if self.tls is None else self.tls.status(is_on_ha_port=self.config.ha.tls),
+            tls=None if self.tls is None else self.tls.status(self.config.ha),
             clock=self.clock.status(),
             log_damage=self._log_damage(),
         )
