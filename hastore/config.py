@@ -801,7 +801,11 @@ class CoordinatorConfig:
         None, "cluster.cert", "This node's certificate (PEM) for etcd.", kind=Kind.FILE, node="node"
     )
     key_file: str | None = setting(
-        None, "cluster.key", "The key of that certificate (PEM).", kind=Kind.FILE, node="node"
+        None,
+        "cluster.key",
+        "The key of that certificate (PEM). Only its owner may read the file.",
+        kind=Kind.FILE,
+        node="node",
     )
     user: str | None = setting(
         None, "cluster.user", "This node's user at etcd.", kind=Kind.TEXT, node="node"
@@ -823,6 +827,13 @@ class CoordinatorConfig:
             msg = "user and password_file need each other: a user logs in by a password"
             hint = "set both [cluster] user and [cluster] password_file, or neither"
             raise ConfigError(msg, hint=hint)
+        plain = next((each for each in self.endpoints if _is_readable_on_the_way(each)), None)
+        if self.password_file is not None and plain is not None:
+            raise ConfigError(
+                f"the password in {self.password_file} would be sent to {plain} unencrypted: others"
+                " on the way could read it",
+                hint="use https:// there, with [cluster] ca; only a loopback address may be http://",
+            )
 
 
 def _check_node_id(_instance: object, _attribute: object, value: int | None) -> None:
@@ -1149,6 +1160,11 @@ def check_addresses(
                 hint=f"{flag} {example} --advertise HOST, the name or address of this machine in"
                 " its network",
             )
+
+
+def _is_readable_on_the_way(endpoint: str) -> bool:
+    """Return whether what is sent to an endpoint leaves this machine unencrypted."""
+    return urlsplit(endpoint).scheme == "http" and not is_loopback(_host_of(endpoint))
 
 
 def _host_of(endpoint: str) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hastore.env.interface import Disk, FileStamp
 
 FILE_SIZE_MAX: Final = 1024 * 1024
+PASSWORD_SIZE_MAX: Final = 1_024  # OpenSSL's PEM_BUFSIZE; ``ssl`` raises ValueError above it
 _OTHERS: Final = 0o077
 _DEPTH_MAX: Final = 5  # accounts, one of them, its topics
 _NODES_MAX: Final = 200_000
@@ -50,11 +51,7 @@ def read_secret_file(disk: Disk, path: str) -> tuple[bytes, FileStamp]:
     """
     try:
         stamp = disk.stamp(path)
-        if stamp.mode & _OTHERS:
-            raise ConfigError(
-                f"{path} has mode {stamp.mode:04o}: others may read its secrets",
-                hint=f"chmod 600 {path}",
-            )
+        check_is_private(path, stamp)
         if stamp.size > FILE_SIZE_MAX:
             raise ConfigError(
                 f"{path} has {stamp.size} bytes; at most {FILE_SIZE_MAX} are read",
@@ -68,6 +65,33 @@ def read_secret_file(disk: Disk, path: str) -> tuple[bytes, FileStamp]:
     except DiskError as error:
         raise ConfigError(str(error), hint="check the path, its owner and its mode") from error
     return data, stamp
+
+
+def check_is_private(path: str, stamp: FileStamp) -> None:
+    """Raise ConfigError if others than its owner may use a file, by its mode."""
+    if stamp.mode & _OTHERS:
+        raise ConfigError(
+            f"{path} has mode {stamp.mode:04o}: others may read its secrets",
+            hint=f"chmod 600 {path}",
+        )
+
+
+def read_password(disk: Disk, path: str) -> bytes:
+    """Return the first line of a file that only its owner may read, without its line end.
+
+    Raises ConfigError.
+    """
+    data, _ = read_secret_file(disk, path)
+    password = data.partition(b"\n")[0].removesuffix(b"\r")
+    if not password:
+        raise ConfigError(f"{path} has no password in its first line", hint="write it there")
+    if len(password) > PASSWORD_SIZE_MAX:
+        raise ConfigError(
+            f"the password in {path} has {len(password)} bytes; at most {PASSWORD_SIZE_MAX} are"
+            " accepted",
+            hint="its first line is the password; is it the right file?",
+        )
+    return password
 
 
 def parse_table(data: bytes, path: str) -> dict[str, Item]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hastore.broker.observe.coordinator_status import CoordinatorStatus
     from hastore.broker.observe.node_status import NodeStatus
     from hastore.concurrency.group_commit_request import GroupCommitRequest
+    from hastore.concurrency.watched_files import ReloadedFiles
     from hastore.message import Message
     from hastore.status import BrokerRole
     from hastore.store.message_store import MessageStore
@@ -47,6 +48,10 @@ class RoleControl(Protocol):
 
     def coordinator_status(self) -> CoordinatorStatus | None:
         """Return what the coordinator has it do; None: it has no coordinator."""
+
+    @property
+    def coordinator_files(self) -> ReloadedFiles | None:
+        """The files by which it proves to its coordinator who it is; None: it has none."""
 
     def coordinator_clocks(self) -> Sequence[ClockReading]:
         """Return what the clocks of the coordinator's servers said last; old readings too."""

@@ -6,23 +6,27 @@ without it.
 
 from __future__ import annotations
 
-import os
-import stat
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final, final
 
+import attrs
 import trio
 
+from hastore.access.secret_file import read_password
 from hastore.cluster.cluster_node import run_cluster_node
 from hastore.cluster.cluster_routes import ClusterRoutes
 from hastore.cluster.group_records import Keys
 from hastore.cluster.role_config import RoleConfig
 from hastore.cluster.role_service import RoleService
 from hastore.cluster.route_records import RouteKeys
-from hastore.errors import ConfigError
+from hastore.concurrency.service import as_itself
+from hastore.concurrency.watched_files import FilesStatus, WatchedFiles
+from hastore.errors import ConfigError, DiskError
+from hastore.tls.contexts import TlsFiles, client_context
+from hastore.trace import logger
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import AsyncIterator, Callable
 
     from hastore.broker.node.group_node import GroupNode
@@ -30,12 +34,12 @@ if TYPE_CHECKING:
     from hastore.broker.node.slave import Slave
     from hastore.cluster.key_value_store import KeyValueStore
     from hastore.config import CoordinatorConfig, GroupNodeConfig
-    from hastore.env.interface import Env
+    from hastore.env.interface import Env, FileStamp
     from hastore.ha.client_port import AskClientPort
 
 REQUEST_TIMEOUT_S: Final = 2.0
-_PASSWORD_SIZE_MAX: Final = 4_096
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+_log = logger("cluster")
 
 
 def keys_of(config: GroupNodeConfig) -> Keys:
@@ -47,7 +51,12 @@ def keys_of(config: GroupNodeConfig) -> Keys:
 
 
 def role_service(
-    config: GroupNodeConfig, env: Env, store: KeyValueStore, *, version: str = ""
+    config: GroupNodeConfig,
+    env: Env,
+    store: KeyValueStore,
+    *,
+    version: str = "",
+    files: CoordinatorFiles | None = None,
 ) -> RoleService:
     """Return what lets the coordinator decide on a node's role."""
     ids = config.group_ids
@@ -66,7 +75,97 @@ def role_service(
     keys = keys_of(config)
     assert config.replica_group is not None, "a node of a group"
     neighbours = ClusterRoutes(store, RouteKeys.of(keys.base), config.replica_group)
-    return RoleService(env, store, keys, roles, neighbours)
+    return RoleService(env, store, keys, roles, neighbours, files)
+
+
+@final
+@attrs.frozen
+class Secrets:
+    """How a node proves to etcd who it is, and whom it trusts: one version of its files."""
+
+    context: ssl.SSLContext | None  # None: no endpoint is https
+    password: str | None = attrs.field(repr=False)
+
+
+@final
+@attrs.define(eq=False)
+class CoordinatorFiles(WatchedFiles[Secrets]):
+    """The files that ``[cluster]`` names, as a node's own certificate files are watched.
+
+    New connections are made with a new certificate; a new password is used for the next login.
+    """
+
+    GONE_HINT: ClassVar[str] = "put it back: [cluster] ca, cert, key and password_file"
+
+    config: CoordinatorConfig
+    on_taken: Callable[[Secrets], None] = attrs.field(default=lambda _secrets: None)
+
+    @classmethod
+    async def open(cls, config: CoordinatorConfig, env: Env) -> CoordinatorFiles:
+        """Read the files.  Raises ConfigError for one that cannot be used."""
+        made, stamps = await env.offload.run(lambda: _read_files(config, env))
+        return cls(env, made, stamps, config)
+
+    def status(self) -> FilesStatus:
+        """Return why the files' present versions are not in force."""
+        return FilesStatus(fault=self._fault, hint=self._hint)
+
+    def _stamps_now(self) -> tuple[FileStamp, ...]:
+        return _stamps(self.config, self.env)
+
+    def _read(self) -> tuple[Secrets, tuple[FileStamp, ...]]:
+        return _read_files(self.config, self.env)
+
+    def _log_taken(self) -> None:
+        self.on_taken(self.current)
+        _log.info("coordinator_files_taken", files=_paths_of(self.config))
+
+    def _log_refused(self, reason: str, hint: str | None) -> None:
+        _log.warning("coordinator_files_not_taken", reason=reason, next=hint)
+
+
+def _tls_files(config: CoordinatorConfig) -> TlsFiles:
+    return TlsFiles(
+        cert=config.cert_file, key=config.key_file, ca=config.ca_file, section="cluster"
+    )
+
+
+def _paths_of(config: CoordinatorConfig) -> tuple[str, ...]:
+    passwords = () if config.password_file is None else (config.password_file,)
+    return (*_tls_files(config).paths, *passwords)
+
+
+def _stamps(config: CoordinatorConfig, env: Env) -> tuple[FileStamp, ...]:
+    return tuple(env.disk.stamp(path) for path in _paths_of(config))
+
+
+def _read_files(config: CoordinatorConfig, env: Env) -> tuple[Secrets, tuple[FileStamp, ...]]:
+    """Read all files as one version; blocks.  Raises ConfigError."""
+    try:
+        stamps = _stamps(config, env)
+        context = password = None
+        files = _tls_files(config)
+        if files.paths or any(each.startswith("https:") for each in config.endpoints):
+            context = client_context(files, env.disk, env.wall_clock.now_s())
+        if config.password_file is not None:
+            password = _password(config.password_file, env)
+        is_one_version = _stamps(config, env) == stamps
+    except DiskError as error:
+        hint = "check the path, its owner and its mode: [cluster] ca, cert, key and password_file"
+        raise ConfigError(str(error), hint=hint) from error
+    if not is_one_version:
+        raise ConfigError(
+            f"{', '.join(_paths_of(config))}: one of them changes while they are read",
+            hint="write new ones under other names and rename them, the certificate last",
+        )
+    return Secrets(context, password), stamps
+
+
+def _password(path: str, env: Env) -> str:
+    try:
+        return read_password(env.disk, path).decode()
+    except UnicodeDecodeError:  # without the error as its cause, which has the bytes
+        raise ConfigError(f"the password in {path} is not UTF-8", hint="save it as UTF-8") from None
 
 
 @asynccontextmanager
@@ -75,55 +174,32 @@ async def open_coordinator(
     *,
     timeout_s: float = REQUEST_TIMEOUT_S,
     now: Callable[[], float] = trio.current_time,
+    files: CoordinatorFiles | None = None,
 ) -> AsyncIterator[KeyValueStore]:
     """Open the way to an etcd while the block runs; connections are made when needed.
 
-    ``now`` is the clock of ``ServerTime.heard_at_s``.  Raises ConfigError if a file cannot be used.
+    ``now`` is the clock of ``ServerTime.heard_at_s``; ``files``: those of the configuration, if
+    somebody watches them.  Raises ConfigError if one cannot be used.
     """
-    password = None if config.password_file is None else read_password(config.password_file)
-    for path in (config.ca_file, config.cert_file, config.key_file):
-        if path is not None:
-            _check_readable(path)
     from hastore.cluster.etcd_client import EtcdClient, EtcdConfig  # noqa: PLC0415
+    from hastore.env.real import real_env  # noqa: PLC0415 - a node has one
 
+    if files is None:
+        files = await CoordinatorFiles.open(config, real_env())
     etcd = EtcdConfig(
         endpoints=config.endpoints,
-        ca=config.ca_file,
-        cert=config.cert_file,
-        key=config.key_file,
+        context=files.current.context,
         user=config.user,
-        password=password,
+        password=files.current.password,
         timeout_s=timeout_s,
     )
     async with EtcdClient.open(etcd, now=now) as store:
+
+        def use(secrets: Secrets) -> None:
+            store.use(context=secrets.context, password=secrets.password)
+
+        files.on_taken = use
         yield store
-
-
-def _check_readable(path: str) -> None:
-    if not Path(path).is_file() or not os.access(path, os.R_OK):
-        raise ConfigError(f"cannot read {path}", hint="check [cluster] ca, cert and key")
-
-
-def read_password(path: str) -> str:
-    """Return the first line of a password file.  Raises ConfigError if others may read it."""
-    try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - its mode is that of what is open
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            if mode & _OTHERS:
-                raise ConfigError(
-                    f"{path} has mode {mode:04o}: others may read the password",
-                    hint=f"chmod 600 {path}",
-                )
-            text = file.read(_PASSWORD_SIZE_MAX + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(
-            f"cannot read {path}: {reason}", hint="check [cluster] password_file"
-        ) from error
-    password = text.partition("\n")[0].removesuffix("\r")
-    if not password or len(text) > _PASSWORD_SIZE_MAX:
-        raise ConfigError(f"{path} has no password in its first line", hint="write it there")
-    return password
 
 
 async def run_node_by_etcd(
@@ -139,12 +215,19 @@ async def run_node_by_etcd(
 
     Raises ConfigError as ``open_coordinator`` does, before the node starts.
     """
-    async with open_coordinator(config.coordinator, now=env.wall_clock.boot_s) as store:
-        await run_cluster_node(
-            config,
-            env,
-            role_service(config, env, store, version=version),
-            ask_client_port=ask_client_port,
-            on_role=on_role,
-            task_status=task_status,
-        )
+    files = await CoordinatorFiles.open(config.coordinator, env)
+    with as_itself():
+        async with (
+            open_coordinator(config.coordinator, now=env.wall_clock.boot_s, files=files) as store,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(files.run)
+            await run_cluster_node(
+                config,
+                env,
+                role_service(config, env, store, version=version, files=files),
+                ask_client_port=ask_client_port,
+                on_role=on_role,
+                task_status=task_status,
+            )
+            nursery.cancel_scope.cancel()

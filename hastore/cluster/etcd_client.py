@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.cluster import etcd_http
 from hastore.cluster.etcd_encoding import (
     Answer,
     Body,
@@ -44,7 +45,7 @@ from hastore.cluster.etcd_encoding import (
     snapshot_of,
     token_of,
 )
-from hastore.cluster.etcd_http import EtcdHttp, NotSentError, tls_context
+from hastore.cluster.etcd_http import EtcdHttp, NotSentError
 from hastore.cluster.etcd_watch import watch
 from hastore.errors import (
     ConfigError,
@@ -74,22 +75,21 @@ if TYPE_CHECKING:
 LOGIN_PAUSE_MIN_S: Final = 0.5  # after a login that failed; twice as long after the next one
 LOGIN_PAUSE_MAX_S: Final = 30.0  # if etcd refused it; one that was not answered may be soon
 _LOGIN_PATH: Final = "/v3/auth/authenticate"
+_RANGE_PATH: Final = "/v3/kv/range"
 ENDPOINT_HINT: Final = "an endpoint is http://HOST:PORT or https://HOST:PORT"
 
 
 @final
 @attrs.frozen(kw_only=True)
 class EtcdConfig:
-    """Where etcd is, and as whom we come; ``ca``, ``cert`` and ``key`` are paths of PEM files.
+    """Where etcd is, and as whom we come; ``context`` is needed for https only.
 
     ``timeout_s``: for a call, over all endpoints, and for a watch's signs of life.
     """
 
     endpoints: tuple[str, ...]
     timeout_s: float = 2.0
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
+    context: ssl.SSLContext | None = None
     user: str | None = None
     password: str | None = attrs.field(default=None, repr=False)
 
@@ -141,23 +141,28 @@ class EtcdClient:
     ) -> AsyncGenerator[EtcdClient]:
         """Make connections as they are needed, while the block runs.
 
-        ``now`` is the clock of ``ServerTime.heard_at_s``.  Raises ConfigError for endpoints and
-        files that cannot be used.
+        ``now`` is the clock of ``ServerTime.heard_at_s``.  Raises ConfigError for endpoints that
+        cannot be used.
         """
         endpoints = tuple(checked_endpoint(each) for each in config.endpoints)
         if not endpoints:
             raise ConfigError("etcd has no endpoint", hint=ENDPOINT_HINT)
-        context: ssl.SSLContext | None = None
-        if any(each.startswith("https:") for each in endpoints):
-            context = tls_context(config.ca, config.cert, config.key)
-        async with EtcdHttp.open(context, now) as http:
+        if any(each.startswith("https:") for each in endpoints) and config.context is None:
+            raise ConfigError("etcd is asked by https, without a TLS context")
+        async with EtcdHttp.open(config.context, now) as http:
             yield cls(config=config, http=http, endpoints=endpoints)
+
+    def use(self, *, context: ssl.SSLContext | None, password: str | None) -> None:
+        """Connect by this context, and log in by this password, from now on."""
+        self.config = attrs.evolve(self.config, context=context, password=password)
+        self._http.use(context)
+        self._login_failure, self._login_again_at, self._login_pause_s = None, 0.0, 0.0
 
     # -- the store -------------------------------------------------------------------------------
 
     async def read(self, prefix: str) -> Snapshot:
         """Return all keys that begin with ``prefix``; linearizable."""
-        return snapshot_of(await self._ask("/v3/kv/range", range_of(prefix)))
+        return snapshot_of(await self._ask(_RANGE_PATH, range_of(prefix)))
 
     async def commit(
         self, comparisons: Sequence[Absent | Unchanged], writes: Sequence[Put | Delete]
@@ -216,7 +221,7 @@ class EtcdClient:
                         prefix,
                         after_revision,
                         headers=self._headers(),
-                        read=partial(self._ask, "/v3/kv/range", endpoints=(endpoint,)),
+                        read=partial(self._ask, _RANGE_PATH, endpoints=(endpoint,)),
                         timeout_s=self.config.timeout_s,
                     )
                 ) as changes:
@@ -258,7 +263,7 @@ class EtcdClient:
         version, server_time_s = await self._http.version(endpoint, self.config.timeout_s)
         status = await self._ask("/v3/maintenance/status", {}, endpoints=(endpoint,))
         began = trio.current_time()
-        await self._ask("/v3/kv/range", count_body(prefix), endpoints=(endpoint,))
+        await self._ask(_RANGE_PATH, count_body(prefix), endpoints=(endpoint,))
         latency_s = trio.current_time() - began
         return EtcdHealth(
             endpoint=endpoint,
@@ -322,7 +327,10 @@ class EtcdClient:
             until = now + share_s if may_repeat else deadline
             try:
                 with trio.move_on_at(until):
-                    return await self._http.ask(endpoint, path, body, self._headers(), share_s)
+                    size_max = etcd_http.ANSWER_SIZE_MAX if path == _RANGE_PATH else None
+                    return await self._http.ask(
+                        endpoint, path, body, self._headers(), share_s, size_max=size_max
+                    )
                 failures.append(no_answer(endpoint, path, until - now))
             except CoordinatorUnreachableError as error:
                 failures.append(error)

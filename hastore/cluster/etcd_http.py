@@ -31,7 +31,6 @@ from hastore.cluster.etcd_encoding import NOT_ETCD_HINT, Answer
 from hastore.cluster.key_value_store import ServerTime
 from hastore.concurrency.tcp import bound_address, connect, peer_address
 from hastore.errors import (
-    ConfigError,
     CoordinatorTlsError,
     CoordinatorUnreachableError,
     UnreachableError,
@@ -42,7 +41,8 @@ if TYPE_CHECKING:
 
     from hastore.cluster.etcd_encoding import Body
 
-ANSWER_SIZE_MAX: Final = 16 * 2**20  # bytes of an answer, or of a line of a watch
+ANSWER_SIZE_MAX: Final = 16 * 2**20  # bytes of a range of keys, or of a line of a watch
+SHORT_ANSWER_SIZE_MAX: Final = 2**20  # bytes of any other answer
 _RECEIVE_SIZE: Final = 64 * 1024
 _IDLE_MAX_S: Final = 5.0  # after which a connection is not used again: its server may be gone
 # Of the time for an answer: a connection that cannot be made is named before the caller gives up,
@@ -74,7 +74,7 @@ class NotSentTlsError(NotSentError, CoordinatorTlsError):
 class EtcdHttp:
     """The connections to all endpoints; each call names one, as ``http://host:port``."""
 
-    _context: ssl.SSLContext | None
+    _context: ssl.SSLContext | None  # of new connections
     _now: Callable[[], float]  # the clock of ``ServerTime.heard_at_s``
     _idle: dict[str, list[_Connection]] = attrs.field(factory=dict, init=False)  # by endpoint
     # By endpoint: the clock in the head of its last answer.
@@ -90,19 +90,36 @@ class EtcdHttp:
         try:
             yield http
         finally:
-            for connections in http._idle.values():
-                for connection in connections:
-                    connection.close()
+            http._close_idle()
+
+    def use(self, context: ssl.SSLContext | None) -> None:
+        """Make new connections with this context; those that wait for a request are closed."""
+        self._context = context
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        for connections in self._idle.values():
+            for connection in connections:
+                connection.close()
+        self._idle.clear()
 
     async def ask(
-        self, endpoint: str, path: str, body: Body, headers: Mapping[str, str], within_s: float
+        self,
+        endpoint: str,
+        path: str,
+        body: Body,
+        headers: Mapping[str, str],
+        within_s: float,
+        *,
+        size_max: int | None = None,
     ) -> Answer:
         """POST a body and return the answer; the caller waits for ``within_s`` at most.
 
-        Raises NotSentError, a moment before that is over, if no connection is made.
+        ``size_max``: bytes of the answer, by default SHORT_ANSWER_SIZE_MAX.  Raises NotSentError, a
+        moment before the time is over, if no connection is made.
         """
         async with self._send(endpoint, path, body, headers, within_s) as exchange:
-            data = await exchange.read_whole()
+            data = await exchange.read_whole(size_max)
         return Answer.of(exchange.where, exchange.response.status_code, data)
 
     @contextlib.asynccontextmanager
@@ -141,6 +158,7 @@ class EtcdHttp:
         connection = self._take_idle(endpoint)
         if connection is None:
             connection = await _connect(endpoint, self._context, _CONNECT_SHARE * within_s)
+        context = self._context
         try:
             with _errors_of(endpoint):
                 response = await connection.send(*_request(endpoint, path, body, headers))
@@ -148,7 +166,7 @@ class EtcdHttp:
             self._note_clock(endpoint, exchange)
             yield exchange
         finally:
-            if connection.ends_request():
+            if connection.ends_request() and context is self._context:
                 self._idle.setdefault(endpoint, []).append(connection)
             else:
                 connection.close()
@@ -313,13 +331,14 @@ class _Exchange:
         found = (value for key, value in self.response.headers if key == name)
         return next(found, b"").decode("latin-1")
 
-    async def read_whole(self) -> bytes:
+    async def read_whole(self, size_max: int | None = None) -> bytes:
         """Return the body.  Raises CoordinatorUnreachableError."""
+        size_max = SHORT_ANSWER_SIZE_MAX if size_max is None else size_max
         data = bytearray()
         async for part in self._parts():
             data += part
-            if len(data) > ANSWER_SIZE_MAX:
-                raise self._too_large()
+            if len(data) > size_max:
+                raise self._too_large(size_max)
         return bytes(data)
 
     async def lines(self) -> AsyncGenerator[Answer]:
@@ -334,16 +353,16 @@ class _Exchange:
                 waiting.clear()
             waiting += rest
             if len(waiting) > ANSWER_SIZE_MAX:
-                raise self._too_large()
+                raise self._too_large(ANSWER_SIZE_MAX)
         if waiting:
             yield Answer.of(self.where, status, bytes(waiting))
 
     def _parts(self) -> _Parts:
         return _Parts(self.endpoint, self.connection)
 
-    def _too_large(self) -> CoordinatorUnreachableError:
+    def _too_large(self, size_max: int) -> CoordinatorUnreachableError:
         return CoordinatorUnreachableError(
-            f"{self.where}: an answer of more than {ANSWER_SIZE_MAX >> 20} MiB", hint=NOT_ETCD_HINT
+            f"{self.where}: an answer of more than {size_max >> 20} MiB", hint=NOT_ETCD_HINT
         )
 
 
@@ -429,28 +448,3 @@ def _time_of(date: str) -> int | None:
         return int(email.utils.parsedate_to_datetime(date).timestamp())
     except (ValueError, OverflowError, TypeError):
         return None
-
-
-def tls_context(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext:
-    """Return what verifies etcd and shows it our certificate; None: the system's CAs, no one.
-
-    Raises ConfigError for files that cannot be used.
-    """
-    path = ca
-    try:
-        context = ssl.create_default_context(cafile=ca)
-        if cert is not None:
-            path = cert
-            context.load_cert_chain(cert, key, password=_no_password)
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
-        raise ConfigError(
-            f"{path}: cannot be used for TLS with etcd: {reason}",
-            hint="it must be PEM; the key must be the certificate's, without a password",
-        ) from error
-    return context
-
-
-def _no_password() -> str:
-    """Keep OpenSSL from asking at the terminal."""
-    raise ValueError("the key has a password")

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from hastore.cluster.group_records import GroupView, Keys
     from hastore.cluster.key_value_store import KeyValueStore
     from hastore.cluster.role_config import RoleConfig
+    from hastore.concurrency.watched_files import ReloadedFiles
     from hastore.env.interface import Env
     from hastore.errors import HastoreError
     from hastore.store.node_identity import NodeIdentity
@@ -76,6 +77,8 @@ class RoleService:
     keys: Keys
     config: RoleConfig
     neighbours: ClusterRoutes | None = None  # the other groups; None: it asks for none
+    # Certificates and password for the coordinator; None: nobody watches them.
+    coordinator_files: ReloadedFiles | None = None
     watch: GroupWatch = attrs.field(init=False)
     lease: Lease = attrs.field(init=False)
     _started_at: float = attrs.field(init=False)
@@ -161,6 +164,7 @@ class RoleService:
         leads = self._is_running and self.lease.deadline > -math.inf
         leads = leads and isinstance(self._facts.node.role_node, Master)
         action, config = self.action, None if self.view is None else self.view.config
+        files = None if self.coordinator_files is None else self.coordinator_files.status()
         return CoordinatorStatus(
             is_reachable=self.is_reachable,
             doing=self._start_text() if action is None else str(action),
@@ -174,6 +178,8 @@ class RoleService:
             etcd_alarms=sorted(self.watch.alarms),
             unusable_because=self.watch.unusable_because,
             unlisted_because=None if self.view is None else self._why_unlisted(self.view),
+            files_fault=None if files is None else files.fault,
+            files_hint=None if files is None else files.hint,
         )
 
     def _why_unlisted(self, view: GroupView) -> str | None:

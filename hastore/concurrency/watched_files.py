@@ -14,7 +14,7 @@ Invariant: ``current`` is of one version of all the files.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, Protocol, TypeVar
 
 import attrs
 import trio
@@ -27,6 +27,36 @@ if TYPE_CHECKING:
 LOOK_S: Final = 2.0
 
 T = TypeVar("T")
+
+
+@attrs.frozen
+class FilesStatus:
+    """Why the files' present version is not in force, and the next step; None: it is."""
+
+    fault: str | None
+    hint: str | None
+
+
+class ReloadedFiles(Protocol):
+    """Files that are read again."""
+
+    async def reload(self) -> bool:
+        """Read them now; return whether that version is in force."""
+
+    def status(self) -> HasFault:
+        """Return why the present version is not in force."""
+
+
+class HasFault(Protocol):
+    """Why files are not in force, and the next step; None: they are."""
+
+    @property
+    def fault(self) -> str | None:
+        """The reason."""
+
+    @property
+    def hint(self) -> str | None:
+        """The next step."""
 
 
 @attrs.define(eq=False)

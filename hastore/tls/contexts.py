@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import attrs
 
-from hastore.access.secret_file import read_secret_file
+from hastore.access.secret_file import check_is_private, read_password, read_secret_file
 from hastore.errors import ConfigError, DiskError
 from hastore.status import ClientCertificates
 from hastore.tls.certificate import pem_certificates, validity_of
@@ -27,27 +27,28 @@ if TYPE_CHECKING:
     from hastore.tls.certificate import Validity
 
 FILE_SIZE_MAX: Final = 1024 * 1024
-PASSWORD_SIZE_MAX: Final = 1_024  # OpenSSL's PEM_BUFSIZE; ``ssl`` raises ValueError above it
 _VERIFY: Final = {
     ClientCertificates.NONE: ssl.CERT_NONE,
     ClientCertificates.ASKED: ssl.CERT_OPTIONAL,
     ClientCertificates.REQUIRED: ssl.CERT_REQUIRED,
 }
+_PRIVATE_KEY: Final = b"PRIVATE KEY-----"
 _CHECK: Final = "check the path, its owner and its mode"
-_ENCRYPTED_HINT: Final = (
-    "name a file with its password ([tls] key_password_file), or decrypt it: openssl pkey -in KEY"
-    " -out NEW"
-)
+_DECRYPT: Final = "decrypt it: openssl pkey -in KEY -out NEW"
 
 
 @attrs.frozen(kw_only=True)
 class TlsFiles:
-    """Paths of PEM files; ``ca`` None: the system's certificates are trusted."""
+    """Paths of PEM files; ``ca`` None: the system's certificates are trusted.
+
+    ``section``: of the configuration that names them; only ``tls`` has a ``key_password``.
+    """
 
     cert: str | None = None  # with the chain up to the CA, without it
     key: str | None = None
     key_password: str | None = None  # of a file with the key's password
     ca: str | None = None
+    section: str = "tls"
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -160,14 +161,18 @@ def _harden(context: ssl.SSLContext) -> None:
 
 
 def _read(path: str, disk: Disk) -> bytes:
+    """Return a file's bytes; one with a private key in it must be its owner's alone."""
     try:
-        size = disk.stamp(path).size
-        if size > FILE_SIZE_MAX:
+        stamp = disk.stamp(path)
+        if stamp.size > FILE_SIZE_MAX:
             raise ConfigError(
-                f"{path} has {size} bytes; at most {FILE_SIZE_MAX} are read",
+                f"{path} has {stamp.size} bytes; at most {FILE_SIZE_MAX} are read",
                 hint="is it the right file?",
             )
-        return disk.read_file(path)
+        data = disk.read_file(path)
+        if _PRIVATE_KEY in data:
+            check_is_private(path, stamp)
+        return data
     except DiskError as error:
         raise ConfigError(str(error), hint=_CHECK) from error
 
@@ -202,20 +207,20 @@ def _load_certificate(context: ssl.SSLContext, files: TlsFiles, disk: Disk, now_
     if cert is None or key is None:
         raise ConfigError(
             "a certificate needs its key, and a key its certificate",
-            hint="name both: [tls] cert and key, or --tls-cert and --tls-key",
+            hint=f"name both: [{files.section}] cert and key",
         )
     check_dates(certificate_dates(cert, disk), now_s)
     key_data, _ = read_secret_file(disk, key)
-    if b"-----BEGIN " not in key_data or b"PRIVATE KEY-----" not in key_data:
+    if b"-----BEGIN " not in key_data or _PRIVATE_KEY not in key_data:
         raise ConfigError(
             f"{key} has no private key in PEM",
             hint="it begins with -----BEGIN PRIVATE KEY-----; is it the right file?",
         )
-    password = None if files.key_password is None else _password(files.key_password, disk)
+    password = None if files.key_password is None else read_password(disk, files.key_password)
 
     def tell_password() -> bytes:
         # OpenSSL would ask at the terminal.
-        return _no_password(key) if password is None else password
+        return _no_password(files) if password is None else password
 
     try:
         context.load_cert_chain(cert, key, tell_password)
@@ -225,23 +230,11 @@ def _load_certificate(context: ssl.SSLContext, files: TlsFiles, disk: Disk, now_
         raise ConfigError(f"cannot read {cert} or {key}: {error.strerror}", hint=_CHECK) from None
 
 
-def _no_password(key: str) -> NoReturn:
-    raise ConfigError(f"the key in {key} is encrypted", hint=_ENCRYPTED_HINT)
-
-
-def _password(path: str, disk: Disk) -> bytes:
-    """Return the first line of a file that only its owner may read."""
-    data, _ = read_secret_file(disk, path)
-    password = data.partition(b"\n")[0].removesuffix(b"\r")
-    if not password:
-        raise ConfigError(f"{path} has no password in its first line", hint="write it there")
-    if len(password) > PASSWORD_SIZE_MAX:
-        raise ConfigError(
-            f"the password in {path} has {len(password)} bytes; at most {PASSWORD_SIZE_MAX} are"
-            " taken",
-            hint="its first line is the password; is it the right file?",
-        )
-    return password
+def _no_password(files: TlsFiles) -> NoReturn:
+    hint = _DECRYPT
+    if files.section == "tls":
+        hint = f"name a file with its password ([tls] key_password_file), or {hint}"
+    raise ConfigError(f"the key in {files.key} is encrypted", hint=hint)
 
 
 def _not_loaded(error: Exception, cert: str, key: str, *, has_password: bool) -> ConfigError:

@@ -30,12 +30,17 @@ from hastore.trace import logger
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
 
     from hastore.config import HAConfig, TlsConfig
     from hastore.env.interface import Env, FileStamp
 
 _log = logger("tls")
+
+
+def _texts(values: Iterable[str]) -> tuple[str, ...]:
+    """Return a tuple: JSON has lists."""
+    return tuple(values)
 
 
 @attrs.frozen(kw_only=True)
@@ -46,7 +51,7 @@ class TlsStatus:
     client_certificates: str = ClientCertificates.NONE.value  # there
     is_on_ha_port: bool = False  # links of masters and slaves have it, too
     # Names in [ha] tls_allowed_names whose certificates may claim any node's id.
-    ha_names_without_ids: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    ha_names_without_ids: tuple[str, ...] = attrs.field(default=(), converter=_texts)
     certificate: str  # its file
     not_after: int  # seconds since 1970
     ca_not_after: int | None = None  # see ``ca_dates``; None: the system's are trusted

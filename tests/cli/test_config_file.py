@@ -165,14 +165,14 @@ def test_check_config_output_configures_an_equal_node(tmp_path):
 
 def test_a_coordinator_is_read_from_a_list_or_a_text_and_only_by_a_node(tmp_path):
     """A master may have the same file; what is printed configures an equal node."""
-    text = """[node]\ndata="D"\nid=1\ngroup="g1"\n[cluster]\nendpoints=["http://a:1","http://b:2/"]
+    text = """[node]\ndata="D"\nid=1\ngroup="g1"\n[cluster]\nendpoints=["https://a:1","https://b:2/"]
     ttl="5s"\npriority=3\nname="orders"\nuser="u"\npassword_file="P"\nadvertise="n1"
     [listen]\nclient="0.0.0.0:10911"\nha="0.0.0.0:10912"\n"""
     file = str(write(tmp_path / "h.toml", text))
     first = node_settings("node", {}, file)
     assert isinstance(first.node, GroupNodeConfig)
     coordinator = first.node.coordinator
-    assert coordinator.endpoints == ("http://a:1", "http://b:2")
+    assert coordinator.endpoints == ("https://a:1", "https://b:2")
     assert (coordinator.ttl_ms, coordinator.priority) == (5_000, 3)
     again = node_settings("node", {}, str(write(tmp_path / "again.toml", first.to_toml())))
     assert again.node == first.node

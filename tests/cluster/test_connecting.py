@@ -3,59 +3,164 @@
 import attrs
 import pytest
 
-from hastore.cluster.connecting import keys_of, open_coordinator, read_password, role_service
+from hastore.cluster.connecting import CoordinatorFiles, keys_of, open_coordinator, role_service
 from hastore.config import CoordinatorConfig
 from hastore.env.real import real_env
-from hastore.errors import ConfigError
+from hastore.errors import ConfigError, CoordinatorRefusedError
 from hastore.sim.coordinator.etcd_model import EtcdModel
+from tests.cluster.scripted_http import answer, scripted_http
+from tests.support.certificates import make_authority, make_certificates
 from tests.support.nodes.group_nodes import node_config
 
+BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\n"
 ETCD = CoordinatorConfig(endpoints=("http://127.0.0.1:2379",))
 
 
-def test_the_password_is_the_first_line_of_a_file_that_only_its_owner_reads(tmp_path):
+HTTPS = attrs.evolve(ETCD, endpoints=("https://127.0.0.1:1",))
+
+
+async def password_of(path):
+    """Return what would be sent."""
+    config = attrs.evolve(ETCD, user="n1", password_file=str(path))
+    return (await CoordinatorFiles.open(config, real_env())).current.password
+
+
+def write(path, content, mode=0o600):
+    """Replace a file, as an operator does whose node watches it."""
+    new = path.with_name(f".{path.name}.new")
+    new.write_bytes(content)
+    new.chmod(mode)
+    return new.rename(path)
+
+
+async def test_the_password_is_the_first_line_of_a_file_that_only_its_owner_reads(tmp_path):
     """Without its line end; blanks belong to it."""
-    path = tmp_path / "password"
-    path.write_text(" secret word\nanother line\n")
-    path.chmod(0o600)
-    assert read_password(str(path)) == " secret word"
+    path = write(tmp_path / "password", b" secret word\nanother line\n")
+    assert await password_of(path) == " secret word"
     path.chmod(0o400)
-    assert read_password(str(path)) == " secret word"
+    assert await password_of(path) == " secret word"
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o622])
-def test_a_password_file_that_others_can_use_is_refused_with_its_mode(tmp_path, mode):
+async def test_a_password_file_that_others_can_use_is_refused_with_its_mode(tmp_path, mode):
     """The next step is the command that mends it."""
-    path = tmp_path / "password"
-    path.write_text("secret\n")
-    path.chmod(mode)
+    path = write(tmp_path / "password", b"secret\n", mode)
     with pytest.raises(ConfigError, match=f"mode {mode:04o}: others may") as caught:
-        read_password(str(path))
+        await password_of(path)
     assert caught.value.hint == f"chmod 600 {path}"
-    assert "secret" not in str(caught.value)
+    assert "secret\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"\nsecond line", b"\xff\n", b"x" * 5000])
-def test_a_file_without_a_password_is_refused(tmp_path, content):
+async def test_a_file_without_a_password_is_refused(tmp_path, content):
     """Empty, not text, or far too long."""
-    path = tmp_path / "password"
-    path.write_bytes(content)
-    path.chmod(0o600)
-    with pytest.raises(ConfigError, match=r"has no password|not UTF-8"):
-        read_password(str(path))
+    path = write(tmp_path / "password", content)
+    with pytest.raises(ConfigError, match=r"has no password|not UTF-8|has 5000 bytes"):
+        await password_of(path)
 
 
-async def test_missing_files_are_named_before_anything_is_asked(tmp_path):
-    """The password's, and those of TLS."""
+async def test_files_that_cannot_be_used_are_named_before_anything_is_asked(tmp_path):
+    """Missing ones, those without a certificate, another's key, a password in a key."""
     gone = str(tmp_path / "gone")
-    for change in (
-        {"user": "n1", "password_file": gone},
-        {"ca_file": gone},
-        {"cert_file": gone, "key_file": gone},
+    ours, others = (make_certificates(tmp_path / "tls", name) for name in ("ours", "others"))
+    text = write(tmp_path / "text", b"no certificate")
+    locked = make_authority(tmp_path / "locked", "locked").issue("n", password=b"p")
+    for change, reason in (
+        ({"user": "n1", "password_file": gone}, "gone"),
+        ({"ca_file": gone}, "gone"),
+        ({"cert_file": gone, "key_file": gone}, "gone"),
+        ({"ca_file": str(text)}, "text has no certificate"),
+        ({"cert_file": str(text), "key_file": str(ours.key)}, "text has no certificate"),
+        ({"cert_file": str(ours.cert), "key_file": str(others.key)}, "is not that of"),
+        ({"cert_file": str(locked.cert), "key_file": str(locked.key)}, "is encrypted"),
     ):
-        with pytest.raises(ConfigError, match=f"cannot read {gone}"):
-            async with open_coordinator(attrs.evolve(ETCD, **change)):
+        with pytest.raises(ConfigError, match=reason):
+            async with open_coordinator(attrs.evolve(HTTPS, **change)):
                 pass
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604])
+@pytest.mark.parametrize("which", ["key", "cert with its key", "ca with its key"])
+async def test_a_private_key_that_others_can_read_is_refused(tmp_path, which, mode):
+    """With its path and mode, wherever the key stands; certificates may be read."""
+    ours = make_certificates(tmp_path / "tls", "ours")
+    ours.cert.chmod(0o644)
+    ours.ca.chmod(0o644)
+    config = attrs.evolve(
+        HTTPS, ca_file=str(ours.ca), cert_file=str(ours.cert), key_file=str(ours.key)
+    )
+    async with open_coordinator(config):
+        pass
+    both = write(tmp_path / "both", ours.cert.read_bytes() + ours.key.read_bytes(), mode)
+    if which == "key":
+        ours.key.chmod(mode)
+        path = ours.key
+    else:
+        path = both
+        config = attrs.evolve(config, **{f"{which.partition(' ')[0]}_file": str(both)})
+    with pytest.raises(ConfigError, match=f"{path} has mode {mode:04o}: others may") as caught:
+        async with open_coordinator(config):
+            pass
+    assert caught.value.hint == f"chmod 600 {path}"
+
+
+async def test_the_files_are_taken_when_they_change(tmp_path):
+    """A version with a fault is named, and the one before it stays in force."""
+    ours = make_certificates(tmp_path / "tls", "ours")
+    password = write(tmp_path / "password", b"first\n")
+    config = attrs.evolve(HTTPS, ca_file=str(ours.ca), user="n1", password_file=str(password))
+    files, taken = await CoordinatorFiles.open(config, real_env()), []
+    files.on_taken = taken.append
+    write(password, b"second secret\n")
+    for _ in range(2):  # it is left alone until it has kept its stamp for a look
+        await files.look()
+    assert [secrets.password for secrets in taken] == ["second secret"]
+    assert taken[0].context is not None
+    assert files.status().fault is None
+    write(password, b"third\n", 0o644)
+    assert not await files.reload()
+    assert "mode 0644" in files.status().fault
+    assert files.current is taken[0]
+    assert "second secret" not in repr(files)
+
+
+async def test_a_node_logs_in_by_a_password_that_was_replaced(tmp_path):
+    """Also within the pause that follows a refused login."""
+    asked = []
+
+    def script(path):
+        asked.append(path)
+        return answer(b'{"error": "authentication failed", "code": 3}', BAD_REQUEST)
+
+    password = write(tmp_path / "password", b"first\n")
+    async with scripted_http(script) as server:
+        config = CoordinatorConfig(
+            endpoints=(server.endpoint,), user="n1", password_file=str(password)
+        )
+        files = await CoordinatorFiles.open(config, real_env())
+        async with open_coordinator(config, files=files) as store:
+            for _ in range(2):
+                with pytest.raises(CoordinatorRefusedError):
+                    await store.read("/")
+            assert len(asked) == 1
+            write(password, b"second\n")
+            assert await files.reload()
+            with pytest.raises(CoordinatorRefusedError):
+                await store.read("/")
+            assert len(asked) == 2
+            assert store.config.password == "second"
+
+
+@pytest.mark.parametrize("host", ["10.0.0.7", "etcd.example", "[2001:db8::7]"])
+def test_a_password_is_not_sent_unencrypted_to_another_machine(host):
+    """Refused with its path; by https, and on loopback, it may be sent."""
+    known = ("https://10.0.0.1:2379", "http://127.0.0.1:2379", "http://[::1]:2379")
+    user = {"user": "n1", "password_file": "/etc/hastore/etcd-password"}
+    attrs.evolve(ETCD, endpoints=known, **user)
+    attrs.evolve(ETCD, endpoints=(*known, f"http://{host}:2379"))
+    with pytest.raises(ConfigError, match="/etc/hastore/etcd-password would be sent") as caught:
+        attrs.evolve(ETCD, endpoints=(*known, f"http://{host}:2379"), **user)
+    assert "https://" in caught.value.hint
 
 
 async def test_a_role_service_has_the_settings_of_its_node(tmp_path):

@@ -121,10 +121,13 @@ async def test_an_answer_that_trickles_is_cut_off() -> None:
 async def test_an_answer_has_a_limit(monkeypatch: pytest.MonkeyPatch, endless: bytes) -> None:
     """No peer fills the memory: an answer, and a line of a watch, are given up beyond it."""
     monkeypatch.setattr(etcd_http, "ANSWER_SIZE_MAX", 1000)
+    monkeypatch.setattr(etcd_http, "SHORT_ANSWER_SIZE_MAX", 500)
     async with scripted_http(lambda _: endless, stays=True) as server:
         async with EtcdClient.open(config(server.endpoint)) as client:
             with pytest.raises(CoordinatorUnreachableError, match="an answer of more than"):
                 await client.read("/")
+            with pytest.raises(CoordinatorUnreachableError, match="an answer of more than"):
+                await client.grant(5)
             async with client.changes("/", 9) as changes:
                 with pytest.raises(CoordinatorUnreachableError, match="an answer of more than"):
                     await anext(changes)

@@ -5,23 +5,26 @@ from __future__ import annotations
 import datetime as dt
 import json
 import shutil
+import ssl
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 
 from hastore.cluster.etcd_client import EtcdClient, EtcdConfig, EtcdHealth
 from hastore.cluster.key_value_store import Absent, Changes, Delete, Put, Unchanged, follow
 from hastore.cluster.server_clocks import server_clocks
+from hastore.env.real import real_env
 from hastore.errors import (
     CompactedError,
-    ConfigError,
     CoordinatorRefusedError,
     CoordinatorTlsError,
     CoordinatorUnreachableError,
 )
+from hastore.tls.contexts import TlsFiles, client_context
 from tests.patience import WITHIN_S
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.etcd import (
@@ -43,7 +46,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdServe
         yield server
 
 
-def config(*servers: EtcdServer, timeout_s: float = WITHIN_S, **more: str) -> EtcdConfig:
+def config(*servers: EtcdServer, timeout_s: float = WITHIN_S, **more: object) -> EtcdConfig:
     """Return how to reach servers."""
     endpoints = tuple(server.endpoint for server in servers)
     return EtcdConfig(endpoints=endpoints, timeout_s=timeout_s, **more)
@@ -323,19 +326,27 @@ def tls_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdS
         yield server
 
 
-def files(certificates: Certificates) -> dict[str, str]:
+def files(certificates: Certificates) -> TlsFiles:
     """Return the paths as a configuration has them."""
-    return {
-        "ca": str(certificates.ca),
-        "cert": str(certificates.cert),
-        "key": str(certificates.key),
-    }
+    return TlsFiles(
+        ca=str(certificates.ca),
+        cert=str(certificates.cert),
+        key=str(certificates.key),
+        section="cluster",
+    )
+
+
+def context(paths: TlsFiles) -> ssl.SSLContext:
+    """Return what a node makes of them."""
+    return client_context(paths, real_env().disk, real_env().wall_clock.now_s())
 
 
 async def test_tls_with_the_right_certificates(tls_server: EtcdServer) -> None:
     """Calls and watches; a later call uses the connection of the first."""
     assert tls_server.certificates is not None
-    async with EtcdClient.open(config(tls_server, **files(tls_server.certificates))) as client:
+    async with EtcdClient.open(
+        config(tls_server, context=context(files(tls_server.certificates)))
+    ) as client:
         put = await client.commit([Absent("/k")], [Put("/k", b"1")])
         async with client.changes("/", put.revision - 1) as changes:
             assert (await anext(changes)).puts[0].value == b"1"
@@ -347,15 +358,15 @@ async def test_tls_with_wrong_certificates_is_named(tls_server: EtcdServer, tmp_
     """Another CA, no certificate of our own, one of another CA; and http to that port."""
     ours, others = tls_server.certificates, make_certificates(tmp_path / "tls", "others")
     assert ours is not None
-    wrong_ca = files(ours) | {"ca": str(others.ca)}
-    no_cert = {"ca": str(ours.ca)}
-    other_cert = files(others) | {"ca": str(ours.ca)}
+    wrong_ca = attrs.evolve(files(ours), ca=str(others.ca))
+    no_cert = TlsFiles(ca=str(ours.ca))
+    other_cert = attrs.evolve(files(others), ca=str(ours.ca))
     for paths, hint in (
         (wrong_ca, "signed by the configured CA"),
         (no_cert, "client certificate"),
         (other_cert, "client certificate"),
     ):
-        async with EtcdClient.open(config(tls_server, **paths)) as client:
+        async with EtcdClient.open(config(tls_server, context=context(paths))) as client:
             with pytest.raises(CoordinatorUnreachableError, match=tls_server.endpoint) as caught:
                 await client.read("/")
             # The server's reset may overtake what it says of our certificate.
@@ -368,20 +379,20 @@ async def test_tls_with_wrong_certificates_is_named(tls_server: EtcdServer, tmp_
         assert "http or https" in str(unreachable.value.hint)
 
 
-async def test_files_that_are_no_certificates_are_refused(tmp_path: Path) -> None:
-    """Before anything is asked, with the path; a key of another certificate, too."""
-    ours, others = (make_certificates(tmp_path / "tls", name) for name in ("ours", "others"))
-    text = tmp_path / "text"
-    text.write_text("no certificate")
-    for paths, named in (
-        ({"ca": str(tmp_path / "none")}, "none"),
-        ({"ca": str(text)}, "text"),
-        (files(ours) | {"cert": str(text)}, "text"),
-        (files(ours) | {"key": str(others.key)}, "ours-cert"),
-    ):
-        with pytest.raises(ConfigError, match=f"{named}.*: cannot be used for TLS"):
-            async with EtcdClient.open(EtcdConfig(endpoints=("https://127.0.0.1:1",), **paths)):
-                pass
+async def test_a_new_certificate_and_a_new_password_are_used(
+    tls_server: EtcdServer, tmp_path: Path
+) -> None:
+    """By the next connection; one that waits for a request is not used again."""
+    ours, others = tls_server.certificates, make_certificates(tmp_path / "tls", "others")
+    assert ours is not None
+    wrong = context(attrs.evolve(files(others), ca=str(ours.ca)))
+    async with EtcdClient.open(config(tls_server, context=context(files(ours)))) as client:
+        await client.read("/")
+        client.use(context=wrong, password=None)
+        with pytest.raises(CoordinatorUnreachableError):
+            await client.read("/")
+        client.use(context=context(files(ours)), password=None)
+        await client.read("/")
 
 
 # -- the fixture -----------------------------------------------------------------------------------

@@ -208,7 +208,7 @@ def test_an_encrypted_key_needs_its_password(tmp_path, authority):
     assert "has no password" in faults_of(make_server, with_password("\n"))
     assert "mode 0644" in faults_of(make_server, with_password("planted-secret", 0o644))
     fault = faults_of(make_server, with_password("p" * 1_025))
-    assert fault == f"the password in {password} has 1025 bytes; at most 1024 are taken"
+    assert fault == f"the password in {password} has 1025 bytes; at most 1024 are accepted"
     assert "cannot be decrypted" in faults_of(make_server, with_password("p" * 1_024))
     make_server(with_password("planted-secret\r\nmore"))
     for text in ("wrong-one", "planted-secret"):

@@ -297,6 +297,10 @@ class GroupNode:
     def coordinator_status(self) -> None:
         """Return nothing: a person decides its role."""
 
+    @property
+    def coordinator_files(self) -> None:
+        """None: it has no coordinator."""
+
     def coordinator_clocks(self) -> tuple[()]:
         """Return nothing: it has no coordinator."""
         return ()
@@ -382,8 +386,9 @@ class GroupNode:
         self._nursery.start_soon(run)
 
     async def reload(self) -> Reloaded:
-        """Read permissions and certificate again; links and the role stay."""
-        return await reload_files(self.access, self.tls)
+        """Read permissions, certificates and etcd's password again; links and the role stay."""
+        control = self.role_control or self
+        return await reload_files(self.access, self.tls, control.coordinator_files)
 
     # -- its end ---------------------------------------------------------------------------------
 

@@ -46,3 +46,6 @@ class CoordinatorStatus:
     unusable_because: str | None = None
     # Which nodes the group has that this node's ``group_ids`` lacks; None: none.
     unlisted_because: str | None = None
+    # Why the present version of [cluster] ca, cert, key and password_file is not in force.
+    files_fault: str | None = None
+    files_hint: str | None = None

@@ -31,6 +31,7 @@ from hastore.store.reserve_file import RESERVE_FILE
 from hastore.tls.contexts import utc_text
 
 if TYPE_CHECKING:
+    from hastore.broker.observe.coordinator_status import CoordinatorStatus
     from hastore.broker.observe.node_status import NodeStatus, PutFailure, SlaveRow
     from hastore.broker.observe.sync_state_status import GroupNodeRow, SyncStateStatus
 
@@ -629,6 +630,7 @@ def _coordinator(status: NodeStatus, _: Limits) -> Found:
     coordinator = status.coordinator
     if coordinator is None:
         return
+    yield from _coordinator_files(coordinator)
     for alarm in coordinator.etcd_alarms:
         yield Level.WARNING, *_etcd_alarm(alarm)
     if coordinator.alarm is not None:
@@ -658,6 +660,12 @@ def _coordinator(status: NodeStatus, _: Limits) -> Found:
         yield Level.NOTICE, "elections are paused", None, "hastore cluster resume"
     elif not coordinator.etcd_alarms:
         yield Level.OK, coordinator.doing
+
+
+def _coordinator_files(coordinator: CoordinatorStatus) -> Found:
+    if coordinator.files_fault is not None:
+        what = "the present files of [cluster] are not in force, earlier versions are"
+        yield Level.FAULT, what, coordinator.files_fault, coordinator.files_hint
 
 
 def _unverified(status: NodeStatus, _: Limits) -> Found:

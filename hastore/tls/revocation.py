@@ -1,0 +1,102 @@
+"""Withdrawn certificates: lists of a CA (CRLs) in PEM, and the connections that they end.
+
+::
+
+    CertificateList  SEQUENCE
+      TBSCertList  SEQUENCE
+        version (may be missing)  |  signature  |  issuer  |  thisUpdate  |  nextUpdate
+        revokedCertificates  SEQUENCE OF { serialNumber, revocationDate, ... }  (may be missing)
+        ...
+
+OpenSSL checks a peer's whole chain by the lists at its handshake, their signatures included; an
+issuer without a list, or with one whose time is over, makes it refuse.  What is read here ends the
+connections that began before a list named their certificate.  Source: RFC 5280, 5.1.
+
+Invariant: once ``TlsLinks.use`` has returned, no connection goes on whose chain has a certificate
+that those lists name.
+"""
+
+from __future__ import annotations
+
+import ssl
+import weakref
+from typing import TYPE_CHECKING, final
+
+import attrs
+
+from hastore.tls.certificate import certificate_id, read_list
+from hastore.tls.tls_fault import withdrawn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hastore.tls.certificate import CertificateId, Name, Validity
+    from hastore.tls.tls_socket import TlsSocket
+
+
+@final
+@attrs.frozen
+class Withdrawn:
+    """The certificates that some lists name."""
+
+    ids: frozenset[CertificateId] = frozenset()
+    issuers: frozenset[Name] = frozenset()  # whose lists are there
+    # Of the list whose time is over first: when it was issued, and when the next one is due.
+    validity: Validity | None = None
+
+    @classmethod
+    def of(cls, lists: Iterable[bytes]) -> Withdrawn:
+        """Read lists (DER).  Raises ValueError for what is not a list."""
+        found = [read_list(der) for der in lists]
+        ends = [each.validity for each in found if each.validity is not None]
+        return cls(
+            ids=frozenset((each.issuer, serial) for each in found for serial in each.serials),
+            issuers=frozenset(each.issuer for each in found),
+            validity=min(ends, key=lambda one: one.not_after, default=None),
+        )
+
+    def names_one_of(self, chain: Iterable[bytes]) -> bool:
+        """Return whether one of the certificates (DER) is withdrawn."""
+        return any(certificate_id(der) in self.ids for der in chain)
+
+
+@final
+@attrs.define(eq=False)
+class TlsLinks:
+    """The connections of a node, over all versions of its files."""
+
+    withdrawn: Withdrawn = Withdrawn()
+    _links: weakref.WeakSet[TlsSocket] = attrs.field(factory=weakref.WeakSet, init=False)
+
+    def add(self, link: TlsSocket) -> None:
+        """Take a connection after its handshake, which may have begun by earlier lists.
+
+        Raises TlsError, and closes it, if its certificate was withdrawn meanwhile.
+        """
+        if self.withdrawn.ids and self.withdrawn.names_one_of(link.peer_chain()):
+            link.close()
+            raise withdrawn(link.peer)
+        self._links.add(link)
+
+    def use(self, lists: Withdrawn) -> list[TlsSocket]:
+        """End the connections whose peer's certificate is withdrawn; return them."""
+        self.withdrawn = lists
+        if not lists.ids:
+            return []
+        ended = [link for link in list(self._links) if lists.names_one_of(link.peer_chain())]
+        for link in ended:
+            self._links.discard(link)
+            link.end(withdrawn(link.peer))
+        return ended
+
+
+class NodeContext(ssl.SSLContext):
+    """A context whose connections are kept in ``links``; None: nobody looks after them."""
+
+    links: TlsLinks | None = None
+
+
+def keep(context: ssl.SSLContext, link: TlsSocket) -> None:
+    """Keep a connection that has ended its handshake with ``context``.  Raises as ``add`` does."""
+    if isinstance(context, NodeContext) and context.links is not None:
+        context.links.add(link)
