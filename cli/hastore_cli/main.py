@@ -8,6 +8,7 @@ stop by SIGINT / SIGTERM. A node that SIGTERM stopped cleanly ends with 0.
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -126,6 +127,7 @@ def root() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; never raises."""
     _prepare_streams()
+    _forbid_core_dumps()
     try:
         code = root.main(
             args=None if arguments is None else list(arguments),
@@ -136,6 +138,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BaseException as error:  # noqa: BLE001 - no caller is left: everything becomes an exit code
         return report(error)
     return code if isinstance(code, int) else 0
+
+
+def _forbid_core_dumps() -> None:
+    """Keep the kernel from writing the memory of a node, or of a command, to a file.
+
+    Keys and passwords are in it.  The limit also holds for what this process starts.  Where
+    core_pattern is a pipe, the program behind it decides; systemd-coredump heeds the limit.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _prepare_streams() -> None:

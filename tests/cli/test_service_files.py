@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +52,9 @@ def test_a_node_says_when_it_serves_and_when_it_stops(tmp_path):
             found = re.fullmatch(r"SYNC_MASTER, clients 127\.0\.0\.1:(\d+)", ready["STATUS"])
             assert found is not None, ready
             socket.create_connection(("127.0.0.1", int(found[1])), WITHIN_S).close()
+            # Keys and passwords are in its memory: no core dump of it is written.
+            limits = Path(f"/proc/{process.pid}/limits").read_text()
+            assert re.search(r"^Max core file size +0 +0 ", limits, re.MULTILINE), limits
             process.send_signal(signal.SIGTERM)
             assert received(sock)["STOPPING"] == "1"
             assert process.wait(WITHIN_S) == 0
