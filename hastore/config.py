@@ -35,6 +35,7 @@ from hastore.status import (
     OwnSignatures,
     SlaveStart,
     TlsMode,
+    TlsVersion,
 )
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ _WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not
 TTL_MS_MIN: Final = 3_000
 PRIORITY_MAX: Final = 1_000
 InSyncReplicas = Literal["all"] | int  # every member, or so many nodes with the master
+# For TLS 1.2: authenticated encryption and fresh keys only, as all ciphers of TLS 1.3.
+DEFAULT_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20:DHE+AESGCM:DHE+CHACHA20"
 DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
@@ -627,6 +630,36 @@ class TlsConfig:
         kind=Kind.FILE,
         flag="--tls-ca",
     )
+    client_ca_file: str | None = setting(
+        None,
+        "tls.client_ca",
+        "Certificates (PEM) by which clients' may be signed, too, but not those of nodes: who has"
+        " one of these cannot follow. Default: [tls] ca signs both.",
+        kind=Kind.FILE,
+        flag="--tls-client-ca",
+    )
+    crl_file: str | None = setting(
+        None,
+        "tls.crl",
+        "Lists of withdrawn certificates (CRL, PEM) of every CA in ca and client_ca. A new version"
+        " ends the connections of certificates that it names.",
+        kind=Kind.FILE,
+        flag="--tls-crl",
+    )
+    min_version: TlsVersion = setting(
+        TlsVersion.V1_2,
+        "tls.min_version",
+        "The oldest version of TLS that is spoken.",
+        kind=Kind.TLS_VERSION,
+        flag="--tls-min-version",
+    )
+    ciphers: str = setting(
+        DEFAULT_CIPHERS,
+        "tls.ciphers",
+        "Ciphers of TLS 1.2, as OpenSSL lists them. TLS 1.3 has its own.",
+        kind=Kind.TEXT,
+        flag="--tls-ciphers",
+    )
     client_certificates: ClientCertificates = setting(
         ClientCertificates.NONE,
         "tls.client_certificates",
@@ -651,9 +684,13 @@ class TlsConfig:
         if self.mode is not TlsMode.DISABLED and self.cert_file is None:
             msg = f"tls {self.mode.value} needs a certificate and its key"
             raise ConfigError(msg, hint="set [tls] cert and [tls] key (--tls-cert, --tls-key)")
-        if self.client_certificates is not ClientCertificates.NONE and self.ca_file is None:
+        signers = (self.ca_file, self.client_ca_file)
+        if self.client_certificates is not ClientCertificates.NONE and signers == (None, None):
             msg = "client certificates are asked for, and nothing says who may sign them"
             raise ConfigError(msg, hint="set [tls] ca (--tls-ca)")
+        if self.crl_file is not None and self.ca_file is None:
+            msg = "lists of withdrawn certificates are given without the CA that they are of"
+            raise ConfigError(msg, hint="set [tls] ca, too, or leave [tls] crl out")
         if self.key_password_file is not None and self.key_file is None:
             msg = "a key's password is given without the key"
             raise ConfigError(msg, hint="set [tls] key, too, or leave key_password_file out")

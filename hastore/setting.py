@@ -63,6 +63,7 @@ class Kind(enum.Enum):
     PROTOCOL = "classic|autoswitch"
     OWN_SIGNATURES = "preferred|required"
     TLS_MODE = "disabled|permissive|enforcing"
+    TLS_VERSION = "1.2|1.3"
     CLIENT_CERTIFICATES = "none|asked|required"
     LOG_FORMAT = "auto|console|json"
     LOG_LEVEL = "debug|info|warning|error"

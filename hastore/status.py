@@ -107,6 +107,13 @@ class TlsMode(enum.Enum):
     ENFORCING = "enforcing"  # plain bytes are closed
 
 
+class TlsVersion(enum.Enum):
+    """The oldest version of TLS that is spoken."""
+
+    V1_2 = "1.2"
+    V1_3 = "1.3"
+
+
 class ClientCertificates(enum.Enum):
     """Whether a client shows a certificate; one that is shown must be signed by the CA."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, final
 
 import attrs
 
-from hastore.tls.contexts import TlsFiles, client_context
+from hastore.tls.contexts import TlsFiles, TlsRules, client_context
 from hastore.tls.tls_peers import TlsPeers
 
 if TYPE_CHECKING:
@@ -40,19 +40,21 @@ class ClientTls:
         cert: str | None = None,
         key: str | None = None,
         key_password: str | None = None,
+        crl: str | None = None,
+        rules: TlsRules | None = None,
         server_name: str | None = None,
         env: Env | None = None,
     ) -> ClientTls:
         """Return it for PEM files; ``ca`` None: the system's certificates are trusted.  Blocks.
 
         ``cert`` and ``key`` are for nodes that ask for client certificates; ``key_password`` is a
-        file, too.  Raises ConfigError.
+        file, too.  ``crl``: lists of withdrawn certificates, of each CA.  Raises ConfigError.
         """
         from hastore.env.real import real_env  # noqa: PLC0415 - unless the caller has one
 
         world = env or real_env()
-        files = TlsFiles(cert=cert, key=key, key_password=key_password, ca=ca)
-        context = client_context(files, world.disk, world.wall_clock.now_s())
+        files = TlsFiles(cert=cert, key=key, key_password=key_password, ca=ca, crl=crl)
+        context = client_context(files, world.disk, world.wall_clock.now_s(), rules=rules)
         return ClientTls(context=context, server_name=server_name)
 
     def name_of(self, host: str) -> str:

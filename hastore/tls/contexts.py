@@ -18,15 +18,30 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import attrs
 
 from hastore.access.secret_file import check_is_private, read_password, read_secret_file
+from hastore.config import DEFAULT_CIPHERS
 from hastore.errors import ConfigError, DiskError
-from hastore.status import ClientCertificates
-from hastore.tls.certificate import pem_certificates, validity_of
+from hastore.status import ClientCertificates, TlsVersion
+from hastore.tls.certificate import (
+    name_text,
+    pem_certificates,
+    pem_lists,
+    subject_of,
+    validity_of,
+)
+from hastore.tls.revocation import NodeContext, Withdrawn
 
 if TYPE_CHECKING:
     from hastore.env.interface import Disk, FileStamp
     from hastore.tls.certificate import Validity
+    from hastore.tls.revocation import TlsLinks
 
 FILE_SIZE_MAX: Final = 1024 * 1024
+LISTS_SIZE_MAX: Final = 4 * 1024 * 1024  # some 80,000 withdrawn certificates
+_VERSIONS: Final = {
+    TlsVersion.V1_2: ssl.TLSVersion.TLSv1_2,
+    TlsVersion.V1_3: ssl.TLSVersion.TLSv1_3,
+}
+_NEVER: Final = "!aNULL:!eNULL"
 _VERIFY: Final = {
     ClientCertificates.NONE: ssl.CERT_NONE,
     ClientCertificates.ASKED: ssl.CERT_OPTIONAL,
@@ -41,24 +56,35 @@ _DECRYPT: Final = "decrypt it: openssl pkey -in KEY -out NEW"
 class TlsFiles:
     """Paths of PEM files; ``ca`` None: the system's certificates are trusted.
 
-    ``section``: of the configuration that names them; only ``tls`` has a ``key_password``.
+    ``section``: of the configuration that names them; only ``tls`` has a ``key_password``,
+    ``client_ca`` and ``crl``.
     """
 
     cert: str | None = None  # with the chain up to the CA, without it
     key: str | None = None
     key_password: str | None = None  # of a file with the key's password
     ca: str | None = None
+    client_ca: str | None = None  # signs clients' certificates, beside ``ca``
+    crl: str | None = None  # lists of withdrawn certificates, of each CA
     section: str = "tls"
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The files that there are."""
-        given = (self.cert, self.key, self.key_password, self.ca)
+        given = (self.cert, self.key, self.key_password, self.ca, self.client_ca, self.crl)
         return tuple(path for path in given if path is not None)
 
     def stamps(self, disk: Disk) -> tuple[FileStamp, ...]:
         """Return what changes when one of the files does.  Raises DiskError."""
         return tuple(disk.stamp(path) for path in self.paths)
+
+
+@attrs.frozen
+class TlsRules:
+    """What both sides of a connection must be able to do at least."""
+
+    min_version: TlsVersion = TlsVersion.V1_2
+    ciphers: str = DEFAULT_CIPHERS  # OpenSSL's list, for TLS 1.2
 
 
 @attrs.frozen
@@ -70,36 +96,55 @@ class CertificateDates:
 
 
 def server_context(
-    files: TlsFiles, client_certificates: ClientCertificates, disk: Disk, now_s: float
+    files: TlsFiles,
+    client_certificates: ClientCertificates,
+    disk: Disk,
+    now_s: float,
+    *,
+    rules: TlsRules | None = None,
+    links: TlsLinks | None = None,
 ) -> ssl.SSLContext:
-    """Return what accepts TLS.  Blocks.  Raises ConfigError."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _harden(context)
+    """Return what accepts TLS; ``links`` keeps its connections.  Blocks.  Raises ConfigError."""
+    context = NodeContext(ssl.PROTOCOL_TLS_SERVER)
+    context.links = links
+    _harden(context, rules)
     context.options |= ssl.OP_NO_TICKET | ssl.OP_CIPHER_SERVER_PREFERENCE
     context.num_tickets = 0  # links live long, and a resumed one would outlive its certificate
     _load_certificate(context, files, disk, now_s)
     if client_certificates is not ClientCertificates.NONE:
-        if files.ca is None:
+        authorities = [path for path in (files.ca, files.client_ca) if path is not None]
+        if not authorities:
             raise ConfigError(
                 "client certificates are asked for, and nothing says who may sign them",
-                hint="name the CA's certificate: [tls] ca",
+                hint="name the CA's certificate: [tls] ca, or client_ca",
             )
-        _load_ca(context, files.ca, disk, now_s)
+        for path in authorities:
+            _load_ca(context, path, disk, now_s)
+        _load_lists(context, files, authorities, disk, now_s)
     context.verify_mode = _VERIFY[client_certificates]
     return context
 
 
-def client_context(files: TlsFiles, disk: Disk, now_s: float) -> ssl.SSLContext:
+def client_context(
+    files: TlsFiles,
+    disk: Disk,
+    now_s: float,
+    *,
+    rules: TlsRules | None = None,
+    links: TlsLinks | None = None,
+) -> ssl.SSLContext:
     """Return what connects by TLS, and checks the server's certificate and name.  Blocks.
 
-    Raises ConfigError.
+    ``links`` keeps its connections.  Raises ConfigError.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    _harden(context)
+    context = NodeContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.links = links
+    _harden(context, rules)
     if files.ca is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     else:
         _load_ca(context, files.ca, disk, now_s)
+        _load_lists(context, files, [files.ca], disk, now_s)
     if files.cert is not None or files.key is not None:
         _load_certificate(context, files, disk, now_s)
     return context
@@ -153,20 +198,29 @@ def utc_text(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _harden(context: ssl.SSLContext) -> None:
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+def _harden(context: ssl.SSLContext, rules: TlsRules | None = None) -> None:
+    rules = rules or TlsRules()
+    context.minimum_version = _VERSIONS[rules.min_version]
+    try:
+        # Without a certificate of the server, or without encryption, nothing is proven.
+        context.set_ciphers(f"{rules.ciphers}:{_NEVER}")
+    except ssl.SSLError:
+        raise ConfigError(
+            f"[tls] ciphers {rules.ciphers!r} names no cipher that may be used",
+            hint=f"openssl ciphers -v LIST shows what it names; the default is {DEFAULT_CIPHERS}",
+        ) from None
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     # Python 3.11.2, Debian 12's, sets it: a stream that was cut would end as a whole one does.
     context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
 
 
-def _read(path: str, disk: Disk) -> bytes:
+def _read(path: str, disk: Disk, size_max: int = FILE_SIZE_MAX) -> bytes:
     """Return a file's bytes; one with a private key in it must be its owner's alone."""
     try:
         stamp = disk.stamp(path)
-        if stamp.size > FILE_SIZE_MAX:
+        if stamp.size > size_max:
             raise ConfigError(
-                f"{path} has {stamp.size} bytes; at most {FILE_SIZE_MAX} are read",
+                f"{path} has {stamp.size} bytes; at most {size_max} are read",
                 hint="is it the right file?",
             )
         data = disk.read_file(path)
@@ -200,6 +254,59 @@ def _load_ca(context: ssl.SSLContext, path: str, disk: Disk, now_s: float) -> No
             f"{path} has a certificate that cannot be read: {_reason(error)}",
             hint=f"openssl x509 -in {path} -noout -text",
         ) from None
+
+
+def _load_lists(
+    context: ssl.SSLContext, files: TlsFiles, authorities: list[str], disk: Disk, now_s: float
+) -> None:
+    """Refuse certificates that a list names, and those of a CA without a list that is valid now."""
+    if files.crl is None:
+        return
+    lists = read_withdrawn(files.crl, disk)
+    for path in authorities:
+        data = _read(path, disk)
+        for der in pem_certificates(data):
+            name = subject_of(der)
+            if name not in lists.issuers and validity_of(der).not_after >= now_s:
+                raise ConfigError(
+                    f"{files.crl} has no list of {name_text(name)}, whose certificate is in {path}:"
+                    " no certificate that it has signed would be accepted",
+                    hint="put the lists of all CAs into that file, one after the other",
+                )
+    if lists.validity is not None and lists.validity.not_after < now_s:
+        raise ConfigError(
+            f"a list in {files.crl} was to be replaced by {utc_text(lists.validity.not_after)}: no"
+            " certificate of its CA would be accepted",
+            hint="get the CA's new list: openssl ca -gencrl, or its download",
+        )
+    try:
+        context.load_verify_locations(cafile=files.crl)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise ConfigError(
+            f"{files.crl} has a list that cannot be read: {_reason(error)}",
+            hint=f"openssl crl -in {files.crl} -noout -text",
+        ) from None
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN
+
+
+def read_withdrawn(path: str, disk: Disk) -> Withdrawn:
+    """Return what the lists of a file name.  Blocks.  Raises ConfigError."""
+    data = _read(path, disk, LISTS_SIZE_MAX)
+    if b"-----BEGIN CERTIFICATE-----" in data:  # OpenSSL would trust it
+        raise ConfigError(
+            f"{path} has a certificate, and only lists of withdrawn ones may be in it",
+            hint="leave the certificate out: [tls] ca names who is trusted",
+        )
+    try:
+        lists = pem_lists(data)
+        if lists:
+            return Withdrawn.of(lists)
+    except ValueError:
+        pass
+    raise ConfigError(
+        f"{path} has no list of withdrawn certificates (CRL) in PEM, or a broken one",
+        hint="it begins with -----BEGIN X509 CRL-----; from DER: openssl crl -inform DER",
+    )
 
 
 def _load_certificate(context: ssl.SSLContext, files: TlsFiles, disk: Disk, now_s: float) -> None:

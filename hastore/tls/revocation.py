@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import ssl
 import weakref
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 import attrs
 
@@ -30,8 +30,8 @@ from hastore.tls.tls_fault import withdrawn
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from hastore.errors import TlsError
     from hastore.tls.certificate import CertificateId, Name, Validity
-    from hastore.tls.tls_socket import TlsSocket
 
 
 @final
@@ -60,15 +60,37 @@ class Withdrawn:
         return any(certificate_id(der) in self.ids for der in chain)
 
 
+class Link(Protocol):
+    """A connection after its handshake: a ``TlsSocket``."""
+
+    peer: str  # what errors call the other side
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing leaves any more."""
+
+    def peer_chain(self) -> list[bytes]:
+        """Return the peer's certificate, and those that sign it (DER)."""
+
+    def getpeername(self) -> Any:
+        """Return the peer's address."""
+
+    def end(self, error: TlsError) -> None:
+        """End it from outside."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
 @final
 @attrs.define(eq=False)
 class TlsLinks:
     """The connections of a node, over all versions of its files."""
 
     withdrawn: Withdrawn = Withdrawn()
-    _links: weakref.WeakSet[TlsSocket] = attrs.field(factory=weakref.WeakSet, init=False)
+    _links: weakref.WeakSet[Link] = attrs.field(factory=weakref.WeakSet, init=False)
 
-    def add(self, link: TlsSocket) -> None:
+    def add(self, link: Link) -> None:
         """Take a connection after its handshake, which may have begun by earlier lists.
 
         Raises TlsError, and closes it, if its certificate was withdrawn meanwhile.
@@ -78,12 +100,13 @@ class TlsLinks:
             raise withdrawn(link.peer)
         self._links.add(link)
 
-    def use(self, lists: Withdrawn) -> list[TlsSocket]:
+    def use(self, lists: Withdrawn) -> list[Link]:
         """End the connections whose peer's certificate is withdrawn; return them."""
         self.withdrawn = lists
         if not lists.ids:
             return []
-        ended = [link for link in list(self._links) if lists.names_one_of(link.peer_chain())]
+        there = [link for link in list(self._links) if not link.is_ended]
+        ended = [link for link in there if lists.names_one_of(link.peer_chain())]
         for link in ended:
             self._links.discard(link)
             link.end(withdrawn(link.peer))
@@ -96,7 +119,7 @@ class NodeContext(ssl.SSLContext):
     links: TlsLinks | None = None
 
 
-def keep(context: ssl.SSLContext, link: TlsSocket) -> None:
+def keep(context: ssl.SSLContext, link: Link) -> None:
     """Keep a connection that has ended its handshake with ``context``.  Raises as ``add`` does."""
     if isinstance(context, NodeContext) and context.links is not None:
         context.links.add(link)

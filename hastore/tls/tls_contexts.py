@@ -7,24 +7,28 @@ start a fault in the files is an error; later the former contexts stay (``Watche
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, Final, final
 
 import attrs
 import trio
 
 from hastore.concurrency.service import as_itself
+from hastore.concurrency.tcp import describe
 from hastore.concurrency.watched_files import WatchedFiles
 from hastore.errors import ConfigError, DiskError
 from hastore.status import ClientCertificates, TlsMode
 from hastore.tls.client_tls import ClientTls
 from hastore.tls.contexts import (
     TlsFiles,
+    TlsRules,
     ca_dates,
     certificate_dates,
     client_context,
+    read_withdrawn,
     server_context,
     utc_text,
 )
+from hastore.tls.revocation import TlsLinks, Withdrawn
 from hastore.tls.tls_peers import TlsPeers
 from hastore.trace import logger
 
@@ -34,6 +38,9 @@ if TYPE_CHECKING:
 
     from hastore.config import HAConfig, TlsConfig
     from hastore.env.interface import Env, FileStamp
+    from hastore.tls.revocation import Link
+
+_PEERS_SHOWN_MAX: Final = 4
 
 _log = logger("tls")
 
@@ -55,6 +62,10 @@ class TlsStatus:
     certificate: str  # its file
     not_after: int  # seconds since 1970
     ca_not_after: int | None = None  # see ``ca_dates``; None: the system's are trusted
+    client_ca_not_after: int | None = None  # likewise; None: ``ca`` signs clients' certificates
+    # When the list in ``crl`` that must be replaced first was issued, and when the next is due.
+    crl_issued_at: int | None = None
+    crl_next_update: int | None = None  # None: there is no list, or none says when
     fault: str | None
     hint: str | None
 
@@ -69,6 +80,8 @@ class ContextSet:
     client: ClientTls  # connects to other nodes
     not_after: int  # of the own certificate: seconds since 1970
     ca_not_after: int | None  # of ``ca``, see ``ca_dates``; None: the system's are trusted
+    client_ca_not_after: int | None
+    withdrawn: Withdrawn
 
 
 @final
@@ -79,6 +92,7 @@ class TlsContexts(WatchedFiles[ContextSet]):
     GONE_HINT: ClassVar[str] = "put it back: [tls] cert, key and ca"
 
     config: TlsConfig
+    links: TlsLinks  # all that its contexts have made
     peers: TlsPeers  # that have completed a handshake, whatever the version of the files
 
     @property
@@ -94,6 +108,7 @@ class TlsContexts(WatchedFiles[ContextSet]):
     def status(self, ha: HAConfig | None = None) -> TlsStatus:
         """Return a snapshot; ``ha``: of the node's HA port."""
         assert self.config.cert_file is not None, "open_tls needs one"
+        lists = self.current.withdrawn.validity
         return TlsStatus(
             mode=self.config.mode.value,
             client_certificates=self.config.client_certificates.value,
@@ -102,6 +117,9 @@ class TlsContexts(WatchedFiles[ContextSet]):
             certificate=self.config.cert_file,
             not_after=self.current.not_after,
             ca_not_after=self.current.ca_not_after,
+            client_ca_not_after=self.current.client_ca_not_after,
+            crl_issued_at=None if lists is None else lists.not_before,
+            crl_next_update=None if lists is None else lists.not_after,
             fault=self._fault,
             hint=self._hint,
         )
@@ -110,7 +128,23 @@ class TlsContexts(WatchedFiles[ContextSet]):
         return files_of(self.config).stamps(self.env.disk)
 
     def _read(self) -> tuple[ContextSet, tuple[FileStamp, ...]]:
-        return _make(self.config, self.env, self.peers)
+        return _make(self.config, self.env, self.links, self.peers)
+
+    async def _take(self) -> bool:
+        is_taken = await super()._take()
+        if is_taken:
+            self._end_withdrawn()
+        return is_taken
+
+    def _end_withdrawn(self) -> None:
+        """End the connections of certificates that the present lists name."""
+        ended = self.links.use(self.current.withdrawn)
+        if ended:
+            peers = [_peer_text(link) for link in ended]
+            shown = ", ".join(peers[:_PEERS_SHOWN_MAX])
+            _log.warning(
+                "certificate_withdrawn", crl=self.config.crl_file, links=len(ended), peers=shown
+            )
 
     def _log_taken(self) -> None:
         _log.info(
@@ -131,9 +165,11 @@ async def open_tls(config: TlsConfig, env: Env, data_dir: str | None = None) -> 
     """
     if config.cert_file is None:
         return None
+    links = TlsLinks()
     peers = TlsPeers() if data_dir is None else await TlsPeers.of_directory(data_dir, env)
-    made, stamps = await env.offload.run(lambda: _make(config, env, peers))
-    return TlsContexts(env, made, stamps, config, peers)
+    made, stamps = await env.offload.run(lambda: _make(config, env, links, peers))
+    links.use(made.withdrawn)
+    return TlsContexts(env, made, stamps, config, links, peers)
 
 
 @contextlib.asynccontextmanager
@@ -158,19 +194,11 @@ async def watching_tls(
             nursery.cancel_scope.cancel()
 
 
-def _client_tls(config: TlsConfig, env: Env, peers: TlsPeers) -> ClientTls:
-    """Return how a node connects to other nodes' client ports, unless its own takes no TLS.
-
-    Where its own port takes both, so do those of the others, perhaps not all of them yet: a port
-    that takes no TLS, and never did, is asked in plain bytes.  Raises ConfigError.
-    """
-    context = client_context(files_of(config), env.disk, env.wall_clock.now_s())
-    return ClientTls(
-        context=context,
-        server_name=config.server_name,
-        or_plain=config.mode is TlsMode.PERMISSIVE,
-        peers=peers,
-    )
+def _peer_text(link: Link) -> str:
+    try:
+        return describe(link.getpeername()[:2])
+    except (OSError, ValueError):  # it has left meanwhile, or has no address
+        return "a peer without an address"
 
 
 def files_of(config: TlsConfig) -> TlsFiles:
@@ -180,22 +208,41 @@ def files_of(config: TlsConfig) -> TlsFiles:
         key=config.key_file,
         key_password=config.key_password_file,
         ca=config.ca_file,
+        client_ca=config.client_ca_file,
+        crl=config.crl_file,
     )
 
 
-def _make(config: TlsConfig, env: Env, peers: TlsPeers) -> tuple[ContextSet, tuple[FileStamp, ...]]:
+def _make(
+    config: TlsConfig, env: Env, links: TlsLinks, peers: TlsPeers
+) -> tuple[ContextSet, tuple[FileStamp, ...]]:
     files, disk, now_s = files_of(config), env.disk, env.wall_clock.now_s()
     assert files.cert is not None, "open_tls needs one"
     stamps = _stamps(files, env)
-    required = ClientCertificates.REQUIRED
+    rules = TlsRules(config.min_version, config.ciphers)
+
+    def server(files: TlsFiles, certificates: ClientCertificates) -> ssl.SSLContext:
+        return server_context(files, certificates, disk, now_s, rules=rules, links=links)
+
+    def until(path: str | None) -> int | None:
+        return None if path is None else ca_dates(path, disk, now_s).validity.not_after
+
+    of_nodes = attrs.evolve(files, client_ca=None)
     made = ContextSet(
-        server=server_context(files, config.client_certificates, disk, now_s),
-        mutual=None if files.ca is None else server_context(files, required, disk, now_s),
-        client=_client_tls(config, env, peers),
-        not_after=certificate_dates(files.cert, disk).validity.not_after,
-        ca_not_after=(
-            None if files.ca is None else ca_dates(files.ca, disk, now_s).validity.not_after
+        server=server(files, config.client_certificates),
+        mutual=None if files.ca is None else server(of_nodes, ClientCertificates.REQUIRED),
+        # Where its own port takes both, so do those of the others, perhaps not all of them yet: a
+        # port that takes no TLS, and never did, is asked in plain bytes.
+        client=ClientTls(
+            context=client_context(of_nodes, disk, now_s, rules=rules, links=links),
+            server_name=config.server_name,
+            or_plain=config.mode is TlsMode.PERMISSIVE,
+            peers=peers,
         ),
+        not_after=certificate_dates(files.cert, disk).validity.not_after,
+        ca_not_after=until(files.ca),
+        client_ca_not_after=until(files.client_ca),
+        withdrawn=Withdrawn() if files.crl is None else read_withdrawn(files.crl, disk),
     )
     if _stamps(files, env) != stamps:
         raise ConfigError(

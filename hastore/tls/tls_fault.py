@@ -23,6 +23,7 @@ class TlsFault(enum.StrEnum):
     NO_CERTIFICATE = "no-certificate"
     FOREIGN_CERTIFICATE = "foreign-certificate"  # not of a CA that is trusted
     EXPIRED_CERTIFICATE = "expired-certificate"  # or not valid yet
+    REVOKED_CERTIFICATE = "revoked-certificate"  # its CA has withdrawn it
     WRONG_NAME = "wrong-name"
     VERSION = "tls-version"  # none that both sides speak
     TIMEOUT = "handshake-timeout"
@@ -36,10 +37,17 @@ _F = TlsFault
 PEER: Final = "the peer"
 _NOT_YET_VALID: Final = 9
 _EXPIRED: Final = 10
+_REVOKED: Final = 23
+_LISTS: Final = frozenset({3, 8, 11, 12, 13, 33})  # what can be wrong with a CRL
 _WRONG_NAMES: Final = frozenset({62, 63, 64})  # host, e-mail address, IP address
 
 _EXPIRED_HINT: Final = "issue a new one and reload it there; if it is valid, check both clocks"
 _FOREIGN_HINT: Final = "is it signed by a CA that the CA file of this side has?"
+_REVOKED_HINT: Final = "issue a new one, with a new key, and put it there"
+_OUR_REVOKED_HINT: Final = "issue a new one, with a new key, and put it in place of ours"
+_LIST_HINT: Final = (
+    "[tls] crl of this side needs a list of each CA, and a new one before its time is over"
+)
 _NAME_HINT: Final = "use a name that the certificate has, or issue one for this name"
 _NONE_HINT: Final = "it needs a certificate and its key, signed by a CA that this side trusts"
 _PLAIN_HINT: Final = "turn TLS on there, or off here; or is it another port?"
@@ -88,7 +96,9 @@ _FOUND: Final[dict[str, tuple[TlsFault, str, str | None]]] = {
         "issue a new one and reload it; if it is valid, check both clocks",
     ),
     "SSLV3_ALERT_CERTIFICATE_REVOKED": (
-        _F.EXPIRED_CERTIFICATE, "the peer says that our certificate is revoked", _OURS_HINT
+        _F.REVOKED_CERTIFICATE,
+        "the peer says that our certificate has been withdrawn",
+        _OUR_REVOKED_HINT,
     ),
     "TLSV1_ALERT_PROTOCOL_VERSION": (
         _F.VERSION, "the peer speaks none of the TLS versions that this side does", _VERSION_HINT
@@ -108,6 +118,12 @@ def plain_text(peer: str = PEER) -> TlsError:
 def cut_short() -> TlsError:
     """Return the error for a stream that ended without TLS's own end (close_notify)."""
     return TlsError("the connection ended before TLS did: it was cut off", fault=TlsFault.CUT)
+
+
+def withdrawn(peer: str = PEER) -> TlsError:
+    """Return the error for a peer whose certificate its CA has withdrawn."""
+    text = f"{peer}'s certificate has been withdrawn by its CA"
+    return TlsError(text, fault=TlsFault.REVOKED_CERTIFICATE, hint=_REVOKED_HINT)
 
 
 def as_tls_error(
@@ -143,5 +159,10 @@ def _of_verification(
     if error.verify_code == _NOT_YET_VALID:
         text = f"{peer}'s certificate is not valid yet"
         return TlsError(text, fault=TlsFault.EXPIRED_CERTIFICATE, hint=_EXPIRED_HINT)
+    if error.verify_code == _REVOKED:
+        return withdrawn(peer)
+    if error.verify_code in _LISTS:
+        text = f"{peer}'s certificate cannot be checked: {why}"
+        return TlsError(text, fault=TlsFault.FOREIGN_CERTIFICATE, hint=_LIST_HINT)
     text = f"{peer}'s certificate is not trusted: {why}"
     return TlsError(text, fault=TlsFault.FOREIGN_CERTIFICATE, hint=_FOREIGN_HINT)

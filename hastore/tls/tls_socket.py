@@ -29,6 +29,7 @@ import trio
 
 from hastore.env.sending import real_send_now
 from hastore.errors import TlsError
+from hastore.tls.revocation import keep
 from hastore.tls.tls_fault import PEER, TlsFault, as_tls_error, cut_short, plain_text
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ _CORKED_SIZE_MAX: Final = 4096
 _RECORD_SIZE_MAX: Final = 16 * 1024
 _HANDSHAKE_RECORD: Final = 0x16
 _ALERT_RECORD: Final = 0x15
+_ENCODING_DER: Final = 2  # of ``_ssl``
 
 
 async def accept_tls(
@@ -78,6 +80,7 @@ async def accept_tls(
         sock, (wrapped, *tls), None, env, peer=peer, receive_size_max=receive_size_max
     )
     await accepted.begin(timeout_s)
+    keep(context, accepted)
     return accepted
 
 
@@ -107,6 +110,7 @@ async def connect_tls(
         sock, (wrapped, *tls), server_name, env, peer=peer, receive_size_max=RECEIVE_SIZE_MAX
     )
     await connected.begin(timeout_s)
+    keep(context, connected)
     return connected
 
 
@@ -128,7 +132,7 @@ class TlsSocket(trio.socket.SocketType):
         self._ssl, self._incoming, self._outgoing = tls
         self._server_name = server_name
         self._env = env
-        self._peer = peer
+        self.peer = peer  # what errors call the other side
         self._receive_size_max = receive_size_max  # >= RECEIVE_SIZE_MIN
         # One attempt to send without a wait; None where only trio's calls are known.
         self._try_send: SendNow | None = None
@@ -176,10 +180,10 @@ class TlsSocket(trio.socket.SocketType):
                 return
             data = await self._sock.recv(_HANDSHAKE_RECEIVE_SIZE)
             if not data:
-                msg = f"{self._peer} closed the connection in the TLS handshake"
+                msg = f"{self.peer} closed the connection in the TLS handshake"
                 raise TlsError(msg, fault=TlsFault.CUT)
             if not size and data[0] not in {_HANDSHAKE_RECORD, _ALERT_RECORD}:
-                raise plain_text(self._peer)
+                raise plain_text(self.peer)
             size += len(data)
             if size > HANDSHAKE_SIZE_MAX:
                 msg = f"a TLS handshake of more than {HANDSHAKE_SIZE_MAX} bytes"
@@ -187,7 +191,7 @@ class TlsSocket(trio.socket.SocketType):
             self._incoming.write(data)
 
     def _tls_error(self, error: ssl.SSLError) -> TlsError:
-        return as_tls_error(error, server_name=self._server_name, peer=self._peer)
+        return as_tls_error(error, server_name=self._server_name, peer=self.peer)
 
     async def _say_why(self) -> None:
         """Send OpenSSL's alert, and wait a moment until it was read: a reset would overtake it."""
@@ -203,6 +207,16 @@ class TlsSocket(trio.socket.SocketType):
     def peer_certificate(self) -> dict[str, Any] | None:
         """What the peer's certificate says, as ``ssl`` decodes it; None: no checked one."""
         return self._ssl.getpeercert() or None
+
+    def peer_chain(self) -> list[bytes]:
+        """Return the peer's certificate, and those that sign it up to the CA's (DER); may be empty.
+
+        As ``ssl.SSLObject.get_verified_chain`` of Python 3.13.
+        """
+        if not self._ssl.getpeercert():
+            return []
+        chain = self._ssl._sslobj.get_verified_chain()  # type: ignore[attr-defined]  # noqa: SLF001
+        return [certificate.public_bytes(_ENCODING_DER) for certificate in chain]
 
     @property
     def tls_version(self) -> str | None:
@@ -516,13 +530,25 @@ class TlsSocket(trio.socket.SocketType):
             if left == size:
                 raise self._failure from error
         if self._outgoing.pending > _ANSWERS_SIZE_MAX:
-            msg = f"{self._peer} makes TLS answer with more than {_ANSWERS_SIZE_MAX} bytes"
+            msg = f"{self.peer} makes TLS answer with more than {_ANSWERS_SIZE_MAX} bytes"
             self._failure = TlsError(msg, fault=TlsFault.SIZE)
             if left == size:
                 raise self._failure
         return None if is_more_needed and left == size else size - left
 
     # -- the end ---------------------------------------------------------------------------------
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether it was closed, or has failed: nothing leaves any more."""
+        return self._is_cut or self._failure is not None
+
+    def end(self, error: TlsError) -> None:
+        """End it from outside: nothing leaves or is read any more; ``recv`` raises ``error``."""
+        self._failure = error
+        self._is_cut = True
+        with contextlib.suppress(OSError):  # wakes who waits for it
+            self._sock.shutdown(trio.socket.SHUT_RDWR)
 
     def shutdown(self, how: int) -> None:
         """End the sending half with TLS's end, and with the socket's; or both halves."""

@@ -110,6 +110,8 @@ def test_check_config_prints_every_setting():
             ("tls", "cert"),
             ("tls", "key"),
             ("tls", "key_password_file"),
+            ("tls", "client_ca"),
+            ("tls", "crl"),
             ("tls", "ca"),
             ("tls", "server_name"),
         }

@@ -137,3 +137,19 @@ async def test_a_node_says_what_it_proves_by_certificates(tmp_path):
             "required",
             True,
         )
+
+
+def test_names_without_a_node_id_are_a_note_of_the_log_and_doctor_repeats_it(tmp_path):
+    """Only in a replica group; a bound name has no such line."""
+    files = make_tls_files(tmp_path)
+    group = ("--node-id", "1", "--node-group", "g1", "--group-ids", "1")
+    own = ("--tls-cert", files.node.cert, "--tls-key", files.node.key)
+    tls = ("--ha-tls", "--ha-tls-allowed-names", "n2,n3=3", "--tls-ca", files.authority.ca, *own)
+    with node("node", tmp_path / "d", *group, *tls) as running:
+        lines = running.log.read_text().splitlines()
+        shown = json.loads(hastore_here("doctor", tmp_path / "d", "-o", "json").stdout)
+    (line,) = [line for line in lines if "ha_names_without_ids" in line]
+    assert "a certificate for n2 may claim another node's id" in line
+    (found,) = [each for each in shown["findings"] if each["check"] == "node ids"]
+    assert found["result"] == "warn"
+    assert "n2=2" in found["next"]

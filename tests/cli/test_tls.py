@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import ssl
 
 import attrs
 import pytest
@@ -115,6 +116,23 @@ def test_files_that_cannot_be_used_are_named(files, tmp_path, monkeypatch):
     text = f'[tls]\nmode = "enforcing"\nca = "{ca}"\ncert = "{own.cert}"\nkey = "{key}"\n'
     config.write_text(text)
     assert certificates_of(asked_with({"HASTORE_CONFIG": str(config)})) == 1
+
+
+def test_a_command_has_the_lists_and_the_rules_of_the_configuration(files, tmp_path):
+    """Of the file, or by a variable: it checks a node as nodes do."""
+    crl = files.authority.withdraw()
+    config = tmp_path / "hastore.toml"
+    text = f'[tls]\nmode = "enforcing"\nca = "{files.authority.ca}"\ncrl = "{crl}"\n'
+    config.write_text(text + 'min_version = "1.3"\nciphers = "ECDHE+CHACHA20"\n')
+    there = {"HASTORE_CONFIG": str(config)}
+    found = asked_with(there).context
+    assert found.verify_flags & ssl.VERIFY_CRL_CHECK_CHAIN == ssl.VERIFY_CRL_CHECK_CHAIN
+    assert found.minimum_version is ssl.TLSVersion.TLSv1_3
+    assert {each["strength_bits"] for each in found.get_ciphers()[3:]} == {256}
+    found = asked_with({**there, "HASTORE_TLS_MIN_VERSION": "1.2"}).context
+    assert found.minimum_version is ssl.TLSVersion.TLSv1_2
+    with pytest.raises(ConfigError, match="no list of withdrawn certificates"):
+        asked_with({**there, "HASTORE_TLS_CRL": str(config)})
 
 
 async def test_a_command_asks_by_tls_or_says_why_it_cannot(files, tmp_path):

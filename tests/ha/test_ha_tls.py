@@ -12,6 +12,7 @@ import trio
 import trio.testing
 
 import hastore
+from hastore.client.admin import AdminClient
 from hastore.concurrency.tcp import connect
 from hastore.config import HAConfig
 from hastore.env.real import real_env
@@ -22,8 +23,9 @@ from hastore.ha.copy_progress import FrameSizes
 from hastore.ha.ha_link import HALink
 from hastore.ha.ha_tls import AllowedNames, names_of
 from hastore.ha.log_fetch import fetch_range
-from hastore.status import BrokerRole, FlushDiskType, HAProtocol
+from hastore.status import BrokerRole, ClientCertificates, FlushDiskType, HAProtocol, TlsMode
 from hastore.status import PutMessageStatus as Status
+from hastore.tls.client_tls import ClientTls
 from hastore.tls.tls_calls import tls_calls
 from hastore.tls.tls_contexts import open_tls
 from hastore.tls.tls_fault import TlsFault
@@ -468,6 +470,63 @@ async def test_names_without_ids_are_named_by_the_status(tmp_path):
         assert master.status().tls.ha_names_without_ids == ("helper",)
     async with hastore.open_master(tls_master(tmp_path / "classic")) as master:
         assert master.status().tls.ha_names_without_ids == ()
+
+
+# -- who is withdrawn, and who is only a client ------------------------------------------------
+
+
+async def test_a_new_list_ends_the_links_of_certificates_that_it_names(tmp_path):
+    """No ack of such a slave counts any more, and it says why; the other slave's do."""
+    own = OwnCa()
+    own.authority.withdraw()
+    leaving, staying = own.cert(name="leaving"), own.cert(name="staying")
+    ha = attrs.evolve(TLS, tls_allowed_names=("*",), slave_timeout_ms=300)
+    tls = attrs.evolve(own.config(own.cert(name="m")), crl_file=str(own.authority.crl))
+    config = tls_master(tmp_path / "m", ha=ha, tls=tls)
+    async with (
+        hastore.open_master(config) as master,
+        hastore.open_slave(tls_slave(tmp_path / "1", master, tls=own.config(leaving))) as gone,
+    ):
+        await in_step(master)
+        assert (await master.put(messages(1)[0])).status is Status.PUT_OK
+        own.authority.withdraw(leaving)
+        assert await master.tls.reload()
+        assert (await master.put(messages(1)[0])).status is not Status.PUT_OK
+        reason = "certificate has been withdrawn"
+        await eventually(lambda: reason in (gone.status().master_link.reason or ""), reason)
+        assert any(reason in row.reason for row in master.status().refused)
+        tls = own.config(staying)
+        async with hastore.open_slave(tls_slave(tmp_path / "2", master, tls=tls)) as slave:
+            await in_step(master)
+            assert (await master.put(messages(1)[0])).status is Status.PUT_OK
+            assert slave.max_offset == master.max_offset > gone.max_offset
+
+
+async def test_a_certificate_of_the_clients_ca_cannot_follow(tmp_path):
+    """Whatever its name, and though all names may; at the client port it is served."""
+    clients = OwnCa()
+    ha = attrs.evolve(TLS, tls_allowed_names=("*",))
+    tls = attrs.evolve(
+        CA.config(MASTER),
+        mode=TlsMode.ENFORCING,
+        client_certificates=ClientCertificates.REQUIRED,
+        client_ca_file=str(clients.authority.ca),
+    )
+    config = tls_master(tmp_path / "m", ha=ha, tls=tls, listen=ANY_PORT)
+    async with hastore.open_master(config) as master:
+        client = clients.cert(name="slave")
+        for cert in (client, SLAVE):  # a node asks other nodes' client ports, too
+            paths = {"ca": str(CA.authority.ca), "cert": str(cert.cert), "key": str(cert.key)}
+            found = ClientTls.of_files(**paths)
+            async with AdminClient.connect(master.address, tls=found) as admin:
+                assert await admin.ha_status()
+        intruder = Intruder("is not trusted", lambda: CA.client(client))
+        assert await intruder.try_to_come_in(master.ha_address) == b""
+        await eventually(lambda: master.status().refused, "the refusal in the status")
+        assert "is not trusted" in master.status().refused[0].reason
+        async with hastore.open_slave(tls_slave(tmp_path / "s", master)):
+            await in_step(master)
+        assert master.status().tls.client_ca_not_after is not None
 
 
 # -- links that never begin ----------------------------------------------------------------------

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
@@ -78,6 +78,28 @@ class Authority:
             _write(self.directory / f"{name}-key.pem", key_pem),
         )
 
+    @property
+    def crl(self) -> Path:
+        """The list that ``withdraw`` writes."""
+        return self.directory / f"{self.name.replace(' ', '-')}-crl.pem"
+
+    def withdraw(
+        self,
+        *made: Certificates,
+        others: Iterable[int] = (),
+        valid: tuple[dt.timedelta, dt.timedelta] = (-DAY, DAY),
+    ) -> Path:
+        """Write a list of withdrawn certificates; ``others``: further numbers."""
+        now = dt.datetime.now(dt.UTC)
+        builder = x509.CertificateRevocationListBuilder(
+            _name(self.name), now + valid[0], now + valid[1]
+        )
+        numbers = [x509.load_pem_x509_certificate(each.cert.read_bytes()) for each in made]
+        for number in (*(each.serial_number for each in numbers), *others):
+            row = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(now)
+            builder = builder.add_revoked_certificate(row.build())
+        return _write(self.crl, builder.sign(self.key, hashes.SHA256()).public_bytes(_PEM))
+
 
 def make_authority(
     directory: Path,
@@ -114,19 +136,20 @@ def _begin(
     issuer: str,
     valid: tuple[dt.timedelta, dt.timedelta],
 ) -> x509.CertificateBuilder:
-    def as_name(text: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
     now = dt.datetime.now(dt.UTC)
     return (
         x509.CertificateBuilder()
-        .subject_name(as_name(subject))
-        .issuer_name(as_name(issuer))
+        .subject_name(_name(subject))
+        .issuer_name(_name(issuer))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now + valid[0])
         .not_valid_after(now + valid[1])
     )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
 def _name_of(host: str) -> x509.GeneralName:

@@ -11,10 +11,10 @@ from hastore.concurrency.watched_files import LOOK_S
 from hastore.config import TlsConfig
 from hastore.env.real import real_env
 from hastore.errors import ConfigError
-from hastore.status import ClientCertificates, TlsMode
+from hastore.status import ClientCertificates, TlsMode, TlsVersion
 from hastore.tls import contexts
 from hastore.tls.client_tls import ClientTls
-from hastore.tls.contexts import TlsFiles, ca_dates, client_context, server_context
+from hastore.tls.contexts import TlsFiles, TlsRules, ca_dates, client_context, server_context
 from hastore.tls.tls_contexts import open_tls
 from hastore.tls.tls_fault import TlsFault, as_tls_error
 from tests.support.certificates import DAY, make_authority, make_certificates
@@ -386,3 +386,73 @@ async def test_a_password_that_is_too_long_ends_no_node(tmp_path, authority):
 async def test_without_a_certificate_there_is_nothing():
     """As before there was TLS."""
     assert await open_tls(TlsConfig(), ENV) is None
+
+
+# -- the oldest version, and ciphers ---------------------------------------------------------------
+
+
+def ruled(made, **rules):
+    """Return the contexts of both sides under rules."""
+    files, now_s = files_of(made), ENV.wall_clock.now_s()
+    return (
+        server_context(files, NONE, ENV.disk, now_s, rules=TlsRules(**rules)),
+        client_context(files, ENV.disk, now_s, rules=TlsRules(**rules)),
+    )
+
+
+def test_only_ciphers_that_authenticate_what_they_encrypt_are_spoken_by_default(authority):
+    """With fresh keys (forward secrecy); a peer that knows others only is refused."""
+    made = authority.issue("n")
+    for context in ruled(made):
+        for cipher in context.get_ciphers():
+            assert cipher["aead"], cipher
+            assert cipher["kea"] in {"kx-any", "kx-ecdhe", "kx-dhe"}, cipher
+    server, client = ruled(made)
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    client.set_ciphers("ECDHE-ECDSA-AES128-SHA256")
+    with pytest.raises(ssl.SSLError, match=r"NO_SHARED_CIPHER|HANDSHAKE_FAILURE"):
+        shake_hands(server, client)
+
+
+def test_ciphers_of_tls_1_2_can_be_chosen_but_for_those_that_prove_nothing(authority):
+    """Anonymous ones need no certificate; a list without any other is a fault."""
+    made = authority.issue("n")
+    server, client = ruled(made, ciphers="ECDHE-ECDSA-AES128-SHA256")
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert shake_hands(server, client)[0].cipher()[0] == "ECDHE-ECDSA-AES128-SHA256"
+    names = [each["name"] for each in ruled(made, ciphers="ALL:eNULL")[0].get_ciphers()]
+    assert not [name for name in names if name.startswith(("ADH", "AECDH")) or "NULL" in name]
+    for ciphers in ("no-such-cipher", "aNULL"):
+        with pytest.raises(ConfigError, match="names no cipher that may be used") as caught:
+            ruled(made, ciphers=ciphers)
+        assert "ECDHE+AESGCM" in caught.value.hint
+
+
+def test_the_oldest_version_can_be_1_3(authority):
+    """A peer that speaks 1.2 only is refused; by default it is served."""
+    made = authority.issue("n")
+    for version, is_taken in ((TlsVersion.V1_2, True), (TlsVersion.V1_3, False)):
+        server, client = ruled(made, min_version=version)[0], ruled(made)[1]
+        client.maximum_version = ssl.TLSVersion.TLSv1_2
+        if is_taken:
+            assert shake_hands(server, client)[0].version() == "TLSv1.2"
+        else:
+            with pytest.raises(ssl.SSLError, match="PROTOCOL"):
+                shake_hands(server, client)
+
+
+async def test_a_nodes_contexts_have_the_rules_of_its_configuration(authority):
+    """All three: of the client port, of the HA port, and of what it asks."""
+    made = authority.issue("n")
+    config = TlsConfig(
+        cert_file=str(made.cert),
+        key_file=str(made.key),
+        ca_file=str(made.ca),
+        min_version=TlsVersion.V1_3,
+        ciphers="ECDHE+CHACHA20",
+    )
+    current = (await open_tls(config, ENV)).current
+    for context in (current.server, current.mutual, current.client.context):
+        assert context.minimum_version is ssl.TLSVersion.TLSv1_3
+        kinds = {each["name"] for each in context.get_ciphers() if each["protocol"] == "TLSv1.2"}
+        assert kinds == {"ECDHE-ECDSA-CHACHA20-POLY1305", "ECDHE-RSA-CHACHA20-POLY1305"}

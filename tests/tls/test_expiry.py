@@ -54,10 +54,42 @@ def test_certificates_that_expire_are_named_thirty_days_before():
     assert (state, len(sentences)) == ("WARNING", 2)
 
 
+def test_a_list_of_withdrawn_certificates_is_named_before_it_is_due():
+    """When a tenth of its time is left; and that nobody comes in once it is over."""
+    tls = TlsStatus(
+        mode="enforcing",
+        certificate="n.pem",
+        not_after=NOW_S + 99 * 86_400,
+        crl_issued_at=NOW_S - 80,
+        crl_next_update=NOW_S + 20,
+        fault=None,
+        hint=None,
+    )
+    status = attrs.evolve(InMemoryTarget().status(), tls=tls)
+
+    def found(age_s):
+        known = attrs.evolve(status, wall_time_ms=(NOW_S + age_s) * 1_000)
+        (told,) = [each for each in findings(known, Limits()) if each.subject == "tls"]
+        return told.level, told.sentence
+
+    assert found(0)[0] is Level.OK
+    assert found(11) == (
+        Level.WARNING,
+        "the list of withdrawn certificates must be replaced by 2027-01-15 08:00:20 UTC",
+    )
+    assert found(21)[0] is Level.CRITICAL
+
+
 def test_the_metrics_have_the_dates():
     """In seconds since 1970; a node without a certificate has no such sample."""
     tls = TlsStatus(
-        mode="disabled", certificate="n", not_after=NOW_S, ca_not_after=1, fault="x", hint=None
+        mode="disabled",
+        certificate="n",
+        not_after=NOW_S,
+        ca_not_after=1,
+        crl_next_update=2,
+        fault="x",
+        hint=None,
     )
 
     def samples(status):
@@ -70,6 +102,7 @@ def test_the_metrics_have_the_dates():
     assert samples(attrs.evolve(status, tls=tls)) == {
         "hastore_tls_certificate_not_after_seconds": NOW_S,
         "hastore_tls_ca_not_after_seconds": 1,
+        "hastore_tls_crl_next_update_seconds": 2,
         "hastore_tls_files_refused": 1,
     }
 

@@ -13,8 +13,9 @@ named and cannot be read, is an error: it may say that nothing leaves in the cle
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
+import attrs
 import rich_click as click
 
 from hastore.setting import Kind
@@ -25,6 +26,7 @@ from hastore_cli.settings.kinds import parse_value
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from hastore.status import TlsVersion
     from hastore.tls.client_tls import ClientTls
 
 _META: Final = "hastore.tls"
@@ -47,6 +49,10 @@ _OPTIONS: Final = (
     ),
 )
 _PASSWORD: Final = "key_password_file"  # noqa: S105 - the key of a setting
+_CRL: Final = "crl"
+_VERSION: Final = "min_version"
+_CIPHERS: Final = "ciphers"
+_WITHOUT_FLAG: Final = (_PASSWORD, _CRL, _VERSION, _CIPHERS)  # of the file, or by a variable
 
 
 class AskingCommand(ExampleCommand):
@@ -111,21 +117,34 @@ def _client_tls(
     variables = {
         key: value
         for key in [row[1] for row in _OPTIONS]
-        if takes_variables and (value := environ.get(f"HASTORE_TLS_{key.upper()}"))
+        if takes_variables and (value := _variable(environ, key))
     }
     if not flags and not variables and not is_on:
         return None
     from hastore.tls.client_tls import ClientTls
+    from hastore.tls.contexts import TlsRules
 
-    values = {**(_texts(file.get("tls", {})) if is_on else {}), **variables, **flags}
-    password = environ.get(f"HASTORE_TLS_{_PASSWORD.upper()}") or values.get(_PASSWORD)
+    further = {key: value for key in _WITHOUT_FLAG if (value := _variable(environ, key))}
+    values = {**(_texts(file.get("tls", {})) if is_on else {}), **further, **variables, **flags}
+    rules = TlsRules()
+    if _VERSION in values:
+        version = cast("TlsVersion", parse_value(Kind.TLS_VERSION, values[_VERSION]))
+        rules = attrs.evolve(rules, min_version=version)
+    if _CIPHERS in values:
+        rules = attrs.evolve(rules, ciphers=values[_CIPHERS])
     return ClientTls.of_files(
         ca=values.get("ca"),
         cert=values.get("cert"),
         key=values.get("key"),
-        key_password=password,
+        key_password=values.get(_PASSWORD),
+        crl=values.get(_CRL),
+        rules=rules,
         server_name=values.get("server_name"),
     )
+
+
+def _variable(environ: Mapping[str, str], key: str) -> str | None:
+    return environ.get(f"HASTORE_TLS_{key.upper()}")
 
 
 def _texts(section: Mapping[str, object]) -> dict[str, str]:

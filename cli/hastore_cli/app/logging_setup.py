@@ -366,6 +366,7 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     "own_key_not_read": ("this node's own access key stays as it was: {reason}",),
     "certificate_taken": ("{certificate} is in force now, until {not_after}",),
     "certificate_not_taken": ("the certificate stays as it was: {reason}",),
+    "certificate_withdrawn": ("{crl} names the certificates of {links} connections: {peers}",),
     "coordinator_files_taken": ("{files} are in force now",),
     "coordinator_files_not_taken": ("what etcd is shown stays as it was: {reason}",),
     "reloaded": (

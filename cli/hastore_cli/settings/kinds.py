@@ -29,6 +29,7 @@ from hastore.status import (
     OwnSignatures,
     SlaveStart,
     TlsMode,
+    TlsVersion,
 )
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ _CHOICES: Final[Mapping[Kind, Mapping[str, object]]] = {
     Kind.PROTOCOL: {protocol.value: protocol for protocol in HAProtocol},
     Kind.OWN_SIGNATURES: {each.value: each for each in OwnSignatures},
     Kind.TLS_MODE: {mode.value: mode for mode in TlsMode},
+    Kind.TLS_VERSION: {version.value: version for version in TlsVersion},
     Kind.CLIENT_CERTIFICATES: {each.value: each for each in ClientCertificates},
     Kind.LOG_FORMAT: {name: name for name in ("auto", "console", "json")},
     Kind.LOG_LEVEL: {name: name for name in ("debug", "info", "warning", "error")},

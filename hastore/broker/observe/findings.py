@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hastore.broker.observe.coordinator_status import CoordinatorStatus
     from hastore.broker.observe.node_status import NodeStatus, PutFailure, SlaveRow
     from hastore.broker.observe.sync_state_status import GroupNodeRow, SyncStateStatus
+    from hastore.tls.tls_contexts import TlsStatus
 
 _BEHIND_WARN: Final = 16 << 20  # bytes
 _DISK_MARGIN: Final = 10  # percent below the point from which puts are refused
@@ -44,6 +45,7 @@ _CUT_WARNED_S: Final = 3_600.0  # for so long a cut is a warning
 _PROPOSAL_MAX_S: Final = 5.0  # a change of the SyncStateSet is usually answered within milliseconds
 _DAY_S: Final = 86_400.0
 _EXPIRY_WARN_S: Final = 30 * _DAY_S  # before a certificate expires
+_LIST_WARN_SHARE: Final = 0.1  # of the time for which a list of withdrawn certificates holds
 _CONFIRMED_WITHIN_S: Final = 3.0  # where no put waits
 
 
@@ -547,8 +549,13 @@ def _tls(status: NodeStatus, _: Limits) -> Found:
     if tls.fault is not None:
         what = "its present certificate files are not in force, earlier versions are"
         yield Level.FAULT, what, tls.fault, tls.hint
-    dates = {own: tls.not_after, "its CA's certificate": tls.ca_not_after}
+    dates = {
+        own: tls.not_after,
+        "its CA's certificate": tls.ca_not_after,
+        "the clients' CA's certificate": tls.client_ca_not_after,
+    }
     ends = [_end_of(which, end_s, status) for which, end_s in dates.items() if end_s is not None]
+    ends.append(_end_of_list(tls, status))
     for end in ends:
         if end is not None:
             yield end
@@ -568,6 +575,24 @@ def _end_of(
         return Level.CRITICAL, f"{which} has expired on {end}", None, hint
     if left_s < _EXPIRY_WARN_S:
         return Level.WARNING, f"{which} expires in {format_span(left_s)}, on {end}", None, hint
+    return None
+
+
+def _end_of_list(
+    tls: TlsStatus, status: NodeStatus
+) -> tuple[Level, str, *tuple[str | None, ...]] | None:
+    """Return that a list of withdrawn certificates is due, or nearly; None: it is not."""
+    due_s, issued_s = tls.crl_next_update, tls.crl_issued_at
+    if due_s is None or issued_s is None or status.wall_time_ms is None:
+        return None
+    left_s, due = due_s - status.wall_time_ms / 1_000, utc_text(due_s)
+    hint = "put the CA's new list into [tls] crl: it is taken without a restart"
+    if left_s < 0:
+        what = f"the list of withdrawn certificates was to be replaced by {due}"
+        return Level.CRITICAL, what, "no new connection with a certificate is accepted", hint
+    if left_s < _LIST_WARN_SHARE * (due_s - issued_s):
+        what = f"the list of withdrawn certificates must be replaced by {due}"
+        return Level.WARNING, what, None, hint
     return None
 
 

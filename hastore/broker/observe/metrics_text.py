@@ -329,6 +329,11 @@ def _tls(tls: TlsStatus) -> Iterator[Metric]:
             tls.ca_not_after,
         ),
         (
+            "crl_next_update_seconds",
+            "When the list of withdrawn certificates must be replaced, in seconds since 1970.",
+            tls.crl_next_update,
+        ),
+        (
             "files_refused",
             "1 while the present version of the certificate files is not in force.",
             int(tls.fault is not None),

@@ -1,0 +1,311 @@
+"""Withdrawn certificates: refused at the handshake, and their connections ended by a new list."""
+
+import contextlib
+import datetime as dt
+import ssl
+
+import attrs
+import pytest
+import trio
+import trio.testing
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hastore
+from hastore.client.admin import AdminClient
+from hastore.concurrency.tcp import connect
+from hastore.env.real import real_env
+from hastore.errors import ConfigError, HastoreError, TlsError
+from hastore.status import ClientCertificates
+from hastore.tls.certificate import certificate_id, pem_certificates, pem_lists, read_list
+from hastore.tls.contexts import TlsFiles, client_context, server_context
+from hastore.tls.revocation import TlsLinks, Withdrawn
+from hastore.tls.tls_contexts import open_tls
+from hastore.tls.tls_fault import TlsFault
+from hastore.tls.tls_socket import connect_tls
+from tests.patience import WITHIN_S
+from tests.support.certificates import DAY, make_authority
+from tests.support.nodes.tls_files import make_tls_files, master_with_tls
+from tests.support.tls import TIMEOUT_S, shaken_hands
+from tests.support.waiting import eventually
+
+ENV = real_env()
+REQUIRED = ClientCertificates.REQUIRED
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A CA, a node's certificate, and an empty list."""
+    made = make_tls_files(tmp_path)
+    made.authority.withdraw()
+    return made
+
+
+def config(files, **changes):
+    """Return the configuration of a node that heeds the CA's list."""
+    changes = {"client_certificates": REQUIRED, "crl_file": str(files.authority.crl), **changes}
+    return attrs.evolve(files.config(), **changes)
+
+
+def read(made):
+    """Return the certificate of a file (DER)."""
+    (der,) = pem_certificates(made.cert.read_bytes())
+    return der
+
+
+# -- lists -----------------------------------------------------------------------------------------
+
+
+def test_a_list_names_certificates_by_issuer_and_number(files):
+    """However many; one of another CA with the same number is not meant."""
+    made = [files.authority.issue(f"n{number}") for number in range(3)]
+    path = files.authority.withdraw(*made[:2], others=range(1, 2_000))
+    (der,) = pem_lists(b"a text before it\n" + path.read_bytes())
+    found = Withdrawn.of([der])
+    assert [found.names_one_of([read(each)]) for each in made] == [True, True, False]
+    assert len(found.ids) == 2_001
+    issuer, serial = certificate_id(read(made[0]))
+    assert ((*issuer, (b"x", "y")), serial) not in found.ids
+    assert found.validity.not_after - found.validity.not_before == 2 * DAY.total_seconds()
+
+
+def test_a_list_may_be_empty_and_need_not_say_when_the_next_one_comes(files):
+    """The oldest form has neither a version nor rows."""
+    (der,) = pem_lists(files.authority.withdraw().read_bytes())
+    assert read_list(der).serials == frozenset()
+    assert Withdrawn.of([]).validity is None
+
+
+def test_names_are_compared_as_openssl_compares_them():
+    """Case, spaces and the kind of the text do not matter: both are the issuer's name."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    plain = x509.NameAttribute(x509.NameOID.COMMON_NAME, "Our  CA")
+    other = x509.NameAttribute(
+        x509.NameOID.COMMON_NAME, "our ca", x509.name._ASN1Type.PrintableString
+    )
+    now = dt.datetime.now(dt.UTC)
+    found = set()
+    for attribute in (plain, other):
+        made = x509.CertificateRevocationListBuilder(x509.Name([attribute]), now, now + DAY)
+        found.add(read_list(made.sign(key, hashes.SHA256()).public_bytes(Encoding.DER)).issuer)
+    assert len(found) == 1
+
+
+NAME = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "a CA")])
+NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+LIST = (
+    x509.CertificateRevocationListBuilder(NAME, NOW, NOW + DAY)
+    .add_revoked_certificate(
+        x509.RevokedCertificateBuilder().serial_number(7).revocation_date(NOW).build()
+    )
+    .sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
+    .public_bytes(Encoding.DER)
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_damaged_lists_are_an_error_or_a_list(data):
+    """Never another exception."""
+    broken = bytearray(LIST[: data.draw(st.integers(0, len(LIST)))])
+    for _ in range(data.draw(st.integers(0, 3))):
+        if broken:
+            broken[data.draw(st.integers(0, len(broken) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(ValueError):
+        read_list(bytes(broken))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "has no list of withdrawn certificates"),
+        (b"-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n", "or a broken one"),
+        (b"-----BEGIN CERTIFICATE-----\n", "has a certificate, and only lists"),
+    ],
+)
+def test_a_file_that_is_no_list_is_refused(files, content, message):
+    """A certificate in it would be trusted."""
+    files.authority.crl.write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        make_server(files)
+
+
+def make_server(files, **more):
+    """Return a context that wants certificates."""
+    node = files.node
+    paths = TlsFiles(
+        cert=str(node.cert),
+        key=str(node.key),
+        ca=str(files.authority.ca),
+        crl=str(files.authority.crl),
+        **more,
+    )
+    return server_context(paths, REQUIRED, ENV.disk, ENV.wall_clock.now_s())
+
+
+def test_each_ca_needs_a_list_that_is_in_force(files, tmp_path):
+    """Else OpenSSL would refuse all that it has signed; it is named at the start."""
+    other = make_authority(tmp_path / "other", "other")
+    with pytest.raises(ConfigError, match="has no list of other ca, whose certificate is in"):
+        make_server(files, client_ca=str(other.ca))
+    both = files.authority.crl.read_bytes() + other.withdraw().read_bytes()
+    files.authority.crl.write_bytes(both)
+    make_server(files, client_ca=str(other.ca))
+    files.authority.withdraw(valid=(-2 * DAY, -DAY))
+    with pytest.raises(ConfigError, match="was to be replaced by") as caught:
+        make_server(files)
+    assert "openssl ca -gencrl" in caught.value.hint
+
+
+# -- handshakes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("whose", ["client", "server"])
+async def test_a_withdrawn_certificate_is_refused_at_the_handshake(files, whose, version):
+    """On either side, by its kind."""
+    peer = files.authority.issue("peer")
+    files.authority.withdraw(peer if whose == "client" else files.node)
+    paths = TlsFiles(
+        cert=str(peer.cert),
+        key=str(peer.key),
+        ca=str(files.authority.ca),
+        crl=str(files.authority.crl) if whose == "server" else None,
+    )
+    client = client_context(paths, ENV.disk, ENV.wall_clock.now_s())
+    client.maximum_version = version
+    faults = []
+    ends = trio.socket.socketpair()
+    with ends[0], ends[1]:
+        try:
+            await shaken_hands(ends, make_server(files), client)
+        except* TlsError as group:
+            faults += [each.fault for each in leaves(group)]
+    assert TlsFault.REVOKED_CERTIFICATE in faults
+
+
+def leaves(group):
+    """Yield the errors of a group."""
+    for each in group.exceptions:
+        yield from leaves(each) if isinstance(each, BaseExceptionGroup) else (each,)
+
+
+# -- connections that are there --------------------------------------------------------------------
+
+
+async def test_a_new_list_ends_the_connections_of_certificates_that_it_names(files):
+    """Those of others stay; the next connection is refused, and told why."""
+    leaving, staying = (files.authority.issue(name) for name in ("leaving", "staying"))
+    async with hastore.open_master(master_with_tls(files.directory / "d", config(files))) as master:
+        ours = files.client(staying)
+        async with (
+            AdminClient.connect(master.address, tls=files.client(leaving)) as gone,
+            AdminClient.connect(master.address, tls=ours) as kept,
+        ):
+            assert await gone.ha_status()
+            files.authority.withdraw(leaving)
+            assert (await master.reload()).taken == ("certificate",)
+            with pytest.raises((HastoreError, OSError)):
+                await gone.ha_status()
+            assert await kept.ha_status()
+        with pytest.raises(TlsError, match="our certificate has been withdrawn"):
+            async with AdminClient.connect(master.address, tls=files.client(leaving)) as again:
+                await again.ha_status()
+        status = master.status().tls
+        assert status.crl_next_update - status.crl_issued_at == 2 * DAY.total_seconds()
+
+
+@pytest.mark.parametrize("is_sending", [False, True])
+async def test_an_idle_connection_ends_at_once(files, is_sending):
+    """Also one on which nobody sends; a send that waits is ended, too."""
+    leaving = files.authority.issue("leaving")
+    contexts = await open_tls(config(files), ENV)
+    accepted, connected = await shaken_hands(
+        trio.socket.socketpair(), contexts.server, files.client(leaving).context, ENV
+    )
+    outcome = []
+
+    async def use():
+        try:
+            while True:
+                await (accepted.send(bytes(1 << 20)) if is_sending else accepted.recv(1))
+        except OSError as error:
+            outcome.append(error)
+
+    with trio.fail_after(WITHIN_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(use)
+            await trio.testing.wait_all_tasks_blocked()
+            files.authority.withdraw(leaving)
+            assert await contexts.reload()
+    (error,) = outcome
+    assert is_sending or error.fault == TlsFault.REVOKED_CERTIFICATE
+    with pytest.raises(TlsError):
+        await accepted.send(b"x")
+    connected.close()
+    accepted.close()
+
+
+async def test_a_handshake_that_began_before_the_list_is_ended_too(files):
+    """Its context is the former one."""
+    leaving = files.authority.issue("leaving")
+    contexts = await open_tls(config(files), ENV)
+    former = contexts.server
+    files.authority.withdraw(leaving)
+    assert await contexts.reload()
+    ends = trio.socket.socketpair()
+    with ends[0], ends[1], pytest.raises(ExceptionGroup) as caught:
+        await shaken_hands(ends, former, files.client(leaving).context, ENV)
+    assert "has been withdrawn" in str(next(leaves(caught.value)))
+
+
+async def test_a_ca_between_that_is_withdrawn_ends_all_that_it_has_signed(files, tmp_path):
+    """The whole chain counts, as at the handshake."""
+    between = make_authority(tmp_path / "between", "between", issuer=files.authority)
+    made = between.issue("leaf")
+    made.cert.write_bytes(made.cert.read_bytes() + between.ca.read_bytes())
+    lists = files.authority.crl.read_bytes() + between.withdraw().read_bytes()
+    files.authority.crl.write_bytes(lists)
+    contexts = await open_tls(config(files), ENV)
+    accepted, connected = await shaken_hands(
+        trio.socket.socketpair(), contexts.server, files.client(made).context, ENV
+    )
+    assert len(accepted.peer_chain()) == 3
+    files.authority.withdraw(attrs.evolve(made, cert=between.ca))
+    both = files.authority.crl.read_bytes() + between.crl.read_bytes()
+    files.authority.crl.write_bytes(both)
+    assert await contexts.reload()
+    with pytest.raises(TlsError, match="has been withdrawn"):
+        await accepted.recv(1)
+    connected.close()
+    accepted.close()
+
+
+async def test_a_list_with_a_fault_leaves_the_former_one_in_force(files):
+    """It is named, as a certificate's is."""
+    contexts = await open_tls(config(files), ENV)
+    files.authority.crl.write_bytes(b"half a li")
+    assert not await contexts.reload()
+    assert "has no list" in contexts.status().fault
+
+
+async def test_a_client_ends_its_connection_to_a_withdrawn_node(files):
+    """A slave does not follow a master whose certificate is withdrawn."""
+    links, node = TlsLinks(), files.authority.issue("other-node")
+    paths = TlsFiles(ca=str(files.authority.ca), crl=str(files.authority.crl))
+    context = client_context(paths, ENV.disk, ENV.wall_clock.now_s(), links=links)
+    master = master_with_tls(files.directory / "d", files.config(node=node))
+    async with hastore.open_master(master) as served:
+        sock = await connect(served.address, TIMEOUT_S)
+        link = await connect_tls(sock, context, "127.0.0.1", TIMEOUT_S)
+        files.authority.withdraw(node)
+        lists = Withdrawn.of(pem_lists(files.authority.crl.read_bytes()))
+        assert links.use(lists) == [link]
+        with pytest.raises(TlsError, match="has been withdrawn"):
+            await link.recv(1)
+        link.close()
+        await eventually(lambda: links.use(lists) == [])
