@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hastore.columnar.log_range import Bounds, find_ranges
 from hastore.columnar.record_reader import RecordReader
 from hastore.errors import ConfigError
+from hastore.store.queue.confirmed_records import ConfirmedRecords
 from hastore.store.record.layout import BLANK_SIZE_MIN
 from hastore.store.record.record_check import RecordKind
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
@@ -46,7 +47,7 @@ def walk_blocks(
     Yield records and where they end; or None and where reading resumes after damage, a filler or
     a file's end.  ``empty_at``: an earlier walk found only zeros from here on.  Raises DiskError.
     """
-    at = start
+    at, confirmed = start, ConfirmedRecords(disk, log.root)
     for file in log.files:
         if file.next_offset <= at:
             continue
@@ -60,16 +61,19 @@ def walk_blocks(
                     continue
                 if at == empty_at and not block.data[:BLANK_SIZE_MIN].strip(b"\0"):
                     return
-                found = _next_readable(disk, log, file, at)
+                found = _next_readable(disk, log, file, at, confirmed)
                 if found is None:
                     return
                 at = found
                 yield None, at
 
 
-def _next_readable(disk: Disk, log: LogDirectory, file: LogFile, at: int) -> int | None:
+def _next_readable(
+    disk: Disk, log: LogDirectory, file: LogFile, at: int, confirmed: ConfirmedRecords
+) -> int | None:
     """Return where reading resumes after damage at ``at``; None if nothing more is written."""
-    for offset, check in LogWalker(disk, log, from_offset=at, at_record=True).walk():
+    walker = LogWalker(disk, log, from_offset=at, at_record=True, confirmed=confirmed)
+    for offset, check in walker.walk():
         if offset >= file.next_offset or check.kind is RecordKind.BLANK:
             return file.next_offset
         if check.kind is RecordKind.MESSAGE:

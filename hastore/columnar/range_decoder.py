@@ -4,7 +4,9 @@
               fast path └ log_walker └ fast path           a BLANK has one only with ``fillers``
 
 Intact records take the fast path (``record_block``).  For everything else ``log_walker`` decides
-what it is and where reading resumes, so a table, ``log verify`` and ``log cat`` agree.
+what it is and where reading resumes, so a table, ``log verify`` and ``log cat`` agree.  Records
+behind damage that nothing confirms (``store.queue.confirmed_records``) are part of the damage; with
+``unconfirmed`` they are rows with all columns that say so in ``fault``, and none is ``record_ok``.
 """
 
 from __future__ import annotations
@@ -18,19 +20,20 @@ import pyarrow.compute as pc
 from isal import isal_zlib
 
 from hastore.columnar.log_schema import arrow_schema
+from hastore.columnar.record_block import RecordBlock, walk
 from hastore.columnar.record_columns import record_batch
 from hastore.columnar.record_reader import CHUNK_SIZE, RecordReader
 from hastore.columnar.row_filter import RowFilter
 from hastore.errors import LogDamagedError
+from hastore.store.queue.confirmed_records import ConfirmedRecords
 from hastore.store.record.record_check import MEASURED_KINDS, RecordKind
 from hastore.store.tools.log_directory import find_log
-from hastore.store.tools.log_walker import LogWalker
+from hastore.store.tools.log_walker import UNCONFIRMED, LogWalker
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
     from hastore.columnar.log_range import LogRange
-    from hastore.columnar.record_block import RecordBlock
     from hastore.env.interface import Disk
 
 _INT32_MAX: Final = 2**31 - 1
@@ -47,7 +50,7 @@ class RangeDecoder:
 
     ``fail_fast``: raise LogDamagedError at the first damaged row instead of yielding it.
     ``fillers``: a BLANK is a row too: intact, without a topic; its ``fault`` says where it holds
-    bytes other than 0.
+    bytes other than 0.  ``unconfirmed``: records behind damage that nothing confirms are rows, too.
     """
 
     disk: Disk
@@ -55,6 +58,7 @@ class RangeDecoder:
     row_filter: RowFilter = attrs.field(factory=RowFilter)
     fail_fast: bool = False
     fillers: bool = False
+    unconfirmed: bool = False
     _schema: pa.Schema = attrs.field(init=False)
     _read_schema: pa.Schema = attrs.field(init=False)
 
@@ -94,6 +98,7 @@ class RangeDecoder:
             yield self._missing(of_file, start, missing, "no file has them")
         base = log_range.file_offset
         at = log_range.start_offset
+        confirmed = ConfirmedRecords(self.disk, find_log(self.disk, log_range.store).root)
         with RecordReader(self.disk, log_range.path, log_range.file_size) as reader:
             while at < log_range.end_offset:
                 block = reader.read_block(at - base, at, log_range.end_offset)
@@ -102,7 +107,7 @@ class RangeDecoder:
                         yield self._message_batch(log_range, block)
                     at += block.end
                 else:
-                    at = yield from self._damage_batches(log_range, at)
+                    at = yield from self._damage_batches(log_range, at, confirmed)
                 if block.count <= _FREED_EARLY_MAX:
                     del block
 
@@ -123,7 +128,9 @@ class RangeDecoder:
             batch = batch.slice(int(block.starts.searchsorted(keep_from)))
         return batch
 
-    def _damage_batches(self, log_range: LogRange, at: int) -> Generator[pa.RecordBatch, None, int]:
+    def _damage_batches(
+        self, log_range: LogRange, at: int, confirmed: ConfirmedRecords
+    ) -> Generator[pa.RecordBatch, None, int]:
         """Yield the damage and fillers from ``at`` on; return where reading resumes."""
         log = find_log(self.disk, log_range.store)
         file_end = log_range.file_offset + log_range.file_size
@@ -132,7 +139,14 @@ class RangeDecoder:
             first = max(at, log_range.keep_from)
             yield self._missing(log_range, first, end - first, "its file went while it was read")
             return file_end
-        walker = LogWalker(self.disk, log, from_offset=at, at_record=True)
+        walker = LogWalker(
+            self.disk,
+            log,
+            from_offset=at,
+            at_record=True,
+            confirmed=confirmed,
+            unconfirmed=self.unconfirmed,
+        )
         for offset, check in walker.walk():
             if offset >= file_end:
                 break
@@ -140,12 +154,29 @@ class RangeDecoder:
             if check.kind in MEASURED_KINDS or offset >= log_range.end_offset:
                 return offset
             is_blank = check.kind is RecordKind.BLANK
+            if check.kind is RecordKind.UNCONFIRMED and offset >= log_range.keep_from:
+                data = walker.read(offset, check.size)
+                yield self._unconfirmed_batch(log_range, offset, data)
+                continue
             if offset >= log_range.keep_from and (not is_blank or self.fillers):
                 fault: str | None = f"{check.kind.value}: {check.detail}"
                 if is_blank:
                     fault = f"filler: {check.detail}" if check.detail else None
                 yield self._damage(log_range, offset, check.size, fault, is_intact=is_blank)
         return file_end
+
+    def _unconfirmed_batch(self, log_range: LogRange, offset: int, data: bytes) -> pa.RecordBatch:
+        starts, end = walk(data, 0, 1)
+        block = RecordBlock(data, starts, end, offset)
+        batch = self._message_batch(attrs.evolve(log_range, keep_from=0), block)
+        known = {"record_ok": False, "fault": f"{RecordKind.UNCONFIRMED.value}: {UNCONFIRMED}"}
+        arrays = [
+            pa.array([known[field.name]], field.type)
+            if field.name in known
+            else batch.column(field.name)
+            for field in self._read_schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._read_schema)
 
     def _missing(self, log_range: LogRange, offset: int, size: int, reason: str) -> pa.RecordBatch:
         return self._damage(log_range, offset, size, f"missing: {reason}", has_bytes=False)

@@ -162,7 +162,7 @@ def scan_records_in_python(  # noqa: C901, PLR0912, PLR0915 - one pass and few c
                     of_topic = topics[field] = {}
         if of_topic is None:  # ``check_record`` takes twice as long, and decides about all others
             check = check_record(buffer, position, available, physic_offset, check_crc=check_crc)
-            kind, size, _, queue_id, queue_offset, sys_flag, store_ms, name, texts, _ = check
+            kind, size, _, queue_id, queue_offset, sys_flag, store_ms, name, texts, *_ = check
             if kind is not _MESSAGE or sys_flag & _SPECIAL or name == _SCHEDULE_TOPIC:
                 break
             if not (name.isascii() and texts.isascii()):

@@ -125,7 +125,7 @@ def test_message_id_holds_host_and_offset():
 def test_get_from_files_needs_no_topic_and_reports_damage(tmp_path, run):
     """All topics are searched; messages after damage are found, with exit code 4."""
     builder = LogBuilder().add(b"one", key="x").add(b"two", topic="other", key="x")
-    store = builder.write(tmp_path / "D1")
+    store = builder.write(tmp_path / "D1", queues=True)
     assert (
         run("get", "--key", "x", "--dir", store, "-F", r"%t %s\n")[1] == "orders one\nother two\n"
     )

@@ -31,7 +31,8 @@ WHOLE = {
 @pytest.fixture
 def store(tmp_path):
     """A small undamaged store of three files."""
-    return LogBuilder().fill(20, topic="orders").fill(25, topic="audit").write(tmp_path / "D1")
+    builder = LogBuilder().fill(20, topic="orders").fill(25, topic="audit")
+    return builder.write(tmp_path / "D1", queues=True)
 
 
 def manifest_messages(golden, manifest):
@@ -92,7 +93,7 @@ def test_verify_prints_every_damaged_place(store, run):
     assert code == 4
     assert "225  bad-prop-crc" in out
     assert "orders/0 @ 1  key k1" in out
-    assert "next intact record at" in out
+    assert "next confirmed record at" in out
     assert "and 1 more place" in err
     report = json.loads(run("log", "verify", store, "-o", "json")[1])
     assert [finding["offset"] for finding in report["findings"]] == [225, 900]
@@ -118,7 +119,7 @@ def test_verify_names_an_unfinished_cut(store, run):
     intent = {"schema": "hastore.unfinished-cut/1", "cut": cut, "queue_ends": {}}
     intent |= {"kept_store_ms": 0, "index_slots": 5, "index_entries": 25}
     (store / "cut.json").write_text(json.dumps(intent))
-    (store / "consumequeue" / "orders" / "0").mkdir(parents=True)
+    (store / "consumequeue" / "orders" / "0").mkdir(parents=True, exist_ok=True)
     log_file = store / "commitlog" / f"{0:020d}"
     log_file.write_bytes(log_file.read_bytes()[:100].ljust(FILE_SIZE, b"\0"))
     code, out, err = run("log", "verify", store)

@@ -43,7 +43,7 @@ def store(tmp_path):
             queue_id=number % 4,
             properties_raw=raw,
         )
-    return builder.write(tmp_path / "D1")
+    return builder.write(tmp_path / "D1", queues=True)
 
 
 def numbers(out):
@@ -155,7 +155,7 @@ def test_find_by_time_tolerates_a_clock_that_was_set_back(tmp_path, run):
     builder = LogBuilder()
     for number, time_ms in enumerate((0, 5_000, 1_000, CLOCK_SLACK_MS + 9_000, 2_000)):
         builder.add(b'{"number": %d}' % number, store_timestamp_ms=FIRST_MS + time_ms)
-    store = builder.write(tmp_path / "D1")
+    store = builder.write(tmp_path / "D1", queues=True)
     _, out, _ = run("log", "find", store, "--until", FIRST_MS + 2_000, "-o", "jsonl")
     assert numbers(out) == [0, 2]
 
@@ -184,7 +184,7 @@ def test_tail_starts_in_the_middle_of_a_large_file(tmp_path):
     builder = LogBuilder(file_size=8 << 20)
     for number in range(3_000):
         builder.add(b"%01000d" % number, key=f"k{number}")
-    store = builder.write(tmp_path / "D1")
+    store = builder.write(tmp_path / "D1", queues=True)
     disk = ScriptedDisk(RealDisk())
     follower = LogFollower(disk, str(store), lambda *_: None)
     last = follower.last(5, lambda _: True)
@@ -212,7 +212,7 @@ def test_tail_of_an_empty_log(tmp_path, run):
 def test_follower_waits_at_a_torn_end_and_skips_damage(tmp_path):
     """A record counts as damaged, and is reported once, if an intact one follows."""
     builder = LogBuilder().fill(4)
-    store = builder.write(tmp_path / "D1")
+    store = builder.write(tmp_path / "D1", queues=True)
     path = store / "commitlog" / f"{0:020d}"
     whole = path.read_bytes()
     first, second, third, _ = builder.offsets
@@ -268,7 +268,7 @@ def test_follower_continues_after_deleted_files(store):
 def test_tail_follows_a_growing_log_until_ctrl_c(tmp_path):
     """The process prints appended messages across file boundaries and exits with 130."""
     builder = LogBuilder().fill(3)
-    store = builder.write(tmp_path / "D1")
+    store = builder.write(tmp_path / "D1", queues=True)
     arguments = command("log", "tail", store, "-f", "-n", 1, "-F", r"%k\n")
     with subprocess.Popen(
         arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()

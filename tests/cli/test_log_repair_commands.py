@@ -29,7 +29,7 @@ def sizes(monkeypatch):
 def pair(tmp_path):
     """A builder, and a store and a replica written by it; each record has a checksum."""
     builder = LogBuilder().fill(50)
-    return builder, builder.write(tmp_path / "D1"), builder.write(tmp_path / "D2")
+    return builder, builder.write(tmp_path / "D1", queues=True), builder.write(tmp_path / "D2")
 
 
 # -- verify --------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def test_rows_cover_the_log_and_digests_match_their_bytes(golden, name):
 def test_damage_has_a_digest_and_a_missing_file_has_none(tmp_path):
     """Damaged bytes can be compared, too; those of a missing file cannot."""
     log = LogBuilder().fill(100)
-    log.write(tmp_path, data=log.flipped(log.offsets[3]))
+    log.write(tmp_path, data=log.flipped(log.offsets[3]), queues=True)
     (tmp_path / "commitlog" / f"{4096:020d}").unlink()
     damage = [row for row in pieces(tmp_path) if not row["record_ok"]]
     data = log.flipped(log.offsets[3])[log.offsets[3] : log.offsets[4]]

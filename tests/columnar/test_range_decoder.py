@@ -268,9 +268,29 @@ def test_chunk_is_freed_before_the_next_is_read(tmp_path, monkeypatch, damaged):
 
     monkeypatch.setattr(range_decoder, "RecordReader", SmallReader)
     builder = LogBuilder().fill(100)
-    path = builder.write(tmp_path, data=builder.flipped(builder.offsets[50]))
+    path = builder.write(tmp_path, data=builder.flipped(builder.offsets[50]), queues=True)
     assert len(read(path, damaged=damaged)) == (1 if damaged else 100)
     assert len(read_at) > 10
+
+
+@pytest.mark.parametrize("queues", [True, False])
+def test_planted_records_are_rows_only_on_request(tmp_path, queues):
+    """Then with all columns, and none of them is ``record_ok``."""
+    builder = LogBuilder(file_size=1 << 16).fill(3).plant().fill(2)
+    around = builder.offsets[3]
+    data = builder.data[:around] + b"\xff" * 8 + builder.data[around + 8 :]
+    path = builder.write(tmp_path, data=data, queues=queues)
+    rows = plain(read(path))
+    assert rows == walked(path)
+    assert "secret" not in [row["topic"] for row in rows]
+    shown = read(path, unconfirmed=True)
+    planted = [row for row in shown if row["topic"] == "secret"]
+    assert [row["physic_offset"] for row in planted] == builder.planted
+    assert [row["body"] for row in planted] == [b"FORGED-%d" % number for number in range(3)]
+    assert not any(row["record_ok"] for row in planted)
+    assert all(row["fault"].startswith("unconfirmed: ") for row in planted)
+    of_topic = read(path, topic="secret", unconfirmed=True)
+    assert [row["physic_offset"] for row in of_topic] == builder.planted
 
 
 def test_missing_store_and_shrinking_file_are_errors(tmp_path):

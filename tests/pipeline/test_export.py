@@ -129,6 +129,22 @@ def test_filters_select_messages(spark, tmp_path):
     assert exported("none.jsonl", topic="no such topic") == []
 
 
+def test_planted_records_are_exported_only_on_request(spark, tmp_path):
+    """Behind damage only what consume queues name is a message; the rest is counted."""
+    log = LogBuilder(file_size=1 << 16).fill(3).plant().fill(2)
+    around, following = log.offsets[3:5]
+    data = log.data[:around] + b"\xff" * 8 + log.data[around + 8 :]
+    store = log.write(tmp_path / "D", data=data, queues=True)
+    result = export(spark, str(store), str(tmp_path / "few.jsonl"))
+    assert {line["topic"] for line in lines_of(tmp_path / "few.jsonl")} == {"orders"}
+    names = ("messages", "damaged", "unconfirmed_records", "set_aside_bytes")
+    assert [result.summary[name] for name in names] == [5, 1, 3, following - around]
+    result = export(spark, str(store), str(tmp_path / "all.jsonl"), unconfirmed=True)
+    rows = [line for line in lines_of(tmp_path / "all.jsonl") if line["topic"] == "secret"]
+    assert [row["physic_offset"] for row in rows] == log.planted
+    assert (result.summary["messages"], result.summary["unconfirmed_records"]) == (8, 3)
+
+
 def test_damaged_messages_are_left_out_and_counted(spark, tmp_path):
     """One flipped byte costs one message, and the summary counts it."""
     log = LogBuilder().fill(20)

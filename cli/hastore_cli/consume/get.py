@@ -20,7 +20,6 @@ from hastore_cli.settings.param_types import TOPIC, ParsedType, WholeNumber
 
 if TYPE_CHECKING:
     from hastore.message import StoredMessage
-    from hastore.store.tools.log_finding import Finding
     from hastore_cli.consume.lookup import MessageId
     from hastore_cli.messages.printer import MessageFormat
     from hastore_cli.node.client import NodeClient
@@ -227,23 +226,17 @@ def _read_one(
 def _read_many(directory: str, wanted: _Wanted, printer: MessagePrinter) -> None:
     from hastore_cli.app.progress_bar import ReadingBar
     from hastore_cli.consume.lookup import in_files
-    from hastore_cli.log.find_commands import raise_damage, say_unreadable
+    from hastore_cli.log.find_commands import Damage
     from hastore_cli.log.options import open_log
     from hastore_cli.log.search import MessageFilter
 
-    damage: list[Finding] = []
-
-    def on_damage(finding: Finding) -> None:
-        damage.append(finding)
-        say_unreadable(printer, finding)
-
+    damage = Damage(printer)
     disk, log = open_log(directory)
     fits = MessageFilter(key=wanted.key, topic=wanted.topic, window=wanted.window)
     with ReadingBar("looking", log.size) as bar:
-        for message in in_files(disk, log, fits, bar.on_progress, on_damage):
+        for message in in_files(disk, log, fits, bar.on_progress, damage.show):
             bar.stop()
             printer.show(message)
             if printer.shown == wanted.count:
                 break
-    if damage:
-        raise_damage(log.path, directory, damage[0])
+    damage.raise_if_any(log.path, directory)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from hastore.errors import HastoreError, RequestFailedError
+from hastore.message import StoredMessage
 from hastore.store.record.layout import MESSAGE_ID_END
 from hastore.store.record.message_codec import address_text, message_id
 from hastore.store.tools.log_finding import Finding
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hastore.env.interface import Disk
-    from hastore.message import StoredMessage
     from hastore.store.tools.log_directory import LogDirectory
     from hastore_cli.app.times import TimeWindow
     from hastore_cli.node.client import NodeClient
@@ -181,7 +181,7 @@ def in_files(
 ) -> Iterator[StoredMessage]:
     """Yield the messages that match; calls ``on_damage`` for each unreadable place."""
     for entry in search(disk, log, wanted, on_progress=on_progress):
-        if not isinstance(entry, Finding):
+        if isinstance(entry, StoredMessage):
             yield entry
-        elif on_damage is not None:
+        elif isinstance(entry, Finding) and on_damage is not None:
             on_damage(entry)

@@ -14,7 +14,7 @@ import rich_click as click
 
 from hastore_cli.app.command import ExampleCommand, LazyGroup, output_option
 from hastore_cli.app.output import echo_json, wall_clock_ms
-from hastore_cli.log.options import DIR, DIR_HELP, open_log, quiet_logging
+from hastore_cli.log.options import DIR, DIR_HELP, open_log, quiet_logging, unconfirmed_option
 from hastore_cli.messages.printer import FORMAT_HELP, MessagePrinter, format_option
 from hastore_cli.settings.config_file import config_option, read_store_config
 from hastore_cli.settings.param_types import WholeNumber
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from hastore.env.interface import Disk
     from hastore.store.tools.derived_verify import DerivedReport
     from hastore.store.tools.log_directory import LogDirectory
-    from hastore.store.tools.log_finding import Finding
     from hastore.store.tools.log_verify import VerifyReport
     from hastore_cli.messages.printer import MessageFormat
 
@@ -157,6 +156,7 @@ def epochs(dir: str, output: str) -> None:  # noqa: A002
 )
 @click.option("-n", "--count", type=WholeNumber(min=1), metavar="N", help="At most N messages.")
 @click.option("-t", "--topic", metavar="TOPIC", help="Only this topic.")
+@unconfirmed_option
 @click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")
 @format_option
 @output_option("table", "json", "jsonl")
@@ -166,37 +166,40 @@ def cat(
     from_offset: int,
     count: int | None,
     topic: str | None,
+    unconfirmed: bool,
     output: str,
     template: MessageFormat | None,
     bodies: bool,
 ) -> None:
     """Print messages, one per line.
 
-    A binary body is shown as the beginning of its hex, and in JSON as body_base64.
+    Behind damage only messages are printed that their consume queue names; the others may have been
+    planted in a body, and are counted. A binary body is shown as the beginning of its hex, and in
+    JSON as body_base64.
     """
-    from hastore.store.tools.log_finding import Finding
     from hastore_cli.app.terminal import say
-    from hastore_cli.log.find_commands import raise_damage, say_unreadable
+    from hastore_cli.log.find_commands import Damage
     from hastore_cli.log.json import CAT_SCHEMA
     from hastore_cli.log.search import MessageFilter, search
 
     disk, log = open_log(dir)
-    first_damage: Finding | None = None
     printer = MessagePrinter(output, schema=CAT_SCHEMA, template=template, bodies=bodies)
+    damage = Damage(printer)
     with printer:
-        for entry in search(disk, log, MessageFilter(topic=topic), from_offset=from_offset):
-            if isinstance(entry, Finding):
-                first_damage = first_damage or entry
-                say_unreadable(printer, entry)
-                continue
-            printer.show(entry)
+        for entry in search(
+            disk,
+            log,
+            MessageFilter(topic=topic),
+            from_offset=from_offset,
+            unconfirmed=unconfirmed,
+        ):
+            damage.show(entry)
             if printer.shown == count:
                 break
     if not printer.shown:
         of_topic = "" if topic is None else f" of topic {topic}"
         say(f"no messages{of_topic} from offset {from_offset} on")
-    if first_damage is not None:
-        raise_damage(log.path, dir, first_damage)
+    damage.raise_if_any(log.path, dir)
 
 
 @log_group.command(
@@ -292,7 +295,7 @@ def _refuse_damage(report: VerifyReport, directory: str) -> None:
     more = report.count(Severity.DAMAGE) - 1
     places = f" and {more} more place{'s' * (more != 1)}" if more else ""
     hint = f"plan a repair: hastore log repair {directory} --from-replica DIR --dry-run"
-    if first >= report.max_offset:
+    if first >= report.max_offset and not report.set_aside.records:
         hint = (
             f"if no node is writing it: the next start trims a torn end and keeps its bytes; {hint}"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import rich_click as click
 
@@ -17,14 +17,16 @@ from hastore_cli.log.options import (
     filter_options,
     open_log,
     parse_body_pattern,
+    unconfirmed_option,
 )
 from hastore_cli.messages.printer import FORMAT_HELP, MessagePrinter, format_option
 from hastore_cli.settings.param_types import WholeNumber
 
 if TYPE_CHECKING:
-    from hastore.store.tools.log_finding import Finding
+    from hastore.message import StoredMessage
+    from hastore.store.tools.log_finding import Finding, SetAside
     from hastore_cli.log.follower import LogFollower
-    from hastore_cli.log.search import MessageFilter
+    from hastore_cli.log.search import MessageFilter, UnconfirmedMessage
     from hastore_cli.messages.printer import MessageFormat
 
 FIND_SCHEMA: Final = "hastore.log-find/1"
@@ -81,6 +83,7 @@ def _filter_of(
     "--to-offset", type=WholeNumber(min=0), metavar="OFFSET", help="Beginning before this one."
 )
 @click.option("-n", "--count", type=WholeNumber(min=1), metavar="N", help="Stop after N messages.")
+@unconfirmed_option
 @click.option("--bodies/--no-bodies", default=True, help="With or without the bodies.")
 @format_option
 @output_option("table", "json", "jsonl")
@@ -90,6 +93,7 @@ def find(
     from_offset: int,
     to_offset: int | None,
     count: int | None,
+    unconfirmed: bool,
     output: str,
     template: MessageFormat | None,
     bodies: bool,
@@ -100,7 +104,6 @@ def find(
     Reads the log itself, so it also finds messages that are missing from consume queues and index.
     A message must match all options. A time window or an offset range saves reading the rest.
     """
-    from hastore.store.tools.log_finding import Finding
     from hastore_cli.app.progress_bar import ReadingBar
     from hastore_cli.app.terminal import say
     from hastore_cli.log.search import search
@@ -109,8 +112,8 @@ def find(
     if to_offset is not None and to_offset <= from_offset:
         raise click.UsageError("--to-offset is not after --from-offset")
     disk, log = open_log(dir)
-    damage: Finding | None = None
     printer = MessagePrinter(output, schema=FIND_SCHEMA, template=template, bodies=bodies)
+    damage = Damage(printer)
     with ReadingBar("looking", log.size) as bar, printer:
         for entry in search(
             disk,
@@ -118,14 +121,11 @@ def find(
             wanted,
             from_offset=from_offset,
             to_offset=to_offset,
+            unconfirmed=unconfirmed,
             on_progress=bar.on_progress,
         ):
             bar.stop()  # lines on the same terminal would tear it
-            if isinstance(entry, Finding):
-                damage = damage or entry
-                say_unreadable(printer, entry)
-                continue
-            printer.show(entry)
+            damage.show(entry)
             if sys.stdout.isatty():
                 printer.flush()
             if printer.shown == count:
@@ -133,8 +133,40 @@ def find(
     if not printer.shown:
         say("no message matches")
         hint_at_tag(chosen)
-    if damage is not None:
-        raise_damage(log.path, dir, damage)
+    damage.raise_if_any(log.path, dir)
+
+
+@final
+class Damage:
+    """Prints what a search yields; sums up the unreadable places among the messages."""
+
+    def __init__(self, printer: MessagePrinter) -> None:
+        from hastore.store.tools.log_finding import SetAside
+
+        self._printer = printer
+        self._first: Finding | None = None
+        self._set_aside = SetAside()
+
+    def show(self, entry: StoredMessage | UnconfirmedMessage | Finding) -> None:
+        """Print a message, or report an unreadable place."""
+        from hastore.store.tools.log_finding import Finding
+        from hastore_cli.log.json import set_aside_json
+        from hastore_cli.log.search import UnconfirmedMessage
+
+        if isinstance(entry, Finding):
+            self._first = self._first or entry
+            self._set_aside = self._set_aside.with_finding(entry)
+            self._printer.closing["set_aside"] = set_aside_json(self._set_aside)
+            say_unreadable(self._printer, entry)
+        elif isinstance(entry, UnconfirmedMessage):
+            self._printer.show(entry.message, unconfirmed=True)
+        else:
+            self._printer.show(entry)
+
+    def raise_if_any(self, log_path: str, directory: str) -> None:
+        """Raise LogDamagedError, exit code 4, if a place was unreadable."""
+        if self._first is not None:
+            raise_damage(log_path, directory, self._first, self._set_aside)
 
 
 def say_unreadable(printer: MessagePrinter, finding: Finding) -> None:
@@ -154,16 +186,18 @@ def hint_at_tag(chosen: dict[str, Any]) -> None:
         say_next("-t is the topic; for a tag write --tag")
 
 
-def raise_damage(log_path: str, directory: str, first: Finding) -> None:
+def raise_damage(log_path: str, directory: str, first: Finding, set_aside: SetAside) -> None:
     """Raise LogDamagedError, exit code 4, for the first damaged place."""
     from hastore.errors import LogDamagedError
+    from hastore_cli.log.text import set_aside_text
 
-    raise LogDamagedError(
-        f"{log_path} is damaged at offset {first.physic_offset}",
-        path=log_path,
-        physic_offset=first.physic_offset,
-        hint=f"hastore log verify {directory}",
-    )
+    text = f"{log_path} is damaged at offset {first.physic_offset}"
+    hint = f"hastore log verify {directory}"
+    if set_aside.size:
+        text += f"; {set_aside_text(set_aside)}"
+    if set_aside.records:
+        hint += f"; to see those records: hastore log cat {directory} --unconfirmed"
+    raise LogDamagedError(text, path=log_path, physic_offset=first.physic_offset, hint=hint)
 
 
 @click.command(

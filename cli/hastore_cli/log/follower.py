@@ -7,16 +7,25 @@
 
 Only reads, and does not disturb a node that writes.  An incomplete record is read again until it is
 complete; ``stalled`` says why it is not.  It is damage, and skipped, if a second read returns the
-same bytes and something was written after them.
+same bytes and something was written after them: a record that its consume queue names, or a later
+file.  The first record, too, is one that its consume queue names, or a file's first: what merely
+looks like a record may have been planted in a body (``queue.confirmed_records``).
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
-from hastore.store.record.layout import MAGIC_POSITION, MESSAGE_PATTERN, claimed_size
+from hastore.store.queue.confirmed_records import ConfirmedRecords
+from hastore.store.record.layout import (
+    BLANK_SIZE_MIN,
+    MAGIC_POSITION,
+    MESSAGE_PATTERN,
+    claimed_size,
+)
 from hastore.store.record.message_codec import decode
 from hastore.store.record.record_check import RecordKind, check_record
 from hastore.store.tools.log_directory import find_log, is_written
@@ -32,8 +41,6 @@ if TYPE_CHECKING:
 _CHUNK_SIZE: Final = 1024 * 1024
 _WINDOW_SIZE: Final = 256 * 1024
 _ZERO_RUN_SIZE: Final = 64 * 1024
-# The lengths agree and the record names this offset: that cannot be chance.
-_MEASURED: Final = frozenset({RecordKind.MESSAGE, RecordKind.BAD_BODY_CRC, RecordKind.BAD_PROP_CRC})
 
 
 @final
@@ -120,10 +127,10 @@ class LogFollower:
                     break
                 if check.kind is RecordKind.EMPTY:
                     return
-                if not self._is_damage(data, position):
+                if not self._is_damage(data, position, check):
                     self.stalled = f"{check.kind.value}: {check.detail}"
                     return
-                self._skip_damage(data, check)
+                self._skip_damage(check)
                 is_fresh = False
 
     def _open_file(self) -> bool:
@@ -154,26 +161,39 @@ class LogFollower:
             data = self._disk_file.pread(size, position)
         return data
 
-    def _is_damage(self, data: bytes, position: int) -> bool:
+    def _is_damage(self, data: bytes, position: int, check: RecordCheck) -> bool:
         """Whether the bytes here can no longer become a record."""
         if self._read(position) != data:
             return False
         assert self._file is not None
-        if first_record(data, 1, self._file, self.next_offset) is not None:
+        # The end of a record whose lengths agree is known.
+        end = position + check.size
+        if check.size and end < self._file.size and any(self._read(end)[:BLANK_SIZE_MIN]):
+            return True
+        if self._resume_at() is not None:
             return True
         files = find_log(self._disk, self._path).files
         later = [file for file in files if file.physic_offset > self.next_offset]
         return any(is_written(self._disk, file) for file in later)
 
-    def _skip_damage(self, data: bytes, check: RecordCheck) -> None:
-        """Skip damage: to its own end, the next record of the chunk, or the next file."""
+    def _resume_at(self) -> int | None:
+        """Return the next confirmed place after damage at ``next_offset``."""
+        assert self._file is not None
+        root = find_log(self._disk, self._path).root
+        base, end = self._file.physic_offset, self._file.next_offset
+        assert self._disk_file is not None
+        read = partial(_pread_at, self._disk_file, base)
+        found = ConfirmedRecords(self._disk, root).resume_after(self.next_offset, end, read)
+        return found if found is not None and any(read(found, BLANK_SIZE_MIN)) else None
+
+    def _skip_damage(self, check: RecordCheck) -> None:
+        """Skip damage: to its own end, the next confirmed record, or the next file."""
         assert self._file is not None
         offset = self.next_offset
         if check.size:
             self.next_offset += check.size
         else:
-            found = first_record(data, 1, self._file, offset)
-            self.next_offset = self._file.next_offset if found is None else offset + found
+            self.next_offset = self._resume_at() or self._file.next_offset
         self._on_skip(offset, self.next_offset, f"{check.kind.value}: {check.detail}")
 
 
@@ -192,24 +212,20 @@ def find_start(disk: Disk, log: LogDirectory, window: int) -> tuple[int, bool]:
         with contextlib.closing(disk.open_file(file.path, writable=False)) as disk_file:
             end = _written_size(disk_file, file)
             if end > window:
-                position = end - window
-                data = disk_file.pread(window, position)
-                found = first_record(data, 0, file, file.physic_offset + position)
-                if found is not None:
-                    return file.physic_offset + position + found, False
-                return file.physic_offset, False
+                base = file.physic_offset
+                found = ConfirmedRecords(disk, log.root).first_from(
+                    base + end - window,
+                    base + end,
+                    partial(_pread_at, disk_file, base),
+                )
+                return base if found is None else found, False
         window -= end
     return written[0].physic_offset, True
 
 
-def first_record(data: bytes, at: int, file: LogFile, offset: int) -> int | None:
-    """Return the position of the first record in ``data``, which begins at ``offset``."""
-    for match in MESSAGE_PATTERN.finditer(data, at + MAGIC_POSITION):
-        found = match.start() - MAGIC_POSITION
-        available = file.next_offset - offset - found
-        if check_record(data, found, available, offset + found).kind in _MEASURED:
-            return found
-    return None
+def _pread_at(disk_file: DiskFile, base: int, physic_offset: int, size: int) -> bytes:
+    position = physic_offset - base
+    return disk_file.pread(min(size, disk_file.size - position), position)
 
 
 def _written_size(disk_file: DiskFile, file: LogFile) -> int:

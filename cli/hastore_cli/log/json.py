@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from hastore.store.tools.log_finding import Severity
+from hastore.store.tools.log_finding import SetAside, Severity
+from hastore.store.tools.repair.plan import LOSING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -106,6 +107,7 @@ def verify_json(report: VerifyReport, seconds: float) -> dict[str, Any]:
         "messages": report.messages,
         "messages_without_crc32": report.uncovered_messages,
         "fillers": report.fillers,
+        "set_aside": set_aside_json(report.set_aside),
         "damage": report.count(Severity.DAMAGE),
         "warnings": report.count(Severity.WARNING),
         "counts": [
@@ -115,6 +117,15 @@ def verify_json(report: VerifyReport, seconds: float) -> dict[str, Any]:
         "findings": [finding_json(finding, report.max_offset) for finding in report.findings],
         "strays": list(report.strays),
         "seconds": round(seconds, 3),
+    }
+
+
+def set_aside_json(found: SetAside) -> dict[str, Any]:
+    """Return what damage hides, and the option of ``log cat`` that shows the records."""
+    return {
+        "bytes": found.size,
+        "unconfirmed_records": found.records,
+        "shown_by": "hastore log cat --unconfirmed" if found.records else None,
     }
 
 
@@ -132,6 +143,7 @@ def finding_json(finding: Finding, max_offset: int) -> dict[str, Any]:
         "queue_id": finding.queue_id,
         "queue_offset": finding.queue_offset,
         "key": finding.key,
+        "unconfirmed_records": finding.unconfirmed,
     }
 
 
@@ -248,6 +260,12 @@ def lost_size(plan: RepairPlan) -> int:
     return sum(lost.stop - lost.start for lost in plan.lost)
 
 
+def set_aside_by(plan: RepairPlan) -> SetAside:
+    """Return what a repair copies away without putting a replica's bytes in its place."""
+    records = sum(part.unconfirmed for part in plan.parts if part.action in LOSING)
+    return SetAside(size=lost_size(plan), records=records)
+
+
 def repair_json(
     plan: RepairPlan, lost: Iterable[LostMessages], report: RepairReport | None
 ) -> dict[str, Any]:
@@ -265,11 +283,13 @@ def repair_json(
                 "size": part.stop - part.start,
                 "reason": part.reason,
                 "action": part.action.value,
+                "unconfirmed_records": part.unconfirmed,
             }
             for part in plan.parts
         ],
         "resized": list(plan.resized),
         "lost_bytes": lost_size(plan),
+        "set_aside": set_aside_json(set_aside_by(plan)),
         "torn_at": plan.torn_at,
         "saved_paths": [] if report is None else list(report.saved_paths),
         "units_blanked": 0 if report is None else report.units_blanked,

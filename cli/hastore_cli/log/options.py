@@ -26,6 +26,15 @@ TIME_HELP: Final = (
 )
 
 
+def unconfirmed_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--unconfirmed``."""
+    return click.option(
+        "--unconfirmed",
+        is_flag=True,
+        help="Also what looks like messages behind damage; a producer may have planted them.",
+    )(command)
+
+
 def open_log(path: str) -> tuple[Disk, LogDirectory]:
     """Return the disk and the log in a directory.  Raises NotAStoreError if there is none."""
     from hastore.env.real import RealDisk

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from hastore.store.queue.confirmed_records import ConfirmedRecords
 from hastore.store.record.layout import RECORD_SIZE_MIN, SIZE, claimed_size
 from hastore.store.record.message_codec import decode, decode_properties
 from hastore.store.record.record_check import RecordKind, check_record
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from hastore.store.record.record_check import RecordCheck
     from hastore.store.tools.log_directory import LogDirectory, LogFile
 
+_SHOWN_KINDS: Final = frozenset({RecordKind.MESSAGE, RecordKind.UNCONFIRMED})
 # How far store times may be out of order.
 CLOCK_SLACK_MS: Final = 10 * 60_000
 
@@ -80,6 +82,13 @@ def _has_key(properties: dict[str, str], key: str) -> bool:
     return key == properties.get(PROPERTY_UNIQ_KEY) or key == keys or key in keys.split(" ")
 
 
+@attrs.frozen
+class UnconfirmedMessage:
+    """What looks like a message behind damage; a producer may have planted it in a body."""
+
+    message: StoredMessage
+
+
 def search(
     disk: Disk,
     log: LogDirectory,
@@ -87,30 +96,42 @@ def search(
     *,
     from_offset: int = 0,
     to_offset: int | None = None,
+    unconfirmed: bool = False,
     on_progress: Callable[[int], None] | None = None,
-) -> Iterator[StoredMessage | Finding]:
+) -> Iterator[StoredMessage | UnconfirmedMessage | Finding]:
     """Yield the messages of ``[from_offset, to_offset)`` that match, and any damage there.
 
-    Raises DiskError if the log cannot be read.
+    With ``unconfirmed`` also what looks like messages in that damage.  Raises DiskError if the log
+    cannot be read.
     """
     begin_ms, end_ms = wanted.window.begin_ms, wanted.window.end_ms
     if begin_ms is not None:
         from_offset = max(from_offset, start_of_window(disk, log, begin_ms))
     walker = LogWalker(
-        disk, log, from_offset=from_offset, scan_zeros=False, on_progress=on_progress
+        disk,
+        log,
+        from_offset=from_offset,
+        scan_zeros=False,
+        unconfirmed=unconfirmed,
+        on_progress=on_progress,
     )
     for offset, check in walker.walk():
         if offset < from_offset:
             continue
         if to_offset is not None and offset >= to_offset:
             return
-        if check.kind is RecordKind.MESSAGE:
-            if end_ms is not None and check.store_timestamp_ms >= end_ms + CLOCK_SLACK_MS:
+        if check.kind in _SHOWN_KINDS:
+            is_confirmed = check.kind is RecordKind.MESSAGE
+            if (
+                is_confirmed
+                and end_ms is not None
+                and check.store_timestamp_ms >= end_ms + CLOCK_SLACK_MS
+            ):
                 return
             if wanted.fits_record(check):
                 message = decode(walker.read(offset, check.size))
                 if wanted.body is None or wanted.fits_body(unpacked(message).body):
-                    yield message
+                    yield message if is_confirmed else UnconfirmedMessage(message)
         elif check.kind is not RecordKind.BLANK:
             yield find_in_record(Severity.DAMAGE, check.kind.value, offset, check, check.detail)
 
@@ -139,24 +160,25 @@ def _first_store_timestamp(disk: Disk, file: LogFile) -> int | None:
 def message_at(disk: Disk, log: LogDirectory, physic_offset: int) -> StoredMessage | None:
     """Return the message that begins at an offset; None if none does.
 
-    Its file is walked up to there: a producer can write a whole record into a body.
+    A body may hold what looks like a message.  So either the unit of its queue must name it, or the
+    walk from the start of its file must come by.
     """
     file = log.file_at(physic_offset)
-    if file is None or not _is_reached(disk, log, physic_offset):
+    if file is None:
         return None
     position = physic_offset - file.physic_offset
     data = _record_at(disk, file, position)
     check = check_record(data, 0, file.size - position, physic_offset)
-    return decode(data) if check.kind is RecordKind.MESSAGE else None
-
-
-def _is_reached(disk: Disk, log: LogDirectory, physic_offset: int) -> bool:
-    """Whether a walk from the start of its file comes to an offset."""
-    walker = LogWalker(disk, log, from_offset=physic_offset, check_crc=False, scan_zeros=False)
-    for offset, _ in walker.walk():
-        if offset >= physic_offset:
-            return offset == physic_offset
-    return False
+    if check.kind is not RecordKind.MESSAGE:
+        return None
+    if not ConfirmedRecords(disk, log.root).names(physic_offset, check):
+        walker = LogWalker(
+            disk, log, from_offset=file.physic_offset, check_crc=False, scan_zeros=False
+        )
+        walked = next((item for item in walker.walk() if item[0] >= physic_offset), None)
+        if walked is None or walked[0] != physic_offset or walked[1].kind is not check.kind:
+            return None
+    return decode(data)
 
 
 def _record_at(disk: Disk, file: LogFile, position: int) -> bytes:

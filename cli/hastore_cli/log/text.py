@@ -29,7 +29,7 @@ from hastore_cli.app.terminal import (
     number,
     time_text,
 )
-from hastore_cli.log.json import lost_size
+from hastore_cli.log.json import lost_size, set_aside_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from hastore.store.tools.derived_verify import DerivedReport
     from hastore.store.tools.log_diff import DiffReport, EpochComparison, LogSide
     from hastore.store.tools.log_epochs import LogEpochs
-    from hastore.store.tools.log_finding import Finding
+    from hastore.store.tools.log_finding import Finding, SetAside
     from hastore.store.tools.log_info import LogInfo
     from hastore.store.tools.log_verify import VerifyReport
     from hastore.store.tools.rebuild import RebuildReport
@@ -166,6 +166,7 @@ def verify_lines(report: VerifyReport) -> Iterable[str]:
     left_out = sum(report.counts.values()) - len(report.findings)
     if left_out:
         yield label_row("note", f"{counted(left_out, 'more finding')} not shown")
+    yield from _unconfirmed_lines(report.set_aside, report.path, "")
     if report.uncovered_messages:
         yield label_row(
             "note",
@@ -173,6 +174,21 @@ def verify_lines(report: VerifyReport) -> Iterable[str]:
             " __CRC32#: no checksum covers their headers, topics and properties",
         )
     yield from _strays(report.strays)
+
+
+def set_aside_text(found: SetAside) -> str:
+    """Return the clause that says how much damage hides."""
+    text = f"{counted(found.size, 'byte')} set aside"
+    if found.records:
+        text += f", with {counted(found.records, 'unconfirmed record')}"
+    return text
+
+
+def _unconfirmed_lines(found: SetAside, directory: str, holder: str) -> Iterable[str]:
+    if found.records:
+        yield label_row("note", f"{set_aside_text(found)}: no consume queue{holder} names them,")
+        yield _more("so a producer may have planted them in a body; to see them:")
+        yield _more(f"hastore log cat {escaped(directory)} --unconfirmed")
 
 
 def read_line(report: VerifyReport, seconds: float) -> str:
@@ -201,9 +217,9 @@ def _message_text(finding: Finding) -> str:
 def _unreadable_text(finding: Finding, max_offset: int) -> str:
     start, end = number(finding.physic_offset), number(finding.next_offset)
     size = counted(finding.next_offset - finding.physic_offset, "byte")
-    after = f"next intact record at {end}"
+    after = f"next confirmed record at {end}"
     if finding.physic_offset >= max_offset:
-        after = "nothing readable after it"
+        after = "nothing confirmed after it" if finding.unconfirmed else "nothing readable after it"
     return f"{size} unreadable from {start} to {end}, {after}"
 
 
@@ -349,6 +365,7 @@ def plan_lines(plan: RepairPlan, lost: Iterable[LostMessages]) -> Iterable[str]:
             "note", f"a torn end at {at}: the node's next start trims it, no repair needed"
         )
     yield from _lost_lines(lost)
+    yield from _unconfirmed_lines(set_aside_by(plan), plan.data_dir, " and no replica")
 
 
 def _lost_lines(lost: Iterable[LostMessages]) -> Iterable[str]:
@@ -374,6 +391,9 @@ def done_lines(plan: RepairPlan, report: RepairReport) -> Iterable[str]:
     lost = lost_size(plan)
     how = f"; the messages of {format_size(lost)} are lost" if lost else "; nothing is lost"
     yield label_row("ok", f"{places} repaired{how}")
+    found = set_aside_by(plan)
+    if found.records:
+        yield label_row("note", f"{set_aside_text(found)}: their bytes are in the copy above")
     if report.unverified is not None:
         text = "its node is not elected until it has compared its log with its master's"
         yield label_row("note", f"{text}: start it as a slave")

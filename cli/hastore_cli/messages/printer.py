@@ -54,6 +54,7 @@ class MessagePrinter:
         if template is not None and output != "table":
             raise click.UsageError("-F says what to print: leave -o out")
         self.shown = 0
+        self.closing: dict[str, Any] = {}  # more keys of the JSON document, after its messages
         self._output = output
         self._schema = schema
         self._template = template
@@ -70,15 +71,16 @@ class MessagePrinter:
         if error_type is not None and issubclass(error_type, BrokenPipeError):
             return
         if self._is_document:
-            sys.stdout.write("\n]}\n")
+            more = "".join(f", {json.dumps(k)}: {json.dumps(v)}" for k, v in self.closing.items())
+            sys.stdout.write(f"\n]{more}}}\n")
         self.flush()
 
     @property
     def _is_document(self) -> bool:
         return self._output == "json" and self._template is None
 
-    def show(self, message: StoredMessage) -> None:
-        """Print one message without flushing."""
+    def show(self, message: StoredMessage, *, unconfirmed: bool = False) -> None:
+        """Print one message without flushing; ``unconfirmed`` marks it, except with a template."""
         message = unpacked(message)
         # Not click.echo, which would flush each line.
         if self._template is not None:
@@ -89,9 +91,11 @@ class MessagePrinter:
             sys.stdout.buffer.write(data)
         elif self._output == "table":
             line = message_line(message, bodies=self._bodies, on_terminal=self._on_terminal)
+            line = f"unconfirmed {line}" if unconfirmed else line
             sys.stdout.write(f"{fitted(line) if self._on_terminal else line}\n")
         else:
-            text = json.dumps(message_json(message, bodies=self._bodies))
+            more = {"unconfirmed": True} if unconfirmed else {}
+            text = json.dumps(message_json(message, bodies=self._bodies) | more)
             sys.stdout.write(
                 f"{',' * (self.shown > 0)}\n{text}" if self._is_document else f"{text}\n"
             )

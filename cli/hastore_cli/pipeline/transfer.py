@@ -13,7 +13,7 @@ from hastore_cli.acl.asking_command import AskingCommand
 from hastore_cli.app.command import ExampleCommand, output_option
 from hastore_cli.app.output import wall_clock_ms
 from hastore_cli.app.progress_bar import ReadingBar
-from hastore_cli.log.options import TIME, TIME_HELP
+from hastore_cli.log.options import TIME, TIME_HELP, unconfirmed_option
 from hastore_cli.node.options import address_of
 from hastore_cli.pipeline.run import (
     EXIT_FOUND,
@@ -178,6 +178,7 @@ def restore(
 @click.option("--end", type=TIME, metavar="TIME", help="Only messages stored then or earlier.")
 @click.option("--from-offset", type=WholeNumber(0), metavar="N", help="Only from this offset on.")
 @click.option("--to-offset", type=WholeNumber(0), metavar="N", help="Only before this offset.")
+@unconfirmed_option
 @session_options
 def export(
     *,
@@ -191,6 +192,7 @@ def export(
     end: int | None,
     from_offset: int | None,
     to_offset: int | None,
+    unconfirmed: bool,
     run_job: RunJob,
 ) -> None:
     """Write messages as JSON lines, CSV or Parquet."""
@@ -211,7 +213,15 @@ def export(
     def call(spark: SparkSession) -> JobResult:
         from hastore.pipeline.transfer.export_job import export as run
 
-        return run(spark, dirs, to, file_format=file_format, tag=tag, **limits)
+        return run(
+            spark,
+            dirs,
+            to,
+            file_format=file_format,
+            tag=tag,
+            unconfirmed=unconfirmed,
+            **limits,
+        )
 
     run_job(call)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hastore.columnar.record_reader import RecordReader
+from hastore.store.queue.confirmed_records import ConfirmedRecords
 from hastore.store.record.record_check import MEASURED_KINDS, RecordKind
 from hastore.store.tools.log_walker import LogWalker
 
@@ -33,7 +34,7 @@ def pieces(disk: Disk, log: LogDirectory, log_range: LogRange) -> Iterator[Recor
 
     Checksums are not checked: a record is any whose lengths agree.
     """
-    base = log_range.file_offset
+    base, confirmed = log_range.file_offset, ConfirmedRecords(disk, log.root)
     at, end = log_range.start_offset, log_range.end_offset
     with RecordReader(disk, log_range.path, log_range.file_size) as reader:
         while at < end:
@@ -42,18 +43,21 @@ def pieces(disk: Disk, log: LogDirectory, log_range: LogRange) -> Iterator[Recor
                 yield block
                 at += block.end
             else:
-                gap = _gap(disk, log, log_range, at)
+                gap = _gap(disk, log, log_range, at, confirmed)
                 yield gap
                 at = gap.end_offset
 
 
-def _gap(disk: Disk, log: LogDirectory, log_range: LogRange, at: int) -> Gap:
+def _gap(
+    disk: Disk, log: LogDirectory, log_range: LogRange, at: int, confirmed: ConfirmedRecords
+) -> Gap:
     file_end = log_range.file_offset + log_range.file_size
     end = min(log_range.end_offset, file_end)
     faults = 0
-    for offset, check in LogWalker(
-        disk, log, from_offset=at, at_record=True, check_crc=False
-    ).walk():
+    walker = LogWalker(
+        disk, log, from_offset=at, at_record=True, check_crc=False, confirmed=confirmed
+    )
+    for offset, check in walker.walk():
         if offset >= end:
             break
         if check.kind in MEASURED_KINDS:  # which is enough for a block

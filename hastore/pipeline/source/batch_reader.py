@@ -93,6 +93,7 @@ def read_ranges(
         options.row_filter,
         fail_fast=options.mode == FAILFAST,
         fillers=options.fillers,
+        unconfirmed=options.unconfirmed,
     )
     with plain_errors():
         for log_range in ranges:

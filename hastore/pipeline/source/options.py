@@ -40,6 +40,7 @@ _NAMES: Final = (
     "mode",
     "fillers",
     "damaged",
+    "unconfirmed",
     "tasks",
     "cores",
     "filterPushdown",
@@ -66,6 +67,7 @@ class ReadOptions:
     mode: str = PERMISSIVE
     fillers: bool = False  # whether BLANKs are rows too
     damaged: bool = False  # whether only damaged records are rows
+    unconfirmed: bool = False  # whether records behind damage that nothing confirms are rows
     tasks: int | None = None
     cores: int | None = None
     filter_pushdown: bool = False
@@ -103,6 +105,7 @@ class ReadOptions:
             mode=mode,
             fillers=_flag(given, "fillers", default=False),
             damaged=_flag(given, "damaged", default=False),
+            unconfirmed=_flag(given, "unconfirmed", default=False),
             tasks=_number(given, "tasks", least=1, most=_TASKS_MAX),
             cores=_number(given, "cores", least=1, most=_TASKS_MAX),
             filter_pushdown=_flag(given, "filterPushdown", default=False),

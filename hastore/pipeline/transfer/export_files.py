@@ -41,8 +41,10 @@ if TYPE_CHECKING:
 SOURCE_COLUMNS: Final = (
     "topic", "queue_id", "queue_offset", "tags", "keys", "body", "properties", "flag", "sys_flag",
     "reconsume_times", "prepared_transaction_offset", "born_timestamp", "born_host",
-    "store_timestamp", "store_host", "store", "physic_offset", "size", "record_ok",
+    "store_timestamp", "store_host", "store", "physic_offset", "size", "record_ok", "fault",
 )  # fmt: skip
+# In the fault of damage: how many records in it nothing confirms.
+UNCONFIRMED_COUNT: Final = r"; (\d+) unconfirmed records? in it$"
 FORMATS: Final = ("jsonl", "csv", "parquet")
 _CHUNK: Final = 8 * 1024 * 1024
 _SUFFIXES: Final = {"json": "jsonl", "csv": "csv", "parquet": "parquet"}

@@ -21,8 +21,9 @@ INFO: Final = JobInfo(
     ends with its format is one file; any other is a directory of parts, written by all cores at
     once. body is text if body_encoding is utf-8, else base64; properties has all of them (a JSON
     object; in CSV its text); times are ms since 1970; store, physic_offset and size name the
-    record. Damaged records are left out and counted. An export gets its name when it is complete;
-    import reads it.
+    record. Damaged records are left out and counted, and so is what looks like records behind
+    damage that no consume queue names (--unconfirmed writes those, too). An export gets its name
+    when it is complete; import reads it.
     """,
     examples=(
         "hastore pipeline run export D1 --to orders.jsonl --topic orders",
@@ -31,6 +32,9 @@ INFO: Final = JobInfo(
         "jq -r .body orders.jsonl",
     ),
 )
+
+
+_SUMS: Final = ("bytes", "unconfirmed_records", "set_aside_bytes")
 
 
 def check_export(
@@ -56,12 +60,14 @@ def export(
     *,
     file_format: str | None = None,
     tag: str | None = None,
+    unconfirmed: bool = False,
     **limits: object,
 ) -> JobResult:
     """Write the messages of stores (directories, or globs of them) to a file or a directory.
 
     ``limits`` are options of ``format("hastore")``: topic, queueId, startTime, endTime,
-    startOffset, endOffset; None counts as absent.  Raises ConfigError, NotAStoreError, DiskError.
+    startOffset, endOffset; None counts as absent.  ``unconfirmed``: also records behind damage that
+    nothing confirms.  Raises ConfigError, NotAStoreError, DiskError.
     """
     from pyspark.sql import Observation  # noqa: PLC0415 - INFO needs no Spark
     from pyspark.sql import functions as sf  # noqa: PLC0415
@@ -70,6 +76,7 @@ def export(
     from hastore.pipeline.spark.table import read  # noqa: PLC0415
     from hastore.pipeline.transfer.export_files import (  # noqa: PLC0415
         SOURCE_COLUMNS,
+        UNCONFIRMED_COUNT,
         exported,
         write_export,
     )
@@ -77,12 +84,27 @@ def export(
     names = find_stores([stores] if isinstance(stores, str) else stores)
     chosen = check_export(names, to, file_format, limits)
     given = {name: value for name, value in limits.items() if value is not None}
-    messages = read(spark, names, SOURCE_COLUMNS, mode=PERMISSIVE, **given)
+    messages = read(spark, names, SOURCE_COLUMNS, mode=PERMISSIVE, unconfirmed=unconfirmed, **given)
+    is_unconfirmed = sf.coalesce(sf.col("fault").startswith("unconfirmed: "), sf.lit(False))
+    inside = sf.regexp_extract("fault", UNCONFIRMED_COUNT, 1)
     seen, written = Observation(), Observation()
-    messages = messages.observe(seen, sf.count_if(~sf.col("record_ok")).alias("damaged"))
+    messages = messages.observe(
+        seen,
+        sf.count_if(~sf.col("record_ok") & ~is_unconfirmed).alias("damaged"),
+        sf.sum(
+            sf.when(is_unconfirmed, 1).when(inside != "", inside.cast("bigint")).otherwise(0)
+        ).alias("unconfirmed_records"),
+        sf.sum(
+            sf.when(
+                sf.col("topic").isNull() & ~sf.col("fault").startswith("missing: "), sf.col("size")
+            )
+            .otherwise(0)
+            .cast("bigint")
+        ).alias("set_aside_bytes"),
+    )
     if tag is not None:
         messages = messages.where(sf.col("tags") == tag)
-    rows = exported(messages.where("record_ok")).observe(
+    rows = exported(messages.where(sf.col("record_ok") | is_unconfirmed)).observe(
         written,
         sf.count("*").alias("messages"),
         sf.count_if(sf.col("body_encoding") == "base64").alias("bodies_as_base64"),
@@ -94,6 +116,11 @@ def export(
         name=INFO.name,
         columns=(),
         rows=[],
-        summary={"format": chosen, **counts, "bytes": counts["bytes"] or 0},
+        summary={
+            "format": chosen,
+            **counts,
+            **{name: counts[name] or 0 for name in _SUMS},
+            "unconfirmed_written": unconfirmed,
+        },
         files=(path,),
     )

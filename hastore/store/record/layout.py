@@ -51,9 +51,7 @@ MESSAGE_MAGICS: Final = (MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2)
 MAGIC_SIZE: Final = 4
 MESSAGE_MAGIC_BYTES: Final = MESSAGE_MAGIC_CODE.to_bytes(MAGIC_SIZE, signed=True)
 BLANK_MAGIC_BYTES: Final = BLANK_MAGIC_CODE.to_bytes(MAGIC_SIZE, signed=True)
-# Patterns to search for messages, and for messages and BLANKs.
 MESSAGE_PATTERN: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
-RECORD_PATTERN: Final = re.compile(MESSAGE_PATTERN.pattern + b"|" + re.escape(BLANK_MAGIC_BYTES))
 
 TOPIC_SIZE_MAX_V1: Final = 127
 TEXT_SIZE_MAX: Final = 32_767  # of properties, and of a V2 topic

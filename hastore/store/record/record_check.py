@@ -74,6 +74,7 @@ class RecordKind(enum.Enum):
     BAD_PROP_CRC = "bad-prop-crc"
     HOLE = "hole"  # log_walker only: zeros, with written bytes after them
     MISSING = "missing"  # log_walker only: no file holds these offsets
+    UNCONFIRMED = "unconfirmed"  # log_walker only: intact, but behind damage, so perhaps planted
     BAD_VALUE = "bad-value"  # encode only: a value that its field cannot hold
 
 
@@ -106,7 +107,8 @@ class RecordCheck(NamedTuple):
 
     ``size`` is in bytes: of a MESSAGE or BLANK its own, of a BAD_..._CRC or BAD_PHYSIC_OFFSET the
     size on which its lengths agree, else 0.  The fields from ``queue_id`` on are set if the lengths
-    agree (with a bad CRC they may be wrong), else zero and empty.
+    agree (with a bad CRC they may be wrong), else zero and empty.  ``unconfirmed`` is set by
+    log_walker only: how many intact records lie inside damage, where nothing confirms them.
     """
 
     kind: RecordKind
@@ -119,6 +121,7 @@ class RecordCheck(NamedTuple):
     topic: bytes = b""
     properties: bytes = b""
     has_prop_crc: bool = False
+    unconfirmed: int = 0
 
 
 def check_record(  # noqa: C901, PLR0911, PLR0912 - one pass and no calls: it runs once a record
@@ -187,7 +190,8 @@ def check_record(  # noqa: C901, PLR0911, PLR0912 - one pass and no calls: it ru
     name = bytes(buffer[topic : text - 2])
     has_crc = properties[-PROP_CRC_SIZE:_PROP_CRC_NAME_END] == PROP_CRC_NAME
     fields = (
-        kind, size, detail, queue_id, queue_offset, sys_flag, store_ms, name, properties, has_crc
+        kind, size, detail, queue_id, queue_offset, sys_flag, store_ms, name, properties, has_crc,
+        0,
     )  # fmt: skip
     return _new_tuple(RecordCheck, fields)
 

@@ -32,7 +32,8 @@ class Finding:
 
     ``kind`` is a RecordKind's value, or ``queue-offset``, ``store-time``, ``properties``,
     ``topic``, ``sys-flag``, ``filler``, ``file-size``, ``file-order``, ``unfinished-cut``.  Topic,
-    queue and key are the record's, None if they cannot be read.
+    queue and key are the record's, None if they cannot be read.  ``unconfirmed``: intact records in
+    it that nothing confirms (``queue.confirmed_records``).
     """
 
     severity: Severity
@@ -44,6 +45,7 @@ class Finding:
     queue_id: int | None = None
     queue_offset: int | None = None
     key: str | None = None
+    unconfirmed: int = 0
 
 
 class Findings:
@@ -102,6 +104,24 @@ UNREADABLE_KINDS: Final = frozenset(
 )
 
 
+@attrs.frozen(kw_only=True)
+class SetAside:
+    """What damage without an end of its own hides: bytes, and intact records in them.
+
+    Nothing confirms those records: a producer may have planted them in a body.
+    """
+
+    size: int = 0
+    records: int = 0
+
+    def with_finding(self, finding: Finding) -> SetAside:
+        """Return the sum with one damaged place."""
+        if finding.kind == RecordKind.MISSING.value or finding.kind not in UNREADABLE_KINDS:
+            return self
+        size = finding.next_offset - finding.physic_offset
+        return SetAside(size=self.size + size, records=self.records + finding.unconfirmed)
+
+
 def find_in_record(
     severity: Severity, kind: str, physic_offset: int, check: RecordCheck, detail: str
 ) -> Finding:
@@ -117,4 +137,5 @@ def find_in_record(
         queue_id=check.queue_id if is_readable else None,
         queue_offset=check.queue_offset if is_readable else None,
         key=decode_properties(check.properties).get(PROPERTY_KEYS),
+        unconfirmed=check.unconfirmed,
     )

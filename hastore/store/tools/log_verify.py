@@ -23,6 +23,7 @@ from hastore.store.tools.log_finding import (
     Finding,
     Findings,
     FindingsReport,
+    SetAside,
     Severity,
     find_in_record,
 )
@@ -51,7 +52,8 @@ class VerifyReport(FindingsReport):
     """The result of a verification of ``[min_offset, max_offset)``.
 
     ``max_offset`` is the end of the last intact record.  ``messages`` counts intact messages,
-    ``uncovered_messages`` those without a ``__CRC32#``.
+    ``uncovered_messages`` those without a ``__CRC32#``.  ``set_aside`` is what damage hides: bytes,
+    and intact records in them that nothing confirms.
     """
 
     path: str
@@ -62,6 +64,7 @@ class VerifyReport(FindingsReport):
     messages: int
     uncovered_messages: int
     fillers: int
+    set_aside: SetAside
     strays: tuple[str, ...]
 
 
@@ -93,6 +96,7 @@ class _Verification:
         self._queues = QueueContinuity(starts_at_zero=log.min_offset == 0)
         self._topics: set[bytes] = set()
         self._findings = Findings()
+        self._set_aside = SetAside()
 
     def run(self, walker: LogWalker) -> VerifyReport:
         """Check every record, then the files."""
@@ -100,7 +104,7 @@ class _Verification:
         topics, latest_ms = self._topics, self._latest_ms
         messages = uncovered = fillers = last_store_ms = 0
         for offset, check in walker.walk():
-            kind, _, _, queue_id, queue_offset, sys_flag, store_ms, topic, text, has_prop_crc = (
+            kind, _, _, queue_id, queue_offset, sys_flag, store_ms, topic, text, has_prop_crc, _ = (
                 check
             )
             if kind is not RecordKind.MESSAGE:
@@ -138,6 +142,7 @@ class _Verification:
             messages=messages,
             uncovered_messages=uncovered,
             fillers=fillers,
+            set_aside=self._set_aside,
             findings=self._findings.findings,
             counts=self._findings.counts,
             strays=self._log.strays,
@@ -175,7 +180,9 @@ class _Verification:
     def _see_other(self, offset: int, check: RecordCheck) -> None:
         if check.kind is not RecordKind.BLANK:
             self._queues.skip_unreadable()
-            self._add(Severity.DAMAGE, check.kind.value, offset, check, check.detail)
+            finding = find_in_record(Severity.DAMAGE, check.kind.value, offset, check, check.detail)
+            self._set_aside = self._set_aside.with_finding(finding)
+            self._findings.add(finding)
         elif check.detail:
             self._add(Severity.WARNING, "filler", offset, check, check.detail)
 

@@ -8,9 +8,11 @@ file's start to ``end_offset``; for damage ``check.size`` reaches to where readi
 one chunk, or one record if that is larger.
 
 After damage whose lengths agree (a wrong CRC) the walk goes on at the record's own end.  Else it
-searches for the next position with a magic, its own stored offset and lengths that agree, or for a
-BLANK that reaches exactly to the file's end.  Zeros end the log only if nothing but zeros follows,
-in this file and in later ones (for example the prepared file).
+goes on at the next place that is confirmed (``queue.confirmed_records`` decides which is), at most
+at the next file.  What looks like a record before that place may have been planted in a body: it
+is part of the damage, and counted.  With ``unconfirmed`` such records are items of their own, of
+kind UNCONFIRMED.  Zeros end the log only if nothing but zeros follows, in this file and in later
+ones (for example the prepared file).
 
 An unfinished cut ends the log, too.
 
@@ -21,13 +23,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
+from hastore.store.queue.confirmed_records import ConfirmedRecords
 from hastore.store.record.layout import (
     BLANK_SIZE_MIN,
     HEAD_READ_SIZE,
     MAGIC_POSITION,
     MAGIC_SIZE,
     MESSAGE_PATTERN,
-    RECORD_PATTERN,
+    RECORD_SIZE_MIN,
     SIZE_AND_OFFSET,
     claimed_size,
 )
@@ -43,16 +46,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
     from hastore.env.interface import Disk, DiskFile
+    from hastore.store.queue.confirmed_records import Confirmation
     from hastore.store.tools.log_directory import LogDirectory, LogFile
 
 CHUNK_SIZE: Final = 1024 * 1024
+UNCONFIRMED: Final = "behind damage, and no unit of a consume queue names it"
 _ZEROS: Final = bytes(CHUNK_SIZE)
 _OFFSET_MAX: Final = 2**63 - 1
-
-# A search stops at these: a magic, its own offset and lengths that agree cannot be chance.
-_FOUND: Final = frozenset(
-    {RecordKind.MESSAGE, RecordKind.BLANK, RecordKind.BAD_BODY_CRC, RecordKind.BAD_PROP_CRC}
-)
 
 
 @final
@@ -62,7 +62,8 @@ class LogWalker:
     The walk begins at the file that holds ``from_offset``, or exactly there if ``at_record`` says
     that it is a record's start.  Without ``check_crc`` only lengths and offsets are checked;
     without ``scan_zeros`` zeros count as the log's end after a check of the next MiB and of the
-    beginnings of later files.  ``on_progress`` is called with the bytes of each read.
+    beginnings of later files.  ``confirmed`` says what is a record behind damage, None: the store's
+    consume queues.  ``on_progress`` is called with the bytes of each read.
     """
 
     def __init__(
@@ -74,6 +75,8 @@ class LogWalker:
         at_record: bool = False,
         check_crc: bool = True,
         scan_zeros: bool = True,
+        confirmed: Confirmation | None = None,
+        unconfirmed: bool = False,
         on_progress: Callable[[int], None] | None = None,
     ) -> None:
         self._disk = disk
@@ -82,6 +85,8 @@ class LogWalker:
         self._check_crc = check_crc
         self._end_offset_max = _OFFSET_MAX if log.cut_at is None else log.cut_at
         self._scan_max = None if scan_zeros else CHUNK_SIZE
+        self._confirmed = confirmed or ConfirmedRecords(disk, log.root)
+        self._yields_unconfirmed = unconfirmed
         self._on_progress = on_progress
         # The end of the last good record or filler: the next record would be written here.
         self.end_offset = self._files[0].physic_offset if self._files else log.min_offset
@@ -149,7 +154,9 @@ class LogWalker:
             size, is_last = check.size, False
             if kind not in MEASURED_KINDS:
                 size, is_last = self._measure_damage(reader, position, later_files)
-            yield offset, check._replace(size=size)
+                yield from self._damage_items(reader, position, size, check)
+            else:
+                yield offset, check
             position += size
             self._walked_to = base + position
             if is_last:
@@ -162,36 +169,67 @@ class LogWalker:
         self, reader: _FileReader, position: int, later_files: list[LogFile]
     ) -> tuple[int, bool]:
         """Return the size of damage up to where reading resumes, and whether the log ends there."""
-        found = self._find_record(reader, position + 1)
-        if found is not None:
-            return found - position, False
+        base = reader.physic_offset
+        found = self._confirmed.resume_after(
+            base + position,
+            base + reader.size,
+            lambda physic_offset, size: reader.read(physic_offset - base, size),
+        )
+        if found is not None and self._is_written_after(reader, found - base, later_files):
+            return found - base - position, False
         if any(self._is_written(file) for file in later_files):
             return reader.size - position, False
         return reader.find_last_written(position) - position, True
 
-    def _find_record(self, reader: _FileReader, position: int) -> int | None:
-        """Find the next record or filler of this file."""
+    def _damage_items(
+        self, reader: _FileReader, position: int, size: int, check: RecordCheck
+    ) -> Iterator[tuple[int, RecordCheck]]:
+        """Yield damage as one item, or with the unconfirmed records in it as items of their own."""
+        base, end = reader.physic_offset, position + size
+        if not self._yields_unconfirmed:
+            count = sum(1 for _ in self._unconfirmed_in(reader, position + 1, end))
+            inside = f"; {count} unconfirmed record{'s' * (count != 1)} in it" if count else ""
+            detail = check.detail + inside
+            yield base + position, check._replace(size=size, detail=detail, unconfirmed=count)
+            return
+        for start, record in self._unconfirmed_in(reader, position + 1, end):
+            if position < start:
+                yield base + position, check._replace(size=start - position)
+            yield base + start, record._replace(kind=RecordKind.UNCONFIRMED, detail=UNCONFIRMED)
+            position = start + record.size
+        if position < end:
+            yield base + position, check._replace(size=end - position)
+
+    def _unconfirmed_in(
+        self, reader: _FileReader, position: int, end: int
+    ) -> Iterator[tuple[int, RecordCheck]]:
+        """Yield what looks like intact records of ``[position, end)``; none overlaps another."""
         start = position
-        while (start := reader.next_data(start)) < reader.size:
+        while (start := reader.next_data(start)) < end:
             # A magic may lie across two chunks; none begins in zeros.
             size = _to_chunk_end(start)
-            for match in RECORD_PATTERN.finditer(reader.read(start, size + MAGIC_SIZE - 1)):
+            for match in MESSAGE_PATTERN.finditer(reader.read(start, size + MAGIC_SIZE - 1)):
                 found = start + match.start() - MAGIC_POSITION
-                if found >= position and self._is_record(reader, found):
-                    return found
+                if position <= found < end:
+                    check = self._record_at(reader, found, end)
+                    if check is not None:
+                        yield found, check
+                        position = found + check.size
             start += size
-        return None
 
-    def _is_record(self, reader: _FileReader, position: int) -> bool:
-        offset = reader.physic_offset + position
-        available = reader.size - position
+    def _record_at(self, reader: _FileReader, position: int, end: int) -> RecordCheck | None:
+        """Return an intact record that ends by ``end``; None if there is none."""
         head = reader.read(position, HEAD_READ_SIZE)
-        if check_record(head, 0, available, offset).kind is RecordKind.BLANK:
-            return True
-        if len(head) < SIZE_AND_OFFSET.size or SIZE_AND_OFFSET.unpack_from(head)[1] != offset:
-            return False
-        data = reader.read_record_chunk(position)
-        return check_record(data, 0, available, offset).kind in _FOUND
+        offset = reader.physic_offset + position
+        if len(head) < SIZE_AND_OFFSET.size:
+            return None
+        size, stored_offset = SIZE_AND_OFFSET.unpack_from(head)
+        if stored_offset != offset or not RECORD_SIZE_MIN <= size <= end - position:
+            return None
+        if len(head) == HEAD_READ_SIZE and not claims_fit(head):
+            return None
+        check = check_record(reader.read(position, size), 0, size, offset)
+        return check if check.kind is RecordKind.MESSAGE else None
 
     # -- zeros -----------------------------------------------------------------------------------
 

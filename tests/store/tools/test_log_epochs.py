@@ -10,9 +10,12 @@ from hastore.store.tools.log_epochs import read_epochs
 from tests.support.store.log_builder import FILE_SIZE, LogBuilder, disk_with
 
 
-def epochs_of(files, *entries):
-    """Return the epochs of a log that is given as its files."""
+def epochs_of(files, *entries, queues=None):
+    """Return the epochs of a log that is given as its files, perhaps with consume queues."""
     disk = disk_with(log=files)
+    for name, content in (queues or {}).items():
+        disk.make_dirs(f"/log/consumequeue/{name.rpartition('/')[0]}")
+        disk.put(f"/log/consumequeue/{name}", content)
     history = EpochHistory(tuple(EpochEntry(*entry) for entry in entries))
     EpochFile(disk, f"/log/{EPOCH_FILE}").store(history)
     return read_epochs(disk, find_log(disk, "/log"))
@@ -72,7 +75,8 @@ def test_damage_in_the_log_is_not_blamed_on_the_epochs():
     log = LogBuilder().fill(10)
     data = bytearray(log.data)
     data[log.offsets[5] : log.offsets[6]] = b"x" * (log.offsets[6] - log.offsets[5])
-    found = epochs_of(log.files(data), (1, 0), (2, log.offsets[5]), (3, log.offsets[5] + 7))
+    entries = ((1, 0), (2, log.offsets[5]), (3, log.offsets[5] + 7))
+    found = epochs_of(log.files(data), *entries, queues=log.queue_files())
     assert [epoch.begins_at_record for epoch in found.epochs] == [True, None, None]
     assert (list(found.faults), found.damaged_at) == ([], log.offsets[5])
 

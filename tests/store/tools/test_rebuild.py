@@ -222,8 +222,7 @@ def test_damaged_records_are_skipped_and_counted():
     """The records after the damage are dispatched."""
     builder = LogBuilder().fill(10)
     data = builder.flipped(builder.offsets[4] + 4)
-    disk = FakeDisk()
-    disk.put("/d/commitlog/00000000000000000000", bytes(data.ljust(4096, b"\0")))
+    disk = builder.on_disk(data)
     report = rebuild(fake_env(disk), "/d", CONFIG, consume_queues=True, index=True)
     assert (report.records, report.unreadable, report.units, report.keys) == (9, 1, 9, 9)
     assert report.end_offset == builder.end

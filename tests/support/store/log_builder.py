@@ -5,13 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Self
 
+from hastore.config import StoreConfig
 from hastore.message import StoredMessage
+from hastore.store.queue.unit import UNIT, UNIT_SIZE
 from hastore.store.record import layout, message_codec
+from hastore.store.record.delay_levels import DelayLevels
+from hastore.store.record.derived_record import derive
 from hastore.store.record.record_check import body_crc32
 from hastore.store.tools.log_verify import VerifyReport
 from tests.support.env.fake_disk import FakeDisk
 
 FILE_SIZE = 4096
+QUEUE_FILE_SIZE = 50 * UNIT_SIZE
 FIRST_MS = 1_700_000_000_000
 
 
@@ -27,7 +32,9 @@ class LogBuilder:
         self.data = bytearray()
         self.offsets: list[int] = []
         self.blanks: list[int] = []
+        self.planted: list[int] = []  # offsets of records in bodies
         self._next: dict[tuple[str, int], int] = {}
+        self._units: dict[tuple[str, int], dict[int, bytes]] = {}
 
     @property
     def end(self) -> int:
@@ -77,6 +84,7 @@ class LogBuilder:
         record = bytearray(message_codec.encode(StoredMessage(**message)))
         if self.prop_crc:
             message_codec.append_prop_crc(record)
+        self._add_unit(StoredMessage(**message))
         self.offsets.append(self.end)
         self.data += record
         return self
@@ -86,6 +94,33 @@ class LogBuilder:
         for number in range(count):
             self.add(b"%100d" % number, key=f"k{len(self.offsets)}", **fields)
         return self
+
+    def plant(
+        self, *, topic: str = "secret", count: int = 3, before: int = 300, more: bytes = b"q" * 300
+    ) -> Self:
+        """Append a message whose body holds whole records of another topic, each in its place."""
+        planted = LogBuilder(
+            file_size=1 << 30,
+            min_offset=self.end + layout.BODY_POSITIONS[0] + before,
+            prop_crc=self.prop_crc,
+        )
+        for number in range(count):
+            planted.add(b"FORGED-%d" % number, topic=topic)
+        self.planted += planted.offsets
+        return self.add(b"p" * before + bytes(planted.data) + more, topic="mine")
+
+    def _add_unit(self, message: StoredMessage) -> None:
+        derived = derive(
+            message.topic,
+            sys_flag=message.sys_flag,
+            store_ms=message.store_timestamp_ms,
+            properties=message.properties_raw,
+            delay_levels=DelayLevels.parse(StoreConfig(data_dir=".").message_delay_level),
+        )
+        if derived.is_in_queue:
+            unit = UNIT.pack(message.physic_offset, message.total_size, derived.tags_code)
+            queue = self._units.setdefault((message.topic, message.queue_id), {})
+            queue[message.queue_offset] = unit
 
     def blank(self, left: int) -> None:
         self.blanks.append(self.end)
@@ -101,17 +136,37 @@ class LogBuilder:
             for start in range(0, len(data), self.file_size)
         }
 
-    def write(self, path: Path, *, data: bytes | bytearray | None = None) -> Path:
-        """Write the files; return the store's directory."""
+    def queue_files(self) -> dict[str, bytes]:
+        """Return the consume queues' files by their path in ``consumequeue/``."""
+        files: dict[str, bytearray] = {}
+        for (topic, queue_id), units in self._units.items():
+            for queue_offset, unit in units.items():
+                file, place = divmod(queue_offset * UNIT_SIZE, QUEUE_FILE_SIZE)
+                name = f"{topic}/{queue_id}/{file * QUEUE_FILE_SIZE:020d}"
+                content = files.setdefault(name, bytearray(QUEUE_FILE_SIZE))
+                content[place : place + UNIT_SIZE] = unit
+        return {name: bytes(content) for name, content in files.items()}
+
+    def write(
+        self, path: Path, *, data: bytes | bytearray | None = None, queues: bool = False
+    ) -> Path:
+        """Write the files, also of the consume queues if asked; return the store's directory."""
         log = path / "commitlog"
         log.mkdir(parents=True)
         for name, content in self.files(data).items():
             (log / name).write_bytes(content)
+        for name, content in (self.queue_files() if queues else {}).items():
+            (path / "consumequeue" / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / "consumequeue" / name).write_bytes(content)
         return path
 
-    def on_disk(self, data: bytes | bytearray | None = None) -> FakeDisk:
-        """Return a disk with the log in ``/d``."""
-        return disk_with(d=self.files(data))
+    def on_disk(self, data: bytes | bytearray | None = None, *, queues: bool = True) -> FakeDisk:
+        """Return a disk with the log and its consume queues in ``/d``."""
+        disk = disk_with(d=self.files(data))
+        for name, content in (self.queue_files() if queues else {}).items():
+            disk.make_dirs(f"/d/consumequeue/{name.rpartition('/')[0]}")
+            disk.put(f"/d/consumequeue/{name}", content)
+        return disk
 
     def flipped(self, offset: int, flip: int = 0xFF) -> bytearray:
         """Return the data with one byte changed."""

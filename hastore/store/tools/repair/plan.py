@@ -2,9 +2,14 @@
 
 ::
 
-    | record | ?????? | record |           the range, up to the next intact record or the file's end
-    | record | ?????? 0000000 …            nothing intact after it: damage only below what the
-             └ flushed to ┘                checkpoint says was on disk; else the next start trims it
+    | record | ?????? | record |           the range, to the next confirmed record or the file's end
+    | record | ?????? 0000000 …            nothing confirmed after it: damage below what the
+             └ flushed to ┘                checkpoint says was on disk, or where a start would not
+                                           trim it because of what looks like a record there
+
+A record is confirmed by a unit of its consume queue (``queue.confirmed_records``) or by the same
+bytes in the replica.  Any other one behind damage may have been planted in a body: it is part of
+the range, counted, and set aside with it.
 
 Planning reads the whole log and changes nothing.  Bytes that the disk cannot read count as zeros,
 so that a bad sector is damage like any other, and writing may repair it.
@@ -12,16 +17,18 @@ so that a bad sector is damage like any other, and writing may repair it.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 from collections import Counter
-from typing import TYPE_CHECKING, cast, final
+from typing import TYPE_CHECKING, Final, cast, final
 
 import attrs
 
 from hastore.errors import LogDamagedError
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.node_identity import read_identity
+from hastore.store.queue.confirmed_records import ConfirmedRecords
 from hastore.store.record.record_check import (
     INTACT_KINDS,
     RecordCheck,
@@ -31,6 +38,7 @@ from hastore.store.record.record_check import (
 )
 from hastore.store.recovery.rules import StartFacts
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
+from hastore.store.recovery.tail_scan import scan_rest
 from hastore.store.recovery.trim import Range
 from hastore.store.store_lock import ABORT_FILE
 from hastore.store.tools.log_directory import LogDirectory, find_log, read_at
@@ -39,6 +47,7 @@ from hastore.store.tools.repair.filler import can_fill
 from hastore.store.tools.repair.source import (
     CONTEXT_SIZE,
     DirectorySource,
+    RepairConfirmation,
     check_context,
     check_part,
     is_same_log,
@@ -48,7 +57,7 @@ from hastore.store.tools.repair.tolerant import TolerantDisk
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hastore.env.interface import Disk
+    from hastore.env.interface import Disk, DiskFile
     from hastore.epoch_history import EpochHistory
     from hastore.store.tools.repair.source import RepairSource
 
@@ -63,6 +72,10 @@ class RepairAction(enum.Enum):
     NEEDS_REPLICA = "needs-replica"  # nothing: too few bytes for any filler
 
 
+# With these the range's messages are lost.
+LOSING: Final = frozenset({RepairAction.FILL, RepairAction.CUT})
+
+
 @attrs.frozen(kw_only=True)
 class RepairPart:
     """One damaged range, all in one file; ``reason`` says what is wrong with it."""
@@ -75,6 +88,7 @@ class RepairPart:
     has_filler: bool = False  # the replica has lost messages there, too, and filled their place
     # The replica does not say whose bytes it has there: they may not be those of the group's log.
     is_unproven: bool = False
+    unconfirmed: int = 0  # intact records in it that nothing confirms
     sha256: str | None = None  # of the replica's bytes, which were checked; None without one
 
     def __str__(self) -> str:
@@ -120,8 +134,7 @@ class RepairPlan:
     @property
     def lost(self) -> tuple[Range, ...]:
         """The ranges whose messages are lost, in order."""
-        lost = (RepairAction.FILL, RepairAction.CUT)
-        return tuple(Range(part.start, part.stop) for part in self.parts if part.action in lost)
+        return tuple(Range(part.start, part.stop) for part in self.parts if part.action in LOSING)
 
     @property
     def is_lossy(self) -> bool:
@@ -226,7 +239,13 @@ class _Planner:
 
     def _walk(self, tolerant: TolerantDisk) -> None:
         """Collect damage; ``_check_tail`` handles damage without an intact record after it."""
-        walker = LogWalker(cast("Disk", tolerant), self.clipped, on_progress=self.on_progress)
+        confirmed = RepairConfirmation(ConfirmedRecords(self.disk, self.data_dir), self.source)
+        walker = LogWalker(
+            cast("Disk", tolerant),
+            self.clipped,
+            confirmed=confirmed,
+            on_progress=self.on_progress,
+        )
         waiting: list[tuple[int, RecordCheck]] = []
         last: tuple[int, RecordCheck] | None = None
         for offset, check in walker.walk():
@@ -238,7 +257,7 @@ class _Planner:
                 waiting.append((offset, check))
                 continue
             for at, damage in waiting:
-                self._add(at, at + damage.size, damage.kind.value)
+                self._add(at, at + damage.size, damage.kind.value, unconfirmed=damage.unconfirmed)
             waiting.clear()
             last = None
             if check.kind is RecordKind.MESSAGE:
@@ -262,6 +281,8 @@ class _Planner:
         start = waiting[0][0] if waiting else self._end
         head = read_at(cast("Disk", tolerant), self.clipped, start, facts.head_size(start))
         reason = facts.why_damage_at(start, waiting[0][1] if waiting else None, head)
+        if not reason and waiting:
+            reason = self._why_not_trimmed(start, facts, tolerant)
         if not reason:
             self._torn_at = start if waiting else None
             return
@@ -269,12 +290,30 @@ class _Planner:
         stop = waiting[-1][0] + waiting[-1][1].size if waiting else start
         if facts.flushed_offset is not None:
             # A replica need not have more; the next start trims the rest.
-            has_replica = self.source is not None
+            has_replica = self.source is not None and facts.flushed_offset > start
             stop = facts.flushed_offset if has_replica else max(stop, facts.flushed_offset)
-        self._add(start, stop, f"{kind}; {reason}", is_tail=True)
+        unconfirmed = sum(check.unconfirmed for _, check in waiting)
+        self._add(start, stop, f"{kind}; {reason}", is_tail=True, unconfirmed=unconfirmed)
         self._end = stop
 
-    def _add(self, start: int, stop: int, reason: str, *, is_tail: bool = False) -> None:
+    def _why_not_trimmed(self, start: int, facts: StartFacts, tolerant: TolerantDisk) -> str:
+        """Return why a start would refuse a damaged end instead of trimming it; "" if it trims."""
+        for file in self.clipped.files:
+            if file.next_offset <= start:
+                continue
+            opened = tolerant.open_file(file.path, writable=False)
+            with contextlib.closing(cast("DiskFile", opened)) as disk_file:
+                position = max(start - file.physic_offset, 0)
+                rest = scan_rest(disk_file, file.physic_offset, position)
+            if rest.record is not None:
+                offset = file.physic_offset + rest.record
+                is_refused = facts.is_damage_before(offset, rest.store_timestamp_ms)
+                return f"an unconfirmed record at {offset}" if is_refused else ""
+        return ""
+
+    def _add(
+        self, start: int, stop: int, reason: str, *, is_tail: bool = False, unconfirmed: int = 0
+    ) -> None:
         """Add a range, split at files' ends, and joined with the one before if they touch."""
         action = RepairAction.CUT if is_tail else RepairAction.FILL
         while start < stop:
@@ -282,7 +321,9 @@ class _Planner:
             end = min(stop, file_end)
             before = self._parts[-1] if self._parts else None
             if before is not None and before.stop == start and start % self.file_size:
-                self._parts[-1] = attrs.evolve(before, stop=end)
+                self._parts[-1] = attrs.evolve(
+                    before, stop=end, unconfirmed=before.unconfirmed + unconfirmed
+                )
             else:
                 self._parts.append(
                     RepairPart(
@@ -291,9 +332,10 @@ class _Planner:
                         reason=reason,
                         action=action,
                         store_timestamp_ms=self._store_ms,
+                        unconfirmed=unconfirmed,
                     )
                 )
-            start = end
+            start, unconfirmed = end, 0
 
     def _add_unreadable(self, tolerant: TolerantDisk) -> None:
         """Add unreadable ranges outside the other parts: zeros, or bytes after the log's end."""

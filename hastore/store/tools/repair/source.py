@@ -11,6 +11,8 @@ import contextlib
 import hashlib
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, final
 
+import attrs
+
 from hastore.errors import LogDamagedError
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.node_identity import read_identity
@@ -20,7 +22,7 @@ from hastore.store.record.layout import (
     MESSAGE_PATTERN,
     claimed_size,
 )
-from hastore.store.record.record_check import RecordKind, check_record
+from hastore.store.record.record_check import INTACT_KINDS, RecordKind, check_record, claims_fit
 from hastore.store.recovery.trim import Range
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.repair.filler import FILLER_SIZE_MAX, FILLER_SIZE_MIN, is_filler
@@ -31,9 +33,11 @@ if TYPE_CHECKING:
 
     from hastore.env.interface import Disk
     from hastore.epoch_history import EpochHistory
+    from hastore.store.queue.confirmed_records import ConfirmedRecords, ReadLog
 
 CONTEXT_SIZE: Final = 4_096  # bytes compared before and after a range
 _READ_SIZE: Final = 8 * 1024 * 1024
+_WALK_SIZE: Final = 1024 * 1024  # of the replica's log, in search of an equal record
 
 
 class RepairSource(Protocol):
@@ -129,6 +133,63 @@ def is_same_log(disk: Disk, source: DirectorySource, own: EpochHistory, part: Ra
             hint="use another replica, or repair without one",
         )
     return True
+
+
+@final
+@attrs.frozen
+class RepairConfirmation:
+    """What confirms a record behind damage: the same bytes in the replica, else its unit."""
+
+    by_units: ConfirmedRecords
+    source: RepairSource | None
+
+    def resume_after(self, physic_offset: int, file_end: int, read: ReadLog) -> int | None:
+        """Return where reading resumes after damage; None if nothing up to ``file_end`` is sure.
+
+        The replica's records are walked from the damaged one on: after it, the first one that is
+        the same here.  Raises DiskError, and what ``source`` raises if it cannot be read.
+        """
+        found = None
+        if self.source is not None:
+            found = _first_equal(self.source, physic_offset, file_end, read)
+        return found or self.by_units.resume_after(physic_offset, file_end, read)
+
+
+def _first_equal(
+    source: RepairSource, physic_offset: int, file_end: int, read: ReadLog
+) -> int | None:
+    offset = physic_offset
+    while file_end - offset >= BLANK_SIZE_MIN:
+        data = memoryview(_read_some(source, offset, min(_WALK_SIZE, file_end - offset)))
+        size = claimed_size(data)
+        if len(data) == _WALK_SIZE < size <= file_end - offset and claims_fit(data):
+            data = memoryview(_read_some(source, offset, size))
+        position = 0
+        while True:
+            at = offset + position
+            check = check_record(data[position:], 0, file_end - at, at)
+            if check.kind not in INTACT_KINDS:
+                break
+            piece = data[position : position + check.size]  # of a BLANK perhaps its start only
+            if at > physic_offset and read(at, len(piece)) == piece:
+                return at
+            if check.kind is RecordKind.BLANK:
+                return None
+            position += check.size
+        if not position:
+            return None
+        offset += position
+    return None
+
+
+def _read_some(source: RepairSource, physic_offset: int, size: int) -> bytes:
+    """Read ``size`` bytes of a replica, or fewer if its log ends before them."""
+    while size:
+        try:
+            return source.read(physic_offset, size)
+        except LogDamagedError:
+            size //= 2
+    return b""
 
 
 class CheckedPart(NamedTuple):

@@ -52,7 +52,7 @@ class TolerantFile:
     def pread(self, size: int, position: int) -> bytes:
         """Read bytes, sector by sector if the disk cannot read all at once."""
         try:
-            return self._disk_file.pread(size, position)
+            return self._without_unreadable(self._disk_file.pread(size, position), position)
         except DiskError:
             pass
         end = min(position + size, self.size)
@@ -68,6 +68,18 @@ class TolerantFile:
                 self._unreadable[start, stop] = None
             position += piece
         return bytes(data)
+
+    def _without_unreadable(self, data: bytes, position: int) -> bytes:
+        """Return the bytes with zeros for the sectors that another read found unreadable.
+
+        A repair writes such a sector as a whole, so what is readable of it is lost, too.
+        """
+        begin = self._physic_offset + position
+        for start, stop in self._unreadable:
+            low, high = max(start - begin, 0), min(stop - begin, len(data))
+            if low < high:
+                data = data[:low] + bytes(high - low) + data[high:]
+        return data
 
     def next_data(self, position: int) -> int:
         """Return the next position that may not be zero."""

@@ -25,6 +25,7 @@ from tests.support.env.crash_points import DyingDisk, Killed
 from tests.support.env.fake_disk import FakeDisk
 from tests.support.env.fake_env import fake_env
 from tests.support.env.scripted_disk import read_failed
+from tests.support.store.log_builder import LogBuilder
 from tests.support.store.recovering import FILE_SIZE, log_name, poke, recover
 
 BODY = b"x" * 200
@@ -817,3 +818,105 @@ def test_what_is_unproven_stays_so_after_a_later_repair():
     _, report = repair(disk)
     assert report.unverified.why == reasons.UNPROVEN
     assert (report.unverified.begin, report.unverified.end) == (offsets[3], offsets[21])
+
+
+# -- records planted in a body -------------------------------------------------------------------
+
+
+def planted(*, clean=True):
+    """A disk with a store whose fifth message holds whole records, damaged; and where it is."""
+    disk = FakeDisk()
+    store = recover(disk)
+    offsets = [store.append(BODY + b"%d" % number, topic="t0").physic_offset for number in range(4)]
+    around = store.log.max_offset
+    forged = LogBuilder(file_size=1 << 20, min_offset=around + 88 + 50, prop_crc=False)
+    forged.add(b"FORGED", topic="secret").add(b"FORGED", topic="secret")
+    body = b"p" * 50 + bytes(forged.data) + b"q" * 50
+    assert store.append(body, topic="mine").physic_offset == around
+    offsets += [
+        store.append(BODY + b"%d" % number, topic="t0").physic_offset for number in range(4, 30)
+    ]
+    store.dispatch()
+    store.flush_log()
+    store.flush_queues()
+    if clean:
+        store.close()
+    disk = disk.kill()
+    with_replica(disk)
+    poke(disk, around, b"\xff" * 8)
+    return disk, around, offsets
+
+
+def without_queues(disk):
+    for path in list(disk.inodes):
+        if path.startswith("/d/consumequeue/"):
+            disk.remove(path)
+    return disk
+
+
+def topics_of(disk):
+    """The topics that a start dispatches, and the numbers of the messages that it serves."""
+    store = recover(disk)
+    store.dispatch()
+    return {topic for topic, _ in store.queue_contents()}, bodies(store)
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+def test_planted_records_are_set_aside_with_the_record_around_them(clean):
+    """Its unit says how long it was; all other messages stay, and dispatch finds no planted one."""
+    disk, around, offsets = planted(clean=clean)
+    plan, report = repair(disk)
+    (part,) = plan.parts
+    assert (part.start, part.stop) == (around, offsets[4])
+    assert (part.action, part.unconfirmed, report.units_blanked) == (RepairAction.FILL, 2, 1)
+    topics, found = topics_of(disk)
+    assert "secret" not in topics
+    assert found == list(range(30))
+
+
+def test_without_queues_a_repair_sets_the_rest_of_the_file_aside():
+    """The next file begins with a record; a rebuild from the repaired log serves no planted one."""
+    disk, around, offsets = planted()
+    plan, _ = repair(without_queues(disk))
+    next_file = around - around % FILE_SIZE + FILE_SIZE
+    (part,) = plan.parts
+    assert (part.start, part.stop, part.action) == (around, next_file, RepairAction.FILL)
+    assert part.unconfirmed == 2 + sum(around < offset < next_file for offset in offsets)
+    topics, found = topics_of(disk)
+    assert "secret" not in topics
+    kept = [n for n, offset in enumerate(offsets) if offset < around or offset >= next_file]
+    assert found == kept
+
+
+def test_the_same_bytes_in_a_replica_confirm_what_follows_damage():
+    """Without queues, too: nothing but the damaged record is replaced, and nothing is lost."""
+    disk, around, offsets = planted()
+    plan, _ = repair(without_queues(disk), source=source_of(disk))
+    (part,) = plan.parts
+    assert (part.start, part.stop) == (around, offsets[4])
+    assert (part.action, plan.is_lossy) == (RepairAction.REPLACE, False)
+    assert disk.files("/d/commitlog/") == disk.files("/r/commitlog/")
+    topics, found = topics_of(disk)
+    assert "secret" not in topics
+    assert found == list(range(30))
+
+
+def test_a_start_that_refuses_planted_records_can_be_repaired():
+    """After a clean stop a start trims no end with what looks like records; a repair cuts it."""
+    disk = FakeDisk()
+    store = recover(disk)
+    store.append(BODY + b"0", topic="t0")
+    around = store.log.max_offset
+    forged = LogBuilder(file_size=1 << 20, min_offset=around + 88 + 50, prop_crc=False)
+    store.append(b"p" * 50 + bytes(forged.add(topic="secret").data) + b"q" * 50, topic="mine")
+    store.close()
+    disk = without_queues(disk.kill())
+    disk.remove("/d/checkpoint")
+    poke(disk, around, b"\xff" * 8)
+    with pytest.raises(LogDamagedError, match="an intact record follows"):
+        recover(disk)
+    plan, _ = repair(disk)
+    (part,) = plan.parts
+    assert (part.start, part.action, part.unconfirmed) == (around, RepairAction.CUT, 1)
+    topics, found = topics_of(disk)
+    assert (topics, found) == ({"t0"}, [0])
