@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hastore.store.log.mapped_file_queue import file_name
 from hastore.store.log.store_directory import COMMIT_LOG_DIR
+from hastore.store.queue.confirmed_records import ConfirmedRecords
 from hastore.store.record.derived_record import derive
 from hastore.store.record.layout import (
     BLANK_SIZE_MIN,
@@ -27,8 +28,14 @@ from hastore.store.record.layout import (
     RECORD_SIZE_MIN,
     SIZE_AND_MAGIC,
 )
-from hastore.store.record.record_check import INTACT_KINDS, RecordKind, check_record, claims_fit
-from hastore.store.recovery.tail_scan import check_at, scan_rest
+from hastore.store.record.record_check import (
+    INTACT_KINDS,
+    MEASURED_KINDS,
+    RecordKind,
+    check_record,
+    claims_fit,
+)
+from hastore.store.recovery.tail_scan import check_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +45,7 @@ if TYPE_CHECKING:
     from hastore.store.record.delay_levels import DelayLevels
     from hastore.store.record.record_check import RecordCheck
     from hastore.store.recovery.trim import Range
+
 
 # How far before a range the record that it begins in may begin: RocketMQ's largest by far.
 RECORD_SIZE_MAX: Final = 8 * 2**20
@@ -80,8 +88,10 @@ def record_before(disk: Disk, data_dir: str, file_size: int, physic_offset: int)
     may be the rest of a record that was half written.  Raises DiskError.
     """
     found = None
+    confirmed = ConfirmedRecords(disk, data_dir)
     with _opened(disk, data_dir, file_size, physic_offset) as (disk_file, base):
-        for position, check in _places(disk_file, base, physic_offset - base):
+        target = physic_offset - base
+        for position, check in _places(confirmed, disk_file, base, target, target):
             found = base + position
             if check.kind not in INTACT_KINDS:
                 break
@@ -96,8 +106,10 @@ def bad_record_at(
 
     None, too, if no record begins there.  Raises DiskError.
     """
+    confirmed = ConfirmedRecords(disk, data_dir)
     with _opened(disk, data_dir, file_size, physic_offset) as (disk_file, base):
-        for position, check in _places(disk_file, base, physic_offset - base):
+        target = physic_offset - base
+        for position, check in _places(confirmed, disk_file, base, target, target):
             if base + position == physic_offset and check.kind not in INTACT_KINDS:
                 return BadRecord(physic_offset, check.kind)
     return None
@@ -114,26 +126,33 @@ def _opened(
         yield disk_file, base
 
 
-def _places(disk_file: DiskFile, base: int, target: int) -> Iterator[tuple[int, RecordCheck]]:
-    """Yield the records near a position of a file, and damage between them, up to that position.
+def _places(
+    confirmed: ConfirmedRecords, disk_file: DiskFile, base: int, start: int, target: int
+) -> Iterator[tuple[int, RecordCheck]]:
+    """Yield the records of a file from before ``start`` up to ``target``, and damage between them.
 
-    It begins with an intact record, or with the file.
+    It begins with a record that its consume queue names, or with the file, and passes over what
+    only looks like a record (``queue.confirmed_records``): it may have been planted in a body.
     """
-    look_back, position = RECORD_SIZE_MAX, None
-    while position is None or position > target:
-        position = max(target - look_back, 0)
-        if position:
-            position = scan_rest(disk_file, base, position).record
-        look_back *= 2
-    while position is not None and position <= target:
+
+    def read(physic_offset: int, size: int) -> bytes:
+        return disk_file.pread(size, physic_offset - base)
+
+    # Our units may still name records that lie inside of a half-written one.
+    begin = base + max(start - RECORD_SIZE_MAX, 0)
+    position = confirmed.last_before(begin, base, read) - base
+    while position <= target:
         check = check_at(disk_file, position, base, check_crc=True)
         yield position, check
-        if check.kind is RecordKind.MESSAGE:
+        if check.kind in MEASURED_KINDS:
             position += check.size
-        elif check.kind is RecordKind.BLANK:
+            continue
+        if check.kind is RecordKind.BLANK:
             return
-        else:
-            position = scan_rest(disk_file, base, position + 1).record
+        found = confirmed.resume_after(base + position, base + disk_file.size, read)
+        if found is None:
+            return
+        position = found - base
 
 
 def first_damage(
@@ -214,33 +233,15 @@ def written_records(
     disk: Disk, data_dir: str, file_size: int, part: Range, delay_levels: DelayLevels
 ) -> list[WrittenRecord]:
     """Return the whole messages that overlap a range of one file, in order.  Raises DiskError."""
-    base = part.start - part.start % file_size
-    path = f"{data_dir}/{COMMIT_LOG_DIR}/{file_name(base)}"
-    with contextlib.closing(disk.open_file(path, writable=False)) as disk_file:
+    confirmed = ConfirmedRecords(disk, data_dir)
+    with _opened(disk, data_dir, file_size, part.start) as (disk_file, base):
         return [
-            _written(check, offset, delay_levels)
-            for offset, check in _intact_records(disk_file, base, part)
+            _written(check, base + position, delay_levels)
+            for position, check in _places(
+                confirmed, disk_file, base, part.start - base, part.stop - 1 - base
+            )
+            if check.kind is RecordKind.MESSAGE and base + position + check.size > part.start
         ]
-
-
-def _intact_records(
-    disk_file: DiskFile, base: int, part: Range
-) -> Iterator[tuple[int, RecordCheck]]:
-    """Yield the intact messages that overlap a range, and where each begins."""
-    position: int | None = max(part.start - base - RECORD_SIZE_MAX, 0)
-    assert position is not None
-    if position:
-        position = scan_rest(disk_file, base, position).record
-    while position is not None and base + position < part.stop:
-        check = check_at(disk_file, position, base, check_crc=True)
-        if check.kind is RecordKind.MESSAGE:
-            if base + position + check.size > part.start:
-                yield base + position, check
-            position += check.size
-        elif check.kind is RecordKind.BLANK:
-            return
-        else:
-            position = scan_rest(disk_file, base, position + 1).record
 
 
 def _written(check: RecordCheck, physic_offset: int, delay_levels: DelayLevels) -> WrittenRecord:

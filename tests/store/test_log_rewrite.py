@@ -7,7 +7,6 @@ import pytest
 
 from hastore.env.real import real_env
 from hastore.errors import FlushFailedError
-from hastore.store import log_rewrite
 from hastore.store.log.mapped_file import MappedFile
 from hastore.store.log_rewrite import (
     BadRecord,
@@ -35,7 +34,7 @@ LEVELS = DelayLevels.parse("1s 5s 10s")
 def store(tmp_path):
     """A log of 50 messages, and where they begin."""
     builder = LogBuilder().fill(50)
-    return builder, builder.write(tmp_path / "D")
+    return builder, builder.write(tmp_path / "D", queues=True)
 
 
 def size_of(path):
@@ -251,9 +250,26 @@ def test_a_record_that_was_half_written_hides_no_boundary(store):
     assert first_damage(now[begin:stop], masters[begin:stop], begin, stop, len(now)) is None
 
 
-def test_a_record_that_is_larger_than_any_of_rocketmqs_is_found(store, monkeypatch):
-    """The search goes back until it meets one."""
-    builder, path = store
-    monkeypatch.setattr(log_rewrite, "RECORD_SIZE_MAX", 10)
-    at = builder.offsets[20]
+def test_a_record_is_found_without_queues(tmp_path):
+    """The walk begins with the file."""
+    builder = LogBuilder().fill(15)
+    path = builder.write(tmp_path / "D")
+    at = builder.offsets[10]
     assert record_before(real_env().disk, str(path), size_of(path), at + 150) == at
+    assert found(path, at, builder.offsets[12]) == builder.offsets[10:12]
+
+
+def test_a_record_that_was_planted_in_a_body_is_none_of_the_range(tmp_path):
+    """Else a member that compares its log would put units for it, and consumers would get it."""
+    builder = LogBuilder(file_size=1 << 16).fill(3).plant().fill(3)
+    around, following = builder.offsets[3:5]
+    path = builder.write(tmp_path / "D", queues=True)
+    disk, first = real_env().disk, builder.planted[0]
+    assert found(path, first, following + 1) == [around, following]
+    assert record_before(disk, str(path), size_of(path), first + 5) == around
+    file = next((path / "commitlog").iterdir())
+    data = bytearray(file.read_bytes())
+    data[around : around + 8] = b"\xff" * 8
+    file.write_bytes(data)
+    assert found(path, first, following + 1) == [following]
+    assert record_before(disk, str(path), size_of(path), first + 5) == around
