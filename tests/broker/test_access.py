@@ -399,7 +399,7 @@ async def test_a_pull_that_waited_is_answered_by_the_permissions_of_then(
 async def test_a_pull_whose_key_goes_before_its_turn_is_refused(tmp_path):
     """It was admitted, and others were to be answered first."""
     access = await open_access(access_config(tmp_path), real_env())
-    guard = AccessGuard(access)
+    guard = AccessGuard(access, InMemoryTarget())
     request = signed(request_of(11), USER_KEY)
     account = guard.admit(request, ("127.0.0.1", 1), proven_key=None)
 

@@ -177,7 +177,7 @@ async def test_no_repr_and_no_json_has_a_secret(tmp_path):
         access.table,
         *access.table.accounts.values(),
         ADMIN_KEY,
-        AccessGuard(access, InMemoryTarget(), real_env().offload),
+        AccessGuard(access, InMemoryTarget()),
         EtcdConfig(endpoints=("http://a:1",), user="n1", password=SECRET),
     ]
     for holder in holders:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from hastore.access.signature import ReceivedSignatures
     from hastore.broker.access.node_access import NodeAccess
     from hastore.broker.reply import Answer, Later
+    from hastore.broker.request_target import RequestTarget
     from hastore.store.record.record_check import RecordCheck
     from hastore.wire.pull_message import PullRequest
 
@@ -83,6 +84,7 @@ class AccessGuard:
     """Admits the requests of one client port."""
 
     access: NodeAccess
+    target: RequestTarget
     _failure_log: PeerLog = attrs.field(factory=lambda: PeerLog(_log, "access_denied"), init=False)
 
     def admit(

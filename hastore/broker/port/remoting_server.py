@@ -97,7 +97,7 @@ class RemotingServer:
         self._lease = lease
         self._access = access
         self._tls = PortTls.of(tls, env)
-        self._guard = None if access is None else AccessGuard(access)
+        self._guard = None if access is None else AccessGuard(access, target)
         self._sends = SendMessageProcessor(target, self.data.topics)
         self._processors = RequestProcessors(env, target, config, self.data, self._guard)
         self._connections: dict[RemotingConnection, None] = {}
