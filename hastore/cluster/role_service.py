@@ -68,7 +68,7 @@ _log = logger("cluster")
 
 
 @final
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class RoleService:
     """The part of a node that its coordinator speaks to; ``run`` serves until cancelled."""
 

@@ -113,7 +113,7 @@ class NodeCluster(Protocol):
 
 
 @final
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SimNode:
     """A host with one node on it."""
 

@@ -167,7 +167,7 @@ class _SimLock:
 
 
 @final
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SimDisk:
     """The file system of one boot of one host; ``after_*`` make that of the next boot."""
 

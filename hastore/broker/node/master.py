@@ -81,7 +81,7 @@ _log = logger("broker")
 
 
 @final
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, repr=False, kw_only=True)
 class Master(RunningNode):
     """A running master, made by ``hastore.open_master`` or ``run_master``."""
 

@@ -52,7 +52,7 @@ STOP_TIMEOUT_S: Final = 3.0  # for the last flush; a stop takes at most 5 s in a
 _log = logger("broker")
 
 
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, repr=False, kw_only=True)
 class RunningNode:
     """A running node."""
 

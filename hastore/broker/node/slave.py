@@ -85,7 +85,7 @@ class SlaveParts:
 
 
 @final
-@attrs.define(eq=False, kw_only=True)
+@attrs.define(eq=False, repr=False, kw_only=True)
 class Slave(RunningNode):
     """A running slave, made by ``hastore.open_slave`` or ``run_slave``."""
 

@@ -114,7 +114,7 @@ class GroupConfig:
 
 
 @final
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Agent:
     """What carries out orders on one boot of one node."""
 
@@ -208,7 +208,7 @@ class RoleServices(Protocol):
 
 
 @final
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class GroupCluster:
     """The nodes of one group; ``agents`` has one for each node that serves."""
 

@@ -65,7 +65,7 @@ class Fate(Enum):
     FILLS = "fills"  # it is done, and answered as if etcd had been full before
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ScriptedStore:
     """A ``KeyValueStore`` that records what is asked for, and lets a test choose its fate."""
 
@@ -144,7 +144,7 @@ class ScriptedStore:
         return self.inner.changes(prefix, after_revision)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)  # a failed assert would print every byte of every disk
 class SimulatedGroup:
     """The group; nodes are named by their ids."""
 
