@@ -208,24 +208,41 @@ class NodeRegistration:
                 hint=f"give this node another id; or, if the other directory is lost: hastore"
                 f" cluster remove {self.me.node_id}, and start it again",
             )
-        is_ours = self._is_ours(known)
+        is_ours = self._is_ours(known, items)
         left = await self._wait_for_other(items, is_ours=is_ours)
         if left is None:
             return False
-        await self._record(known, is_ours=is_ours)
+        await self._record(known, items, is_ours=is_ours)
         same = Absent(key) if item is None else Unchanged(key, item.mod_revision)
         outcome = await self.store.commit([same, *left], [self._put(key)])
         if outcome.succeeded:
             await self.env.offload.run(self.identity.claimed)
         return outcome.succeeded
 
-    def _is_ours(self, known: Registration | None) -> bool:
-        """Return whether the coordinator's token is one of this directory's."""
+    def _named_start(self, items: Mapping[str, KeyValue]) -> int:
+        """Return the start in which the state names this directory; 0 if it does not.
+
+        Raises ProtocolError if the state cannot be read.
+        """
+        item = items.get(self.keys.state)
+        if item is None:
+            return 0
+        named = GroupState.decode(item.key, item.value).member(self.me.node_id)
+        return named.start if named is not None and named.uuid == self.me.uuid else 0
+
+    def _is_ours(self, known: Registration | None, items: Mapping[str, KeyValue]) -> bool:
+        """Return whether the coordinator's token is one of this directory's.
+
+        A directory that has never claimed its id has none, nor has a copy of it from before its
+        first claim: then the state may name it.
+        """
         current = self.identity.current
         if self._is_recorded and known == self._recorded_beside:
             return True  # as decided then
         if known is None:
-            return not self._is_recorded and current.token is None
+            if self._is_recorded or current.token is not None:
+                return False
+            return not self._named_start(items)
         if current.token is None and "/" in known.nonce:
             return known.start < self.me.start  # both are of an earlier version, without tokens
         return known.nonce in self._own_tokens
@@ -286,13 +303,19 @@ class NodeRegistration:
             _log.warning("record_unreadable", key=item.key, reason=reason)
         return None
 
-    async def _record(self, known: Registration | None, *, is_ours: bool) -> None:
-        """Make the token durable in the directory, beside the one that the coordinator has."""
+    async def _record(
+        self, known: Registration | None, items: Mapping[str, KeyValue], *, is_ours: bool
+    ) -> None:
+        """Make the token durable in the directory, beside the one that the coordinator has.
+
+        A directory that is not recognised gets a start above the one in which the state names it,
+        too: where the claim is lost, it would count as the member that acknowledged in that start.
+        """
         if self._is_recorded and known == self._recorded_beside:
             return
         matched = None if known is None or not is_ours else known.nonce
         if not is_ours:
-            start = 1 if known is None else known.start + 1
+            start = max(0 if known is None else known.start, self._named_start(items)) + 1
             doubt = "the coordinator knows another start: this is a copy, or an older state of it"
             if known is None:
                 doubt = "the coordinator does not know this directory any more"

@@ -11,6 +11,7 @@ from hastore.cluster.key_value_store import Delete, Put
 from hastore.cluster.operations import Change
 from hastore.status import FlushDiskType
 from hastore.status import PutMessageStatus as Status
+from hastore.store.node_identity import decode_identity, encode_identity
 from tests.cluster.simulated import simulated
 from tests.support.nodes.simulated_group import TTL_S, Fate
 
@@ -163,6 +164,61 @@ async def test_a_floor_is_on_the_disks(group):
     group.start(1, 2, 3)
     await group.master(epoch=2)
     assert group.view.config.unproven_epoch is not None
+
+
+async def lose_claim(group, node_id):
+    """Let etcd lose a node's claim, and nothing else, as by a wrong ``etcdctl del``."""
+    lost = Delete(group.keys.registration(node_id))
+    group.model.take(lambda: group.model.state.commit([], [lost]))
+    await trio.sleep(1)
+
+
+@simulated()
+async def test_an_older_copy_gets_no_start_that_the_state_names(group):
+    """Where the claim was lost, it took the start of the member that had acknowledged the rest."""
+    first, master = await group.master()
+    victim = first % 3 + 1
+    assert await group.put(master) is Status.PUT_OK
+    await trio.sleep(6)
+    copy = group.node(victim).live_disk.snapshot()
+    for start in (2, 3):
+        group.node(victim).kill()
+        group.start(victim)
+        await group.until(lambda start=start: group.starts.get(victim) == start)
+    await lose_claim(group, victim)
+    for _ in range(20):
+        assert await group.put(master, 500) is Status.PUT_OK
+    end = master.commit_log.max_offset
+    for each in (1, 2, 3):
+        group.node(each).kill()
+    await group.until(lambda: not group.view.members)
+    await lose_claim(group, victim)  # if it was written again
+    group.node(victim).replace_disk(copy)
+    group.start(victim)
+    await trio.sleep(12 * TTL_S)
+    assert not group.masters()
+    said = group.view.members[victim]
+    assert (said.node.start, said.kept_since, said.disowned_in) == (4, 4, 4)
+    group.start(*({1, 2, 3} - {victim}))
+    _, master = await group.master(epoch=2)
+    assert master.commit_log.max_offset >= end
+
+
+@simulated()
+async def test_a_copy_from_before_the_first_claim_is_not_recognised(group):
+    """It has no token, as etcd has none, and the state names its directory."""
+    await group.master()
+    for each in (1, 2, 3):
+        group.node(each).kill()
+    await group.until(lambda: not group.view.members)
+    await lose_claim(group, 2)
+    path, disk = "/d/identity.json", group.node(2).disk
+    before = decode_identity(disk.read_file(path))
+    disk.write_file(path, encode_identity(attrs.evolve(before, token=None)))
+    group.start(2)
+    await group.until(lambda: 2 in group.view.members)
+    said = group.view.members[2]
+    assert (said.node.start, said.kept_since, said.disowned_in) == (3, 3, 3)
 
 
 @simulated(ttl_s=30)

@@ -23,7 +23,7 @@ from tests.support.worlds.planted import Plant
 def compares_no_token(patch: pytest.MonkeyPatch) -> None:
     """Each directory with the uuid that etcd knows counts as the one that etcd knows."""
 
-    def is_ours(self: NodeRegistration, known: Registration | None) -> bool:
+    def is_ours(self: NodeRegistration, known: Registration | None, _items: object) -> bool:
         return known is None or known.uuid == self.me.uuid
 
     patch.setattr(NodeRegistration, "_is_ours", is_ours)
@@ -32,7 +32,7 @@ def compares_no_token(patch: pytest.MonkeyPatch) -> None:
 def recognises_no_start(patch: pytest.MonkeyPatch) -> None:
     """No directory that has a token is recognised: each power cycle takes an operator."""
 
-    def is_ours(self: NodeRegistration, known: Registration | None) -> bool:
+    def is_ours(self: NodeRegistration, known: Registration | None, _items: object) -> bool:
         if self._is_recorded and known == self._recorded_beside:
             return True
         return known is None and not self._is_recorded and self.identity.current.token is None
