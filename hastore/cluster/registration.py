@@ -33,6 +33,7 @@ from hastore.cluster.group_records import (
     Incarnation,
     Member,
     Registration,
+    inspect_group,
 )
 from hastore.cluster.group_watch import RETRY_PAUSE_S
 from hastore.cluster.key_value_store import Absent, Put, Unchanged
@@ -50,7 +51,7 @@ from hastore.trace import logger
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from hastore.cluster.group_records import Keys
+    from hastore.cluster.group_records import GroupView, Keys
     from hastore.cluster.group_watch import GroupWatch
     from hastore.cluster.key_value_store import KeyValue, KeyValueStore
     from hastore.env.interface import Env
@@ -143,11 +144,7 @@ class NodeRegistration:
         while True:
             await trio.sleep(self.ttl_s)
             view = watch.view
-            if (
-                view is None
-                or watch.restored is not None
-                or not self._is_outdated(view.registrations.get(self.me.node_id), view.state)
-            ):
+            if view is None or watch.restored is not None or not self._is_outdated(view):
                 continue
             try:
                 await self._write_again()
@@ -156,25 +153,29 @@ class NodeRegistration:
             else:
                 watch.succeeded(_NAME)
 
-    def _is_outdated(self, known: Registration | None, state: GroupState | None) -> bool:
+    def _is_outdated(self, view: GroupView) -> bool:
         """Return whether a claim is one of an earlier start of this directory, or is lost.
 
         An id that was freed has no claim either, but then the state does not name the directory.
+        A claim that cannot be read is damaged, if this start's record is there: another process of
+        this id would have replaced that.
         """
-        me = self.me
+        me, known = self.me, view.registrations.get(self.me.node_id)
         if known is not None:
             return known.uuid == me.uuid and known.start < me.start
-        named = None if state is None else state.member(me.node_id)
+        if self.keys.registration(me.node_id) in view.damaged:
+            said = view.members.get(me.node_id)
+            return said is not None and said.node == me
+        named = None if view.state is None else view.state.member(me.node_id)
         return named is not None and named.uuid == me.uuid and named.start <= me.start
 
     async def _write_again(self) -> None:
         key, state_key = self.keys.registration(self.me.node_id), self.keys.state
-        items = (await self.store.read(self.keys.base)).items
-        item, agreed = items.get(key), items.get(state_key)
-        known = None if item is None else Registration.decode(key, item.value)
-        state = None if agreed is None else GroupState.decode(state_key, agreed.value)
-        if not self._is_outdated(known, state):
+        snapshot = await self.store.read(self.keys.base)
+        group = inspect_group(self.keys, snapshot)
+        if not self._is_outdated(group):
             return
+        item, agreed = snapshot.items.get(key), snapshot.items.get(state_key)
         same: list[Absent | Unchanged] = [Absent(key)]
         if item is not None:
             same = [Unchanged(key, item.mod_revision)]
@@ -182,8 +183,12 @@ class NodeRegistration:
             same.append(Unchanged(state_key, agreed.mod_revision))
         outcome = await self.store.commit(same, [self._put(key)])
         if outcome.succeeded:
-            reason = "no start" if item is None else "an earlier start"
-            _log.warning("claim_written_again", reason=f"the coordinator had {reason}")
+            had = "no readable start of it"
+            if item is None:
+                had = "no start of it"
+            elif self.me.node_id in group.registrations:
+                had = "an earlier start"
+            _log.warning("claim_written_again", reason=f"the coordinator had {had}")
 
     def _put(self, key: str) -> Put:
         own = Registration(uuid=self.me.uuid, start=self.me.start, nonce=self.token)

@@ -174,6 +174,35 @@ async def lose_claim(group, node_id):
 
 
 @simulated()
+async def test_a_damaged_claim_is_written_again(group):
+    """The next start could not read it, and waited for ever."""
+    first, master = await group.master()
+    other = first % 3 + 1
+    key = group.keys.registration(other)
+    claim = group.model.state.items[key].value
+    group.commit(key, b"garbage")
+    await group.until(lambda: group.model.state.items[key].value == claim)
+    group.node(other).kill()
+    group.start(other)
+    await group.until(lambda: group.starts.get(other) == 2)
+    assert group.view.members[other].doubt is None
+
+
+@simulated()
+async def test_a_claim_that_was_removed_as_its_node_was_cut_off_is_written_again(group):
+    """Its record was gone for a moment, so it was removed, and joined the set again."""
+    first, _ = await group.master()
+    victim = first % 3 + 1
+    gone = Delete(group.keys.member(victim))
+    group.model.take(lambda: group.model.state.commit([], [gone]))
+    group.commit_change(operations.remove(group.keys, group.view, victim))
+    claimed = sorted(group.view.registrations)
+    assert victim not in claimed
+    await group.until(lambda: victim in group.view.registrations)
+    assert group.view.registrations[victim].start == 1
+
+
+@simulated()
 async def test_an_older_copy_gets_no_start_that_the_state_names(group):
     """Where the claim was lost, it took the start of the member that had acknowledged the rest."""
     first, master = await group.master()
