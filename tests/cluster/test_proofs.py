@@ -176,7 +176,7 @@ async def lose_claim(group, node_id):
 @simulated()
 async def test_a_damaged_claim_is_written_again(group):
     """The next start could not read it, and waited for ever."""
-    first, master = await group.master()
+    first, _ = await group.master()
     other = first % 3 + 1
     key = group.keys.registration(other)
     claim = group.model.state.items[key].value

@@ -3,7 +3,8 @@
 ::
 
     older-copy     an older copy of the directory takes its place, of the stopped node or a snapshot
-                   of the running one; it starts first, after all were killed, or beside the others
+                   of the running one; it starts first, after all were killed, or beside the others;
+                   etcd may have lost the claim of the node's id
     copy-beside    a copy of the directory of a running node is started on another machine
     lost-storage   the file system goes down and comes back without a reboot, on one node or on all
     all-down       all nodes are killed or lose their power at once, and nothing is lost
@@ -74,6 +75,7 @@ _TICK_S: Final = 0.02
 _STOPS_WITHIN_S: Final = 5.0
 _OLD_FOR_S: Final = 15.0
 _FLOOR_WITHIN_S: Final = 15.0
+_NAMED_WITHIN_S: Final = 8.0
 _ALONE_FOR_S: Final = 25.0
 _STARTS_AGAIN_MAX: Final = 2
 _RUNS_FOR_S: Final = 6.0
@@ -151,11 +153,12 @@ class DirectoryFaults:
 
         After a power cut a snapshot of a running node with SYNC_FLUSH looks like its directory, and
         only the coordinator's confirm offset tells that it is older: the fault waits for that.
+        Where etcd has lost the claim, too, the copy knows of fewer starts than the state.
         """
         if node.node is None or not self._is_ours(node):
             await trio.lowlevel.checkpoint()
             return
-        end, with_power = node.node.max_offset, False
+        end, with_power, is_lost = node.node.max_offset, False, choices.random() < _HALF
         if choices.random() < _HALF:
             copy, what = await self._copy_of_stopped(node), "stopped"
             await self.faults.wait(choices, _OLD_FOR_S)
@@ -169,7 +172,10 @@ class DirectoryFaults:
                 with_power = self.director.floor > end
             else:
                 await self.faults.wait(choices, _OLD_FOR_S)
-        is_alone = choices.random() < (_MOSTLY if with_power else _HALF)
+        if is_lost:
+            await self._start_again_twice(node)
+            await self._put_some(choices)
+        is_alone = choices.random() < (_MOSTLY if with_power or is_lost else _HALF)
         if copy is None or not node.is_up or not self._may_harm(node):
             return
         if _uuid_on(copy) != _uuid_on(node.live_disk):
@@ -178,11 +184,17 @@ class DirectoryFaults:
             return
         text = f"its directory is replaced by an older copy of the {what} node"
         text += ", after a power cut" * with_power + ", and it starts alone" * is_alone
+        text += ", and etcd has lost its claim" * is_lost
         self.faults.begins(fault, node.name, text)
         for each in self.target.nodes if is_alone else [node]:
             self._take_down(each, choices, with_power=with_power)
         node.replace_disk(copy)
         self.target.went_back(node)
+        if is_lost:
+            self.director.lose_claim(self.target.cluster.id_of(node))
+        await self._start_copy(node, choices, is_alone=is_alone)
+
+    async def _start_copy(self, node: SimNode, choices: Random, *, is_alone: bool) -> None:
         node.start(self.faults.nursery)
         if is_alone:
             await self.faults.wait(choices, _ALONE_FOR_S)
@@ -207,6 +219,21 @@ class DirectoryFaults:
             other = choices.choice(others)
             self._kill(other)
             self.faults.restart_now(other)
+
+    async def _start_again_twice(self, node: SimNode) -> None:
+        """Kill a node and start it, each time until the state names its new start."""
+        node_id = self.target.cluster.id_of(node)
+
+        def is_named() -> bool:
+            named = self.director.state.members.get(node_id)
+            return named is not None and named.boot == node.boots
+
+        for _ in range(2):
+            if not node.is_up or not _keeps_cache(node) or self.faults.is_over:
+                return
+            self._kill(node)
+            self.faults.restart_now(node)
+            await self._until(is_named, _NAMED_WITHIN_S)
 
     def _take_down(self, node: SimNode, choices: Random, *, with_power: bool) -> None:
         """Kill a node, if it is up, or cut its power where it loses nothing by that."""

@@ -549,6 +549,12 @@ class EtcdDirector:
     def _void_token(self, node_id: int) -> None:
         self._void_since[node_id] = self.cluster.node(node_id).boots
 
+    def lose_claim(self, node_id: int) -> None:
+        """Let etcd lose the claim of a node's id, and nothing else, as by ``etcdctl del``."""
+        self.model.make_room()
+        self.model.state.commit([], [Delete(self.keys.registration(node_id))])
+        self.model.take(lambda: None)
+
     def is_registered(self, node_id: int, values: Collection[bytes]) -> bool:
         """Whether a node's id is claimed by one of the processes that would write ``values``."""
         item = self.model.state.items.get(self.keys.registration(node_id))
