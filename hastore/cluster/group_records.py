@@ -39,8 +39,8 @@ _NUMBER_MAX: Final = (1 << 63) - 1
 _TEXT_SIZE_MAX: Final = 1_024
 _MEMBERS_MAX: Final = 64
 # A new leader of etcd lets each lease live a ttl and an election time-out, at most two thirds of a
-# ttl, longer: two of them, 3.4.
-LEASES_WAITED: Final = 4
+# ttl, from then on.  Two of them, each just before a lease would end, make it 1 + 2 * 5/3 = 4.33.
+LEASES_WAITED: Final = 5
 _NODE_ID: Final = re.compile("[1-9][0-9]{0,18}")
 DAMAGED_HINT: Final = "hastore cluster status says what to do about it"
 
