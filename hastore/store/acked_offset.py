@@ -99,6 +99,7 @@ class AckedOffset:
         """Store ``offset`` if it is higher; to be called before it is acknowledged."""
         if offset > self._offset:
             if self._prepared is not None:
+                self._identity.runs()
                 offset = max(offset, self._prepared)
                 self.begin(self._prepared)
             self._offset = self._words[_NUMBER] = offset

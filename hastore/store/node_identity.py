@@ -63,7 +63,7 @@ IDENTITY_FILE: Final = "identity.json"
 SCHEMA: Final = "hastore.identity/1"
 _FILE_SIZE_MAX: Final = 8192
 _OFFSET_MAX: Final = (1 << 63) - 1
-_RUNS: Final = -1  # a ``clean_end`` since the last start: there is none
+_RUNS: Final = -1  # a ``clean_end`` of a process that may acknowledge, or has: there is none
 _CLUSTER_ID_MAX: Final = (1 << 64) - 1
 _STARTS_MAX: Final = (1 << 63) - 1
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -208,7 +208,7 @@ class Identity:
     )
     boot_id: str | None = attrs.field(validator=attrs.validators.optional(_text(_BOOT_ID)))
     last_exit_ok: bool = attrs.field(validator=attrs.validators.instance_of(bool))
-    # Where the log ended at the last clean stop; _RUNS: no stop was clean since the last start.
+    # Where the log ended at the last clean stop; _RUNS: a later process may have acknowledged.
     clean_end: int | None = attrs.field(
         default=None, validator=attrs.validators.optional(_number(_RUNS, _OFFSET_MAX))
     )
@@ -245,7 +245,8 @@ class Identity:
             doubt=doubt or self.doubt,
             boot_id=opening.boot_id,
             last_exit_ok=opening.last_exit_ok,
-            clean_end=_RUNS,
+            # A start that ends before its claim has acknowledged nothing: the next one has it, too.
+            clean_end=self.clean_end if opening.may_keep_clean_end(self) else _RUNS,
             # Bytes that an earlier start has acknowledged, and not synced, are of this one, too.
             acks_flushed=opening.acks_flushed and (opening.is_clean(self) or self.acks_flushed),
             # What is copied again is not confirmed yet, and must stay possible to cut.
@@ -272,17 +273,27 @@ class Opening:
     last_exit_ok: bool  # a clean stop: all was on disk
     boot_id: str | None
     acked_offset: int | None
+    keeps_acked: bool = False  # this start will keep such a number
     acks_flushed: bool  # this start acknowledges only what is on its disk
 
     def is_clean(self, before: Identity) -> bool:
-        """Return whether the last process stopped cleanly, and left this very log.
+        """Return whether the last process that could acknowledge stopped cleanly, with this log.
 
-        ``abort`` alone may be missing because somebody removed it, or left it out of a copy.
+        ``abort`` alone may be missing because somebody removed it, or left it out of a copy; and it
+        may be there because a later start ended before its claim.
         """
         end = before.clean_end
         if end is None:
             return self.last_exit_ok  # the file is of a version that did not record it
-        return self.last_exit_ok and self.kept_offset <= end and not self.lacks(end)
+        return self.kept_offset <= end and not self.lacks(end)
+
+    def may_keep_clean_end(self, before: Identity) -> bool:
+        """Return whether the end of a clean stop counts until this start may acknowledge.
+
+        That is with its claim, or at its first acknowledgement, which ``AckedOffset`` meets.  A
+        directory without a token has no claim to wait for.
+        """
+        return self.keeps_acked and before.token is not None and self.is_clean(before)
 
     def why_in_doubt(self, before: Identity) -> str | None:
         """Return why the log may lack what it acknowledged; None if it is proved to have all.
@@ -470,6 +481,12 @@ class NodeIdentity:
         with self._lock:
             self._store(attrs.evolve(self.current, clean_end=end_offset))
 
+    def runs(self) -> None:
+        """Record that this process may acknowledge: an earlier clean stop proves nothing more."""
+        with self._lock:
+            if self.current.clean_end != _RUNS:
+                self._store(attrs.evolve(self.current, clean_end=_RUNS))
+
     def claim(self, matched: str | None, token: str) -> None:
         """Record that the coordinator is about to be asked to replace ``matched`` by ``token``.
 
@@ -479,12 +496,13 @@ class NodeIdentity:
             self._store(attrs.evolve(self.current, former_token=matched, token=token))
 
     def claimed(self) -> None:
-        """Record that the coordinator has ``token``."""
+        """Record that the coordinator has ``token``: this process may acknowledge."""
         with self._lock:
             if self.on_claimed is not None:
                 self.on_claimed()
-            if self.current.former_token is not None:
-                self._store(attrs.evolve(self.current, former_token=None))
+            changed = attrs.evolve(self.current, former_token=None, clean_end=_RUNS)
+            if changed != self.current:
+                self._store(changed)
 
     def disown(self, start: int, doubt: str) -> None:
         """Become start number ``start`` of a directory that has proved nothing.

@@ -149,6 +149,26 @@ async def test_an_id_that_is_freed_as_its_lost_claim_is_written_stays_free(group
     assert victim not in claimed
 
 
+@simulated(flush=FlushDiskType.ASYNC_FLUSH)
+async def test_a_start_that_waits_for_etcd_keeps_the_proof_of_a_clean_stop(group):
+    """All stopped cleanly, and lost their power as they waited for an etcd that was down."""
+    _, master = await group.master()
+    assert await group.put(master) is Status.PUT_OK
+    for each in (1, 2, 3):
+        group.stop(each)
+    await group.until(lambda: not any(group.node(each).is_up for each in (1, 2, 3)))
+    group.model.stop()
+    group.start(1, 2, 3)
+    await trio.sleep(20)
+    for each in (1, 2, 3):
+        group.node(each).cut_power(random.Random(each))
+    group.model.start()
+    group.start(1, 2)
+    await group.until(group.masters)
+    assert group.view.config.unproven_epoch is None
+    assert all(group.view.members[each].doubt is None for each in (1, 2))
+
+
 @simulated(flush=FlushDiskType.ASYNC_FLUSH, seed=3)
 async def test_a_floor_is_on_the_disks(group):
     """A power cut of all nodes right after it was written bars none of them for ever."""

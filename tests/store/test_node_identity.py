@@ -488,6 +488,25 @@ def test_a_clean_stop_is_one_that_left_this_very_log(clean_end, end_offset, kept
     assert identity.current.clean_end == -1
 
 
+def test_a_clean_stop_counts_until_a_start_claims_its_id():
+    """A start that ended while it waited for etcd has acknowledged nothing."""
+    disk = FakeDisk()
+    identity = start(disk)
+    identity.claim(None, UUID)
+    identity.claimed()
+    identity.stopped(70)
+    for _ in range(2):
+        identity = start(disk)
+        identity.opened(opening(end_offset=70, last_exit_ok=False, keeps_acked=True))
+        assert (identity.current.kept_since, identity.current.clean_end) == (1, 70)
+    identity.claim(UUID, MASTER)
+    identity.claimed()
+    assert identity.current.clean_end == -1
+    identity = start(disk)
+    identity.opened(opening(end_offset=70, last_exit_ok=False, keeps_acked=True))
+    assert identity.current.kept_since == 4
+
+
 # -- claims --------------------------------------------------------------------------------------
 
 

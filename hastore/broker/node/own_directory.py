@@ -134,6 +134,7 @@ def judge_opening(
                     last_exit_ok=lock.last_exit_ok,
                     boot_id=env.boot_id,
                     acked_offset=kept,
+                    keeps_acked=acked is not None,
                     acks_flushed=config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH,
                 )
             )
