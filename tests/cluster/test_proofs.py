@@ -169,6 +169,14 @@ async def test_a_start_that_waits_for_etcd_keeps_the_proof_of_a_clean_stop(group
     assert all(group.view.members[each].doubt is None for each in (1, 2))
 
 
+@simulated(flush=FlushDiskType.ASYNC_FLUSH)
+async def test_a_process_that_has_changed_its_role_proves_nothing_by_an_earlier_stop(group):
+    """Each role change closes the log cleanly, and acknowledges more afterwards."""
+    await group.master()
+    identities = [group.cluster.agent(each).node.identity for each in (1, 2, 3)]
+    assert [each.current.clean_end for each in identities] == [-1, -1, -1]
+
+
 @simulated(flush=FlushDiskType.ASYNC_FLUSH, seed=3)
 async def test_a_floor_is_on_the_disks(group):
     """A power cut of all nodes right after it was written bars none of them for ever."""

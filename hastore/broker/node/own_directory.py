@@ -111,7 +111,8 @@ def judge_opening(
     """Return what takes the log's end as an opening has found it, before anything is changed.
 
     A start records, durably, whether the log has kept all that it acknowledged.  A later opening
-    by the same process raises DiskError if it has not: nothing says what else is gone.
+    by the same process raises DiskError if it has not: nothing says what else is gone.  It may
+    acknowledge more, so where the log was closed for it proves nothing.
     """
 
     def judge(found: FoundEnd) -> None:
@@ -140,6 +141,8 @@ def judge_opening(
             )
             if identity.current.kept_since > before.kept_since:
                 _log.warning("log_in_doubt", reason=identity.current.doubt, path=lock.path)
+        else:
+            identity.runs()
         if acked is not None:
             # After the identity: from here on the bytes after the end may be gone.
             offset = found.kept_offset if kept is None else min(kept, found.kept_offset)
