@@ -65,7 +65,7 @@ class AckedOffset:
             return None
         held = cls(memory, env.boot_id, identity, memoryview(memory.buffer).cast("Q"))
         held._offset = held.kept() or 0
-        identity.on_claimed = held._claimed
+        identity.on_matched, identity.on_claimed = held._matched, held._claimed
         return held
 
     def _head(self, token: str | None) -> bytes:
@@ -92,6 +92,15 @@ class AckedOffset:
         # Last: before it, the number counts nothing.
         self._memory.buffer[:_HEAD_SIZE] = self._head(self._identity.current.token)
 
+    def _matched(self, token: str) -> None:
+        """Let a number be the one of the start whose token the coordinator has.
+
+        That start asked for its claim, and was killed before the answer: the number is still of the
+        start before, which the directory forgets now.
+        """
+        if self.kept() is not None:
+            self._memory.buffer[:_HEAD_SIZE] = self._head(token)
+
     def _claimed(self) -> None:
         self.begin(self._offset if self._prepared is None else self._prepared)
 
@@ -113,6 +122,6 @@ class AckedOffset:
 
     def close(self) -> None:
         """Release it for the next process."""
-        self._identity.on_claimed = None
+        self._identity.on_matched = self._identity.on_claimed = None
         self._words.release()
         self._memory.close()

@@ -407,6 +407,8 @@ class NodeIdentity:
     compared_to: int = attrs.field(default=0, init=False)
     # Whether this process has stored an acked offset; until then the number is an earlier one's.
     has_acked_offset: bool = attrs.field(default=False, init=False)
+    # Called with the coordinator's token, one of the two here, before the other one is forgotten.
+    on_matched: Callable[[str], None] | None = attrs.field(default=None, init=False)
     # Called once the coordinator has ``token``, before the former one is forgotten.
     on_claimed: Callable[[], None] | None = attrs.field(default=None, init=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
@@ -493,6 +495,9 @@ class NodeIdentity:
         Until ``claimed`` either of the two may be what the coordinator has.
         """
         with self._lock:
+            known = self.current.token, self.current.former_token
+            if self.on_matched is not None and matched is not None and matched in known:
+                self.on_matched(matched)
             self._store(attrs.evolve(self.current, former_token=matched, token=token))
 
     def claimed(self) -> None:

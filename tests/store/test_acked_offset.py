@@ -169,6 +169,24 @@ def test_a_start_that_is_killed_before_its_claim_leaves_the_evidence(env, dies_a
     assert AckedOffset.hold(env, identity_of(env)).kept() == (60 if dies_at == "claimed" else 70)
 
 
+def test_two_starts_that_are_killed_during_their_claims_leave_the_evidence(env):
+    """The claim of the first one was accepted, and it did not hear of that."""
+    identity = identity_of(env)
+    identity.claim(None, TOKENS[0])
+    acked = AckedOffset.hold(env, identity)
+    acked.prepare(0)
+    identity.claimed()
+    acked.raise_to(70)
+    acked.close()
+    for matched, token in ((0, 1), (1, 2)):
+        identity = identity_of(env)
+        acked = AckedOffset.hold(env, identity)
+        acked.prepare(70)
+        identity.claim(TOKENS[matched], TOKENS[token])
+        acked.close()
+    assert AckedOffset.hold(env, identity_of(env)).kept() == 70
+
+
 def test_a_start_without_a_claim_stores_its_number_with_its_first_acknowledgement(env):
     """A group without a coordinator has no tokens."""
     acked = AckedOffset.hold(env, identity_of(env))
