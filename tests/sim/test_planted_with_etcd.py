@@ -26,6 +26,7 @@ FOUND_BY = {
     "compares_no_token": 6,
     "recognises_no_start": 0,
     "uses_start_numbers_again": 6,
+    "compares_no_start_with_the_state": 80,
     "accepts_a_copy_beside_its_original": 0,
     "records_no_finding_of_an_opening": 1,
     "takes_the_same_boot_for_a_proof": 1,
