@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     from hastore.env.interface import Disk
     from hastore.epoch_history import EpochHistory
     from hastore.store.queue.confirmed_records import ConfirmedRecords, ReadLog
+    from hastore.store.record.layout import Buffer
+    from hastore.store.record.record_check import RecordCheck
 
 CONTEXT_SIZE: Final = 4_096  # bytes compared before and after a range
 _READ_SIZE: Final = 8 * 1024 * 1024
-_WALK_SIZE: Final = 1024 * 1024  # of the replica's log, in search of an equal record
+_WALK_SIZE: Final = 1024 * 1024  # of the replica's log, in search of one that confirms
 
 
 class RepairSource(Protocol):
@@ -138,7 +140,7 @@ def is_same_log(disk: Disk, source: DirectorySource, own: EpochHistory, part: Ra
 @final
 @attrs.frozen
 class RepairConfirmation:
-    """What confirms a record behind damage: the same bytes in the replica, else its unit."""
+    """What confirms a record behind damage: the replica's in its place, else its unit."""
 
     by_units: ConfirmedRecords
     source: RepairSource | None
@@ -147,15 +149,16 @@ class RepairConfirmation:
         """Return where reading resumes after damage; None if nothing up to ``file_end`` is sure.
 
         The replica's records are walked from the damaged one on: after it, the first one that is
-        the same here.  Raises DiskError, and what ``source`` raises if it cannot be read.
+        the same here, or whose place has a filler in either log.  Raises DiskError, and what
+        ``source`` raises if it cannot be read.
         """
         found = None
         if self.source is not None:
-            found = _first_equal(self.source, physic_offset, file_end, read)
+            found = _first_confirmed(self.source, physic_offset, file_end, read)
         return found or self.by_units.resume_after(physic_offset, file_end, read)
 
 
-def _first_equal(
+def _first_confirmed(
     source: RepairSource, physic_offset: int, file_end: int, read: ReadLog
 ) -> int | None:
     offset = physic_offset
@@ -171,7 +174,9 @@ def _first_equal(
             if check.kind not in INTACT_KINDS:
                 break
             piece = data[position : position + check.size]  # of a BLANK perhaps its start only
-            if at > physic_offset and read(at, len(piece)) == piece:
+            if at > physic_offset and _confirms(
+                check, piece, read(at, len(piece)), file_end - at, at
+            ):
                 return at
             if check.kind is RecordKind.BLANK:
                 return None
@@ -180,6 +185,19 @@ def _first_equal(
             return None
         offset += position
     return None
+
+
+def _confirms(check: RecordCheck, piece: Buffer, own: bytes, available: int, at: int) -> bool:
+    """Whether a replica's record confirms that one begins in this log, too: at ``at``.
+
+    It is the same, or either log has a filler of its size in the message's place.
+    """
+    if own == piece:
+        return True
+    own_check = check_record(own, 0, available, at)
+    return own_check.kind is check.kind is RecordKind.MESSAGE and (
+        own_check.size == check.size and (is_filler(own_check) or is_filler(check))
+    )
 
 
 def _read_some(source: RepairSource, physic_offset: int, size: int) -> bytes:
