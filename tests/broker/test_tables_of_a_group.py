@@ -4,35 +4,18 @@ import attrs
 import pytest
 
 from hastore.broker.groups import slave_synchronize
-from hastore.broker.node.master import Master
 from hastore.client.admin import AdminClient
 from hastore.message import Message
 from hastore.status import PutMessageStatus as Status
 from hastore.wire.config_tables import SubscriptionGroupConfig
 from tests.support.nodes import group_nodes
-from tests.support.nodes.group_nodes import group, node_config, set_of
+from tests.support.nodes.group_nodes import group, node_config, promote_by_request
 from tests.support.waiting import eventually
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(slave_synchronize, "INTERVAL_S", 0.02)
-
-
-async def make_master(master, slave, epoch):
-    """Change the roles as a coordinator does; return the new master once its slave is in step."""
-    wish = {"epoch": epoch, "master_address": master.address}
-    for node in (master, slave):
-        async with AdminClient.connect(node.address) as admin:
-            await admin.change_role(
-                **wish, master_id=master.config.node_id, members={master.config.node_id}
-            )
-        if node is master:
-            await eventually(
-                lambda: isinstance(master.role_node, Master) and master.role_node.epoch == epoch
-            )
-    await eventually(lambda: set_of(master.role_node).accepted == {1, 2})
-    return master.role_node
 
 
 def queue_end(node):
@@ -62,7 +45,7 @@ async def test_groups_go_on_after_each_change_of_roles(tmp_path):
     ha = attrs.evolve(group_nodes.HA, ha_send_heartbeat_interval_ms=50)  # has the confirm offset
     async with group(tmp_path, 2, ha=ha) as (one, two):
         for epoch, (master, slave) in enumerate(((one, two), (two, one), (one, two)), 1):
-            serving = await make_master(master, slave, epoch)
+            serving = await promote_by_request(master, slave, epoch)
             async with AdminClient.connect(master.address) as admin:
                 if epoch == 1:
                     await admin.create_topic("orders", read_queue_nums=16, write_queue_nums=3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import trio
@@ -14,6 +14,7 @@ import hastore
 from hastore.broker.node.group_node import GroupNode
 from hastore.broker.node.master import Master
 from hastore.broker.node.master_store import Promotion
+from hastore.client.admin import AdminClient
 from hastore.config import GroupNodeConfig, HAConfig, StoreConfig
 from hastore.ha.group_ha_service import GroupHAService
 from hastore.ha.sync_state_set import SyncStateSet
@@ -73,6 +74,32 @@ async def promote(
     group = set_of(serving)
     wanted = {slave.config.node_id for slave in slaves} | {master.config.node_id}
     await eventually(lambda: group.accepted - group.missing() >= wanted, f"{wanted} connected")
+    return serving
+
+
+async def promote_by_request(master: GroupNode, slave: GroupNode, epoch: int) -> Master:
+    """Change the roles as a coordinator does; return the new master once its slave is in step.
+
+    So the slave knows its master's client port, and copies its tables.
+    """
+    master_id = master.config.node_id
+    assert master_id is not None
+    for node in (master, slave):
+        assert node.address is not None
+        async with AdminClient.connect(node.address) as admin:
+            await admin.change_role(
+                epoch=epoch,
+                master_address=master.address,
+                master_id=master_id,
+                members={master_id},
+            )
+        if node is master:
+            await eventually(
+                lambda: isinstance(master.role_node, Master) and master.role_node.epoch == epoch
+            )
+    await eventually(lambda: set_of(cast("Master", master.role_node)).accepted == {1, 2})
+    serving = master.role_node
+    assert isinstance(serving, Master)
     return serving
 
 
