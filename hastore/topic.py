@@ -12,6 +12,23 @@ DLQ_TOPIC_PREFIX: Final = "%DLQ%"
 GROUP_TOPIC_PREFIXES: Final = (RETRY_TOPIC_PREFIX, DLQ_TOPIC_PREFIX)
 TOPIC_SIZE_MAX: Final = 127  # characters
 GROUP_TOPIC_SIZE_MAX: Final = 255
+# Topics that belong to a broker: nobody deletes them.  ``TopicValidator`` of 4.9.8 and 5.3.3.
+SYSTEM_TOPICS: Final = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        DEFAULT_TOPIC,
+        "BenchmarkTest",
+        "CHECKPOINT_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "RMQ_SYS_TRACE_TOPIC",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "SELF_TEST_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    }
+)
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"  # after the cluster's name
 TOPIC_BYTES: Final = re.compile(rb"[%|a-zA-Z0-9_-]+")
 _TOPIC: Final = re.compile(TOPIC_BYTES.pattern.decode())
 
@@ -28,6 +45,15 @@ def topic_fault(topic: str) -> str | None:
     if len(topic) > size_max:
         return f"topic {topic[:32]!r}… has {len(topic)} characters, at most {size_max} are allowed"
     return None
+
+
+def is_system_topic(
+    topic: str, *, cluster: str | None = None, broker_name: str | None = None
+) -> bool:
+    """Whether a topic belongs to the brokers themselves, or to these brokers of ``cluster``."""
+    if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX):
+        return True
+    return topic in {cluster, broker_name, f"{cluster}{REPLY_TOPIC_SUFFIX}"}
 
 
 def check_topic(topic: str) -> str:

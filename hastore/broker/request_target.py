@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from hastore.broker.clock.clock_readings import ClockReadings
     from hastore.broker.clock.clock_verdict import ClockReading
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hastore.message import Message
     from hastore.status import BrokerRole
     from hastore.store.message_store import MessageStore
+    from hastore.wire.config_tables import DeletedTopic
 
 
 @final
@@ -124,6 +125,12 @@ class RequestTarget(Protocol):
 
     def submit_batch(self, messages: Sequence[Message]) -> GroupCommitRequest:
         """Take messages of one topic and queue, all or none."""
+
+    async def delete_queues(self, deleted: Mapping[str, DeletedTopic]) -> None:
+        """Remove the queues of deleted topics; ``deleted`` are all that count, and durable.
+
+        Raises DiskError.
+        """
 
     def status(self) -> NodeStatus:
         """Return a snapshot of the node."""

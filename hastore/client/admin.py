@@ -218,6 +218,10 @@ class AdminClient:
             },
         )
 
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic (215), durably; its messages are not readable any more."""
+        await self._client.invoke(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
         """Return all consumer groups by name (201)."""
         table = await self._table(
@@ -232,6 +236,14 @@ class AdminClient:
         await self._client.invoke(
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
             body=json.dumps(group.to_dict()).encode(),
+        )
+
+    async def delete_group(self, group: str, *, with_offsets: bool) -> None:
+        """Delete a consumer group (207), durably, with its offsets or without."""
+        flag = "true" if with_offsets else "false"
+        await self._client.invoke(
+            RequestCode.DELETE_SUBSCRIPTIONGROUP,
+            {"groupName": group, "removeOffset": flag, "cleanOffset": flag},
         )
 
     async def members(self, group: str) -> list[dict[str, Any]]:

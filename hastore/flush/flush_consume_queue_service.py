@@ -15,6 +15,7 @@ pass began, is on the disk.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 import attrs
@@ -28,7 +29,7 @@ from hastore.flush.flush_timer import FlushTimer
 from hastore.trace import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from hastore.config import StoreConfig
     from hastore.env.interface import Env
@@ -90,6 +91,12 @@ class FlushConsumeQueueService:
             is_dirty=lambda: self.is_dirty,
             flush=self.flush,
         ).run()
+
+    @contextlib.asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Sync nothing while the block runs, which may remove directories of queues."""
+        async with self._one_pass:
+            yield
 
     async def flush(self, least_pages: int = 0) -> None:
         """Sync files with at least ``least_pages`` dirty pages; 0 syncs directories and index too.

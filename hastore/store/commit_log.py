@@ -208,6 +208,11 @@ class CommitLog(LogTail):
         queues = self._topics.get(topic)
         return 0 if queues is None else queues.next_offsets.get(queue_id, 0)
 
+    def next_queue_offsets(self, topic: str) -> dict[int, int]:
+        """Return the queue offsets of the next messages of a topic's queues that have had any."""
+        queues = self._topics.get(topic)
+        return {} if queues is None else dict(queues.next_offsets)
+
     def append_message(  # noqa: C901, PLR0912, PLR0915 - few calls, one pass: it runs once a message
         self, message: Message
     ) -> AppendMessageResult:

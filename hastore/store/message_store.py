@@ -29,6 +29,7 @@ from hastore.store.index.service import IndexService
 from hastore.store.log.cold_read import ReadStep
 from hastore.store.log.store_directory import check_is_store
 from hastore.store.queue.consume_queue_store import ConsumeQueueStore
+from hastore.store.queue.deleted_topics import limit_deleted, load_deleted, store_deleted
 from hastore.store.queue.queue_read import GetMessageResult, QueueRead
 from hastore.store.record.layout import (
     HEAD_READ_SIZE,
@@ -49,6 +50,7 @@ from hastore.store.record.record_check import (
 from hastore.store.recovery.cut import complete_cut
 from hastore.store.recovery.rebuilt_dirs import restore_interrupted
 from hastore.store.recovery.store_checkpoint import StoreCheckpoint
+from hastore.store.reserve_file import ReserveFile
 from hastore.store.store_lock import StoreLock
 from hastore.trace import logger
 
@@ -132,6 +134,8 @@ class MessageStore:
             )
             undo.callback(consume_queues.close)
             consume_queues.recover(last_exit_ok=last_exit_ok)
+            deleted = load_deleted(env.disk, path)
+            consume_queues.remove_trees(consume_queues.delete_topics(deleted))
             commit_log = CommitLog.open(
                 env,
                 config,
@@ -143,6 +147,12 @@ class MessageStore:
                 on_end=on_end,
             )
             undo.callback(commit_log.close, clean=False)  # releases the lock, too
+            if needs_queue_offsets:
+                limited = limit_deleted(deleted, commit_log.max_offset)
+                if limited != deleted:
+                    with ReserveFile(env.disk, path).freed():
+                        store_deleted(env.disk, path, limited)
+                    consume_queues.deleted = limited
             redispatch_from = commit_log.load_report.redispatch_from
             if consume_queues.rebuild_from is not None:
                 redispatch_from = min(redispatch_from, consume_queues.rebuild_from)
@@ -209,12 +219,16 @@ class MessageStore:
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the first offset that a queue still has; 0 for an unknown queue."""
         queue = self.consume_queues.find(topic, queue_id)
-        return 0 if queue is None else queue.min_offset
+        if queue is None:
+            return self.consume_queues.next_offset_of_deleted(topic, queue_id)
+        return queue.min_offset
 
     def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Return the offset of a queue's next message; 0 for an unknown queue."""
         queue = self.consume_queues.find(topic, queue_id)
-        return 0 if queue is None else queue.max_offset
+        if queue is None:
+            return self.consume_queues.next_offset_of_deleted(topic, queue_id)
+        return queue.max_offset
 
     def get_message_steps(
         self,
@@ -233,8 +247,11 @@ class MessageStore:
         """
         queue = self.consume_queues.find(topic, queue_id)
         if queue is None:
-            return _nothing(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
-        low, high = queue.min_offset, queue.max_offset
+            low = high = self.consume_queues.next_offset_of_deleted(topic, queue_id)
+            if high == 0:
+                return _nothing(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        else:
+            low, high = queue.min_offset, queue.max_offset
         if high == 0:
             return _nothing(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
         if offset < low:
@@ -243,6 +260,7 @@ class MessageStore:
             return _nothing(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
             return _nothing(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        assert queue is not None, "a queue without messages was answered above"
         read = QueueRead(
             queue=queue,
             log_min_offset=lambda: self.commit_log.min_offset,
@@ -279,7 +297,7 @@ class MessageStore:
         """
         queue = self.consume_queues.find(topic, queue_id)
         if queue is None:
-            return 0
+            return self.consume_queues.next_offset_of_deleted(topic, queue_id)
         low, high = queue.min_offset, queue.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -377,9 +395,11 @@ class MessageStore:
         max_count: int = 64,
         begin_ms: int = 0,
         end_ms: int = 2**63 - 1,
+        with_deleted: bool = False,
     ) -> list[bytes]:
         """Return the records of a topic that carry a key and were stored in a time window.
 
+        ``with_deleted``: also those from before the topic was deleted, if it was.
         Newest first.  The index holds only hashes and whole seconds, so topic, key and time are
         compared with the record's own.  May run in a thread of its own.
         """
@@ -392,6 +412,8 @@ class MessageStore:
         for physic_offset in islice(candidates, _CANDIDATES_MAX):
             if len(found) >= max_count:
                 break
+            if not with_deleted and self.consume_queues.is_deleted(topic, physic_offset):
+                continue
             at = self._check_at(physic_offset)
             if at is None or physic_offset in found:
                 continue

@@ -3,11 +3,14 @@
 ::
 
     topics.json               {"dataVersion": {"counter": 3, "stateVersion": 0, "timestamp": ms},
-                               "topicConfigTable": {"T": {"topicName": "T", "perm": 6, ...}}}
-    subscriptionGroup.json    {"dataVersion": ..., "subscriptionGroupTable": {"g": {...}}}
+                               "topicConfigTable": {"T": {"topicName": "T", "perm": 6, ...}},
+                               "deletedTopics": {"U": {"logOffset": 4096, "nextOffsets": {"0": 7}}}}
+    subscriptionGroup.json    {"dataVersion": ..., "subscriptionGroupTable": {"g": {...}},
+                               "deletedGroups": {"h": ms}}
 
 Fields of an entry that hastore does not know are kept unchanged.  Source: RocketMQ 4.9.8
-``TopicConfig``, ``SubscriptionGroupConfig``, ``DataVersion``.
+``TopicConfig``, ``SubscriptionGroupConfig``, ``DataVersion``.  The tables of what was deleted are
+hastore's; RocketMQ ignores them.
 
 Invariant: ``from_dict(x.to_dict()) == x``; bad JSON values raise ProtocolError and nothing else.
 """
@@ -40,6 +43,9 @@ RETRY_QUEUE_NUMS: Final = 1
 TABLE_TAG: Final = "tableTag"
 # hastore's ext field in 105: the answer names the group of the node that is asked, and no other.
 GROUP_ONLY: Final = "groupOnly"
+# Names of hastore's tables of what was deleted.
+DELETED_TOPICS: Final = "deletedTopics"
+DELETED_GROUPS: Final = "deletedGroups"
 _SINGLE_TAG: Final = "SINGLE_TAG"
 
 
@@ -142,6 +148,46 @@ _TOPIC_FIELDS: Final = frozenset(
 
 @final
 @attrs.frozen(kw_only=True)
+class DeletedTopic:
+    """What remains of a deleted topic while the log still has its records.
+
+    Its records that begin below ``log_offset`` are in no consume queue any more.  A topic that is
+    made again under the same name continues each queue at ``next_offsets``, so that no queue offset
+    ever names two messages.
+    """
+
+    log_offset: int
+    next_offsets: Mapping[int, int]  # by queue id; queues that never had a message are left out
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object."""
+        next_offsets = {str(queue_id): offset for queue_id, offset in self.next_offsets.items()}
+        return {"logOffset": self.log_offset, "nextOffsets": next_offsets}
+
+    @classmethod
+    def from_dict(cls, value: object) -> Self:
+        """Read a JSON object.  Raises ProtocolError."""
+        rows = value.get("nextOffsets") if isinstance(value, dict) else None
+        if not isinstance(value, dict) or not isinstance(rows, dict):
+            msg = "a deleted topic is an object with logOffset and nextOffsets"
+            raise ProtocolError(msg)
+        next_offsets = {}
+        for key in rows:
+            queue_id = integer_field({"queueId": key}, "queueId")
+            next_offset = integer_field(rows, key, bits=64)
+            if not 0 <= queue_id < QUEUE_NUMS_MAX or next_offset < 0:
+                msg = f"queue {queue_id} cannot continue at {next_offset}"
+                raise ProtocolError(msg)
+            next_offsets[queue_id] = next_offset
+        log_offset = integer_field(value, "logOffset", bits=64)
+        if log_offset < 0:
+            msg = f"logOffset {log_offset} is below 0"
+            raise ProtocolError(msg)
+        return cls(log_offset=log_offset, next_offsets=next_offsets)
+
+
+@final
+@attrs.frozen(kw_only=True)
 class SubscriptionGroupConfig:
     """One consumer group: what it may do, and how often a message is retried."""
 
@@ -204,6 +250,18 @@ _GROUP_FIELDS: Final = frozenset(
         "whichBrokerWhenConsumeSlowly",
     }
 )  # fmt: skip
+
+
+def read_deleted_topics(value: Mapping[str, Any]) -> tuple[dict[str, DeletedTopic], list[str]]:
+    """Return the deleted topics of topics.json, and the names of rows that cannot be read."""
+    table, unreadable = {}, []
+    rows = value.get(DELETED_TOPICS)
+    for topic, row in rows.items() if isinstance(rows, dict) else ():
+        try:
+            table[topic] = DeletedTopic.from_dict(row)
+        except ProtocolError:
+            unreadable.append(topic)
+    return table, unreadable
 
 
 def _queue_nums(value: Mapping[str, Any], name: str) -> int:

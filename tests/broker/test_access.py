@@ -117,6 +117,8 @@ REQUESTS = {
     200: ({}, b'{"groupName": "new"}'),
     201: ({}, b""),
     203: ({"consumerGroup": "billing"}, b""),
+    207: ({"groupName": "new"}, b""),
+    215: ({"topic": "new"}, b""),
     310: (send_command(topic="orders").ext_fields, b"x"),
     320: (
         {**send_command(topic="orders").ext_fields, "m": "true"},

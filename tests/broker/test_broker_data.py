@@ -30,7 +30,7 @@ def make(disk=None, **config):
 
 
 def queue(topic, queue_id):
-    return SimpleNamespace(topic=topic, queue_id=queue_id)
+    return SimpleNamespace(topic=topic, queue_id=queue_id, is_empty=False)
 
 
 def stored(disk, name):

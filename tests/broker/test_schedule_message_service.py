@@ -166,10 +166,10 @@ async def test_the_index_is_queried_in_a_thread_for_each_message(autojump_clock)
     offload, query = run.env.offload, run.store.query_message
     asked = []
 
-    def query_in_a_thread(topic, key, *, begin_ms):
+    def query_in_a_thread(topic, key, **limits):
         assert offload.running == 1
         asked.append(key)
-        return query(topic, key, begin_ms=begin_ms)
+        return query(topic, key, **limits)
 
     run.store.query_message = query_in_a_thread
     async with run.running():

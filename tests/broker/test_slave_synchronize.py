@@ -127,6 +127,9 @@ class FakeSlave:
     confirm_offset: int = 0
     flushed_offset: int = 0
     queue_ends: dict = attrs.field(factory=lambda: {0: 100, 2: 100})
+    min_offset: int = 0
+    dispatched_offset: int = 0
+    deleted: dict = attrs.field(factory=dict)  # topics, by the store
     data: BrokerData = attrs.field(init=False)
     service: SlaveSynchronize = attrs.field(init=False)
 
@@ -143,14 +146,23 @@ class FakeSlave:
             env=env,
             config=settings,
             message_store=SimpleNamespace(
-                commit_log=self, max_offset_in_queue=lambda _topic, queue: self.queue_ends[queue]
+                commit_log=self,
+                max_offset_in_queue=lambda _topic, queue: self.queue_ends[queue],
+                consume_queues=self,
             ),
+            dispatched_offset=lambda: self.dispatched_offset,
+            delete_queues=self.delete_queues,
             data=self.data,
             live_link=lambda: self.link,
             confirm_offset=lambda: self.confirm_offset,
             clocks=ClockReadings(env.wall_clock),
         )
         return self.service
+
+    async def delete_queues(self, deleted):
+        """Record what the store has to delete."""
+        await trio.lowlevel.checkpoint()
+        self.deleted = deleted
 
     def stored_delays(self):
         """The offsets in delayOffset.json; None without the file."""

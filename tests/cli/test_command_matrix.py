@@ -56,9 +56,11 @@ ROWS = {
     "topic create": Row(arguments="orders --queues 8 --addr A"),
     "topic describe": Row(arguments="orders --addr A"),
     "topic list": Row(arguments="--addr A"),
+    "topic delete": Row(arguments="orders --dry-run --addr A", code=10),
     # The group has no offsets yet.
     "group describe": Row(arguments="other --addr A", code=1),
     "group list": Row(arguments="--addr A"),
+    "group delete": Row(arguments="other --dry-run --addr A", code=1),
     "group reset": Row(arguments="other --to beginning --dry-run --addr A", code=1),
     "status": Row(arguments="A", needs=ANY),
     "explain": Row(arguments="A"),

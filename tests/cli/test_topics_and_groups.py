@@ -97,6 +97,38 @@ def test_invalid_topic_name_is_refused(run):
     assert is_one_line_with_a_next_step(err)
 
 
+def test_topic_delete_needs_yes_or_a_terminal(run, master):
+    """--dry-run exits with 10 and changes nothing; a topic that is gone is an error."""
+    address = master.address
+    produce(address, "gone", range(3))
+    assert (
+        hastore_here("consume", "gone", "--addr", address, "-g", "reader", "-n", 2).returncode == 0
+    )
+    code, out, err = run("topic", "delete", "gone", "--dry-run")
+    assert (code, err) == (10, "nothing changed (--dry-run)\n")
+    assert "gone   8 queues   rw   3 messages" in out
+    assert "reader" in out
+    refused = hastore_here("topic", "delete", "gone", "--addr", address)
+    assert refused.returncode == 6
+    assert is_one_line_with_a_next_step(refused.stderr)
+    assert as_json(run, "topic", "describe", "gone")["messages"] == 3
+    done = as_json(run, "topic", "delete", "gone", "--yes")
+    assert done == {
+        "schema": "hastore.topic-delete/1",
+        "topic": "gone",
+        "done": True,
+        "messages": 3,
+        "groups": ["reader"],
+    }
+    assert run("topic", "describe", "gone")[0] == 1
+    code, _, err = run("topic", "delete", "gone", "--yes")
+    assert code == 1
+    assert is_one_line_with_a_next_step(err)
+    code, _, err = run("topic", "delete", "TBW102", "--yes")
+    assert code == 6
+    assert is_one_line_with_a_next_step(err)
+
+
 # -- groups --------------------------------------------------------------------------------------
 
 
@@ -144,6 +176,28 @@ def test_group_reset_needs_yes_or_a_terminal(run, master):
     assert as_json(run, "group", "describe", "back")["lag"] == 20
     code, _, err = run("group", "reset", "back", "--to", "beginning", "--yes")
     assert (code, err) == (0, "group back is there already: nothing to change\n")
+
+
+def test_group_delete_removes_offsets_and_its_topics_if_asked(run, master):
+    """--keep-offsets leaves the former, and without --with-topics the latter stay."""
+    address = master.address
+    made = hastore_here("consume", "orders", "--addr", address, "-g", "old", "-n", 2)
+    assert made.returncode == 0, made.stderr
+    produce(address, "%DLQ%old", range(1))
+    code, out, err = run("group", "delete", "old", "--with-topics", "--dry-run")
+    assert (code, err) == (10, "nothing changed (--dry-run)\n")
+    assert "topic  %DLQ%old" in out
+    refused = hastore_here("group", "delete", "old", "--addr", address)
+    assert refused.returncode == 6
+    assert is_one_line_with_a_next_step(refused.stderr)
+    kept = as_json(run, "group", "delete", "old", "--keep-offsets", "--yes")
+    assert (kept["schema"], kept["done"]) == ("hastore.group-delete/1", True)
+    assert (kept["keeps_offsets"], kept["topics"]) == (True, [])
+    assert sum(q["offset"] or 0 for q in as_json(run, "group", "describe", "old")["queues"]) == 2
+    done = as_json(run, "group", "delete", "old", "--with-topics", "--yes")
+    assert "%DLQ%old" in done["topics"]
+    assert run("group", "describe", "old")[0] == 1
+    assert run("topic", "describe", "%DLQ%old")[0] == 1
 
 
 def test_group_reset_of_one_queue_to_an_offset_or_a_time(run, master):

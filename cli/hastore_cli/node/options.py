@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import rich_click as click
@@ -17,10 +18,22 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
+# A dry run has found something to change.
+EXIT_DRY_RUN: Final = 10
+
+
 class RefusedError(HastoreError):
     """The request could do harm, and was not carried out."""
 
     exit_code = 6
+
+
+def confirm(question: str) -> None:
+    """Ask on the terminal whether to do what cannot be undone.  Raises RefusedError if not."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise RefusedError("nothing changed: there is no terminal to confirm at", hint="add --yes")
+    if not click.confirm(question, err=True):
+        raise RefusedError("nothing changed", hint="add --yes, or answer y")
 
 
 def addr_option_of(

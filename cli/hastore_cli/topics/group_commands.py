@@ -1,17 +1,23 @@
-"""``hastore group list|describe|reset``."""
+"""``hastore group list|describe|reset|delete``."""
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
+from hastore.topic import GROUP_TOPIC_PREFIXES
 from hastore_cli.acl.asking_command import AskingCommand
 from hastore_cli.app.command import LazyGroup, output_option
 from hastore_cli.app.output import echo_json, wall_clock_ms
 from hastore_cli.log.options import TIME_HELP
-from hastore_cli.node.options import RefusedError, addr_option, ask_node
+from hastore_cli.node.options import (
+    EXIT_DRY_RUN,
+    RefusedError,
+    addr_option,
+    ask_node,
+    confirm,
+)
 from hastore_cli.settings.param_types import GROUP, TOPIC, ParsedType, WholeNumber
 
 if TYPE_CHECKING:
@@ -20,8 +26,6 @@ if TYPE_CHECKING:
     from hastore_cli.consume.run import ConsumeStart
     from hastore_cli.node.client import NodeClient
     from hastore_cli.topics.report import GroupView, ResetStep
-
-EXIT_DRY_RUN: Final = 10
 
 
 def _parse_place(text: str) -> ConsumeStart:
@@ -45,10 +49,11 @@ _PLACE: Final = ParsedType("PLACE", _parse_place, ("beginning", "end"))
         "hastore group list",
         "hastore group describe billing",
         "hastore group reset billing --to @1h --dry-run",
+        "hastore group delete billing --dry-run",
     ),
 )
 def group_group() -> None:
-    """Show the offsets of groups of consumers, and move them back or forward."""
+    """Show the offsets of groups of consumers, move them back or forward, delete groups."""
 
 
 @group_group.command(
@@ -165,7 +170,7 @@ def reset_group(
         say("nothing changed (--dry-run)")
     else:
         if not yes:
-            _confirm(group, changes)
+            confirm(f"change the offsets of group {group} in {len(changes)} queues?")
         ask_node(addr, lambda node: _carry_out(node, group, changes))
         say(f"group {group} goes on there")
     if output == "json":
@@ -180,12 +185,7 @@ async def _plan(
     from hastore_cli.topics.node_queries import plan_reset, read_group
 
     view: GroupView = await read_group(node, group, must_exist=topic is None)
-    if view.members:
-        addresses = ", ".join(m.address for m in view.members[:3])
-        raise RefusedError(
-            f"group {group} has connected members, which would undo it: {addresses}",
-            hint="stop these consumers, then reset",
-        )
+    _refuse_members(view, "undo it")
     topics = view.topics if topic is None else [topic]
     if not topics:
         raise RefusedError(
@@ -206,9 +206,79 @@ async def _carry_out(node: NodeClient, group: str, changes: Sequence[ResetStep])
     await gather(carry_out, changes)
 
 
-def _confirm(group: str, changes: Sequence[ResetStep]) -> None:
-    question = f"change the offsets of group {group} in {len(changes)} queues?"
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise RefusedError("nothing changed: there is no terminal to confirm at", hint="add --yes")
-    if not click.confirm(question, err=True):
-        raise RefusedError("nothing changed", hint="add --yes, or answer y")
+@group_group.command(
+    name="delete",
+    cls=AskingCommand,
+    examples=(
+        "hastore group delete billing --dry-run",
+        "hastore group delete billing --yes",
+        "hastore group delete billing --with-topics --yes   # its retries and dead letters, too",
+    ),
+    epilog="Exit code: 0 done; 10 there is something to delete (--dry-run); 6 refused: members are"
+    " connected, or --yes is missing; 1 when the node has no such group.",
+)
+@click.argument("group", type=GROUP)
+@click.option("--keep-offsets", is_flag=True, help="Leave its offsets, for a group of that name.")
+@click.option("--with-topics", is_flag=True, help="Delete %RETRY% and %DLQ% topics of it, too.")
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and change nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@addr_option
+@output_option()
+def delete_group(
+    *,
+    group: str,
+    keep_offsets: bool,
+    with_topics: bool,
+    dry_run: bool,
+    yes: bool,
+    addr: str,
+    output: str,
+) -> int:
+    """Delete a group on a master: its configuration, and its offsets.
+
+    Its members must not be connected: their next heartbeat would make it again.
+    """
+    from hastore_cli.app.terminal import say, tell
+    from hastore_cli.topics.report import delete_group_json, describe_group_lines
+
+    async def plan(node: NodeClient) -> tuple[GroupView, list[str]]:
+        from hastore_cli.topics.node_queries import read_group
+
+        view = await read_group(node, group)
+        _refuse_members(view, "make it again")
+        known = await node.admin.topics() if with_topics else {}
+        own = (prefix + group for prefix in GROUP_TOPIC_PREFIXES)
+        return view, [topic for topic in own if topic in known]
+
+    async def delete(node: NodeClient) -> None:
+        await node.admin.delete_group(group, with_offsets=not keep_offsets)
+        for topic in topics:
+            await node.admin.delete_topic(topic)
+
+    view, topics = ask_node(addr, plan)
+    if output == "table":
+        for line in describe_group_lines(view):
+            tell(line)
+        for topic in topics:
+            tell(f"topic  {topic}")
+    if dry_run:
+        say("nothing changed (--dry-run)")
+    else:
+        if not yes:
+            what = "" if keep_offsets else " and its offsets"
+            confirm(f"delete group {group}{what}{', and its topics' if topics else ''}?")
+        ask_node(addr, delete)
+        say(f"group {group} is deleted")
+    if output == "json":
+        echo_json(delete_group_json(view, topics, keeps_offsets=keep_offsets, is_done=not dry_run))
+    return EXIT_DRY_RUN if dry_run else 0
+
+
+def _refuse_members(view: GroupView, effect: str) -> None:
+    """Raise RefusedError if members are connected, which would have an effect."""
+    if view.members:
+        addresses = ", ".join(member.address for member in view.members[:3])
+        raise RefusedError(
+            f"group {view.name} has connected members, which would {effect}: {addresses}",
+            hint="stop these consumers first",
+        )

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 GROUPS_SCHEMA: Final = "hastore.groups/1"
 GROUP_SCHEMA: Final = "hastore.group/1"
+DELETED_TOPIC_SCHEMA: Final = "hastore.topic-delete/1"
+DELETED_GROUP_SCHEMA: Final = "hastore.group-delete/1"
 RESET_SCHEMA: Final = "hastore.group-reset/1"
 TOPICS_SCHEMA: Final = "hastore.topics/1"
 TOPIC_SCHEMA: Final = "hastore.topic/1"
@@ -139,6 +141,19 @@ def describe_topic_json(topic: TopicView, groups: Sequence[GroupOnTopic]) -> dic
             for queue in topic.queues
         ],
         "groups": [{"group": group.group, "lag": group.lag} for group in groups],
+    }
+
+
+def delete_topic_json(
+    topic: TopicView, groups: Sequence[GroupOnTopic], *, is_done: bool
+) -> dict[str, Any]:
+    """Return ``hastore.topic-delete/1``; ``done`` is false for a dry run."""
+    return {
+        "schema": DELETED_TOPIC_SCHEMA,
+        "topic": topic.name,
+        "done": is_done,
+        "messages": topic.messages,
+        "groups": [group.group for group in groups],
     }
 
 
@@ -363,4 +378,18 @@ def reset_json(group: str, steps: Sequence[ResetStep], *, is_done: bool) -> dict
             }
             for step in steps
         ],
+    }
+
+
+def delete_group_json(
+    group: GroupView, topics: Sequence[str], *, keeps_offsets: bool, is_done: bool
+) -> dict[str, Any]:
+    """Return ``hastore.group-delete/1``; ``done`` is false for a dry run."""
+    return {
+        "schema": DELETED_GROUP_SCHEMA,
+        "group": group.name,
+        "done": is_done,
+        "keeps_offsets": keeps_offsets,
+        "lag": group.lag,
+        "topics": list(topics),
     }

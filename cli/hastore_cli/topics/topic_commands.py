@@ -1,4 +1,4 @@
-"""``hastore topic list|create|describe``."""
+"""``hastore topic list|create|describe|delete``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ from typing import TYPE_CHECKING, Final
 
 import rich_click as click
 
+from hastore.topic import is_system_topic
 from hastore_cli.acl.asking_command import AskingCommand
 from hastore_cli.app.command import LazyGroup, output_option
 from hastore_cli.app.output import echo_json
-from hastore_cli.node.options import RefusedError, addr_option, ask_node
+from hastore_cli.node.options import (
+    EXIT_DRY_RUN,
+    RefusedError,
+    addr_option,
+    ask_node,
+    confirm,
+)
 from hastore_cli.settings.param_types import TOPIC, WholeNumber
 
 if TYPE_CHECKING:
@@ -26,10 +33,11 @@ _QUEUES_MAX: Final = 65_535
         "hastore topic list",
         "hastore topic create orders --queues 16",
         "hastore topic describe orders",
+        "hastore topic delete orders --dry-run",
     ),
 )
 def topic_group() -> None:
-    """List, create and describe the topics of a node."""
+    """List, create, describe and delete the topics of a node."""
 
 
 @topic_group.command(
@@ -141,3 +149,51 @@ def describe_topic(*, topic: str, addr: str, output: str) -> None:
         return
     for line in describe_topic_lines(view, groups):
         tell(line)
+
+
+@topic_group.command(
+    name="delete",
+    cls=AskingCommand,
+    examples=(
+        "hastore topic delete orders --dry-run",
+        "hastore topic delete orders --yes",
+        "hastore topic delete %DLQ%billing --yes   # dead letters that nobody needs any more",
+    ),
+    epilog="Exit code: 0 done; 10 there is something to delete (--dry-run); 6 refused: the topic is"
+    " the broker's own, or --yes is missing; 1 when the node has no such topic.",
+)
+@click.argument("topic", type=TOPIC)
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and change nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@addr_option
+@output_option()
+def delete_topic(*, topic: str, dry_run: bool, yes: bool, addr: str, output: str) -> int:
+    """Delete a topic on a master: its messages and its groups' offsets.
+
+    The bytes stay in the log until they expire, and nothing reads them as messages of the topic.
+    A topic of the same name continues at the queue offsets where this one ended. With
+    auto_create_topic, the next message makes it again.
+    """
+    from hastore_cli.app.terminal import say, tell
+    from hastore_cli.topics.node_queries import read_topic
+    from hastore_cli.topics.report import delete_topic_json, describe_topic_lines
+
+    if is_system_topic(topic):
+        raise RefusedError(
+            f"topic {topic} is the broker's own and cannot be deleted",
+            hint="its messages expire with the log: keep",
+        )
+    view, groups = ask_node(addr, lambda node: read_topic(node, topic))
+    if output == "table":
+        for line in describe_topic_lines(view, groups):
+            tell(line)
+    if dry_run:
+        say("nothing changed (--dry-run)")
+    else:
+        if not yes:
+            confirm(f"delete topic {topic} and its messages?")
+        ask_node(addr, lambda node: node.admin.delete_topic(topic))
+        say(f"topic {topic} is deleted")
+    if output == "json":
+        echo_json(delete_topic_json(view, groups, is_done=not dry_run))
+    return EXIT_DRY_RUN if dry_run else 0

@@ -153,6 +153,8 @@ RULES: Final[Mapping[int, Rule]] = {
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _ADMIN,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _ADMIN,
     RequestCode.GET_CONSUMER_CONNECTION_LIST: _IN_GROUP,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: _ADMIN,
+    RequestCode.DELETE_TOPIC_IN_BROKER: _ADMIN,
     RequestCode.SEND_MESSAGE_V2: _PUBLISH,
     RequestCode.SEND_BATCH_MESSAGE: _PUBLISH,
     # Clients ask each node of a group whether it is the master.

@@ -352,7 +352,9 @@ class ScheduleMessageService:
         if not key:
             return False
         topic, begin_ms = scheduled.properties[PROPERTY_REAL_TOPIC], scheduled.store_timestamp_ms
-        query = partial(self.message_store.query_message, topic, key, begin_ms=begin_ms)
+        query = partial(
+            self.message_store.query_message, topic, key, begin_ms=begin_ms, with_deleted=True
+        )
         async with self._one_query:  # one thread for all levels
             found = await self.env.offload.run(query)
         return any(is_delivery_of(decode(record), scheduled) for record in found)

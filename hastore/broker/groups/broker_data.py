@@ -15,6 +15,7 @@ restored from them.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import attrs
@@ -31,11 +32,12 @@ from hastore.store.json_file import JsonFile
 from hastore.trace import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from hastore.config import RemotingConfig
     from hastore.env.interface import Env
     from hastore.store.queue.consume_queue import ConsumeQueue
+    from hastore.wire.config_tables import DeletedTopic
 
 RETRY_INTERVAL_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 2.0
@@ -95,6 +97,12 @@ class TableFile:
                     self.health.failed(Write.CONFIG, str(error), part=file.path)
                 raise
             self.health.works(Write.CONFIG, part=file.path)
+
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Leave the file as it is while the block runs."""
+        async with self._lock:
+            yield
 
     async def run(self) -> None:
         """Write changes, at most once per interval, until cancelled."""
@@ -175,11 +183,39 @@ class BrokerData:
         """Read the files; blocks."""
         for file in self._files:
             file.load()
+        # A crash may have left offsets of what was deleted.  A committed offset makes its group.
+        deleted = self.topics.deleted
+        self.offsets.forget_topics({topic: deleted[topic].next_offsets for topic in deleted})
+        self.offsets.forget_groups(self.groups.deleted.keys() - self.groups.groups.keys())
 
     def adopt(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Add the topics of consume queues."""
+        """Add the topics of consume queues, but not of those that a deletion has just emptied."""
         for queue in queues:
-            self.topics.adopt(queue.topic, queue.queue_id)
+            if not queue.is_empty:
+                self.topics.adopt(queue.topic, queue.queue_id)
+
+    async def delete_topic(
+        self, topic: str, deletion: DeletedTopic, *, log_min_offset: int
+    ) -> None:
+        """Delete a topic and all groups' offsets in it, durably; its queues are the store's.
+
+        Raises RequestFailedError without room for the deletion, DiskError.
+        """
+        async with self.offsets_file.held():
+            self.topics.delete(topic, deletion, log_min_offset=log_min_offset)
+            # In the same step, so that no slave copies the offsets after the deletion.
+            self.offsets.forget_topics({topic: None})
+            await self.topics_file.persist()
+        await self.offsets_file.persist()
+
+    async def delete_group(self, group: str, *, with_offsets: bool) -> None:
+        """Delete a group, and its offsets if ``with_offsets``, durably.  Raises DiskError."""
+        async with self.offsets_file.held():
+            self.groups.delete(group, with_offsets=with_offsets)
+            if with_offsets:
+                self.offsets.forget_groups({group})
+            await self.groups_file.persist()
+        await self.offsets_file.persist()
 
     def limit_offsets(self, queue_end: Callable[[str, int], int]) -> None:
         """Lower consumer offsets to the ends of their queues, when this node becomes a master.

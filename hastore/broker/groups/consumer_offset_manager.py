@@ -29,7 +29,7 @@ from hastore.wire.remoting_codes import ResponseCode
 from hastore.wire.remoting_command import integer_field
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
 KEYS_MAX: Final = 16_384  # the table fits a frame of 16 MiB
 OFFSETS_MAX: Final = 262_144
@@ -82,6 +82,47 @@ class ConsumerOffsetManager:
         queues[queue_id] = offset
         self._changed()
 
+    def forget_topics(self, next_offsets: Mapping[str, Mapping[int, int] | None]) -> None:
+        """Remove all groups' offsets in some topics.
+
+        By topic None, or the offsets with which its queues begin, by queue: an offset that is not
+        below has been committed since the topic was made again, and stays.
+        """
+
+        def is_old(key: str, queue_id: int, offset: int) -> bool:
+            begins = next_offsets[_topic_of(key)]
+            return begins is None or offset < begins.get(queue_id, 0)
+
+        self._remove([key for key in self.offsets if _topic_of(key) in next_offsets], is_old)
+
+    def forget_groups(self, groups: Collection[str]) -> None:
+        """Remove the offsets of some groups in all topics."""
+        separator = TOPIC_GROUP_SEPARATOR
+        self._remove([key for key in self.offsets if key.rpartition(separator)[2] in groups])
+
+    def _remove(
+        self,
+        keys: Iterable[str],
+        is_removed: Callable[[str, int, int], bool] = lambda _key, _queue_id, _offset: True,
+    ) -> None:
+        """Remove offsets; a slave copies what its master has of them again."""
+        removed = 0
+        for key in keys:
+            queues = self.offsets[key]
+            kept = {
+                each: queues[each] for each in queues if not is_removed(key, each, queues[each])
+            }
+            removed += len(queues) - len(kept)
+            if kept:
+                self.offsets[key] = kept
+            else:
+                del self.offsets[key]
+            if self._copied is not None:
+                self._copied.pop(key, None)
+        if removed:
+            self._count -= removed
+            self._changed()
+
     def _changed(self) -> None:
         self.changes += 1
         if self.on_changed is not None:
@@ -128,9 +169,8 @@ class ConsumerOffsetManager:
         self._copied = None
         lowered = 0
         for key, queues in self.offsets.items():
-            topic = key.rpartition(TOPIC_GROUP_SEPARATOR)[0]
             for queue_id, offset in queues.items():
-                end = queue_end(topic, queue_id)
+                end = queue_end(_topic_of(key), queue_id)
                 if offset > end:
                     queues[queue_id] = end
                     lowered += 1
@@ -183,6 +223,10 @@ class ConsumerOffsetManager:
                     _log.warning(
                         "consumer_offset_unreadable", key=key, queue=queue_id, reason=str(error)
                     )
+
+
+def _topic_of(key: str) -> str:
+    return key.rpartition(TOPIC_GROUP_SEPARATOR)[0]
 
 
 def _differing(copied: dict[int, int], own: dict[int, int]) -> dict[int, int]:

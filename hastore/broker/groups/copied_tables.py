@@ -2,10 +2,13 @@
 
 ::
 
-    21   {"dataVersion": ..., "topicConfigTable": {"T": {"readQueueNums": 4, ...}}}
-    201  {"dataVersion": ..., "subscriptionGroupTable": {"g": {...}}}
+    21   {"dataVersion": ..., "topicConfigTable": {"T": {"readQueueNums": 4, ...}},
+          "deletedTopics": {"U": {"logOffset": 4096, "nextOffsets": {"0": 7}}}}
+    201  {"dataVersion": ..., "subscriptionGroupTable": {"g": {...}}, "deletedGroups": {"h": ms}}
     43   {"dataVersion": ..., "offsetTable": {"T@g": {"0": 17}}}
     45   {"dataVersion": ..., "offsetTable": {"3": 5}}                  by delay level
+
+The tables of what was deleted are a hastore master's.
 
 A stock master writes bare integer keys.  RocketMQ before 4.9.4 sends no version with 43, and 4.9
 none with 45.  Source: RocketMQ ``TopicConfigSerializeWrapper``, ``SubscriptionGroupWrapper``,
@@ -25,8 +28,11 @@ from hastore.broker.groups.subscription_group_manager import group_fault
 from hastore.errors import ProtocolError
 from hastore.topic import topic_fault
 from hastore.wire.config_tables import (
+    DELETED_GROUPS,
+    DELETED_TOPICS,
     QUEUE_NUMS_MAX,
     DataVersion,
+    DeletedTopic,
     SubscriptionGroupConfig,
     TopicConfig,
 )
@@ -34,7 +40,7 @@ from hastore.wire.liberal_json import loads_object
 from hastore.wire.remoting_command import NAME_SIZE_MAX, check_text, integer_field
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 T = TypeVar("T")
 
@@ -49,11 +55,21 @@ class CopiedTable(Generic[T]):
     version: DataVersion | None  # None: the answer has none
     rows: dict[str, T]
     left_out: tuple[str, ...] = ()  # names that hastore does not allow
+    # A hastore master's: topics that were deleted, or when groups were.  None: no such table.
+    deleted_topics: Mapping[str, DeletedTopic] | None = None
+    deleted_groups: Mapping[str, int] | None = None
 
 
 def read_topics(body: bytes) -> CopiedTable[TopicConfig]:
     """Read the answer to 21.  Raises ProtocolError."""
-    return _read(body, "topicConfigTable", topic_fault, TopicConfig.from_dict)
+    value = loads_object(body, "the table")
+    table = _read(value, "topicConfigTable", topic_fault, TopicConfig.from_dict)
+    if DELETED_TOPICS not in value:
+        return table
+    deleted = _rows(
+        _table(value, DELETED_TOPICS), lambda _name, row: DeletedTopic.from_dict(row), topic_fault
+    )[0]
+    return attrs.evolve(table, deleted_topics=deleted)
 
 
 def read_groups(body: bytes) -> CopiedTable[SubscriptionGroupConfig]:
@@ -62,7 +78,13 @@ def read_groups(body: bytes) -> CopiedTable[SubscriptionGroupConfig]:
     def read_row(name: str, row: dict[str, Any]) -> SubscriptionGroupConfig:
         return SubscriptionGroupConfig.from_dict(row, name)
 
-    return _read(body, "subscriptionGroupTable", group_fault, read_row)
+    value = loads_object(body, "the table")
+    table = _read(value, "subscriptionGroupTable", group_fault, read_row)
+    if DELETED_GROUPS not in value:
+        return table
+    rows = _table(value, DELETED_GROUPS)
+    deleted = {name: integer_field(rows, name, bits=64) for name in rows if not group_fault(name)}
+    return attrs.evolve(table, deleted_groups=deleted)
 
 
 def read_consumer_offsets(body: bytes) -> CopiedTable[dict[int, int]]:
@@ -75,7 +97,8 @@ def read_consumer_offsets(body: bytes) -> CopiedTable[dict[int, int]]:
         is_key = "@" in key and len(key) <= _KEY_SIZE_MAX
         return None if is_key else "not topic@group"
 
-    return _read(body, "offsetTable", fault, lambda _key, row: _integers(row, QUEUE_NUMS_MAX - 1))
+    value = loads_object(body, "the table")
+    return _read(value, "offsetTable", fault, lambda _key, row: _integers(row, QUEUE_NUMS_MAX - 1))
 
 
 def read_delay_offsets(body: bytes) -> dict[int, int]:
@@ -85,18 +108,27 @@ def read_delay_offsets(body: bytes) -> dict[int, int]:
 
 
 def _read(
-    body: bytes,
+    value: dict[str, Any],
     table_name: str,
     name_fault: Callable[[str], str | None],
     read_row: Callable[[str, dict[str, Any]], T],
 ) -> CopiedTable[T]:
-    value = loads_object(body, "the table")
     version = None
     if value.get("dataVersion") is not None:
         version = DataVersion.from_dict(_table(value, "dataVersion"))
+    rows, left_out = _rows(_table(value, table_name), read_row, name_fault)
+    return CopiedTable(version, rows, tuple(left_out))
+
+
+def _rows(
+    table: dict[str, Any],
+    read_row: Callable[[str, dict[str, Any]], T],
+    name_fault: Callable[[str], str | None],
+) -> tuple[dict[str, T], list[str]]:
+    """Return the rows, and the names that hastore does not allow."""
     rows: dict[str, T] = {}
     left_out = []
-    for name, row in _table(value, table_name).items():
+    for name, row in table.items():
         check_text("a name", name)
         if name_fault(name) is not None:
             left_out.append(name)
@@ -109,7 +141,7 @@ def _read(
         except ProtocolError as error:
             msg = f"row {name!r:.128}: {error}"
             raise ProtocolError(msg) from error
-    return CopiedTable(version, rows, tuple(left_out))
+    return rows, left_out
 
 
 def _table(value: dict[str, Any], name: str) -> dict[str, Any]:

@@ -7,7 +7,8 @@
                                                               --> 201, 43: tables, if changed
                                                               --> 45, 28: delay offsets
 
-    topics, groups     replace the slave's tables (RocketMQ's SlaveSynchronize)
+    topics, groups     replace the slave's tables (RocketMQ's SlaveSynchronize); then the queues of
+                       deleted topics go, and the offsets in them and of deleted groups
     consumer offsets   replace the slave's where the master's have changed
     delay offsets      kept back until the log up to 28's end is confirmed here and on the disk
 
@@ -53,7 +54,7 @@ from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from hastore.wire.remoting_command import integer_field
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from hastore.broker.clock.clock_readings import ClockReadings
     from hastore.broker.groups.broker_data import BrokerData
@@ -63,7 +64,12 @@ if TYPE_CHECKING:
     from hastore.ha.client_port_link import ClientPortLink
     from hastore.store.message_store import MessageStore
     from hastore.tls.tls_contexts import TlsContexts
-    from hastore.wire.config_tables import DataVersion
+    from hastore.wire.config_tables import (
+        DataVersion,
+        DeletedTopic,
+        SubscriptionGroupConfig,
+        TopicConfig,
+    )
     from hastore.wire.remoting_command import RemotingCommand
 
 INTERVAL_S: Final = 1.0
@@ -81,6 +87,23 @@ class LinkChangedError(Exception):
     """The HA link has ended: what was asked on it no longer counts."""
 
 
+class RevivalNeededError(Exception):
+    """This node has deleted a topic that its master still has: its consume queues lack records.
+
+    A master that failed before its slaves had copied the deletion follows one of them now.
+    ``deleted`` are the deletions that count, ``dispatched_offset`` is how far the log was
+    dispatched.
+    """
+
+    def __init__(
+        self, topic: str, deleted: Mapping[str, DeletedTopic], dispatched_offset: int
+    ) -> None:
+        super().__init__(f"the master has not deleted topic {topic}")
+        self.topic = topic
+        self.deleted = dict(deleted)
+        self.dispatched_offset = dispatched_offset
+
+
 @final
 @attrs.define(eq=False)
 class _Copy:
@@ -89,7 +112,7 @@ class _Copy:
     name: str
     code: RequestCode
     read: Callable[[bytes], CopiedTable[Any]]
-    take: Callable[[Mapping[str, Any], DataVersion | None], int]
+    take: Callable[[CopiedTable[Any]], int]
     has_unversioned_changes: bool = False  # a stock master's version may stay as rows change
     version: DataVersion | None = None
     tag: str | None = None  # of the connection's last answer
@@ -100,7 +123,7 @@ class _Copy:
         is_same = table.version is not None and table.version == self.version
         if is_same and not self.has_unversioned_changes:
             return
-        left_out = len(table.left_out) + self.take(table.rows, table.version)
+        left_out = len(table.left_out) + self.take(table)
         if left_out and left_out != self.left_out:
             _log.warning(
                 "table_rows_left_out",
@@ -125,12 +148,16 @@ class SlaveSynchronize:
     live_link: Callable[[], object | None]
     confirm_offset: Callable[[], int]
     clocks: ClockReadings  # what the master's clock says
+    dispatched_offset: Callable[[], int]
+    # Removes the queues of deleted topics: the table of all, which is durable.
+    delete_queues: Callable[[Mapping[str, DeletedTopic]], Awaitable[None]]
     tls: TlsContexts | None = None
     uses_default_port: bool = True  # False: without ``config.master_client`` nobody is asked
     delay_offsets: dict[int, int] = attrs.field(factory=dict, init=False)  # as in the file
     _file: JsonFile = attrs.field(init=False)
     _stored: dict[str, Any] = attrs.field(factory=dict, init=False)  # what the file holds
     _copies: tuple[_Copy, ...] = attrs.field(init=False)
+    _deleted: Mapping[str, DeletedTopic] | None = attrs.field(default=None, init=False)  # removed
     # The master's delay offsets, and the end that this log must have before they count.
     _waiting: tuple[dict[int, int], int] | None = attrs.field(default=None, init=False)
     _refused: dict[str, str] = attrs.field(factory=dict, init=False)  # by table
@@ -147,21 +174,22 @@ class SlaveSynchronize:
             self.env.disk, f"{self.config.store.data_dir.rstrip('/')}/{DELAY_OFFSET_FILE}"
         )
         self._copies = (
-            _Copy("topics", RequestCode.GET_ALL_TOPIC_CONFIG, read_topics, data.topics.copy),
+            _Copy("topics", RequestCode.GET_ALL_TOPIC_CONFIG, read_topics, self._take_topics),
             _Copy(
                 "groups",
                 RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
                 read_groups,
-                data.groups.copy,
+                self._take_groups,
             ),
             _Copy(
                 "consumer offsets",
                 RequestCode.GET_ALL_CONSUMER_OFFSET,
                 read_consumer_offsets,
-                data.offsets.copy,
+                lambda table: data.offsets.copy(table.rows, table.version),
                 has_unversioned_changes=True,
             ),
         )
+        data.topics.deletion_watchers.append(self._topic_deleted)
 
     @property
     def address(self) -> tuple[str, int] | None:
@@ -236,6 +264,7 @@ class SlaveSynchronize:
                 awaited = tuple(self._awaited)
                 for copy in self._copies:
                     await self._copy(port, copy, link)
+                await self._delete_queues()
                 await self._copy_delay_offsets(port, link)
                 for done in awaited:
                     done.set()
@@ -289,6 +318,46 @@ class SlaveSynchronize:
         copy.take_over(table)
         copy.tag = tag if isinstance(tag, str) else None
         self._accept(copy.name)
+
+    # -- what was deleted ------------------------------------------------------------------------
+
+    def _take_topics(self, table: CopiedTable[TopicConfig]) -> int:
+        """Take the master's topics.  Raises RevivalNeededError, with nothing changed."""
+        topics, log = self.data.topics, self.message_store.commit_log
+        merged = topics.merged_deletions(table.rows, table.deleted_topics)
+        dispatched = self.dispatched_offset()
+        for name, own in self.message_store.consume_queues.deleted.items():
+            masters = merged.get(name)
+            begin = max(0 if masters is None else masters.log_offset, log.min_offset)
+            if begin < min(own.log_offset, dispatched):
+                raise RevivalNeededError(name, merged, dispatched)
+        return topics.copy(table.rows, table.version, table.deleted_topics)
+
+    def _take_groups(self, table: CopiedTable[SubscriptionGroupConfig]) -> int:
+        groups, deleted = self.data.groups, table.deleted_groups or {}
+        new = {name for name in deleted if deleted[name] != groups.deleted.get(name)}
+        without_room = groups.copy(table.rows, table.version, table.deleted_groups)
+        if new:
+            self.data.offsets.forget_groups(new)
+            self._read_offsets_again()
+        return without_room
+
+    def _topic_deleted(self, topic: str) -> None:
+        self.data.offsets.forget_topics({topic: None})
+        self._read_offsets_again()
+
+    def _read_offsets_again(self) -> None:
+        """Take the whole table next: some offsets may have been committed after a deletion."""
+        offsets = self._copies[-1]
+        offsets.tag = offsets.version = None
+
+    async def _delete_queues(self) -> None:
+        """Remove the queues of topics that the master has deleted.  Raises DiskError."""
+        deleted = self.data.topics.deleted
+        if deleted is not self._deleted and deleted != self.message_store.consume_queues.deleted:
+            await self.data.topics_file.persist()
+            await self.delete_queues(deleted)
+        self._deleted = deleted
 
     async def _read(self, read: Callable[[bytes], Any], body: bytes) -> Any:
         if len(body) <= _READ_HERE_SIZE_MAX:

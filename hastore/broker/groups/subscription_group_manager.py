@@ -3,10 +3,14 @@
 A group that no administrator has made has RocketMQ's defaults; it enters the table with its first
 heartbeat, committed offset or returned message, and stays.
 
+A second table names the groups that were deleted together with their offsets, and when, so that
+slaves remove the offsets, too: the table of offsets alone does not say what was removed.
+
 On a slave the table is a copy of its master's, and the groups that were added here: by consumers of
 the slave that its master does not know.
 
-Invariant: at most GROUPS_MAX groups; the name of each one's retry topic is legal too.
+Invariant: at most GROUPS_MAX groups and the last DELETED_MAX deleted ones; the name of each one's
+retry topic is legal too.
 """
 
 from __future__ import annotations
@@ -20,13 +24,14 @@ from hastore.broker.groups.topic_config_manager import read_table
 from hastore.errors import ProtocolError, RequestFailedError
 from hastore.topic import RETRY_TOPIC_PREFIX, topic_fault
 from hastore.trace import logger
-from hastore.wire.config_tables import DataVersion, SubscriptionGroupConfig
+from hastore.wire.config_tables import DELETED_GROUPS, DataVersion, SubscriptionGroupConfig
 from hastore.wire.remoting_codes import ResponseCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 GROUPS_MAX: Final = 8_192
+DELETED_MAX: Final = 1_024
 
 _log = logger("broker")
 
@@ -49,6 +54,8 @@ class SubscriptionGroupManager:
     groups: dict[str, SubscriptionGroupConfig] = attrs.field(factory=dict, init=False)
     version: DataVersion = attrs.field(factory=DataVersion, init=False)
     changes: int = attrs.field(default=0, init=False)  # since this object was made
+    # Wall time of the deletion (ms), the oldest first.
+    deleted: dict[str, int] = attrs.field(factory=dict, init=False)
     _added: set[str] = attrs.field(factory=set, init=False)  # here, not by a file or a copy
 
     def find(self, group: str) -> SubscriptionGroupConfig:
@@ -71,14 +78,32 @@ class SubscriptionGroupManager:
         self._changed()
         return config
 
+    def delete(self, group: str, *, with_offsets: bool) -> None:
+        """Take a group out of the table; ``with_offsets``: its slaves remove its offsets."""
+        self.groups.pop(group, None)
+        self._added.discard(group)
+        last_ms = self.deleted.pop(group, 0)
+        if with_offsets:
+            # Later than its last deletion, whatever the clock says.
+            self.deleted[group] = max(self.now_ms(), last_ms + 1)
+            while len(self.deleted) > DELETED_MAX:
+                del self.deleted[next(iter(self.deleted))]
+        self._changed()
+
     def copy(
-        self, groups: Mapping[str, SubscriptionGroupConfig], version: DataVersion | None
+        self,
+        groups: Mapping[str, SubscriptionGroupConfig],
+        version: DataVersion | None,
+        deleted: Mapping[str, int] | None = None,
     ) -> int:
-        """Replace the table by a master's; return how many of its groups it has no room for.
+        """Replace the tables by a master's; return how many of its groups they have no room for.
 
         The groups that were added here stay.  Without a ``version`` the table gets the next one of
         its own if it has changed.
         """
+        if deleted is not None:
+            self._added -= {name for name in deleted if deleted[name] != self.deleted.get(name)}
+            self.deleted = dict(deleted)
         self._added -= groups.keys()
         kept = dict(itertools.islice(groups.items(), GROUPS_MAX))
         for name in sorted(self._added):
@@ -103,6 +128,7 @@ class SubscriptionGroupManager:
         return {
             "dataVersion": self.version.to_dict(),
             "subscriptionGroupTable": {name: self.groups[name].to_dict() for name in self.groups},
+            DELETED_GROUPS: self.deleted,
         }
 
     def load(self, value: dict[str, Any]) -> None:
@@ -116,3 +142,6 @@ class SubscriptionGroupManager:
                 continue
             if len(self.groups) < GROUPS_MAX and group_fault(name) is None:
                 self.groups[name] = config
+        deleted = value.get(DELETED_GROUPS)
+        if isinstance(deleted, dict):
+            self.deleted = {name: deleted[name] for name in deleted if type(deleted[name]) is int}

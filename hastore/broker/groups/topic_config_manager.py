@@ -3,10 +3,16 @@
 With ``auto_create_topic_enable``, a topic that does not exist has the configuration with which its
 first message would make it; until then no list shows it.
 
-On a slave the table is a copy of its master's from the first ``copy`` on; a topic that the log has
-and the master's table lacks is added until the next one.
+A topic that was deleted is in a second table, as long as its deletion matters: its records are in
+the log until they expire, and its queues go on where they ended if it is made again.  When that
+table is full, the deletion forgotten first is the oldest one whose records have all expired; a
+topic of its name begins at queue offset 0.
 
-Invariant: at most TOPICS_MAX topics; every name in the table is legal for messages.
+On a slave the tables are a copy of its master's from the first ``copy`` on; a topic that the log
+has and the master's table lacks is added until the next one.
+
+Invariants: at most TOPICS_MAX topics, DELETED_MAX deleted ones and DELETED_QUEUES_MAX queues of
+theirs; every name in a table is legal for messages.
 """
 
 from __future__ import annotations
@@ -20,18 +26,26 @@ from hastore.errors import ProtocolError, RequestFailedError
 from hastore.topic import DEFAULT_TOPIC, GROUP_TOPIC_PREFIXES, SCHEDULE_TOPIC, topic_fault
 from hastore.trace import logger
 from hastore.wire.config_tables import (
+    DELETED_TOPICS,
     PERM_READ_WRITE,
     QUEUE_NUMS_MAX,
     RETRY_QUEUE_NUMS,
     DataVersion,
     TopicConfig,
+    read_deleted_topics,
 )
 from hastore.wire.remoting_codes import ResponseCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+
+    from hastore.wire.config_tables import DeletedTopic
 
 TOPICS_MAX: Final = 16_384  # with names of any size, the list of all fits a frame of 16 MiB
+
+# Names of any size, these too, fit the same frame.
+DELETED_MAX: Final = 4_096
+DELETED_QUEUES_MAX: Final = 65_536
 
 _log = logger("broker")
 
@@ -46,7 +60,10 @@ class TopicConfigManager:
     now_ms: Callable[[], int]
     on_changed: Callable[[], None] | None = None
     watchers: list[Callable[[], None]] = attrs.field(factory=list, init=False)  # likewise
+    # Called with each topic that is deleted, here or by the master that is copied.
+    deletion_watchers: list[Callable[[str], None]] = attrs.field(factory=list, init=False)
     topics: dict[str, TopicConfig] = attrs.field(factory=dict, init=False)
+    deleted: dict[str, DeletedTopic] = attrs.field(factory=dict, init=False)
     version: DataVersion = attrs.field(factory=DataVersion, init=False)
     changes: int = attrs.field(default=0, init=False)  # since this object was made
     is_copy: bool = attrs.field(default=False, init=False)  # of a master's table
@@ -103,6 +120,40 @@ class TopicConfigManager:
             )
         return config
 
+    def delete(self, topic: str, deletion: DeletedTopic, *, log_min_offset: int) -> None:
+        """Take a topic out of the table, and record the deletion.
+
+        Raises RequestFailedError if no deletion before it can be forgotten.
+        """
+        deleted = {name: each for name, each in self.deleted.items() if name != topic}
+        deleted[topic] = deletion
+        expired = sorted(
+            (each.log_offset, name)
+            for name, each in deleted.items()
+            if each.log_offset <= log_min_offset
+        )
+        queues = sum(len(each.next_offsets) for each in deleted.values())
+        for _, name in expired:
+            if len(deleted) <= DELETED_MAX and queues <= DELETED_QUEUES_MAX:
+                break
+            queues -= len(deleted.pop(name).next_offsets)
+        if len(deleted) > DELETED_MAX or queues > DELETED_QUEUES_MAX:
+            msg = (
+                f"this broker remembers at most {DELETED_MAX} deleted topics with"
+                f" {DELETED_QUEUES_MAX} queues until their messages have expired; topic {topic}"
+                " was not deleted: try again when older files of the log have been deleted"
+            )
+            raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+        self.deleted = deleted
+        self.topics.pop(topic, None)
+        self._changed()
+        self._notify_deleted((topic,))
+
+    def _notify_deleted(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            for watcher in self.deletion_watchers:
+                watcher(topic)
+
     def adopt(self, topic: str, queue_id: int) -> None:
         """Add a queue that the store has, made by an embedded producer or a master."""
         config = self.topics.get(topic)
@@ -119,17 +170,43 @@ class TopicConfigManager:
         )
         self._changed()
 
-    def copy(self, topics: Mapping[str, TopicConfig], version: DataVersion | None) -> int:
-        """Replace the table by a master's; return how many of its topics it has no room for.
+    def copy(
+        self,
+        topics: Mapping[str, TopicConfig],
+        version: DataVersion | None,
+        deleted: Mapping[str, DeletedTopic] | None = None,
+    ) -> int:
+        """Replace the tables by a master's; return how many of its topics they have no room for.
 
-        Without a ``version`` the table gets the next one of its own if it has changed.
+        ``deleted`` None: it has no table of deleted topics.  Without a ``version`` the table gets
+        the next one of its own if it has changed.
         """
         self.is_copy = True
         kept = dict(itertools.islice(topics.items(), TOPICS_MAX))
-        if kept != self.topics or version not in {None, self.version}:
+        merged = self.merged_deletions(topics, deleted)
+        before, self.deleted = self.deleted, merged
+        if kept != self.topics or merged != before or version not in {None, self.version}:
             self.topics = kept
             self._changed(version)
+        self._notify_deleted([name for name in merged if merged[name] != before.get(name)])
         return len(topics) - len(kept)
+
+    def merged_deletions(
+        self, topics: Mapping[str, TopicConfig], deleted: Mapping[str, DeletedTopic] | None
+    ) -> dict[str, DeletedTopic]:
+        """Return the deletions that count after a copy of a master's tables.
+
+        A master without such a table says nothing about deletions.  Of a topic that a master
+        neither has nor remembers, the own deletion stays: it has forgotten an expired one.
+        """
+        if deleted is None:
+            return self.deleted
+        own = {
+            name: each
+            for name, each in self.deleted.items()
+            if name not in topics and name not in deleted
+        }
+        return dict(itertools.islice({**deleted, **own}.items(), DELETED_MAX))
 
     def _changed(self, version: DataVersion | None = None) -> None:
         self.version = version or self.version.next(self.now_ms())
@@ -146,6 +223,7 @@ class TopicConfigManager:
         return {
             "dataVersion": self.version.to_dict(),
             "topicConfigTable": {name: self.topics[name].to_dict() for name in self.topics},
+            DELETED_TOPICS: {name: self.deleted[name].to_dict() for name in self.deleted},
         }
 
     def load(self, value: dict[str, Any]) -> None:
@@ -159,6 +237,9 @@ class TopicConfigManager:
                 continue
             if len(self.topics) < TOPICS_MAX and topic_fault(name) is None:
                 self.topics[name] = config
+        self.deleted, unreadable = read_deleted_topics(value)
+        for name in unreadable:
+            _log.warning("deleted_topic_unreadable", topic=name)
 
 
 def _missing(topic: str) -> str:

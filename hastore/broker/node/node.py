@@ -26,6 +26,8 @@ from hastore.store.reserve_file import ReserveFile
 from hastore.trace import logger
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hastore.broker.access.node_access import NodeAccess
     from hastore.broker.clock.clock_verdict import ClockReading
     from hastore.broker.expiry.expiry import Expiry
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from hastore.store.message_store import MessageStore
     from hastore.store.node_identity import NodeIdentity
     from hastore.tls.tls_contexts import TlsContexts
+    from hastore.wire.config_tables import DeletedTopic
 
 ANSWER_TIMEOUT_S: Final = 1.0  # for answers that clients have not read
 _HOUR_MS: Final = 3_600_000
@@ -210,6 +213,16 @@ class RunningNode:
                 reason=what,
                 next=f"hastore log verify {data_dir}",
             )
+
+    async def delete_queues(self, deleted: Mapping[str, DeletedTopic]) -> None:
+        """Remove the queues of deleted topics; ``deleted`` are all that count, and durable.
+
+        Raises DiskError.
+        """
+        queues = self.message_store.consume_queues
+        async with self.dispatching.flush_service.paused():
+            moved = queues.delete_topics(deleted)
+        await self.env.offload.run(lambda: queues.remove_trees(moved))
 
     def keep_reserve(self) -> int:
         """Allocate what a node of a replica group lacks of its reserve; blocks.  Return its size.

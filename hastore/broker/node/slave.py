@@ -13,14 +13,14 @@ import trio
 from hastore.broker.access.node_access import open_access
 from hastore.broker.expiry.expiry import make_expiry
 from hastore.broker.groups.broker_data import BrokerData
-from hastore.broker.groups.slave_synchronize import SlaveSynchronize
+from hastore.broker.groups.slave_synchronize import RevivalNeededError, SlaveSynchronize
 from hastore.broker.naming.name_server_registration import register, slave_id
 from hastore.broker.node.dispatching import make_dispatching
 from hastore.broker.node.log_comparison import LogComparison
 from hastore.broker.node.name_watch import lost_at_stop, watch_names, watched_names
 from hastore.broker.node.node import ANSWER_TIMEOUT_S, RunningNode
 from hastore.broker.node.slave_status import slave_status
-from hastore.broker.node.slave_store import cut_slave_store, open_slave_store
+from hastore.broker.node.slave_store import cut_slave_store, open_slave_store, revive_topics
 from hastore.broker.observe.metrics_server import MetricsServer, open_metrics
 from hastore.broker.port.remoting_server import RemotingServer
 from hastore.broker.puts.confirm_offset import ConfirmOffset
@@ -287,10 +287,13 @@ class SlaveRun:
     async def run(self) -> None:
         """Serve until the slave is asked to stop, or cancelled."""
         while (needed := await self.serve()) is not None:
-            await self.cut(needed)
+            if isinstance(needed, RevivalNeededError):
+                await self.revive(needed)
+            else:
+                await self.cut(needed)
 
-    async def serve(self) -> CutNeededError | None:
-        """Open the store and serve until the slave stops, or return the cut that it needs.
+    async def serve(self) -> CutNeededError | RevivalNeededError | None:
+        """Open the store and serve until the slave stops, or return the change that it needs.
 
         The store is closed then.
         """
@@ -306,7 +309,7 @@ class SlaveRun:
         if message_store.completed_cut is not None:
             self.cuts.made(message_store.completed_cut)
         parts: SlaveParts | None = None
-        needed: CutNeededError | None = None
+        needed: CutNeededError | RevivalNeededError | None = None
         clean = False
         try:
             parts = self._build(opened)
@@ -332,7 +335,7 @@ class SlaveRun:
                     copies = self.ask_client_port is not None
                 await _serve(self.slave, self.listener, self._announce, copies_tables=copies)
             clean = True
-        except CutNeededError as error:
+        except (CutNeededError, RevivalNeededError) as error:
             clean, needed = True, error
         except BaseException as error:
             clean = is_only_cancelled(error) or isinstance(error, WrongPortError)
@@ -429,6 +432,18 @@ class SlaveRun:
         else:
             if cut is not None:
                 self.cuts.made(cut)
+
+    async def revive(self, needed: RevivalNeededError) -> None:
+        """Build the consume queues of the closed store with the topics that its master still has.
+
+        Killed before the end, the topics are deleted as before, and the next copy of the master's
+        tables begins it again.  Raises HastoreError as ``rebuild`` does.
+        """
+        self.metrics.serve(None)
+        _log.warning("topics_revived", topic=needed.topic, reason=str(needed))
+        await self.env.offload.run(
+            lambda: revive_topics(self.env, self.config, needed.deleted, needed.dispatched_offset)
+        )
 
 
 def _keep_mark(opened: SlaveStore) -> None:
@@ -528,13 +543,13 @@ async def _serve(
                 await server.ended()
             nursery.cancel_scope.cancel()
     except BaseException as error:
-        if is_only_cancelled(error) or _needs_cut(error):
+        if is_only_cancelled(error) or _needs_change(error):
             failure = await slave.last_flush()
             if failure is not None:
                 raise failure from None
         elif isinstance(error, BaseExceptionGroup):
-            failures = error.split(CutNeededError)[1]
-            if failures is not None:  # a disk that fails at that moment counts, not the cut
+            failures = error.split((CutNeededError, RevivalNeededError))[1]
+            if failures is not None:  # a disk that fails at that moment counts, not the change
                 raise failures from None
         raise
     failure = await slave.last_flush()
@@ -565,6 +580,8 @@ def _make_synchronize(slave: Slave, *, copies_tables: bool) -> SlaveSynchronize:
         live_link=lambda: slave.ha_client.live_link,
         confirm_offset=slave.reput_message_service.confirm_offset,
         clocks=slave.peer_clocks,
+        dispatched_offset=lambda: slave.reput_message_service.reput_offset,
+        delete_queues=slave.delete_queues,
         tls=slave.tls,
         uses_default_port=copies_tables,
     )
@@ -593,8 +610,8 @@ def _make_comparison(slave: Slave, synchronize: SlaveSynchronize) -> LogComparis
     )
 
 
-def _needs_cut(error: BaseException) -> bool:
-    """Return whether ``error`` is nothing but a cut that is needed."""
+def _needs_change(error: BaseException) -> bool:
+    """Return whether ``error`` is nothing but a change of the closed store that is needed."""
     if isinstance(error, BaseExceptionGroup):
-        return all(_needs_cut(inner) for inner in error.exceptions)
-    return isinstance(error, CutNeededError)
+        return all(_needs_change(inner) for inner in error.exceptions)
+    return isinstance(error, (CutNeededError, RevivalNeededError))

@@ -4,6 +4,7 @@
 
     open   lock -> identity -> store (recovery) -> epochs
     cut    lock -> is it still ours? -> cut_store
+    revive rebuild the consume queues -> topics.json without the deletions
 
 Only a node of a replica group has an identity and epochs.  Everything here blocks.
 """
@@ -30,18 +31,23 @@ from hastore.ha.slave_framing import ClassicFraming
 from hastore.status import SlaveStart
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.message_store import MessageStore, lock_store
+from hastore.store.queue.deleted_topics import store_deleted
 from hastore.store.recovery.cut import cut_store
 from hastore.store.recovery.log_cut import kept_cuts
 from hastore.store.reserve_file import ReserveFile
+from hastore.store.tools.rebuild import rebuild
 from hastore.wire.autoswitch_frames import Handshake
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hastore.config import SlaveConfig
     from hastore.env.interface import Env
     from hastore.ha.slave_appender import CutNeededError
     from hastore.store.acked_offset import AckedOffset
     from hastore.store.node_identity import NodeIdentity
     from hastore.store.recovery.log_cut import LogCut
+    from hastore.wire.config_tables import DeletedTopic
 
 
 @attrs.frozen(kw_only=True)
@@ -167,5 +173,30 @@ def cut_slave_store(
             confirm_mark=None if mark is None else mark.offset,
             on_cut=None if acked is None else acked.lower,
         )
+    finally:
+        lock.release(clean=False)
+
+
+def revive_topics(
+    env: Env, config: SlaveConfig, deleted: Mapping[str, DeletedTopic], dispatched_offset: int
+) -> None:
+    """Build a closed store's consume queues as if only ``deleted`` were deleted.
+
+    Records from ``dispatched_offset`` on are left to the dispatch.  The deletions come last: until
+    then a start deletes the revived queues again.  Raises what ``rebuild`` raises.
+    """
+    path, disk = config.store.data_dir.rstrip("/") or "/", env.disk
+    rebuild(
+        env,
+        path,
+        config.store,
+        consume_queues=True,
+        index=False,
+        deleted=deleted,
+        end_offset=dispatched_offset,
+    )
+    lock = lock_store(env, config.store)
+    try:
+        store_deleted(disk, path, deleted)
     finally:
         lock.release(clean=False)

@@ -7,6 +7,8 @@ GET_ALL_CONSUMER_OFFSET (43)                   → consumerOffset.json
 GET_ALL_DELAY_OFFSET (45)                      → delayOffset.json, over confirmed deliveries only
 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)      body: one group's configuration
 GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)         → subscriptionGroup.json
+DELETE_SUBSCRIPTIONGROUP (207)                 groupName [removeOffset] [cleanOffset]
+DELETE_TOPIC_IN_BROKER (215)                   topic
 EXPLAIN_PUTS (28101, hastore's own)            last → hastore.explain/1 (``explanation``)
 LOG_DIGEST (28102, hastore's own)              from to [epoch group suspect] → crc32 of the log's
                                                bytes there, with an epoch sha256, too
@@ -18,6 +20,10 @@ LOG_BYTES (28106, hastore's own)               from to epoch [group] → the log
 
 Source: RocketMQ 4.9.8 ``AdminBrokerProcessor``.
 
+A topic is deleted in this order: the deletion and the table without it, in one durable write; the
+offsets in it; its consume queues.  Its messages stay in the log.  Whatever is missing after a crash
+is done by the next start.  Deleting what is not there succeeds.
+
 The answers to 21, 43 and 201 have the ext field ``tableTag``.  A client that sends it back on the
 same connection gets no body while the table is unchanged: a slave asks every second.
 
@@ -26,7 +32,7 @@ and only if its own log is verified: a member compares its log with that (``log_
 ``suspect`` is an offset where the member has found this log damaged; the record there is checked
 here.
 
-Invariant: a topic or group whose request has succeeded is on the disk.
+Invariant: a topic or group whose request has succeeded is on the disk, or no longer there.
 """
 
 from __future__ import annotations
@@ -43,11 +49,17 @@ from hastore.errors import RequestFailedError
 from hastore.status import BrokerRole
 from hastore.store.log_rewrite import bad_record_at
 from hastore.store.tools.group_log import count_messages, read_group_log
-from hastore.topic import DEFAULT_TOPIC, topic_fault
+from hastore.topic import DEFAULT_TOPIC, is_system_topic, topic_fault
 from hastore.wire import liberal_json
-from hastore.wire.config_tables import PERM_READ_WRITE, TABLE_TAG, SubscriptionGroupConfig
+from hastore.wire.config_tables import (
+    PERM_READ_WRITE,
+    TABLE_TAG,
+    DeletedTopic,
+    SubscriptionGroupConfig,
+)
 from hastore.wire.remoting_codes import ResponseCode
 from hastore.wire.remoting_command import (
+    boolean_field,
     check_text,
     integer_field,
     json_response,
@@ -97,6 +109,7 @@ class AdminProcessors:
     data: BrokerData
     offload: Offload
     _one_digest: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _one_deletion: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def create_topic(self, request: RemotingCommand) -> RemotingCommand:
         """Make or change a topic."""
@@ -125,6 +138,40 @@ class AdminProcessors:
         check_text("the group", required_text_field(body, "groupName"))
         self.data.groups.put(SubscriptionGroupConfig.from_dict(body))
         await self.data.groups_file.persist()
+        return request.response(ResponseCode.SUCCESS)
+
+    async def delete_topic(self, request: RemotingCommand) -> RemotingCommand:
+        """Delete a topic that is not the broker's own."""
+        self._check_master()
+        topic = required_text_field(request.ext_fields, "topic")
+        fault, target = topic_fault(topic), self.target
+        if is_system_topic(topic, cluster=target.cluster, broker_name=target.broker_name):
+            fault = f"topic {topic} is the broker's own and cannot be deleted"
+        if fault is not None:
+            raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
+        async with self._one_deletion:
+            log, topics = target.message_store.commit_log, self.data.topics
+            next_offsets, known = log.next_queue_offsets(topic), topics.deleted.get(topic)
+            is_there = topic in topics.topics or (
+                bool(next_offsets) and (known is None or known.next_offsets != next_offsets)
+            )
+            if is_there:
+                deletion = DeletedTopic(log_offset=log.max_offset, next_offsets=next_offsets)
+                await self.data.delete_topic(topic, deletion, log_min_offset=log.min_offset)
+            # Also for what a full disk has left undone: the queues go last.
+            await self.data.topics_file.persist()
+            await target.delete_queues(topics.deleted)
+        return request.response(ResponseCode.SUCCESS)
+
+    async def delete_group(self, request: RemotingCommand) -> RemotingCommand:
+        """Delete a group, with its offsets if the request says so."""
+        self._check_master()
+        fields = request.ext_fields
+        group = required_text_field(fields, "groupName")
+        check_text("the group", group)
+        # RocketMQ 4 and 5 name the field differently.
+        with_offsets = boolean_field(fields, "removeOffset") or boolean_field(fields, "cleanOffset")
+        await self.data.delete_group(group, with_offsets=with_offsets)
         return request.response(ResponseCode.SUCCESS)
 
     def all_topics(self, request: RemotingCommand) -> RemotingCommand:

@@ -58,6 +58,8 @@ _SMALL: Final = frozenset(
         RequestCode.COUNT_MESSAGES,
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
         RequestCode.CONSUMER_SEND_MSG_BACK,
         RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
     }
@@ -95,6 +97,7 @@ class RequestProcessors:
         self.pulls = PullMessageProcessor(
             target, self.config, data, self.consumers, cold_reader, self.guard
         )
+        data.topics.deletion_watchers.append(self.pulls.holds.topic_deleted)
         consumer = ConsumerProcessors(target, data, self.consumers)
         self.by_offset = MessageByOffset(target, cold_reader, self.guard)
         query = QueryMessageProcessor(
@@ -138,6 +141,8 @@ class RequestProcessors:
             RequestCode.COUNT_MESSAGES: _awaited(admin.count_messages),
             RequestCode.UPDATE_AND_CREATE_TOPIC: _awaited(admin.create_topic),
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _awaited(admin.create_group),
+            RequestCode.DELETE_TOPIC_IN_BROKER: _awaited(admin.delete_topic),
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: _awaited(admin.delete_group),
             RequestCode.CONSUMER_SEND_MSG_BACK: _awaited(back.send_back),
             RequestCode.NOTIFY_BROKER_ROLE_CHANGED: roles.role_changed,
         }

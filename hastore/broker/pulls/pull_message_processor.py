@@ -25,6 +25,8 @@ copied | by sendfile, in MB/s: 1 KiB 607 | 74, 4 KiB 1261 | 302, 8 KiB 1808 | 56
 A pull that was held is checked against the permissions again before it is answered: they may have
 changed meanwhile.
 
+A pull that waits when its topic is deleted is answered TOPIC_NOT_EXIST at once.
+
 Invariant: an answer has the offset to continue at, whatever its code; but for a refusal.
 """
 
@@ -284,6 +286,10 @@ class PullMessageProcessor:
         refusal = self._refusal(asked, held.client.peer)
         if refusal is not None:
             return refusal
+        if held.is_deleted:
+            return _command(asked).response(
+                ResponseCode.TOPIC_NOT_EXIST, remark=f"topic {held.topic} has just been deleted"
+            )
         code = self._code(result.status, held.queue_offset)
         goes_on = code is _NOT_FOUND or result.status is GetMessageStatus.NO_MATCHED_MESSAGE
         if goes_on and not held.is_due:
@@ -300,10 +306,7 @@ class PullMessageProcessor:
     def _refusal(self, asked: _Asked, peer: tuple[str, int]) -> RemotingCommand | None:
         if self.guard is None or asked.account is None:
             return None
-        request = RemotingCommand(
-            code=RequestCode.PULL_MESSAGE, opaque=asked.opaque, serialize_type=asked.serialize_type
-        )
-        return self.guard.refusal_of_held(request, asked.request, asked.account, peer)
+        return self.guard.refusal_of_held(_command(asked), asked.request, asked.account, peer)
 
     # -- answering -------------------------------------------------------------------------------
 
@@ -352,6 +355,13 @@ class PullMessageProcessor:
             for one in ranges:
                 stack.enter_context(one.mapped_file.held())
             return [], await self._cold_reader.in_thread(read)
+
+
+def _command(asked: _Asked) -> RemotingCommand:
+    """Return what is left of the request, for an answer."""
+    return RemotingCommand(
+        code=RequestCode.PULL_MESSAGE, opaque=asked.opaque, serialize_type=asked.serialize_type
+    )
 
 
 def _read(ranges: list[FileRange]) -> bytes:

@@ -3,6 +3,7 @@
 ::
 
     hold ─► queue's pulls ─► on_dispatched: the queue grew ─► wake(pull)
+              ├─► its topic is deleted ─────────────────────► wake(pull), is_deleted
               └─► slot of the deadline ─► time is up ───────► wake(pull), is_due
 
 Pulls have no timers of their own: deadlines are rounded up to slots of a tenth of a second, and one
@@ -45,6 +46,7 @@ class HeldPull:
     deadline: float
     tag: Any
     is_due: bool = False
+    is_deleted: bool = False  # its topic was deleted while it was held
 
 
 @final
@@ -95,6 +97,14 @@ class PullRequestHoldService:
         for pull in [pull for pull in pulls if pull.queue_offset < max_offset]:
             self._drop(pull)
             self.wake(pull)
+
+    def topic_deleted(self, topic: str) -> None:
+        """Wake the pulls of a topic that was deleted."""
+        for key in [key for key in self._queues if key[0] == topic]:
+            for pull in tuple(self._queues[key]):
+                self._drop(pull)
+                pull.is_deleted = True
+                self.wake(pull)
 
     def client_gone(self, client: ClientConnection) -> None:
         """Forget the pulls of a connection that has ended."""

@@ -31,6 +31,7 @@ COMMIT_LOG_DIR: Final = "commitlog"
 CUT_FILE: Final = "cut.json"  # exists while a cut of the log is not finished
 TRIMMED_DIR: Final = "trimmed"
 DELAY_OFFSET_FILE: Final = "config/delayOffset.json"
+TOPICS_FILE: Final = "config/topics.json"
 CLOCK_FILE: Final = "config/clock.json"  # when the wall clock was trusted last
 TLS_PEERS_FILE: Final = "config/tlsPeers.json"  # which client ports have completed a TLS handshake
 # Entries of a store without a commitlog/: hastore's, RocketMQ's, and lost+found.

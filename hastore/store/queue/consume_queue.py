@@ -333,6 +333,13 @@ class ConsumeQueue:
         self.min_offset = self.repair_from = self.repair_to = 0
         self._min_physic_offset = None
 
+    def abandon(self) -> None:
+        """Let go of all files, whose directory is about to be removed; then the queue is empty."""
+        self._files.abandon(self.path, [*self.files, *self._obsolete])
+        self.files.clear()
+        self._obsolete.clear()
+        self.destroy()
+
     # -- cutting at the front ----------------------------------------------------------------------
 
     def take_expired(self, min_physic_offset: int) -> list[ConsumeQueueFile]:

@@ -8,6 +8,10 @@ A queue can always be rebuilt from the log, so no damage to one keeps the store 
 unusable files are dropped, named in ``damaged``, and rebuilt when the log is dispatched again from
 ``rebuild_from``.
 
+A deleted topic's records are still in the log.  ``deleted`` names the topics, and where in the log
+each was deleted: a record before that place gets no unit, however often it is dispatched, and units
+that it has already are dropped.
+
 Invariants: a unit's index is its record's queue offset; units that a commit could not write are
 kept for the next one; at most ``OPEN_FILES_MAX`` files are open.
 """
@@ -19,17 +23,18 @@ from typing import TYPE_CHECKING, Final, final
 
 from hastore.errors import DiskError
 from hastore.store.queue.consume_queue import ConsumeQueue
-from hastore.store.queue.directory import CONSUME_QUEUE_DIR, find_queues
+from hastore.store.queue.directory import CONSUME_QUEUE_DIR, DELETED_PREFIX, find_queues
 from hastore.store.queue.file import ConsumeQueueFiles
 from hastore.store.queue.recovery import recover
 from hastore.store.queue.unit import UNIT, UNIT_SIZE, file_size_of
 from hastore.trace import logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from hastore.env.interface import Disk, DiskFile
     from hastore.store.queue.directory import QueueFiles
+    from hastore.wire.config_tables import DeletedTopic
 
 # Queue offsets that one put may skip: 20 MB of blanks.  A larger gap is a damaged field.
 GAP_UNITS_MAX: Final = 1_000_000
@@ -49,6 +54,7 @@ class ConsumeQueueStore:
     """The consume queues in ``data_dir``; ``load``, then ``recover``, then everything else.
 
     ``path`` is the directory of all queues.
+    ``deleted`` has the deletions in force, by topic; ``delete_topics`` sets it.
     ``max_physic_offset`` is the end of the last record up to which all units are committed, 0
     without any.  ``damaged`` names what was dropped or skipped, one line each; ``rebuild_from`` is
     the offset from which the log must be dispatched again to repair that, None if it need not be.
@@ -59,9 +65,11 @@ class ConsumeQueueStore:
         self.damaged: list[str] = []
         self.rebuild_from: int | None = None
         self.path = root
+        self.deleted: Mapping[str, DeletedTopic] = {}
         self._files = ConsumeQueueFiles(disk, file_size)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._unusable: dict[ConsumeQueue, QueueFiles] = {}
+        self._moved = 0  # directories of deleted topics
         self._waiting: dict[ConsumeQueue, None] = {}  # with something to write
         self._grown: dict[ConsumeQueue, None] = {}  # in the commit that is under way
         self._written_physic_offset = 0  # max_physic_offset after that commit
@@ -79,6 +87,9 @@ class ConsumeQueueStore:
         """
         root = f"{data_dir.rstrip('/')}/{CONSUME_QUEUE_DIR}"
         disk.make_dirs(root)
+        for directory in disk.list_dir(root):
+            if directory.is_dir and directory.name.startswith(DELETED_PREFIX):
+                disk.remove_tree(f"{root}/{directory.name}")
         found = find_queues(disk, root, file_size_of(file_size))
         store = cls(disk, root, found.file_size)
         for entry in found.queues:
@@ -149,6 +160,73 @@ class ConsumeQueueStore:
         """Bytes of each file."""
         return self._files.file_size
 
+    # -- deleted topics --------------------------------------------------------------------------
+
+    def is_deleted(self, topic: str, physic_offset: int) -> bool:
+        """Whether the record at an offset belonged to a topic when that was deleted."""
+        deletion = self.deleted.get(topic)
+        return deletion is not None and physic_offset < deletion.log_offset
+
+    def next_offset_of_deleted(self, topic: str, queue_id: int) -> int:
+        """Return where a queue of a deleted topic would continue; 0 for any other."""
+        deletion = self.deleted.get(topic)
+        return 0 if deletion is None else deletion.next_offsets.get(queue_id, 0)
+
+    def delete_topics(self, deleted: Mapping[str, DeletedTopic]) -> list[str]:
+        """Put deletions in force, in place of those before.
+
+        Return directories for ``remove_trees``.  The deletions are durable already; what is done
+        here is done again by the next opening.  A topic that was made again meanwhile keeps its
+        queues, from their first new message on.  The flush of the queues must pause meanwhile.
+        Raises DiskError.
+        """
+        changed = {topic for topic in deleted if self.deleted.get(topic) != deleted[topic]}
+        self.deleted = dict(deleted)
+        queues: dict[str, list[ConsumeQueue]] = {topic: [] for topic in changed}
+        for queue in self:
+            if queue.topic in changed:
+                queues[queue.topic].append(queue)
+        moved = []
+        for topic, of_topic in queues.items():
+            log_offset = deleted[topic].log_offset
+            if any(queue.max_physic_offset > log_offset for queue in of_topic):
+                for queue in of_topic:
+                    self._drop_front(queue, log_offset)
+            else:
+                moved += self._set_aside(topic, of_topic)
+        return moved
+
+    def _set_aside(self, topic: str, queues: Iterable[ConsumeQueue]) -> list[str]:
+        """Forget a topic's queues, and rename their directory; return its new path."""
+        for queue in queues:
+            queue.abandon()
+            self._forget((topic, queue.queue_id), queue)
+        path = f"{self.path}/{topic}"
+        self._files.new_dirs.pop(path, None)
+        if not _is_usable(topic, 0) or not self._files.disk.exists(path):
+            return []
+        while self._files.disk.exists(new_path := f"{self.path}/{DELETED_PREFIX}{self._moved}"):
+            self._moved += 1
+        self._files.disk.rename(path, new_path)
+        return [new_path]
+
+    @staticmethod
+    def _drop_front(queue: ConsumeQueue, min_physic_offset: int) -> int:
+        """Remove a queue's files below an offset, and raise its ``min_offset``; return how many."""
+        files = queue.take_expired(min_physic_offset)
+        for index, file in enumerate(files):
+            try:
+                queue.remove_taken(file)
+            except BaseException:
+                queue.give_back(files[index:])
+                raise
+        return len(files)
+
+    def remove_trees(self, paths: Iterable[str]) -> None:
+        """Remove what ``delete_topics`` has moved; blocks, and may run in any thread."""
+        for path in paths:
+            self._files.disk.remove_tree(path)
+
     # -- putting ---------------------------------------------------------------------------------
 
     def put(  # noqa: PLR0917 - it runs once a message, and names cost time
@@ -210,6 +288,8 @@ class ConsumeQueueStore:
         Its index may be blank, or after the queue's end, if the record was the last one.
         """
         queue = self._queues.get((topic, queue_id))
+        if self.is_deleted(topic, physic_offset):
+            return
         if queue is None or queue.is_empty or queue_offset >= queue.next_offset:
             self.put(topic, queue_id, queue_offset, physic_offset, size, tags_code)
             return
@@ -231,6 +311,8 @@ class ConsumeQueueStore:
         tags_code: int,
     ) -> None:
         """Put a queue's first unit, an existing one, or one after a gap."""
+        if self.is_deleted(topic, physic_offset):
+            return  # a queue that a deletion has left begins behind it: no such unit comes next
         end = physic_offset + size
         queue = self._queues.get((topic, queue_id))
         if queue is None:
@@ -344,17 +426,7 @@ class ConsumeQueueStore:
         It also corrects each queue's ``min_offset``.  Blocks; ``ConsumeQueue.take_expired`` does it
         for one queue, and allows removing in a thread.
         """
-        removed = 0
-        for queue in self:
-            files = queue.take_expired(min_physic_offset)
-            for index, file in enumerate(files):
-                try:
-                    queue.remove_taken(file)
-                except BaseException:
-                    queue.give_back(files[index:])
-                    raise
-            removed += len(files)
-        return removed
+        return sum(self._drop_front(queue, min_physic_offset) for queue in self)
 
     def _forget(self, key: tuple[str, int], queue: ConsumeQueue) -> None:
         del self._queues[key]

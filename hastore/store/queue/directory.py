@@ -1,6 +1,7 @@
 """Lists ``consumequeue/``: which files belong to queues and can be used.  Read-only.
 
     consumequeue/TOPIC/QUEUE_ID/%020d    one size, without a gap; the front may be gone
+    consumequeue/.deleted-N/QUEUE_ID/…   a deleted topic's queues, which are being removed
 
 Other names are ignored and logged once.  A file of another size, or one after a gap, cannot be
 used, nor can the files after it.  An empty last file is ignored: a crash came before its size was
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from hastore.env.interface import Disk, FileStat
 
 CONSUME_QUEUE_DIR: Final = "consumequeue"
+DELETED_PREFIX: Final = ".deleted-"
 _QUEUE_ID_MAX: Final = 2**31 - 1
 _FOREIGN_NAMED_MAX: Final = 5
 
@@ -55,6 +57,8 @@ def find_queues(disk: Disk, root: str, file_size_wanted: int) -> QueueDirectorie
     foreign: list[str] = []
     found: list[tuple[str, int, list[FileStat]]] = []
     for topic in disk.list_dir(root):
+        if topic.name.startswith(DELETED_PREFIX):
+            continue
         if not topic.is_dir or topic.name == "lost+found":
             foreign.append(topic.name)
             continue

@@ -150,6 +150,15 @@ class ConsumeQueueFiles:
         if file.flushing_from is not None or file.dirty_from < file.dirty_to:
             self._dirty[file] = path
 
+    def abandon(self, path: str, files: Iterable[ConsumeQueueFile]) -> None:
+        """Close the files of a queue's directory that is about to be removed, without a flush."""
+        for file in files:
+            disk_file = self.detach(file)
+            if disk_file is not None:
+                disk_file.close()
+                file.disk_file = None
+        self.new_dirs.pop(path, None)
+
     def record_new_dir(self, path: str) -> None:
         """Record that a directory has a new entry and must be synced."""
         self.new_dirs[path] = self.new_dirs.get(path, 0) + 1

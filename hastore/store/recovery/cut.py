@@ -13,8 +13,8 @@ The steps, each durable before the next:
 2. copy the bytes to ``trimmed/``, and describe them in a JSON file beside them;
 3. write ``cut.json``: from here on the cut will be finished, by this process or by the next one;
 4. lower the checkpoint; remove log files after the offset, the newest first, and zero the rest of
-   its own file; zero units and index entries of cut records; lower the delay offsets; cut the epoch
-   file;
+   its own file; zero units and index entries of cut records; lower the delay offsets, and the
+   places in the log where topics were deleted; cut the epoch file;
 5. remove ``cut.json``.
 
 Step 4 may run any number of times.  It does not rely on what an earlier run may have left in the
@@ -48,6 +48,7 @@ from hastore.store.log.store_directory import (
     TRIMMED_DIR,
     find_log_files,
 )
+from hastore.store.queue.deleted_topics import limit_deleted, load_deleted, store_deleted
 from hastore.store.queue.unit import UNIT_SIZE
 from hastore.store.recovery import trim as recovery_trim
 from hastore.store.recovery.cut_queues import cut_queues, find_queue_ends
@@ -245,6 +246,7 @@ def _carry_out(env: Env, lock: StoreLock, intent: CutIntent) -> None:
     _cut_log(disk, f"{data_dir}/{COMMIT_LOG_DIR}", cut)
     cut_queues(disk, data_dir, intent.queue_ends)
     _lower_delay_offsets(disk, data_dir, intent)
+    _lower_deleted(disk, data_dir, cut.physic_offset)
     _cut_index(env, lock, intent, checkpoint)
     epoch_file = EpochFile(disk, f"{data_dir}/{EPOCH_FILE}")
     history = epoch_file.load()
@@ -327,6 +329,14 @@ def _lower_delay_offsets(disk: Disk, data_dir: str, intent: CutIntent) -> None:
     }
     if lowered != table:
         file.store({**content, "offsetTable": lowered})
+
+
+def _lower_deleted(disk: Disk, data_dir: str, physic_offset: int) -> None:
+    """Let no deletion of a topic cover the messages that follow the cut: they are others."""
+    deleted = load_deleted(disk, data_dir)
+    limited = limit_deleted(deleted, physic_offset)
+    if limited != deleted:
+        store_deleted(disk, data_dir, limited)
 
 
 def _cut_index(env: Env, lock: StoreLock, intent: CutIntent, checkpoint: StoreCheckpoint) -> None:

@@ -431,7 +431,8 @@ class LogLoader:
     def _take_queue_offsets(self, log: MappedFileQueue) -> None:
         """Advance queue offsets to the consume queues' ends; drop their units beyond the log.
 
-        Only they know the next offset of a queue whose records are all deleted.
+        Only they know the next offset of a queue whose records are all deleted, and of a deleted
+        topic only its deletion.
         """
         if self.consume_queues is None:
             return
@@ -448,6 +449,10 @@ class LogLoader:
         for queue in self.consume_queues:
             topic = queue.topic.encode(errors="surrogateescape")
             self.table.advance(topic, queue.queue_id, queue.max_offset)
+        for name, deletion in self.consume_queues.deleted.items():
+            topic = name.encode(errors="surrogateescape")
+            for queue_id, next_offset in deletion.next_offsets.items():
+                self.table.advance(topic, queue_id, next_offset)
 
 
 def _log_progress(progress: Progress) -> None:

@@ -22,13 +22,14 @@ from hastore.store.tools.log_finding import Finding, Severity
 from hastore.topic import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from hastore.env.interface import Disk
     from hastore.store.queue.directory import QueueFiles
     from hastore.store.record.derived_record import DerivedRecord
     from hastore.store.record.record_check import RecordCheck
     from hastore.store.tools.derived_findings import DerivedFindings
+    from hastore.wire.config_tables import DeletedTopic
 
 _CHUNK_UNITS: Final = 2_048
 _CHUNKS_MAX: Final = 256  # 10 MB
@@ -78,6 +79,7 @@ class ConsumeQueueVerification:
         self.queue_count = len(found.queues)
         self.unit_count = 0
         self.behind = 0  # records of an open store that have no unit yet
+        self.deleted: Mapping[str, DeletedTopic] = {}  # topics whose earlier records have no units
         for files in found.queues:
             queue = _Queue(files.topic, files.queue_id, files)
             self._queues[files.topic, files.queue_id] = queue
@@ -89,6 +91,8 @@ class ConsumeQueueVerification:
 
     def see(self, physic_offset: int, check: RecordCheck, record: DerivedRecord) -> None:
         """Check one record's unit."""
+        if self._is_deleted(record.topic, physic_offset):
+            return
         key = (record.topic, check.queue_id)
         queue = self._queues.get(key)
         if queue is None:
@@ -111,6 +115,10 @@ class ConsumeQueueVerification:
         elif self._suspects:
             self._suspects.pop((*key, number), None)  # of a queue that began again
         queue.next_offset = max(expected, number + 1)
+
+    def _is_deleted(self, topic: str, physic_offset: int) -> bool:
+        deletion = self.deleted.get(topic)
+        return deletion is not None and physic_offset < deletion.log_offset
 
     def _what_is_wrong(
         self, unit: Unit, physic_offset: int, check: RecordCheck, record: DerivedRecord
@@ -189,6 +197,8 @@ class ConsumeQueueVerification:
     def _see_dangling(self, queue: _Queue, number: int, unit: Unit) -> None:
         if self._findings.is_excused(unit.physic_offset):
             return
+        if self._is_deleted(queue.topic, unit.physic_offset):
+            return  # the next start drops it
         detail = f"unit {number} of {queue.name} points at {unit.physic_offset}, not at its record"
         self._add(
             queue,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hastore.store.index.layout import IndexLayout
+from hastore.store.queue.deleted_topics import load_deleted
 from hastore.store.record.delay_levels import DelayLevels
 from hastore.store.record.derived_record import derive
 from hastore.store.record.record_check import RecordKind
@@ -69,6 +70,7 @@ def verify_derived(
     queues = ConsumeQueueVerification(
         disk, data_dir, config.mapped_file_size_consume_queue, findings
     )
+    queues.deleted = load_deleted(disk, data_dir)
     layout = IndexLayout(config.max_hash_slot_num, config.max_index_num)
     index = IndexVerification(disk, data_dir, layout, findings)
     delay_levels = DelayLevels.parse(config.message_delay_level)

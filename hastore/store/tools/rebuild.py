@@ -4,7 +4,7 @@ They are built in ``DIR/rebuild.tmp`` and swapped in when they are whole (``rebu
 
 Like a node's dispatch, a rebuild does not verify checksums; damaged places are skipped and counted.
 A queue whose records have all expired cannot be built from the log: its files are copied, else it
-would begin at 0 again.
+would begin at 0 again.  A deleted topic's records get no units (``deleted_topics``).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from hastore.errors import NotAStoreError
 from hastore.store.index.service import INDEX_DIR, IndexService
 from hastore.store.log.mapped_file_queue import file_name
 from hastore.store.queue.consume_queue_store import ConsumeQueueStore
+from hastore.store.queue.deleted_topics import load_deleted
 from hastore.store.queue.directory import CONSUME_QUEUE_DIR, find_queues
 from hastore.store.queue.unit import file_size_of
 from hastore.store.record.delay_levels import DelayLevels
@@ -35,12 +36,13 @@ from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_walker import LogWalker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from hastore.config import StoreConfig
     from hastore.env.interface import Disk, Env
     from hastore.store.queue.directory import QueueFiles
     from hastore.store.tools.log_directory import LogDirectory
+    from hastore.wire.config_tables import DeletedTopic
 
 _RECORDS_A_COMMIT: Final = 1_000
 _COMMITS_A_FLUSH: Final = 200
@@ -72,10 +74,14 @@ def rebuild(
     *,
     consume_queues: bool,
     index: bool,
+    deleted: Mapping[str, DeletedTopic] | None = None,
+    end_offset: int | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> RebuildReport:
     """Rebuild one or both in one pass over the log; ``on_progress`` is called with the bytes read.
 
+    ``deleted`` are the deleted topics, in place of those that the directory names.  Records from
+    ``end_offset`` on are left to the node; None: it leaves none.
     Blocks.  ``config`` sets the index files' size; consume queues keep the size of their files.
     Raises StoreLockedError if a node runs, NotAStoreError if there is no log, UnfinishedCutError,
     DiskError (then only DIR/rebuild.tmp is changed).
@@ -93,7 +99,16 @@ def rebuild(
     try:
         restore_interrupted(disk, log.root)
         remove_leftovers(disk, log.root)
-        build = _Rebuild(env, log.root, config, log, consume_queues=consume_queues, index=index)
+        build = _Rebuild(
+            env,
+            log.root,
+            config,
+            log,
+            consume_queues=consume_queues,
+            index=index,
+            deleted=load_deleted(disk, log.root) if deleted is None else deleted,
+            end_offset=end_offset,
+        )
         report = build.run(on_progress)
         now_ms = env.wall_clock.now_ms()
         for name, is_built in ((CONSUME_QUEUE_DIR, consume_queues), (INDEX_DIR, index)):
@@ -161,8 +176,11 @@ class _Rebuild:
         *,
         consume_queues: bool,
         index: bool,
+        deleted: Mapping[str, DeletedTopic],
+        end_offset: int | None,
     ) -> None:
         self._disk = env.disk
+        self._end_offset = end_offset
         self._log = log
         self._delay_levels = DelayLevels.parse(config.message_delay_level)
         self._old_root = f"{data_dir}/{CONSUME_QUEUE_DIR}"
@@ -176,6 +194,7 @@ class _Rebuild:
             found = find_queues(self._disk, self._old_root, wanted)
             self._old_queues = found.queues
             self._queues = ConsumeQueueStore.load(self._disk, new_dir, found.file_size)
+            self._queues.deleted = deleted
         if index:
             self._index = IndexService.load(
                 env, new_dir, config, _NoCheckpoint(), last_exit_ok=True
@@ -218,6 +237,8 @@ class _Rebuild:
     def _dispatch(self, walker: LogWalker) -> None:
         queues, index = self._queues, self._index
         for offset, check in walker.walk():
+            if self._end_offset is not None and offset >= self._end_offset:
+                break
             if check.kind is not RecordKind.MESSAGE:
                 self._unreadable += check.kind is not RecordKind.BLANK
                 continue
@@ -229,7 +250,11 @@ class _Rebuild:
                 properties=check.properties,
                 delay_levels=self._delay_levels,
             )
-            if queues is not None and record.is_in_queue:
+            if (
+                queues is not None
+                and record.is_in_queue
+                and not queues.is_deleted(record.topic, offset)
+            ):
                 self._units += 1
                 queues.put(
                     record.topic,

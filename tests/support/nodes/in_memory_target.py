@@ -24,13 +24,14 @@ from hastore.store.record.append_message_result import AppendMessageResult
 from tests.support.nodes.configs import ANY_PORT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from hastore.broker.access.node_access import NodeAccess
     from hastore.concurrency.lease import Lease
     from hastore.message import Message
     from hastore.store.message_store import MessageStore
     from hastore.tls.tls_contexts import TlsContexts
+    from hastore.wire.config_tables import DeletedTopic
 
 NO_STORE = cast("MessageStore", SimpleNamespace(consume_queues=()))
 STORE_HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
@@ -114,6 +115,9 @@ class InMemoryTarget:
         held, self.held = self.held, []
         for request in held:
             request.decide(status, self.reason)
+
+    async def delete_queues(self, deleted: Mapping[str, DeletedTopic]) -> None:
+        """Ignore it: there are no queues."""
 
     def status(self) -> NodeStatus:
         """Return a status like that of a node."""
