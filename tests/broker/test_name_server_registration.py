@@ -19,6 +19,7 @@ from hastore.broker.naming.name_server_registration import (
 )
 from hastore.broker.node.group_node import run_group_node
 from hastore.broker.node.master_store import Promotion
+from hastore.client.admin import AdminClient
 from hastore.client.producer import Producer
 from hastore.concurrency.tcp import bound_address, open_listener
 from hastore.env.real import real_env
@@ -43,12 +44,13 @@ class NameServer:
     code: int = 0
     requests: list = attrs.field(factory=list)
     connections: list = attrs.field(factory=list)
+    routes: dict = attrs.field(factory=dict)  # topic to broker name to its row, as RocketMQ 4.9 has
 
     def ids(self, *codes):
         """Return code and broker id of the requests, in order, repeated ones once."""
         found = []
         for request in self.requests:
-            one = request.code, request.ext_fields["brokerId"]
+            one = request.code, request.ext_fields.get("brokerId")
             if request.code in codes and (not found or found[-1] != one):
                 found.append(one)
         return found
@@ -66,7 +68,25 @@ class NameServer:
                 reader.feed(data)
                 while (request := reader.next_command()) is not None:
                     self.requests.append(request)
-                    await stream.send_all(encode_command(request.response(self.code)))
+                    await stream.send_all(encode_command(self.answer(request)))
+
+    def answer(self, request):
+        """Add what is registered; nothing but 216 takes a topic away."""
+        topic = request.ext_fields.get("topic")
+        if request.code == 103:
+            table = json.loads(request.body)["topicConfigSerializeWrapper"]["topicConfigTable"]
+            for name, row in table.items():
+                brokers = self.routes.setdefault(name, {})
+                brokers[request.ext_fields["brokerName"]] = row
+        if request.code == 216:
+            self.routes.pop(topic, None)
+        if request.code == 105 and topic not in self.routes:
+            return request.response(17)
+        answer = request.response(self.code)
+        if request.code == 105:
+            rows = [{"brokerName": name} for name in self.routes[topic]]
+            answer.body = json.dumps({"queueDatas": rows}).encode()
+        return answer
 
 
 @contextlib.asynccontextmanager
@@ -95,6 +115,44 @@ async def test_a_master_registers_its_topics_again_when_one_is_new(tmp_path):
                 await producer.send(Message("orders", b""))
             await eventually(lambda: "orders" in server.topics()["topicConfigTable"])
     assert server.ids(103, 104) == [(103, "0"), (104, "0")]
+
+
+@pytest.mark.parametrize("is_away", [False, True], ids=["connected", "later"])
+async def test_a_name_server_forgets_a_deleted_topic(tmp_path, is_away):
+    """By 216 if no other broker has it; else this broker's row loses its permissions.
+
+    Also if the name server was away at that moment.
+    """
+    async with name_server() as server:
+        names = () if is_away else (server.address,)
+        config = master_config(tmp_path, listen=ANY_PORT, name_servers=names)
+        server.routes |= {"shared": {"other": {"perm": 6}}, "others": {"other": {"perm": 6}}}
+        async with (
+            hastore.open_master(config) as master,
+            AdminClient.connect(master.address) as admin,
+        ):
+            mine = ("own", "shared", "kept")
+            for topic in (*mine, "others") if is_away else mine:
+                await admin.create_topic(topic, read_queue_nums=2)
+            if is_away:
+                for topic in mine:
+                    server.routes.setdefault(topic, {})[config.name] = {"perm": 6}
+            else:
+                await eventually(lambda: config.name in server.routes.get("kept", {}))
+            for topic in "own", "shared", "others":
+                await admin.delete_topic(topic)
+            if not is_away:
+                await eventually(lambda: "own" not in server.routes)
+        if is_away:
+            config = attrs.evolve(config, name_servers=(server.address,))
+            async with hastore.open_master(config):
+                await eventually(lambda: "own" not in server.routes)
+        await eventually(lambda: server.routes["shared"][config.name]["perm"] == 0)
+        assert server.routes["shared"]["other"] == {"perm": 6}
+        assert list(server.routes["others"]) == ["other"]
+        assert server.routes["kept"][config.name]["perm"] == 6
+        deleted = [each.ext_fields["topic"] for each in server.requests if each.code == 216]
+        assert deleted == ["own"]
 
 
 async def test_a_node_registers_where_its_group_knows_it(tmp_path):

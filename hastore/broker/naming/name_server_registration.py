@@ -3,6 +3,7 @@
 ::
 
     each server   connect ─► 103, all topics ─► 30 s, or a changed topic ─► 103 ─► …
+                                                     a deleted topic ─► 105, 216 ─┘
                      ▲           │ refused, no answer, closed
                      └─ back-off ┘
     the end       104, and the connection is closed
@@ -14,6 +15,11 @@ begins with another.
 
 A group's master only closes the connection, and the name server forgets it at once: servers of
 RocketMQ 4 unregister by id, and id 0 may be its successor's by then.
+
+A registration adds topics to a name server and takes none away.  So for each topic that was deleted
+a master asks what the server knows.  If no other broker has the topic, it is deleted there (216);
+else this broker's next registration shows it once more, without permissions: 216 would take it from
+the others, too, and they register again only when their own topics change.
 
 Invariant: nothing here delays or ends the node; a name server that cannot be used is logged once
 for each reason, and tried again.
@@ -31,18 +37,22 @@ from hastore.broker.group_directory import MASTER_ID
 from hastore.broker.port.routes import WILDCARDS
 from hastore.concurrency.tcp import bound_address, describe
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
-from hastore.errors import HastoreError, RequestFailedError
+from hastore.errors import HastoreError, ProtocolError, RequestFailedError
 from hastore.ha.client_port_link import ClientPortLink, open_client_port_link
 from hastore.topic import DEFAULT_TOPIC
 from hastore.trace import logger
+from hastore.wire import liberal_json
 from hastore.wire.broker_registration import BrokerRegistration
 from hastore.wire.config_tables import PERM_READ, TopicConfig
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hastore.broker.group_directory import GroupDirectory
     from hastore.broker.groups.topic_config_manager import TopicConfigManager
     from hastore.config import MasterConfig, SlaveConfig
+    from hastore.wire.remoting_command import RemotingCommand
 
 Address = tuple[str, int]
 
@@ -152,7 +162,8 @@ class NameServerRegistration:
         while True:
             try:
                 async with open_client_port_link(server) as link:
-                    await self._register(link)
+                    known = set(self.topics.deleted)  # it may know them from an earlier role
+                    await self._register(link, known)
                     _log.info(
                         "name_server_registered",
                         name_server=describe(server),
@@ -161,7 +172,7 @@ class NameServerRegistration:
                     )
                     reason, pause_s = None, BACK_OFF_S[0]
                     try:
-                        await self._repeat(link)
+                        await self._repeat(link, known)
                     finally:
                         await self._unregister(link)
             except (HastoreError, OSError) as error:
@@ -173,11 +184,11 @@ class NameServerRegistration:
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, BACK_OFF_S[1])
 
-    async def _repeat(self, link: ClientPortLink) -> None:
+    async def _repeat(self, link: ClientPortLink, known: set[str]) -> None:
         """Register again after changes and from time to time; raises once the link is closed."""
         while True:
             await self._wait(link)
-            await self._register(link)
+            await self._register(link, known)
 
     async def _wait(self, link: ClientPortLink) -> None:
         """Wait for a change, the interval, or the end of the link."""
@@ -198,14 +209,35 @@ class NameServerRegistration:
         if closed is not None:
             raise closed
 
-    async def _register(self, link: ClientPortLink) -> None:
-        registration = self._registration(link)
+    async def _register(self, link: ClientPortLink, known: set[str]) -> None:
+        """Register all topics; ``known`` are those that the server may know, and become these."""
+        gone = sorted(known - self.topics.topics.keys())
+        shared = []
+        if self.identity.broker_id == MASTER_ID:
+            shared = [topic for topic in gone if await self._withdraw(link, topic)]
+        registration = self._registration(link, shared)
+        known.clear()
+        known.update(self.topics.topics)
         body = registration.body()
         code = RequestCode.REGISTER_BROKER
         answer = await link.ask(code, registration.fields(body), body)
         if answer.code != ResponseCode.SUCCESS:
             msg = f"it refused the registration with {answer.code}: {answer.remark or 'no reason'}"
             raise RequestFailedError(msg, code=answer.code)
+
+    async def _withdraw(self, link: ClientPortLink, topic: str) -> bool:
+        """Delete a topic at a name server; return whether it keeps the topic.
+
+        It does if other brokers have the topic, or if it refuses.
+        """
+        answer = await link.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        brokers = _brokers_in(answer) if answer.code == ResponseCode.SUCCESS else frozenset()
+        own = self.identity.broker_name
+        if brokers != {own}:
+            return own in brokers
+        fields = {"topic": topic, "clusterName": self.target.config.cluster}
+        answer = await link.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields)
+        return answer.code != ResponseCode.SUCCESS
 
     async def _unregister(self, link: ClientPortLink) -> None:
         identity = self.identity
@@ -224,11 +256,17 @@ class NameServerRegistration:
         own = () if directory is None else (node for node in directory.nodes() if node.is_own)
         return next((node.client_address[0] for node in own), None)
 
-    def _registration(self, link: ClientPortLink) -> BrokerRegistration:
+    def _registration(
+        self, link: ClientPortLink, withdrawn: Sequence[str] = ()
+    ) -> BrokerRegistration:
         identity, topics = self.identity, self.topics
         here = self._advertised_host() or bound_address(link.sock)[0]
         address = _reachable(self.target.address, here)
         table = {topic.topic: topic for topic in _SYSTEM_TOPICS}
+        table |= {
+            topic: TopicConfig(topic=topic, read_queue_nums=0, write_queue_nums=0, perm=0)
+            for topic in withdrawn
+        }
         default = topics.find(DEFAULT_TOPIC)
         if default is not None:
             table[DEFAULT_TOPIC] = default
@@ -244,6 +282,17 @@ class NameServerRegistration:
             topics={**table, **topics.topics},
             version=version,
         )
+
+
+def _brokers_in(answer: RemotingCommand) -> frozenset[str]:
+    """Return the names of the brokers that have a topic by its route; none if it is malformed."""
+    try:
+        rows = liberal_json.loads_object(answer.body, "the route").get("queueDatas")
+    except ProtocolError:
+        return frozenset()
+    rows = rows if isinstance(rows, list) else []
+    names = [row.get("brokerName") for row in rows if isinstance(row, dict)]
+    return frozenset(name for name in names if isinstance(name, str))
 
 
 def _reachable(address: Address | None, here: str) -> Address:
