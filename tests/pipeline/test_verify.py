@@ -15,10 +15,12 @@ from hastore.env.real import real_env
 from hastore.errors import NotAStoreError
 from hastore.pipeline.job import ROWS_MAX
 from hastore.pipeline.verify.job import COLUMNS, verify
+from hastore.store.queue.deleted_topics import store_deleted
 from hastore.store.tools.derived_verify import verify_derived
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_verify import verify_log
 from hastore.store.tools.rebuild import rebuild
+from hastore.wire.config_tables import DeletedTopic
 from tests.pipeline.damaged_stores import Damager, copy_store, flip
 from tests.support.store.log_builder import LogBuilder
 
@@ -121,6 +123,21 @@ def test_tags_and_keys_that_are_not_utf_8_are_no_damage(spark, tmp_path):
     rebuild(real_env(), str(store), CONFIG, consume_queues=True, index=True)
     result = verify(spark, str(store), config=CONFIG)
     assert result.rows == []
+    assert log_verify_findings(str(store)) == set()
+
+
+def test_records_of_a_deleted_topic_need_no_units(spark, tmp_path):
+    """Those from before the deletion: a record that came later needs one."""
+    log = LogBuilder()
+    for _ in range(3):
+        log.add(topic="gone")
+    store = log.write(tmp_path / "d")
+    last = len(log.data) // 3 * 2  # where the third record begins
+    deleted = {"gone": DeletedTopic(log_offset=last, next_offsets={0: 2})}
+    rebuild(real_env(), str(store), CONFIG, consume_queues=True, index=True, deleted=deleted)
+    assert log_verify_findings(str(store))  # nothing says that it is deleted
+    store_deleted(DISK, str(store), deleted)
+    assert verify(spark, str(store), config=CONFIG).rows == []
     assert log_verify_findings(str(store)) == set()
 
 

@@ -43,18 +43,20 @@ from hastore.pipeline.verify.derived_checks import (
 )
 from hastore.pipeline.verify.queue_breaks import QUEUE, queue_breaks, with_expected
 from hastore.store.index.layout import IndexLayout
+from hastore.store.queue.deleted_topics import load_deleted
 from hastore.store.store_lock import ABORT_FILE
 from hastore.store.tools.log_directory import find_log
 from hastore.store.tools.log_finding import Finding, Severity
 from hastore.store.tools.log_verify import check_files
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
     from hastore.env.interface import Disk
     from hastore.store.tools.log_directory import LogDirectory
+    from hastore.wire.config_tables import DeletedTopic
 
 INFO: Final = JobInfo(
     name="verify",
@@ -98,6 +100,7 @@ class _Store:
     has_queues: bool
     has_index: bool
     findings: tuple[Finding, ...]
+    deleted: Mapping[str, DeletedTopic]  # topics whose earlier records have no units
 
 
 def verify(
@@ -141,7 +144,8 @@ def verify(
         ]
         if any(store.has_queues for store in seen):
             units = read_facts(spark, UNITS, names, config)
-            found += unit_findings(keep(join_units(expected, units, table)), records)
+            with_units = _without_deleted(spark, expected, seen)
+            found += unit_findings(keep(join_units(with_units, units, table)), records)
         if with_keys:
             entries = keep(read_facts(spark, ENTRIES, names, config))
             joined = keep(join_entries(records, entries, table))
@@ -188,6 +192,23 @@ def _falling_times(records: DataFrame) -> DataFrame:
     )
 
 
+def _without_deleted(
+    spark: SparkSession, expected: DataFrame, stores: Iterable[_Store]
+) -> DataFrame:
+    """Drop the records of deleted topics, as far as they begin before the deletion."""
+    rows = [
+        (store.name, topic, deletion.log_offset)
+        for store in stores
+        for topic, deletion in store.deleted.items()
+    ]
+    if not rows:
+        return expected
+    deletions = spark.createDataFrame(rows, "store STRING, topic STRING, deleted_at BIGINT")
+    joined = expected.join(sf.broadcast(deletions), ["store", "topic"], "left")
+    is_kept = sf.col("deleted_at").isNull() | (sf.col("physic_offset") >= sf.col("deleted_at"))
+    return joined.where(is_kept).drop("deleted_at")
+
+
 def _queue_findings(expected: DataFrame, records: DataFrame, stores: DataFrame) -> DataFrame:
     breaks = queue_breaks(expected, records.where("fault IS NOT NULL"), stores)
     return breaks.select(*_place(), "severity", sf.lit("queue-offset").alias("kind"), "detail")
@@ -225,7 +246,13 @@ def _inspect(disk: Disk, name: str, config: StoreConfig, *, log_only: bool) -> _
     log = find_log(disk, name)
     if log.root is None or log_only:
         return _Store(
-            name=name, log=log, is_open=False, has_queues=False, has_index=False, findings=()
+            name=name,
+            log=log,
+            is_open=False,
+            has_queues=False,
+            has_index=False,
+            findings=(),
+            deleted={},
         )
     units = find_unit_files(disk, name, log.root, config.mapped_file_size_consume_queue)
     layout = IndexLayout(config.max_hash_slot_num, config.max_index_num)
@@ -249,6 +276,7 @@ def _inspect(disk: Disk, name: str, config: StoreConfig, *, log_only: bool) -> _
         has_queues=units.is_there,
         has_index=len(files) > len(odd),
         findings=(*units.findings, *findings),
+        deleted=load_deleted(disk, log.root),
     )
 
 
