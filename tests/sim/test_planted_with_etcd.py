@@ -9,12 +9,12 @@ SEEDS_MAX = 200
 # A seed that finds the bug soon.  Any change that draws from a seed's generators may make them
 # useless: then other seeds find it, later, and `make soak` prints the first one.
 FOUND_BY = {
-    "stands_outside_the_set": 0,
+    "stands_outside_the_set": 3,
     "stands_with_another_directory": 0,
     "elects_a_node_that_lost_its_cache": 1,
     "continues_its_epoch_after_a_start": 1,
     "shrinks_before_it_is_accepted": 1,
-    "voids_a_proposal_after_a_read": 55,
+    "voids_a_proposal_after_a_read": 85,
     "acknowledges_after_giving_up_its_role": 124,
     "ends_because_etcd_is_full": 7,
     "repairs_without_a_mark": 14,
