@@ -20,6 +20,7 @@ from typing import Final
 _DAYS_FROM: Final = 3  # shorter times are given in hours
 
 _NUMBER_AND_UNIT: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,40}")
 # Groups of three digits, as ``format_count`` prints them; pages and terminals may turn the space
 # into a no-break, thin or narrow one.
 _GROUPED: Final = re.compile(r"(?<!\d)\d{1,3}(?:[ _\u00a0\u2009\u202f]\d{3})+(?!\d)", re.ASCII)
@@ -48,6 +49,20 @@ _DURATION_UNITS: Final = {
     "h": 3_600_000,
     "d": 86_400_000,
 }
+
+
+def read_integer(value: object) -> int | None:
+    """Return the integer that a peer or a file means; None if ``value`` is not one.
+
+    A text has ASCII digits and perhaps a sign, as Java's ``Long.parseLong`` reads it: ``int`` alone
+    also takes ``1_000``, blanks and the digits of other scripts.
+    """
+    if isinstance(value, str | bytes):
+        text = value if isinstance(value, str) else value.decode("latin-1")
+        return int(text) if _INTEGER.fullmatch(text) else None
+    if isinstance(value, int):
+        return int(value)  # a boolean is 0 or 1, which some clients send
+    return int(value) if isinstance(value, float) and value.is_integer() else None
 
 
 def ungrouped(text: str) -> str:

@@ -16,7 +16,7 @@ from hastore.client.remoting_client import (
     request_failed,
 )
 from hastore.errors import ProtocolError
-from hastore.quantities import format_address
+from hastore.quantities import format_address, read_integer
 from hastore.store.tools.group_log import GroupLog, MessageCounts
 from hastore.topic import DEFAULT_TOPIC
 from hastore.wire import liberal_json
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hastore.message import StoredMessage
     from hastore.tls.client_tls import ClientTls
 
-_QUEUE_ID_DIGITS_MAX: Final = 9
+_QUEUE_ID_MAX: Final = 999_999_999
 
 
 @final
@@ -271,9 +271,9 @@ class AdminClient:
         for key, row in table.items():
             topic, _, group = key.rpartition("@")
             offsets[topic, group] = {
-                int(queue_id): integer_field(row, queue_id, bits=64)
+                number: integer_field(row, queue_id, bits=64)
                 for queue_id in row
-                if queue_id.isdecimal() and len(queue_id) <= _QUEUE_ID_DIGITS_MAX
+                if (number := read_integer(queue_id)) is not None and 0 <= number <= _QUEUE_ID_MAX
             }
         return offsets
 

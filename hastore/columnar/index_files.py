@@ -81,6 +81,7 @@ def find_index_files(disk: Disk, store: str, root: str) -> list[IndexFileName]:
         for entry in disk.list_dir(path)
         if not entry.is_dir
         and len(entry.name) == FILE_NAME_DIGITS
+        and entry.name.isascii()
         and entry.name.isdecimal()
         and entry.size
     ]

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from hastore.errors import FrameTooLargeError, ProtocolError
+from hastore.quantities import read_integer
 from hastore.wire.remoting_codes import (
     FLAG_ONE_WAY,
     FLAG_RESPONSE,
@@ -184,11 +185,10 @@ def integer_field(
             msg = f"ext field {name} is missing"
             raise ProtocolError(msg)
         return default
-    try:
-        number = int(value)
-    except (TypeError, ValueError, OverflowError) as error:
+    number = read_integer(value)
+    if number is None:
         msg = f"ext field {name} is not an integer: {value!r:.40}"
-        raise ProtocolError(msg) from error
+        raise ProtocolError(msg)
     if number.bit_length() >= bits:
         msg = f"ext field {name} does not fit {bits} bits: {number}"
         raise ProtocolError(msg)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hastore.errors import FrameTooLargeError, ProtocolError
+from hastore.quantities import read_integer
 from hastore.wire import liberal_json
 from hastore.wire.frame_reader import FrameReader, encode_command
 from hastore.wire.json_header import decode_json_header
@@ -305,6 +306,36 @@ def test_an_integer_field_may_be_text():
     for name, reason in [("c", "not an integer"), ("d", "32 bits"), ("e", "not an"), ("z", "miss")]:
         with pytest.raises(ProtocolError, match=reason):
             integer_field(fields, name)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "1_000",
+        " 1",
+        "1 ",
+        "",
+        "-",
+        "+-1",
+        "\u0663",
+        "\uff11",
+        "1.0",
+        "0x1",
+        "1" * 41,
+        1.5,
+        1e400,
+        None,
+    ],
+)
+def test_an_integer_is_ascii_digits_with_a_sign(value):
+    """Python's ``int`` takes underscores, blanks and other scripts, which Java refuses."""
+    assert read_integer(value) is None
+    if value is not None:
+        with pytest.raises(ProtocolError, match="not an integer"):
+            integer_field({"a": value}, "a")
+    assert [read_integer(each) for each in ("+7", "-7", "007", b"7", 7, 7.0, True)] == [
+        7, -7, 7, 7, 7, 7, 1,
+    ]  # fmt: skip
 
 
 def test_a_response_copies_opaque_and_serialize_type():

@@ -87,7 +87,9 @@ def _lines_of(role: str, setting: Setting, text: str | None) -> Iterator[str]:
     )
     if text is not None:
         try:
-            value = parse_value(setting.kind, int(text) if text.isdecimal() else text)
+            value = parse_value(
+                setting.kind, int(text) if text.isascii() and text.isdecimal() else text
+            )
         except ValueError as error:
             raise ValueError(f"{setting.name}: {error}") from error
         yield f"{setting.key} = {format_value(setting.kind, value)}"

@@ -33,7 +33,7 @@ _CLUSTER_COMMAND: Final = re.compile(r"\bhastore cluster [a-z-]+(?! --node)\b")
 _CORRUPTING: Final = ((3, 5, 0), (3, 5, 2))
 # A leader that was stuck revokes leases that were renewed at its successor (etcd #15247).
 _REVOKING_BEFORE: Final = {(3, 4): 31, (3, 5): 13}
-_VERSION: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+_VERSION: Final = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", re.ASCII)
 _LATENCY_WARN_PART: Final = 20  # of ttl; a renewal is sent each third of it
 _CLOCK_WARN_S: Final = 2.0  # the servers' answers have whole seconds
 _SIZE_WARN_PART: Final = 0.75  # of the quota

@@ -69,7 +69,7 @@ class NodeFile:
             if content["schema"] != SCHEMA:
                 raise ValueError(f"not a {SCHEMA} file")
             return cls(
-                pid=int(content["pid"]),
+                pid=_whole(content["pid"]),
                 start_id=_text_or_none(content.get("start_id")),
                 role=str(content["role"]),
                 address=_address(content.get("address")),
@@ -82,6 +82,12 @@ class NodeFile:
 
 def _text_or_none(value: object) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r:.40} is not a number")
+    return value
 
 
 def _address(text: str | None) -> tuple[str, int] | None:

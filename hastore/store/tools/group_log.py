@@ -13,6 +13,7 @@ import attrs
 
 from hastore.epoch_history import EpochEntry, EpochHistory, fault_of
 from hastore.errors import ProtocolError
+from hastore.quantities import read_integer
 from hastore.store.epoch_file import EPOCH_FILE, EpochFile
 from hastore.store.record.layout import HEAD_READ_SIZE, RECORD_SIZE_MIN
 from hastore.store.record.record_check import RecordKind, is_one_begun
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from hastore.env.interface import Disk
 
 SCHEMA: Final = "hastore.group-log/1"
+_OFFSET_BITS: Final = 64  # with a sign
 CUTS_MAX: Final = 1_000  # of one answer: the newest
 COUNTED_SIZE_MAX: Final = 32 * 2**20  # bytes that one request walks: some tenths of a second
 
@@ -60,21 +62,29 @@ class GroupLog:
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Read what ``to_json`` returned.  Raises ProtocolError."""
         try:
-            entries = tuple(EpochEntry(int(epoch), int(start)) for epoch, start in value["epochs"])
+            entries = tuple(EpochEntry(_whole(at), _whole(start)) for at, start in value["epochs"])
             fault = fault_of(entries)
             if fault is not None:
                 raise ValueError(fault)
             confirm = value["confirm"]
             return cls(
                 epochs=EpochHistory(entries),
-                min_offset=int(value["min"]),
-                end_offset=int(value["end"]),
-                confirm_offset=None if confirm is None else int(confirm),
+                min_offset=_whole(value["min"]),
+                end_offset=_whole(value["end"]),
+                confirm_offset=None if confirm is None else _whole(confirm),
                 cuts=tuple(LogCut.from_json(cut) for cut in value["cuts"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             msg = f"what a node says of its log cannot be understood: {error!r:.200}"
             raise ProtocolError(msg) from error
+
+
+def _whole(value: object) -> int:
+    """Return a 64-bit integer.  Raises ValueError."""
+    number = read_integer(value)
+    if number is None or number.bit_length() >= _OFFSET_BITS:
+        raise ValueError(f"{value!r:.40} is not an offset or an epoch")
+    return number
 
 
 def read_group_log(

@@ -85,7 +85,11 @@ class IndexVerification:
         self.behind = 0  # records of an open store whose keys are not indexed yet
         names = []
         for entry in disk.list_dir(self._path):
-            if entry.is_dir or len(entry.name) != FILE_NAME_DIGITS or not entry.name.isdecimal():
+            if (
+                entry.is_dir
+                or len(entry.name) != FILE_NAME_DIGITS
+                or not (entry.name.isascii() and entry.name.isdecimal())
+            ):
                 continue
             self.file_count += 1
             if entry.size == layout.file_size:
