@@ -41,6 +41,7 @@ GAP_UNITS_MAX: Final = 1_000_000
 _QUEUE_OFFSET_MAX: Final = 2**62 // UNIT_SIZE
 _TOPIC_SIZE_MAX: Final = 255  # bytes of a directory's name
 _DAMAGED_MAX: Final = 1_000
+_WARNED_MAX: Final = 1_000
 # Limits of one step of a commit: half a millisecond on an ordinary disk.
 FILES_A_STEP: Final = 4  # opened or made
 QUEUES_A_STEP: Final = 64
@@ -74,6 +75,7 @@ class ConsumeQueueStore:
         self._grown: dict[ConsumeQueue, None] = {}  # in the commit that is under way
         self._written_physic_offset = 0  # max_physic_offset after that commit
         self._warned: set[tuple[str, int]] = set()  # queues whose bad puts were logged
+        self._unlogged = 0  # bad puts since the last line
         self._returned_dirs: dict[str, int] = {}  # of dirty_dirs, with their counts of new files
 
     # -- opening ---------------------------------------------------------------------------------
@@ -361,10 +363,15 @@ class ConsumeQueueStore:
     def _warn(
         self, topic: str, queue_id: int, queue_offset: int, physic_offset: int, reason: str
     ) -> None:
-        """Log the first record of each queue that cannot be put; there may be many."""
-        if (topic, queue_id) in self._warned:
+        """Log the first record of each queue that cannot be put, and count the others.
+
+        There may be many, of as many topics as a hostile master likes to name.
+        """
+        if (topic, queue_id) in self._warned or len(self._warned) >= _WARNED_MAX:
+            self._unlogged += 1
             return
         self._warned.add((topic, queue_id))
+        more, self._unlogged = self._unlogged, 0
         _log.warning(
             "record_in_no_consume_queue",
             topic=topic,
@@ -372,6 +379,7 @@ class ConsumeQueueStore:
             queue_offset=queue_offset,
             physic_offset=physic_offset,
             reason=reason,
+            **({"more": more} if more else {}),
         )
 
     def commit(self) -> list[ConsumeQueue]:
@@ -489,7 +497,9 @@ class ConsumeQueueStore:
 
 
 def _is_usable(topic: str, queue_id: int) -> bool:
-    """Whether topic and queue id can name directories."""
+    """Whether topic and queue id can name directories, which a terminal may list."""
+    if any(char < " " or "\x7f" <= char < "\xa0" for char in topic):
+        return False
     if queue_id < 0 or topic in {"", ".", ".."} or "/" in topic or "\0" in topic:
         return False
     return len(topic.encode(errors="surrogateescape")) <= _TOPIC_SIZE_MAX

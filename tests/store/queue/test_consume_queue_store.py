@@ -201,7 +201,22 @@ def test_fully_expired_queue_continues_at_any_queue_offset():
 @pytest.mark.parametrize(
     ("topic", "queue_id", "queue_offset"),
     [
-        *((topic, 0, 0) for topic in ("", "..", "../up", "a/b", "n\0", "x" * 256, "é" * 128)),
+        *(
+            (topic, 0, 0)
+            for topic in (
+                "",
+                "..",
+                "../up",
+                "a/b",
+                "n\0",
+                "x" * 256,
+                "é" * 128,
+                "a\x1b[2J",
+                "a\n",
+                "\x9b1m",
+                "\x7f",
+            )
+        ),
         ("t", -1, 0),
         ("t", 0, 2**60),
         ("t", 0, -1),
