@@ -28,6 +28,15 @@ PASSWORD_SIZE_MAX: Final = 1_024  # OpenSSL's PEM_BUFSIZE; ``ssl`` raises ValueE
 _OTHERS: Final = 0o077
 _DEPTH_MAX: Final = 5  # accounts, one of them, its topics
 _NODES_MAX: Final = 200_000
+# tomllib takes time by the square of a dotted key's parts: 200,000 of them would take hours.
+_DOTS_MAX: Final = 500  # outside of strings and comments, where these files need none
+_TOML_TEXT: Final = re.compile(
+    r"""
+    \"{3}(?:[^\\]|\\.)*?(?:\"{3}|\Z) | '{3}.*?(?:'{3}|\Z)  # strings of several lines
+    | "(?:[^"\\\n]|\\.)*"? | '[^'\n]*'? | \#[^\n]*       # strings, comments
+    """,
+    re.DOTALL | re.VERBOSE,
+)
 _QUOTED: Final = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`""")
 _NULL: Final = "tag:yaml.org,2002:null"
 _BOOL: Final = "tag:yaml.org,2002:bool"
@@ -188,6 +197,12 @@ class _Converter:
 
 
 def _from_toml(text: str, path: str) -> Item:
+    dots = _TOML_TEXT.sub("", text).count(".")
+    if dots > _DOTS_MAX:
+        raise ConfigError(
+            f"{path} has {dots} dots in its keys; at most {_DOTS_MAX} are read",
+            hint='a line is: key = "text"; [[accounts]] begins an account',
+        )
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

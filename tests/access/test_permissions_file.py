@@ -211,6 +211,35 @@ def test_shuffled_lines_of_a_real_file_are_read_or_named(data, position, inserte
     assert "12345678" not in said
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a" + ".a" * 200_000 + " = 1",
+        "".join(f"a{number}.b = 1\n" for number in range(60_000)),
+        "['a']\nb = { c" + ' . "d"' * 100_000 + " = 1 }",
+    ],
+    ids=["one", "many", "quoted"],
+)
+def test_dotted_keys_are_refused_before_they_are_parsed(text):
+    """The parser takes time by the square of their number: here it would take hours."""
+    with pytest.raises(ConfigError, match="dots in its keys"):
+        parse_permissions(text.encode(), "acl.toml")
+
+
+def test_dots_in_strings_and_comments_are_not_those_of_keys():
+    """Networks have three each, and a file may have thousands."""
+    networks = ", ".join(f'"10.0.{n // 256}.{n % 256}"' for n in range(1_000))
+    text = f"""
+        # {"." * 1_000}
+        [[accounts]]
+        accessKey = "reader-key"  # {"." * 1_000}
+        secretKey = 'at-least-7'
+        topicPerms = [\"\"\"orders=SUB\"\"\"]
+        allowedRemoteAddresses = [{networks}]
+    """
+    assert list(parse_permissions(text.encode(), "acl.toml").accounts) == ["reader-key"]
+
+
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o644])
 def test_a_file_that_others_can_read_is_refused(tmp_path, mode):
     """The error names its mode."""
