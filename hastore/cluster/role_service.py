@@ -175,7 +175,7 @@ class RoleService:
             unproven_epoch=None if config is None else config.unproven_epoch,
             epoch=None if self.view is None or self.view.state is None else self.view.state.epoch,
             last_contact_age_s=None if self._heard_at is None else self._now() - self._heard_at,
-            etcd_alarms=sorted(self.watch.alarms),
+            etcd_alarms=tuple(sorted(self.watch.alarms)),
             unusable_because=self.watch.unusable_because,
             unlisted_because=None if self.view is None else self._why_unlisted(self.view),
             files_fault=None if files is None else files.fault,

@@ -11,9 +11,18 @@ their batch (``observe_batch``).
 
 from __future__ import annotations
 
-from typing import Any, Final, final
+from typing import Final, TypedDict, final
 
 BUCKETS: Final = 34
+
+
+class HistogramRow(TypedDict):
+    """The JSON form: ``buckets[i]`` counts latencies below 2^i µs, not below 2^(i-1)."""
+
+    count: int
+    sum_s: float
+    max_s: float
+    buckets: list[int]
 
 
 @final
@@ -67,8 +76,8 @@ class LatencyHistogram:
             below += count
         return self.max_s
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form: ``buckets[i]`` counts latencies below 2^i µs, not below 2^(i-1)."""
+    def to_dict(self) -> HistogramRow:
+        """Return the JSON form, without the empty buckets at the end."""
         used = max((i + 1 for i, count in enumerate(self.buckets) if count), default=0)
         return {
             "count": self.count,
@@ -78,12 +87,12 @@ class LatencyHistogram:
         }
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> LatencyHistogram:
+    def from_dict(cls, data: HistogramRow) -> LatencyHistogram:
         """Return the histogram of a JSON form."""
         histogram = cls()
-        histogram.count = int(data.get("count", 0))
-        histogram.sum_s = float(data.get("sum_s", 0.0))
-        histogram.max_s = float(data.get("max_s", 0.0))
-        counts = [int(count) for count in data.get("buckets", ())][:BUCKETS]
+        histogram.count = data["count"]
+        histogram.sum_s = data["sum_s"]
+        histogram.max_s = data["max_s"]
+        counts = data["buckets"][:BUCKETS]
         histogram.buckets[: len(counts)] = counts
         return histogram

@@ -94,6 +94,5 @@ def test_get_by_offset_keeps_the_lines_of_a_body(tmp_path):
     store = LogBuilder().add(b"first\nsafe\rrm -rf /\n").write(tmp_path / "D1")
     _, lines = on_a_terminal("get", "--offset", 0, "--dir", store)
     assert lines[-3:] == ["first", r"safe\rrm -rf /", ""]
-    assert hastore_here("get", "--offset", 0, "--dir", store).stdout.endswith(
-        "first\nsafe\rrm -rf /\n\n"
-    )
+    printed = hastore_here("get", "--offset", 0, "--dir", store).stdout
+    assert printed.endswith("first\nsafe\\rrm -rf /\n\n")

@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from click import style
 
-from hastore_cli.app.terminal import fitted, folded, packed, say, wrap
+from hastore_cli.app.terminal import fitted, folded, packed, rendered, say, style, wrap
 from hastore_cli.status.explain import split_head
 from tests.cli.on_a_terminal import on_a_terminal
 
@@ -32,13 +31,16 @@ def test_text_is_folded_at_words_below_its_start():
     """The label may be coloured; a word longer than a line stays whole."""
     head = style("why", fg="cyan") + "  "
     text = "no slave is connected; the last was 127.0.0.1:44376: closed by the slave"
-    lines = folded(head, text, Terminal()).split("\n")
-    assert lines[0] == head + "no slave is connected; the last was"
+    lines = rendered(folded(head, text, Terminal()), colour=True).split("\n")
+    assert lines[0] == "\x1b[36mwhy\x1b[0m  no slave is connected; the last was"
     assert lines[1:] == ["     127.0.0.1:44376: closed by the", "     slave"]
     assert folded("", "a" * 50, Terminal()) == "a" * 50
     assert folded("x ", "short", Terminal()) == "x short"
-    words = folded(" ", " ".join(["word"] * 9), Terminal(), hang=2).split("\n")
-    assert words == [" " + " ".join(["word"] * 7), "   word word"]
+    words = folded(" ", " ".join(["word"] * 9), Terminal(), hang=2)
+    assert rendered(words, colour=False).split("\n") == [
+        " " + " ".join(["word"] * 7),
+        "   word word",
+    ]
 
 
 def test_pipe_gets_one_line():

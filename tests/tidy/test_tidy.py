@@ -161,3 +161,27 @@ def test_lock_files_pin_every_package_by_hash() -> None:
         assert pins, lock.name
         for pin in pins:
             assert re.match(r"[a-z0-9.-]+==\S+ .*--hash=sha256:[0-9a-f]{64}", pin), (lock.name, pin)
+
+
+# Who writes to the terminal, and why beside ``hastore_cli.app.terminal``.
+_PRINTERS = {
+    "cli/hastore_cli/app/terminal.py": "the way out: it escapes all texts",
+    "cli/hastore_cli/app/interpreter.py": "a number that its parent process reads",
+    "cli/hastore_cli/messages/printer.py": "many messages a flush; their fields are escaped",
+}
+_PRINTING = re.compile(
+    r"\bprint\(|click\.(?:s?echo|style|unstyle)\(|\.print_exc|std(?:out|err)\.(?:write|buffer)"
+    r"|rich\.print|(?<![\w.])Console\("
+)
+
+
+def test_commands_print_by_the_one_way_that_escapes() -> None:
+    """A text of a node or a file could move the cursor; forgetting to escape it is impossible."""
+    found = [
+        f"{path.relative_to(REPO_ROOT)}:{number}: {line.strip()}"
+        for path in sorted((REPO_ROOT / "cli").rglob("*.py"))
+        if str(path.relative_to(REPO_ROOT)) not in _PRINTERS
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if _PRINTING.search(line) and "console.print(" not in line and "().print(" not in line
+    ]
+    assert not found, "print by hastore_cli.app.terminal:\n" + "\n".join(found)

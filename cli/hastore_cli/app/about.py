@@ -10,7 +10,8 @@ import rich_click as click
 
 from hastore.native.in_use import state
 from hastore_cli.app.command import ExampleCommand, output_option
-from hastore_cli.app.terminal import tell
+from hastore_cli.app.output import echo_json
+from hastore_cli.app.terminal import tell, tell_text
 
 _PARTS: Final = ("trio", "attrs", "structlog", "isal", "click", "rich")
 
@@ -39,9 +40,7 @@ def version(output: str) -> None:
         **{part: _version_of(part) for part in _PARTS},
     }
     if output == "json":
-        import json
-
-        click.echo(json.dumps({"schema": "hastore.version/1", **versions}))
+        echo_json({"schema": "hastore.version/1", **versions})
         return
     for name, text in versions.items():
         tell(f"{name:<10} {text or '-'}")
@@ -64,4 +63,4 @@ def completion(ctx: click.Context, shell: str) -> None:
     script_class = get_completion_class(shell)
     assert script_class is not None
     root = ctx.find_root()
-    click.echo(script_class(root.command, {}, "hastore", "_HASTORE_COMPLETE").source())
+    tell_text(script_class(root.command, {}, "hastore", "_HASTORE_COMPLETE").source())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from hastore_cli.app.terminal import say_error
+from hastore_cli.app.terminal import say_error, say_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,7 +99,7 @@ def collapsed() -> Iterator[None]:
 def report(error: BaseException) -> int:
     """Print ``error`` as one line with a next step, and return the exit code."""
     if os.environ.get("HASTORE_DEBUG"):
-        traceback.print_exception(error)
+        say_text("".join(traceback.format_exception(error)))
     chosen = main_error(error)
     if _is_hastore_error(chosen):
         say_error(str(chosen), _hint_of(chosen))

@@ -28,7 +28,7 @@ import attrs
 
 from hastore.quantities import format_duration, format_size
 from hastore.setting import Kind, setting
-from hastore_cli.app.terminal import folded, one_line
+from hastore_cli.app.terminal import escaped, folded, one_line, rendered, style
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -79,12 +79,18 @@ def set_up_logging(config: LogConfig, *, colour: bool) -> None:
             structlog.processors.JSONRenderer(default=str),
         ]
     elif sys.stderr.isatty():
-        renderer = [structlog.processors.format_exc_info, _SentenceRenderer(colour=colour)]
+        renderer = [
+            structlog.processors.format_exc_info,
+            _escaped_pairs,
+            _SentenceRenderer(colour=colour),
+        ]
     else:
         # By default it uses rich, if that is installed, and shows the variables of each frame.
         plain = structlog.dev.plain_traceback
         renderer = [
+            structlog.processors.format_exc_info,
             _for_people,
+            _escaped_pairs,
             structlog.dev.ConsoleRenderer(
                 colors=colour, pad_event_to=24, exception_formatter=plain
             ),
@@ -111,8 +117,6 @@ class _SentenceRenderer:
     colour: bool
 
     def __call__(self, _logger: object, _name: str, event: EventDict) -> str:
-        import click
-
         timestamp = dt.datetime.fromisoformat(str(event.pop("timestamp")))
         level = str(event.pop("level", "info"))
         failure = event.pop("exception", None)
@@ -121,15 +125,37 @@ class _SentenceRenderer:
         step = next_of(name, event)
         text = one_line(sentence_of(name, event))
         if self.colour:
-            word = click.style(word, fg=_LEVEL_COLOURS.get(level))
+            word = style(word, fg=_LEVEL_COLOURS.get(level))
         head = f"{timestamp.astimezone():%H:%M:%S}  {word}"
         lines = [folded(head, text, sys.stderr)]
         if step is not None:
-            label = click.style("next", fg="cyan") if self.colour else "next"
+            label = style("next", fg="cyan") if self.colour else "next"
             lines.append(f"          {label}  {one_line(step)}")
         if failure is not None:
             lines.append(str(failure))
-        return "\n".join(lines)
+        return rendered("\n".join(lines), colour=self.colour, keep="\n\t")
+
+
+def _escaped_pairs(_logger: object, _name: str, event: EventDict) -> EventDict:
+    """Escape the texts of an event, which may be a peer's; a traceback keeps its lines."""
+    return {
+        escaped(name): _escaped_value(value, keep="\n\t" if name == "exception" else "")
+        for name, value in event.items()
+    }
+
+
+def _escaped_value(value: Any, keep: str = "") -> Any:
+    match value:
+        case str():
+            return escaped(value, keep=keep) if keep else one_line(value)
+        case list() | tuple():
+            return [_escaped_value(one) for one in value]
+        case dict():
+            return {escaped(str(name)): _escaped_value(one) for name, one in value.items()}
+        case None | bool() | int() | float():
+            return value
+        case _:
+            return escaped(str(value))
 
 
 def _for_people(_logger: object, _name: str, event: EventDict) -> EventDict:

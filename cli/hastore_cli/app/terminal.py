@@ -2,8 +2,18 @@
 
 Colour only on a terminal, never with ``NO_COLOR`` set (no-color.org), always with ``FORCE_COLOR``.
 Off a terminal tables are as wide as their content, numbers are ungrouped, for ``awk``, and a line
-stays a line, whatever its length.  Texts from a log are printed on one line, their control
-characters escaped.
+stays a line, whatever its length.
+
+Everything that a command prints leaves through this file, and is escaped on its way out: a node, a
+log, etcd or a file may hold ``ESC [ 2 J``, a line end or a mark that reverses the text::
+
+    tell, say            one line: line ends are escaped too, except those of ``folded``
+    tell_text, say_text  several lines, such as a file: line ends and tabs stay
+    make_console         what rich draws: line ends stay, so table cells are escaped before
+
+Colours and folds therefore cannot be written as control characters.  ``style`` and ``folded``
+mark them with a number that is drawn for each process, which no printed text can contain by design;
+``rendered`` replaces the marks and escapes all else.  tests/tidy checks that no other file prints.
 
 A character that the stream's encoding lacks becomes a simpler one, or an escape::
 
@@ -21,6 +31,7 @@ import contextlib
 import datetime as dt
 import errno
 import os
+import re
 import sys
 from typing import IO, TYPE_CHECKING, Final
 
@@ -29,7 +40,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderableType
 
 
 LABEL_SIZE: Final = 9
@@ -43,6 +54,10 @@ _COLOURS: Final = {
     "different": "red",
     "disjoint": "red",
 }
+# What precedes the colours and folds that this program has put into a text.
+_MARK: Final = f"\x1b{os.urandom(8).hex()}"
+_MARKED: Final = re.compile(rf"{_MARK}([0-9;]*m|n)")
+_FOLD: Final = f"{_MARK}n"
 _PLAIN_WIDTH = 1_000
 _COLUMNS = 80  # of a terminal that does not report its width
 _FOLDED_MIN = 20
@@ -57,12 +72,54 @@ def use_colour(stream: IO[str]) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
+def style(text: str, *, fg: str | None = None, bold: bool = False, dim: bool = False) -> str:
+    """Return ``text`` in a colour, which ``rendered`` shows where the stream may get colour."""
+    begin, _, end = click.style("\0", fg=fg, bold=bold or None, dim=dim or None).partition("\0")
+    return f"{_marked(begin)}{text}{_marked(end)}"
+
+
+def _marked(codes: str) -> str:
+    return codes.replace("\x1b[", _MARK)
+
+
+def unstyled(text: str) -> str:
+    """Return ``text`` without the colours of ``style``."""
+    return _MARKED.sub("", text)
+
+
+def rendered(text: str, *, colour: bool, keep: str = "") -> str:
+    """Return what may be written to a stream: colours and folds real, and all else ``escaped``.
+
+    The characters in ``keep`` stay as they are.
+    """
+    if _MARK not in text:
+        return escaped(text, keep=keep)
+    parts = _MARKED.split(text)  # text, mark, text, mark, …, text
+    parts[::2] = [escaped(part, keep=keep) for part in parts[::2]]
+    for at in range(1, len(parts), 2):
+        mark = parts[at]
+        parts[at] = "\n" if mark == "n" else f"\x1b[{mark}" if colour else ""
+    return "".join(parts)
+
+
 def make_console(*, stderr: bool = False) -> Console:
-    """Return a rich console for stdout or stderr, without markup and highlighting."""
+    """Return a rich console for stdout or stderr, without markup and highlighting.
+
+    Texts are escaped as rich renders them; their line ends stay line ends.
+    """
     from rich.console import Console
+    from rich.segment import Segment
+
+    class EscapingConsole(Console):
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterable[Segment]:
+            for text, its_style, control in super().render(renderable, options):
+                shown = text if control else escaped(text, keep="\n")
+                yield Segment(shown, its_style, control)
 
     stream = sys.stderr if stderr else sys.stdout
-    return Console(
+    return EscapingConsole(
         file=stream,
         width=None if stream.isatty() else _PLAIN_WIDTH,
         no_color=not use_colour(stream),
@@ -93,9 +150,9 @@ def folded(head: str, text: str, stream: IO[str], *, hang: int = 0) -> str:
         return head + text
     from rich.cells import cell_len
 
-    indent = cell_len(click.unstyle(head))
+    indent = cell_len(unstyled(head))
     room = max(_columns(stream) - indent - hang, _FOLDED_MIN)
-    return head + f"\n{' ' * (indent + hang)}".join(wrap(as_shown(text, stream), room))
+    return head + f"{_FOLD}{' ' * (indent + hang)}".join(wrap(as_shown(text, stream), room))
 
 
 def _columns(stream: IO[str]) -> int:
@@ -109,22 +166,46 @@ def _columns(stream: IO[str]) -> int:
 
 def tell(text: str = "") -> None:
     """Print one line of data to stdout."""
-    # Not click's own stdout: it writes UTF-8 even to an ASCII stream.
-    click.echo(text, file=sys.stdout, color=use_colour(sys.stdout))
+    _print(text, sys.stdout)
+
+
+def tell_text(text: str) -> None:
+    """Print a text of several lines to stdout, such as a file or a message's body."""
+    _print(text, sys.stdout, keep="\n\t")
 
 
 def say(text: str) -> None:
     """Print one line to stderr; a reader or a terminal that has gone is not an error."""
+    _say(text)
+
+
+def say_text(text: str) -> None:
+    """Print a text of several lines to stderr, such as a traceback."""
+    _say(text, keep="\n\t")
+
+
+def say_in_place(text: str) -> None:
+    """Print over the last line of stderr's terminal, without an end; an empty text clears it."""
+    click.echo(f"\r\x1b[K{rendered(text, colour=False)}", nl=False, file=sys.stderr, color=True)
+
+
+def _say(text: str, *, keep: str = "") -> None:
     try:
-        click.echo(text, file=sys.stderr, color=use_colour(sys.stderr))
+        _print(text, sys.stderr, keep=keep)
     except OSError as error:
         if error.errno not in {errno.EPIPE, errno.EIO}:
             raise
 
 
+def _print(text: str, stream: IO[str], *, keep: str = "") -> None:
+    # Not click's own stdout: it writes UTF-8 even to an ASCII stream.
+    colour = use_colour(stream)
+    click.echo(rendered(text, colour=colour, keep=keep), file=stream, color=colour)
+
+
 def say_error(message: str, hint: str | None) -> None:
     """Print ``error: …``, folded on a terminal, and with a hint ``  next  …`` to stderr."""
-    head = f"{click.style('error:', fg='red', bold=True)} "
+    head = f"{style('error:', fg='red', bold=True)} "
     say(folded(head, one_line(message), sys.stderr))
     if hint:
         say_next(hint)
@@ -132,7 +213,7 @@ def say_error(message: str, hint: str | None) -> None:
 
 def say_next(hint: str) -> None:
     """Print the next step: what to type or do now."""
-    say(f"  {click.style('next', fg='cyan')}  {one_line(hint)}")
+    say(f"  {style('next', fg='cyan')}  {one_line(hint)}")
 
 
 def wrap(text: str, width: int) -> list[str]:
@@ -155,8 +236,8 @@ def packed(parts: Sequence[str], width: int, *, hang: int) -> list[str]:
 
 
 def one_line(text: str) -> str:
-    """Replace line ends and control characters by blanks."""
-    return "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
+    """Return a text on one line: blanks for line ends, and what is not printable escaped."""
+    return escaped(" ".join(text.split()))
 
 
 # -- sentences -----------------------------------------------------------------------------------
@@ -200,11 +281,15 @@ def counted(count: int, noun: str) -> str:
     return f"{number(count)} {noun}{'s' * (count != 1)}"
 
 
-def escaped(text: str) -> str:
-    """Return a text on one line: control characters and non-UTF-8 bytes as backslash escapes."""
+def escaped(text: str, *, keep: str = "") -> str:
+    """Return a text on one line: what is not printable as backslash escapes, but for ``keep``.
+
+    Not printable are control characters (C0, C1), line ends, marks that direct or hide text (such
+    as U+202E), and bytes that are not UTF-8.
+    """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
 
 
 def time_text(timestamp_ms: int) -> str:
@@ -218,7 +303,7 @@ def time_text(timestamp_ms: int) -> str:
 
 def label_row(label: str, text: str) -> str:
     """Return one line of a report, a label and a text; folded on a terminal."""
-    head = f"  {click.style(f'{label:<{LABEL_SIZE}}', fg=_COLOURS.get(label))}  "
+    head = f"  {style(f'{label:<{LABEL_SIZE}}', fg=_COLOURS.get(label))}  "
     return folded(head, text, sys.stdout)
 
 
@@ -228,7 +313,7 @@ def columns(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterable[str]
     for row in (head, *rows):
         cells = [f"{cell:>{width}}" for cell, width in zip(row, widths, strict=False)]
         line = f"  {'  '.join(cells)}  {row[-1]}"
-        yield click.style(line, dim=True) if row is head else line
+        yield style(line, dim=True) if row is head else line
 
 
 # -- characters that an encoding lacks -----------------------------------------------------------

@@ -147,13 +147,13 @@ def _is_typed(name: str) -> bool:
 def _show_one(
     printer: MessagePrinter, message: StoredMessage, *, in_full: bool, bodies: bool
 ) -> None:
-    from hastore_cli.app.terminal import tell
+    from hastore_cli.app.terminal import tell_text
     from hastore_cli.messages.detail import message_detail_lines
     from hastore_cli.messages.printer import unpacked
 
     if in_full:
         for line in message_detail_lines(unpacked(message), bodies=bodies):
-            tell(line)
+            tell_text(line)
         return
     with printer:
         printer.show(message)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -14,6 +13,7 @@ from click.core import ParameterSource
 
 from hastore_cli.acl.asking_command import AskingCommand
 from hastore_cli.app.command import output_option
+from hastore_cli.app.output import echo_json
 from hastore_cli.cluster.target import URLS, target_of
 from hastore_cli.settings.config_file import config_option_of
 from hastore_cli.settings.param_types import complete_directory
@@ -92,7 +92,7 @@ def doctor(
     ]
     python = this_interpreter()
     if output == "json":
-        click.echo(json.dumps(_to_json(findings) | {"python": python._asdict()}, indent=2))
+        echo_json(_to_json(findings) | {"python": python._asdict()}, indent=2)
     else:
         _print(findings, python)
     return _exit_code(nodes, findings)
@@ -132,13 +132,16 @@ async def _examine(
 
 
 def _exit_code(nodes: Sequence[Facts], findings: Sequence[Diagnosis]) -> int:
+    from hastore.errors import ProtocolError
     from hastore_cli.doctor.logs import CHECK
     from hastore_cli.doctor.rules import Result
 
     bad = [finding for finding in findings if finding.result is Result.BAD]
     if any(finding.check == CHECK for finding in bad):
         return 4
-    if all(facts.status is None and not facts.has_store_directory for facts in nodes):
+    is_answered = any(isinstance(facts.error, ProtocolError) for facts in nodes)
+    silent = all(facts.status is None and not facts.has_store_directory for facts in nodes)
+    if silent and not is_answered:
         return 3
     return 1 if bad else 0
 
@@ -163,13 +166,13 @@ def _to_json(findings: Sequence[Diagnosis]) -> dict[str, object]:
 
 
 def _print(findings: Sequence[Diagnosis], python: Interpreter) -> None:
-    from hastore_cli.app.terminal import folded, one_line, tell
+    from hastore_cli.app.terminal import folded, one_line, style, tell
 
     node_width = max(len(one_line(finding.node)) for finding in findings)
     check_width = max(len(finding.check) for finding in findings)
     for finding in findings:
         word = finding.result.value
-        styled = click.style(f"{word:<8}", fg=_STYLES[word], bold=word == "bad")
+        styled = style(f"{word:<8}", fg=_STYLES[word], bold=word == "bad")
         node = f"{one_line(finding.node):<{node_width}}"
         head = f"{styled}{node}  {finding.check:<{check_width}}  "
         tell(folded(head, one_line(finding.what), sys.stdout))

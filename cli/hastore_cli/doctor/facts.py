@@ -129,7 +129,10 @@ def ha_address_from_here(facts: Facts) -> tuple[str, int] | None:
     status, address = facts.status, facts.address
     if status is None or status.ha_address is None or address is None:
         return None
-    host, port = parse_address(status.ha_address)
+    try:
+        host, port = parse_address(status.ha_address)
+    except ValueError:
+        return None  # no address, whatever the node calls it
     if host in WILDCARDS:
         return address[0], port
     if host.startswith(LOOPBACKS) and not address[0].startswith(LOOPBACKS):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
 import rich_click as click
 from click.shell_completion import CompletionItem
 
 from hastore_cli.app.command import ExampleCommand, LazyGroup, output_option
-from hastore_cli.app.terminal import tell
+from hastore_cli.app.output import echo_json
+from hastore_cli.app.terminal import style, tell, tell_text
 from hastore_cli.settings.param_types import WholeNumber
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def show(*, name: str, output: str) -> None:
         tell(f"  file    {each.path}")
         tell()
     for path in dict.fromkeys(each.path for each in found):
-        tell(Path(path).read_text(encoding="utf-8"))
+        tell_text(Path(path).read_text(encoding="utf-8"))
 
 
 @scenario.command(
@@ -275,12 +275,12 @@ def _print_spark(result: ScenarioResult) -> None:
     if facts is None:
         tell(f"spark  {result.name}: nothing was put")
     elif result.disagreements:
-        verdict = click.style("DISAGREES WITH THE CHECKER", fg="red", bold=True)
+        verdict = style("DISAGREES WITH THE CHECKER", fg="red", bold=True)
         tell(f"spark  {result.name}: {verdict}")
         for line in result.disagreements:
             tell(f"    {line}")
     else:
-        verdict = click.style(facts["verdict"], fg="green" if facts["verdict"] == "kept" else "red")
+        verdict = style(facts["verdict"], fg="green" if facts["verdict"] == "kept" else "red")
         tell(
             f"spark  {result.name}: {verdict}, {facts['puts']} puts, {facts['acknowledged_kept']}"
             f" acknowledged and kept, {facts['acknowledged_lost']} lost; the checker agrees"
@@ -288,4 +288,4 @@ def _print_spark(result: ScenarioResult) -> None:
 
 
 def _print_json(content: dict[str, Any]) -> None:
-    tell(json.dumps({"schema": SCHEMA, **content}, indent=2))
+    echo_json({"schema": SCHEMA, **content}, indent=2)

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
-import rich_click as click
 
 from hastore.errors import ConfigError, DiskError, HastoreError
 from hastore.testing.leftovers import remove_directory
 from hastore_cli.app.error_report import collapsed, leaves
-from hastore_cli.app.terminal import fold, tell
+from hastore_cli.app.terminal import fold, say_text, style, tell
 from hastore_cli.node.options import RefusedError
 from hastore_scenarios.judge.result import held_text, loss_text, puts_text, rto_text, unknown_text
 from hastore_scenarios.report.run_folder import write_run
@@ -159,7 +158,7 @@ def run_planned(planned: PlannedRun, *, quiet: bool) -> ScenarioResult:
         seed = f", seed {planned.seed}" if planned.world is WorldKind.SIM else ""
         name = f"{number}{planned.label}"
         text = f"{name} ({planned.world.value}{seed}): {each.proves}"
-        _tell_folded(text, name, click.style(name, bold=True), hang=len(number))
+        _tell_folded(text, name, style(name, bold=True), hang=len(number))
     base = planned.directory or Path(tempfile.mkdtemp(prefix=f"hastore-{each.name}-"))
     entries: list[TimelineEntry] = []
     nobody_reads = False
@@ -222,19 +221,19 @@ def write_folder(result: ScenarioResult, planned: PlannedRun, *, keep: bool) -> 
 def styled(entry: TimelineEntry, text: str) -> str:
     """Return the text of a timeline's entry, coloured by its kind."""
     if entry.text.startswith("NOT AS EXPECTED") or entry.kind in _BAD:
-        return click.style(text, fg="red")
+        return style(text, fg="red")
     if entry.kind in {"link", "disk"}:
-        return click.style(text, fg="yellow")
+        return style(text, fg="yellow")
     if entry.kind == "expect":
-        return click.style(text, fg="green")
-    return click.style(text, bold=True) if entry.kind == "say" else text
+        return style(text, fg="green")
+    return style(text, bold=True) if entry.kind == "say" else text
 
 
 def print_finished(finished: FinishedRun) -> None:
     """Print the result of a run: verdict, RTO, RPO, report, kept directory."""
     result = finished.result
     held = held_text(result)
-    word = click.style(held, fg=_COLOURS[held], bold=held != "held")
+    word = style(held, fg=_COLOURS[held], bold=held != "held")
     if result.skipped is not None:
         _tell_folded(f"  {held}  {result.skipped}", held, word)
         tell()
@@ -248,7 +247,7 @@ def print_finished(finished: FinishedRun) -> None:
         )
         _tell_folded(text, held, word)
     else:
-        failed = click.style("FAILED", fg="red", bold=True)
+        failed = style("FAILED", fg="red", bold=True)
         text = f"  {held}  FAILED after {result.duration_s:.1f} s: {puts}"
         _tell_folded(text, f"{held}  FAILED", f"{word}  {failed}")
         for line in result.why.splitlines():
@@ -285,7 +284,7 @@ def find_named(name_or_file: str) -> tuple[Scenario, ...]:
         if error.__cause__ is None:
             raise
         if os.environ.get("HASTORE_DEBUG"):
-            traceback.print_exception(error.__cause__)
+            say_text("".join(traceback.format_exception(error.__cause__)))
         where = _where(error.__cause__, name_or_file)
         if where is None:
             raise
@@ -324,7 +323,7 @@ def crashed(
     if where is None:
         return None
     if os.environ.get("HASTORE_DEBUG"):
-        traceback.print_exception(error)
+        say_text("".join(traceback.format_exception(error)))
     try:
         with (directory / HISTORY_FILE).open(encoding="utf-8") as lines:
             history = load_history(lines)

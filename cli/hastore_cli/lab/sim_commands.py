@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +11,8 @@ import rich_click as click
 
 from hastore.quantities import ungrouped
 from hastore_cli.app.command import ExampleCommand, LazyGroup, output_option
-from hastore_cli.app.terminal import tell
+from hastore_cli.app.output import echo_json
+from hastore_cli.app.terminal import tell, tell_text
 from hastore_cli.settings.param_types import Number, WholeNumber
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _SEED_LAST: Final = 200  # without --seeds and --minutes
 _SEED_MAX: Final = 2**63 - 1
 _SHRUNK_MAX: Final = 3  # failing seeds whose story is printed; the others are named
 _SHRINK_MAX_S: Final = 60.0
-_RANGE: Final = re.compile(r"(\d+)(?:\.\.(\d+))?")
+_RANGE: Final = re.compile(r"(\d+)(?:\.\.(\d+))?", re.ASCII)
 
 
 @click.group(
@@ -150,7 +150,7 @@ def _print_failed(tally: SeedTotals) -> None:
             if failed.violation is not None:
                 print_shrunk(_shrink(failed, groups=outcome.groups))
         if outcome.error is not None:
-            tell(outcome.error)
+            tell_text(outcome.error)
         tell()
 
 
@@ -213,7 +213,7 @@ def replay(*, seed: int, trace: bool, groups: bool, output: str) -> int:
         if not result.ok:
             print_shrunk(_shrink(result, groups=groups))
         if result.traceback is not None:
-            tell(result.traceback)
+            tell_text(result.traceback)
     return 0 if result.ok else EXIT_VIOLATION
 
 
@@ -234,4 +234,4 @@ def _shrink(failed: SimResult, *, groups: bool) -> Shrunk:
 
 
 def _print_json(content: dict[str, Any]) -> None:
-    tell(json.dumps({"schema": SCHEMA, **content}, indent=2))
+    echo_json({"schema": SCHEMA, **content}, indent=2)

@@ -18,10 +18,9 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
-import click
 
 from hastore.errors import HastoreError
-from hastore_cli.app.terminal import folded, one_line, say, tell
+from hastore_cli.app.terminal import folded, one_line, say, say_in_place, style, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -230,14 +229,14 @@ class ProgressLine:
             f" {tally.acknowledged} acknowledged, {len(tally.failed)} failed"
         )
         if self._in_place:
-            click.echo(f"\r\x1b[K{text}", nl=False, err=True)
+            say_in_place(text)
         else:
             say(text)
 
     def end(self) -> None:
         """Remove the line."""
         if self._in_place:
-            click.echo("\r\x1b[K", nl=False, err=True)
+            say_in_place("")
 
 
 def tally_dict(tally: SeedTotals) -> dict[str, Any]:
@@ -272,7 +271,7 @@ def print_tally(tally: SeedTotals) -> None:
     for name, value in rows:
         tell(f"{name:<13} {value}")
     count = len(tally.failed)
-    verdict = click.style("none", fg="green") if not count else click.style(f"{count}", fg="red")
+    verdict = style("none", fg="green") if not count else style(f"{count}", fg="red")
     tell(f"{'violations':<13} {verdict}" + (" (interrupted)" if tally.was_interrupted else ""))
 
 
@@ -311,9 +310,9 @@ def print_result(result: SimResult) -> None:
     tell(folded("  ", counts, sys.stdout))
     tell(f"  trace hash  {result.trace_hash}")
     if result.violation is None:
-        tell(f"  {click.style('held', fg='green')}")
+        tell(f"  {style('held', fg='green')}")
     else:
-        head = f"  {click.style('broke', fg='red', bold=True)}  "
+        head = f"  {style('broke', fg='red', bold=True)}  "
         tell(folded(head, str(result.violation), sys.stdout))
 
 
@@ -322,7 +321,7 @@ def print_timeline(entries: Sequence[TraceEntry]) -> None:
     for each in entries:
         line = folded(f"  {each.at:10.3f}  {each.who:<9} ", one_line(each.what), sys.stdout)
         colour = "red" if each.who == "oracle" else "yellow" if _is_fault(each) else None
-        tell(click.style(line, fg=colour) if colour else line)
+        tell(style(line, fg=colour) if colour else line)
 
 
 def _is_fault(entry: TraceEntry) -> bool:
@@ -338,6 +337,6 @@ def print_shrunk(shrunk: Shrunk) -> None:
 def print_failed(outcome: SeedOutcome) -> None:
     """Print a seed that failed, and how to replay it."""
     what = outcome.violation or (outcome.error or "").strip().splitlines()[-1]
-    failed = click.style("FAILED", fg="red", bold=True)
+    failed = style("FAILED", fg="red", bold=True)
     tell(folded(f"seed {outcome.seed} {failed}: ", one_line(what), sys.stdout))
     tell(f"  {replay_command(outcome.seed, groups=outcome.groups)}")

@@ -30,6 +30,7 @@ from hastore.config import CoordinatorConfig
 from hastore.errors import ConfigError, CoordinatorError, HastoreError, UnreachableError
 from hastore.testing.free_port import FreePort
 from hastore.testing.leftovers import forget_acked_offsets
+from hastore_cli.app.output import echo_json
 from hastore_cli.app.terminal import columns, say, say_error, say_next, tell
 from hastore_cli.cluster.by_hand import fail_over, hear, wait_for_master
 from hastore_scenarios.worlds.process.child_process import ChildProcess, hastore_command
@@ -384,7 +385,7 @@ async def _tell_roles(group: Group, epoch: int) -> None:
 
 def _announce(group: Group, epoch: int, master_id: int, *, is_kept: bool, as_json: bool) -> None:
     if as_json:
-        tell(json.dumps(_json(group, epoch, master_id)))
+        echo_json(_json(group, epoch, master_id))
         return
     how = "without a coordinator" if group.etcd is None else f"by etcd {group.etcd.endpoint}"
     say(f"ready: {len(group.nodes)} nodes, {how}, in {group.directory}")

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import click
-
 from hastore.quantities import format_duration, format_exact_size, format_size
 from hastore.store.tools.log_diff import DiffVerdict
 from hastore.store.tools.log_finding import UNREADABLE_KINDS, Severity
@@ -27,6 +25,7 @@ from hastore_cli.app.terminal import (
     escaped,
     label_row,
     number,
+    style,
     time_text,
 )
 from hastore_cli.log.json import lost_size, set_aside_by
@@ -59,7 +58,7 @@ def _more(text: str) -> str:
 def _head(path: str, files: int, file_size: int | None, min_offset: int, max_offset: int) -> str:
     sizes = f" of {format_exact_size(file_size)}" if file_size else ""
     extent = f"{number(min_offset)} … {number(max_offset)}"
-    title = click.style("commit log", bold=True)
+    title = style("commit log", bold=True)
     return f"{title}  {escaped(path)}   {counted(files, 'file')}{sizes}   {extent}"
 
 
@@ -112,7 +111,7 @@ def info_lines(info: LogInfo) -> Iterable[str]:
 def epoch_lines(found: LogEpochs) -> Iterable[str]:
     """Yield the lines of ``hastore log epochs``."""
     extent = f"{number(found.min_offset)} … {number(found.max_offset)}"
-    title = click.style("epochs", bold=True)
+    title = style("epochs", bold=True)
     if not found.epochs:
         yield f"{title}  none   {extent}"
         return

@@ -6,14 +6,11 @@ Offsets, sizes and times (milliseconds since 1970) are numbers; in JSON an unkno
 from __future__ import annotations
 
 import base64
-import sys
 from typing import TYPE_CHECKING, Any, Final
-
-import click
 
 from hastore.quantities import format_address, format_size
 from hastore.store.record.message_codec import message_id
-from hastore_cli.app.terminal import escaped, number, time_text
+from hastore_cli.app.terminal import escaped, number, style, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -97,18 +94,13 @@ def message_detail_lines(message: StoredMessage, *, bodies: bool) -> Iterable[st
 
 
 def _row(label: str, text: str) -> str:
-    return f"{click.style(f'{label:<{_LABEL_SIZE}}', fg='cyan')}  {text}"
-
-
-def _lines_only(text: str) -> str:
-    """Escape control characters but line ends and tabs; a carriage return would overwrite text."""
-    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+    return f"{style(f'{label:<{_LABEL_SIZE}}', fg='cyan')}  {text}"
 
 
 def _body_lines(body: bytes) -> Iterable[str]:
     text = body_text(body)
     if text is not None:
-        yield _lines_only(text) if sys.stdout.isatty() else text
+        yield text
         return
     for at in range(0, min(len(body), _HEX_BYTES_MAX), _HEX_BYTES_A_LINE):
         row = body[at : at + _HEX_BYTES_A_LINE]

@@ -26,6 +26,7 @@ import rich_click as click
 from hastore.client.received_messages import unpacked_body
 from hastore.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from hastore.store.record.message_codec import message_id
+from hastore_cli.app.output import json_text
 from hastore_cli.app.terminal import as_shown, escaped, fitted, time_text
 from hastore_cli.messages.detail import body_text, message_json
 
@@ -95,7 +96,7 @@ class MessagePrinter:
             sys.stdout.write(f"{fitted(line) if self._on_terminal else line}\n")
         else:
             more = {"unconfirmed": True} if unconfirmed else {}
-            text = json.dumps(message_json(message, bodies=self._bodies) | more)
+            text = json_text(message_json(message, bodies=self._bodies) | more)
             sys.stdout.write(
                 f"{',' * (self.shown > 0)}\n{text}" if self._is_document else f"{text}\n"
             )
@@ -256,7 +257,4 @@ def _parse_token(match: re.Match[str]) -> bytes | Callable[[StoredMessage], byte
 
 def _printable(value: bytes) -> bytes:
     """Escape control characters and non-UTF-8 bytes; line ends and tabs stay."""
-    text = value.decode(errors="surrogateescape")
-    if text.isprintable():
-        return value
-    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text).encode()
+    return escaped(value.decode(errors="surrogateescape"), keep="\n\t").encode()

@@ -29,7 +29,7 @@ from hastore.setting import Kind
 from hastore.status import HAProtocol
 from hastore_cli.app.command import ExampleCommand
 from hastore_cli.app.logging_setup import LogConfig
-from hastore_cli.app.terminal import say, tell
+from hastore_cli.app.terminal import say, tell_text
 from hastore_cli.settings.config_file import (
     Resolved,
     config_option_of,
@@ -189,7 +189,7 @@ def _run(
 ) -> int:
     settings = node_settings(kind, flags, config_flag)
     if check_config:
-        tell(settings.to_toml())
+        tell_text(settings.to_toml())
         return 0
     gc.disable()
     from hastore_cli.node.runner import run_node

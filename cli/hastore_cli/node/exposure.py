@@ -113,4 +113,10 @@ def names_without_ids(names: tuple[str, ...]) -> str | None:
 
 
 def _parsed(address: str | None) -> _Address | None:
-    return None if address is None else parse_address(address)
+    """Return an address of a status; None if it has none, or what it has is not one."""
+    if address is None:
+        return None
+    try:
+        return parse_address(address)
+    except ValueError:
+        return None

@@ -7,7 +7,6 @@ quick.
 from __future__ import annotations
 
 import importlib
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +14,8 @@ import rich_click as click
 
 from hastore.quantities import format_size
 from hastore_cli.app.command import ExampleCommand, LazyGroup, output_option
-from hastore_cli.app.terminal import make_console, tell
+from hastore_cli.app.output import echo_json
+from hastore_cli.app.terminal import make_console, style, tell
 from hastore_cli.pipeline.run import SCHEMA, needs_extra
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def list_jobs(*, output: str) -> None:
     """List the jobs."""
     if output == "json":
         jobs = [{"name": name, "summary": summary} for name, (_, summary) in _JOBS.items()]
-        tell(json.dumps({"schema": SCHEMA, "jobs": jobs}))
+        echo_json({"schema": SCHEMA, "jobs": jobs})
         return
     from rich.table import Table
 
@@ -90,9 +90,9 @@ def show(*, job: str, output: str) -> None:
     if output == "json":
         import attrs
 
-        tell(json.dumps({"schema": SCHEMA, "job": attrs.asdict(info)}))
+        echo_json({"schema": SCHEMA, "job": attrs.asdict(info)})
         return
-    tell(f"{click.style(info.name, bold=True)}: {info.summary}")
+    tell(f"{style(info.name, bold=True)}: {info.summary}")
     tell()
     make_console().print(" ".join(info.description.split()), width=100)
     tell()
@@ -151,7 +151,7 @@ def package(*, out: str, output: str) -> None:
     disk.write_file(out, data)
     if output == "json":
         document = {"schema": SCHEMA, "path": out, "size": len(data), "needs": list(NEEDED)}
-        tell(json.dumps(document))
+        echo_json(document)
         return
     tell(f"wrote  {out}   {format_size(len(data))}")
     tell(f"use    --py-files {out}   executors also need {', '.join(NEEDED)}")

@@ -27,7 +27,8 @@ import rich_click as click
 from click.exceptions import Exit
 
 from hastore_cli.app.command import output_option
-from hastore_cli.app.terminal import make_console, say, tell
+from hastore_cli.app.output import echo_json
+from hastore_cli.app.terminal import escaped, make_console, say, style, tell
 from hastore_cli.log.options import quiet_logging
 from hastore_cli.settings.param_types import complete_directory
 
@@ -325,7 +326,7 @@ def print_result(result: JobResult, output: str) -> None:
             "rows": result.rows,
             "files": list(result.files),
         }
-        tell(json.dumps(document, default=str))
+        echo_json(document, default=str)
         return
     if result.rows:
         _print_table(result.columns, result.rows)
@@ -338,7 +339,7 @@ def print_result(result: JobResult, output: str) -> None:
         tell(f"{name.replace('_', ' '):<{width}}  {_summary_text(value)}")
     for name, rows in tables.items():
         tell()
-        tell(click.style(name.replace("_", " "), bold=True))
+        tell(style(name.replace("_", " "), bold=True))
         _print_table(_used_columns(rows), rows)
     if tables and result.files:
         tell()
@@ -381,7 +382,7 @@ def _print_table(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> None
             for line, row in zip(lines, rows, strict=True):
                 console.print(Text.from_ansi(line))
                 if row.get(widest) is not None:
-                    console.print(Padding(Text(str(row[widest])), (0, 0, 0, 4)))
+                    console.print(Padding(Text(escaped(str(row[widest]))), (0, 0, 0, 4)))
             return
     console.print(_table(columns, rows))
 
@@ -395,7 +396,7 @@ def _table(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> Table:
         table.add_column(name, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
         values = (row.get(name) for name in columns)
-        table.add_row(*("" if value is None else str(value) for value in values))
+        table.add_row(*("" if value is None else escaped(str(value)) for value in values))
     return table
 
 

@@ -12,19 +12,27 @@ Result lines and tables go to stdout, ``why`` and ``next`` to stderr.  JSON: ``h
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
-import click
 import trio
 
 from hastore.errors import HastoreError
 from hastore.quantities import format_address, format_count, format_duration, format_size
 from hastore.status import PutMessageStatus
-from hastore_cli.app.terminal import folded, make_console, one_line, packed, say, say_next, tell
+from hastore_cli.app.output import echo_json
+from hastore_cli.app.terminal import (
+    folded,
+    make_console,
+    one_line,
+    packed,
+    say,
+    say_next,
+    style,
+    tell,
+)
 from hastore_cli.produce.tally import NO_ANSWER, PUT_OK, label_of, reason_of
 
 if TYPE_CHECKING:
@@ -64,7 +72,7 @@ class ProduceReport:
         if self.as_json:
             self._messages.append(_message_json(label, pending, result, latency_s))
             return
-        head = click.style(label, fg=_COLOURS.get(label, "red"), bold=True)
+        head = style(label, fg=_COLOURS.get(label, "red"), bold=True)
         parts = []
         if result is not None and result.queue_offset is not None:
             parts.append(f"{result.topic}/{result.queue_id} @ {result.queue_offset}")
@@ -96,7 +104,7 @@ class ProduceReport:
         tally = outcome.tally
         if self.as_json:
             document = self._document(outcome, exit_code)
-            click.echo(json.dumps(document))
+            echo_json(document)
         elif not tally.sent:
             if outcome.signal_code is None and outcome.error is None:
                 say("nothing was sent: the input is empty")
@@ -247,7 +255,7 @@ def _json_label(label: str) -> str:
 
 def _say_why(reason: str | None) -> None:
     if reason:
-        head = f"  {click.style('why', fg='cyan')}   "
+        head = f"  {style('why', fg='cyan')}   "
         say(folded(head, one_line(reason), sys.stderr))
 
 

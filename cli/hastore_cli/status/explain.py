@@ -17,7 +17,6 @@ In a replica group a put needs nodes, and ``why`` names those that had it, and t
 from __future__ import annotations
 
 import datetime as dt
-import json
 import os
 import re
 import sys
@@ -28,6 +27,7 @@ import rich_click as click
 from hastore.quantities import format_count, format_duration, format_size
 from hastore_cli.acl.asking_command import AskingCommand
 from hastore_cli.app.command import output_option
+from hastore_cli.app.output import echo_json
 from hastore_cli.app.terminal import one_line
 from hastore_cli.node.options import ask_node
 from hastore_cli.settings.param_types import WholeNumber, complete_directory
@@ -72,22 +72,25 @@ def explain(addrs: tuple[str, ...], last: int, output: str) -> int:
     127.0.0.1:10911] [env: HASTORE_ADDR] Slaves named after it are shown by name, with the
     meaning of their acknowledgements: received or flushed.
     """
+    from hastore.broker.observe.explanation import Explanation
     from hastore.errors import AccessDeniedError, RequestFailedError
+    from hastore.wire.json_shape import read_shape
     from hastore_cli.app.terminal import folded, tell
 
     async def question(node: NodeClient) -> dict[str, Any]:
         try:
-            return await node.admin.explain(last)
+            answer = await node.admin.explain(last)
         except AccessDeniedError:
             raise
         except RequestFailedError as error:
             raise await _refusal_of(node, error) from error
+        return dict(read_shape(Explanation, answer, "the explanation"))
 
     asked, *slaves = addrs or (os.environ.get("HASTORE_ADDR") or "127.0.0.1:10911",)
     explanation = ask_node(asked, question)
     explanation["known_slaves"], is_whole = _known_slaves(slaves)
     if output == "json":
-        click.echo(json.dumps(explanation, indent=2))
+        echo_json(explanation, indent=2)
     else:
         for line in explanation_lines(explanation):
             head, text = split_head(line)
@@ -102,9 +105,9 @@ async def _refusal_of(node: NodeClient, error: RequestFailedError) -> RequestFai
 
     try:
         answer = (await node.admin.ha_status()).get("hastore")
+        status = NodeStatus.from_dict(answer) if isinstance(answer, dict) else None
     except HastoreError:
         return error
-    status = NodeStatus.from_dict(answer) if isinstance(answer, dict) else None
     if status is None or status.master_link is None:
         return error
     msg = f"{node.address} ({one_line(status.name)}) is a slave: only its master can explain"
@@ -147,8 +150,11 @@ def split_head(line: str) -> tuple[str, str]:
 
 def clock_time(ms: int, now_ms: int | None, *, with_ms: bool = True) -> str:
     """Return a local time, ``08:14:02.118``; with its date if that is not today's."""
-    local = _local(ms)
-    is_today = now_ms is None or local.date() == _local(now_ms).date()
+    try:
+        local = _local(ms)
+        is_today = now_ms is None or local.date() == _local(now_ms).date()
+    except (OverflowError, ValueError, OSError):  # a time that the calendar lacks
+        return f"{ms} ms"
     text = f"{local:%H:%M:%S}" if is_today else f"{local:%Y-%m-%d %H:%M:%S}"
     return f"{text}.{local.microsecond // 1000:03d}" if with_ms else text
 
@@ -207,8 +213,10 @@ def _acknowledged(row: dict[str, Any], explanation: dict[str, Any]) -> str:
         who, _ = _who(row["slave"], explanation)
     when = clock_time(row["last_ms"], explanation.get("now_ms"))
     line = f"{when}  {row['status']}  {what}, by {who}"
-    line += f" after {format_duration(row['waited_max_s'])}"
-    return f"{line} (the newest {format_duration(row['waited_min_s'])})" if count > 1 else line
+    line += f" after {format_duration(row['waited_max_s'] or 0.0)}"
+    if count <= 1:
+        return line
+    return f"{line} (the newest {format_duration(row['waited_min_s'] or 0.0)})"
 
 
 def cause_of(row: dict[str, Any], explanation: dict[str, Any]) -> tuple[str, str | None]:
@@ -252,7 +260,7 @@ def _missed_by_nodes(
     needed = f"nodes {_ids(acks['needed'])}" if wanted == "all" else f"{wanted} nodes"
     had = f"the master and node{'s' * (len(acks['got']) > 1)} {_ids(acks['got'])}"
     why = f"it needed {needed}, and {had if acks['got'] else 'the master alone'} had it"
-    missed = [_missed(node, row["first_offset"], explanation) for node in acks["missed"]]
+    missed = [_missed(node, row["first_offset"] or 0, explanation) for node in acks["missed"]]
     if missed:
         why += f": {'; '.join(missed)}"
     elif len(acks["members"]) < acks["min_in_sync_replicas"]:
@@ -285,7 +293,7 @@ def _missed(node: dict[str, Any], end: int, explanation: dict[str, Any]) -> str:
     if sent is not None and sent < end:
         return f"{who} had not been sent it, {format_size(end - sent)} were still to send"
     done = {"flushed": "flushed", "received": "stored"}.get(level or "", "acknowledged")
-    silent = format_duration(node["last_report_age_s"])
+    silent = format_duration(node["last_report_age_s"] or 0.0)
     return (
         f"{who} was sent it and had not {done} it, {format_size(end - ack)} missing, last report"
         f" {silent} before"
@@ -301,7 +309,7 @@ def _not_available(row: dict[str, Any], explanation: dict[str, Any]) -> tuple[st
     if slaves and row["first_offset"] is not None:
         nearest = slaves[0]
         behind = format_size(row["first_offset"] - nearest["ack_offset"])
-        limit = format_size(row["slave_lag_max"])
+        limit = format_size(row["slave_lag_max"] or 0)
         who, _ = _who(nearest["address"], explanation)
         why = f"nearest slave {who} {behind} behind > {limit}"
         return why, "watch it catch up: hastore status -w; if it does not: hastore doctor"

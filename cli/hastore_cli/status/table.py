@@ -22,7 +22,7 @@ still.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
 from rich.cells import cell_len
@@ -101,7 +101,11 @@ class StatusTable:
         written_bytes_per_s: float | None = None,
         extended: bool = False,
     ) -> Group:
-        """Return everything about one node; ``extended``: with the latencies of its stages."""
+        """Return everything about one node; ``extended``: with the latencies of its stages.
+
+        Its texts are the node's, and any of them may hold line ends and control characters.
+        """
+        status = _escaped(status)
         return Group(
             *self._headline(status),
             *self._columns.lines(self._rows(status, written_bytes_per_s), self._width, _STYLES),
@@ -123,7 +127,7 @@ class StatusTable:
                 style="" if number and caught_up == number else "yellow",
             )
         parts = [
-            Text(one_line(status.name), style="bold"),
+            Text(status.name, style="bold"),
             Text(_role(status)),
             Text(status.flush_disk_type),
             Text(f"up {format_duration(status.uptime_s)}"),
@@ -163,7 +167,7 @@ class StatusTable:
             return self._own_link(status, link)
         rate = status.written_bytes_per_s if written_bytes_per_s is None else written_bytes_per_s
         own = (
-            one_line(status.name),
+            status.name,
             "master",
             status.address or NOTHING,
             status.state,
@@ -187,7 +191,7 @@ class StatusTable:
     def _slave(self, slave: SlaveRow, role: str) -> Row:
         lag_time = _lag_time(slave.lag_s, "> " if slave.lag_s_is_least else "")
         return (
-            NOTHING if slave.name is None else one_line(slave.name),
+            NOTHING if slave.name is None else slave.name,
             role,
             slave.address,
             slave.state,
@@ -211,7 +215,7 @@ class StatusTable:
         about = "~" if link.lag_is_estimate else ""
         age = link.last_read_age_s
         own = (
-            one_line(status.name),
+            status.name,
             "slave",
             status.address or NOTHING,
             status.state,
@@ -247,7 +251,7 @@ class StatusTable:
         facts = [
             f"commit log {extent} ({files} of {format_exact_size(status.mapped_file_size)})",
             f"flushed {self._number(status.flushed_offset)}",
-            f"data {one_line(status.data_dir)}",
+            f"data {status.data_dir}",
         ]
         if len(status.disks) > 1:
             facts += [
@@ -280,7 +284,7 @@ class StatusTable:
     def _group_facts(self, status: NodeStatus) -> list[str]:
         epoch = NOTHING if status.epoch is None else str(status.epoch)
         facts = [
-            f"node {status.node_id} of group {one_line(str(status.replica_group))}",
+            f"node {status.node_id} of group {status.replica_group!s}",
             f"epoch {epoch}",
         ]
         if status.epoch_start_offset is not None:
@@ -299,17 +303,14 @@ class StatusTable:
         facts.append(confirmed)
         coordinator = status.coordinator
         if coordinator is not None:
-            facts.append(f"coordinator: {one_line(coordinator.doing)}")
+            facts.append(f"coordinator: {coordinator.doing}")
             if coordinator.lease_left_s is not None:
                 facts.append(f"may decide for {format_duration(coordinator.lease_left_s)}")
         cut = status.last_cut
         if cut is not None:
             at, size = self._number(cut["offset"]), format_size(cut["end"] - cut["offset"])
             facts.append(f"cut at {at}: {size} in trimmed/")
-            facts += [
-                f"{one_line(topic)} {self._number(count)}"
-                for topic, count in cut["messages"].items()
-            ]
+            facts += [f"{topic} {self._number(count)}" for topic, count in cut["messages"].items()]
         return facts
 
     def _group_lines(self, status: NodeStatus) -> list[Text]:
@@ -355,7 +356,7 @@ class StatusTable:
         )
 
     def _wrapped(self, text: str, indent: str) -> list[Text]:
-        return [Text(indent + line) for line in wrap(one_line(text), self._width - len(indent))]
+        return [Text(indent + line) for line in wrap(text, self._width - len(indent))]
 
     def _troubles(self, status: NodeStatus) -> list[Text]:
         """Return what is wrong, each with its cause and the next step."""
@@ -370,14 +371,30 @@ class StatusTable:
         return lines
 
     def _trouble(self, what: str, why: str | None, hint: str | None) -> list[Text]:
-        lines = [Text(f" {line}", style="yellow") for line in wrap(one_line(what), self._width - 1)]
+        lines = [Text(f" {line}", style="yellow") for line in wrap(what, self._width - 1)]
         lines += self._labelled("why", why) if why else []
         return lines + (self._labelled("next", hint) if hint else [])
 
     def _labelled(self, label: str, text: str) -> list[Text]:
-        first, *more = wrap(one_line(text), self._width - _LABELLED)
+        first, *more = wrap(text, self._width - _LABELLED)
         head = Text.assemble("   ", (label, "cyan"), " " * (_LABELLED - 3 - len(label)), first)
         return [head, *(Text(" " * _LABELLED + line) for line in more)]
+
+
+def _escaped(value: Any) -> Any:
+    """Return a status with each of its texts on one line."""
+    match value:
+        case str():
+            return one_line(value)
+        case tuple() | list():
+            return type(value)(map(_escaped, value))
+        case dict():
+            return {_escaped(name): _escaped(one) for name, one in value.items()}
+        case _ if attrs.has(type(value)):
+            names = [field.name for field in attrs.fields(type(value))]
+            return attrs.evolve(value, **{name: _escaped(getattr(value, name)) for name in names})
+        case _:
+            return value
 
 
 def _lag_time(lag_s: float | None, prefix: str) -> str:

@@ -5,7 +5,6 @@ An unknown value meets no condition: a lag that was not reported is not below an
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Final
 
@@ -13,10 +12,11 @@ import attrs
 import rich_click as click
 
 from hastore.broker.observe.findings import Limits, faults
-from hastore.errors import AccessDeniedError, TlsError
+from hastore.errors import AccessDeniedError, ProtocolError, TlsError
 from hastore.quantities import format_count, format_duration, format_size
 from hastore_cli.acl.asking_command import AskingCommand
 from hastore_cli.app.command import output_option
+from hastore_cli.app.output import echo_json
 from hastore_cli.settings.param_types import DURATION_MS, SIZE, WholeNumber, complete_directory
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _wait(addr: str, wanted: Wanted, timeout_s: float, *, as_json: bool) -> int:
             "waited_s": waited_s,
             "has_answered": has_answered,
         }
-        click.echo(json.dumps(document, indent=2))
+        echo_json(document, indent=2)
     elif not missing:
         tell(f"{addr} meets the conditions after {format_duration(waited_s)}")
     if not missing:
@@ -202,7 +202,8 @@ async def _until(addr: str, wanted: Wanted, timeout_s: float) -> tuple[list[str]
     """Check repeatedly; return what is missing at last, the time, and whether the node answered.
 
     With ``timeout_s`` 0 it checks once, and waits as long as a node may take to answer.  Raises
-    what no other look would change: a key or a certificate that does not count.
+    what no other look would change: a key or a certificate that does not count; and at the end the
+    ProtocolError of a node that has only given answers that cannot be understood.
     """
     import trio
 
@@ -211,6 +212,7 @@ async def _until(addr: str, wanted: Wanted, timeout_s: float) -> tuple[list[str]
     began = trio.current_time()
     missing = [f"{addr} has not answered"]
     has_answered = False
+    malformed: ProtocolError | None = None
     with trio.move_on_after(timeout_s or math.inf):
         while True:
             statuses, errors = await look([addr])
@@ -223,9 +225,12 @@ async def _until(addr: str, wanted: Wanted, timeout_s: float) -> tuple[list[str]
                 raise errors[0]
             else:
                 missing = [str(errors[0])]
+                malformed = errors[0] if isinstance(errors[0], ProtocolError) else None
             if not timeout_s:
                 break
             await trio.sleep(LOOK_AGAIN_S)
+    if not has_answered and malformed is not None:
+        raise malformed
     return missing, trio.current_time() - began, has_answered
 
 

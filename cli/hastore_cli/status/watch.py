@@ -6,11 +6,9 @@ node that does not answer does not end the watch.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
-import click
 import trio
 from rich.console import Group
 from rich.live import Live
@@ -20,6 +18,7 @@ from hastore.broker.observe.node_status import NodeStatus
 from hastore.errors import HastoreError
 from hastore_cli.app.error_report import collapsed
 from hastore_cli.app.interrupts import interruptible
+from hastore_cli.app.output import echo_json
 from hastore_cli.app.terminal import make_console, one_line, say_error
 from hastore_cli.node.address import find_node, next_steps_of
 from hastore_cli.node.client import gather
@@ -84,7 +83,7 @@ class StatusPrinter:
             found = status.to_dict()
         else:
             found = {"schema": CLUSTER_SCHEMA, "nodes": [each.to_dict() for each in statuses]}
-        click.echo(json.dumps(found, indent=None if self.one_line else 2))
+        echo_json(found, indent=None if self.one_line else 2)
 
     def show_errors(self, errors: Sequence[HastoreError]) -> None:
         """Print the errors of nodes without a status."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 import attrs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 NO_SPACE: Final = "NOSPACE"  # etcd's alarm: its database is full
 NO_SPACE_HINT: Final = (
@@ -17,10 +14,6 @@ NO_SPACE_HINT: Final = (
 UNLISTED_HINT: Final = (
     "if that is another group, give this one another name: [node] group; else add them to group_ids"
 )
-
-
-def _texts(values: Iterable[str]) -> tuple[str, ...]:
-    return tuple(values)  # of JSON, which has lists
 
 
 @final
@@ -40,7 +33,7 @@ class CoordinatorStatus:
     # None once an operator has confirmed it.
     unproven_epoch: int | None = None
     # What is wrong with etcd itself, such as NOSPACE.
-    etcd_alarms: tuple[str, ...] = attrs.field(default=(), converter=_texts)
+    etcd_alarms: tuple[str, ...] = ()
     # Why it cannot be used although it answers; None if it is silent, or fine.  If it is reachable,
     # it refuses what the node asks for; else nothing is decided by what it says (a damaged key).
     unusable_because: str | None = None

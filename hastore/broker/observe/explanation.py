@@ -10,7 +10,7 @@ them, without the master, some ``got`` the message and the others ``missed`` it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import trio
 
@@ -26,6 +26,83 @@ if TYPE_CHECKING:
 
 _TEXT_MAX: Final = 300
 SCHEMA: Final = "hastore.explain/1"
+
+
+class SlaveThen(TypedDict):
+    """A slave when the first put of an entry was decided."""
+
+    address: str
+    sent_offset: int
+    ack_offset: int
+    last_report_age_s: float
+
+
+class DepartedSlave(TypedDict):
+    """The slave that had left last."""
+
+    address: str
+    reason: str
+    at_ms: int
+
+
+class NodeThen(TypedDict):
+    """A node of a replica group when the first put of an entry was decided."""
+
+    node_id: int
+    address: str | None
+    since_ms: int | None
+    ack_offset: int | None
+    sent_offset: int | None
+    last_report_age_s: float | None
+    why_not: str | None
+
+
+class NeededAcks(TypedDict):
+    """The acks that a put of a replica group needed, and those that it had."""
+
+    in_sync_replicas: str | int
+    min_in_sync_replicas: int
+    members: list[int]
+    needed: list[int]
+    got: list[int]
+    missed: list[NodeThen]
+    not_needed: list[NodeThen]
+
+
+class ExplainedPuts(TypedDict):
+    """Puts with one outcome and one cause."""
+
+    status: str
+    count: int
+    first_ms: int
+    last_ms: int
+    topic: str
+    queue_id: int
+    first_offset: int | None
+    last_offset: int | None
+    reason: str | None
+    slave: str | None
+    waited_max_s: float | None
+    waited_min_s: float | None
+    slave_lag_max: int | None
+    acks: NeededAcks | None
+    slaves: list[SlaveThen] | None
+    departed: DepartedSlave | None
+
+
+class Explanation(TypedDict):
+    """A master's answer; a reader checks it with ``read_shape``."""
+
+    name: str
+    role: str
+    address: str | None
+    ha_address: str | None
+    now_ms: int | None
+    slave_timeout_ms: int
+    put_counts: dict[str, int]
+    slave_unavailable_because: str | None
+    weak: list[ExplainedPuts]
+    acknowledged: list[ExplainedPuts]
 
 
 def explain(

@@ -1,21 +1,25 @@
 """The status of a node: one value and its JSON form, without I/O.
 
 ``to_dict`` returns the form ``hastore.status/1``: its keys are stable, offsets and sizes are bytes,
-durations end in ``_s``.  ``from_dict`` reads it back and ignores unknown keys.  Unknown values are
+durations end in ``_s``.  ``from_dict`` reads it back and
+ignores unknown keys.  Unknown values are
 None: a slave reports one offset to its master, so only the slave itself knows both what it has
 written and what it has flushed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import attrs
 
-from hastore.broker.clock.clock_status import ClockStatus
-from hastore.broker.observe.coordinator_status import CoordinatorStatus
-from hastore.broker.observe.sync_state_status import SyncStateStatus, pick
-from hastore.tls.tls_contexts import TlsStatus
+# Not for type checkers alone: ``read_shape`` looks the fields' types up in this module.
+from hastore.broker.clock.clock_status import ClockStatus  # noqa: TC001
+from hastore.broker.observe.coordinator_status import CoordinatorStatus  # noqa: TC001
+from hastore.broker.observe.sync_state_status import SyncStateStatus  # noqa: TC001
+from hastore.concurrency.latency_histogram import HistogramRow  # noqa: TC001
+from hastore.tls.tls_contexts import TlsStatus  # noqa: TC001
+from hastore.wire.json_shape import read_shape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -178,6 +182,16 @@ class LogDamage:
     reason: str  # such as bad-body-crc
 
 
+class _Cut(TypedDict):
+    """What readers of a status need of ``LogCut.to_json``."""
+
+    offset: int
+    end: int
+    reason: str
+    time_ms: int
+    messages: dict[str, int]
+
+
 @attrs.frozen(kw_only=True)
 class NodeStatus:
     """A node at one instant."""
@@ -248,7 +262,7 @@ class NodeStatus:
     tls: TlsStatus | None = None  # None: it has no certificate
     clock: ClockStatus | None = None  # None: an earlier version's status
     # "append", "flush", "sent", "acknowledged" → LatencyHistogram's JSON form, since the start
-    stages: dict[str, dict[str, Any]] = attrs.field(factory=dict)
+    stages: dict[str, HistogramRow] = attrs.field(factory=dict)
 
     @property
     def followers(self) -> tuple[SlaveRow, ...]:
@@ -275,44 +289,11 @@ class NodeStatus:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> NodeStatus:
-        """Read the JSON form back."""
-        known = pick(cls, data)
-        known["slaves"] = tuple(SlaveRow(**pick(SlaveRow, row)) for row in data["slaves"])
-        observers = data.get("observers", ())
-        known["observers"] = tuple(SlaveRow(**pick(SlaveRow, row)) for row in observers)
-        known["refused"] = tuple(RefusalRow(**pick(RefusalRow, row)) for row in data["refused"])
-        known["failed_writes"] = tuple(
-            FailedWriteRow(**pick(FailedWriteRow, row)) for row in data.get("failed_writes", ())
-        )
-        failure = data.get("put_failure")
-        known["put_failure"] = PutFailure(**pick(PutFailure, failure)) if failure else None
-        disks = [pick(DiskRow, row) for row in data.get("disks", ())]
-        known["disks"] = tuple(
-            DiskRow(**row | {"directories": tuple(row["directories"])}) for row in disks
-        )
-        link = data.get("master_link")
-        known["master_link"] = MasterLink(**pick(MasterLink, link)) if link else None
-        group = data.get("sync_state")
-        known["sync_state"] = SyncStateStatus.from_dict(group) if group else None
-        copies = data.get("table_copies")
-        known["table_copies"] = TableCopies(**pick(TableCopies, copies)) if copies else None
-        access = data.get("access")
-        known["access"] = AccessStatus(**pick(AccessStatus, access)) if access else None
-        tls = data.get("tls")
-        known["tls"] = TlsStatus(**pick(TlsStatus, tls)) if tls else None
-        unverified = data.get("unverified")
-        known["unverified"] = (
-            UnverifiedLog(**pick(UnverifiedLog, unverified)) if unverified else None
-        )
-        damage = data.get("log_damage")
-        known["log_damage"] = LogDamage(**pick(LogDamage, damage)) if damage else None
-        clock = data.get("clock")
-        known["clock"] = ClockStatus(**pick(ClockStatus, clock)) if clock else None
-        coordinator = data.get("coordinator")
-        known["coordinator"] = (
-            CoordinatorStatus(**pick(CoordinatorStatus, coordinator)) if coordinator else None
-        )
-        return cls(**known)
+        """Read the JSON form of this version or another one back.  Raises ProtocolError."""
+        status = read_shape(cls, data, "the status")
+        if status.last_cut is not None:
+            read_shape(_Cut, status.last_cut, "the status's last_cut")
+        return status
 
 
 def without_old_sockets(slaves: Sequence[SlaveRow]) -> tuple[SlaveRow, ...]:

@@ -11,8 +11,6 @@ Offsets and sizes are bytes, durations seconds; all of it at the instant of the 
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 
 
@@ -98,24 +96,3 @@ class SyncStateStatus:
         if self.copies is None:
             return "no message is acknowledged"
         return f"an acknowledged message has {self.copies} cop{'y' if self.copies == 1 else 'ies'}"
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> SyncStateStatus:
-        """Read the JSON form back, ignoring unknown keys."""
-        known = pick(cls, data)
-        known["nodes"] = tuple(GroupNodeRow(**pick(GroupNodeRow, row)) for row in data["nodes"])
-        ids = data["configured_ids"]
-        known["configured_ids"] = None if ids is None else tuple(ids)
-        known["members"] = tuple(data["members"])
-        proposal = data["proposal"]
-        if proposal is not None:
-            row = pick(ProposalRow, proposal)
-            row |= {name: tuple(row[name]) for name in ("members", "joined", "left")}
-            known["proposal"] = ProposalRow(**row)
-        return cls(**known)
-
-
-def pick(kind: type[attrs.AttrsInstance], data: dict[str, Any]) -> dict[str, Any]:
-    """Return those items of ``data`` that are fields of ``kind``."""
-    names = {field.name for field in attrs.fields(kind)}
-    return {key: value for key, value in data.items() if key in names}
