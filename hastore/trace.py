@@ -8,15 +8,21 @@ nothing: events go to the standard logger ``hastore``, which is silent below WAR
 from __future__ import annotations
 
 import logging
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import structlog
 
+AUDIT_LOGGER: Final = "hastore.audit"
+THIS_NODE: Final = "this node"  # who has changed something without a request: by a file
 
-def logger(part: str) -> structlog.stdlib.BoundLogger:
-    """Return the logger of one part of the system, such as ``store`` or ``ha``."""
+
+def logger(part: str, *, name: str = "hastore") -> structlog.stdlib.BoundLogger:
+    """Return the logger of one part of the system, such as ``store`` or ``ha``.
+
+    ``name`` is the standard logger that its events go to.
+    """
     wrapped: Any = structlog.wrap_logger(
-        logging.getLogger("hastore"),
+        logging.getLogger(name),
         processors=[
             structlog.stdlib.filter_by_level,
             structlog.stdlib.add_log_level,
@@ -27,3 +33,25 @@ def logger(part: str) -> structlog.stdlib.BoundLogger:
         wrapper_class=structlog.stdlib.BoundLogger,
     )
     return cast("structlog.stdlib.BoundLogger", wrapped.bind(part=part))
+
+
+_audit = logger("audit", name=AUDIT_LOGGER)
+
+
+def audit(
+    action: str,
+    *,
+    who: str,
+    outcome: str,
+    peer: str | None = None,
+    what: object = None,
+    reason: str | None = None,
+) -> None:
+    """Record a change, or a change that was refused, in the audit log (docs/observability.md).
+
+    ``who`` is an access key or a user, ``peer`` the address that it came from, ``what`` the thing
+    that changes, ``outcome`` done, refused, failed or unknown.
+    """
+    pairs = {"peer": peer, "what": what, "reason": reason}
+    known = {name: value for name, value in pairs.items() if value is not None}
+    _audit.info("audit", action=action, who=who, outcome=outcome, **known)

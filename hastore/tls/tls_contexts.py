@@ -30,7 +30,7 @@ from hastore.tls.contexts import (
 )
 from hastore.tls.revocation import TlsLinks, Withdrawn
 from hastore.tls.tls_peers import TlsPeers
-from hastore.trace import logger
+from hastore.trace import THIS_NODE, audit, logger
 
 if TYPE_CHECKING:
     import ssl
@@ -152,8 +152,16 @@ class TlsContexts(WatchedFiles[ContextSet]):
             certificate=self.config.cert_file,
             not_after=utc_text(self.current.not_after),
         )
+        audit("reload-certificate", who=THIS_NODE, what=self.config.cert_file, outcome="done")
 
     def _log_refused(self, reason: str, hint: str | None) -> None:
+        audit(
+            "reload-certificate",
+            who=THIS_NODE,
+            what=self.config.cert_file,
+            outcome="refused",
+            reason=reason,
+        )
         _log.warning("certificate_not_taken", reason=reason, next=hint)
 
 

@@ -17,6 +17,7 @@ from hastore.access.permissions import PUB, SUB
 from hastore.access.permissions_file import parse_permissions
 from hastore.access.signature import DENIED_FIELD
 from hastore.broker.access.access_guard import AccessGuard
+from hastore.broker.access.audit import CHANGES, READS
 from hastore.broker.access.failed_attempts import ATTEMPTS_MAX, PEERS_MAX, PERIOD_S, FailedAttempts
 from hastore.broker.access.node_access import NodeAccess, open_access
 from hastore.broker.access.rules import RULES
@@ -34,6 +35,7 @@ from hastore.env.real import real_env
 from hastore.errors import ConfigError
 from hastore.message import Message
 from hastore.status import BrokerRole
+from hastore.trace import AUDIT_LOGGER
 from hastore.wire.remoting_codes import ADMIN_REQUESTS, OWN_REQUESTS, RequestCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
 from hastore.wire.send_message import write_batch
@@ -638,3 +640,76 @@ def test_no_made_up_fields_are_admitted(fields, code):
         assert not target.messages
 
     trio.run(ask)
+
+
+# -- the audit log -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def audit_events(monkeypatch):
+    """The events of the audit log, as pairs; whatever the level of the other loggers."""
+    events = []
+
+    class Kept(logging.Handler):
+        def emit(self, record):
+            events.append({name: record.msg.get(name) for name in AUDIT_FIELDS})
+
+    log, kept = logging.getLogger(AUDIT_LOGGER), Kept()
+    log.addHandler(kept)
+    monkeypatch.setattr(log, "level", logging.INFO)
+    log.manager._clear_cache()
+    yield events
+    log.removeHandler(kept)
+    log.manager._clear_cache()
+
+
+AUDIT_FIELDS = ("action", "who", "peer", "what", "outcome", "reason")
+
+
+def test_every_code_of_an_admin_is_a_change_or_a_read():
+    """A code that is in neither table would leave no trace."""
+    admins = {code for code, rule in RULES.items() if rule.is_admins}
+    assert admins == (set(CHANGES) | set(READS)) - {RequestCode.UPDATE_CONSUMER_OFFSET}
+    assert not set(CHANGES) & set(READS)
+
+
+async def test_every_code_of_an_admin_leaves_an_audit_event(tmp_path, audit_events):
+    """Refused ones all do, and those that are carried out do if they change something."""
+    async with hastore.open_master(master_config(tmp_path)) as master:
+        await put(master, "orders")
+        for code, rule in RULES.items():
+            for key, who in ((None, "none"), (USER_KEY, USER_KEY.name), (ADMIN_KEY, None)):
+                master.access.attempts._recent.clear()
+                audit_events.clear()
+                async with raw_client(master.address) as client:
+                    response = await client.ask(signed(request_of(int(code)), key))
+                seen = [(event["who"], event["outcome"]) for event in audit_events]
+                if key is not ADMIN_KEY:
+                    assert seen == [(who, "refused")] * rule.is_admins, code
+                elif code in CHANGES:
+                    outcome = "done" if response.code == 0 else "failed"
+                    assert seen == [(ADMIN_KEY.name, outcome)], code
+                    assert audit_events[0]["action"] == CHANGES[code][0]
+                    assert audit_events[0]["peer"].startswith("127.0.0.1:")
+                else:
+                    assert not seen, code
+
+
+async def test_an_audit_event_names_what_changes(tmp_path, audit_events):
+    """And a text of a peer is cut, and never fills the log."""
+    async with hastore.open_master(master_config(tmp_path)) as master:
+        async with raw_client(master.address) as client:
+            topic = {"topic": "T" * 9_000, "readQueueNums": "1", "writeQueueNums": "1"}
+            await client.ask(signed(request_of(17, **topic), ADMIN_KEY))
+            await client.ask(signed(request_of(17, topic="T", readQueueNums="3"), ADMIN_KEY))
+        write_private(tmp_path / "acl.yml", "accounts: 7\n")
+        await master.access.reload()
+    failed, done, reload = audit_events
+    assert failed["outcome"] == "failed"
+    assert len(failed["what"]["topic"]) < 400 > len(failed["reason"])
+    assert (done["outcome"], done["what"]["topic"], done["what"]["readQueueNums"]) == (
+        "done", "T", "3",
+    )  # fmt: skip
+    assert (reload["action"], reload["who"]) == ("reload-permissions", "this node")
+    assert (reload["outcome"], reload["what"]) == ("refused", str(tmp_path / "acl.yml"))
+    assert "accounts is not a list" in reload["reason"]

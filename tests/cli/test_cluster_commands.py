@@ -260,3 +260,56 @@ async def test_a_wrong_password_is_refused_in_one_line(etcd, tmp_path, monkeypat
     password.chmod(0o644)
     code, _, told = await call("cluster", "status")
     assert (code, f"chmod 600 {password}" in told) == (2, True)
+
+
+async def test_a_change_of_a_group_is_in_the_audit_file(etcd, tmp_path, monkeypatch):
+    """A dry run is not; and without the file nothing is changed."""
+    async with open_coordinator(etcd) as store:
+        await store.commit([], [Put(KEYS.config, GroupConfig().encode())])
+        file = tmp_path / "audit.log"
+        monkeypatch.setenv("HASTORE_AUDIT_FILE", str(tmp_path))
+        assert (await call("cluster", "pause"))[0] == 2
+        monkeypatch.setenv("HASTORE_AUDIT_FILE", str(file))
+        assert (await call("cluster", "pause", "--dry-run"))[0] == 10
+        assert not file.exists()
+        assert (await call("cluster", "pause"))[0] == 0
+        assert (await call("cluster", "pause"))[0] == 0  # is paused already
+        assert (await call("cluster", "switchover", "--to", "2"))[0] == 6
+        done, refused = map(json.loads, file.read_text().splitlines())
+    assert (done["action"], done["outcome"], done["what"]["group"]) == (
+        "cluster-pause", "done", "g1",
+    )  # fmt: skip
+    assert done["who"]
+    assert done["peer"]
+    assert done["what"]["keys"] == KEYS.config
+    assert "elections are paused" in done["what"]["change"]
+    assert (refused["action"], refused["outcome"]) == ("cluster-switchover", "refused")
+
+
+async def test_texts_of_etcd_are_escaped(etcd):
+    """Who may write its keys cannot move the cursor of who looks."""
+    evil = "x\x1b[2J\x1b]52;c;cm0=\x07\n\x9b31m\u202e"
+    async with open_coordinator(etcd) as store:
+        config = GroupConfig(alarm=evil)
+        other = Keys.of("/hastore", evil, "g1")
+        puts = [
+            Put(KEYS.config, config.encode()),
+            Put(other.config, config.encode()),
+            Put(f"{KEYS.base}/members/{evil}", evil.encode()),
+            Put(f"{KEYS.base}/members/1", json.dumps({"id": evil, "client": evil}).encode()),
+        ]
+        await store.commit([], puts)
+        shown = ""
+        for words in (
+            *(("cluster", word, "--group", "g1") for word in ("status", "members", "history")),
+            ("cluster", "status", "--cluster", "none"),
+            ("cluster", "status", "--group", "g1", "-o", "json"),
+            ("cluster", "switchover", "--to", "1"),
+            ("cluster", "clear-alarm", "--dry-run"),
+        ):
+            _, out, told = await call(*words)
+            shown += out + told
+            assert "bug in hastore" not in told, words
+    found = {c for c in shown if not c.isprintable() and c != "\n"}
+    assert not found, shown
+    assert r"x\x1b[2J" in shown

@@ -18,16 +18,20 @@ is its name in words, and its pairs.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import logging
+import os
 import string
 import sys
 from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
 
+from hastore.errors import ConfigError
 from hastore.quantities import format_duration, format_size
 from hastore.setting import Kind, setting
+from hastore.trace import AUDIT_LOGGER
 from hastore_cli.app.terminal import escaped, folded, one_line, rendered, style
 
 if TYPE_CHECKING:
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 
 
 LOGGER_NAME: Final = "hastore"
+AUDIT_FILE: Final = "HASTORE_AUDIT_FILE"
 _LEVEL_COLOURS: Final = {"warning": "yellow", "error": "red", "critical": "red"}
 
 
@@ -105,8 +110,48 @@ def set_up_logging(config: LogConfig, *, colour: bool) -> None:
     logger.handlers[:] = [handler]
     logger.propagate = False
     logger.setLevel(config.level.upper())
+    logging.getLogger(AUDIT_LOGGER).setLevel(logging.INFO)  # whatever the level of the others
     # A closed stderr must not cause tracebacks.
     logging.raiseExceptions = False
+
+
+@contextlib.contextmanager
+def audit_file() -> Iterator[None]:
+    """Append a command's audit events to $HASTORE_AUDIT_FILE, if that is set, as JSON lines.
+
+    Raises ConfigError if it cannot be written: then nothing may be changed either.
+    """
+    path = os.environ.get(AUDIT_FILE)
+    if not path:
+        yield
+        return
+    import structlog
+
+    try:
+        handler = logging.FileHandler(path)
+    except OSError as error:
+        raise ConfigError(
+            f"${AUDIT_FILE}: {path} cannot be written: {error.strerror}",
+            hint="nothing was changed: mend the path, its owner or its mode",
+        ) from error
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.JSONRenderer(default=str),
+            ]
+        )
+    )
+    log = logging.getLogger(AUDIT_LOGGER)
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        handler.close()
 
 
 @final
@@ -387,6 +432,12 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     # -- clients ---------------------------------------------------------------------------------
     "client_refused": ("refused client {peer}: {reason}",),
     "access_denied": ("refused request {code} of {peer}, {kind}: {reason}",),
+    "audit": (
+        "{who} at {peer}: {action} is {outcome}: {reason}",
+        "{who} at {peer}: {action} is {outcome}",
+        "{who}: {action} is {outcome}: {reason}",
+        "{who}: {action} is {outcome}",
+    ),
     "permissions_taken": ("{accounts} access keys of {file} are in force now",),
     "permissions_not_taken": ("the permissions stay as they were: {reason}",),
     "own_key_not_read": ("this node's own access key stays as it was: {reason}",),

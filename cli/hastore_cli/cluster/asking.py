@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
+import socket
 from typing import TYPE_CHECKING, Final, final
 
 import attrs
+import click
 import trio
 
 from hastore.cluster.connecting import open_coordinator
@@ -18,6 +21,8 @@ from hastore.errors import (
     HastoreError,
     OperationRefusedError,
 )
+from hastore.trace import audit
+from hastore_cli.app.logging_setup import audit_file
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -68,20 +73,44 @@ class Asked:
 
         Raises OperationRefusedError, and CoordinatorUnreachableError if it may have been made.
         """
-        for _ in range(_ATTEMPTS_MAX):
-            view = await (self.whatever_is_there() if is_repair else self.view())
-            change = decide(self.keys, view)
-            if dry_run or not change.writes:
-                return change, view
-            try:
-                outcome = await self.store.commit(change.comparisons, change.writes)
-            except CoordinatorUnreachableError as error:
-                error.hint = "it may have been done, or not: hastore cluster status"
-                raise
-            if outcome.succeeded:
-                return change, view
-        raise OperationRefusedError(
-            f"the group changed {_ATTEMPTS_MAX} times meanwhile", hint="try again"
+        with contextlib.nullcontext() if dry_run else audit_file():
+            for _ in range(_ATTEMPTS_MAX):
+                view = await (self.whatever_is_there() if is_repair else self.view())
+                try:
+                    change = decide(self.keys, view)
+                except OperationRefusedError as error:
+                    if not dry_run:
+                        self._audit(None, "refused", str(error))
+                    raise
+                if dry_run or not change.writes:
+                    return change, view
+                try:
+                    outcome = await self.store.commit(change.comparisons, change.writes)
+                except CoordinatorUnreachableError as error:
+                    self._audit(change, "unknown", str(error))
+                    error.hint = "it may have been done, or not: hastore cluster status"
+                    raise
+                if outcome.succeeded:
+                    self._audit(change, "done")
+                    return change, view
+            self._audit(change, "failed", "the group changed meanwhile")
+            raise OperationRefusedError(
+                f"the group changed {_ATTEMPTS_MAX} times meanwhile", hint="try again"
+            )
+
+    def _audit(self, change: Change | None, outcome: str, reason: str | None = None) -> None:
+        """Record a change that this command makes, or does not make."""
+        what = {"cluster": self.cluster, "group": self.group}
+        if change is not None:
+            keys = [write.key for write in change.writes]
+            what |= {"change": change.what, "keys": ", ".join(keys)}
+        audit(
+            f"cluster-{click.get_current_context().info_name}",
+            who=getpass.getuser(),
+            peer=socket.gethostname(),
+            what=what,
+            outcome=outcome,
+            reason=reason,
         )
 
     async def wait_for_master(self, to_id: int, after_epoch: int, timeout_s: float) -> int:

@@ -34,6 +34,7 @@ from hastore.access.signature import (
     has_own_signature,
     is_signed_by,
 )
+from hastore.broker.access.audit import audit_refusal
 from hastore.broker.access.old_requests import is_from_the_last_release
 from hastore.broker.access.rules import RULES, Found
 from hastore.concurrency.peers import PeerLog
@@ -115,7 +116,9 @@ class AccessGuard:
             if not has_own_signature(request.ext_fields):
                 self._check_stock_signature(request, connection)
         except AccessDeniedError as error:
-            self._log(peer, _shown_key(request), request.code, error)
+            key = _shown_key(request)
+            self._log(peer, key, request.code, error)
+            audit_refusal(request, peer, key, str(error))
             raise
         return account
 

@@ -16,7 +16,7 @@ from hastore.broker.access.failed_attempts import FailedAttempts
 from hastore.broker.observe.node_status import AccessStatus
 from hastore.concurrency.watched_files import WatchedFiles
 from hastore.status import OwnSignatures
-from hastore.trace import logger
+from hastore.trace import THIS_NODE, audit, logger
 
 if TYPE_CHECKING:
     from hastore.access.permissions import PermissionTable
@@ -61,8 +61,10 @@ class NodeAccess(WatchedFiles["PermissionTable"]):
 
     def _log_taken(self) -> None:
         _log.info("permissions_taken", file=self.file, accounts=len(self.table.accounts))
+        audit("reload-permissions", who=THIS_NODE, what=self.file, outcome="done")
 
     def _log_refused(self, reason: str, hint: str | None) -> None:
+        audit("reload-permissions", who=THIS_NODE, what=self.file, outcome="refused", reason=reason)
         _log.warning("permissions_not_taken", reason=reason, next=hint)
 
 

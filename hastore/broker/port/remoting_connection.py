@@ -28,6 +28,7 @@ import trio
 
 from hastore.access.signature import ReceivedSignatures
 from hastore.broker.access.access_guard import denial
+from hastore.broker.access.audit import audited
 from hastore.broker.port.output_total import HeldOutput, OutputTotal
 from hastore.broker.port.port_tls import HANDSHAKE, tls_on_a_plain_port
 from hastore.broker.puts.send_message_processor import SEND_CODES
@@ -312,7 +313,7 @@ class RemotingConnection:
             if account is None:
                 return
         if command.code not in SEND_CODES:
-            response = self.processors.process(command, self)
+            response = audited(self.processors.process(command, self), command, self.peer, account)
             if not isinstance(response, RemotingCommand):
                 if self.guard is not None and account is not None:
                     response = self.guard.checked(response, command, account)
