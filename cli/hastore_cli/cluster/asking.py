@@ -73,6 +73,7 @@ class Asked:
 
         Raises OperationRefusedError, and CoordinatorUnreachableError if it may have been made.
         """
+        change: Change | None = None
         with contextlib.nullcontext() if dry_run else audit_file():
             for _ in range(_ATTEMPTS_MAX):
                 view = await (self.whatever_is_there() if is_repair else self.view())

@@ -37,7 +37,12 @@ CHANGES: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = {
         "put-topic",
         ("topic", "readQueueNums", "writeQueueNums", "perm"),
     ),
+    RequestCode.DELETE_TOPIC_IN_BROKER: ("delete-topic", ("topic",)),
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: ("put-group", ()),
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: (
+        "delete-group",
+        ("groupName", "removeOffset", "cleanOffset"),
+    ),
     RequestCode.NOTIFY_BROKER_ROLE_CHANGED: (
         "change-role",
         ("masterBrokerId", "masterAddress", "masterEpoch"),
