@@ -540,7 +540,7 @@ async def test_a_reload_takes_the_file_at_once_or_not_at_all(tmp_path, caplog):
     for _ in range(3):
         await access.look()
     assert await reload_files(None, None) == Reloaded((), {})
-    said = [record.msg["event"] for record in caplog.records]
+    said = [record.msg["event"] for record in caplog.records if record.name != AUDIT_LOGGER]
     assert said == [
         "permissions_taken",
         "reloaded",
@@ -686,6 +686,8 @@ async def test_every_code_of_an_admin_leaves_an_audit_event(tmp_path, audit_even
                 seen = [(event["who"], event["outcome"]) for event in audit_events]
                 if key is not ADMIN_KEY:
                     assert seen == [(who, "refused")] * rule.is_admins, code
+                elif code in OWN_REQUESTS:  # RocketMQ's signature does not count for them
+                    assert seen == [(ADMIN_KEY.name, "refused")], code
                 elif code in CHANGES:
                     outcome = "done" if response.code == 0 else "failed"
                     assert seen == [(ADMIN_KEY.name, outcome)], code
