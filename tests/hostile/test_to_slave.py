@@ -4,6 +4,7 @@ It never reports more than it has, it reports the error, and its client port alw
 """
 
 import random
+from functools import partial
 
 import pytest
 import trio
@@ -13,6 +14,7 @@ from hastore.wire.ha_frames import HEADER, HEADER_SIZE, encode_header
 from tests.hostile.corpus_files import mutations, recorded
 from tests.hostile.handmade import TO_SLAVE
 from tests.patience import WITHIN_S
+from tests.support.commands.in_process import master_on, slave_of
 from tests.support.nodes.configs import ANY_PORT
 from tests.support.nodes.harness import (
     FILE_SIZE,
@@ -166,3 +168,26 @@ async def test_wrong_header_within_a_stream_only_ends_the_link(tmp_path):
                 await sock.send(encode_header(end, log.end - end) + log.data[end:])
                 await eventually(lambda: slave.max_offset == log.end)
                 assert slave.status().state == "streaming"
+
+
+async def test_topics_of_a_masters_records_name_no_file_elsewhere(tmp_path, caplog):
+    """The records are copied, and the good ones dispatched; each other topic is named once."""
+    names = ("../up", "..", ".", "a/b", "/x", "n\0", "a\x1b[2J", "x\n", "\x9b31m", "%DLQ%/../..")
+    builder = LogBuilder(file_size=1 << 20)
+    for name in (*names, *names, "orders", "é" * 63, "orders"):
+        builder.add(topic=name)
+    where = tmp_path / "inner"
+    builder.write(where / "master")
+    async with master_on(where / "master") as master, slave_of(master, where / "slave") as slave:
+        for node in (master, slave):
+            queues = node.message_store.consume_queues
+            orders = partial(queues.find, "orders", 0)
+            await eventually(lambda orders=orders: orders() and orders().max_offset == 2)
+            assert {queue.topic for queue in queues} == {"orders", "é" * 63}
+    for node in ("master", "slave"):
+        root = where / node / "consumequeue"
+        assert {path.name for path in root.iterdir()} == {"orders", "é" * 63}
+        assert {path.name for path in (where / node).iterdir()} >= {"consumequeue", "commitlog"}
+    assert [path.name for path in tmp_path.iterdir()] == ["inner"]
+    assert {path.name for path in where.iterdir()} == {"master", "slave"}
+    assert caplog.text.count("record_in_no_consume_queue") == 2 * len(names)
