@@ -63,9 +63,18 @@ class RequestFailedError(HastoreError):
 
 
 class AccessDeniedError(RequestFailedError):
-    """A request without a key that counts, or without the permission that it needs."""
+    """A request without a key that counts, or without the permission that it needs.
+
+    ``delay_s`` is None, or how long a node waits before it answers and closes the connection.
+    """
 
     exit_code = 7
+
+    def __init__(
+        self, message: str, *, code: int, hint: str | None = None, delay_s: float | None = None
+    ) -> None:
+        super().__init__(message, code=code, hint=hint)
+        self.delay_s = delay_s
 
 
 class UnknownOutcomeError(HastoreError):

@@ -6,13 +6,17 @@ peers keep nobody out.  If there is none, a port that also offers identified one
 that has been idle longest, else the one that has been busy longest; any other port refuses the
 newcomer.
 
+A port may have ``RESERVED_MAX`` connections above both limits for those who operate the node: a
+newcomer gets one on trust, and keeps it only by a proof within ``PROOF_S``.
+
 Pure: the ports count, close and log.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Generic, TypeVar, final
+from collections import Counter
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, final
 
 import attrs
 
@@ -20,6 +24,9 @@ from hastore.concurrency.peers import peer_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+RESERVED_MAX: Final = 16  # connections above the limits of a port
+PROOF_S: Final = 2.0  # in which one of them must prove that it may be there
 
 C = TypeVar("C")
 
@@ -80,3 +87,16 @@ class PortLimits:
         if of_address >= self.per_address_max:
             return Crowd(of_address, peer_key(host))
         return Crowd(count, None) if count >= self.connections_max else None
+
+
+def evict_unproven(occupants: Iterable[Occupant[C]]) -> C | None:
+    """Return which reserved connection to close for a newcomer; None if there is none.
+
+    ``occupants`` are those without a proof, the oldest first.  The oldest of the address that has
+    most of them is evicted, so that one address cannot keep another out.
+    """
+    unproven = list(occupants)
+    counts = Counter(peer_key(occupant.host) for occupant in unproven)
+    if not unproven:
+        return None
+    return max(unproven, key=lambda each: counts[peer_key(each.host)]).connection

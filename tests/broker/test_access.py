@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from functools import partial
@@ -18,7 +19,12 @@ from hastore.access.permissions_file import parse_permissions
 from hastore.access.signature import DENIED_FIELD
 from hastore.broker.access.access_guard import AccessGuard
 from hastore.broker.access.audit import CHANGES, READS
-from hastore.broker.access.failed_attempts import ATTEMPTS_MAX, PEERS_MAX, PERIOD_S, FailedAttempts
+from hastore.broker.access.failed_attempts import (
+    PEERS_MAX,
+    PERIOD_S,
+    UNDELAYED_MAX,
+    FailedAttempts,
+)
 from hastore.broker.access.node_access import NodeAccess, open_access
 from hastore.broker.access.rules import RULES
 from hastore.broker.groups.broker_data import BrokerData
@@ -29,6 +35,7 @@ from hastore.broker.port.request_processors import RequestProcessors
 from hastore.broker.pulls.message_by_offset import NOT_FOUND
 from hastore.broker.puts.send_message_processor import SEND_CODES
 from hastore.broker.reply import Later
+from hastore.concurrency.port_limits import PROOF_S, RESERVED_MAX
 from hastore.concurrency.watched_files import LOOK_S
 from hastore.config import AccessConfig, MasterConfig, RemotingConfig, StoreConfig
 from hastore.env.real import real_env
@@ -36,7 +43,14 @@ from hastore.errors import ConfigError
 from hastore.message import Message
 from hastore.status import BrokerRole
 from hastore.trace import AUDIT_LOGGER
-from hastore.wire.remoting_codes import ADMIN_REQUESTS, OWN_REQUESTS, RequestCode, SerializeType
+from hastore.wire.remoting_codes import (
+    ADMIN_REQUESTS,
+    FLAG_ONE_WAY,
+    OWN_REQUESTS,
+    RequestCode,
+    ResponseCode,
+    SerializeType,
+)
 from hastore.wire.remoting_command import RemotingCommand
 from hastore.wire.send_message import write_batch
 from hastore_cli.status.check import check_status
@@ -405,7 +419,7 @@ async def test_a_pull_whose_key_goes_before_its_turn_is_refused(tmp_path):
     access = await open_access(access_config(tmp_path), real_env())
     guard = AccessGuard(access, InMemoryTarget())
     request = signed(request_of(11), USER_KEY)
-    account = guard.admit(request, ("127.0.0.1", 1), proven_key=None)
+    account = guard.admit(request, ("127.0.0.1", 1))
 
     async def make():
         raise AssertionError("not reached")
@@ -440,24 +454,78 @@ async def test_a_code_without_a_rule_is_denied_to_an_admin(tmp_path):
 # -- failed attempts -------------------------------------------------------------------------------
 
 
-async def test_failed_attempts_of_an_address_are_limited_and_spare_who_is_proven(tmp_path, caplog):
-    """The log names the key, at most once a minute, and no secret."""
+async def test_wrong_keys_are_slowed_and_a_right_one_never_waits(tmp_path, caplog, autojump_clock):
+    """However many failed from its address.  The log names keys once a minute, and no secret."""
+    autojump_clock.autojump_threshold = 0.02  # loopback traffic arrives before time jumps
     async with hastore.open_master(master_config(tmp_path)) as master:
-        async with raw_client(master.address) as proven, raw_client(master.address) as client:
-            assert not is_denied(await proven.ask(signed(request_of(907), USER_KEY)))
-            for _ in range(ATTEMPTS_MAX):
+        async with raw_client(master.address) as client:
+            for _ in range(UNDELAYED_MAX):
                 response = await client.ask(signed(request_of(907), WRONG_KEY))
                 assert response.remark == NOT_PROVEN
-            response = await client.ask(signed(request_of(907), USER_KEY))
-            assert "too many failed attempts from 127.0.0.1: try again in" in response.remark
-            assert not is_denied(await proven.ask(signed(request_of(907), USER_KEY)))
-            # A connection that is proven does not become a place to guess other keys from.
-            response = await proven.ask(signed(request_of(907), UNKNOWN_KEY))
-            assert "too many failed attempts" in response.remark
-        assert master.status().access.failed_attempts == ATTEMPTS_MAX
+            assert not is_denied(await client.ask(signed(request_of(907), USER_KEY)))
+        for delay_s, key in ((1, WRONG_KEY), (2, UNKNOWN_KEY), (4, WRONG_KEY)):
+            async with raw_client(master.address) as wrong, raw_client(master.address) as right:
+                began = trio.current_time()
+                await wrong.send(signed(request_of(907), key), signed(request_of(907), USER_KEY))
+                assert not is_denied(await right.ask(signed(request_of(907), USER_KEY)))
+                assert trio.current_time() - began < delay_s
+                response = await wrong.receive()
+                assert response.remark.startswith(f"{NOT_PROVEN}; too many failed attempts from")
+                assert trio.current_time() - began >= delay_s
+                assert await wrong.receive() is None, "the connection ends, and takes no more"
+        assert master.status().access.failed_attempts == UNDELAYED_MAX + 3
     lines = [record.msg for record in caplog.records if record.msg["event"] == "access_denied"]
     assert [line["kind"] for line in lines] == ["key the-user", "key unknown-key"]
     assert SECRET not in caplog.text
+
+
+async def test_a_slowed_one_way_request_gets_no_answer(autojump_clock):
+    """Its connection ends all the same."""
+    autojump_clock.autojump_threshold = 0.02
+    ACCESS.attempts._recent.clear()
+    for _ in range(UNDELAYED_MAX):
+        ACCESS.attempts.record("127.0.0.1", trio.current_time())
+    async with serving(InMemoryTarget(), access=ACCESS) as (_, address):
+        async with raw_client(address) as client:
+            request = attrs.evolve(request_of(907), flag=FLAG_ONE_WAY)
+            await client.send(signed(request, WRONG_KEY))
+            assert await client.receive() is None
+
+
+async def test_an_admin_comes_in_above_the_limits_and_nobody_else_does(autojump_clock):
+    """Who takes all connections, also by a right key, keeps no admin out."""
+    autojump_clock.autojump_threshold = 0.02
+    ACCESS.attempts._recent.clear()
+    config = RemotingConfig(connections_max=1)
+    async with (
+        serving(InMemoryTarget(), config, access=ACCESS) as (server, address),
+        raw_client(address) as client,
+    ):
+        assert not is_denied(await client.ask(signed(request_of(907), USER_KEY)))
+        for key, code in ((None, 1), (WRONG_KEY, 1), (USER_KEY, ResponseCode.SYSTEM_BUSY)):
+            async with raw_client(address) as other:
+                response = await other.ask(signed(request_of(907), key))
+                assert response.code == code
+                assert await other.receive() is None
+        assert response.remark == (
+            "1 clients are connected already; one more needs an admin's access key"
+        )
+        async with contextlib.AsyncExitStack() as stack:
+            silent = [
+                await stack.enter_async_context(raw_client(address)) for _ in range(RESERVED_MAX)
+            ]
+            await eventually(lambda: server.statistics().connections == 1 + RESERVED_MAX)
+            async with raw_client(address) as admin:
+                began = trio.current_time()
+                assert not is_denied(await admin.ask(signed(request_of(907), ADMIN_KEY)))
+                assert trio.current_time() - began < PROOF_S
+                for peer in silent:
+                    await peer.closed()
+                assert trio.current_time() - began <= PROOF_S + 1
+                await trio.sleep(10)
+                assert not is_denied(await admin.ask(signed(request_of(907), ADMIN_KEY)))
+                assert not is_denied(await client.ask(signed(request_of(907), USER_KEY)))
+                assert server.statistics().connections == 2
 
 
 async def test_who_has_proven_no_key_makes_room_for_others():
@@ -470,26 +538,28 @@ async def test_who_has_proven_no_key_makes_room_for_others():
             async with raw_client(address) as client:
                 assert not is_denied(await client.ask(signed(request_of(907), USER_KEY)))
                 await unproven.closed()
-                async with raw_client(address) as third:
-                    await third.closed()  # the proven one stays
+                async with raw_client(address) as third:  # the proven one stays
+                    response = await third.ask(signed(request_of(907), USER_KEY))
+                    assert response.code == ResponseCode.SYSTEM_BUSY
+                    await third.closed()
                 assert not is_denied(await client.ask(signed(request_of(907), USER_KEY)))
 
 
 def test_attempts_are_counted_by_address_for_a_minute():
     """An IPv6 network is one address; the table does not grow beyond its limit."""
     attempts = FailedAttempts()
-    for second in range(ATTEMPTS_MAX):
-        assert attempts.wait_s("2001:db8::1", second) == 0
-        attempts.record(f"2001:db8::{second}", second)
-    assert attempts.wait_s("2001:db8::ffff", ATTEMPTS_MAX) == PERIOD_S - ATTEMPTS_MAX
-    assert attempts.wait_s("2001:db9::1", ATTEMPTS_MAX) == 0
-    assert attempts.wait_s("2001:db8::1", PERIOD_S) == 0
-    attempts.record("2001:db8::1", PERIOD_S)
-    assert attempts.wait_s("2001:db8::1", PERIOD_S) == 0
+    delays_s = [attempts.record(f"2001:db8::{number}", number) for number in range(20)]
+    assert delays_s[: UNDELAYED_MAX + 6] == [*[0] * UNDELAYED_MAX, 1, 2, 4, 8, 16, 30]
+    assert set(delays_s[UNDELAYED_MAX + 6 :]) == {30}
+    assert attempts.record("2001:db9::1", 20) == 0
+    assert attempts.record("2001:db8::1", PERIOD_S) == 0
+    for _ in range(5_000):
+        delay_s = attempts.record("2001:db8::1", PERIOD_S)
+    assert delay_s == 30
     for number in range(PEERS_MAX + 5):
         attempts.record(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", PERIOD_S)
     assert len(attempts._recent) == PEERS_MAX
-    assert attempts.total == ATTEMPTS_MAX + 1 + PEERS_MAX + 5
+    assert attempts.total == 5_022 + PEERS_MAX + 5
 
 
 # -- the file --------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hastore_cli.node.runner import FILES_OF_A_STORE, raise_file_limit
 STORE = StoreConfig(data_dir="d")
 MASTER = MasterConfig(store=STORE)
 SLAVE = SlaveConfig(store=STORE, master=("127.0.0.1", 1))
-WANTED = {"master": 1_000 + 64 + FILES_OF_A_STORE, "slave": 1_000 + FILES_OF_A_STORE}
+WANTED = {"master": 1_016 + 64 + FILES_OF_A_STORE, "slave": 1_016 + FILES_OF_A_STORE}
 
 
 @pytest.mark.parametrize(("config", "node"), [(MASTER, "master"), (SLAVE, "slave")])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hastore.concurrency.port_limits import Activity, Crowd, Occupant, PortLimits
+from hastore.concurrency.port_limits import Activity, Crowd, Occupant, PortLimits, evict_unproven
 
 ALL = Crowd(3, None)
 LIMITS = PortLimits(connections_max=3, per_address_max=2)
@@ -65,3 +65,15 @@ def test_full_address_evicts_only_its_own_connections():
     other = Occupant("other", "2001:db8:0:1::1")
     assert crowd.evict([other, Occupant("own", "2001:db8::2")]) == "own"
     assert crowd.evict([other]) is None
+
+
+def test_the_address_with_most_unproven_connections_loses_its_oldest():
+    """So an address that keeps coming evicts its own, and keeps no other out."""
+    occupants = [
+        Occupant("one", "10.0.0.2"),
+        Occupant("first of many", "10.0.0.1"),
+        Occupant("second of many", "10.0.0.1"),
+    ]
+    assert evict_unproven(occupants) == "first of many"
+    assert evict_unproven(occupants[:2]) == "one"
+    assert evict_unproven([]) is None

@@ -4,14 +4,17 @@ import contextlib
 import logging
 
 import attrs
+import pytest
 import trio
 
 import hastore
+from hastore.broker.port import remoting_server
 from hastore.broker.port.buffered_total import BufferedTotal
 from hastore.broker.port.output_total import STALLED_S, HeldOutput, OutputTotal
 from hastore.broker.port.request_processors import RequestProcessors
 from hastore.concurrency import peers
 from hastore.concurrency.peers import PeerCount, PeerLog, peer_key
+from hastore.concurrency.port_limits import RESERVED_MAX
 from hastore.config import KIB, MIB, RemotingConfig
 from hastore.env.real import real_env
 from hastore.message import Message
@@ -45,8 +48,9 @@ def kinds(caplog):
 # -- connections -----------------------------------------------------------------------------------
 
 
-async def test_connections_per_address_are_limited(caplog):
+async def test_connections_per_address_are_limited(autojump_clock, caplog):
     """The third connection of an address is closed and listed; another address is served."""
+    autojump_clock.autojump_threshold = 0.02  # loopback traffic arrives before time jumps
     config = RemotingConfig(connections_per_address_max=2)
     async with serving(InMemoryTarget(), config) as (server, address):
         async with raw_client(address) as one, raw_client(address) as two:
@@ -62,6 +66,23 @@ async def test_connections_per_address_are_limited(caplog):
         async with raw_client(address) as fourth:
             assert (await fourth.ask(send_command(1))).code == 0
     assert kinds(caplog) == ["connections_per_address_max"]
+
+
+@pytest.mark.parametrize("is_near", [True, False])
+async def test_without_keys_this_machine_has_connections_above_the_limits(monkeypatch, is_near):
+    """Who operates a node comes in; clients of other machines do not."""
+    monkeypatch.setattr(remoting_server, "is_loopback", lambda _host: is_near)
+    config = RemotingConfig(connections_max=1)
+    async with serving(InMemoryTarget(), config) as (server, address):
+        async with raw_client(address) as client, contextlib.AsyncExitStack() as stack:
+            assert (await client.ask(send_command(1))).code == 0
+            for _ in range(RESERVED_MAX if is_near else 0):
+                own = await stack.enter_async_context(raw_client(address))
+                assert (await own.ask(send_command(1))).code == 0
+            async with raw_client(address) as one_more:
+                await one_more.closed()
+            assert server.statistics().connections == (1 + RESERVED_MAX if is_near else 1)
+            assert (await client.ask(send_command(2))).code == 0
 
 
 async def test_a_client_that_has_asked_for_nothing_is_evicted(caplog):

@@ -40,6 +40,7 @@ import trio
 from hastore.broker.node.group_node import GroupNode, run_group_node
 from hastore.broker.node.master import Master, run_master
 from hastore.broker.node.slave import Slave, run_slave
+from hastore.concurrency.port_limits import RESERVED_MAX
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.config import GroupNodeConfig, MasterConfig
 from hastore.env.descriptors import keep_spare
@@ -408,7 +409,7 @@ def raise_file_limit(config: MasterConfig | SlaveConfig) -> None:
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = config.remoting.connections_max + FILES_OF_A_STORE
+    wanted = config.remoting.connections_max + RESERVED_MAX + FILES_OF_A_STORE
     if isinstance(config, MasterConfig):
         wanted += config.ha.ha_connections_max
     if soft != resource.RLIM_INFINITY and soft < wanted:

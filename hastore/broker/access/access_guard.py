@@ -2,8 +2,8 @@
 
 ::
 
-    attempts of the address ── key and signature ── address of the key ── rule ── process
-                                                                            └── topics in the log
+    key and signature ── address of the key ── rule ── process
+      └── wrong: failures of the address         └── topics in the log
 
 The answer to a refused request is RocketMQ's: SYSTEM_ERROR with the reason.  hastore adds the ext
 field ``accessDenied``.  An unknown key and a wrong signature have the same answer, and take the
@@ -93,17 +93,15 @@ class AccessGuard:
         request: RemotingCommand,
         peer: tuple[str, int],
         *,
-        proven_key: str | None,
         connection: SignedConnection | None = None,
     ) -> Account:
         """Return the account on whose behalf a request is carried out.
 
-        ``proven_key``: the connection had a right signature by it already, so failures of others
-        with its address do not keep it out.  Without a ``connection`` hastore's own signatures do
-        not count.  Raises AccessDeniedError.
+        A right signature counts, however often its address has failed.  Without a ``connection``
+        hastore's own signatures do not count.  Raises AccessDeniedError.
         """
         try:
-            account = self._account(request, peer, proven_key=proven_key, connection=connection)
+            account = self._account(request, peer, connection=connection)
             rule = RULES.get(request.code)
             if rule is None:
                 raise _denied(f"no rule allows request type {request.code}")
@@ -147,16 +145,12 @@ class AccessGuard:
         request: RemotingCommand,
         peer: tuple[str, int],
         *,
-        proven_key: str | None,
         connection: SignedConnection | None,
     ) -> Account:
-        attempts, now, host = self.access.attempts, trio.current_time(), peer[0]
+        host = peer[0]
         name = _key_of(request)
         if not name:
             raise _denied("the request has no access key, and this node needs one")
-        wait_s = 0.0 if name == proven_key else attempts.wait_s(host, now)
-        if wait_s:
-            raise _denied(f"too many failed attempts from {host}: try again in {wait_s:.0f} s")
         account = self.access.table.accounts.get(name)
         secret = _NOBODYS if account is None else account.key.secret
         try:
@@ -168,8 +162,11 @@ class AccessGuard:
         except ProtocolError:
             is_signed = False
         if account is None or not is_signed:
-            attempts.record(host, now)
-            raise AccessDeniedError(NOT_PROVEN, code=ResponseCode.SYSTEM_ERROR)
+            delay_s = self.access.attempts.record(host, trio.current_time())
+            msg = NOT_PROVEN
+            if delay_s:
+                msg += f"; too many failed attempts from {host}: answered after {delay_s:.0f} s"
+            raise AccessDeniedError(msg, code=ResponseCode.SYSTEM_ERROR, delay_s=delay_s or None)
         if not account.takes(host):
             raise _denied(f"access key {name} does not count from {host}")
         return account

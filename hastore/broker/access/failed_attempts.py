@@ -1,4 +1,7 @@
-"""Failed attempts to prove a key, by address: after a few of them no more are taken for a while.
+"""Failed attempts to prove a key, by address: after a few of them each one more is answered late.
+
+A right signature is never delayed: peers behind one NAT or proxy have one address, and a wrong key
+of one of them must not keep the others out.
 
 Invariant: at most ``PEERS_MAX`` addresses are remembered; for IPv6 an address is its /64.
 """
@@ -11,9 +14,12 @@ import attrs
 
 from hastore.concurrency.peers import peer_key
 
-ATTEMPTS_MAX: Final = 10  # that fail, of one address within PERIOD_S
+UNDELAYED_MAX: Final = 9  # failures of one address within PERIOD_S
 PERIOD_S: Final = 60.0
 PEERS_MAX: Final = 4_096
+FIRST_DELAY_S: Final = 1.0  # doubles with each further failure
+DELAY_MAX_S: Final = 30.0
+_DOUBLINGS_MAX: Final = 10  # more than DELAY_MAX_S needs
 
 
 @attrs.define
@@ -30,8 +36,8 @@ class FailedAttempts:
     total: int = 0
     _recent: dict[str, _Failures] = attrs.field(factory=dict, init=False)
 
-    def record(self, host: str, now: float) -> None:
-        """Count a failure."""
+    def record(self, host: str, now: float) -> float:
+        """Count a failure; return how many seconds its answer is delayed, 0 at first."""
         self.total += 1
         key = peer_key(host)
         failures = self._recent.get(key)
@@ -41,10 +47,7 @@ class FailedAttempts:
             if len(self._recent) > PEERS_MAX:
                 del self._recent[next(iter(self._recent))]  # the oldest
         failures.count += 1
-
-    def wait_s(self, host: str, now: float) -> float:
-        """Return how long no attempt of an address is taken; 0: one is taken now."""
-        failures = self._recent.get(peer_key(host)) if self._recent else None
-        if failures is None or failures.count < ATTEMPTS_MAX:
+        doublings = failures.count - UNDELAYED_MAX - 1
+        if doublings < 0:
             return 0.0
-        return max(failures.began + PERIOD_S - now, 0.0)
+        return min(FIRST_DELAY_S * 2.0 ** min(doublings, _DOUBLINGS_MAX), DELAY_MAX_S)

@@ -13,8 +13,10 @@ Invariants: frames never interleave; at most ``in_flight_max`` requests wait for
 one large answer is in memory, and a peer that does not take its replies is not read (replies, and
 requests that wait for their turn, count by their size).  The undecided requests of a connection
 that has ended are decided, and not answered.  A header must be complete within
-``header_timeout_ms``, a request or an answer within ``idle_timeout_ms``.  With TLS the handshake
-comes before the first request, and what reads and sends afterwards does not know of it.
+``header_timeout_ms``, a request or an answer within ``idle_timeout_ms``.  Where there are access
+keys, a connection above the port's limits carries out nothing before an admin's key is proven.
+With TLS the handshake comes before the first request, and what reads and sends afterwards does not
+know of it.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from hastore.broker.port.port_tls import HANDSHAKE, tls_on_a_plain_port
 from hastore.broker.puts.send_message_processor import SEND_CODES
 from hastore.broker.reply import Later, ZeroCopyReply, silently
 from hastore.concurrency.group_commit_request import LEASE_OVER
+from hastore.concurrency.port_limits import PROOF_S
 from hastore.concurrency.tcp import bound_address
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import (
@@ -93,6 +96,9 @@ class RemotingConnection:
     lease: Lease | None = None
     guard: AccessGuard | None = None  # None: everybody may do everything
     tls: PortTls | None = None  # None: all connections are plain
+    # The limit of its port that it is above: its first request must come within PROOF_S, with
+    # access keys signed by an admin's.
+    above: LimitReachedError | None = attrs.field(default=None, kw_only=True)
     # The key of its last request with a right signature.
     proven_key: str | None = attrs.field(default=None, init=False)
     # hastore's own signatures on it; None until the client was given a nonce.
@@ -103,6 +109,7 @@ class RemotingConnection:
     buffered_size: int = attrs.field(default=0, init=False)  # bytes of an incomplete request
     _header_deadline: float = attrs.field(default=_NEVER, init=False)
     _idle_deadline: float = attrs.field(default=_NEVER, init=False)
+    _proof_deadline: float = attrs.field(default=_NEVER, init=False)
     _out: list[bytes | Later] = attrs.field(factory=list, init=False)
     # Whether replies in ``_out`` may say PUT_OK, and were made while the lease lasted.
     _is_fenced: bool = attrs.field(default=False, init=False)
@@ -128,6 +135,8 @@ class RemotingConnection:
         Return None for a connection that ended normally, else the error that ended it.
         """
         try:
+            if self.above is not None:
+                self._proof_deadline = trio.current_time() + PROOF_S
             self._progressed()
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -157,6 +166,11 @@ class RemotingConnection:
         if self.signatures is None:
             self.signatures = ReceivedSignatures.begin(self.processors.env.randomness)
         return self.signatures.nonce
+
+    @property
+    def is_reserved(self) -> bool:
+        """Whether it is above the limits of its port."""
+        return self.above is not None
 
     @property
     def is_identified(self) -> bool:
@@ -234,6 +248,8 @@ class RemotingConnection:
                 self._account(reader.buffered_size)
                 self._watch_header()
                 if self.requests != before:
+                    if self.is_identified:
+                        self._proof_deadline = _NEVER
                     self._progressed()
         except FrameTooLargeError as error:
             is_handshake = self.requests == 0 and data[:1] == HANDSHAKE
@@ -261,6 +277,9 @@ class RemotingConnection:
                     return
                 self._end_header()
                 self._take(command)
+                if self._read_scope.cancel_called:
+                    reader.clear()
+                    return
                 await self._wait_for_room_to_read()
             if self.requests == next_break:
                 next_break += _REQUESTS_WITHOUT_A_BREAK
@@ -332,14 +351,32 @@ class RemotingConnection:
 
     def _admitted(self, guard: AccessGuard, command: RemotingCommand) -> Account | None:
         """Return whose request it is; None for one that is refused, which is answered."""
+        must_prove = self.is_reserved and self.proven_key is None
         try:
-            account = guard.admit(command, self.peer, proven_key=self.proven_key, connection=self)
+            account = guard.admit(command, self.peer, connection=self)
         except AccessDeniedError as error:
-            if not command.is_one_way:
-                self._reply(encode_command(denial(command, error)))
-            return None
-        self.proven_key = account.key.name
-        return account
+            answer, delay_s = denial(command, error), error.delay_s
+        else:
+            if not must_prove or account.is_admin:
+                self.proven_key = account.key.name
+                return account
+            busy = f"{self.above}; one more needs an admin's access key"
+            answer, delay_s = command.response(ResponseCode.SYSTEM_BUSY, remark=busy), None
+        if delay_s is not None or must_prove:
+            self._end_after(delay_s or 0.0, None if command.is_one_way else answer)
+        elif not command.is_one_way:
+            self._reply(encode_command(answer))
+        return None
+
+    def _end_after(self, delay_s: float, answer: RemotingCommand | None) -> None:
+        """Take no more requests; give the last answer after a while, and end."""
+
+        async def make() -> Answer | None:
+            await trio.sleep(delay_s)
+            return answer
+
+        self.answer_later(Later(make, is_large=False))
+        self.stop_reading()
 
     async def _take_sends(self, sends: list[tuple[Message, ReplyTo]]) -> None:
         submit = self.sends.submit_message
@@ -571,10 +608,16 @@ class RemotingConnection:
         self._set_deadline()
 
     def _set_deadline(self) -> None:
-        self._scope.deadline = min(self._idle_deadline, self._header_deadline)
+        self._scope.deadline = min(self._idle_deadline, self._header_deadline, self._proof_deadline)
 
     def _timeout_error(self) -> LimitReachedError:
         """Return the error for the deadline that has passed."""
+        above = self.above
+        if above is not None and self._proof_deadline < min(
+            self._header_deadline, self._idle_deadline
+        ):
+            msg = f"{above}; this one has not sent what one more needs within {PROOF_S:.0f} s"
+            return LimitReachedError(msg, limit=above.limit)
         if self._header_deadline < self._idle_deadline:
             ms = self.config.header_timeout_ms
             msg = f"no complete request header within {ms} ms"

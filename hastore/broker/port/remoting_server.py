@@ -5,15 +5,16 @@ One task accepts at each listener; each connection is served by two tasks of its
 ``connections_max`` or ``connections_per_address_max`` is closed, recorded in ``statistics``, and
 logged once a minute for each kind and peer; other clients do not notice.  A client that has sent no
 request yet, or none that an access key proves where one is needed, is evicted for a newcomer, so
-that silent peers cannot keep clients out.
+that silent peers cannot keep clients out.  Where all are clients, the reserve of ``port_limits`` is
+left: for requests that an admin's key signs, or, without access keys, for this machine's own.
 
 Topics, groups and offsets are read before the first request and written when they change
 (``BrokerData``); without ``data_dir`` they live in memory only.  A slave passes its own ``data``,
 which it fills from its master even without a client port.  With ``access`` each request needs an
 access key (``hastore.broker.access``), with ``tls`` a connection may or must be encrypted.
 
-Invariant: at most ``connections_max`` connections, each within the limits of RemotingConnection,
-and together within ``buffered_size_max`` and ``output_size_total_max``.
+Invariant: at most ``connections_max`` connections, and the reserved ones; each is within the limits
+of RemotingConnection, and all are within ``buffered_size_max`` and ``output_size_total_max``.
 """
 
 from __future__ import annotations
@@ -33,9 +34,15 @@ from hastore.broker.port.remoting_connection import RemotingConnection
 from hastore.broker.port.request_processors import RequestProcessors
 from hastore.broker.puts.send_message_processor import SendMessageProcessor
 from hastore.concurrency.peers import PeerCount, PeerLog
-from hastore.concurrency.port_limits import Occupant, PortLimits
+from hastore.concurrency.port_limits import (
+    RESERVED_MAX,
+    Occupant,
+    PortLimits,
+    evict_unproven,
+)
 from hastore.concurrency.tcp import accept, describe, tune
 from hastore.errors import FrameTooLargeError, LimitReachedError, ProtocolError, TlsError
+from hastore.quantities import is_loopback
 from hastore.status import BrokerRole
 from hastore.tls.tls_fault import TlsFault
 from hastore.trace import logger
@@ -103,6 +110,8 @@ class RemotingServer:
         self._connections: dict[RemotingConnection, None] = {}
         # Contains all that have sent no request yet; the oldest first.
         self._unidentified: dict[RemotingConnection, None] = {}
+        # Above the limits, and not counted by them; the oldest first.
+        self._reserved: dict[RemotingConnection, None] = {}
         self._peers = PeerCount()
         self._limits = PortLimits(config.connections_max, config.connections_per_address_max)
         self._refusal_log = PeerLog(_log, "client_refused")
@@ -194,7 +203,7 @@ class RemotingServer:
         while True:
             sock, peer = await accept(listener)
             full = self._make_room(peer)
-            if full is not None:
+            if full is not None and not self._make_reserved_room(peer):
                 sock.close()
                 self._refuse(peer, full)
                 continue
@@ -212,14 +221,20 @@ class RemotingServer:
                 self._lease,
                 self._guard,
                 self._tls,
+                above=full,
             )
-            self._connections[connection] = self._unidentified[connection] = None
-            self._peers.add(peer)
+            self._connections[connection] = None
+            if connection.is_reserved:
+                self._reserved[connection] = None
+            else:
+                self._unidentified[connection] = None
+                self._peers.add(peer)
             nursery.start_soon(self._serve, connection)
 
     def _make_room(self, peer: tuple[str, int]) -> LimitReachedError | None:
         """Evict a client if there are too many; return the exceeded limit if none can be."""
-        count, of_address = len(self._connections), self._peers.of(peer)
+        count = len(self._connections) - len(self._reserved)
+        of_address = self._peers.of(peer)
         crowd = self._limits.crowd(peer[0], count=count, of_address=of_address)
         if crowd is None:
             return None
@@ -233,6 +248,24 @@ class RemotingServer:
         self._left(evicted)
         evicted.evict(f"evicted without a request: {reason}", limit=limit)
         return None
+
+    def _make_reserved_room(self, peer: tuple[str, int]) -> bool:
+        """Evict a reserved connection without a proof, if need be; return whether one is free."""
+        if self._guard is None and not is_loopback(peer[0]):
+            return False
+        if len(self._reserved) < RESERVED_MAX:
+            return True
+        evicted = evict_unproven(
+            Occupant(connection, connection.peer[0])
+            for connection in self._reserved
+            if not connection.is_identified
+        )
+        if evicted is None:
+            return False
+        self._left(evicted)
+        reason = f"evicted without a proof: all {RESERVED_MAX} reserved connections are taken"
+        evicted.evict(reason, limit="connections_max")
+        return True
 
     def shed_idle(self) -> bool:
         """Close the clients that have been idle longest; return whether there were any.
@@ -275,8 +308,11 @@ class RemotingServer:
     def _left(self, connection: RemotingConnection) -> None:
         if connection in self._connections:
             del self._connections[connection]
-            self._unidentified.pop(connection, None)
-            self._peers.remove(connection.peer)
+            if connection.is_reserved:
+                del self._reserved[connection]
+            else:
+                self._unidentified.pop(connection, None)
+                self._peers.remove(connection.peer)
 
     def _refuse(self, peer: tuple[str, int], error: ProtocolError) -> None:
         self._refused_total += 1
