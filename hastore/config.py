@@ -529,6 +529,22 @@ class RemotingConfig:
     auto_create_topic_enable: bool = switch(
         True, "remoting.auto_create_topic", "The first message of an unknown topic creates it."
     )
+    groups_per_owner_max: int = count(
+        1_024,
+        "remoting.groups_per_owner_max",
+        "New consumer groups of one access key, or without keys of one address, since the start.",
+    )
+    new_groups_per_minute_max: int = count(
+        256, "remoting.new_groups_per_minute_max", "Those within a minute."
+    )
+    topics_per_owner_max: int = count(
+        4_096,
+        "remoting.topics_per_owner_max",
+        "Topics that messages of one access key, or without keys of one address, have created.",
+    )
+    new_topics_per_minute_max: int = count(
+        512, "remoting.new_topics_per_minute_max", "Those within a minute."
+    )
     pull_count_max: int = count(1_024, "remoting.pull_count_max", "Messages of one pull.")
     pull_size_max: int = size(4 * MIB, "remoting.pull_size_max", "Bytes of one pull.")
     long_polling_enable: bool = switch(

@@ -58,6 +58,10 @@ class ClientConnection(Protocol):
     peer: tuple[str, int]
 
     @property
+    def owner(self) -> str:
+        """The owner for whose quotas its requests count (``hastore.broker.quotas``)."""
+
+    @property
     def local_address(self) -> tuple[str, int]:
         """The address that the client has connected to."""
 

@@ -8,6 +8,7 @@ from hastore.broker.pulls.pull_request_hold_service import HeldPull, PullRequest
 
 class FakeClient:
     is_closed = False
+    owner = "address 10.0.0.8"
 
 
 def held(client, offset=0, *, seconds=10.0, queue_id=0, topic="T"):

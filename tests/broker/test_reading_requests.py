@@ -239,6 +239,9 @@ async def test_members_are_notified_of_each_other(tmp_path):
         farewell = {"clientID": "one", "consumerGroup": "g"}
         await asked(one, RemotingCommand(code=35, opaque=7, ext_fields=farewell))
         assert (await one.ask(listing)).code == 1
+        assert "%RETRY%g" not in await admin.topics()
+        assert not await admin.groups(), "it has committed nothing"
+        await admin.update_offset("g", "T", 0, 0)
         assert "%RETRY%g" in await admin.topics()
         assert list(await admin.groups()) == ["g"]
 

@@ -27,6 +27,8 @@ class FakeClient:
     local_address = LOCAL
     is_closed = False
 
+    owner = "address 10.0.0.8"
+
     def notify(self, command):
         pass
 

@@ -21,14 +21,25 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 import attrs
 import trio
 
-from hastore.broker.groups.consumer_offset_manager import ConsumerOffsetManager
-from hastore.broker.groups.subscription_group_manager import SubscriptionGroupManager
-from hastore.broker.groups.topic_config_manager import TopicConfigManager
+from hastore.broker.groups.consumer_offset_manager import (
+    KEYS_MAX,
+    KEYS_PER_OWNER_MAX,
+    OFFSETS_MAX,
+    OFFSETS_PER_OWNER_MAX,
+    ConsumerOffsetManager,
+)
+from hastore.broker.groups.subscription_group_manager import (
+    GROUPS_MAX,
+    SubscriptionGroupManager,
+)
+from hastore.broker.groups.topic_config_manager import TOPICS_MAX, TopicConfigManager
+from hastore.broker.quotas import Quota
 from hastore.concurrency.store_health import StoreHealth, Write
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import DiskError
 from hastore.store.disk_usage import CONFIG_DIR
 from hastore.store.json_file import JsonFile
+from hastore.topic import RETRY_TOPIC_PREFIX
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -169,6 +180,38 @@ class BrokerData:
             now_ms,
             lambda: offsets_file.mark_dirty(),  # noqa: PLW0108 - made below
         )
+        topics.quota = Quota(
+            "topics",
+            "[remoting] topics_per_owner_max",
+            config.topics_per_owner_max,
+            TOPICS_MAX,
+            lambda topic: topic in topics.topics,
+            "[remoting] new_topics_per_minute_max",
+            config.new_topics_per_minute_max,
+        )
+        groups.quota = Quota(
+            "consumer groups",
+            "[remoting] groups_per_owner_max",
+            config.groups_per_owner_max,
+            GROUPS_MAX,
+            lambda group: group in groups.groups,
+            "[remoting] new_groups_per_minute_max",
+            config.new_groups_per_minute_max,
+        )
+        offsets.key_quota = Quota(
+            "pairs of topic and group with an offset",
+            "KEYS_PER_OWNER_MAX",
+            KEYS_PER_OWNER_MAX,
+            KEYS_MAX,
+            lambda key: key in offsets.offsets,
+        )
+        offsets.offset_quota = Quota(
+            "consumer offsets",
+            "OFFSETS_PER_OWNER_MAX",
+            OFFSETS_PER_OWNER_MAX,
+            OFFSETS_MAX,
+            lambda place: offsets.has(*place),
+        )
         topics_file = table_file(topics, "topics.json", 0.0)
         groups_file = table_file(groups, "subscriptionGroup.json", 0.0)
         offsets_interval_s = config.flush_consumer_offset_interval_ms / 1000
@@ -216,6 +259,20 @@ class BrokerData:
                 self.offsets.forget_groups({group})
             await self.groups_file.persist()
         await self.offsets_file.persist()
+
+    def commit(
+        self, group: str, topic: str, queue_id: int, offset: int, owner: str, *, is_slave: bool
+    ) -> None:
+        """Commit an offset for ``owner``; with the first one a group and its retry topic stay.
+
+        A slave makes no topics.  Raises RequestFailedError for a full table or quota.
+        """
+        if group not in self.groups.groups:
+            config = self.groups.register(group, owner)
+            if config.retry_queue_nums and not is_slave:
+                topic_of_group = RETRY_TOPIC_PREFIX + group
+                self.topics.make_for_group(topic_of_group, config.retry_queue_nums, owner)
+        self.offsets.commit(group, topic, queue_id, offset, owner)
 
     def limit_offsets(self, queue_end: Callable[[str, int], int]) -> None:
         """Lower consumer offsets to the ends of their queues, when this node becomes a master.

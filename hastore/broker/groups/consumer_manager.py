@@ -13,7 +13,7 @@ Invariant: a group is in the table exactly while it has members; a member's conn
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
 import trio
@@ -23,6 +23,8 @@ from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.wire.heartbeat_data import consumer_to_dict
 from hastore.wire.remoting_codes import FLAG_ONE_WAY, RequestCode
 from hastore.wire.remoting_command import RemotingCommand
+
+CONNECTED_MAX: Final = 16_384  # groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

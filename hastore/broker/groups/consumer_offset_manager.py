@@ -20,6 +20,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
+import trio
 
 from hastore.broker.groups.topic_config_manager import read_table
 from hastore.errors import ProtocolError, RequestFailedError
@@ -31,8 +32,13 @@ from hastore.wire.remoting_command import integer_field
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
+    from hastore.broker.quotas import Quota
+
 KEYS_MAX: Final = 16_384  # the table fits a frame of 16 MiB
 OFFSETS_MAX: Final = 262_144
+# Of one owner (hastore.broker.quotas).
+KEYS_PER_OWNER_MAX: Final = 4_096
+OFFSETS_PER_OWNER_MAX: Final = 65_536
 TOPIC_GROUP_SEPARATOR: Final = "@"
 _QUEUE_ID: Final = re.compile(r"[0-9]{1,5}")
 
@@ -46,6 +52,8 @@ class ConsumerOffsetManager:
 
     now_ms: Callable[[], int]
     on_changed: Callable[[], None] | None = None
+    key_quota: Quota[str] | None = None  # of the pairs that clients make
+    offset_quota: Quota[tuple[str, int]] | None = None
     offsets: dict[str, dict[int, int]] = attrs.field(factory=dict, init=False)
     version: DataVersion = attrs.field(factory=DataVersion, init=False)
     changes: int = attrs.field(default=0, init=False)  # since this object was made
@@ -59,8 +67,13 @@ class ConsumerOffsetManager:
         queues = self.offsets.get(f"{topic}{TOPIC_GROUP_SEPARATOR}{group}")
         return None if queues is None else queues.get(queue_id)
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set an offset.  Raises RequestFailedError for a full table or an impossible queue."""
+    def commit(
+        self, group: str, topic: str, queue_id: int, offset: int, owner: str | None = None
+    ) -> None:
+        """Set an offset; one of another queue counts for the quota of ``owner``, if there is one.
+
+        Raises RequestFailedError for a full table or an impossible queue.
+        """
         if not 0 <= queue_id < QUEUE_NUMS_MAX:
             msg = f"queue {queue_id} is not in 0 to {QUEUE_NUMS_MAX - 1}"
             raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
@@ -70,11 +83,15 @@ class ConsumerOffsetManager:
             if len(self.offsets) >= KEYS_MAX:
                 msg = f"this broker keeps offsets of at most {KEYS_MAX} pairs of topic and group"
                 raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+            if owner is not None and self.key_quota is not None:
+                self.key_quota.take(owner, key, trio.current_time())
             queues = self.offsets[key] = {}
         previous = queues.get(queue_id)
         if previous == offset:
             return
         if previous is None:
+            if owner is not None and self.offset_quota is not None:
+                self.offset_quota.take(owner, (key, queue_id), trio.current_time())
             if self._count >= OFFSETS_MAX:
                 msg = f"this broker keeps at most {OFFSETS_MAX} consumer offsets"
                 raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
@@ -122,6 +139,10 @@ class ConsumerOffsetManager:
         if removed:
             self._count -= removed
             self._changed()
+
+    def has(self, key: str, queue_id: int) -> bool:
+        """Whether there is an offset of ``topic@group`` in a queue."""
+        return queue_id in self.offsets.get(key, ())
 
     def _changed(self) -> None:
         self.changes += 1

@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Final, final
 import attrs
 import trio
 
+from hastore.broker.groups.consumer_manager import CONNECTED_MAX
 from hastore.broker.groups.rebalance_lock_manager import MessageQueue, RebalanceLockManager
-from hastore.broker.groups.subscription_group_manager import group_fault
+from hastore.broker.groups.subscription_group_manager import GROUPS_MAX, group_fault
+from hastore.broker.quotas import Quota
 from hastore.errors import ProtocolError, RequestFailedError
 from hastore.status import BrokerRole
-from hastore.topic import RETRY_TOPIC_PREFIX
 from hastore.wire import liberal_json
 from hastore.wire.config_tables import QUEUE_NUMS_MAX
 from hastore.wire.heartbeat_data import read_heartbeat
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from hastore.broker.groups.consumer_manager import ConsumerManager
     from hastore.broker.reply import ClientConnection
     from hastore.broker.request_target import RequestTarget
+    from hastore.config import RemotingConfig
     from hastore.wire.remoting_command import RemotingCommand
 
 LOCK_QUEUES_MAX: Final = 16_384  # in one request
@@ -58,27 +60,70 @@ class ConsumerProcessors:
     """Answers consumers; each method takes a request and returns the response."""
 
     target: RequestTarget
+    config: RemotingConfig
     data: BrokerData
     consumers: ConsumerManager
     locks: RebalanceLockManager = attrs.field(factory=RebalanceLockManager, init=False)
+    # Of the groups that are known by heartbeats only.
+    _quota: Quota[str] = attrs.field(init=False)
+    _arriving: set[str] = attrs.field(factory=set, init=False)  # admitted, not registered yet
+
+    def __attrs_post_init__(self) -> None:
+        """Make the quota."""
+        self._quota = Quota(
+            "consumer groups without an offset",
+            "[remoting] groups_per_owner_max",
+            self.config.groups_per_owner_max,
+            GROUPS_MAX,
+            self._is_without_offset,
+            "[remoting] new_groups_per_minute_max",
+            self.config.new_groups_per_minute_max,
+        )
 
     # -- members ---------------------------------------------------------------------------------
 
     def heartbeat(self, request: RemotingCommand, client: ClientConnection) -> RemotingCommand:
-        """Register a client and the groups that its heartbeat names."""
+        """Register a client and the groups that its heartbeat names.
+
+        A group that has no offset yet stays in memory, while it has members.  Groups beyond a quota
+        are refused, the others of the heartbeat are registered.
+        """
         heartbeat = read_heartbeat(request.body)
-        is_slave = self.target.role is BrokerRole.SLAVE
         for consumer in heartbeat.consumers:
             fault = group_fault(consumer.group)
             if fault is not None:
                 raise RequestFailedError(fault, code=ResponseCode.SYSTEM_ERROR)
-            group = self.data.groups.register(consumer.group)
-            if group.retry_queue_nums and not is_slave:
-                self.data.topics.make_for_group(
-                    RETRY_TOPIC_PREFIX + consumer.group, group.retry_queue_nums
-                )
+        if client.is_closed:
+            return request.response(ResponseCode.SUCCESS)
+        admitted, refusal = [], None
+        self._arriving.clear()
+        for consumer in heartbeat.consumers:
+            try:
+                self._admit(consumer.group, client)
+            except RequestFailedError as error:
+                refusal = refusal or error
+            else:
+                admitted.append(consumer)
+        heartbeat = attrs.evolve(heartbeat, consumers=tuple(admitted))
         self.consumers.heartbeat(client, heartbeat, request.language, request.version)
+        if refusal is not None:
+            raise refusal
         return request.response(ResponseCode.SUCCESS)
+
+    def _admit(self, name: str, client: ClientConnection) -> None:
+        """Make sure that there is room for a group.  Raises RequestFailedError."""
+        if name in self.data.groups.groups or name in self.consumers.groups:
+            return
+        if len(self.consumers.groups) >= CONNECTED_MAX:
+            msg = f"consumers of {CONNECTED_MAX} groups are connected, the most that may be"
+            raise RequestFailedError(msg, code=ResponseCode.SYSTEM_ERROR)
+        self._quota.take(client.owner, name, trio.current_time())
+        self._arriving.add(name)
+
+    def _is_without_offset(self, name: str) -> bool:
+        """Whether a group is known by heartbeats only."""
+        is_here = name in self.consumers.groups or name in self._arriving
+        return is_here and name not in self.data.groups.groups
 
     def unregister(self, request: RemotingCommand, client: ClientConnection) -> RemotingCommand:
         """Remove a client from a group that it leaves."""
@@ -131,7 +176,7 @@ class ConsumerProcessors:
         behind = store.commit_log.max_offset - (units[0].physic_offset if units else 0)
         return behind <= RECENT_SIZE_MAX
 
-    def update_offset(self, request: RemotingCommand) -> RemotingCommand:
+    def update_offset(self, request: RemotingCommand, client: ClientConnection) -> RemotingCommand:
         """Commit a group's offset; -1 (the C++ client's "none yet") changes nothing."""
         fields = request.ext_fields
         group, topic = name_field(fields, "consumerGroup"), name_field(fields, "topic")
@@ -141,16 +186,16 @@ class ConsumerProcessors:
             msg = f"topic {topic:.128} does not exist"
             raise RequestFailedError(msg, code=ResponseCode.TOPIC_NOT_EXIST)
         if offset >= 0:
-            self.data.groups.register(group)
-            self.data.offsets.commit(group, topic, queue_id, offset)
+            is_slave = self.target.role is BrokerRole.SLAVE
+            self.data.commit(group, topic, queue_id, offset, client.owner, is_slave=is_slave)
         return request.response(ResponseCode.SUCCESS)
 
     # -- locks -----------------------------------------------------------------------------------
 
-    def lock(self, request: RemotingCommand) -> RemotingCommand:
+    def lock(self, request: RemotingCommand, client: ClientConnection) -> RemotingCommand:
         """Lock queues for a client that consumes in order."""
         group, client_id, queues = read_lock_request(request.body)
-        locked = self.locks.lock(group, queues, client_id, trio.current_time())
+        locked = self.locks.lock(group, queues, client_id, trio.current_time(), client.owner)
         rows = [
             {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
             for queue in locked

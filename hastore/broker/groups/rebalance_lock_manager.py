@@ -2,7 +2,8 @@
 
 Pure: the caller passes the time.  Source: RocketMQ 4.9.8 ``RebalanceLockManager``.
 
-Invariant: of each group, at most one client holds a queue; there are at most LOCKS_MAX locks.
+Invariant: of each group, at most one client holds a queue; there are at most LOCKS_MAX locks, and
+LOCKS_PER_OWNER_MAX of one owner (``hastore.broker.quotas``).
 """
 
 from __future__ import annotations
@@ -11,11 +12,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 import attrs
 
+from hastore.broker.quotas import Quota
+from hastore.errors import RequestFailedError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 LOCK_LAPSE_S: Final = 60.0
+_DROP_INTERVAL_S: Final = 1.0  # a full table is searched for lapsed locks once within this
 LOCKS_MAX: Final = 262_144
+LOCKS_PER_OWNER_MAX: Final = 65_536
 
 
 class MessageQueue(NamedTuple):
@@ -34,13 +40,38 @@ class RebalanceLockManager:
     _locks: dict[tuple[str, MessageQueue], tuple[str, float]] = attrs.field(
         factory=dict, init=False
     )
+    _quota: Quota[tuple[str, MessageQueue]] = attrs.field(init=False)
+    _now: float = attrs.field(default=0.0, init=False)  # of the last request
+    _dropped: float = attrs.field(default=-LOCK_LAPSE_S, init=False)  # when lapsed ones were
+
+    def __attrs_post_init__(self) -> None:
+        """Make the quota."""
+        self._quota = Quota(
+            "locks of queues",
+            "LOCKS_PER_OWNER_MAX",
+            LOCKS_PER_OWNER_MAX,
+            LOCKS_MAX,
+            lambda key: key in self._locks and self._now - self._locks[key][1] <= LOCK_LAPSE_S,
+        )
 
     def lock(
-        self, group: str, queues: Iterable[MessageQueue], client_id: str, now: float
+        self,
+        group: str,
+        queues: Iterable[MessageQueue],
+        client_id: str,
+        now: float,
+        owner: str | None = None,
     ) -> list[MessageQueue]:
-        """Lock or renew; return the queues that the client now holds."""
+        """Lock or renew; return the queues that the client now holds.
+
+        New locks count for the quota of ``owner``.  Raises RequestFailedError if it is used up and
+        the client holds none of the queues.
+        """
         locks = self._locks
-        if len(locks) >= LOCKS_MAX:
+        refusal = None
+        self._now = now
+        if len(locks) >= LOCKS_MAX and now - self._dropped >= _DROP_INTERVAL_S:
+            self._dropped = now
             self._drop_lapsed(now)
         locked = []
         for queue in queues:
@@ -50,8 +81,16 @@ class RebalanceLockManager:
                 continue
             if holder is None and len(locks) >= LOCKS_MAX:
                 continue
+            if owner is not None and holder != client_id:
+                try:
+                    self._quota.take(owner, key, now)
+                except RequestFailedError as error:
+                    refusal = error
+                    break
             locks[key] = client_id, now
             locked.append(queue)
+        if refusal is not None and not locked:
+            raise refusal
         return locked
 
     def unlock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:

@@ -1,7 +1,8 @@
 """The consumer groups that a broker knows, with their configurations.
 
 A group that no administrator has made has RocketMQ's defaults; it enters the table with its first
-heartbeat, committed offset or returned message, and stays.
+committed offset or returned message, and stays.  RocketMQ's enters with its first heartbeat; here
+that would let anybody fill the table.
 
 A second table names the groups that were deleted together with their offsets, and when, so that
 slaves remove the offsets, too: the table of offsets alone does not say what was removed.
@@ -19,6 +20,7 @@ import itertools
 from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
+import trio
 
 from hastore.broker.groups.topic_config_manager import read_table
 from hastore.errors import ProtocolError, RequestFailedError
@@ -29,6 +31,8 @@ from hastore.wire.remoting_codes import ResponseCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from hastore.broker.quotas import Quota
 
 GROUPS_MAX: Final = 8_192
 DELETED_MAX: Final = 1_024
@@ -51,6 +55,7 @@ class SubscriptionGroupManager:
 
     now_ms: Callable[[], int]
     on_changed: Callable[[], None] | None = None
+    quota: Quota[str] | None = None  # of the groups that clients make
     groups: dict[str, SubscriptionGroupConfig] = attrs.field(factory=dict, init=False)
     version: DataVersion = attrs.field(factory=DataVersion, init=False)
     changes: int = attrs.field(default=0, init=False)  # since this object was made
@@ -62,9 +67,17 @@ class SubscriptionGroupManager:
         """Return a group's configuration; the defaults if it is not in the table."""
         return self.groups.get(group) or SubscriptionGroupConfig(group=group)
 
-    def register(self, group: str) -> SubscriptionGroupConfig:
-        """Return a group's configuration, after adding it to the table if need be."""
-        return self.groups.get(group) or self.put(SubscriptionGroupConfig(group=group))
+    def register(self, group: str, owner: str | None = None) -> SubscriptionGroupConfig:
+        """Return a group's configuration, after adding it to the table if need be.
+
+        A new group counts for the quota of ``owner``, if there is one.  Raises RequestFailedError.
+        """
+        config = self.groups.get(group)
+        if config is None:
+            if owner is not None and self.quota is not None:
+                self.quota.take(owner, group, trio.current_time())
+            config = self.put(SubscriptionGroupConfig(group=group))
+        return config
 
     def put(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
         """Make or replace a group.  Raises RequestFailedError for a bad name or a full table."""

@@ -1,7 +1,8 @@
 """The topics of a broker: made by the first message, by an administrator, or found in the store.
 
 With ``auto_create_topic_enable``, a topic that does not exist has the configuration with which its
-first message would make it; until then no list shows it.
+first message would make it; until then no list shows it.  So it is with a group's retry topic
+always: clients ask for its route before the group commits an offset.
 
 A topic that was deleted is in a second table, as long as its deletion matters: its records are in
 the log until they expire, and its queues go on where they ended if it is made again.  When that
@@ -21,9 +22,16 @@ import itertools
 from typing import TYPE_CHECKING, Any, Final, final
 
 import attrs
+import trio
 
 from hastore.errors import ProtocolError, RequestFailedError
-from hastore.topic import DEFAULT_TOPIC, GROUP_TOPIC_PREFIXES, SCHEDULE_TOPIC, topic_fault
+from hastore.topic import (
+    DEFAULT_TOPIC,
+    GROUP_TOPIC_PREFIXES,
+    RETRY_TOPIC_PREFIX,
+    SCHEDULE_TOPIC,
+    topic_fault,
+)
 from hastore.trace import logger
 from hastore.wire.config_tables import (
     DELETED_TOPICS,
@@ -39,6 +47,7 @@ from hastore.wire.remoting_codes import ResponseCode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from hastore.broker.quotas import Quota
     from hastore.wire.config_tables import DeletedTopic
 
 TOPICS_MAX: Final = 16_384  # with names of any size, the list of all fits a frame of 16 MiB
@@ -59,6 +68,7 @@ class TopicConfigManager:
     auto_create: bool
     now_ms: Callable[[], int]
     on_changed: Callable[[], None] | None = None
+    quota: Quota[str] | None = None  # of the topics that clients make
     watchers: list[Callable[[], None]] = attrs.field(factory=list, init=False)  # likewise
     # Called with each topic that is deleted, here or by the master that is copied.
     deletion_watchers: list[Callable[[str], None]] = attrs.field(factory=list, init=False)
@@ -71,7 +81,8 @@ class TopicConfigManager:
     def find(self, topic: str) -> TopicConfig | None:
         """Return the configuration of a topic that exists, or that a message would make."""
         config = self.topics.get(topic)
-        if config is not None or not self.auto_create or topic_fault(topic) is not None:
+        may_make = self.auto_create or topic.startswith(RETRY_TOPIC_PREFIX)
+        if config is not None or not may_make or topic_fault(topic) is not None:
             return config
         return self._default(topic)
 
@@ -79,11 +90,11 @@ class TopicConfigManager:
         """Return why ``find`` returns None."""
         return topic_fault(topic) or _missing(topic)
 
-    def find_for_send(self, topic: str) -> TopicConfig | None:
+    def find_for_send(self, topic: str, owner: str | None = None) -> TopicConfig | None:
         """Return the configuration of a topic for a message; make the topic if need be.
 
-        None if the name is illegal for messages.  Raises RequestFailedError if the topic does not
-        exist and must not be made.
+        A new topic counts for the quota of ``owner``, if there is one.  None if the name is illegal
+        for messages.  Raises RequestFailedError if the topic does not exist and must not be made.
         """
         config = self.topics.get(topic)
         if config is not None:
@@ -92,7 +103,12 @@ class TopicConfigManager:
             return None
         if not self.auto_create:
             raise RequestFailedError(_missing(topic), code=ResponseCode.TOPIC_NOT_EXIST)
-        return self.put(self._default(topic))
+        return self._make(self._default(topic), owner)
+
+    def _make(self, config: TopicConfig, owner: str | None) -> TopicConfig:
+        if owner is not None and self.quota is not None:
+            self.quota.take(owner, config.topic, trio.current_time())
+        return self.put(config)
 
     def _default(self, topic: str) -> TopicConfig:
         of_group = topic.startswith(GROUP_TOPIC_PREFIXES)
@@ -111,13 +127,12 @@ class TopicConfigManager:
         self._changed()
         return config
 
-    def make_for_group(self, topic: str, queue_nums: int) -> TopicConfig:
-        """Return a group's retry or dead-letter topic; make it if need be."""
+    def make_for_group(self, topic: str, queue_nums: int, owner: str | None = None) -> TopicConfig:
+        """Return a group's retry or dead-letter topic; make it for ``owner`` if need be."""
         config = self.topics.get(topic)
         if config is None:
-            config = self.put(
-                TopicConfig(topic=topic, read_queue_nums=queue_nums, write_queue_nums=queue_nums)
-            )
+            new = TopicConfig(topic=topic, read_queue_nums=queue_nums, write_queue_nums=queue_nums)
+            config = self._make(new, owner)
         return config
 
     def delete(self, topic: str, deletion: DeletedTopic, *, log_min_offset: int) -> None:

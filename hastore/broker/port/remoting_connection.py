@@ -36,6 +36,7 @@ from hastore.broker.port.port_tls import HANDSHAKE, tls_on_a_plain_port
 from hastore.broker.puts.send_message_processor import SEND_CODES
 from hastore.broker.reply import Later, ZeroCopyReply, silently
 from hastore.concurrency.group_commit_request import LEASE_OVER
+from hastore.concurrency.peers import peer_key
 from hastore.concurrency.port_limits import PROOF_S
 from hastore.concurrency.tcp import bound_address
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
@@ -194,6 +195,12 @@ class RemotingConnection:
             return None
         return self._idle_deadline - self.config.idle_timeout_ms / 1000
 
+    @property
+    def owner(self) -> str:
+        """For whose quotas its requests count: its access key's, else its address's."""
+        key = self.proven_key
+        return f"address {peer_key(self.peer[0])}" if key is None else f"access key {key}"
+
     def stop_reading(self) -> None:
         """Take no more requests; ``run`` returns when those in flight are answered."""
         self._read_scope.cancel()
@@ -342,7 +349,7 @@ class RemotingConnection:
                 self._reply(encode_command(response))
             return
         try:
-            request = self.sends.submit(command, self.peer)
+            request = self.sends.submit(command, self)
         except (ProtocolError, RequestFailedError) as error:
             if not command.is_one_way:
                 self._reply(_refusal(error, command.opaque, command.serialize_type))
@@ -387,7 +394,7 @@ class RemotingConnection:
                 return
             self.requests += 1
             try:
-                request = submit(message, reply_to)
+                request = submit(message, reply_to, self)
             except RequestFailedError as error:
                 if reply_to is not None:
                     self._reply(_refusal(error, reply_to[0], reply_to[1]))

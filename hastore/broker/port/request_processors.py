@@ -98,7 +98,7 @@ class RequestProcessors:
             target, self.config, data, self.consumers, cold_reader, self.guard
         )
         data.topics.deletion_watchers.append(self.pulls.holds.topic_deleted)
-        consumer = ConsumerProcessors(target, data, self.consumers)
+        consumer = ConsumerProcessors(target, self.config, data, self.consumers)
         self.by_offset = MessageByOffset(target, cold_reader, self.guard)
         query = QueryMessageProcessor(
             target, self.config, self.env.offload, cold_reader, self.by_offset
@@ -116,8 +116,8 @@ class RequestProcessors:
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: _without_client(consumer.client_ids),
             RequestCode.GET_CONSUMER_CONNECTION_LIST: _without_client(consumer.connections),
             RequestCode.QUERY_CONSUMER_OFFSET: _without_client(consumer.query_offset),
-            RequestCode.UPDATE_CONSUMER_OFFSET: _without_client(consumer.update_offset),
-            RequestCode.LOCK_BATCH_MQ: _without_client(consumer.lock),
+            RequestCode.UPDATE_CONSUMER_OFFSET: consumer.update_offset,
+            RequestCode.LOCK_BATCH_MQ: consumer.lock,
             RequestCode.UNLOCK_BATCH_MQ: _without_client(consumer.unlock),
             RequestCode.GET_MAX_OFFSET: _without_client(query.max_offset),
             RequestCode.GET_MIN_OFFSET: _without_client(query.min_offset),
@@ -143,7 +143,7 @@ class RequestProcessors:
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _awaited(admin.create_group),
             RequestCode.DELETE_TOPIC_IN_BROKER: _awaited(admin.delete_topic),
             RequestCode.DELETE_SUBSCRIPTIONGROUP: _awaited(admin.delete_group),
-            RequestCode.CONSUMER_SEND_MSG_BACK: _awaited(back.send_back),
+            RequestCode.CONSUMER_SEND_MSG_BACK: back.send_back,
             RequestCode.NOTIFY_BROKER_ROLE_CHANGED: roles.role_changed,
         }
 

@@ -38,6 +38,7 @@ from hastore.wire.remoting_command import check_text, integer_field, required_te
 if TYPE_CHECKING:
     from hastore.broker.groups.broker_data import BrokerData
     from hastore.broker.pulls.message_by_offset import MessageByOffset, Place
+    from hastore.broker.reply import ClientConnection
     from hastore.broker.request_target import RequestTarget
     from hastore.concurrency.group_commit_request import GroupCommitRequest
     from hastore.message import StoredMessage
@@ -62,7 +63,9 @@ class SendBackProcessor:
     data: BrokerData
     by_offset: MessageByOffset
 
-    async def send_back(self, request: RemotingCommand) -> RemotingCommand:
+    async def send_back(
+        self, request: RemotingCommand, client: ClientConnection
+    ) -> RemotingCommand:
         """Store one message again, and wait for its status."""
         if self.target.role is BrokerRole.SLAVE:
             msg = "this node is a slave; send to its master"
@@ -73,10 +76,10 @@ class SendBackProcessor:
         if not self.data.groups.find(name).retry_queue_nums:
             return request.response(ResponseCode.SUCCESS)  # the group has no retries
         place = await self.by_offset.find(request)
-        group = self.data.groups.register(name)
+        group = self.data.groups.register(name, client.owner)
         delay_level = integer_field(fields, "delayLevel", 0)
         times_max = integer_field(fields, "maxReconsumeTimes", group.retry_max_times)
-        put = await self._put_again(place, group, delay_level, times_max)
+        put = await self._put_again(place, group, delay_level, times_max, client.owner)
         status = await put.wait()
         may_move = self.target.role_control is not None
         if not status.stored or (may_move and status is not PutMessageStatus.PUT_OK):
@@ -85,11 +88,16 @@ class SendBackProcessor:
         return request.response(ResponseCode.SUCCESS)
 
     async def _put_again(
-        self, place: Place, group: SubscriptionGroupConfig, delay_level: int, times_max: int
+        self,
+        place: Place,
+        group: SubscriptionGroupConfig,
+        delay_level: int,
+        times_max: int,
+        owner: str,
     ) -> GroupCommitRequest:
         """Submit a message again; keep it in memory no longer than that."""
         record = await self.by_offset.read(place)
-        message = self._again(message_codec.decode(record), group, delay_level, times_max)
+        message = self._again(message_codec.decode(record), group, delay_level, times_max, owner)
         return self.target.submit(message)
 
     def _again(
@@ -98,6 +106,7 @@ class SendBackProcessor:
         group: SubscriptionGroupConfig,
         delay_level: int,
         times_max: int,
+        owner: str,
     ) -> Message:
         properties = dict(stored.properties)
         properties.pop(PROPERTY_CRC32, None)
@@ -111,10 +120,11 @@ class SendBackProcessor:
         properties.pop(PROPERTY_WAIT_STORE_MSG_OK, None)
         if stored.reconsume_times >= times_max or delay_level < 0:
             topic = DLQ_TOPIC_PREFIX + group.group
-            self.data.topics.make_for_group(topic, _DLQ_QUEUE_NUMS)
+            self.data.topics.make_for_group(topic, _DLQ_QUEUE_NUMS, owner)
         else:
             topic = RETRY_TOPIC_PREFIX + group.group
-            self.data.topics.make_for_group(topic, group.retry_queue_nums or RETRY_QUEUE_NUMS)
+            queue_nums = group.retry_queue_nums or RETRY_QUEUE_NUMS
+            self.data.topics.make_for_group(topic, queue_nums, owner)
             level = delay_level or FIRST_RETRY_LEVEL + stored.reconsume_times
             properties[PROPERTY_DELAY_TIME_LEVEL] = str(level)
         return Message(

@@ -9,7 +9,8 @@
 Pulls have no timers of their own: deadlines are rounded up to slots of a tenth of a second, and one
 task sleeps until the first slot.
 
-Invariants: a pull is woken once, and is not held any more then; a client holds at most HELD_MAX.
+Invariants: a pull is woken once, and is not held any more then; at most HELD_MAX are held of a
+client, HELD_PER_OWNER_MAX of an owner (``hastore.broker.quotas``), HELD_TOTAL_MAX in all.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 import attrs
 import trio
 
+from hastore.broker.quotas import Quota
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from hastore.broker.reply import ClientConnection
 
 HELD_MAX: Final = 1_024
+HELD_PER_OWNER_MAX: Final = 16_384
+HELD_TOTAL_MAX: Final = 65_536
 SLOT_S: Final = 0.1
 
 K = TypeVar("K")
@@ -47,6 +51,7 @@ class HeldPull:
     tag: Any
     is_due: bool = False
     is_deleted: bool = False  # its topic was deleted while it was held
+    owner: str = ""  # for whose quota it counts while it is held
 
 
 @final
@@ -61,9 +66,21 @@ class PullRequestHoldService:
     _slots: dict[int, dict[HeldPull, None]] = attrs.field(factory=dict, init=False)
     _slot_heap: list[int] = attrs.field(factory=list, init=False)
     _to_watch: WaitNotifyObject = attrs.field(factory=WaitNotifyObject, init=False)
+    _count: int = attrs.field(default=0, init=False)
+    _quota: Quota[HeldPull] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Make the quota."""
+        self._quota = Quota(
+            "held pulls",
+            "HELD_PER_OWNER_MAX",
+            HELD_PER_OWNER_MAX,
+            HELD_TOTAL_MAX,
+            lambda _pull: True,  # each is released
+        )
 
     def __len__(self) -> int:
-        return sum(map(len, self._clients.values()))
+        return self._count
 
     @property
     def is_empty(self) -> bool:
@@ -71,14 +88,17 @@ class PullRequestHoldService:
         return not self._queues
 
     def hold(self, pull: HeldPull) -> bool:
-        """Hold a pull; return False if its client is gone or holds too many."""
+        """Hold a pull; return False if its client is gone, or too many are held."""
         client = pull.client
-        pulls = self._clients.setdefault(client, {})
-        if len(pulls) >= HELD_MAX or client.is_closed:
-            if not pulls:
-                del self._clients[client]
+        if client.is_closed or self._count >= HELD_TOTAL_MAX:
             return False
-        pulls[pull] = None
+        if len(self._clients.get(client, ())) >= HELD_MAX:
+            return False
+        pull.owner = client.owner
+        if not self._quota.takes(pull.owner, pull, trio.current_time()):
+            return False
+        self._count += 1
+        self._clients.setdefault(client, {})[pull] = None
         self._queues.setdefault((pull.topic, pull.queue_id), {})[pull] = None
         slot = _slot_of(pull.deadline)
         if slot not in self._slots:
@@ -115,6 +135,8 @@ class PullRequestHoldService:
         key = pull.topic, pull.queue_id
         _discard(self._queues, key, pull)
         _discard(self._clients, pull.client, pull)
+        self._quota.release(pull.owner, pull)
+        self._count -= 1
         self._slots[_slot_of(pull.deadline)].pop(pull)  # the slot itself goes when it is due
 
     async def run(self) -> None:

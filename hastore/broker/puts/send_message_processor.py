@@ -34,6 +34,7 @@ from hastore.wire.usual_frames import ok_reply
 
 if TYPE_CHECKING:
     from hastore.broker.groups.topic_config_manager import TopicConfigManager
+    from hastore.broker.reply import ClientConnection
     from hastore.broker.request_target import RequestTarget
     from hastore.concurrency.group_commit_request import GroupCommitRequest
     from hastore.wire.config_tables import TopicConfig
@@ -71,36 +72,38 @@ class SendMessageProcessor:
     topics: TopicConfigManager
     _turn: int = attrs.field(default=0, init=False)
 
-    def submit(self, command: RemotingCommand, peer: tuple[str, int]) -> GroupCommitRequest:
+    def submit(self, command: RemotingCommand, client: ClientConnection) -> GroupCommitRequest:
         """Submit the messages of a request; ``tag`` of the result is its ReplyTo.
 
         Raises ProtocolError for a malformed request, RequestFailedError for a refused one.
         """
         if not is_batch(command):
-            message = read_message(command, peer)
+            message = read_message(command, client.peer)
             properties = message.properties
             unique_key = properties.get(PROPERTY_UNIQ_KEY) if properties else None
-            return self.submit_message(message, _reply_to(command, unique_key))
-        messages = read_batch(command, peer)
+            return self.submit_message(message, _reply_to(command, unique_key), client)
+        messages = read_batch(command, client.peer)
         first = messages[0]
         _check(first)
-        queue_id = self._queue_of(first.topic, first.queue_id)
+        queue_id = self._queue_of(first.topic, first.queue_id, client)
         for message in messages:
             message.queue_id = queue_id
         request = self.target.submit_batch(messages)
         request.tag = _reply_to(command, None)
         return request
 
-    def submit_message(self, message: Message, reply_to: ReplyTo) -> GroupCommitRequest:
+    def submit_message(
+        self, message: Message, reply_to: ReplyTo, client: ClientConnection
+    ) -> GroupCommitRequest:
         """Submit one message.  Raises RequestFailedError if it is refused."""
         if message.sys_flag:
             _check(message)
-        message.queue_id = self._queue_of(message.topic, message.queue_id)
+        message.queue_id = self._queue_of(message.topic, message.queue_id, client)
         request = self.target.submit(message)
         request.tag = reply_to
         return request
 
-    def _queue_of(self, topic: str, queue_id: int) -> int:
+    def _queue_of(self, topic: str, queue_id: int, client: ClientConnection) -> int:
         """Return the queue to write to: the next in turn for a negative number.
 
         A number that is too high is taken modulo the number of queues, so that its messages stay in
@@ -108,7 +111,7 @@ class SendMessageProcessor:
         """
         config = self.topics.topics.get(topic)
         if config is None:
-            config = self._new_topic(topic)
+            config = self._new_topic(topic, client)
             if config is None:
                 return max(queue_id, 0)  # the message is refused anyway
         queue_nums = config.write_queue_nums
@@ -120,11 +123,11 @@ class SendMessageProcessor:
         self._turn += 1
         return self._turn % queue_nums
 
-    def _new_topic(self, topic: str) -> TopicConfig | None:
+    def _new_topic(self, topic: str, client: ClientConnection) -> TopicConfig | None:
         """Make a topic for its first message; return None on a slave, or for an illegal name."""
         if self.target.role is BrokerRole.SLAVE:
             return None
-        return self.topics.find_for_send(topic)
+        return self.topics.find_for_send(topic, client.owner)
 
     def reply_frame(self, request: GroupCommitRequest) -> bytes:
         """Return the encoded reply to a decided request, whose ``tag`` is not None."""

@@ -1,0 +1,314 @@
+"""What one owner can make a node keep: each table has room for others, and forgets."""
+
+import contextlib
+import json
+
+import attrs
+import pytest
+
+import hastore
+from hastore.access.permissions_file import parse_permissions
+from hastore.broker.access.node_access import NodeAccess
+from hastore.broker.groups import broker_data, rebalance_lock_manager
+from hastore.broker.groups.topic_config_manager import new_topic_config
+from hastore.broker.pulls import pull_request_hold_service
+from hastore.broker.quotas import MINUTE_S, OWNERS_MAX, Quota
+from hastore.config import AccessConfig, MasterConfig, RemotingConfig, StoreConfig
+from hastore.env.real import real_env
+from hastore.errors import RequestFailedError
+from hastore.status import BrokerRole
+from hastore.wire.heartbeat_data import GROUPS_MAX
+from hastore.wire.remoting_codes import ResponseCode
+from hastore.wire.remoting_command import RemotingCommand
+from tests.support.nodes.access_keys import ADMIN_KEY, SECRET, USER_KEY, signed, write_private
+from tests.support.nodes.configs import ANY_PORT
+from tests.support.nodes.in_memory_target import InMemoryTarget, serving
+from tests.support.nodes.raw_client import raw_client, send_command
+from tests.support.nodes.reading import pull_command
+
+# The user's key may have any group and topic.
+ACCOUNTS = f"""\
+accounts:
+- accessKey: the-admin
+  secretKey: {SECRET}-admin
+  admin: true
+- accessKey: the-user
+  secretKey: {SECRET}-user
+  defaultTopicPerm: PUB|SUB
+  defaultGroupPerm: SUB
+"""
+ACCESS = NodeAccess(real_env(), parse_permissions(ACCOUNTS.encode(), "acl.yml"), None, "acl.yml")
+GREEDY, HONEST = USER_KEY, ADMIN_KEY
+QUOTAS = RemotingConfig(
+    groups_per_owner_max=3,
+    new_groups_per_minute_max=2,
+    topics_per_owner_max=3,
+    new_topics_per_minute_max=2,
+    # Clients stay while minutes pass at once.
+    idle_timeout_ms=10**9,
+    consumer_timeout_ms=10**9,
+)
+
+
+def make_quota(table, **changes):
+    fields = {"what": "rows", "name": "rows_max", "rows_max": 2, "table_max": 4}
+    return Quota(**fields | {"has_row": table.__contains__} | changes)
+
+
+# -- counting --------------------------------------------------------------------------------------
+
+
+def test_an_owner_has_its_own_part_and_gets_it_back():
+    """A row counts while the table has it; the error names the quota and the owner."""
+    table = {"a", "b"}
+    quota = make_quota(table)
+    quota.take("key x", "a", 0)
+    quota.take("key x", "b", 0)
+    quota.take("key x", "b", 0)
+    with pytest.raises(RequestFailedError, match="quota rows_max: key x has made 2 rows, the most"):
+        quota.take("key x", "c", 0)
+    quota.take("key y", "c", 0)
+    table.remove("a")
+    assert not quota.takes("key x", "d", 0.5), "it is looked at once a second"
+    assert quota.takes("key x", "d", 1)
+    assert quota.count("key x") == 2
+    quota.release("key x", "d")
+    quota.release("key x", "b")
+    assert quota.count("key x") == 0
+
+
+def test_new_rows_are_counted_by_the_minute():
+    """Also of rows that are gone by then; the minute begins with the first."""
+    quota = make_quota({}, rows_max=100, new_name="new_max", new_max=2)
+    assert [quota.takes("x", row, 5) for row in range(3)] == [True, True, False]
+    with pytest.raises(RequestFailedError, match="quota new_max: x has made 2 rows within a min"):
+        quota.take("x", 3, 5 + MINUTE_S - 1)
+    assert quota.takes("y", 4, 5)
+    assert quota.takes("x", 5, 5 + MINUTE_S)
+
+
+def test_what_is_kept_of_owners_and_of_rows_that_are_gone_is_bounded():
+    """However many owners come and go."""
+    quota = make_quota({}, new_max=1)
+    for number in range(OWNERS_MAX + 100):
+        quota.take(f"address {number}", number, 0)
+    assert len(quota._minutes) == OWNERS_MAX
+    assert len(quota._owners) <= 2 * quota.table_max
+
+
+# -- over sockets ----------------------------------------------------------------------------------
+
+
+def master_config(tmp_path):
+    return MasterConfig(
+        store=StoreConfig(data_dir=str(tmp_path / "m"), mapped_file_size=1 << 20),
+        role=BrokerRole.ASYNC_MASTER,
+        listen=ANY_PORT,
+        ha_listen=ANY_PORT,
+        access=AccessConfig(file=write_private(tmp_path / "acl.yml", ACCOUNTS)),
+    )
+
+
+def heartbeat(*groups, client_id="c"):
+    rows = [{"groupName": group} for group in groups]
+    body = {"clientID": client_id, "consumerDataSet": rows}
+    return RemotingCommand(code=34, body=json.dumps(body).encode())
+
+
+def commit(group, *, topic="orders", queue_id=0):
+    fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id)}
+    return RemotingCommand(code=15, ext_fields=fields | {"commitOffset": "0"})
+
+
+def route(topic):
+    return RemotingCommand(code=105, ext_fields={"topic": topic})
+
+
+async def ask(client, request, key):
+    """Return code and text of an answer."""
+    await client.send(signed(request, key))
+    while not (response := await client.receive()).is_response:
+        pass  # a notification of changed members
+    return response.code, response.remark or ""
+
+
+@contextlib.asynccontextmanager
+async def served(config=QUOTAS, *, access=ACCESS):
+    """Serve the tables, and connect two clients."""
+    async with (
+        serving(InMemoryTarget(), config, access=access) as (server, address),
+        raw_client(address) as one,
+        raw_client(address) as two,
+    ):
+        yield server.data, one, two
+
+
+async def test_groups_of_heartbeats_stay_in_memory_until_they_commit(mock_clock):
+    """Their retry topics have routes meanwhile; a quota refuses the groups above it only."""
+    config = attrs.evolve(QUOTAS, auto_create_topic_enable=False)
+    async with served(config) as (data, greedy, honest):
+        code, text = await ask(greedy, heartbeat("a", "b", "c"), GREEDY)
+        assert code == 1
+        assert text == (
+            "quota [remoting] new_groups_per_minute_max: access key the-user has made 2 consumer"
+            " groups without an offset within a minute, the most that one may: try again later"
+        )
+        members = RemotingCommand(code=38, ext_fields={"consumerGroup": "b"})
+        assert (await ask(greedy, members, GREEDY))[0] == 0, "the others are registered"
+        assert (await ask(greedy, heartbeat("a", "b"), GREEDY))[0] == 0
+        assert (await ask(honest, heartbeat("honest"), HONEST))[0] == 0
+        assert (await ask(honest, route("%RETRY%honest"), HONEST))[0] == 0
+        assert not data.groups.groups
+        assert not data.topics.topics
+        data.topics.put(new_topic_config("orders", read_queue_nums=1, write_queue_nums=1))
+        assert (await ask(honest, commit("honest"), HONEST))[0] == 0
+        assert list(data.groups.groups) == ["honest"]
+        assert list(data.topics.topics) == ["orders", "%RETRY%honest"]
+        mock_clock.jump(MINUTE_S)
+        code, text = await ask(greedy, heartbeat("a", "b", "c", "d"), GREEDY)
+        assert code == 1
+        assert text.startswith("quota [remoting] groups_per_owner_max: access key the-user has")
+        # Who leaves groups may join others: those that nobody is in are forgotten.
+        assert (await ask(greedy, heartbeat("a"), GREEDY))[0] == 0
+        mock_clock.jump(MINUTE_S)
+        assert (await ask(greedy, heartbeat("e", "a"), GREEDY))[0] == 0
+
+
+async def test_groups_that_commit_have_a_quota_too(mock_clock):
+    """One commit each would fill the table as well; what was committed goes on."""
+    config = attrs.evolve(QUOTAS, topics_per_owner_max=10)  # retry topics count, too
+    async with served(config) as (data, greedy, honest):
+        assert (await ask(honest, send_command(topic="orders"), HONEST))[0] == 0
+        for group in ("a", "b", "c"):
+            mock_clock.jump(MINUTE_S)
+            assert (await ask(greedy, commit(group), GREEDY))[0] == 0
+        mock_clock.jump(MINUTE_S)
+        code, text = await ask(greedy, commit("d"), GREEDY)
+        assert (code, "quota [remoting] groups_per_owner_max" in text) == (1, True)
+        assert (await ask(greedy, commit("a"), GREEDY))[0] == 0
+        assert (await ask(honest, commit("honest"), HONEST))[0] == 0
+        assert sorted(data.groups.groups) == ["a", "b", "c", "honest"]
+        del data.groups.groups["a"]  # as a deletion does
+        mock_clock.jump(MINUTE_S)
+        assert (await ask(greedy, commit("d"), GREEDY))[0] == 0
+
+
+@pytest.mark.parametrize("names", ["t{}", "%RETRY%t{}", "%DLQ%t{}"])
+async def test_topics_that_messages_make_have_a_quota(mock_clock, names):
+    """A message to an existing topic is stored, and an admin makes any number."""
+    async with served() as (data, greedy, honest):
+        sent = [
+            await ask(greedy, send_command(topic=names.format(number)), GREEDY)
+            for number in range(3)
+        ]
+        assert [code for code, _ in sent] == [0, 0, 1]
+        assert "quota [remoting] new_topics_per_minute_max: access key the-user" in sent[2][1]
+        mock_clock.jump(MINUTE_S)
+        sent = [
+            await ask(greedy, send_command(topic=names.format(number)), GREEDY)
+            for number in range(4)
+        ]
+        assert [code for code, _ in sent] == [0, 0, 0, 1]
+        assert "quota [remoting] topics_per_owner_max: access key the-user" in sent[3][1]
+        assert (await ask(honest, send_command(topic="honest"), HONEST))[0] == 0
+        for number in range(5):
+            fields = {"topic": f"made{number}", "readQueueNums": "1", "writeQueueNums": "1"}
+            request = RemotingCommand(code=17, ext_fields=fields)
+            assert (await ask(honest, request, HONEST))[0] == 0
+        assert len(data.topics.topics) == 9
+
+
+async def test_without_keys_an_address_has_the_quota(mock_clock):
+    """All connections of it together, whatever key they name."""
+    async with served(access=None) as (data, one, two):
+        assert (await ask(one, send_command(topic="a"), None))[0] == 0
+        assert (await ask(two, send_command(topic="b"), USER_KEY))[0] == 0
+        code, text = await ask(two, send_command(topic="c"), ADMIN_KEY)
+        assert (code, "address 127.0.0.1 has made 2 topics" in text) == (1, True)
+        assert list(data.topics.topics) == ["a", "b"]
+
+
+async def test_offsets_have_a_quota(mock_clock, monkeypatch):
+    """Pairs of topic and group, and queues; known ones are still committed."""
+    monkeypatch.setattr(broker_data, "KEYS_PER_OWNER_MAX", 2)
+    monkeypatch.setattr(broker_data, "OFFSETS_PER_OWNER_MAX", 4)
+    async with served() as (_, greedy, honest):
+        requests = [commit("g", topic=topic) for topic in ("a", "b", "c", "a")]
+        requests += [commit("g", topic="a", queue_id=number) for number in range(1, 4)]
+        answers = [await ask(greedy, request, GREEDY) for request in requests]
+        assert [code for code, _ in answers] == [0, 0, 1, 0, 0, 0, 1]
+        assert "quota KEYS_PER_OWNER_MAX: access key the-user has made 2 pairs" in answers[2][1]
+        assert "quota OFFSETS_PER_OWNER_MAX: access key the-user" in answers[6][1]
+        assert (await ask(honest, commit("g", topic="c"), HONEST))[0] == 0
+
+
+async def test_locks_have_a_quota(mock_clock, monkeypatch):
+    """Renewals do not count, lapsed and released ones no longer do."""
+    monkeypatch.setattr(rebalance_lock_manager, "LOCKS_PER_OWNER_MAX", 2)
+
+    def lock(*queues, code=41, group="g"):
+        rows = [{"topic": "T", "brokerName": "b", "queueId": queue} for queue in queues]
+        body = {"consumerGroup": group, "clientId": "c", "mqSet": rows}
+        return RemotingCommand(code=code, body=json.dumps(body).encode())
+
+    async def locked(client, request, key):
+        response = await client.ask(signed(request, key))
+        if response.code:
+            return response.remark
+        return len(json.loads(response.body)["lockOKMQSet"])
+
+    async with served() as (_, greedy, honest):
+        assert await locked(greedy, lock(0, 1, 2), GREEDY) == 2
+        assert await locked(greedy, lock(0, 1), GREEDY) == 2
+        assert await locked(greedy, lock(3), GREEDY) == (
+            "quota LOCKS_PER_OWNER_MAX: access key the-user has made 2 locks of queues, the most"
+            " that one may have"
+        )
+        assert await locked(honest, lock(3, group="honest"), HONEST) == 1
+        assert (await ask(greedy, lock(0, code=42), GREEDY))[0] == 0
+        mock_clock.jump(2)
+        assert await locked(greedy, lock(3), GREEDY) == 1
+        mock_clock.jump(rebalance_lock_manager.LOCK_LAPSE_S + 1)
+        assert await locked(greedy, lock(4, 5), GREEDY) == 2
+
+
+async def test_held_pulls_have_a_quota(tmp_path, monkeypatch):
+    """One too many is answered at once, and other owners' pulls are held."""
+    monkeypatch.setattr(pull_request_hold_service, "HELD_PER_OWNER_MAX", 2)
+    async with (
+        hastore.open_master(master_config(tmp_path)) as master,
+        raw_client(master.address) as one,
+        raw_client(master.address) as two,
+        raw_client(master.address) as honest,
+    ):
+        pulls = [
+            pull_command(number, topic="orders", suspend_timeout_ms=60_000) for number in range(5)
+        ]
+        await one.send(*(signed(pull, GREEDY) for pull in pulls[:3]))
+        response = await one.receive()
+        assert (response.opaque, response.code) == (2, ResponseCode.PULL_NOT_FOUND)
+        assert (await ask(two, pulls[3], GREEDY))[0] == ResponseCode.PULL_NOT_FOUND
+        await honest.send(signed(pulls[4], HONEST))
+        assert (await ask(two, send_command(topic="orders"), HONEST))[0] == 0
+        assert [(await one.receive()).code for _ in range(2)] == [0, 0]
+        assert (await honest.receive()).code == 0, "it was held, or came late"
+
+
+async def test_a_key_that_fills_the_tables_keeps_no_one_out(tmp_path):
+    """Neither before a restart nor after it: what heartbeats named is not kept on the disk."""
+    for _ in range(2):
+        async with (
+            hastore.open_master(master_config(tmp_path)) as master,
+            raw_client(master.address) as greedy,
+            raw_client(master.address) as honest,
+        ):
+            for number in range(33):
+                groups = [f"x{number}-{n}" for n in range(GROUPS_MAX)]
+                code, text = await ask(greedy, heartbeat(*groups), GREEDY)
+            assert code == 1
+            assert "quota [remoting] new_groups_per_minute_max" in text
+            assert (await ask(honest, send_command(topic="orders"), HONEST))[0] == 0
+            assert (await ask(honest, heartbeat("billing"), HONEST))[0] == 0
+            assert (await ask(honest, commit("billing"), HONEST))[0] == 0
+            groups = await honest.ask(signed(RemotingCommand(code=201), HONEST))
+            assert list(json.loads(groups.body)["subscriptionGroupTable"]) == ["billing"]
