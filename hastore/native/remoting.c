@@ -11,7 +11,7 @@
 
 enum {
     PREFIX_SIZE = 8, /* frame size, header word */
-    HEADER_SIZE_MAX = 1024 * 1024,
+    HEADER_SIZE_MAX = 128 * 1024,
     PROPERTIES_SIZE_MAX = 65536, /* as they stand in the header */
     ESCAPE_SIZE = 6,             /* \u0001 after a property's name, \u0002 after its value */
     UNIQ_KEY_SIZE = 8,

@@ -6,7 +6,8 @@ place; only the beginning of an incomplete one is kept.
 
 Invariants: at most ``frame_size_max`` + one recv is ever kept; a size is checked as soon as its
 four bytes are there, before memory is reserved; after an error the stream is unusable, and the same
-error is raised again.
+error is raised again.  With ``sizes`` a header or body above what its code may have is not kept:
+the body is skipped as it comes, and the command says so (``size_fault``).
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ from hastore.wire.remoting_command import (
     frame_head,
     header_size_of,
 )
+from hastore.wire.request_sizes import SMALL_SIZE_MAX, check_header_begin
 from hastore.wire.rocketmq_header import decode_rocketmq_header, encode_rocketmq_header
 from hastore.wire.usual_frames import take_replies, take_sends
 
 if TYPE_CHECKING:
     from hastore.message import Message
+    from hastore.wire.request_sizes import RequestSizes
     from hastore.wire.usual_frames import OkReply, ReplyTo
 
 _PREFIX_SIZE: Final = FRAME_PREFIX.size
+_LOOK_SIZE: Final = _PREFIX_SIZE + 64  # a large header is recognised as a send's by its beginning
 _prefix_at: Final = FRAME_PREFIX.unpack_from
 
 
@@ -56,17 +60,21 @@ class FrameReader:
     __slots__ = (
         "_data",
         "_error",
+        "_head",
         "_header_end",
         "_partial",
         "_position",
+        "_sizes",
+        "_skip",
         "_wanted",
         "consumed",
         "frame_size",
         "frame_size_max",
     )
 
-    def __init__(self, frame_size_max: int) -> None:
+    def __init__(self, frame_size_max: int, sizes: RequestSizes | None = None) -> None:
         self.frame_size_max = frame_size_max
+        self._sizes = sizes  # None: of each code up to ``frame_size_max``
         self.consumed = 0  # bytes of the stream before the next frame
         self.frame_size = 0  # bytes of the last command's frame, prefix included
         self._data: bytes | bytearray = b""  # complete frames begin at _position
@@ -74,6 +82,8 @@ class FrameReader:
         self._partial = bytearray()  # the beginning of a frame
         self._wanted = FRAME_SIZE_FIELD  # size of _partial at which the next step can be read
         self._header_end = FRAME_SIZE_FIELD  # size of _partial at which its header is complete
+        self._head: RemotingCommand | None = None  # of a frame whose body is still to come
+        self._skip = 0  # bytes of a refused body that are still to come
         self._error: ProtocolError | None = None
 
     @property
@@ -90,6 +100,10 @@ class FrameReader:
         """Add received bytes; only after ``next_command`` has returned None."""
         assert self._position == len(self._data), "take all commands before the next bytes"
         self._position = 0
+        if self._skip:
+            skipped = min(self._skip, len(data))
+            self._skip -= skipped
+            data = data[skipped:]
         if not self._partial:
             self._data = data
             return
@@ -105,13 +119,14 @@ class FrameReader:
         self._partial = bytearray()
         self._data = b""
         self._position = 0
+        self._head = None
 
     def take_sends(
         self, count_max: int, born_host: tuple[str, int]
     ) -> list[tuple[Message, ReplyTo]]:
         """Return the usual send requests before the next command, at most ``count_max``."""
         begin = self._position
-        if self._error is not None or begin == len(self._data):
+        if self._error is not None or self._head is not None or begin == len(self._data):
             return []
         sends, end = take_sends(self._data, begin, count_max, self.frame_size_max, born_host)
         self._position = end
@@ -149,6 +164,10 @@ class FrameReader:
             raise
 
     def _next_command(self) -> RemotingCommand | None:
+        refused = self._head
+        if refused is not None and refused.size_fault is not None and not self._skip:
+            self._head = None  # all of its body has come
+            return refused
         data = self._data
         begin = self._position
         available = len(data) - begin
@@ -167,15 +186,57 @@ class FrameReader:
         frame_size, header_word = _prefix_at(data, begin)
         check_frame_size(frame_size, self.frame_size_max)
         header_size = header_size_of(header_word, frame_size)
+        if self._sizes is not None and frame_size > SMALL_SIZE_MAX:
+            return self._next_large(self._sizes, begin, frame_size, header_word)
         if available < FRAME_SIZE_FIELD + frame_size:
             self._keep(begin, FRAME_SIZE_FIELD + frame_size, _PREFIX_SIZE + header_size)
             return None
         end = begin + FRAME_SIZE_FIELD + frame_size
         command = _decode(data, begin, header_word, end)
+        self._end_frame(begin, end)
+        return command
+
+    def _next_large(
+        self, sizes: RequestSizes, begin: int, frame_size: int, header_word: int
+    ) -> RemotingCommand | None:
+        """Read a frame whose size depends on its code: its header first, then its body."""
+        data = self._data
+        header_size = header_word & 0xFFFFFF
+        body_begin = begin + _PREFIX_SIZE + header_size
+        end = begin + FRAME_SIZE_FIELD + frame_size
+        command = self._head
+        if command is None:
+            beginning = bytes(data[begin + _PREFIX_SIZE : min(body_begin, begin + _LOOK_SIZE)])
+            check_header_begin(header_size, header_word >> 24, beginning)
+            if len(data) < body_begin:
+                self._keep_until(begin, body_begin, header_end=body_begin)
+                return None
+            command = _decode(data, begin, header_word, body_begin)
+            command.size_fault = sizes.fault(command, header_size, end - body_begin)
+        if command.size_fault is not None:
+            there = min(end, len(data))
+            self._skip = end - there
+            self._end_frame(begin, end)
+            self._position = there
+            self._head = command
+            return self._next_command()
+        if len(data) < end:
+            self._head = command
+            self._keep_until(begin, end, header_end=body_begin)
+            return None
+        command.body = bytes(memoryview(data)[body_begin:end])
+        self._end_frame(begin, end)
+        return command
+
+    def _end_frame(self, begin: int, end: int) -> None:
+        self._head = None
         self._position = end
         self.frame_size = size = end - begin
         self.consumed += size
-        return command
+
+    def _keep_until(self, begin: int, wanted_end: int, *, header_end: int) -> None:
+        """Keep the incomplete frame at ``begin`` until there are bytes up to ``wanted_end``."""
+        self._keep(begin, wanted_end - begin, header_end - begin)
 
     def _keep(self, begin: int, wanted: int, header_end: int) -> None:
         self._partial += self._data[begin:]

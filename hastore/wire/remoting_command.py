@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 FRAME_PREFIX: Final = struct.Struct("!II")  # frame size, header word
 FRAME_SIZE_FIELD: Final = 4  # the frame size does not count itself
-# The widest legal header: 32 767 bytes of properties, each byte six in JSON (\u0001), and the rest.
-HEADER_SIZE_MAX: Final = 1024 * 1024
+# 32 767 bytes of properties may have 98 301 in JSON (text that is not ASCII), beside other fields.
+HEADER_SIZE_MAX: Final = 128 * 1024
 NAME_SIZE_MAX: Final = 255  # characters of a client id, a group or a topic
 HEADER_WORD_SIZE: Final = 4
 
@@ -57,6 +57,8 @@ class RemotingCommand:
     language: str = LANGUAGE
     version: int = PROTOCOL_VERSION
     serialize_type: SerializeType = SerializeType.JSON
+    # Why its size is not allowed (``request_sizes``): its body was skipped, and it is refused.
+    size_fault: str | None = None
 
     @property
     def is_response(self) -> bool:

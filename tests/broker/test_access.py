@@ -52,6 +52,12 @@ from hastore.wire.remoting_codes import (
     SerializeType,
 )
 from hastore.wire.remoting_command import RemotingCommand
+from hastore.wire.request_sizes import (
+    BODY_KINDS,
+    SEND_REPLY_MESSAGE,
+    SEND_REPLY_MESSAGE_V2,
+    BodyKind,
+)
 from hastore.wire.send_message import write_batch
 from hastore_cli.status.check import check_status
 from tests.support.env.fake_env import FakeOffload
@@ -203,6 +209,7 @@ def test_what_an_admins_key_needs_is_known_to_those_who_sign():
 def test_every_code_that_the_port_serves_has_a_rule_a_test_and_a_row_in_the_docs():
     """And no other has: what is denied without a rule is denied on purpose."""
     assert served_codes() == set(RULES) == set(REQUESTS)
+    assert served_codes() == set(BODY_KINDS) - {SEND_REPLY_MESSAGE, SEND_REPLY_MESSAGE_V2}
     page = (REPO_ROOT / "docs/security.md").read_text()
     for code, rule in RULES.items():
         assert f"| {int(code)} | {RequestCode(code).name} | {rule.text} |\n" in page
@@ -252,6 +259,29 @@ async def test_every_request_with_every_kind_of_key(tmp_path, transport):
                 response = await client.ask(own_signed(request_of(int(code)), signer))
                 assert not is_denied(response), (code, response)
         assert master.max_offset > end
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_every_request_with_too_large_a_body(tmp_path, transport):
+    """The reader refuses it by its code, whoever sends it, and the connection lasts."""
+    files = make_tls_files(tmp_path / "tls")
+    config = attrs.evolve(
+        master_config(tmp_path),
+        tls=files.of_transport(transport),
+        store=StoreConfig(data_dir=str(tmp_path / "data"), max_message_size=256 * 1024),
+    )
+    connect = partial(raw_client, tls=files.client_of_transport(transport))
+    size_max = {BodyKind.SMALL: 64 * 1024, BodyKind.LIST: 1 << 20, BodyKind.MESSAGE: 256 * 1024}
+    async with hastore.open_master(config) as master:
+        for key in (None, UNKNOWN_KEY, WRONG_KEY, POOR_KEY, USER_KEY, ADMIN_KEY):
+            async with connect(master.address) as client:
+                for code in RULES:
+                    size = size_max[BODY_KINDS[code]] * (2 if code == 320 else 1) + 1
+                    request = attrs.evolve(request_of(int(code)), body=bytes(size))
+                    response = await client.ask(signed(request, key))
+                    assert f"{size} bytes" in response.remark
+                    assert not is_denied(response)
+        assert master.max_offset == 0
 
 
 async def topics_of(master, connect):

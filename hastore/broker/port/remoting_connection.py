@@ -127,7 +127,7 @@ class RemotingConnection:
 
     def __attrs_post_init__(self) -> None:
         """Make the reader and the account of the output."""
-        self._reader = FrameReader(self.config.frame_size_max)
+        self._reader = FrameReader(self.config.frame_size_max, self.processors.sizes)
         self._held = HeldOutput(self.output_total)
 
     async def run(self) -> Exception | None:
@@ -333,21 +333,27 @@ class RemotingConnection:
         self.requests += 1
         if command.is_response:
             return  # this server sends no requests
+        if command.size_fault is not None:
+            self._answer_now(command, _too_large(command, command.size_fault))
+            return
         account = None
         if self.guard is not None:
             account = self._admitted(self.guard, command)
             if account is None:
                 return
-        if command.code not in SEND_CODES:
-            response = audited(self.processors.process(command, self), command, self.peer, account)
-            if not isinstance(response, RemotingCommand):
-                if self.guard is not None and account is not None:
-                    response = self.guard.checked(response, command, account)
-                later = silently(response) if command.is_one_way else response
-                self.answer_later(self._counted(later, self._reader.frame_size))
-            elif not command.is_one_way:
-                self._reply(encode_command(response))
+        if command.code in SEND_CODES:
+            self._submit(command)
             return
+        response = audited(self.processors.process(command, self), command, self.peer, account)
+        if isinstance(response, RemotingCommand):
+            self._answer_now(command, response)
+            return
+        if self.guard is not None and account is not None:
+            response = self.guard.checked(response, command, account)
+        later = silently(response) if command.is_one_way else response
+        self.answer_later(self._counted(later, self._reader.frame_size))
+
+    def _submit(self, command: RemotingCommand) -> None:
         try:
             request = self.sends.submit(command, self)
         except (ProtocolError, RequestFailedError) as error:
@@ -355,6 +361,10 @@ class RemotingConnection:
                 self._reply(_refusal(error, command.opaque, command.serialize_type))
         else:
             self._submitted(request)
+
+    def _answer_now(self, command: RemotingCommand, response: RemotingCommand) -> None:
+        if not command.is_one_way:
+            self._reply(encode_command(response))
 
     def _admitted(self, guard: AccessGuard, command: RemotingCommand) -> Account | None:
         """Return whose request it is; None for one that is refused, which is answered."""
@@ -639,6 +649,13 @@ class RemotingConnection:
             # until the garbage collector finds the reference cycle.
             self._failure = error.with_traceback(None)
         self._scope.cancel()
+
+
+def _too_large(request: RemotingCommand, fault: str) -> RemotingCommand:
+    """Return the answer to a request whose body was skipped for its size."""
+    is_send = request.code in SEND_CODES
+    code = ResponseCode.MESSAGE_ILLEGAL if is_send else ResponseCode.SYSTEM_ERROR
+    return request.response(code, remark=fault)
 
 
 def _refusal(error: ProtocolError | RequestFailedError, opaque: int, serialize_type: int) -> bytes:

@@ -40,6 +40,7 @@ from hastore.wire.remoting_command import (
     required_text_field,
     text_field,
 )
+from hastore.wire.request_sizes import RequestSizes
 
 if TYPE_CHECKING:
     from hastore.broker.access.access_guard import AccessGuard
@@ -80,6 +81,7 @@ class RequestProcessors:
     config: RemotingConfig
     data: BrokerData
     guard: AccessGuard | None = None  # None: everybody may read everything
+    sizes: RequestSizes = attrs.field(init=False)  # of requests
     consumers: ConsumerManager = attrs.field(init=False)
     pulls: PullMessageProcessor = attrs.field(init=False)
     by_offset: MessageByOffset = attrs.field(init=False)
@@ -89,6 +91,7 @@ class RequestProcessors:
     def __attrs_post_init__(self) -> None:
         """Make the processors and the tables."""
         target, data = self.target, self.data
+        self.sizes = RequestSizes(target.message_store.config.max_message_size)
         self.consumers = ConsumerManager(
             self.config.consumer_timeout_ms,
             lambda group: data.groups.find(group).notify_consumer_ids_changed_enable,

@@ -17,7 +17,7 @@ from hastore.broker.request_target import RoleControl
 from hastore.concurrency.decision_log import DecisionLog
 from hastore.concurrency.group_commit_request import GroupCommitRequest
 from hastore.concurrency.tcp import bound_address, open_listener
-from hastore.config import RemotingConfig
+from hastore.config import RemotingConfig, StoreConfig
 from hastore.env.real import real_env
 from hastore.status import AppendMessageStatus, BrokerRole, PutMessageStatus
 from hastore.store.record.append_message_result import AppendMessageResult
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     from hastore.tls.tls_contexts import TlsContexts
     from hastore.wire.config_tables import DeletedTopic
 
-NO_STORE = cast("MessageStore", SimpleNamespace(consume_queues=()))
+NO_STORE = cast(
+    "MessageStore",
+    SimpleNamespace(consume_queues=(), config=StoreConfig(data_dir="unused")),
+)
 STORE_HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 
 
