@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import base64
 import hmac
-from typing import Final, NoReturn, final
+from typing import TYPE_CHECKING, Final, NoReturn, final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hastore.wire.pieces import Pieces
 
 HIDDEN: Final = "***"
 
@@ -23,9 +28,24 @@ class Secret:
         digest = hmac.digest(self._text.encode(), content, "sha1")
         return base64.b64encode(digest).decode()
 
+    def sign_in_pieces(self, parts: Iterable[bytes | memoryview]) -> Pieces[str]:
+        """Return the signature of content that comes in parts."""
+        return base64.b64encode((yield from self._digest_in_pieces(parts, "sha1"))).decode()
+
     def authenticate(self, content: bytes) -> bytes:
         """Return the HMAC-SHA256 of ``content``, 32 bytes: hastore's own signature."""
         return hmac.digest(self._text.encode(), content, "sha256")
+
+    def authenticate_in_pieces(self, parts: Iterable[bytes | memoryview]) -> Pieces[bytes]:
+        """Return the HMAC-SHA256 of content that comes in parts."""
+        return (yield from self._digest_in_pieces(parts, "sha256"))
+
+    def _digest_in_pieces(self, parts: Iterable[bytes | memoryview], name: str) -> Pieces[bytes]:
+        digest = hmac.new(self._text.encode(), digestmod=name)
+        for part in parts:
+            digest.update(part)
+            yield len(part)
+        return digest.digest()
 
     def reveal(self) -> str:
         """Return the secret, to write it to a file that only its owner may read."""

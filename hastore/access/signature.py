@@ -53,10 +53,11 @@ from hastore.wire.remoting_codes import ADMIN_REQUESTS
 from hastore.wire.remoting_command import text_field
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from hastore.access.secret import Secret
     from hastore.env.interface import Randomness
+    from hastore.wire.pieces import Pieces
     from hastore.wire.remoting_command import RemotingCommand
 
 ACCESS_KEY_FIELD: Final = "AccessKey"
@@ -67,6 +68,7 @@ DENIED_FIELD: Final = "accessDenied"
 NONCE_FIELD: Final = "signatureNonce"
 COUNTER_FIELD: Final = "signatureCounter"
 OWN_SIGNATURE_FIELD: Final = "ownSignature"
+PIECE_SIZE: Final = 1024 * 1024  # bytes of a body, signed in some 2 ms
 # Added after the signature by RocketMQ's clients, and left out by its brokers.
 _UNSIGNED: Final = frozenset({SIGNATURE_FIELD, "_UNIQUE_KEY_QUERY"})
 _OWN_LABEL: Final = b"hastore.request/1"
@@ -92,9 +94,13 @@ def signed_content(fields: Mapping[str, Any], body: bytes) -> bytes:
 
     Raises ProtocolError for a value that is not text.
     """
+    return _signed_values(fields) + body
+
+
+def _signed_values(fields: Mapping[str, Any]) -> bytes:
     names = sorted((name for name in fields if name not in _UNSIGNED), key=_java_order)
     values = (text_field(fields, name) or "" for name in names)
-    return "".join(values).encode(errors="replace") + body
+    return "".join(values).encode(errors="replace")
 
 
 def _java_order(name: str) -> bytes:
@@ -114,8 +120,27 @@ def is_signed_by(secret: Secret, fields: Mapping[str, Any], body: bytes) -> bool
 
     Raises ProtocolError for a value that is no text.
     """
+    return _is_signature(secret.sign(signed_content(fields, body)), fields)
+
+
+def is_signed_in_pieces(secret: Secret, fields: Mapping[str, Any], body: bytes) -> Pieces[bool]:
+    """Return what ``is_signed_by`` returns, a MiB of the body in a piece.
+
+    Raises ProtocolError for a value that is no text.
+    """
+    expected = yield from secret.sign_in_pieces(_parts(_signed_values(fields), body))
+    return _is_signature(expected, fields)
+
+
+def _parts(head: bytes, body: bytes) -> Iterator[bytes | memoryview]:
+    yield head
+    view = memoryview(body)
+    for begin in range(0, len(body), PIECE_SIZE):
+        yield view[begin : begin + PIECE_SIZE]
+
+
+def _is_signature(expected: str, fields: Mapping[str, Any]) -> bool:
     given = text_field(fields, SIGNATURE_FIELD) or ""
-    expected = secret.sign(signed_content(fields, body))
     return hmac.compare_digest(expected.encode(), given.encode(errors="replace"))
 
 
@@ -128,6 +153,11 @@ def own_content(nonce: str, code: int, fields: Mapping[str, Any], body: bytes) -
     Raises ProtocolError for a name or a value that is not UTF-8 text.  A number is not text here:
     a receiver could read one otherwise than the text of the same digits.
     """
+    return _own_head(nonce, code, fields, len(body)) + body
+
+
+def _own_head(nonce: str, code: int, fields: Mapping[str, Any], body_size: int) -> bytes:
+    """Return what hastore's own signature covers, up to the body."""
     names = sorted(name for name in fields if name != OWN_SIGNATURE_FIELD)
     parts = [_OWN_LABEL, nonce.encode(), b"%d" % code, b"%d" % len(names)]
     try:
@@ -140,8 +170,8 @@ def own_content(nonce: str, code: int, fields: Mapping[str, Any], body: bytes) -
     except UnicodeEncodeError as error:
         msg = "an ext field is signed, and is not UTF-8 text"
         raise ProtocolError(msg) from error
-    parts.append(body)
-    return b"".join(piece for part in parts for piece in (_SIZE.pack(len(part)), part))
+    sized = [piece for part in parts for piece in (_SIZE.pack(len(part)), part)]
+    return b"".join((*sized, _SIZE.pack(body_size)))
 
 
 def own_signature(
@@ -150,6 +180,14 @@ def own_signature(
     """Return hastore's own signature of a request.  Raises ProtocolError as ``own_content``."""
     digest = secret.authenticate(own_content(nonce, code, fields, body))
     return base64.b64encode(digest).decode()
+
+
+def own_signature_in_pieces(
+    secret: Secret, nonce: str, code: int, fields: Mapping[str, Any], body: bytes
+) -> Pieces[str]:
+    """Return what ``own_signature`` returns, a MiB of the body in a piece."""
+    parts = _parts(_own_head(nonce, code, fields, len(body)), body)
+    return base64.b64encode((yield from secret.authenticate_in_pieces(parts))).decode()
 
 
 def has_own_signature(fields: Mapping[str, Any]) -> bool:
@@ -210,9 +248,20 @@ class ReceivedSignatures:
 
         Raises ProtocolError for names or values that are not text.
         """
-        fields = request.ext_fields
+        code, fields, body = request.code, request.ext_fields, request.body
+        return self._takes(own_signature(secret, self.nonce, code, fields, body), fields)
+
+    def admits_in_pieces(self, secret: Secret, request: RemotingCommand) -> Pieces[bool]:
+        """Return what ``admits`` returns, a MiB of the body in a piece.
+
+        Raises ProtocolError for names or values that are not text.
+        """
+        code, fields, body = request.code, request.ext_fields, request.body
+        expected = yield from own_signature_in_pieces(secret, self.nonce, code, fields, body)
+        return self._takes(expected, fields)
+
+    def _takes(self, expected: str, fields: Mapping[str, Any]) -> bool:
         given = text_field(fields, OWN_SIGNATURE_FIELD) or ""
-        expected = own_signature(secret, self.nonce, request.code, fields, request.body)
         if not hmac.compare_digest(expected.encode(), given.encode(errors="replace")):
             return False
         counter = fields.get(COUNTER_FIELD, "")

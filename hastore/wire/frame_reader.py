@@ -70,6 +70,7 @@ class FrameReader:
         "consumed",
         "frame_size",
         "frame_size_max",
+        "header_size",
     )
 
     def __init__(self, frame_size_max: int, sizes: RequestSizes | None = None) -> None:
@@ -77,6 +78,7 @@ class FrameReader:
         self._sizes = sizes  # None: of each code up to ``frame_size_max``
         self.consumed = 0  # bytes of the stream before the next frame
         self.frame_size = 0  # bytes of the last command's frame, prefix included
+        self.header_size = 0  # bytes of its header
         self._data: bytes | bytearray = b""  # complete frames begin at _position
         self._position = 0
         self._partial = bytearray()  # the beginning of a frame
@@ -193,6 +195,7 @@ class FrameReader:
             return None
         end = begin + FRAME_SIZE_FIELD + frame_size
         command = _decode(data, begin, header_word, end)
+        self.header_size = header_size
         self._end_frame(begin, end)
         return command
 
@@ -201,7 +204,7 @@ class FrameReader:
     ) -> RemotingCommand | None:
         """Read a frame whose size depends on its code: its header first, then its body."""
         data = self._data
-        header_size = header_word & 0xFFFFFF
+        self.header_size = header_size = header_word & 0xFFFFFF
         body_begin = begin + _PREFIX_SIZE + header_size
         end = begin + FRAME_SIZE_FIELD + frame_size
         command = self._head

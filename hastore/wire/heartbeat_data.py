@@ -26,13 +26,16 @@ import attrs
 
 from hastore.errors import ProtocolError
 from hastore.wire import liberal_json
+from hastore.wire.pieces import ROWS_OF_A_PIECE
 from hastore.wire.pull_message import EXPRESSION_SIZE_MAX, EXPRESSION_TAG
 from hastore.wire.remoting_command import check_text, integer_field, name_field, text_field
+from hastore.wire.request_sizes import LIST_SIZE_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-HEARTBEAT_SIZE_MAX: Final = 1024 * 1024
+    from hastore.wire.pieces import Pieces
+
 GROUPS_MAX: Final = 256  # of one client
 SUBSCRIPTIONS_MAX: Final = 4_096  # of one client
 
@@ -130,18 +133,23 @@ def subscription_to_dict(subscription: Subscription) -> dict[str, Any]:
     }
 
 
-def read_heartbeat(body: bytes) -> HeartbeatData:
-    """Read a heartbeat's body.  Raises ProtocolError."""
-    if len(body) > HEARTBEAT_SIZE_MAX:
-        msg = f"a heartbeat of {len(body)} bytes; at most {HEARTBEAT_SIZE_MAX}"
+def read_heartbeat(body: bytes) -> Pieces[HeartbeatData]:
+    """Read a heartbeat's body, in pieces.  Raises ProtocolError."""
+    if len(body) > LIST_SIZE_MAX:
+        msg = f"a heartbeat of {len(body)} bytes; at most {LIST_SIZE_MAX}"
         raise ProtocolError(msg)
-    data = liberal_json.loads_object(body, "the heartbeat")
+    data = yield from liberal_json.loads_object_in_pieces(
+        body, "the heartbeat", values_max=liberal_json.LARGE_VALUES_MAX
+    )
     try:
-        consumers = tuple(_consumer(row) for row in _rows(data, "consumerDataSet", GROUPS_MAX))
+        consumers: list[ConsumerData] = []
+        for row in _rows(data, "consumerDataSet", GROUPS_MAX):
+            consumer = yield from _consumer(row)
+            consumers.append(consumer)
         producers = _rows(data, "producerDataSet", GROUPS_MAX)
         heartbeat = HeartbeatData(
             client_id=name_field(data, "clientID"),
-            consumers=consumers,
+            consumers=tuple(consumers),
             producer_groups=tuple(name_field(row, "groupName") for row in producers),
         )
     except ProtocolError as error:
@@ -154,7 +162,12 @@ def read_heartbeat(body: bytes) -> HeartbeatData:
     return heartbeat
 
 
-def _consumer(row: Mapping[str, Any]) -> ConsumerData:
+def _consumer(row: Mapping[str, Any]) -> Pieces[ConsumerData]:
+    subscriptions: list[Subscription] = []
+    for one in _rows(row, "subscriptionDataSet", SUBSCRIPTIONS_MAX):
+        subscriptions.append(_subscription(one))
+        if len(subscriptions) % ROWS_OF_A_PIECE == 0:
+            yield 0
     return ConsumerData(
         group=name_field(row, "groupName"),
         consume_type=_enum(ConsumeType, row, "consumeType", ConsumeType.PASSIVELY),
@@ -162,9 +175,7 @@ def _consumer(row: Mapping[str, Any]) -> ConsumerData:
         consume_from_where=_enum(
             ConsumeFromWhere, row, "consumeFromWhere", ConsumeFromWhere.LAST_OFFSET
         ),
-        subscriptions=tuple(
-            _subscription(one) for one in _rows(row, "subscriptionDataSet", SUBSCRIPTIONS_MAX)
-        ),
+        subscriptions=tuple(subscriptions),
     )
 
 

@@ -46,11 +46,8 @@ def encode_json_header(command: RemotingCommand) -> bytes:
 
 def _parse(header: bytes) -> dict[str, Any]:
     try:
-        text = header.decode()
-        try:
-            fields, end = _raw_decode(text)
-        except ValueError:  # leading white space, or not JSON
-            fields, end = json.loads(text), len(text)
+        text = header.decode().lstrip(" \t\n\r")
+        fields, end = _raw_decode(text)
         if end != len(text) and not text[end:].isspace():
             msg = f"the header has {len(text) - end} characters after its JSON"
             raise ProtocolError(msg)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
@@ -34,7 +34,11 @@ from hastore.wire.remoting_codes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from hastore.wire.pieces import Pieces
+
+T = TypeVar("T")
 
 FRAME_PREFIX: Final = struct.Struct("!II")  # frame size, header word
 FRAME_SIZE_FIELD: Final = 4  # the frame size does not count itself
@@ -59,6 +63,8 @@ class RemotingCommand:
     serialize_type: SerializeType = SerializeType.JSON
     # Why its size is not allowed (``request_sizes``): its body was skipped, and it is refused.
     size_fault: str | None = None
+    # What ``content_of`` has read of the body, or the error: a body is not parsed twice.
+    content: Any = attrs.field(default=None, init=False, eq=False, repr=False)
 
     @property
     def is_response(self) -> bool:
@@ -88,6 +94,22 @@ class RemotingCommand:
             remark=remark,
             serialize_type=self.serialize_type,
         )
+
+
+def content_of(request: RemotingCommand, read: Callable[[bytes], Pieces[T]]) -> Pieces[T]:
+    """Return what ``read`` makes of a request's body, which it reads once.
+
+    Raises ProtocolError, each time.
+    """
+    if request.content is None:
+        try:
+            request.content = yield from read(request.body)
+        except ProtocolError as error:
+            request.content = error.with_traceback(None)
+    if isinstance(request.content, ProtocolError):
+        raise request.content
+    content: T = request.content
+    return content
 
 
 def json_response(request: RemotingCommand, value: dict[str, Any]) -> RemotingCommand:

@@ -36,6 +36,7 @@ from hastore.broker.pulls.message_by_offset import NOT_FOUND
 from hastore.broker.puts.send_message_processor import SEND_CODES
 from hastore.broker.reply import Later
 from hastore.concurrency.port_limits import PROOF_S, RESERVED_MAX
+from hastore.concurrency.turns import Turns
 from hastore.concurrency.watched_files import LOOK_S
 from hastore.config import AccessConfig, MasterConfig, RemotingConfig, StoreConfig
 from hastore.env.real import real_env
@@ -196,7 +197,7 @@ def served_codes():
     processors = RequestProcessors(
         real_env(), InMemoryTarget(), config, BrokerData.make(real_env(), config, None)
     )
-    return {*processors._now, *processors._in_turn, *SEND_CODES}
+    return {*processors._lists, *processors._now, *processors._in_turn, *SEND_CODES}
 
 
 def test_what_an_admins_key_needs_is_known_to_those_who_sign():
@@ -449,7 +450,7 @@ async def test_a_pull_whose_key_goes_before_its_turn_is_refused(tmp_path):
     access = await open_access(access_config(tmp_path), real_env())
     guard = AccessGuard(access, InMemoryTarget())
     request = signed(request_of(11), USER_KEY)
-    account = guard.admit(request, ("127.0.0.1", 1))
+    account = await guard.admit(request, ("127.0.0.1", 1), turns=Turns())
 
     async def make():
         raise AssertionError("not reached")

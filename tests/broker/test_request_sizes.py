@@ -5,12 +5,34 @@ The work is counted, not timed: ``python -m tests.hostile.siege`` measures it.
 
 from __future__ import annotations
 
-import pytest
+import contextlib
+import json
 
+import pytest
+import trio
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from hastore.access.permissions_file import parse_permissions
+from hastore.access.secret import Secret
+from hastore.access.signature import (
+    AccessKey,
+    is_signed_in_pieces,
+    own_signature,
+    own_signature_in_pieces,
+    signed_fields,
+)
+from hastore.broker.access.node_access import NodeAccess
+from hastore.broker.groups.consumer_processors import read_lock_request
+from hastore.broker.groups.topic_config_manager import new_topic_config
 from hastore.broker.puts.send_message_processor import SEND_CODES
-from hastore.errors import FrameTooLargeError
+from hastore.env.real import real_env
+from hastore.errors import FrameTooLargeError, ProtocolError
 from hastore.message import Message
+from hastore.wire import liberal_json
+from hastore.wire.config_tables import SubscriptionGroupConfig
 from hastore.wire.frame_reader import FrameReader, encode_command
+from hastore.wire.pieces import at_once
 from hastore.wire.remoting_codes import SerializeType
 from hastore.wire.remoting_command import HEADER_SIZE_MAX, RemotingCommand, frame
 from hastore.wire.request_sizes import (
@@ -23,6 +45,7 @@ from hastore.wire.request_sizes import (
     RequestSizes,
 )
 from hastore.wire.send_message import write_batch
+from tests.support.nodes.access_keys import signed
 from tests.support.nodes.in_memory_target import InMemoryTarget, serving
 from tests.support.nodes.raw_client import raw_client, send_command
 
@@ -160,3 +183,259 @@ async def test_a_batch_may_have_heads_and_properties_beside_a_messages_bytes():
             assert (await client.ask(request)).code == 0
             request.body = bytes(2 * MESSAGE_SIZE_MAX + 1)
             assert "the batch is larger than max_message_size" in (await client.ask(request)).remark
+
+
+# -- JSON in pieces ------------------------------------------------------------------------------
+
+values = st.recursive(
+    st.integers() | st.booleans() | st.none() | st.text(max_size=4) | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=30,
+)
+
+
+class TooLargeError(Exception):
+    """A value is too large or too deep for such small windows."""
+
+
+def in_windows(text, size=64):
+    """Read a text through windows.  Raises ValueError, TooLargeError."""
+    try:
+        return at_once(liberal_json._Windows(text, None, size).whole())
+    except ValueError as error:
+        if "characters" in str(error):
+            raise TooLargeError from error
+        raise
+
+
+@given(st.lists(values, max_size=5), st.sampled_from([None, 1]), st.integers(64, 80))
+def test_json_is_read_through_windows_of_any_size(value, indent, size):
+    """Whatever a window's end cuts: a number, a word, a string, a name, white space."""
+    text = json.dumps(value, indent=indent)
+    with contextlib.suppress(TooLargeError):
+        assert in_windows(text, size) == value
+
+
+@given(st.dictionaries(st.integers(0, 10**6), st.integers() | st.text(max_size=9), min_size=1))
+@example(dict.fromkeys(range(100, 130), "x" * 7))
+def test_bare_keys_are_read_in_each_window(value):
+    """A stock master's table of offsets has one in each row."""
+    rows = ",".join(f"{key}:{json.dumps(each)}" for key, each in value.items())
+    text = f'{{"t":{{"a":{{{rows}}},"b":{{}}}}}}'
+    expected = {str(key): each for key, each in value.items()}
+    assert in_windows(text, 128) == {"t": {"a": expected, "b": {}}}
+
+
+@given(st.binary(max_size=300) | values.map(lambda value: json.dumps([value] * 9).encode()[:-2]))
+def test_any_text_is_read_or_refused_in_windows(data):
+    """Never anything but a ValueError; what is no JSON is never read."""
+    text = data.decode(errors="replace")
+    try:
+        read = in_windows(text)
+    except (ValueError, RecursionError, TooLargeError):
+        return
+    assert read == json.loads(liberal_json._plain(text))
+
+
+HEARTBEAT_ROW = (
+    b'{"groupName":"g%d","subscriptionDataSet":[{"topic":"T%d","subString":"*","tagsSet":[]}]}'
+)
+MISUSED = {
+    "empty lists": b'{"consumerGroup":"g","clientId":"c","mqSet":[' + b"[]," * 300_000 + b"[]]}",
+    "empty objects": b'{"consumerGroup":"g","clientId":"c","mqSet":[' + b"{}," * 300_000 + b"{}]}",
+    "no end": b'{"mqSet":[' + b"[]," * 300_000,
+    "numbers": b'{"a":[' + b"1," * 500_000 + b"1]}",
+    "lists in lists": b'{"a":[' + (b"[" + b"[]," * 30_000 + b"[]],") * 11 + b"0]}",
+    "deep": b"[" * 1_000_000,
+    "objects in objects": b'{"a":' * 180_000,
+    "one string": b'{"a":"' + b"x" * 1_000_000 + b'"}',
+    "bare keys": b"{" + b"1:[]," * 180_000 + b"2:1}",
+    "spaces": b'{"a":' + b" " * 1_000_000 + b"1}",
+}
+
+
+@pytest.mark.parametrize("kind", MISUSED)
+def test_a_mebibyte_of_json_is_read_in_pieces(kind):
+    """No piece has more than a window, and the bytes that are read are those that are there."""
+    sizes = []
+    with contextlib.suppress(ProtocolError):
+        sizes.extend(read_lock_request(MISUSED[kind]))
+    assert sizes[0] == 0, "it waits for its turn first"
+    assert max(sizes) <= liberal_json.WINDOW_SIZE
+    assert sum(sizes) <= len(MISUSED[kind])
+
+
+def locks(count):
+    queues = [{"topic": f"T{n}", "brokerName": "b", "queueId": 0} for n in range(count)]
+    return {"consumerGroup": "billing", "clientId": "c", "mqSet": queues}
+
+
+async def test_a_long_lock_request_is_answered_in_pieces():
+    """The answer is that of many short ones; each body is parsed once."""
+    async with serving(InMemoryTarget()) as (server, address), raw_client(address) as client:
+        turns = server._processors.reading
+        for count in (0, 1, 200, 201, 16_000):
+            body = json.dumps(locks(count)).encode()
+            before = turns.size
+            answer = await client.ask(RemotingCommand(code=41, body=body))
+            wanted = locks(count)["mqSet"]
+            assert answer.code == 0, answer.remark
+            assert json.loads(answer.body)["lockOKMQSet"] == wanted
+            read = turns.size - before
+            if len(body) > liberal_json.TURN_SIZE:
+                assert len(body) <= read <= len(body) + len(answer.body)
+            else:
+                assert not read
+            assert (await client.ask(RemotingCommand(code=42, body=body))).code == 0
+        assert turns.pieces > 50
+        assert turns.size_max <= liberal_json.WINDOW_SIZE
+
+
+async def test_a_long_heartbeat_is_read_in_pieces():
+    """256 groups with many subscriptions each are one heartbeat."""
+    rows = [HEARTBEAT_ROW % (n, n) for n in range(256)]
+    body = b'{"clientID":"c","consumerDataSet":[' + b",".join(rows) + b'],"producerDataSet":[]}'
+    assert len(body) > liberal_json.TURN_SIZE
+    async with serving(InMemoryTarget()) as (server, address), raw_client(address) as client:
+        assert (await client.ask(RemotingCommand(code=34, body=body))).code == 0
+        assert server._processors.reading.size == len(body)
+        assert len(server._processors.consumers.groups) == 256
+
+
+@pytest.mark.parametrize("code", [34, 41, 42])
+async def test_json_that_is_misused_costs_pieces_and_no_more(code):
+    """A node without access keys reads what anybody sends; each body once, whatever is wrong."""
+    async with serving(InMemoryTarget()) as (server, address), raw_client(address) as client:
+        turns, sent = server._processors.reading, 0
+        for body in MISUSED.values():
+            answer = await client.ask(RemotingCommand(code=code, body=body))
+            assert answer.code == 1
+            sent += len(body)
+            assert turns.size <= sent
+        assert turns.size_max <= liberal_json.WINDOW_SIZE
+        assert (await client.ask(RemotingCommand(code=200, body=b"[" * 16_777_000))).code == 1
+
+
+async def test_a_large_header_waits_for_its_turn_unless_it_is_a_puts():
+    """Its reader has parsed it, so the pause comes afterwards; properties are none of it."""
+    small, large = {"k": "v" * 100}, {"k": "v" * 20_000}
+    async with serving(InMemoryTarget()) as (server, address), raw_client(address) as client:
+        async with server._processors.reading._turn:  # nobody else has a turn
+            for properties in (small, large):
+                # With a field that makes it unusual: read as any command.
+                request = send_command(properties=properties, ext_fields={"z": "z"})
+                assert (await client.ask(request)).code == 0
+            await client.send(
+                RemotingCommand(code=907, opaque=5, ext_fields={"k": "v" * 20_000}),
+                RemotingCommand(code=907, opaque=6),
+            )
+            assert (await client.receive()).opaque == 5
+            with trio.move_on_after(0) as scope:
+                await client.receive()
+            assert scope.cancelled_caught
+        assert (await client.receive()).opaque == 6
+
+
+# -- permission before bytes ---------------------------------------------------------------------
+
+NO_RIGHTS = """\
+accounts:
+  - accessKey: the-empty
+    secretKey: the-secret-of-all
+    admin: false
+"""
+
+
+def guarded():
+    table = parse_permissions(NO_RIGHTS.encode(), "acl.yml")
+    return NodeAccess(real_env(), table, None, "acl.yml")
+
+
+@pytest.mark.parametrize("code", [34, 41, 42])
+async def test_a_body_is_not_read_before_its_signature(code):
+    """No JSON is parsed for a key that is not proven, however it is sent."""
+    body = json.dumps(locks(10_000)).encode()
+    async with serving(InMemoryTarget(), access=guarded()) as (server, address):
+        async with raw_client(address) as client:
+            turns = server._processors.reading
+            for key in (None, AccessKey("the-empty", Secret("another-secret"))):
+                answer = await client.ask(signed(RemotingCommand(code=code, body=body), key))
+                assert "access denied" in answer.remark
+            assert (turns.pieces, turns.size) == (0, 0)
+
+
+@pytest.mark.parametrize("code", [41, 42, 200, 1008, 28106])
+async def test_a_body_is_not_read_for_a_key_that_may_never_send_it(code):
+    """The header names the key, and the key says enough."""
+    body = json.dumps(locks(1_000)).encode()[: 60 * 1024]
+    key = AccessKey("the-empty", Secret("the-secret-of-all"))
+    async with serving(InMemoryTarget(), access=guarded()) as (server, address):
+        async with raw_client(address) as client:
+            answer = await client.ask(signed(RemotingCommand(code=code, body=body), key))
+            assert "access key the-empty needs " in answer.remark
+            assert server._processors.reading.pieces == 0
+
+
+async def test_a_signed_body_is_read_once_for_its_permission_and_its_work():
+    """The guard reads the names, and the processor takes what the guard has read."""
+    accounts = NO_RIGHTS + "    defaultTopicPerm: SUB\n    defaultGroupPerm: SUB\n"
+    table = parse_permissions(accounts.encode(), "acl.yml")
+    access = NodeAccess(real_env(), table, None, "acl.yml")
+    key = AccessKey("the-empty", Secret("the-secret-of-all"))
+    body = json.dumps(locks(10_000)).encode()
+    async with serving(InMemoryTarget(), access=access) as (server, address):
+        async with raw_client(address) as client:
+            answer = await client.ask(signed(RemotingCommand(code=42, body=body), key))
+            assert answer.code == 0, answer.remark
+            assert server._processors.reading.size == len(body)
+
+
+def test_a_signature_over_many_bytes_is_made_a_mebibyte_at_a_time():
+    """It is the one that is made at once."""
+    secret, fields = Secret("the-secret-of-all"), {"a": "1", "b": "2"}
+    for size in (0, 1, MIB, MIB + 1, 3 * MIB + 5):
+        body = bytes(size)
+        given_fields = signed_fields(AccessKey("k", secret), fields, body)
+        work = is_signed_in_pieces(secret, given_fields, body)
+        assert max(work) <= MIB
+        assert at_once(is_signed_in_pieces(secret, given_fields, body)) is True
+        assert at_once(is_signed_in_pieces(secret, given_fields, body + b"x")) is False
+        work = own_signature_in_pieces(secret, "n", 310, fields, body)
+        assert max(work) <= MIB
+        in_pieces = at_once(own_signature_in_pieces(secret, "n", 310, fields, body))
+        assert in_pieces == own_signature(secret, "n", 310, fields, body)
+
+
+# -- long answers --------------------------------------------------------------------------------
+
+
+@given(
+    st.dictionaries(st.text(max_size=3), values, max_size=4),
+    st.dictionaries(st.text(max_size=9), st.integers(), max_size=4),
+    st.integers(0, 3),
+)
+def test_an_object_written_in_pieces_has_the_same_bytes(value, rows, times):
+    """Stock slaves read these tables: not one byte is different."""
+    rows |= {f"{n}": n for n in range(times * 200)}
+    parts = {**value, "rows": liberal_json.Rows(rows, str), "list": list(rows)}
+    whole = {**value, "rows": {name: str(row) for name, row in rows.items()}, "list": list(rows)}
+    assert liberal_json.all_rows(parts) == whole
+    expected = json.dumps(whole, separators=(",", ":")).encode()
+    assert at_once(liberal_json.dumps_in_pieces(parts)) == expected
+
+
+@pytest.mark.parametrize("code", [21, 43, 201])
+async def test_a_large_table_is_answered_in_pieces(code):
+    """A request of a few bytes makes an answer of megabytes, some rows at a time."""
+    async with serving(InMemoryTarget()) as (server, address), raw_client(address) as client:
+        data, turns = server.data, server._processors.writing
+        table = {21: data.topics, 43: data.offsets, 201: data.groups}[code]
+        for n in range(5_000):
+            data.topics.put(new_topic_config(f"T{n}", read_queue_nums=4, write_queue_nums=4))
+            data.groups.put(SubscriptionGroupConfig(group=f"g{n}"))
+            data.offsets.commit("g", f"T{n}", 0, n)
+        answer = await client.ask(RemotingCommand(code=code))
+        expected = json.dumps(table.to_dict(), separators=(",", ":")).encode()
+        assert answer.body == expected
+        assert turns.pieces >= 25
+        assert turns.size_max < 100 * 1024

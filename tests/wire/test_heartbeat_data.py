@@ -14,8 +14,11 @@ from hastore.wire.heartbeat_data import (
     HeartbeatData,
     MessageModel,
     Subscription,
-    read_heartbeat,
 )
+from hastore.wire.heartbeat_data import (
+    read_heartbeat as read_in_pieces,
+)
+from hastore.wire.pieces import at_once
 
 CPP = (
     b'{"clientID":"3454-127.0.0.1@DEFAULT","consumerDataSet":[{"consumeFromWhere":0,'
@@ -50,6 +53,11 @@ heartbeats = st.builds(
         max_size=2,
     ).map(tuple),
 )
+
+
+def read_heartbeat(body):
+    """Read it at once."""
+    return at_once(read_in_pieces(body))
 
 
 @given(heartbeats)

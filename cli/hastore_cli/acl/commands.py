@@ -206,8 +206,10 @@ def _needs(name: str, rule: Rule, topic: str | None, group: str | None) -> tuple
         raise ConfigError(f"{name} is about a topic", hint="name it after the code")
     if group is None and rule.group is not DENY:
         raise ConfigError(f"{name} is about a consumer group", hint="name it: -g GROUP")
-    needs = rule.needs_on(
-        [topic] if topic is not None and rule.topic is not DENY else [],
-        [group] if group is not None and rule.group is not DENY else [],
+    needs = tuple(
+        rule.needs_on(
+            [topic] if topic is not None and rule.topic is not DENY else [],
+            [group] if group is not None and rule.group is not DENY else [],
+        )
     )
     return (*needs, Need(Subject.TOPIC, topic, SUB)) if is_found and topic is not None else needs

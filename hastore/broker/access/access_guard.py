@@ -31,13 +31,16 @@ from hastore.access.secret import Secret
 from hastore.access.signature import (
     ACCESS_KEY_FIELD,
     DENIED_FIELD,
+    PIECE_SIZE,
     has_own_signature,
     is_signed_by,
+    is_signed_in_pieces,
 )
 from hastore.broker.access.audit import audit_refusal
 from hastore.broker.access.old_requests import is_from_the_last_release
 from hastore.broker.access.rules import RULES, Found
 from hastore.concurrency.peers import PeerLog
+from hastore.concurrency.turns import with_checkpoints
 from hastore.errors import AccessDeniedError, ProtocolError
 from hastore.status import OwnSignatures
 from hastore.store.record import message_codec
@@ -45,8 +48,9 @@ from hastore.store.record.delay_message import PROPERTY_REAL_TOPIC
 from hastore.store.record.record_check import check_record
 from hastore.topic import SCHEDULE_TOPIC
 from hastore.trace import logger
+from hastore.wire.pieces import ROWS_OF_A_PIECE
 from hastore.wire.remoting_codes import ADMIN_REQUESTS, OWN_REQUESTS, ResponseCode
-from hastore.wire.remoting_command import RemotingCommand, text_field
+from hastore.wire.remoting_command import RemotingCommand, content_of, text_field
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -56,6 +60,7 @@ if TYPE_CHECKING:
     from hastore.broker.access.node_access import NodeAccess
     from hastore.broker.reply import Answer, Later
     from hastore.broker.request_target import RequestTarget
+    from hastore.concurrency.turns import Turns
     from hastore.store.record.record_check import RecordCheck
     from hastore.wire.pull_message import PullRequest
 
@@ -88,29 +93,37 @@ class AccessGuard:
     target: RequestTarget
     _failure_log: PeerLog = attrs.field(factory=lambda: PeerLog(_log, "access_denied"), init=False)
 
-    def admit(
+    async def admit(
         self,
         request: RemotingCommand,
         peer: tuple[str, int],
         *,
+        turns: Turns,
         connection: SignedConnection | None = None,
     ) -> Account:
         """Return the account on whose behalf a request is carried out.
 
         A right signature counts, however often its address has failed.  Without a ``connection``
-        hastore's own signatures do not count.  Raises AccessDeniedError.
+        hastore's own signatures do not count.  A long body is read in ``turns``, once the signature
+        is right and the account may send such requests at all.  Raises AccessDeniedError.
         """
         try:
-            account = self._account(request, peer, connection=connection)
+            account = await self._account(request, peer, connection=connection)
             rule = RULES.get(request.code)
             if rule is None:
                 raise _denied(f"no rule allows request type {request.code}")
+            if rule.is_of_readers and not account.reads_any_topic:
+                raise _denied(f"access key {account.key.name} needs {rule.text}")
             try:
+                if rule.read is not None:
+                    await turns.run(content_of(request, rule.read))
                 needs = rule.needs(request)
             except ProtocolError as error:
                 raise _denied(f"it is not clear what the request is about: {error}") from error
-            for need in needs:
+            for number, need in enumerate(needs, 1):
                 _check(account, need)
+                if number % ROWS_OF_A_PIECE == 0:
+                    await trio.lowlevel.checkpoint()
             if not has_own_signature(request.ext_fields):
                 self._check_stock_signature(request, connection)
         except AccessDeniedError as error:
@@ -140,7 +153,7 @@ class AccessGuard:
             return
         raise _denied(f"request type {code} needs hastore's own signature: {why}; {_UPDATE}")
 
-    def _account(
+    async def _account(
         self,
         request: RemotingCommand,
         peer: tuple[str, int],
@@ -154,11 +167,7 @@ class AccessGuard:
         account = self.access.table.accounts.get(name)
         secret = _NOBODYS if account is None else account.key.secret
         try:
-            if has_own_signature(request.ext_fields):
-                received = None if connection is None else connection.signatures
-                is_signed = received is not None and received.admits(secret, request)
-            else:
-                is_signed = is_signed_by(secret, request.ext_fields, request.body)
+            is_signed = await _is_signed(secret, request, connection)
         except ProtocolError:
             is_signed = False
         if account is None or not is_signed:
@@ -257,6 +266,27 @@ def denial(request: RemotingCommand, error: AccessDeniedError) -> RemotingComman
 
 def _denied(reason: str) -> AccessDeniedError:
     return AccessDeniedError(f"access denied: {reason}", code=ResponseCode.SYSTEM_ERROR)
+
+
+async def _is_signed(
+    secret: Secret, request: RemotingCommand, connection: SignedConnection | None
+) -> bool:
+    """Whether a request's signature is right, with checkpoints if its body is long.
+
+    Raises ProtocolError for names or values that are not text.
+    """
+    fields, body = request.ext_fields, request.body
+    is_long = len(body) > PIECE_SIZE
+    if has_own_signature(fields):
+        received = None if connection is None else connection.signatures
+        if received is None:
+            return False
+        if is_long:
+            return await with_checkpoints(received.admits_in_pieces(secret, request))
+        return received.admits(secret, request)
+    if is_long:
+        return await with_checkpoints(is_signed_in_pieces(secret, fields, body))
+    return is_signed_by(secret, fields, body)
 
 
 def _check(account: Account, need: Need) -> None:

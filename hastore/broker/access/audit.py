@@ -69,6 +69,7 @@ READS: Final[Mapping[int, str]] = {
 NOBODY: Final = "nobody"  # the node needs no access keys, or the request has none
 _TEXT_MAX: Final = 300  # characters of a value
 _BODY_MAX: Final = 65_536  # bytes; a group's configuration has some hundred
+_REFUSED_BODY_MAX: Final = 4_096  # of a request that is refused: parsed in less than 0.1 ms
 _FIELDS_MAX: Final = 20
 
 
@@ -146,20 +147,20 @@ def _record(
         action,
         who=_short(key) if key else NOBODY,
         peer=describe(peer),
-        what=_what(request),
+        what=_what(request, _REFUSED_BODY_MAX if outcome == "refused" else _BODY_MAX),
         outcome=outcome,
         reason=None if reason is None else _short(reason),
     )
 
 
-def _what(request: RemotingCommand) -> dict[str, Any]:
+def _what(request: RemotingCommand, body_max: int) -> dict[str, Any]:
     """Return what a request names, as far as it is there: a peer may send anything."""
     names = CHANGES[request.code][1] if request.code in CHANGES else ()
     fields = request.ext_fields
     what = {name: _short(str(fields[name])) for name in names if fields.get(name) is not None}
     if request.code == RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:
         try:
-            body = liberal_json.loads_object(request.body[:_BODY_MAX], "the group")
+            body = liberal_json.loads_object(request.body[:body_max], "the group")
         except ProtocolError:
             return what
         what |= {name: _short(str(value)) for name, value in sorted(body.items())[:_FIELDS_MAX]}

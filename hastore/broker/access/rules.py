@@ -19,12 +19,20 @@ from hastore.access.permissions import ADMIN, DENY, PUB, SUB, Need, Permission, 
 from hastore.broker.groups.consumer_processors import read_lock_request
 from hastore.topic import DEFAULT_TOPIC
 from hastore.wire.heartbeat_data import read_heartbeat
+from hastore.wire.pieces import at_once
 from hastore.wire.remoting_codes import RequestCode
-from hastore.wire.remoting_command import RemotingCommand, required_text_field, text_field
+from hastore.wire.remoting_command import (
+    RemotingCommand,
+    content_of,
+    required_text_field,
+    text_field,
+)
 from hastore.wire.send_message import send_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from hastore.wire.pieces import Pieces
 
 # Topics and groups that a request names.
 Names = tuple[tuple[str, ...], tuple[str, ...]]
@@ -49,17 +57,22 @@ class Rule:
     names: Callable[[RemotingCommand], Names] = lambda _request: ((), ())
     found: Found = Found.NOTHING
     may_be_held: bool = False  # it is checked again when it is answered
+    # What reads the body, if the names are there: the guard has it read, in pieces, before them.
+    read: Callable[[bytes], Pieces[object]] | None = None
+    is_of_readers: bool = False  # its body names a group in each case: who can read nothing may not
 
-    def needs(self, request: RemotingCommand) -> tuple[Need, ...]:
+    def needs(self, request: RemotingCommand) -> Iterable[Need]:
         """Return the needs of a request.  Raises ProtocolError for a malformed one."""
         if self.is_admins:
             return (ADMIN,)
         return self.needs_on(*self.names(request))
 
-    def needs_on(self, topics: Iterable[str], groups: Iterable[str]) -> tuple[Need, ...]:
-        """Return the needs on these topics and groups."""
-        of_topics = [Need(Subject.TOPIC, name, self.topic) for name in topics]
-        return (*of_topics, *(Need(Subject.GROUP, name, self.group) for name in groups))
+    def needs_on(self, topics: Iterable[str], groups: Iterable[str]) -> Iterator[Need]:
+        """Yield the needs on these topics and groups."""
+        for name in topics:
+            yield Need(Subject.TOPIC, name, self.topic)
+        for name in groups:
+            yield Need(Subject.GROUP, name, self.group)
 
     @property
     def text(self) -> str:
@@ -108,14 +121,14 @@ def _routed(request: RemotingCommand) -> Names:
 
 
 def _heartbeat(request: RemotingCommand) -> Names:
-    consumers = read_heartbeat(request.body).consumers
-    topics = {each.topic for consumer in consumers for each in consumer.subscriptions}
-    return tuple(sorted(topics)), tuple(sorted({consumer.group for consumer in consumers}))
+    consumers = at_once(content_of(request, read_heartbeat)).consumers
+    topics = {each.topic: None for consumer in consumers for each in consumer.subscriptions}
+    return tuple(topics), tuple(dict.fromkeys(consumer.group for consumer in consumers))
 
 
 def _locked(request: RemotingCommand) -> Names:
-    group, _, queues = read_lock_request(request.body)
-    return tuple(sorted({queue.topic for queue in queues})), (group,)
+    wanted = at_once(content_of(request, read_lock_request))
+    return tuple(dict.fromkeys(queue.topic for queue in wanted.queues)), (wanted.group,)
 
 
 _PUBLISH: Final = Rule(topic=PUB, names=_sent)
@@ -123,7 +136,7 @@ _READ_TOPIC: Final = Rule(topic=SUB, names=_topic)
 _PULL: Final = Rule(topic=SUB, group=SUB, names=_topic_and_group, may_be_held=True)
 _CONSUME: Final = Rule(topic=SUB, group=SUB, names=_topic_and_group)
 _IN_GROUP: Final = Rule(group=SUB, names=_group)
-_LOCK: Final = Rule(topic=SUB, group=SUB, names=_locked)
+_LOCK: Final = Rule(topic=SUB, group=SUB, names=_locked, read=read_lock_request, is_of_readers=True)
 _ADMIN: Final = Rule(is_admins=True)
 
 RULES: Final[Mapping[int, Rule]] = {
@@ -140,7 +153,7 @@ RULES: Final[Mapping[int, Rule]] = {
     RequestCode.GET_MIN_OFFSET: _READ_TOPIC,
     RequestCode.GET_EARLIEST_MSG_STORETIME: _READ_TOPIC,
     RequestCode.VIEW_MESSAGE_BY_ID: Rule(found=Found.AT_OFFSET),
-    RequestCode.HEART_BEAT: Rule(topic=SUB, group=SUB, names=_heartbeat),
+    RequestCode.HEART_BEAT: Rule(topic=SUB, group=SUB, names=_heartbeat, read=read_heartbeat),
     RequestCode.UNREGISTER_CLIENT: Rule(group=SUB, names=_left_group),
     # Without the second part any message could be copied into one's own retry topic, and read.
     RequestCode.CONSUMER_SEND_MSG_BACK: Rule(group=SUB, names=_sent_back, found=Found.AT_OFFSET),

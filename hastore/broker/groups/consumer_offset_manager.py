@@ -26,6 +26,7 @@ from hastore.broker.groups.topic_config_manager import read_table
 from hastore.errors import ProtocolError, RequestFailedError
 from hastore.trace import logger
 from hastore.wire.config_tables import QUEUE_NUMS_MAX, DataVersion
+from hastore.wire.liberal_json import Rows, all_rows
 from hastore.wire.remoting_codes import ResponseCode
 from hastore.wire.remoting_command import integer_field
 
@@ -203,16 +204,23 @@ class ConsumerOffsetManager:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole table: consumerOffset.json, and the body of 43."""
+        return all_rows(self.to_rows())
+
+    def to_rows(self) -> dict[str, Any]:
+        """Return the same, with rows that are converted when they are written.
+
+        Offsets that are committed meanwhile may be in it, or not.
+        """
         value = {
             "dataVersion": self.version.to_dict(),
-            "offsetTable": _to_json(self.offsets),
+            "offsetTable": Rows(dict(self.offsets), _to_json),
         }
         replaced = {
             key: differing
             for key, copied in (self._copied or {}).items()
             if (differing := _differing(copied, self.offsets.get(key, {})))
         }
-        return {**value, "masterOffsetTable": _to_json(replaced)} if replaced else value
+        return {**value, "masterOffsetTable": Rows(replaced, _to_json)} if replaced else value
 
     def next_version(self) -> None:
         """Raise the version, once for each write of the file; a slave has its master's."""
@@ -254,8 +262,5 @@ def _differing(copied: dict[int, int], own: dict[int, int]) -> dict[int, int]:
     return {queue_id: offset for queue_id, offset in copied.items() if own.get(queue_id) != offset}
 
 
-def _to_json(table: dict[str, dict[int, int]]) -> dict[str, dict[str, int]]:
-    return {
-        key: {str(queue_id): offset for queue_id, offset in queues.items()}
-        for key, queues in table.items()
-    }
+def _to_json(queues: dict[int, int]) -> dict[str, int]:
+    return {str(queue_id): offset for queue_id, offset in queues.items()}

@@ -31,8 +31,10 @@ from hastore.status import BrokerRole
 from hastore.wire import liberal_json
 from hastore.wire.config_tables import QUEUE_NUMS_MAX
 from hastore.wire.heartbeat_data import read_heartbeat
+from hastore.wire.pieces import ROWS_OF_A_PIECE
 from hastore.wire.remoting_codes import ResponseCode
 from hastore.wire.remoting_command import (
+    content_of,
     integer_field,
     json_response,
     name_field,
@@ -40,11 +42,14 @@ from hastore.wire.remoting_command import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hastore.broker.groups.broker_data import BrokerData
     from hastore.broker.groups.consumer_manager import ConsumerManager
     from hastore.broker.reply import ClientConnection
     from hastore.broker.request_target import RequestTarget
     from hastore.config import RemotingConfig
+    from hastore.wire.pieces import Pieces
     from hastore.wire.remoting_command import RemotingCommand
 
 LOCK_QUEUES_MAX: Final = 16_384  # in one request
@@ -82,13 +87,15 @@ class ConsumerProcessors:
 
     # -- members ---------------------------------------------------------------------------------
 
-    def heartbeat(self, request: RemotingCommand, client: ClientConnection) -> RemotingCommand:
+    def heartbeat(
+        self, request: RemotingCommand, client: ClientConnection
+    ) -> Pieces[RemotingCommand]:
         """Register a client and the groups that its heartbeat names.
 
         A group that has no offset yet stays in memory, while it has members.  Groups beyond a quota
         are refused, the others of the heartbeat are registered.
         """
-        heartbeat = read_heartbeat(request.body)
+        heartbeat = yield from content_of(request, read_heartbeat)
         for consumer in heartbeat.consumers:
             fault = group_fault(consumer.group)
             if fault is not None:
@@ -192,26 +199,56 @@ class ConsumerProcessors:
 
     # -- locks -----------------------------------------------------------------------------------
 
-    def lock(self, request: RemotingCommand, client: ClientConnection) -> RemotingCommand:
+    def lock(self, request: RemotingCommand, client: ClientConnection) -> Pieces[RemotingCommand]:
         """Lock queues for a client that consumes in order."""
-        group, client_id, queues = read_lock_request(request.body)
-        locked = self.locks.lock(group, queues, client_id, trio.current_time(), client.owner)
-        rows = [
+        wanted = yield from content_of(request, read_lock_request)
+        held: list[MessageQueue] = []
+        for number, queues in enumerate(wanted.some_queues()):
+            if number:
+                yield 0
+            now = trio.current_time()
+            try:
+                held += self.locks.lock(wanted.group, queues, wanted.client_id, now, client.owner)
+            except RequestFailedError:
+                if not held:
+                    raise
+                break  # the quota is used up
+        locked = [
             {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
-            for queue in locked
+            for queue in held
         ]
-        return json_response(request, {"lockOKMQSet": rows})
+        body = yield from liberal_json.dumps_in_pieces({"lockOKMQSet": locked})
+        return request.response(ResponseCode.SUCCESS, body=body)
 
-    def unlock(self, request: RemotingCommand) -> RemotingCommand:
+    def unlock(self, request: RemotingCommand) -> Pieces[RemotingCommand]:
         """Release a client's locks of queues."""
-        group, client_id, queues = read_lock_request(request.body)
-        self.locks.unlock(group, queues, client_id)
+        wanted = yield from content_of(request, read_lock_request)
+        for queues in wanted.some_queues():
+            self.locks.unlock(wanted.group, queues, wanted.client_id)
+            if len(queues) == ROWS_OF_A_PIECE:
+                yield 0
         return request.response(ResponseCode.SUCCESS)
 
 
-def read_lock_request(body: bytes) -> tuple[str, str, list[MessageQueue]]:
-    """Return the group, the client's id and the queues of a request.  Raises ProtocolError."""
-    data = liberal_json.loads_object(body, "the lock request")
+@attrs.frozen
+class LockRequest:
+    """The body of 41 and 42."""
+
+    group: str
+    client_id: str
+    queues: list[MessageQueue]
+
+    def some_queues(self) -> Iterator[list[MessageQueue]]:
+        """Yield the queues, some at a time."""
+        for begin in range(0, len(self.queues), ROWS_OF_A_PIECE):
+            yield self.queues[begin : begin + ROWS_OF_A_PIECE]
+
+
+def read_lock_request(body: bytes) -> Pieces[LockRequest]:
+    """Read the body of 41 or 42, in pieces.  Raises ProtocolError."""
+    data = yield from liberal_json.loads_object_in_pieces(
+        body, "the lock request", values_max=liberal_json.LARGE_VALUES_MAX
+    )
     rows = data.get("mqSet") or []
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         msg = "mqSet of the lock request is not a list of objects"
@@ -228,4 +265,6 @@ def read_lock_request(body: bytes) -> tuple[str, str, list[MessageQueue]]:
             msg = f"queueId {queue.queue_id} of a lock request is not in 0 to {QUEUE_NUMS_MAX - 1}"
             raise ProtocolError(msg)
         queues.append(queue)
-    return name_field(data, "consumerGroup"), name_field(data, "clientId"), queues
+        if len(queues) % ROWS_OF_A_PIECE == 0:
+            yield 0
+    return LockRequest(name_field(data, "consumerGroup"), name_field(data, "clientId"), queues)

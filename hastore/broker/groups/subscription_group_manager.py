@@ -27,6 +27,7 @@ from hastore.errors import ProtocolError, RequestFailedError
 from hastore.topic import RETRY_TOPIC_PREFIX, topic_fault
 from hastore.trace import logger
 from hastore.wire.config_tables import DELETED_GROUPS, DataVersion, SubscriptionGroupConfig
+from hastore.wire.liberal_json import Rows, all_rows
 from hastore.wire.remoting_codes import ResponseCode
 
 if TYPE_CHECKING:
@@ -138,10 +139,14 @@ class SubscriptionGroupManager:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole table: subscriptionGroup.json, and the body of 201."""
+        return all_rows(self.to_rows())
+
+    def to_rows(self) -> dict[str, Any]:
+        """Return the same, with rows that are converted when they are written."""
         return {
             "dataVersion": self.version.to_dict(),
-            "subscriptionGroupTable": {name: self.groups[name].to_dict() for name in self.groups},
-            DELETED_GROUPS: self.deleted,
+            "subscriptionGroupTable": Rows(dict(self.groups), SubscriptionGroupConfig.to_dict),
+            DELETED_GROUPS: Rows(dict(self.deleted), int),
         }
 
     def load(self, value: dict[str, Any]) -> None:

@@ -39,16 +39,17 @@ from hastore.wire.config_tables import (
     QUEUE_NUMS_MAX,
     RETRY_QUEUE_NUMS,
     DataVersion,
+    DeletedTopic,
     TopicConfig,
     read_deleted_topics,
 )
+from hastore.wire.liberal_json import Rows, all_rows
 from hastore.wire.remoting_codes import ResponseCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from hastore.broker.quotas import Quota
-    from hastore.wire.config_tables import DeletedTopic
 
 TOPICS_MAX: Final = 16_384  # with names of any size, the list of all fits a frame of 16 MiB
 
@@ -235,10 +236,14 @@ class TopicConfigManager:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole table: topics.json, and the body of 21."""
+        return all_rows(self.to_rows())
+
+    def to_rows(self) -> dict[str, Any]:
+        """Return the same, with rows that are converted when they are written."""
         return {
             "dataVersion": self.version.to_dict(),
-            "topicConfigTable": {name: self.topics[name].to_dict() for name in self.topics},
-            DELETED_TOPICS: {name: self.deleted[name].to_dict() for name in self.deleted},
+            "topicConfigTable": Rows(dict(self.topics), TopicConfig.to_dict),
+            DELETED_TOPICS: Rows(dict(self.deleted), DeletedTopic.to_dict),
         }
 
     def load(self, value: dict[str, Any]) -> None:

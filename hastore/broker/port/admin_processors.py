@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from hastore.broker.request_target import RequestTarget
     from hastore.env.interface import Offload
     from hastore.store.tools.group_log import GroupLog, MessageCounts
+    from hastore.wire.pieces import Pieces
     from hastore.wire.remoting_command import RemotingCommand
 
 DIGEST_SIZE_MAX: Final = 4 * 1024 * 1024  # of one request: a read of some milliseconds
@@ -86,18 +87,17 @@ _EXPLAINED_MAX: Final = 1_000
 class _Table(Protocol):
     changes: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the content as JSON."""
+    def to_rows(self) -> dict[str, Any]:
+        """Return the content now, as ``dumps_in_pieces`` writes it."""
 
 
-def _table(request: RemotingCommand, table: _Table) -> RemotingCommand:
+def _table(request: RemotingCommand, table: _Table) -> Pieces[RemotingCommand]:
     """Return a table, or no body if the client has it already."""
     tag = str(table.changes)
     if request.ext_fields.get(TABLE_TAG) == tag:
         return request.response(ResponseCode.SUCCESS, ext_fields={TABLE_TAG: tag})
-    answer = json_response(request, table.to_dict())
-    answer.ext_fields = {TABLE_TAG: tag}
-    return answer
+    body = yield from liberal_json.dumps_in_pieces(table.to_rows())
+    return request.response(ResponseCode.SUCCESS, ext_fields={TABLE_TAG: tag}, body=body)
 
 
 @final
@@ -174,15 +174,15 @@ class AdminProcessors:
         await self.data.delete_group(group, with_offsets=with_offsets)
         return request.response(ResponseCode.SUCCESS)
 
-    def all_topics(self, request: RemotingCommand) -> RemotingCommand:
+    def all_topics(self, request: RemotingCommand) -> Pieces[RemotingCommand]:
         """Return all topics."""
         return _table(request, self.data.topics)
 
-    def all_groups(self, request: RemotingCommand) -> RemotingCommand:
+    def all_groups(self, request: RemotingCommand) -> Pieces[RemotingCommand]:
         """Return all groups."""
         return _table(request, self.data.groups)
 
-    def all_offsets(self, request: RemotingCommand) -> RemotingCommand:
+    def all_offsets(self, request: RemotingCommand) -> Pieces[RemotingCommand]:
         """Return all consumer offsets."""
         return _table(request, self.data.offsets)
 

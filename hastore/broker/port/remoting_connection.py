@@ -51,6 +51,7 @@ from hastore.errors import (
 )
 from hastore.tls.tls_socket import accept_tls
 from hastore.wire.frame_reader import FrameReader, encode_command
+from hastore.wire.liberal_json import TURN_SIZE
 from hastore.wire.remoting_codes import FLAG_RESPONSE, ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
 
@@ -255,8 +256,7 @@ class RemotingConnection:
                 self._account(reader.buffered_size)
                 self._watch_header()
                 if self.requests != before:
-                    if self.is_identified:
-                        self._proof_deadline = _NEVER
+                    self._end_proof()
                     self._progressed()
         except FrameTooLargeError as error:
             is_handshake = self.requests == 0 and data[:1] == HANDSHAKE
@@ -283,10 +283,13 @@ class RemotingConnection:
                 if command is None:
                     return
                 self._end_header()
-                self._take(command)
+                is_put = await self._take(command)
                 if self._read_scope.cancel_called:
                     reader.clear()
                     return
+                self._end_proof()  # before it waits for others
+                if not is_put and reader.header_size > TURN_SIZE:
+                    await self.processors.reading.rest(reader.header_size)
                 await self._wait_for_room_to_read()
             if self.requests == next_break:
                 next_break += _REQUESTS_WITHOUT_A_BREAK
@@ -300,6 +303,12 @@ class RemotingConnection:
                 self._set_deadline()
         else:
             self._end_header()
+
+    def _end_proof(self) -> None:
+        """Remove the deadline of a connection above the limits, once it is proven."""
+        if self._proof_deadline != _NEVER and self.is_identified:
+            self._proof_deadline = _NEVER
+            self._set_deadline()
 
     def _end_header(self) -> None:
         if self._header_deadline != _NEVER:
@@ -329,48 +338,52 @@ class RemotingConnection:
             self.buffered_size = buffered_size
             self.buffered_total.count(grown)
 
-    def _take(self, command: RemotingCommand) -> None:
+    async def _take(self, command: RemotingCommand) -> bool:
+        """Carry out a request, or have it answered later; return whether it is a put."""
         self.requests += 1
         if command.is_response:
-            return  # this server sends no requests
+            return False  # this server sends no requests
         if command.size_fault is not None:
             self._answer_now(command, _too_large(command, command.size_fault))
-            return
+            return False
         account = None
         if self.guard is not None:
-            account = self._admitted(self.guard, command)
+            account = await self._admitted(self.guard, command)
             if account is None:
-                return
+                return False
         if command.code in SEND_CODES:
-            self._submit(command)
-            return
+            return self._submit(command)
         response = audited(self.processors.process(command, self), command, self.peer, account)
         if isinstance(response, RemotingCommand):
             self._answer_now(command, response)
-            return
+            return False
         if self.guard is not None and account is not None:
             response = self.guard.checked(response, command, account)
         later = silently(response) if command.is_one_way else response
         self.answer_later(self._counted(later, self._reader.frame_size))
+        return False
 
-    def _submit(self, command: RemotingCommand) -> None:
+    def _submit(self, command: RemotingCommand) -> bool:
         try:
             request = self.sends.submit(command, self)
         except (ProtocolError, RequestFailedError) as error:
             if not command.is_one_way:
                 self._reply(_refusal(error, command.opaque, command.serialize_type))
-        else:
-            self._submitted(request)
+            return False
+        self._submitted(request)
+        return True
 
     def _answer_now(self, command: RemotingCommand, response: RemotingCommand) -> None:
         if not command.is_one_way:
             self._reply(encode_command(response))
 
-    def _admitted(self, guard: AccessGuard, command: RemotingCommand) -> Account | None:
+    async def _admitted(self, guard: AccessGuard, command: RemotingCommand) -> Account | None:
         """Return whose request it is; None for one that is refused, which is answered."""
         must_prove = self.is_reserved and self.proven_key is None
         try:
-            account = guard.admit(command, self.peer, connection=self)
+            account = await guard.admit(
+                command, self.peer, turns=self.processors.reading, connection=self
+            )
         except AccessDeniedError as error:
             answer, delay_s = denial(command, error), error.delay_s
         else:

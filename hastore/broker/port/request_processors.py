@@ -30,9 +30,12 @@ from hastore.broker.pulls.pull_message_processor import PullMessageProcessor
 from hastore.broker.pulls.query_message_processor import QueryMessageProcessor
 from hastore.broker.reply import Answer, ClientConnection, Later
 from hastore.concurrency.peers import one_spelling
+from hastore.concurrency.turns import Turns
 from hastore.errors import HastoreError, ProtocolError, RequestFailedError
 from hastore.topic import DEFAULT_TOPIC
 from hastore.wire.config_tables import GROUP_ONLY
+from hastore.wire.liberal_json import TURN_SIZE
+from hastore.wire.pieces import Pieces, at_once
 from hastore.wire.remoting_codes import RequestCode, ResponseCode
 from hastore.wire.remoting_command import (
     RemotingCommand,
@@ -66,6 +69,7 @@ _SMALL: Final = frozenset(
     }
 )
 
+_List = Callable[[RemotingCommand, ClientConnection], Pieces[RemotingCommand]]
 _Now = Callable[[RemotingCommand, ClientConnection], RemotingCommand]
 # Later: the answer itself, which waits for its own turn.
 _InTurn = Callable[[RemotingCommand, ClientConnection], Awaitable[Answer | Later | None]]
@@ -85,6 +89,9 @@ class RequestProcessors:
     consumers: ConsumerManager = attrs.field(init=False)
     pulls: PullMessageProcessor = attrs.field(init=False)
     by_offset: MessageByOffset = attrs.field(init=False)
+    reading: Turns = attrs.field(factory=Turns, init=False)  # of long requests
+    writing: Turns = attrs.field(factory=Turns, init=False)  # of long answers
+    _lists: dict[int, _List] = attrs.field(init=False)
     _now: dict[int, _Now] = attrs.field(init=False)
     _in_turn: dict[int, _InTurn] = attrs.field(init=False)
 
@@ -109,10 +116,15 @@ class RequestProcessors:
         admin = AdminProcessors(target, data, self.env.offload)
         back = SendBackProcessor(target, data, self.by_offset)
         roles = RoleProcessor(target)
+        # Answered at once unless the request is long: then in turn, and in pieces.
+        self._lists = {
+            RequestCode.HEART_BEAT: consumer.heartbeat,
+            RequestCode.LOCK_BATCH_MQ: consumer.lock,
+            RequestCode.UNLOCK_BATCH_MQ: lambda request, _client: consumer.unlock(request),
+        }
         # Answered at once: what they need is in memory.
         self._now = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
-            RequestCode.HEART_BEAT: consumer.heartbeat,
             RequestCode.UNREGISTER_CLIENT: consumer.unregister,
             RequestCode.GET_BROKER_HA_STATUS: self._ha_status,
             RequestCode.GET_BROKER_RUNTIME_INFO: _without_client(self._runtime_info),
@@ -120,8 +132,6 @@ class RequestProcessors:
             RequestCode.GET_CONSUMER_CONNECTION_LIST: _without_client(consumer.connections),
             RequestCode.QUERY_CONSUMER_OFFSET: _without_client(consumer.query_offset),
             RequestCode.UPDATE_CONSUMER_OFFSET: consumer.update_offset,
-            RequestCode.LOCK_BATCH_MQ: consumer.lock,
-            RequestCode.UNLOCK_BATCH_MQ: _without_client(consumer.unlock),
             RequestCode.GET_MAX_OFFSET: _without_client(query.max_offset),
             RequestCode.GET_MIN_OFFSET: _without_client(query.min_offset),
             RequestCode.PROMISE_NOT_TO_STAND: _without_client(roles.promise),
@@ -134,8 +144,8 @@ class RequestProcessors:
             RequestCode.QUERY_MESSAGE: _awaited(query.query_message),
             RequestCode.VIEW_MESSAGE_BY_ID: query.view_message,
             RequestCode.GET_ALL_TOPIC_CONFIG: self._compare_clocks(admin.all_topics),
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _made_in_turn(admin.all_groups),
-            RequestCode.GET_ALL_CONSUMER_OFFSET: _made_in_turn(admin.all_offsets),
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._written(admin.all_groups),
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self._written(admin.all_offsets),
             RequestCode.GET_ALL_DELAY_OFFSET: _made_in_turn(admin.all_delay_offsets),
             RequestCode.EXPLAIN_PUTS: _made_in_turn(admin.explain),
             RequestCode.LOG_DIGEST: _awaited(admin.log_digest),
@@ -158,6 +168,9 @@ class RequestProcessors:
         if in_turn is not None:
             make = partial(_answer_in_turn, in_turn, request, client)
             return Later(make, is_large=request.code not in _SMALL)
+        as_list = self._lists.get(request.code)
+        if as_list is not None:
+            return self._process_list(as_list, request, client)
         now = self._now.get(request.code)
         if now is None:
             return request.response(
@@ -168,6 +181,20 @@ class RequestProcessors:
             return now(request, client)
         except HastoreError as error:
             return _failure(request, error)
+
+    def _process_list(
+        self, process: _List, request: RemotingCommand, client: ClientConnection
+    ) -> RemotingCommand | Later:
+        if len(request.body) <= TURN_SIZE:
+            try:
+                return at_once(process(request, client))
+            except HastoreError as error:
+                return _failure(request, error)
+
+        async def read(request: RemotingCommand, client: ClientConnection) -> Answer | None:
+            return await self.reading.run(process(request, client))
+
+        return Later(partial(_answer_in_turn, read, request, client))
 
     def client_gone(self, client: ClientConnection) -> None:
         """Forget a connection that has ended."""
@@ -189,11 +216,21 @@ class RequestProcessors:
             return request.response(ResponseCode.TOPIC_NOT_EXIST, remark=fault)
         return json_response(request, route)
 
-    def _compare_clocks(self, process: Callable[[RemotingCommand], RemotingCommand]) -> _InTurn:
+    def _written(self, process: Callable[[RemotingCommand], Pieces[RemotingCommand]]) -> _InTurn:
+        """Adapt a request whose answer may be long."""
+
+        async def processed(request: RemotingCommand, _client: ClientConnection) -> Answer | None:
+            return await self.writing.run(process(request))
+
+        return processed
+
+    def _compare_clocks(
+        self, process: Callable[[RemotingCommand], Pieces[RemotingCommand]]
+    ) -> _InTurn:
         """Adapt a request that a slave makes each second: it shows its clock and sees ours."""
 
         async def processed(request: RemotingCommand, client: ClientConnection) -> Answer | None:
-            answer, clocks = process(request), self.target.peer_clocks
+            answer, clocks = await self.writing.run(process(request)), self.target.peer_clocks
             if WALL_TIME in request.ext_fields:
                 host = client.peer[0]
                 if self.target.has_peer_at(host):
