@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_PARSE_S: Final = 20e-9  # of one byte of JSON: 64 KiB take some 1.2 ms
+PARSE_S: Final = 20e-9  # of one byte of JSON: 64 KiB take some 1.2 ms
+SKIP_S: Final = 1.2e-9  # of one byte that is received and dropped: 64 KiB take some 80 us
 _PAUSE: Final = 9  # after each piece, as a multiple of the time that it took
 
 
@@ -52,10 +53,10 @@ class Turns:
                     self.pieces += 1
                     await trio.sleep((trio.current_time() - begun) * _PAUSE)
 
-    async def rest(self, size: int) -> None:
-        """Pause for JSON of ``size`` bytes that its reader has parsed already."""
+    async def rest(self, worked_s: float) -> None:
+        """Pause for work that its peer has caused already."""
         async with self._turn:
-            await trio.sleep(size * _PARSE_S * _PAUSE)
+            await trio.sleep(worked_s * _PAUSE)
 
 
 async def with_checkpoints(work: Pieces[T]) -> T:

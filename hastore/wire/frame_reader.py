@@ -94,6 +94,11 @@ class FrameReader:
         return len(self._partial) + len(self._data) - self._position
 
     @property
+    def is_skipping(self) -> bool:
+        """Whether the body of a refused request is still to come."""
+        return self._skip > 0
+
+    @property
     def is_in_header(self) -> bool:
         """Whether a frame has begun whose header is still incomplete."""
         return 0 < len(self._partial) < self._header_end

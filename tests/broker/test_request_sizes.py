@@ -153,6 +153,18 @@ def test_a_header_that_names_two_codes_is_refused_by_the_one_that_counts():
     assert f"a header of {len(header)} bytes" in command.size_fault
 
 
+async def test_skipped_bytes_wait_for_their_turn_and_puts_do_not():
+    """One client's refused body is received at a time, slowly; others send what they like."""
+    target = InMemoryTarget()
+    async with serving(target) as (server, address), raw_client(address) as client:
+        async with raw_client(address) as attacker, server._processors.skipping._turn:
+            refused = RemotingCommand(code=41, body=bytes(16 * MIB - 3000))
+            await attacker.send(encode_command(refused)[:RECEIVE_SIZE])
+            for number in range(10):
+                assert (await client.ask(send_command(number))).code == 0
+            assert server.statistics().buffered_size == 0
+
+
 @pytest.mark.parametrize("is_one_way", [False, True])
 async def test_a_client_is_told_the_limit_and_stays_connected(is_one_way):
     """A refused send is MESSAGE_ILLEGAL, as the store's refusal is; nothing was put."""

@@ -39,6 +39,7 @@ from hastore.concurrency.group_commit_request import LEASE_OVER
 from hastore.concurrency.peers import peer_key
 from hastore.concurrency.port_limits import PROOF_S
 from hastore.concurrency.tcp import bound_address
+from hastore.concurrency.turns import PARSE_S, SKIP_S
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import (
     AccessDeniedError,
@@ -254,6 +255,8 @@ class RemotingConnection:
                 before = self.requests
                 await self._take_all()
                 self._account(reader.buffered_size)
+                if reader.is_skipping:
+                    await self.processors.skipping.rest(len(data) * SKIP_S)
                 self._watch_header()
                 if self.requests != before:
                     self._end_proof()
@@ -289,7 +292,7 @@ class RemotingConnection:
                     return
                 self._end_proof()  # before it waits for others
                 if not is_put and reader.header_size > TURN_SIZE:
-                    await self.processors.reading.rest(reader.header_size)
+                    await self.processors.reading.rest(reader.header_size * PARSE_S)
                 await self._wait_for_room_to_read()
             if self.requests == next_break:
                 next_break += _REQUESTS_WITHOUT_A_BREAK

@@ -90,6 +90,7 @@ class RequestProcessors:
     pulls: PullMessageProcessor = attrs.field(init=False)
     by_offset: MessageByOffset = attrs.field(init=False)
     reading: Turns = attrs.field(factory=Turns, init=False)  # of long requests
+    skipping: Turns = attrs.field(factory=Turns, init=False)  # of bodies that are refused
     writing: Turns = attrs.field(factory=Turns, init=False)  # of long answers
     _lists: dict[int, _List] = attrs.field(init=False)
     _now: dict[int, _Now] = attrs.field(init=False)
