@@ -16,7 +16,7 @@ import trio
 
 from hastore.tls.tls_socket import connect_tls
 from hastore.wire.frame_reader import encode_command
-from hastore.wire.remoting_command import RemotingCommand
+from hastore.wire.remoting_command import RemotingCommand, frame
 from tests.hostile.handmade import CLIENT_PORT, HA_PORT, NOT_OURS
 from tests.support.nodes.raw_client import send_command
 from tests.support.nodes.reading import pull_command
@@ -132,11 +132,11 @@ async def deaf_producer(peer: Peer) -> None:
 
 
 async def half_requests(peer: Peer) -> None:
-    """Send a request of 16 MiB except for its last byte."""
+    """Send a request of 4 MiB except for its last byte: a send may have no more."""
     with contextlib.suppress(OSError):
         async with peer.connected(peer.client) as sock:
             header = b'{"code":310,"opaque":1}'
-            size = 16 * 1024 * 1024
+            size = 4 * 1024 * 1024
             await sock.send(struct.pack("!II", size, len(header)) + header)
             body = memoryview(bytes(size - 5 - len(header)))
             while body:
@@ -229,6 +229,39 @@ async def idle_by_tls(peer: Peer) -> None:
             await until_closed(encrypted)
 
 
+def over_and_over(request: bytes) -> Callable[[Peer], Awaitable[None]]:
+    """Send one request, wait for its answer, and send it again."""
+
+    async def run(peer: Peer) -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                async with peer.connected(peer.client) as sock:
+                    peer.is_there()
+                    while True:
+                        left = memoryview(request)
+                        while left:
+                            left = left[await sock.send(left) :]
+                        if not await sock.recv(65_536):
+                            break
+            await trio.sleep(0.1)
+
+    return run
+
+
+def lists(size: int) -> bytes:
+    """Return JSON that makes many objects of few bytes."""
+    return b'{"mqSet":[' + b"[]," * ((size - 16) // 3) + b"[]]}"
+
+
+JSON_16_MIB = encode_command(RemotingCommand(code=41, body=lists((16 << 20) - 3000)))
+JSON_1_MIB = encode_command(RemotingCommand(code=41, body=lists(1 << 20)))
+JSON_64_KIB = encode_command(RemotingCommand(code=41, body=lists(64 << 10)))
+LOCKED = b",".join(b'{"topic":"T%d","brokerName":"b","queueId":0}' % n for n in range(16_000))
+LOCKS = encode_command(
+    RemotingCommand(code=41, body=b'{"consumerGroup":"g","clientId":"c","mqSet":[%b]}' % LOCKED)
+)
+HEADER = frame(0, b'{"code":907,"extFields":{"a":[' + b"[]," * 21_000 + b"[]]}}")
+
 PULLS = [stream for name, stream in CLIENT_PORT.items() if name.startswith("pull ")]
 CLAIMS = [stream for name, stream in CLIENT_PORT.items() if name.startswith("claims")]
 # The others begin like a new slave's reports, so their peer would be sent the log.
@@ -240,7 +273,12 @@ SIEGES = {
     "slowloris": Kind(run=slowloris, peers=200),
     "pulls and never reads": Kind(run=deaf, peers=100),
     "sends and never reads": Kind(run=deaf_producer, peers=4),
-    "requests but for a byte": Kind(run=half_requests, peers=40),
+    "requests but for a byte": Kind(run=half_requests, peers=160),
+    "16 MiB of JSON": Kind(run=over_and_over(JSON_16_MIB), peers=8),
+    "1 MiB of JSON": Kind(run=over_and_over(JSON_1_MIB), peers=8),
+    "1 MiB of locks": Kind(run=over_and_over(LOCKS), peers=8),
+    "64 KiB of JSON": Kind(run=over_and_over(JSON_64_KIB), peers=8),
+    "headers of 64 KiB": Kind(run=over_and_over(HEADER), peers=8),
     "headers that claim 4 GiB": Kind(run=again_and_again(CLAIMS, at_ha=False), peers=20),
     "wild offsets in pulls": Kind(run=again_and_again(PULLS, at_ha=False), peers=20),
     "http at the HA port": Kind(run=again_and_again([NOT_OURS["http"]], at_ha=True), peers=20),
