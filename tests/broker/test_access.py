@@ -264,7 +264,7 @@ async def test_every_request_with_every_kind_of_key(tmp_path, transport):
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_every_request_with_too_large_a_body(tmp_path, transport):
-    """The reader refuses it by its code, whoever sends it, and the connection lasts."""
+    """The reader refuses it by its code, with any key or none, and the connection lasts."""
     files = make_tls_files(tmp_path / "tls")
     config = attrs.evolve(
         master_config(tmp_path),

@@ -39,7 +39,7 @@ from hastore.concurrency.group_commit_request import LEASE_OVER
 from hastore.concurrency.peers import peer_key
 from hastore.concurrency.port_limits import PROOF_S
 from hastore.concurrency.tcp import bound_address
-from hastore.concurrency.turns import PARSE_S, SKIP_S
+from hastore.concurrency.turns import PARSE_S, RECEIVE_S, SKIP_S
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
 from hastore.errors import (
     AccessDeniedError,
@@ -291,12 +291,19 @@ class RemotingConnection:
                     reader.clear()
                     return
                 self._end_proof()  # before it waits for others
-                if not is_put and reader.header_size > TURN_SIZE:
-                    await self.processors.reading.rest(reader.header_size * PARSE_S)
+                if not is_put and reader.frame_size > TURN_SIZE:
+                    await self._rest(reader)
                 await self._wait_for_room_to_read()
             if self.requests == next_break:
                 next_break += _REQUESTS_WITHOUT_A_BREAK
                 await trio.lowlevel.checkpoint()
+
+    async def _rest(self, reader: FrameReader) -> None:
+        """Pause after a large request that is not a put, for what receiving it has cost."""
+        if reader.header_size > TURN_SIZE:
+            await self.processors.reading.rest(reader.header_size * PARSE_S)
+        else:
+            await self.processors.skipping.rest(reader.frame_size * RECEIVE_S)
 
     def _watch_header(self) -> None:
         """Set the deadline for the rest of a header, or remove it."""
