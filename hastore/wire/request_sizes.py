@@ -78,6 +78,8 @@ BODY_KINDS: Final[Mapping[int, BodyKind]] = {
     RequestCode.GET_ALL_DELAY_OFFSET: BodyKind.SMALL,
     RequestCode.GET_ROUTEINFO_BY_TOPIC: BodyKind.SMALL,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: BodyKind.SMALL,
+    RequestCode.DELETE_TOPIC_IN_BROKER: BodyKind.SMALL,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: BodyKind.SMALL,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: BodyKind.SMALL,
     RequestCode.GET_CONSUMER_CONNECTION_LIST: BodyKind.SMALL,
     RequestCode.GET_BROKER_HA_STATUS: BodyKind.SMALL,

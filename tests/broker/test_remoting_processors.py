@@ -32,6 +32,9 @@ class FakeClient:
     def notify(self, command):
         pass
 
+    def give_nonce(self):
+        return None
+
 
 def make_processors(target=None):
     config = RemotingConfig()
