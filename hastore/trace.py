@@ -35,7 +35,7 @@ def logger(part: str, *, name: str = "hastore") -> structlog.stdlib.BoundLogger:
     return cast("structlog.stdlib.BoundLogger", wrapped.bind(part=part))
 
 
-_audit = logger("audit", name=AUDIT_LOGGER)
+_audit_log = logger("audit", name=AUDIT_LOGGER)
 
 
 def audit(
@@ -52,6 +52,6 @@ def audit(
     ``who`` is an access key or a user, ``peer`` the address that it came from, ``what`` the thing
     that changes, ``outcome`` done, refused, failed or unknown.
     """
-    pairs = {"peer": peer, "what": what, "reason": reason}
-    known = {name: value for name, value in pairs.items() if value is not None}
-    _audit.info("audit", action=action, who=who, outcome=outcome, **known)
+    _audit_log.info(
+        "audit", action=action, who=who, peer=peer, what=what, outcome=outcome, reason=reason
+    )

@@ -406,7 +406,7 @@ def test_error_class_decides_the_exit_code(error, code, capsys):
 def test_error_of_two_lines_is_printed_on_one(capsys):
     """Line breaks and escapes in a peer's text do not reach the terminal."""
     report(ListenError("a\nb\x1b[31m", hint="c\nd"))
-    assert capsys.readouterr().err == "error: a b [31m\n  next  c d\n"
+    assert capsys.readouterr().err == "error: a b\\x1b[31m\n  next  c d\n"
 
 
 def test_hastore_debug_shows_the_traceback(capsys, monkeypatch):

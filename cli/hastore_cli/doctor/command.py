@@ -132,14 +132,17 @@ async def _examine(
 
 
 def _exit_code(nodes: Sequence[Facts], findings: Sequence[Diagnosis]) -> int:
-    from hastore.errors import ProtocolError
+    from hastore.errors import ProtocolError, TlsError
     from hastore_cli.doctor.logs import CHECK
     from hastore_cli.doctor.rules import Result
 
     bad = [finding for finding in findings if finding.result is Result.BAD]
     if any(finding.check == CHECK for finding in bad):
         return 4
-    is_answered = any(isinstance(facts.error, ProtocolError) for facts in nodes)
+    is_answered = any(
+        isinstance(facts.error, ProtocolError) and not isinstance(facts.error, TlsError)
+        for facts in nodes
+    )
     silent = all(facts.status is None and not facts.has_store_directory for facts in nodes)
     if silent and not is_answered:
         return 3

@@ -212,7 +212,7 @@ async def _until(addr: str, wanted: Wanted, timeout_s: float) -> tuple[list[str]
     began = trio.current_time()
     missing = [f"{addr} has not answered"]
     has_answered = False
-    malformed: ProtocolError | None = None
+    malformed: HastoreError | None = None
     with trio.move_on_after(timeout_s or math.inf):
         while True:
             statuses, errors = await look([addr])
@@ -225,7 +225,9 @@ async def _until(addr: str, wanted: Wanted, timeout_s: float) -> tuple[list[str]
                 raise errors[0]
             else:
                 missing = [str(errors[0])]
-                malformed = errors[0] if isinstance(errors[0], ProtocolError) else None
+                is_answer = not isinstance(errors[0], TlsError)
+                is_malformed = isinstance(errors[0], ProtocolError) and is_answer
+                malformed = errors[0] if is_malformed else None
             if not timeout_s:
                 break
             await trio.sleep(LOOK_AGAIN_S)
