@@ -11,6 +11,7 @@ and the key by their path, so these are files of the machine, also in a test's w
 
 from __future__ import annotations
 
+import re
 import ssl
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -47,6 +48,8 @@ _VERIFY: Final = {
     ClientCertificates.ASKED: ssl.CERT_OPTIONAL,
     ClientCertificates.REQUIRED: ssl.CERT_REQUIRED,
 }
+# Also TRUSTED CERTIFICATE and X509 CERTIFICATE, which OpenSSL trusts as it does a CERTIFICATE.
+_ANY_CERTIFICATE: Final = re.compile(rb"-----BEGIN [^-\n]*CERTIFICATE-----")
 _PRIVATE_KEY: Final = b"PRIVATE KEY-----"
 _CHECK: Final = "check the path, its owner and its mode"
 _DECRYPT: Final = "decrypt it: openssl pkey -in KEY -out NEW"
@@ -279,6 +282,7 @@ def _load_lists(
             " certificate of its CA would be accepted",
             hint="get the CA's new list: openssl ca -gencrl, or its download",
         )
+    trusted = context.cert_store_stats()["x509"]
     try:
         context.load_verify_locations(cafile=files.crl)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
@@ -286,17 +290,16 @@ def _load_lists(
             f"{files.crl} has a list that cannot be read: {_reason(error)}",
             hint=f"openssl crl -in {files.crl} -noout -text",
         ) from None
+    if context.cert_store_stats()["x509"] != trusted:
+        raise _certificate_among_lists(files.crl)
     context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN
 
 
 def read_withdrawn(path: str, disk: Disk) -> Withdrawn:
     """Return what the lists of a file name.  Blocks.  Raises ConfigError."""
     data = _read(path, disk, LISTS_SIZE_MAX)
-    if b"-----BEGIN CERTIFICATE-----" in data:  # OpenSSL would trust it
-        raise ConfigError(
-            f"{path} has a certificate, and only lists of withdrawn ones may be in it",
-            hint="leave the certificate out: [tls] ca names who is trusted",
-        )
+    if _ANY_CERTIFICATE.search(data):  # OpenSSL would trust it
+        raise _certificate_among_lists(path)
     try:
         lists = pem_lists(data)
         if lists:
@@ -306,6 +309,13 @@ def read_withdrawn(path: str, disk: Disk) -> Withdrawn:
     raise ConfigError(
         f"{path} has no list of withdrawn certificates (CRL) in PEM, or a broken one",
         hint="it begins with -----BEGIN X509 CRL-----; from DER: openssl crl -inform DER",
+    )
+
+
+def _certificate_among_lists(path: str) -> ConfigError:
+    return ConfigError(
+        f"{path} has a certificate, and only lists of withdrawn ones may be in it",
+        hint="leave the certificate out: [tls] ca names who is trusted",
     )
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime as dt
+import re
 import ssl
 
 import attrs
@@ -21,6 +22,7 @@ from hastore.concurrency.tcp import connect
 from hastore.env.real import real_env
 from hastore.errors import ConfigError, HastoreError, TlsError
 from hastore.status import ClientCertificates
+from hastore.tls import contexts
 from hastore.tls.certificate import certificate_id, pem_certificates, pem_lists, read_list
 from hastore.tls.contexts import TlsFiles, client_context, server_context
 from hastore.tls.revocation import TlsLinks, Withdrawn
@@ -134,6 +136,22 @@ def test_a_file_that_is_no_list_is_refused(files, content, message):
         make_server(files)
 
 
+@pytest.mark.parametrize("kind", ["CERTIFICATE", "TRUSTED CERTIFICATE", "X509 CERTIFICATE"])
+def test_a_list_file_with_a_certificate_is_refused_whatever_its_header(
+    files, tmp_path, kind, monkeypatch
+):
+    """OpenSSL trusts each of them; what it has loaded is counted, whatever the header says."""
+    other = make_authority(tmp_path / "other", "other")
+    planted = other.ca.read_bytes().replace(b"CERTIFICATE", kind.encode())
+    lists = files.authority.crl.read_bytes() + other.withdraw().read_bytes()
+    files.authority.crl.write_bytes(lists + planted)
+    with pytest.raises(ConfigError, match="has a certificate, and only lists"):
+        make_server(files)
+    monkeypatch.setattr(contexts, "_ANY_CERTIFICATE", re.compile(b"no such header"))
+    with pytest.raises(ConfigError, match="has a certificate, and only lists"):
+        make_server(files)
+
+
 def make_server(files, **more):
     """Return a context that wants certificates."""
     node = files.node
@@ -223,9 +241,9 @@ async def test_a_new_list_ends_the_connections_of_certificates_that_it_names(fil
 async def test_an_idle_connection_ends_at_once(files, is_sending):
     """Also one on which nobody sends; a send that waits is ended, too."""
     leaving = files.authority.issue("leaving")
-    contexts = await open_tls(config(files), ENV)
+    tls = await open_tls(config(files), ENV)
     accepted, connected = await shaken_hands(
-        trio.socket.socketpair(), contexts.server, files.client(leaving).context, ENV
+        trio.socket.socketpair(), tls.server, files.client(leaving).context, ENV
     )
     outcome = []
 
@@ -241,7 +259,7 @@ async def test_an_idle_connection_ends_at_once(files, is_sending):
             nursery.start_soon(use)
             await trio.testing.wait_all_tasks_blocked()
             files.authority.withdraw(leaving)
-            assert await contexts.reload()
+            assert await tls.reload()
     (error,) = outcome
     assert is_sending or error.fault == TlsFault.REVOKED_CERTIFICATE
     with pytest.raises(TlsError):
@@ -253,10 +271,10 @@ async def test_an_idle_connection_ends_at_once(files, is_sending):
 async def test_a_handshake_that_began_before_the_list_is_ended_too(files):
     """Its context is the former one."""
     leaving = files.authority.issue("leaving")
-    contexts = await open_tls(config(files), ENV)
-    former = contexts.server
+    tls = await open_tls(config(files), ENV)
+    former = tls.server
     files.authority.withdraw(leaving)
-    assert await contexts.reload()
+    assert await tls.reload()
     ends = trio.socket.socketpair()
     with ends[0], ends[1], pytest.raises(ExceptionGroup) as caught:
         await shaken_hands(ends, former, files.client(leaving).context, ENV)
@@ -270,15 +288,15 @@ async def test_a_ca_between_that_is_withdrawn_ends_all_that_it_has_signed(files,
     made.cert.write_bytes(made.cert.read_bytes() + between.ca.read_bytes())
     lists = files.authority.crl.read_bytes() + between.withdraw().read_bytes()
     files.authority.crl.write_bytes(lists)
-    contexts = await open_tls(config(files), ENV)
+    tls = await open_tls(config(files), ENV)
     accepted, connected = await shaken_hands(
-        trio.socket.socketpair(), contexts.server, files.client(made).context, ENV
+        trio.socket.socketpair(), tls.server, files.client(made).context, ENV
     )
     assert len(accepted.peer_chain()) == 3
     files.authority.withdraw(attrs.evolve(made, cert=between.ca))
     both = files.authority.crl.read_bytes() + between.crl.read_bytes()
     files.authority.crl.write_bytes(both)
-    assert await contexts.reload()
+    assert await tls.reload()
     with pytest.raises(TlsError, match="has been withdrawn"):
         await accepted.recv(1)
     connected.close()
@@ -287,10 +305,10 @@ async def test_a_ca_between_that_is_withdrawn_ends_all_that_it_has_signed(files,
 
 async def test_a_list_with_a_fault_leaves_the_former_one_in_force(files):
     """It is named, as a certificate's is."""
-    contexts = await open_tls(config(files), ENV)
+    tls = await open_tls(config(files), ENV)
     files.authority.crl.write_bytes(b"half a li")
-    assert not await contexts.reload()
-    assert "has no list" in contexts.status().fault
+    assert not await tls.reload()
+    assert "has no list" in tls.status().fault
 
 
 async def test_a_client_ends_its_connection_to_a_withdrawn_node(files):
