@@ -106,8 +106,12 @@ def server_context(
     *,
     rules: TlsRules | None = None,
     links: TlsLinks | None = None,
+    lists: Withdrawn | None = None,
 ) -> ssl.SSLContext:
-    """Return what accepts TLS; ``links`` keeps its connections.  Blocks.  Raises ConfigError."""
+    """Return what accepts TLS; ``links`` keeps its connections.  Blocks.  Raises ConfigError.
+
+    ``lists`` is what ``files.crl`` has, if the caller has read it.
+    """
     context = NodeContext(ssl.PROTOCOL_TLS_SERVER)
     context.links = links
     _harden(context, rules)
@@ -123,7 +127,7 @@ def server_context(
             )
         for path in authorities:
             _load_ca(context, path, disk, now_s)
-        _load_lists(context, files, authorities, disk, now_s)
+        _load_lists(context, files, authorities, disk, now_s, lists=lists)
     context.verify_mode = _VERIFY[client_certificates]
     return context
 
@@ -135,10 +139,12 @@ def client_context(
     *,
     rules: TlsRules | None = None,
     links: TlsLinks | None = None,
+    lists: Withdrawn | None = None,
 ) -> ssl.SSLContext:
     """Return what connects by TLS, and checks the server's certificate and name.  Blocks.
 
-    ``links`` keeps its connections.  Raises ConfigError.
+    ``links`` keeps its connections; ``lists`` is what ``files.crl`` has, if the caller has read it.
+    Raises ConfigError.
     """
     context = NodeContext(ssl.PROTOCOL_TLS_CLIENT)
     context.links = links
@@ -147,7 +153,7 @@ def client_context(
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     else:
         _load_ca(context, files.ca, disk, now_s)
-        _load_lists(context, files, [files.ca], disk, now_s)
+        _load_lists(context, files, [files.ca], disk, now_s, lists=lists)
     if files.cert is not None or files.key is not None:
         _load_certificate(context, files, disk, now_s)
     return context
@@ -260,12 +266,18 @@ def _load_ca(context: ssl.SSLContext, path: str, disk: Disk, now_s: float) -> No
 
 
 def _load_lists(
-    context: ssl.SSLContext, files: TlsFiles, authorities: list[str], disk: Disk, now_s: float
+    context: ssl.SSLContext,
+    files: TlsFiles,
+    authorities: list[str],
+    disk: Disk,
+    now_s: float,
+    *,
+    lists: Withdrawn | None,
 ) -> None:
     """Refuse certificates that a list names, and those of a CA without a list that is valid now."""
     if files.crl is None:
         return
-    lists = read_withdrawn(files.crl, disk)
+    lists = lists or read_withdrawn(files.crl, disk)
     for path in authorities:
         data = _read(path, disk)
         for der in pem_certificates(data):

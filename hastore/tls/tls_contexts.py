@@ -228,9 +228,12 @@ def _make(
     assert files.cert is not None, "open_tls needs one"
     stamps = _stamps(files, env)
     rules = TlsRules(config.min_version, config.ciphers)
+    lists = None if files.crl is None else read_withdrawn(files.crl, disk)
 
     def server(files: TlsFiles, certificates: ClientCertificates) -> ssl.SSLContext:
-        return server_context(files, certificates, disk, now_s, rules=rules, links=links)
+        return server_context(
+            files, certificates, disk, now_s, rules=rules, links=links, lists=lists
+        )
 
     def until(path: str | None) -> int | None:
         return None if path is None else ca_dates(path, disk, now_s).validity.not_after
@@ -242,7 +245,7 @@ def _make(
         # Where its own port takes both, so do those of the others, perhaps not all of them yet: a
         # port that takes no TLS, and never did, is asked in plain bytes.
         client=ClientTls(
-            context=client_context(of_nodes, disk, now_s, rules=rules, links=links),
+            context=client_context(of_nodes, disk, now_s, rules=rules, links=links, lists=lists),
             server_name=config.server_name,
             or_plain=config.mode is TlsMode.PERMISSIVE,
             peers=peers,
@@ -250,7 +253,7 @@ def _make(
         not_after=certificate_dates(files.cert, disk).validity.not_after,
         ca_not_after=until(files.ca),
         client_ca_not_after=until(files.client_ca),
-        withdrawn=Withdrawn() if files.crl is None else read_withdrawn(files.crl, disk),
+        withdrawn=lists or Withdrawn(),
     )
     if _stamps(files, env) != stamps:
         raise ConfigError(

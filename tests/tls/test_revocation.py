@@ -303,6 +303,19 @@ async def test_a_ca_between_that_is_withdrawn_ends_all_that_it_has_signed(files,
     accepted.close()
 
 
+async def test_a_version_of_the_lists_is_read_once(files, monkeypatch):
+    """For all contexts: a list may have 80,000 entries."""
+    reads = []
+
+    def counted(data):
+        reads.append(data)
+        return pem_lists(data)
+
+    monkeypatch.setattr(contexts, "pem_lists", counted)
+    await open_tls(config(files), ENV)
+    assert len(reads) == 1
+
+
 async def test_a_list_with_a_fault_leaves_the_former_one_in_force(files):
     """It is named, as a certificate's is."""
     tls = await open_tls(config(files), ENV)
