@@ -110,7 +110,7 @@ def server_context(
 ) -> ssl.SSLContext:
     """Return what accepts TLS; ``links`` keeps its connections.  Blocks.  Raises ConfigError.
 
-    ``lists`` is what ``files.crl`` has, if the caller has read it.
+    ``lists`` is what ``files.crl`` has, if the caller has read and checked it.
     """
     context = NodeContext(ssl.PROTOCOL_TLS_SERVER)
     context.links = links
@@ -143,8 +143,7 @@ def client_context(
 ) -> ssl.SSLContext:
     """Return what connects by TLS, and checks the server's certificate and name.  Blocks.
 
-    ``links`` keeps its connections; ``lists`` is what ``files.crl`` has, if the caller has read it.
-    Raises ConfigError.
+    ``links`` and ``lists``: see ``server_context``.  Raises ConfigError.
     """
     context = NodeContext(ssl.PROTOCOL_TLS_CLIENT)
     context.links = links
@@ -274,10 +273,10 @@ def _load_lists(
     *,
     lists: Withdrawn | None,
 ) -> None:
-    """Refuse certificates that a list names, and those of a CA without a list that is valid now."""
+    """Refuse certificates that a list names, and those of a CA without a list that is in time."""
     if files.crl is None:
         return
-    lists = lists or read_withdrawn(files.crl, disk)
+    lists = lists or read_lists_in_time(files.crl, disk, now_s)
     for path in authorities:
         data = _read(path, disk)
         for der in pem_certificates(data):
@@ -288,12 +287,6 @@ def _load_lists(
                     " no certificate that it has signed would be accepted",
                     hint="put the lists of all CAs into that file, one after the other",
                 )
-    if lists.validity is not None and lists.validity.not_after < now_s:
-        raise ConfigError(
-            f"a list in {files.crl} was to be replaced by {utc_text(lists.validity.not_after)}: no"
-            " certificate of its CA would be accepted",
-            hint="get the CA's new list: openssl ca -gencrl, or its download",
-        )
     trusted = context.cert_store_stats()["x509"]
     try:
         context.load_verify_locations(cafile=files.crl)
@@ -305,6 +298,18 @@ def _load_lists(
     if context.cert_store_stats()["x509"] != trusted:
         raise _certificate_among_lists(files.crl)
     context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN
+
+
+def read_lists_in_time(path: str, disk: Disk, now_s: float) -> Withdrawn:
+    """Return what the lists of a file name.  Blocks.  Raises ConfigError if one is overdue, too."""
+    lists = read_withdrawn(path, disk)
+    if lists.validity is not None and lists.validity.not_after < now_s:
+        raise ConfigError(
+            f"a list in {path} was to be replaced by {utc_text(lists.validity.not_after)}: no"
+            " certificate of its CA would be accepted",
+            hint="get the CA's new list: openssl ca -gencrl, or its download",
+        )
+    return lists
 
 
 def read_withdrawn(path: str, disk: Disk) -> Withdrawn:

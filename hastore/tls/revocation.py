@@ -55,6 +55,10 @@ class Withdrawn:
             validity=min(ends, key=lambda one: one.not_after, default=None),
         )
 
+    def with_names_of(self, other: Withdrawn) -> Withdrawn:
+        """Return these lists with the certificates, too, that others name."""
+        return attrs.evolve(self, ids=self.ids | other.ids)
+
     def names_one_of(self, chain: Iterable[bytes]) -> bool:
         """Return whether one of the certificates (DER) is withdrawn."""
         return any(certificate_id(der) in self.ids for der in chain)

@@ -2,6 +2,10 @@
 
 Connections that exist keep the certificate with which they began; new ones have the new.  At a
 start a fault in the files is an error; later the former contexts stay (``WatchedFiles``).
+
+A list of withdrawn certificates is urgent, so in a running node no other fault holds it back: an
+overdue list does not, and what the lists name is refused, and its connections end, also when the
+rest of the version has a fault.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from hastore.tls.contexts import (
     ca_dates,
     certificate_dates,
     client_context,
+    read_lists_in_time,
     read_withdrawn,
     server_context,
     utc_text,
@@ -34,7 +39,7 @@ from hastore.trace import THIS_NODE, audit, logger
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from hastore.config import HAConfig, TlsConfig
     from hastore.env.interface import Env, FileStamp
@@ -94,6 +99,8 @@ class TlsContexts(WatchedFiles[ContextSet]):
     config: TlsConfig
     links: TlsLinks  # all that its contexts have made
     peers: TlsPeers  # that have completed a handshake, whatever the version of the files
+    # What the lists name that the last read has found; None if they cannot be read.
+    _found: Withdrawn | None = attrs.field(default=None, init=False)
 
     @property
     def server(self) -> ssl.SSLContext:
@@ -128,17 +135,31 @@ class TlsContexts(WatchedFiles[ContextSet]):
         return files_of(self.config).stamps(self.env.disk)
 
     def _read(self) -> tuple[ContextSet, tuple[FileStamp, ...]]:
-        return _make(self.config, self.env, self.links, self.peers)
+        def read_lists(path: str) -> Withdrawn:
+            self._found = read_withdrawn(path, self.env.disk)
+            return self._found
+
+        return _make(self.config, self.env, self.links, self.peers, read_lists)
+
+    async def _look(self) -> None:
+        await super()._look()
+        if self._fault is None and self.links.withdrawn is not self.current.withdrawn:
+            # A version that was refused has been replaced by the former one.
+            self._end_withdrawn(self.current.withdrawn)
 
     async def _take(self) -> bool:
+        self._found = None
         is_taken = await super()._take()
         if is_taken:
-            self._end_withdrawn()
+            self._end_withdrawn(self.current.withdrawn)
+        elif self._found is not None:
+            # The former contexts stay, so what the former lists name is still refused.
+            self._end_withdrawn(self.links.withdrawn.with_names_of(self._found))
         return is_taken
 
-    def _end_withdrawn(self) -> None:
-        """End the connections of certificates that the present lists name."""
-        ended = self.links.use(self.current.withdrawn)
+    def _end_withdrawn(self, lists: Withdrawn) -> None:
+        """Refuse the certificates that the lists name, and end their connections."""
+        ended = self.links.use(lists)
         if ended:
             peers = [_peer_text(link) for link in ended]
             shown = ", ".join(peers[:_PEERS_SHOWN_MAX])
@@ -175,7 +196,11 @@ async def open_tls(config: TlsConfig, env: Env, data_dir: str | None = None) -> 
         return None
     links = TlsLinks()
     peers = TlsPeers() if data_dir is None else await TlsPeers.of_directory(data_dir, env)
-    made, stamps = await env.offload.run(lambda: _make(config, env, links, peers))
+
+    def read_lists(path: str) -> Withdrawn:
+        return read_lists_in_time(path, env.disk, env.wall_clock.now_s())
+
+    made, stamps = await env.offload.run(lambda: _make(config, env, links, peers, read_lists))
     links.use(made.withdrawn)
     return TlsContexts(env, made, stamps, config, links, peers)
 
@@ -222,13 +247,17 @@ def files_of(config: TlsConfig) -> TlsFiles:
 
 
 def _make(
-    config: TlsConfig, env: Env, links: TlsLinks, peers: TlsPeers
+    config: TlsConfig,
+    env: Env,
+    links: TlsLinks,
+    peers: TlsPeers,
+    read_lists: Callable[[str], Withdrawn],
 ) -> tuple[ContextSet, tuple[FileStamp, ...]]:
     files, disk, now_s = files_of(config), env.disk, env.wall_clock.now_s()
     assert files.cert is not None, "open_tls needs one"
     stamps = _stamps(files, env)
     rules = TlsRules(config.min_version, config.ciphers)
-    lists = None if files.crl is None else read_withdrawn(files.crl, disk)
+    lists = None if files.crl is None else read_lists(files.crl)
 
     def server(files: TlsFiles, certificates: ClientCertificates) -> ssl.SSLContext:
         return server_context(

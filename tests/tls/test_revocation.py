@@ -303,6 +303,104 @@ async def test_a_ca_between_that_is_withdrawn_ends_all_that_it_has_signed(files,
     accepted.close()
 
 
+class TwoAuthorities:
+    """A node whose file has the lists of its CA and of a clients' CA, and a link by ``leaked``."""
+
+    def __init__(self, files, tmp_path):
+        """Write the certificates and lists."""
+        self.files = files
+        self.clients = make_authority(tmp_path / "clients", "clients")
+        self.leaked = files.authority.issue("leaked")
+        self.crl = tmp_path / "crl.pem"
+        self.clients.withdraw()
+        self.write()
+
+    def write(self):
+        """Replace the file of both lists."""
+        new = self.crl.with_name("new.pem")
+        new.write_bytes(self.files.authority.crl.read_bytes() + self.clients.crl.read_bytes())
+        new.rename(self.crl)
+
+    async def open(self):
+        """Return the contexts of the node, and both ends of a link of ``leaked``."""
+        tls = await open_tls(
+            config(self.files, crl_file=str(self.crl), client_ca_file=str(self.clients.ca)), ENV
+        )
+        return tls, *(await self.shaken_hands(tls))
+
+    async def shaken_hands(self, tls):
+        """Return both ends of a link of ``leaked`` with the HA port's context."""
+        client = self.files.client(self.leaked).context
+        ends = trio.socket.socketpair()
+        try:
+            return await shaken_hands(ends, tls.current.mutual, client, ENV)
+        except BaseException:
+            for end in ends:
+                end.close()
+            raise
+
+    async def assert_leaked_is_out(self, tls, link):
+        """Its link has ended, and another one is refused."""
+        with pytest.raises(TlsError, match="has been withdrawn"):
+            await link.recv(1)
+        link.close()
+        with pytest.raises(ExceptionGroup) as caught:
+            await self.shaken_hands(tls)
+        texts = [str(each) for each in leaves(caught.value)]
+        assert any("withdrawn" in text for text in texts), texts
+
+
+async def test_an_overdue_list_does_not_hold_back_an_urgent_one(files, tmp_path):
+    """In a running node; a node does not start with it."""
+    both = TwoAuthorities(files, tmp_path)
+    tls, link, other_end = await both.open()
+    files.authority.withdraw(both.leaked)
+    both.clients.withdraw(valid=(-2 * DAY, -DAY))
+    both.write()
+    is_taken, fault = await tls.reload(), tls.status().fault
+    assert (is_taken, fault) == (True, None)
+    assert tls.status().crl_next_update < ENV.wall_clock.now_s()
+    await both.assert_leaked_is_out(tls, link)
+    other_end.close()
+    with pytest.raises(ConfigError, match="was to be replaced by"):
+        await both.open()
+
+
+@pytest.mark.parametrize("has_list", [True, False])
+async def test_an_urgent_list_counts_whatever_else_is_wrong(files, tmp_path, has_list):
+    """An expired certificate, or another CA without a list, keeps the former contexts only."""
+    both = TwoAuthorities(files, tmp_path)
+    tls, link, other_end = await both.open()
+    before = tls.current
+    files.authority.withdraw(both.leaked)
+    if has_list:
+        files.authority.issue("node", valid=(-2 * DAY, -DAY))
+        both.write()
+    else:
+        both.crl.write_bytes(files.authority.crl.read_bytes())
+    is_taken, fault = await tls.reload(), tls.status().fault
+    assert not is_taken
+    assert ("has expired" if has_list else "has no list of") in fault
+    assert tls.current is before
+    await both.assert_leaked_is_out(tls, link)
+    other_end.close()
+
+
+async def test_a_list_that_is_taken_back_before_it_counts_as_a_whole_is_forgotten(files, tmp_path):
+    """The former files are in force again, and so is what they allow."""
+    both = TwoAuthorities(files, tmp_path)
+    tls, link, other_end = await both.open()
+    former = both.crl.rename(tmp_path / "former.pem")
+    files.authority.withdraw(both.leaked)
+    both.crl.write_bytes(files.authority.crl.read_bytes())
+    assert not await tls.reload()
+    former.rename(both.crl)
+    await tls.look()
+    assert tls.status().fault is None
+    for end in (link, other_end, *(await both.shaken_hands(tls))):
+        end.close()
+
+
 async def test_a_version_of_the_lists_is_read_once(files, monkeypatch):
     """For all contexts: a list may have 80,000 entries."""
     reads = []
