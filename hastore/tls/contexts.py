@@ -23,6 +23,7 @@ from hastore.config import DEFAULT_CIPHERS
 from hastore.errors import ConfigError, DiskError
 from hastore.status import ClientCertificates, TlsVersion
 from hastore.tls.certificate import (
+    certificate_id,
     name_text,
     pem_certificates,
     pem_lists,
@@ -158,6 +159,34 @@ def client_context(
     return context
 
 
+def check_authorities_apart(files: TlsFiles, disk: Disk) -> None:
+    """Check that no certificate of ``client_ca`` is good where ``ca`` is trusted.  Blocks.
+
+    OpenSSL follows the certificates between that a client sends, up to a root.  So each certificate
+    of ``client_ca`` needs its root there, and that root must not be in ``ca``.  Raises ConfigError.
+    """
+    if files.ca is None or files.client_ca is None:
+        return
+    of_nodes = _certificates(files.ca, _read(files.ca, disk))
+    of_clients = _certificates(files.client_ca, _read(files.client_ca, disk))
+    subjects = {subject_of(der) for der in of_clients}
+    for der in of_clients:
+        subject, issuer = subject_of(der), certificate_id(der)[0]
+        if der in of_nodes or (issuer != subject and issuer in map(subject_of, of_nodes)):
+            raise ConfigError(
+                f"{files.client_ca} has {name_text(subject)}, which is in {files.ca} or signed by a"
+                " certificate there: its clients could follow as nodes",
+                hint="use a CA for clients with a root of its own, or leave [tls] client_ca out and"
+                " say in [ha] tls_allowed_names who may follow",
+            )
+        if issuer not in subjects:
+            raise ConfigError(
+                f"{files.client_ca} has {name_text(subject)} without the certificate of"
+                f" {name_text(issuer)}, which has signed it",
+                hint="add the certificates up to the root, which must not be one of [tls] ca",
+            )
+
+
 def certificate_dates(path: str, disk: Disk) -> CertificateDates:
     """Return when a file's first certificate is valid.  Blocks.  Raises ConfigError."""
     return CertificateDates(path, _validities(path, _read(path, disk))[0])
@@ -240,8 +269,15 @@ def _read(path: str, disk: Disk, size_max: int = FILE_SIZE_MAX) -> bytes:
 
 
 def _validities(path: str, data: bytes) -> list[Validity]:
+    return [validity_of(der) for der in _certificates(path, data)]
+
+
+def _certificates(path: str, data: bytes) -> list[bytes]:
+    """Return a file's certificates (DER), which can be read; at least one."""
     try:
-        found = [validity_of(der) for der in pem_certificates(data)]
+        found = pem_certificates(data)
+        for der in found:
+            validity_of(der)
     except ValueError:
         found = []
     if not found:

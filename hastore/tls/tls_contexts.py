@@ -27,6 +27,7 @@ from hastore.tls.contexts import (
     TlsRules,
     ca_dates,
     certificate_dates,
+    check_authorities_apart,
     client_context,
     read_lists_in_time,
     read_withdrawn,
@@ -267,6 +268,7 @@ def _make(
     def until(path: str | None) -> int | None:
         return None if path is None else ca_dates(path, disk, now_s).validity.not_after
 
+    check_authorities_apart(files, disk)
     of_nodes = attrs.evolve(files, client_ca=None)
     made = ContextSet(
         server=server(files, config.client_certificates),

@@ -383,6 +383,28 @@ async def test_a_password_that_is_too_long_ends_no_node(tmp_path, authority):
     assert tls.status().fault
 
 
+async def test_a_clients_ca_under_the_nodes_root_is_refused(tmp_path, authority):
+    """OpenSSL would let its clients follow: they send the certificate between."""
+    made = authority.issue("node")
+    under = make_authority(tmp_path / "under", "under", issuer=authority)
+    further = make_authority(tmp_path / "further", "further", issuer=under)
+    apart = make_authority(tmp_path / "apart", "apart")
+    below = make_authority(tmp_path / "below", "below", issuer=apart)
+    path = tmp_path / "clients.pem"
+
+    async def opened(*authorities):
+        path.write_bytes(b"".join(each.ca.read_bytes() for each in authorities))
+        return await open_tls(attrs.evolve(config_of(made), client_ca_file=str(path)), ENV)
+
+    for authorities in ((authority,), (under,), (apart, under), (under, authority)):
+        with pytest.raises(ConfigError, match="its clients could follow as nodes"):
+            await opened(*authorities)
+    with pytest.raises(ConfigError, match="without the certificate of under ca"):
+        await opened(further)
+    assert await opened(apart)
+    assert await opened(below, apart)
+
+
 async def test_without_a_certificate_there_is_nothing():
     """As before there was TLS."""
     assert await open_tls(TlsConfig(), ENV) is None
