@@ -6,11 +6,12 @@
       TBSCertificate  SEQUENCE
         [0] version (may be missing)  |  serialNumber  |  signature  |  issuer
         validity  SEQUENCE { notBefore, notAfter }     UTCTime 250131235959Z
-        ...                                            GeneralizedTime 20500131235959Z
+        subject  |  public key  |  [1], [2] unique ids (may be missing)
+        [3] extensions (may be missing)                GeneralizedTime 20500131235959Z
 
-Only issuer, serial number, subject and validity are read, of certificates that OpenSSL has checked:
-the ``ssl`` module shows them of a peer, and of a CA, not of one's own.  ``hastore.tls.revocation``
-draws a list.  Source: RFC 5280, 4.1 and 5.1.
+Only issuer, serial number, subject, validity and key id are read, of certificates that OpenSSL has
+checked: the ``ssl`` module shows them of a peer, and of a CA, not of one's own.
+``hastore.tls.revocation`` draws a list.  Source: RFC 5280, 4.1 and 5.1.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ _SEQUENCE: Final = 0x30
 _SET: Final = 0x31
 _INTEGER: Final = 0x02
 _VERSION: Final = 0xA0
+_EXTENSIONS: Final = 0xA3
+_LIST_EXTENSIONS: Final = 0xA0
+_BOOLEAN: Final = 0x01
+_KEY_ID: Final = 0x80
+_SUBJECT_KEY: Final = bytes((0x55, 0x1D, 0x0E))  # 2.5.29.14
+_AUTHORITY_KEY: Final = bytes((0x55, 0x1D, 0x23))  # 2.5.29.35
 _UTC_TIME: Final = 0x17
 _GENERALIZED_TIME: Final = 0x18
 _TIMES: Final = frozenset({_UTC_TIME, _GENERALIZED_TIME})
@@ -66,6 +73,7 @@ class WithdrawnList:
     issuer: Name
     serials: frozenset[int]
     validity: Validity | None  # None: it does not say when the next one is due
+    key_id: bytes | None  # of the CA's key, see ``key_id_of``; None if the list does not say
 
 
 def pem_certificates(data: bytes) -> list[bytes]:
@@ -92,6 +100,21 @@ def certificate_id(der: bytes) -> CertificateId:
 def subject_of(der: bytes) -> Name:
     """Return whom a certificate is for.  Raises ValueError as ``validity_of``."""
     return _read_certificate(der)[3]
+
+
+def key_id_of(der: bytes) -> bytes | None:
+    """Return the id of a certificate's own key (subjectKeyIdentifier), None if it has none.
+
+    It tells the keys of CAs of one name apart, and proves nothing.  Raises ValueError as
+    ``validity_of``.
+    """
+    tbs = _Reader(der).inside(_SEQUENCE).inside(_SEQUENCE)
+    while tbs.tag():
+        if tbs.tag() == _EXTENSIONS:
+            value = tbs.inside(_EXTENSIONS).extension(_SUBJECT_KEY)
+            return None if value is None else _Reader(value).take()[1]
+        tbs.take()
+    return None
 
 
 def name_text(name: Name) -> str:
@@ -125,8 +148,15 @@ def read_list(der: bytes) -> WithdrawnList:
     serials: list[int] = []
     if tbs.tag() == _SEQUENCE:
         serials = tbs.inside(_SEQUENCE).first_numbers()
+    key_id = None
+    if tbs.tag() == _LIST_EXTENSIONS:
+        value = tbs.inside(_LIST_EXTENSIONS).extension(_AUTHORITY_KEY)
+        parts = _Reader(b"") if value is None else _Reader(value).inside(_SEQUENCE)
+        key_id = parts.take()[1] if parts.tag() == _KEY_ID else None
     validity = None if next_at is None else Validity(not_before=issued_at, not_after=next_at)
-    return WithdrawnList(issuer=issuer, serials=frozenset(serials), validity=validity)
+    return WithdrawnList(
+        issuer=issuer, serials=frozenset(serials), validity=validity, key_id=key_id
+    )
 
 
 def _integer(tag: int, content: bytes) -> int:
@@ -191,6 +221,19 @@ class _Reader:
             else:
                 found.append(_integer(*self.inside(_SEQUENCE).take()))
         return found
+
+    def extension(self, kind: bytes) -> bytes | None:
+        """Return the value of the extension with an object identifier, None if it is missing."""
+        rows = self.inside(_SEQUENCE)
+        while rows.tag():
+            row = rows.inside(_SEQUENCE)
+            _, found = row.take()
+            if row.tag() == _BOOLEAN:  # whether it is critical
+                row.take()
+            _, value = row.take()
+            if found == kind:
+                return value
+        return None
 
     def inside(self, tag: int) -> _Reader:
         """Return the reader of the next value, which has ``tag``."""

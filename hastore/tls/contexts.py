@@ -11,6 +11,7 @@ and the key by their path, so these are files of the machine, also in a test's w
 
 from __future__ import annotations
 
+import contextlib
 import re
 import ssl
 from datetime import UTC, datetime
@@ -51,6 +52,10 @@ _VERIFY: Final = {
 }
 # Also TRUSTED CERTIFICATE and X509 CERTIFICATE, which OpenSSL trusts as it does a CERTIFICATE.
 _ANY_CERTIFICATE: Final = re.compile(rb"-----BEGIN [^-\n]*CERTIFICATE-----")
+_NO_CHECK_TIME: Final = 0x200000  # X509_V_FLAG_NO_CHECK_TIME, which ``ssl`` does not name
+_REVOKED: Final = 23
+# X509_V_ERR_*: what is wrong with a list, but for its time.
+_BAD_LISTS: Final = frozenset({3, 5, 6, 8, 15, 16, 33, 35, 36, 44, 54})
 _PRIVATE_KEY: Final = b"PRIVATE KEY-----"
 _CHECK: Final = "check the path, its owner and its mode"
 _DECRYPT: Final = "decrypt it: openssl pkey -in KEY -out NEW"
@@ -312,16 +317,17 @@ def _load_lists(
     """Refuse certificates that a list names, and those of a CA without a list that is in time."""
     if files.crl is None:
         return
-    lists = lists or read_lists_in_time(files.crl, disk, now_s)
+    lists = lists or read_lists_in_time(files, disk, now_s)
     for path in authorities:
         data = _read(path, disk)
         for der in pem_certificates(data):
-            name = subject_of(der)
-            if name not in lists.issuers and validity_of(der).not_after >= now_s:
+            if not lists.has_list_of(der) and validity_of(der).not_after >= now_s:
+                name = name_text(subject_of(der))
                 raise ConfigError(
-                    f"{files.crl} has no list of {name_text(name)}, whose certificate is in {path}:"
+                    f"{files.crl} has no list of {name}, whose certificate is in {path}:"
                     " no certificate that it has signed would be accepted",
-                    hint="put the lists of all CAs into that file, one after the other",
+                    hint="put the lists of all CAs into that file, one after the other; a list by"
+                    " another key of a CA of that name does not count",
                 )
     trusted = context.cert_store_stats()["x509"]
     try:
@@ -336,9 +342,48 @@ def _load_lists(
     context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN
 
 
-def read_lists_in_time(path: str, disk: Disk, now_s: float) -> Withdrawn:
+def check_signatures(files: TlsFiles, server: ssl.SSLContext, disk: Disk) -> bool:
+    """Check the lists of the CAs that have signed the certificate of ``server``.
+
+    Shakes hands with it in memory: only OpenSSL can check a signature.  Whether a list is overdue
+    does not matter.  Returns False if that certificate proves nothing, because ``ca`` has not
+    signed it.  The lists of other CAs, such as ``client_ca``, cannot be checked like this.  Blocks.
+    Raises ConfigError if a list is missing, or another key has signed it.
+    """
+    if files.ca is None or files.crl is None:
+        return False
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    try:
+        client.load_verify_locations(cadata=_read(files.ca, disk).decode("ascii", "ignore"))
+        client.load_verify_locations(cafile=files.crl)
+    except (OSError, ValueError):  # the contexts are refused with the reason
+        return False
+    client.verify_flags |= ssl.VerifyFlags(ssl.VERIFY_CRL_CHECK_CHAIN | _NO_CHECK_TIME)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asking = client.wrap_bio(to_client, to_server)
+    answering = server.wrap_bio(to_server, to_client, server_side=True)
+    try:
+        for end in (asking, answering, asking):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    except ssl.SSLCertVerificationError as error:
+        if error.verify_code in _BAD_LISTS:
+            raise ConfigError(
+                f"{files.crl} has no sound list of a CA of this node's certificate:"
+                f" {error.verify_message}",
+                hint="get the list again, from the CA whose certificate is in [tls] ca; a CA"
+                " between needs one, too",
+            ) from None
+        return error.verify_code == _REVOKED
+    except ssl.SSLError:
+        return False
+    return True
+
+
+def read_lists_in_time(files: TlsFiles, disk: Disk, now_s: float) -> Withdrawn:
     """Return what the lists of a file name.  Blocks.  Raises ConfigError if one is overdue, too."""
-    lists = read_withdrawn(path, disk)
+    lists, path = read_withdrawn(files, disk), files.crl
     if lists.validity is not None and lists.validity.not_after < now_s:
         raise ConfigError(
             f"a list in {path} was to be replaced by {utc_text(lists.validity.not_after)}: no"
@@ -348,15 +393,23 @@ def read_lists_in_time(path: str, disk: Disk, now_s: float) -> Withdrawn:
     return lists
 
 
-def read_withdrawn(path: str, disk: Disk) -> Withdrawn:
-    """Return what the lists of a file name.  Blocks.  Raises ConfigError."""
+def read_withdrawn(files: TlsFiles, disk: Disk) -> Withdrawn:
+    """Return what the lists of ``files.crl`` name.  Blocks.  Raises ConfigError."""
+    path = files.crl
+    assert path is not None, "the caller has looked"
+    authorities = [
+        der
+        for ca in (files.ca, files.client_ca)
+        if ca is not None
+        for der in _certificates(ca, _read(ca, disk))
+    ]
     data = _read(path, disk, LISTS_SIZE_MAX)
     if _ANY_CERTIFICATE.search(data):  # OpenSSL would trust it
         raise _certificate_among_lists(path)
     try:
         lists = pem_lists(data)
         if lists:
-            return Withdrawn.of(lists)
+            return Withdrawn.of(lists, authorities)
     except ValueError:
         pass
     raise ConfigError(

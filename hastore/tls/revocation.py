@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 import attrs
 
-from hastore.tls.certificate import certificate_id, read_list
+from hastore.tls.certificate import certificate_id, key_id_of, read_list, subject_of
 from hastore.tls.tls_fault import withdrawn
 
 if TYPE_CHECKING:
@@ -40,19 +40,36 @@ class Withdrawn:
     """The certificates that some lists name."""
 
     ids: frozenset[CertificateId] = frozenset()
-    issuers: frozenset[Name] = frozenset()  # whose lists are there
+    # Whose lists are there, and by which key (``WithdrawnList.key_id``).
+    issuers: frozenset[tuple[Name, bytes | None]] = frozenset()
     # Of the list whose time is over first: when it was issued, and when the next one is due.
     validity: Validity | None = None
 
     @classmethod
-    def of(cls, lists: Iterable[bytes]) -> Withdrawn:
-        """Read lists (DER).  Raises ValueError for what is not a list."""
-        found = [read_list(der) for der in lists]
+    def of(cls, lists: Iterable[bytes], authorities: Iterable[bytes] = ()) -> Withdrawn:
+        """Read lists (DER).  Raises ValueError for what is not a list.
+
+        A list in the name of one of ``authorities`` (certificates, DER) does not count if it says
+        that another key has signed it.
+        """
+        key_ids: dict[Name, set[bytes | None]] = {}
+        for der in authorities:
+            key_ids.setdefault(subject_of(der), {None}).add(key_id_of(der))
+        read = [read_list(der) for der in lists]
+        found = [one for one in read if one.key_id in key_ids.get(one.issuer, {one.key_id})]
         ends = [each.validity for each in found if each.validity is not None]
         return cls(
             ids=frozenset((each.issuer, serial) for each in found for serial in each.serials),
-            issuers=frozenset(each.issuer for each in found),
+            issuers=frozenset((each.issuer, each.key_id) for each in found),
             validity=min(ends, key=lambda one: one.not_after, default=None),
+        )
+
+    def has_list_of(self, authority: bytes) -> bool:
+        """Return whether there is a list of a CA (its certificate, DER)."""
+        name, key_id = subject_of(authority), key_id_of(authority)
+        return any(
+            issuer == name and (key_id is None or list_key_id in {None, key_id})
+            for issuer, list_key_id in self.issuers
         )
 
     def with_names_of(self, other: Withdrawn) -> Withdrawn:

@@ -28,6 +28,7 @@ from hastore.tls.contexts import (
     ca_dates,
     certificate_dates,
     check_authorities_apart,
+    check_signatures,
     client_context,
     read_lists_in_time,
     read_withdrawn,
@@ -100,8 +101,9 @@ class TlsContexts(WatchedFiles[ContextSet]):
     config: TlsConfig
     links: TlsLinks  # all that its contexts have made
     peers: TlsPeers  # that have completed a handshake, whatever the version of the files
-    # What the lists name that the last read has found; None if they cannot be read.
-    _found: Withdrawn | None = attrs.field(default=None, init=False)
+    # What the lists name that the last read has found; nothing if they cannot be read, or if it is
+    # not proven that they are the CA's.
+    _found: Withdrawn = attrs.field(factory=Withdrawn, init=False)
 
     @property
     def server(self) -> ssl.SSLContext:
@@ -136,9 +138,12 @@ class TlsContexts(WatchedFiles[ContextSet]):
         return files_of(self.config).stamps(self.env.disk)
 
     def _read(self) -> tuple[ContextSet, tuple[FileStamp, ...]]:
-        def read_lists(path: str) -> Withdrawn:
-            self._found = read_withdrawn(path, self.env.disk)
-            return self._found
+        def read_lists(files: TlsFiles) -> Withdrawn:
+            lists = read_withdrawn(files, self.env.disk)
+            with contextlib.suppress(ConfigError):  # ``_make`` raises it, by the new certificate
+                if check_signatures(files, self.current.server, self.env.disk):
+                    self._found = lists
+            return lists
 
         return _make(self.config, self.env, self.links, self.peers, read_lists)
 
@@ -149,11 +154,11 @@ class TlsContexts(WatchedFiles[ContextSet]):
             self._end_withdrawn(self.current.withdrawn)
 
     async def _take(self) -> bool:
-        self._found = None
+        self._found = Withdrawn()
         is_taken = await super()._take()
         if is_taken:
             self._end_withdrawn(self.current.withdrawn)
-        elif self._found is not None:
+        elif self._found.ids:
             # The former contexts stay, so what the former lists name is still refused.
             self._end_withdrawn(self.links.withdrawn.with_names_of(self._found))
         return is_taken
@@ -198,8 +203,8 @@ async def open_tls(config: TlsConfig, env: Env, data_dir: str | None = None) -> 
     links = TlsLinks()
     peers = TlsPeers() if data_dir is None else await TlsPeers.of_directory(data_dir, env)
 
-    def read_lists(path: str) -> Withdrawn:
-        return read_lists_in_time(path, env.disk, env.wall_clock.now_s())
+    def read_lists(files: TlsFiles) -> Withdrawn:
+        return read_lists_in_time(files, env.disk, env.wall_clock.now_s())
 
     made, stamps = await env.offload.run(lambda: _make(config, env, links, peers, read_lists))
     links.use(made.withdrawn)
@@ -252,13 +257,13 @@ def _make(
     env: Env,
     links: TlsLinks,
     peers: TlsPeers,
-    read_lists: Callable[[str], Withdrawn],
+    read_lists: Callable[[TlsFiles], Withdrawn],
 ) -> tuple[ContextSet, tuple[FileStamp, ...]]:
     files, disk, now_s = files_of(config), env.disk, env.wall_clock.now_s()
     assert files.cert is not None, "open_tls needs one"
     stamps = _stamps(files, env)
     rules = TlsRules(config.min_version, config.ciphers)
-    lists = None if files.crl is None else read_lists(files.crl)
+    lists = None if files.crl is None else read_lists(files)
 
     def server(files: TlsFiles, certificates: ClientCertificates) -> ssl.SSLContext:
         return server_context(
@@ -286,6 +291,7 @@ def _make(
         client_ca_not_after=until(files.client_ca),
         withdrawn=lists or Withdrawn(),
     )
+    check_signatures(files, made.server, disk)
     if _stamps(files, env) != stamps:
         raise ConfigError(
             f"{', '.join(files.paths)}: one of them changes while they are read",

@@ -88,12 +88,19 @@ class Authority:
         *made: Certificates,
         others: Iterable[int] = (),
         valid: tuple[dt.timedelta, dt.timedelta] = (-DAY, DAY),
+        has_key_id: bool = True,
     ) -> Path:
-        """Write a list of withdrawn certificates; ``others``: further numbers."""
+        """Write a list of withdrawn certificates; ``others``: further numbers.
+
+        ``has_key_id``: it names the key that has signed it, as RFC 5280 wants it.
+        """
         now = dt.datetime.now(dt.UTC)
         builder = x509.CertificateRevocationListBuilder(
             _name(self.name), now + valid[0], now + valid[1]
         )
+        if has_key_id:
+            key_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+            builder = builder.add_extension(key_id, critical=False)
         numbers = [x509.load_pem_x509_certificate(each.cert.read_bytes()) for each in made]
         for number in (*(each.serial_number for each in numbers), *others):
             row = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(now)

@@ -386,6 +386,48 @@ async def test_an_urgent_list_counts_whatever_else_is_wrong(files, tmp_path, has
     other_end.close()
 
 
+@pytest.mark.parametrize("has_key_id", [True, False])
+@pytest.mark.parametrize("valid", [(-DAY, DAY), (-2 * DAY, -DAY)])
+async def test_a_list_by_another_key_is_refused(files, tmp_path, has_key_id, valid):
+    """A forged one, or of a CA of the same name: it ends no link, and no handshake fails."""
+    both = TwoAuthorities(files, tmp_path)
+    tls, link, other_end = await both.open()
+    forger = make_authority(tmp_path / "forger", "test")
+    forger.withdraw(both.leaked, has_key_id=has_key_id, valid=valid)
+    both.crl.write_bytes(forger.crl.read_bytes() + both.clients.crl.read_bytes())
+    is_taken, fault = await tls.reload(), tls.status().fault
+    assert not is_taken
+    assert ("has no list of test ca" if has_key_id else "has no sound list") in fault
+    if has_key_id:  # beside the CA's own list it does not count
+        lists = (files.authority.crl, both.clients.crl, forger.crl)
+        both.crl.write_bytes(b"".join(each.read_bytes() for each in lists))
+        is_taken = await tls.reload()
+        assert is_taken
+    assert not link.is_ended
+    for end in (link, other_end, *(await both.shaken_hands(tls))):
+        end.close()
+
+
+async def test_a_node_does_not_start_with_a_list_by_another_key(files, tmp_path):
+    """Every handshake would fail."""
+    forger = make_authority(tmp_path / "forger", "test")
+    files.authority.crl.write_bytes(forger.withdraw(has_key_id=False).read_bytes())
+    with pytest.raises(ConfigError, match="CRL signature failure") as caught:
+        await open_tls(config(files), ENV)
+    assert "from the CA whose certificate" in caught.value.hint
+
+
+async def test_the_lists_of_two_keys_of_one_name_are_two(files, tmp_path):
+    """While one CA follows another of its name, each needs its list."""
+    following = make_authority(tmp_path / "next", "test")
+    files.authority.ca.write_bytes(files.authority.ca.read_bytes() + following.ca.read_bytes())
+    with pytest.raises(ConfigError, match="has no list of test ca"):
+        await open_tls(config(files), ENV)
+    own = files.authority.crl.read_bytes()
+    files.authority.crl.write_bytes(own + following.withdraw().read_bytes())
+    assert await open_tls(config(files), ENV)
+
+
 async def test_a_list_that_is_taken_back_before_it_counts_as_a_whole_is_forgotten(files, tmp_path):
     """The former files are in force again, and so is what they allow."""
     both = TwoAuthorities(files, tmp_path)
