@@ -154,6 +154,11 @@ def client_context(
     context = NodeContext(ssl.PROTOCOL_TLS_CLIENT)
     context.links = links
     _harden(context, rules)
+    if files.ca is None and files.crl is not None:
+        raise ConfigError(
+            f"{files.crl} has lists of withdrawn certificates, and no CA is named for them",
+            hint="name it (--tls-ca, HASTORE_TLS_CA or [tls] ca): the system's CAs have no lists",
+        )
     if files.ca is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     else:

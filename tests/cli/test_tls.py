@@ -135,6 +135,14 @@ def test_a_command_has_the_lists_and_the_rules_of_the_configuration(files, tmp_p
         asked_with({**there, "HASTORE_TLS_CRL": str(config)})
 
 
+def test_a_command_with_lists_and_no_ca_says_so(files):
+    """Nothing would be checked by the lists, as a node says, too."""
+    there = {"HASTORE_TLS_CRL": str(files.authority.withdraw())}
+    with pytest.raises(ConfigError, match="no CA is named for them") as caught:
+        asked_with(there, "--tls-server-name", "n1")
+    assert "--tls-ca" in caught.value.hint
+
+
 async def test_a_command_asks_by_tls_or_says_why_it_cannot(files, tmp_path):
     """Exit code 7 for what TLS refuses, 3 for a plain question to a port that takes TLS only."""
     own, foreign = files.authority.issue("own"), make_certificates(tmp_path, "foreign")
