@@ -49,7 +49,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import attrs
 
 from hastore.errors import ProtocolError
-from hastore.wire.remoting_codes import ADMIN_REQUESTS
+from hastore.wire.remoting_codes import ADMIN_REQUESTS, ResponseCode
 from hastore.wire.remoting_command import text_field
 
 if TYPE_CHECKING:
@@ -195,6 +195,10 @@ def has_own_signature(fields: Mapping[str, Any]) -> bool:
     return OWN_SIGNATURE_FIELD in fields
 
 
+# What a port answers to 907 for good: it serves the request, or does not know it.
+_ANSWERED: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED})
+
+
 @final
 @attrs.define(eq=False)
 class RequestSigner:
@@ -210,9 +214,14 @@ class RequestSigner:
         return self.key is not None and not self._has_asked and code in ADMIN_REQUESTS
 
     def hear(self, answer: RemotingCommand | None) -> None:
-        """Take the nonce that an answer to 907 has, if it has one; a connection's never changes."""
+        """Take the nonce that an answer to 907 has, if it has one; a connection's never changes.
+
+        A refusal says nothing of nonces, so the peer is asked again before the next request.
+        """
+        if answer is None or answer.code not in _ANSWERED:
+            return
         self._has_asked = True
-        nonce = None if answer is None else answer.ext_fields.get(NONCE_FIELD)
+        nonce = answer.ext_fields.get(NONCE_FIELD)
         if self._nonce is None and isinstance(nonce, str) and _NONCE.fullmatch(nonce):
             self._nonce = nonce
 

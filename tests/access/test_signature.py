@@ -10,15 +10,45 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hastore.access.secret import Secret
-from hastore.access.signature import AccessKey, is_signed_by, signed_content, signed_fields
+from hastore.access.signature import (
+    NONCE_FIELD,
+    OWN_SIGNATURE_FIELD,
+    AccessKey,
+    RequestSigner,
+    is_signed_by,
+    signed_content,
+    signed_fields,
+)
 from hastore.errors import ProtocolError
 from hastore.wire.frame_reader import FrameReader, encode_command
-from hastore.wire.remoting_codes import SerializeType
+from hastore.wire.remoting_codes import RequestCode, ResponseCode, SerializeType
 from hastore.wire.remoting_command import RemotingCommand
 
 KEY = AccessKey("reader-key", Secret("12345678"))
 TEXTS = st.text(max_size=20)
 FIELDS = st.dictionaries(TEXTS, TEXTS | st.integers() | st.booleans(), max_size=6)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_asked_again"),
+    [
+        (ResponseCode.SUCCESS, False),
+        (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, False),
+        (ResponseCode.SYSTEM_ERROR, True),
+        (ResponseCode.SYSTEM_BUSY, True),
+        (None, True),
+    ],
+)
+def test_a_refusal_does_not_say_that_the_peer_has_no_nonce(code, is_asked_again) -> None:
+    """A key may come into force later, and a lock-out ends: the connection asks again."""
+    signer = RequestSigner(KEY)
+    role_change = RequestCode.NOTIFY_BROKER_ROLE_CHANGED
+    signer.hear(None if code is None else RemotingCommand(code=code, opaque=1, remark="no"))
+    assert signer.needs_nonce(role_change) == is_asked_again
+    nonce = {NONCE_FIELD: "0" * 32}
+    signer.hear(RemotingCommand(code=ResponseCode.SUCCESS, opaque=2, ext_fields=nonce))
+    assert not signer.needs_nonce(role_change)
+    assert OWN_SIGNATURE_FIELD in signer.signed(role_change, {}, b"")
 
 
 def test_the_signature_is_rocketmqs() -> None:
