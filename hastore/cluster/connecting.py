@@ -17,12 +17,18 @@ from hastore.cluster.cluster_node import run_cluster_node
 from hastore.cluster.cluster_routes import ClusterRoutes
 from hastore.cluster.group_records import Keys
 from hastore.cluster.role_config import RoleConfig
-from hastore.cluster.role_service import RoleService
+from hastore.cluster.role_service import CoordinatorFilesStatus, RoleService
 from hastore.cluster.route_records import RouteKeys
 from hastore.concurrency.service import as_itself
-from hastore.concurrency.watched_files import FilesStatus, WatchedFiles
+from hastore.concurrency.watched_files import WatchedFiles
 from hastore.errors import ConfigError, DiskError
-from hastore.tls.contexts import TlsFiles, client_context
+from hastore.tls.contexts import (
+    TlsFiles,
+    certificate_dates,
+    check_dates,
+    check_modes,
+    client_context,
+)
 from hastore.trace import logger
 
 if TYPE_CHECKING:
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
     from hastore.config import CoordinatorConfig, GroupNodeConfig
     from hastore.env.interface import Env, FileStamp
     from hastore.ha.client_port import AskClientPort
+    from hastore.tls.contexts import CertificateDates
 
 REQUEST_TIMEOUT_S: Final = 2.0
 
@@ -85,6 +92,7 @@ class Secrets:
 
     context: ssl.SSLContext | None  # None: no endpoint is https
     password: str | None = attrs.field(repr=False)
+    dates: CertificateDates | None = None  # of the own certificate, if there is one for etcd
 
 
 @final
@@ -106,9 +114,15 @@ class CoordinatorFiles(WatchedFiles[Secrets]):
         made, stamps = await env.offload.run(lambda: _read_files(config, env))
         return cls(env, made, stamps, config)
 
-    def status(self) -> FilesStatus:
+    def status(self) -> CoordinatorFilesStatus:
         """Return why the files' present versions are not in force."""
-        return FilesStatus(fault=self._fault, hint=self._hint)
+        warning, dates = None, self.current.dates
+        if dates is not None:
+            try:
+                check_dates(dates, self.env.wall_clock.now_s())
+            except ConfigError as error:
+                warning = str(error)
+        return CoordinatorFilesStatus(fault=self._fault, hint=self._hint, warning=warning)
 
     def _stamps_now(self) -> tuple[FileStamp, ...]:
         return _stamps(self.config, self.env)
@@ -143,10 +157,13 @@ def _read_files(config: CoordinatorConfig, env: Env) -> tuple[Secrets, tuple[Fil
     """Read all files as one version; blocks.  Raises ConfigError."""
     try:
         stamps = _stamps(config, env)
-        context = password = None
+        context = password = dates = None
         files = _tls_files(config)
-        if files.paths or any(each.startswith("https:") for each in config.endpoints):
+        if any(each.startswith("https:") for each in config.endpoints):
             context = client_context(files, env.disk, env.wall_clock.now_s())
+            dates = None if files.cert is None else certificate_dates(files.cert, env.disk)
+        else:  # earlier releases took any file there
+            check_modes(files, env.disk)
         if config.password_file is not None:
             password = _password(config.password_file, env)
         is_one_version = _stamps(config, env) == stamps
@@ -158,7 +175,7 @@ def _read_files(config: CoordinatorConfig, env: Env) -> tuple[Secrets, tuple[Fil
             f"{', '.join(_paths_of(config))}: one of them changes while they are read",
             hint="write new ones under other names and rename them, the certificate last",
         )
-    return Secrets(context, password), stamps
+    return Secrets(context, password, dates), stamps
 
 
 def _password(path: str, env: Env) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 import attrs
 import trio
@@ -40,6 +40,7 @@ from hastore.cluster.server_clocks import server_clocks
 from hastore.cluster.term_coordinator import TermCoordinator
 from hastore.concurrency.lease import Lease
 from hastore.concurrency.wait_notify_object import WaitNotifyObject
+from hastore.concurrency.watched_files import FilesStatus, ReloadedFiles
 from hastore.errors import CoordinatorError, ProtocolError, RequestFailedError, WrongNodeError
 from hastore.ha.set_rules import nodes_text
 from hastore.quantities import parse_address
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from hastore.cluster.group_records import GroupView, Keys
     from hastore.cluster.key_value_store import KeyValueStore
     from hastore.cluster.role_config import RoleConfig
-    from hastore.concurrency.watched_files import ReloadedFiles
     from hastore.env.interface import Env
     from hastore.errors import HastoreError
     from hastore.store.node_identity import NodeIdentity
@@ -65,6 +65,21 @@ if TYPE_CHECKING:
 STOP_TIMEOUT_S: Final = 1.0  # for telling the coordinator that this node stops
 
 _log = logger("cluster")
+
+
+@final
+@attrs.frozen
+class CoordinatorFilesStatus(FilesStatus):
+    """Also what an operator should look at although the files are in force."""
+
+    warning: str | None = None
+
+
+class ReloadedCoordinatorFiles(ReloadedFiles, Protocol):
+    """What [cluster] names, read again when it changes."""
+
+    def status(self) -> CoordinatorFilesStatus:
+        """Return why the present version is not in force, and what is to be looked at."""
 
 
 @final
@@ -78,7 +93,7 @@ class RoleService:
     config: RoleConfig
     neighbours: ClusterRoutes | None = None  # the other groups; None: it asks for none
     # Certificates and password for the coordinator; None: nobody watches them.
-    coordinator_files: ReloadedFiles | None = None
+    coordinator_files: ReloadedCoordinatorFiles | None = None
     watch: GroupWatch = attrs.field(init=False)
     lease: Lease = attrs.field(init=False)
     _started_at: float = attrs.field(init=False)
@@ -180,6 +195,7 @@ class RoleService:
             unlisted_because=None if self.view is None else self._why_unlisted(self.view),
             files_fault=None if files is None else files.fault,
             files_hint=None if files is None else files.hint,
+            files_warning=None if files is None else files.warning,
         )
 
     def _why_unlisted(self, view: GroupView) -> str | None:

@@ -78,6 +78,15 @@ class TlsFiles:
     section: str = "tls"
 
     @property
+    def is_strict(self) -> bool:
+        """Whether a certificate out of its time is an error.
+
+        It is not at etcd, which may not look at it; earlier releases took it, larger files of CAs,
+        and what OpenSSL calls a TRUSTED CERTIFICATE.
+        """
+        return self.section == "tls"
+
+    @property
     def paths(self) -> tuple[str, ...]:
         """The files that there are."""
         given = (self.cert, self.key, self.key_password, self.ca, self.client_ca, self.crl)
@@ -162,7 +171,10 @@ def client_context(
     if files.ca is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     else:
-        _load_ca(context, files.ca, disk, now_s)
+        if files.is_strict:
+            _load_ca(context, files.ca, disk, now_s)
+        else:
+            _load_any_ca(context, files.ca, disk)
         _load_lists(context, files, [files.ca], disk, now_s, lists=lists)
     if files.cert is not None or files.key is not None:
         _load_certificate(context, files, disk, now_s)
@@ -291,11 +303,15 @@ def _certificates(path: str, data: bytes) -> list[bytes]:
     except ValueError:
         found = []
     if not found:
-        raise ConfigError(
-            f"{path} has no certificate in PEM",
-            hint="it begins with -----BEGIN CERTIFICATE-----; from DER: openssl x509 -inform DER",
-        )
+        raise _no_certificate(path)
     return found
+
+
+def _no_certificate(path: str) -> ConfigError:
+    return ConfigError(
+        f"{path} has no certificate in PEM",
+        hint="it begins with -----BEGIN CERTIFICATE-----; from DER: openssl x509 -inform DER",
+    )
 
 
 def _load_ca(context: ssl.SSLContext, path: str, disk: Disk, now_s: float) -> None:
@@ -304,10 +320,34 @@ def _load_ca(context: ssl.SSLContext, path: str, disk: Disk, now_s: float) -> No
     try:
         context.load_verify_locations(cadata=data.decode("ascii", "ignore"))
     except (ssl.SSLError, ValueError) as error:
-        raise ConfigError(
-            f"{path} has a certificate that cannot be read: {_reason(error)}",
-            hint=f"openssl x509 -in {path} -noout -text",
-        ) from None
+        raise _bad_ca(path, error) from None
+
+
+def _load_any_ca(context: ssl.SSLContext, path: str, disk: Disk) -> None:
+    """Trust what a file has, in the forms that OpenSSL reads."""
+    data = _read(path, disk, LISTS_SIZE_MAX)
+    if not _ANY_CERTIFICATE.search(data):
+        raise _no_certificate(path)
+    try:
+        context.load_verify_locations(cafile=path)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise _bad_ca(path, error) from None
+
+
+def _bad_ca(path: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"{path} has a certificate that cannot be read: {_reason(error)}",
+        hint=f"openssl x509 -in {path} -noout -text",
+    )
+
+
+def check_modes(files: TlsFiles, disk: Disk) -> None:
+    """Raise ConfigError if others can read a private key in one of the files.  Blocks."""
+    if files.key is not None:
+        read_secret_file(disk, files.key)
+    for path in (files.cert, files.ca):
+        if path is not None:
+            _read(path, disk, LISTS_SIZE_MAX)
 
 
 def _load_lists(
@@ -437,7 +477,9 @@ def _load_certificate(context: ssl.SSLContext, files: TlsFiles, disk: Disk, now_
             "a certificate needs its key, and a key its certificate",
             hint=f"name both: [{files.section}] cert and key",
         )
-    check_dates(certificate_dates(cert, disk), now_s)
+    dates = certificate_dates(cert, disk)
+    if files.is_strict:
+        check_dates(dates, now_s)
     key_data, _ = read_secret_file(disk, key)
     if b"-----BEGIN " not in key_data or _PRIVATE_KEY not in key_data:
         raise ConfigError(

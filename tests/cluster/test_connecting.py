@@ -9,7 +9,7 @@ from hastore.env.real import real_env
 from hastore.errors import ConfigError, CoordinatorRefusedError
 from hastore.sim.coordinator.etcd_model import EtcdModel
 from tests.cluster.scripted_http import answer, scripted_http
-from tests.support.certificates import make_authority, make_certificates
+from tests.support.certificates import DAY, make_authority, make_certificates
 from tests.support.nodes.group_nodes import node_config
 
 BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\n"
@@ -77,6 +77,43 @@ async def test_files_that_cannot_be_used_are_named_before_anything_is_asked(tmp_
         with pytest.raises(ConfigError, match=reason):
             async with open_coordinator(attrs.evolve(HTTPS, **change)):
                 pass
+
+
+async def test_files_that_earlier_releases_took_are_taken(tmp_path):
+    """An etcd that does not ask for certificates never saw them; ``status`` warns."""
+    authority = make_authority(tmp_path / "tls", "test")
+    expired = authority.issue("expired", valid=(-2 * DAY, -DAY))
+    early = authority.issue("early", valid=(DAY, 2 * DAY))
+    old_ca = make_authority(tmp_path / "tls", "old", valid=(-2 * DAY, -DAY)).ca
+    pem = authority.ca.read_bytes()
+    trusted = write(tmp_path / "trusted", pem.replace(b"CERTIFICATE", b"TRUSTED CERTIFICATE"))
+    large = write(tmp_path / "large", b"# a comment\n" * 120_000 + pem)
+    warnings = []
+    for change in (
+        {"cert_file": str(expired.cert), "key_file": str(expired.key)},
+        {"cert_file": str(early.cert), "key_file": str(early.key)},
+        {"ca_file": str(old_ca)},
+        {"ca_file": str(trusted)},
+        {"ca_file": str(large)},
+    ):
+        files = await CoordinatorFiles.open(attrs.evolve(HTTPS, **change), real_env())
+        assert files.current.context is not None
+        warnings.append(files.status().warning)
+    assert "has expired" in warnings[0]
+    assert "valid only from" in warnings[1]
+    assert warnings[2:] == [None, None, None]
+
+
+async def test_files_of_http_endpoints_are_checked_for_their_modes_only(tmp_path):
+    """No connection uses them, but a key that others can read is a secret lost."""
+    text = write(tmp_path / "text", b"no certificate")
+    key = write(tmp_path / "key", b"no key", 0o644)
+    plain = attrs.evolve(HTTPS, endpoints=("http://127.0.0.1:2379",), ca_file=str(text))
+    files = await CoordinatorFiles.open(plain, real_env())
+    assert files.current.context is None
+    exposed = attrs.evolve(plain, cert_file=str(text), key_file=str(key))
+    with pytest.raises(ConfigError, match="has mode 0644: others may"):
+        await CoordinatorFiles.open(exposed, real_env())
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604])

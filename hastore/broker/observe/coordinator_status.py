@@ -42,3 +42,5 @@ class CoordinatorStatus:
     # Why the present version of [cluster] ca, cert, key and password_file is not in force.
     files_fault: str | None = None
     files_hint: str | None = None
+    # Why etcd may refuse the certificate in [cluster] cert, which is in force: it is out of date.
+    files_warning: str | None = None

@@ -691,6 +691,10 @@ def _coordinator_files(coordinator: CoordinatorStatus) -> Found:
     if coordinator.files_fault is not None:
         what = "the present files of [cluster] are not in force, earlier versions are"
         yield Level.FAULT, what, coordinator.files_fault, coordinator.files_hint
+    if coordinator.files_warning is not None:
+        what = "etcd may refuse this node's certificate"
+        hint = "put a new one into [cluster] cert: it is taken without a restart"
+        yield Level.WARNING, what, coordinator.files_warning, hint
 
 
 def _unverified(status: NodeStatus, _: Limits) -> Found:
