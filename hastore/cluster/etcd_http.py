@@ -156,9 +156,9 @@ class EtcdHttp:
     ) -> AsyncGenerator[_Exchange]:
         """Send a request and yield its answer, of which only the head has been read."""
         connection = self._take_idle(endpoint)
+        context = self._context  # another one may be in use once the connection is made
         if connection is None:
-            connection = await _connect(endpoint, self._context, _CONNECT_SHARE * within_s)
-        context = self._context
+            connection = await _connect(endpoint, context, _CONNECT_SHARE * within_s)
         try:
             with _errors_of(endpoint):
                 response = await connection.send(*_request(endpoint, path, body, headers))

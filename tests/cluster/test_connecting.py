@@ -1,14 +1,20 @@
 """From a node's configuration to its coordinator: keys and password files."""
 
+import ssl
+
 import attrs
 import pytest
 
+from hastore.cluster import etcd_http
 from hastore.cluster.connecting import CoordinatorFiles, keys_of, open_coordinator, role_service
+from hastore.cluster.etcd_http import EtcdHttp
+from hastore.concurrency.tcp import connect
 from hastore.config import CoordinatorConfig
 from hastore.env.real import real_env
 from hastore.errors import ConfigError, CoordinatorRefusedError
 from hastore.sim.coordinator.etcd_model import EtcdModel
 from tests.cluster.scripted_http import answer, scripted_http
+from tests.patience import WITHIN_S
 from tests.support.certificates import DAY, make_authority, make_certificates
 from tests.support.nodes.group_nodes import node_config
 
@@ -77,6 +83,29 @@ async def test_files_that_cannot_be_used_are_named_before_anything_is_asked(tmp_
         with pytest.raises(ConfigError, match=reason):
             async with open_coordinator(attrs.evolve(HTTPS, **change)):
                 pass
+
+
+async def test_a_connection_that_was_begun_with_a_former_certificate_is_used_once(monkeypatch):
+    """The certificate was replaced while it was being made."""
+    former, new = (ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) for _ in range(2))
+    connections = []
+    async with (
+        scripted_http(lambda _path: answer(b"{}"), stays=True) as server,
+        EtcdHttp.open(former) as http,
+    ):
+
+        async def connect_slowly(*args):
+            sock = await connect(*args)
+            connections.append(sock)
+            if len(connections) == 1:
+                http.use(new)
+            return sock
+
+        monkeypatch.setattr(etcd_http, "connect", connect_slowly)
+        for made in (1, 2, 2):
+            await http.text(server.endpoint, "/version", WITHIN_S)
+            assert len(connections) == made
+        assert connections[0].fileno() == -1
 
 
 async def test_files_that_earlier_releases_took_are_taken(tmp_path):
