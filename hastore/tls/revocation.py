@@ -76,10 +76,6 @@ class Withdrawn:
         """Return these lists with the certificates, too, that others name."""
         return attrs.evolve(self, ids=self.ids | other.ids)
 
-    def names_one_of(self, chain: Iterable[bytes]) -> bool:
-        """Return whether one of the certificates (DER) is withdrawn."""
-        return any(certificate_id(der) in self.ids for der in chain)
-
 
 class Link(Protocol):
     """A connection after its handshake: a ``TlsSocket``."""
@@ -109,29 +105,43 @@ class TlsLinks:
     """The connections of a node, over all versions of its files."""
 
     withdrawn: Withdrawn = Withdrawn()
-    _links: weakref.WeakSet[Link] = attrs.field(factory=weakref.WeakSet, init=False)
+    # The connections, and the certificates of their peers: each chain is parsed once.  None for a
+    # connection that was made while there were no lists.
+    _links: weakref.WeakKeyDictionary[Link, frozenset[CertificateId] | None] = attrs.field(
+        factory=weakref.WeakKeyDictionary, init=False
+    )
 
     def add(self, link: Link) -> None:
         """Take a connection after its handshake, which may have begun by earlier lists.
 
         Raises TlsError, and closes it, if its certificate was withdrawn meanwhile.
         """
-        if self.withdrawn.ids and self.withdrawn.names_one_of(link.peer_chain()):
+        ids = _ids_of(link) if self.withdrawn.issuers else None
+        if ids is not None and not ids.isdisjoint(self.withdrawn.ids):
             link.close()
             raise withdrawn(link.peer)
-        self._links.add(link)
+        self._links[link] = ids
 
     def use(self, lists: Withdrawn) -> list[Link]:
         """End the connections whose peer's certificate is withdrawn; return them."""
+        new = lists.ids - self.withdrawn.ids  # no connection has a certificate of the others
         self.withdrawn = lists
-        if not lists.ids:
+        if not new:
             return []
-        there = [link for link in list(self._links) if not link.is_ended]
-        ended = [link for link in there if lists.names_one_of(link.peer_chain())]
+        links = [(link, ids) for link, ids in self._links.items() if not link.is_ended]
+        ended = []
+        for link, known_ids in links:
+            ids = self._links[link] = _ids_of(link) if known_ids is None else known_ids
+            if not ids.isdisjoint(new):
+                ended.append(link)
         for link in ended:
-            self._links.discard(link)
+            del self._links[link]
             link.end(withdrawn(link.peer))
         return ended
+
+
+def _ids_of(link: Link) -> frozenset[CertificateId]:
+    return frozenset(map(certificate_id, link.peer_chain()))
 
 
 class NodeContext(ssl.SSLContext):

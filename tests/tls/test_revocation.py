@@ -68,7 +68,7 @@ def test_a_list_names_certificates_by_issuer_and_number(files):
     path = files.authority.withdraw(*made[:2], others=range(1, 2_000))
     (der,) = pem_lists(b"a text before it\n" + path.read_bytes())
     found = Withdrawn.of([der])
-    assert [found.names_one_of([read(each)]) for each in made] == [True, True, False]
+    assert [certificate_id(read(each)) in found.ids for each in made] == [True, True, False]
     assert len(found.ids) == 2_001
     issuer, serial = certificate_id(read(made[0]))
     assert ((*issuer, (b"x", "y")), serial) not in found.ids
@@ -462,6 +462,47 @@ async def test_a_list_with_a_fault_leaves_the_former_one_in_force(files):
     files.authority.crl.write_bytes(b"half a li")
     assert not await tls.reload()
     assert "has no list" in tls.status().fault
+
+
+@attrs.define(eq=False)
+class FakeLink:
+    """A connection that counts how often its peer's chain is read."""
+
+    chain: list[bytes]
+    peer: str = "the peer"
+    reads: int = 0
+    error: TlsError | None = None
+
+    @property
+    def is_ended(self):
+        """Whether it was ended."""
+        return self.error is not None
+
+    def peer_chain(self):
+        """Return the chain."""
+        self.reads += 1
+        return self.chain
+
+    def end(self, error):
+        """End it."""
+        self.error = error
+
+
+def test_a_peers_chain_is_parsed_once(files):
+    """4,096 clients would hold the heartbeats up at each new list, and at each reload."""
+    leaving, staying = (files.authority.issue(name) for name in ("leaving", "staying"))
+    empty = Withdrawn.of(pem_lists(files.authority.crl.read_bytes()))
+    lists = Withdrawn.of(pem_lists(files.authority.withdraw(leaving).read_bytes()))
+    for first in (Withdrawn(), empty):
+        links = TlsLinks()
+        links.use(first)
+        gone, kept = FakeLink([read(leaving)]), FakeLink([read(staying)])
+        links.add(gone)
+        links.add(kept)
+        assert links.use(lists) == [gone]
+        assert links.use(lists) == links.use(empty) == []
+        assert links.use(lists) == []
+        assert (gone.reads, kept.reads) == (1, 1)
 
 
 async def test_a_client_ends_its_connection_to_a_withdrawn_node(files):
