@@ -79,10 +79,11 @@ class TlsFiles:
 
     @property
     def is_strict(self) -> bool:
-        """Whether a certificate out of its time is an error.
+        """Whether hastore's own rules hold, of certificates and of ciphers.
 
-        It is not at etcd, which may not look at it; earlier releases took it, larger files of CAs,
-        and what OpenSSL calls a TRUSTED CERTIFICATE.
+        They do not at etcd, which may not look at a certificate: one out of its time, larger files
+        of CAs, what OpenSSL calls a TRUSTED CERTIFICATE, and Python's default ciphers are as in
+        earlier releases.
         """
         return self.section == "tls"
 
@@ -162,7 +163,7 @@ def client_context(
     """
     context = NodeContext(ssl.PROTOCOL_TLS_CLIENT)
     context.links = links
-    _harden(context, rules)
+    _harden(context, rules, sets_ciphers=files.is_strict)
     if files.ca is None and files.crl is not None:
         raise ConfigError(
             f"{files.crl} has lists of withdrawn certificates, and no CA is named for them",
@@ -257,12 +258,15 @@ def utc_text(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _harden(context: ssl.SSLContext, rules: TlsRules | None = None) -> None:
+def _harden(
+    context: ssl.SSLContext, rules: TlsRules | None = None, *, sets_ciphers: bool = True
+) -> None:
     rules = rules or TlsRules()
     context.minimum_version = _VERSIONS[rules.min_version]
     try:
         # Without a certificate of the server, or without encryption, nothing is proven.
-        context.set_ciphers(f"{rules.ciphers}:{_NEVER}")
+        if sets_ciphers:
+            context.set_ciphers(f"{rules.ciphers}:{_NEVER}")
     except ssl.SSLError:
         raise ConfigError(
             f"[tls] ciphers {rules.ciphers!r} names no cipher that may be used",

@@ -133,6 +133,16 @@ async def test_files_that_earlier_releases_took_are_taken(tmp_path):
     assert warnings[2:] == [None, None, None]
 
 
+async def test_an_etcd_with_cbc_ciphers_only_is_still_reached(tmp_path):
+    """No setting of a node names the ciphers for etcd, so they are those of earlier releases."""
+    ours = make_certificates(tmp_path / "tls", "ours")
+    config = attrs.evolve(HTTPS, ca_file=str(ours.ca))
+    context = (await CoordinatorFiles.open(config, real_env())).current.context
+    ciphers = [each["name"] for each in context.get_ciphers()]
+    assert "ECDHE-ECDSA-AES128-SHA256" in ciphers
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+
+
 async def test_files_of_http_endpoints_are_checked_for_their_modes_only(tmp_path):
     """No connection uses them, but a key that others can read is a secret lost."""
     text = write(tmp_path / "text", b"no certificate")
