@@ -2,7 +2,7 @@
 
 ::
 
-    DIR/config/tlsPeers.json    {"addresses": ["n2.example.com:10911", …]}, the oldest first
+    DIR/config/tlsPeers.json    {"addresses": ["n2.example.com:10911", …]}, oldest use first
 
 With ``[tls] mode = "permissive"`` a node asks a port that takes no TLS in plain bytes, because its
 group changes over node by node.  An attacker between the two can pretend that: a reset instead of a
@@ -12,7 +12,7 @@ A node remembers them over its restarts.  A client without a directory does so i
 its first connection to an address after its start is not protected.
 
 Invariant: an address that is known stays known while the object lives, unless ``PEERS_MAX`` others
-have followed.
+have completed a handshake since its last one.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _log = logger("tls")
 @final
 @attrs.define(eq=False)
 class TlsPeers:
-    """The addresses, as they are configured or found; without a file they are in memory only."""
+    """Addresses as the node connects to them; without a file they are in memory only."""
 
     _file: JsonFile | None = None
     _offload: Offload | None = None  # writes the file; given with it
-    _known: dict[str, None] = attrs.field(factory=dict, init=False)  # the oldest first
+    _known: dict[str, None] = attrs.field(factory=dict, init=False)  # oldest use first
     _stored: tuple[str, ...] = attrs.field(default=(), init=False)  # as the file is
-    _told: dict[str, None] = attrs.field(factory=dict, init=False)  # asked in plain bytes, logged
+    _logged: dict[str, None] = attrs.field(factory=dict, init=False)  # asked in plain bytes
     _storing: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     @classmethod
@@ -73,7 +73,7 @@ class TlsPeers:
             return
         async with self._storing:
             addresses = tuple(self._known)
-            if addresses == self._stored:
+            if set(addresses) == set(self._stored):  # the order alone is not worth a write
                 return
             try:
                 await offload.run(lambda: file.store({_ADDRESSES: list(addresses)}))
@@ -98,8 +98,8 @@ class TlsPeers:
                 hint="an attacker may be between the two. If TLS was turned off there on purpose,"
                 f" {way_back}",
             ) from error
-        if where not in self._told:
-            _add(self._told, where)
+        if where not in self._logged:
+            _add(self._logged, where)
             _log.warning(
                 "asked_in_plain_bytes",
                 address=where,
@@ -109,7 +109,8 @@ class TlsPeers:
 
 
 def _add(addresses: dict[str, None], address: str) -> None:
-    addresses.setdefault(address)
+    addresses.pop(address, None)  # at the end: it was used last
+    addresses[address] = None
     while len(addresses) > PEERS_MAX:
         del addresses[next(iter(addresses))]
 

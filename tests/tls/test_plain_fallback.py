@@ -188,14 +188,30 @@ async def test_a_file_without_addresses_knows_none(tmp_path, content):
     assert not (await TlsPeers.of_directory(str(tmp_path), real_env())).knows(("n2", 1))
 
 
-async def test_the_oldest_of_too_many_addresses_is_forgotten():
-    """A group has a few."""
+async def test_of_too_many_addresses_the_one_used_longest_ago_is_forgotten():
+    """A group has a few; addresses that come and go, as pods have, displace none in use."""
     peers = TlsPeers()
-    for number in range(PEERS_MAX + 1):
+    for number in range(PEERS_MAX):
         await peers.completed(("n", number))
-    assert not peers.knows(("n", 0))
-    assert peers.knows(("n", 1))
+    await peers.completed(("n", 0))
+    await peers.completed(("n", PEERS_MAX))
+    assert peers.knows(("n", 0))
+    assert not peers.knows(("n", 1))
+    assert peers.knows(("n", 2))
     assert peers.knows(("n", PEERS_MAX))
+
+
+async def test_a_known_address_is_not_written_again(tmp_path):
+    """Every handshake would write the file."""
+    peers = await TlsPeers.of_directory(str(tmp_path), real_env())
+    (tmp_path / "config").mkdir()
+    for number in (1, 2):
+        await peers.completed(("n", number))
+    (file,) = (tmp_path / "config").glob("tlsPeers.json")
+    before = file.stat()
+    await peers.completed(("n", 1))
+    after = file.stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
 
 
 async def test_a_slave_whose_masters_tls_goes_away_copies_nothing_in_plain_bytes(files, tmp_path):
