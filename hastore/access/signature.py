@@ -213,7 +213,7 @@ class RequestSigner:
         """Whether the peer should be asked for its nonce (907) before a request is signed."""
         return self.key is not None and not self._has_asked and code in ADMIN_REQUESTS
 
-    def hear(self, answer: RemotingCommand | None) -> None:
+    def use_nonce_of(self, answer: RemotingCommand | None) -> None:
         """Take the nonce that an answer to 907 has, if it has one; a connection's never changes.
 
         A refusal says nothing of nonces, so the peer is asked again before the next request.

@@ -263,7 +263,7 @@ class RemotingClient:
         """
         if self._signer.needs_nonce(code):
             status = RequestCode.GET_BROKER_HA_STATUS
-            self._signer.hear(await self.ask(status, waits_for_room=waits_for_room))
+            self._signer.use_nonce_of(await self.ask(status, waits_for_room=waits_for_room))
         if waits_for_room:
             await self.wait_for_room()
         request = RemotingCommand(

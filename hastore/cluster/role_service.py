@@ -92,7 +92,7 @@ class RoleService:
     keys: Keys
     config: RoleConfig
     neighbours: ClusterRoutes | None = None  # the other groups; None: it asks for none
-    # Certificates and password for the coordinator; None: nobody watches them.
+    # Certificates and password for the coordinator, if they are watched.
     coordinator_files: ReloadedCoordinatorFiles | None = None
     watch: GroupWatch = attrs.field(init=False)
     lease: Lease = attrs.field(init=False)

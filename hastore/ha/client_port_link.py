@@ -64,7 +64,7 @@ class ClientPortLink:
                 command = await self._next()
                 if command.is_response and command.opaque in QUESTIONS:
                     answers[command.opaque] = command
-        self.signer.hear(answers.get(RequestCode.GET_BROKER_HA_STATUS))
+        self.signer.use_nonce_of(answers.get(RequestCode.GET_BROKER_HA_STATUS))
         return read_answers(answers)
 
     async def ask(

@@ -145,7 +145,7 @@ def _ids_of(link: Link) -> frozenset[CertificateId]:
 
 
 class NodeContext(ssl.SSLContext):
-    """A context whose connections are kept in ``links``; None: nobody looks after them."""
+    """A context whose connections are kept in ``links``, or nowhere if that is None."""
 
     links: TlsLinks | None = None
 

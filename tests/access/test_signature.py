@@ -43,10 +43,10 @@ def test_a_refusal_does_not_say_that_the_peer_has_no_nonce(code, is_asked_again)
     """A key may come into force later, and a lock-out ends: the connection asks again."""
     signer = RequestSigner(KEY)
     role_change = RequestCode.NOTIFY_BROKER_ROLE_CHANGED
-    signer.hear(None if code is None else RemotingCommand(code=code, opaque=1, remark="no"))
+    signer.use_nonce_of(None if code is None else RemotingCommand(code=code, opaque=1, remark="no"))
     assert signer.needs_nonce(role_change) == is_asked_again
     nonce = {NONCE_FIELD: "0" * 32}
-    signer.hear(RemotingCommand(code=ResponseCode.SUCCESS, opaque=2, ext_fields=nonce))
+    signer.use_nonce_of(RemotingCommand(code=ResponseCode.SUCCESS, opaque=2, ext_fields=nonce))
     assert not signer.needs_nonce(role_change)
     assert OWN_SIGNATURE_FIELD in signer.signed(role_change, {}, b"")
 

@@ -446,7 +446,9 @@ SENTENCES: Final[Mapping[str, tuple[str, ...]]] = {
     "certificate_not_taken": ("the certificate stays as it was: {reason}",),
     "certificate_withdrawn": ("{crl} names the certificates of {links} connections: {peers}",),
     "coordinator_files_taken": ("{files} are in force now",),
-    "coordinator_files_not_taken": ("what etcd is shown stays as it was: {reason}",),
+    "coordinator_files_not_taken": (
+        "etcd still gets the former certificate and password: {reason}",
+    ),
     "reloaded": (
         "reloaded {taken}; not taken: {not_taken}",
         "reloaded {taken}",

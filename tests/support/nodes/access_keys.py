@@ -58,7 +58,7 @@ def write_key(path: Path, key: AccessKey) -> str:
 async def signer_on(client: RawClient, key: AccessKey) -> RequestSigner:
     """Return what signs requests on a connection in hastore's own way."""
     signer = RequestSigner(key)
-    signer.hear(await client.ask(signed(RemotingCommand(code=907, opaque=1), key)))
+    signer.use_nonce_of(await client.ask(signed(RemotingCommand(code=907, opaque=1), key)))
     return signer
 
 
