@@ -6,9 +6,11 @@ import contextlib
 import gc
 import gzip
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -543,7 +545,8 @@ async def test_a_server_without_tls_is_named() -> None:
     """With https where it speaks http."""
     async with scripted_http(lambda _: EMPTY) as server:
         endpoint = server.endpoint.replace("http:", "https:")
-        async with EtcdClient.open(config(endpoint)) as client:
+        tls = attrs.evolve(config(endpoint), context=ssl.create_default_context())
+        async with EtcdClient.open(tls) as client:
             with pytest.raises(CoordinatorTlsError) as caught:
                 await client.read("/")
     assert "speak https" in str(caught.value.hint)
