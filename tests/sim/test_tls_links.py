@@ -40,7 +40,7 @@ def links(monkeypatch, certificates):
     contexts = trio.run(open_tls, ca.config(cert), real_env())
     plain, accept, proven = ClusterConfig.ha, HATls.accept, []
 
-    async def opened(_config, env):  # OpenSSL reads real files, not the simulator's
+    async def opened(_config, env, _data_dir):  # OpenSSL reads real files, not the simulator's
         return attrs.evolve(contexts, env=env)
 
     async def never_look(_contexts):
