@@ -27,7 +27,7 @@ from hastore.store.record.layout import (
     claimed_size,
 )
 from hastore.store.record.message_codec import decode
-from hastore.store.record.record_check import RecordKind, check_record
+from hastore.store.record.record_check import RecordKind, check_record, is_only_begun
 from hastore.store.tools.log_directory import find_log, is_written
 
 if TYPE_CHECKING:
@@ -183,6 +183,9 @@ class LogFollower:
         base, end = self._file.physic_offset, self._file.next_offset
         assert self._disk_file is not None
         read = partial(_pread_at, self._disk_file, base)
+        is_written_from = partial(_is_written_from, self._disk_file, base)
+        if is_only_begun(self.next_offset, end, read, is_written_from):
+            return None
         found = ConfirmedRecords(self._disk, root).resume_after(self.next_offset, end, read)
         return found if found is not None and any(read(found, BLANK_SIZE_MIN)) else None
 
@@ -226,6 +229,18 @@ def find_start(disk: Disk, log: LogDirectory, window: int) -> tuple[int, bool]:
 def _pread_at(disk_file: DiskFile, base: int, physic_offset: int, size: int) -> bytes:
     position = physic_offset - base
     return disk_file.pread(min(size, disk_file.size - position), position)
+
+
+def _is_written_from(disk_file: DiskFile, base: int, physic_offset: int) -> bool:
+    """Whether any byte but zeros follows in a file."""
+    position, size = physic_offset - base, disk_file.size
+    while position < size and (position := disk_file.next_data(position)) < size:
+        # next_data counts a partly read page as data: read up to a page's end.
+        step = min(_ZERO_RUN_SIZE - position % _ZERO_RUN_SIZE, size - position)
+        if any(disk_file.pread(step, position)):
+            return True
+        position += step
+    return False
 
 
 def _written_size(disk_file: DiskFile, file: LogFile) -> int:

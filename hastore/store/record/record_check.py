@@ -8,7 +8,7 @@ means that the lengths inside add up exactly to the size.
 from __future__ import annotations
 
 import enum
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from isal import isal_zlib
 
@@ -21,6 +21,7 @@ from hastore.store.record.layout import (
     BODY_LENGTH,
     BODY_POSITIONS,
     CRC_MASK,
+    HEAD_READ_SIZE,
     HEADS,
     HOST_FLAGS,
     HOST_FLAGS_POSITION,
@@ -42,6 +43,9 @@ from hastore.store.record.layout import (
     Buffer,
     head_struct,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # The checked fields of a head with IPv4 hosts; and those that IPv6 hosts move, by host flags.
 _V4_HEAD: Final = head_struct(
@@ -263,6 +267,43 @@ def is_one_begun(head: Buffer, physic_offset: int, end_offset: int) -> bool:
     claimed, stored_offset = SIZE_AND_OFFSET.unpack_from(head)
     is_head = magic in MESSAGE_MAGICS and stored_offset == physic_offset and claims_fit(head)
     return is_head and claimed > size
+
+
+def is_only_begun(
+    physic_offset: int,
+    file_end: int,
+    read: Callable[[int, int], bytes],
+    is_written_from: Callable[[int], bool],
+) -> bool:
+    """Whether the log ends in a record at an offset, of which only a first part is written.
+
+    Nothing else can follow then.  ``read`` returns the bytes at an offset, and ``is_written_from``
+    says whether the log has any but zeros from an offset on.  False if what is written contradicts
+    itself: a damaged size may reach over later records.
+    """
+    if not is_written_from(physic_offset + RECORD_SIZE_MIN):
+        return True
+    head = read(physic_offset, HEAD_READ_SIZE)
+    if len(head) < HEAD_READ_SIZE:
+        return False
+    size: int
+    size, magic = SIZE_AND_MAGIC.unpack_from(head)
+    _, stored_offset = SIZE_AND_OFFSET.unpack_from(head)
+    if (
+        magic not in MESSAGE_MAGICS
+        or stored_offset != physic_offset
+        or not RECORD_SIZE_MIN <= size <= file_end - physic_offset
+    ):
+        return False
+    if not is_written_from(physic_offset + BODY_POSITIONS[head[HOST_FLAGS_POSITION] & HOST_FLAGS]):
+        return True
+    texts_at = texts_range(head)
+    if texts_at is None or is_written_from(physic_offset + size):
+        return False
+    texts = read(physic_offset + texts_at[0], size - texts_at[0]).rstrip(b"\0")
+    topic = 2 if magic == MESSAGE_MAGIC_CODE_V2 else 1
+    end = topic + int.from_bytes(texts[:topic]) + 2
+    return len(texts) < end or end + int.from_bytes(texts[end - 2 : end]) == size - texts_at[0]
 
 
 def _check_other(size: int, magic: int, available: int) -> RecordCheck:

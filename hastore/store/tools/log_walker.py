@@ -12,7 +12,8 @@ goes on at the next place that is confirmed (``queue.confirmed_records`` decides
 at the next file.  What looks like a record before that place may have been planted in a body: it
 is part of the damage, and counted.  With ``unconfirmed`` such records are items of their own, of
 kind UNCONFIRMED.  Zeros end the log only if nothing but zeros follows, in this file and in later
-ones (for example the prepared file).
+ones (for example the prepared file).  A record that has only begun, as at a slave's end, with
+nothing after it ends the log, too, without a look at the consume queues.
 
 An unfinished cut ends the log, too.
 
@@ -40,6 +41,7 @@ from hastore.store.record.record_check import (
     RecordKind,
     check_record,
     claims_fit,
+    is_only_begun,
 )
 
 if TYPE_CHECKING:
@@ -170,11 +172,17 @@ class LogWalker:
     ) -> tuple[int, bool]:
         """Return the size of damage up to where reading resumes, and whether the log ends there."""
         base = reader.physic_offset
-        found = self._confirmed.resume_after(
-            base + position,
-            base + reader.size,
-            lambda physic_offset, size: reader.read(physic_offset - base, size),
-        )
+        end = base + reader.size
+
+        def read(physic_offset: int, size: int) -> bytes:
+            return reader.read(physic_offset - base, size)
+
+        def is_written_from(physic_offset: int) -> bool:
+            return self._is_written_after(reader, physic_offset - base, later_files)
+
+        if is_only_begun(base + position, end, read, is_written_from):
+            return reader.find_last_written(position) - position, True
+        found = self._confirmed.resume_after(base + position, end, read)
         if found is not None and self._is_written_after(reader, found - base, later_files):
             return found - base - position, False
         if any(self._is_written(file) for file in later_files):

@@ -4,17 +4,19 @@ A producer plants whole records in a body; then the head of the record around th
 """
 
 import itertools
+import random
 
 import pytest
 
 from hastore.store.queue import confirmed_records
 from hastore.store.queue.confirmed_records import ConfirmedRecords
-from hastore.store.queue.unit import UNIT
+from hastore.store.queue.unit import BLANK, UNIT, UNIT_SIZE
+from hastore.store.record.layout import SIZE
 from hastore.store.record.message_codec import encode_blank
 from hastore.store.record.record_check import RecordKind, check_record
 from hastore.store.tools.log_directory import find_log, read_at
 from hastore.store.tools.log_walker import LogWalker
-from tests.support.store.log_builder import LogBuilder
+from tests.support.store.log_builder import QUEUE_FILE_SIZE, LogBuilder
 
 BIG = 1 << 16
 HEAD = b"\xff" * 8
@@ -165,3 +167,140 @@ def test_a_queue_that_cannot_be_read_confirms_nothing():
     messages, damage = walked(disk)
     assert not set(builder.planted) & set(messages)
     assert damage[0][0] == around
+
+
+# -- what a look costs ---------------------------------------------------------------------------
+
+
+def reads_of(disk, walk):
+    """Return what a walk returns, and how often it opened and read files of consume queues."""
+    calls = []
+    for name in ("open_file", "pread"):
+        disk.before(name, lambda call: calls.append(call.name), path="/consumequeue/")
+    result = walk()
+    return result, calls.count("open_file"), calls.count("pread")
+
+
+def with_idle_queues(builder, data, count):
+    """Return a disk with a log, its queues, and others that have a few units of its beginning."""
+    disk = builder.on_disk(data)
+    units = b"".join(UNIT.pack(offset, 100, 0) for offset in range(3))
+    for number in range(count):
+        disk.put(f"/d/consumequeue/idle/{number}/{0:020d}", units.ljust(QUEUE_FILE_SIZE, b"\0"))
+    return disk
+
+
+@pytest.mark.parametrize("ipv6", [False, True])
+@pytest.mark.parametrize("check_crc", [True, False])
+def test_a_torn_end_needs_no_look_at_any_queue(check_crc, ipv6):
+    """A slave's last message may have begun at any byte; nothing can follow it."""
+    builder = LogBuilder(file_size=BIG).fill(3)
+    hosts = {"born_host": ("::1", 1), "store_host": ("::1", 1), "sys_flag": 48} if ipv6 else {}
+    start = builder.end
+    builder.add(b"x" * 150, **hosts)
+    for end in range(start, builder.end):
+        disk = with_idle_queues(builder, builder.data[:end], 3)
+        (messages, damage), opened, read = reads_of(
+            disk, lambda disk=disk: walked(disk, check_crc=check_crc)
+        )
+        assert (opened, read) == (0, 0), end - start
+        assert messages[:3] == builder.offsets[:3]
+        assert {offset for offset, _, _ in damage} <= {start}
+
+
+@pytest.mark.parametrize("size", [1, 40, 300])
+def test_a_size_that_damage_enlarged_hides_no_later_record(size):
+    """The head alone would pass for a record that has only begun; its texts contradict it."""
+    builder = LogBuilder(file_size=BIG).fill(5)
+    first = builder.offsets[2]
+    claimed = builder.offsets[3] - first
+    reach = builder.end - first if size == 300 else claimed + size
+    messages, damage = walked(builder.on_disk(damaged(builder, first, SIZE.pack(reach))))
+    assert messages == [o for o in builder.offsets if o != first]
+    assert damage == [(first, claimed, 0)]
+
+
+def test_damage_is_looked_behind_at_the_cost_of_the_queues_not_of_the_file():
+    """One open of each file; a read of an idle queue, and some more by halving of a long one."""
+    idle, big = 40, 1 << 30
+    builder = LogBuilder(file_size=1 << 20).fill(3_000)
+    around = builder.offsets[2_000]
+    disk = builder.on_disk()
+    units = b"".join(disk.files("/d/consumequeue/orders/0/").values())
+    for path in [path for path in disk.inodes if "/consumequeue/" in path]:
+        del disk.inodes[path]
+    file_size = 30_000 * UNIT_SIZE
+    disk.put(f"/d/consumequeue/orders/0/{0:020d}", units.ljust(file_size, b"\0"))
+    for number in range(idle):
+        data = UNIT.pack(number, 100, 0).ljust(file_size, b"\0")
+        disk.put(f"/d/consumequeue/idle/{number}/{0:020d}", data)
+
+    def read(physic_offset, size):
+        return bytes(log[physic_offset : physic_offset + size])
+
+    log = damaged(builder, around)
+    confirmed = ConfirmedRecords(disk, "/d")
+    found, opened, count = reads_of(disk, lambda: confirmed.resume_after(around, big, read))
+    assert found == builder.offsets[2_001]
+    assert opened == idle + 1
+    assert count <= idle + 2 * 12 + 1_000 // 200 + 3  # 3,000 units are 15 chunks
+    # Nothing is confirmed: all that is read is what shows it, and it is not read again.
+    confirmed = ConfirmedRecords(disk, "/d")
+    found, opened, count = reads_of(
+        disk, lambda: confirmed.resume_after(builder.end + 9, big, bytes)
+    )
+    assert (found, opened) == (None, idle + 1)
+    assert count <= idle + 2 * 12 + 3
+    calls = disk.counts["open_file"]
+    assert confirmed.resume_after(builder.end + 99, big, bytes) is None
+    assert disk.counts["open_file"] == calls
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_units_are_those_that_a_read_of_whole_queues_finds(monkeypatch, seed):
+    """Whatever the windows, the chunks, the files and the blanks, and in either direction."""
+    rng = random.Random(seed)
+    monkeypatch.setattr(confirmed_records, "_WINDOW_SIZE_MIN", rng.choice([50, 3_000, 1 << 22]))
+    monkeypatch.setattr(confirmed_records, "_CHUNK_SIZE", rng.choice([2, 4, 7]) * UNIT_SIZE)
+    file_size = rng.choice([6, 20, 50]) * UNIT_SIZE
+    disk = LogBuilder().fill(1).on_disk(queues=False)
+    end = 300 * 100
+    queues = [[] for _ in range(rng.randrange(1, 6))]
+    for offset in range(0, end, 100):
+        queue = rng.choice(queues)
+        if rng.random() < 0.1:
+            queue += [BLANK] * rng.choice([1, 9])
+        queue.append(UNIT.pack(offset, 100, 0))
+    for number, units in enumerate(queues):
+        first = rng.choice([0, 3]) * file_size
+        data = b"".join(units)
+        for start in range(0, len(data), file_size):
+            piece = data[start : start + file_size].ljust(file_size, b"\0")
+            disk.put(f"/d/consumequeue/t/{number}/{first + start:020d}", piece)
+    confirmed = ConfirmedRecords(disk, "/d")
+    monkeypatch.setattr(ConfirmedRecords, "_is_confirmed", lambda _, unit, read: read(unit))
+    for _ in range(20):
+        begin, stop = sorted(rng.sample(range(end + 500), 2))
+        seen = []
+        confirmed.first_from(begin, stop, lambda unit, seen=seen: seen.append(unit[0]))
+        assert seen == [o for o in range(0, end, 100) if begin <= o < stop]
+        seen = []
+        confirmed.last_before(stop, begin, lambda unit, seen=seen: seen.append(unit[0]))
+        assert seen == [o for o in reversed(range(0, end, 100)) if begin <= o <= stop]
+
+
+def test_one_damaged_unit_hides_no_other():
+    """Halving does not follow a unit that names another place than those around it."""
+    builder = LogBuilder(file_size=1 << 20).fill(2_000)
+    first = builder.offsets[500]
+    for wrong in (0, 1 << 40):
+        disk = builder.on_disk(damaged(builder, first))
+        units = bytearray(b"".join(disk.files("/d/consumequeue/orders/0/").values()))
+        for path in [path for path in disk.inodes if "/consumequeue/" in path]:
+            del disk.inodes[path]
+        for number in range(199, 2_000, 200):
+            units[number * UNIT_SIZE : (number + 1) * UNIT_SIZE] = UNIT.pack(wrong, 100, 0)
+        data = bytes(units).ljust(5_000 * UNIT_SIZE, b"\0")
+        disk.put(f"/d/consumequeue/orders/0/{0:020d}", data)
+        messages, _ = walked(disk)
+        assert messages == [o for o in builder.offsets if o != first]
