@@ -140,7 +140,7 @@ def is_same_log(disk: Disk, source: DirectorySource, own: EpochHistory, part: Ra
 @final
 @attrs.frozen
 class RepairConfirmation:
-    """What confirms a record behind damage: the replica's in its place, else its unit."""
+    """What confirms a record behind damage: its unit, or the replica's record in its place."""
 
     by_units: ConfirmedRecords
     source: RepairSource | None
@@ -149,19 +149,20 @@ class RepairConfirmation:
         """Return where reading resumes after damage; None if nothing up to ``file_end`` is sure.
 
         The replica's records are walked from the damaged one on: after it, the first one that is
-        the same here, or whose place has a filler in either log.  Raises DiskError, and what
-        ``source`` raises if it cannot be read.
+        the same here, or whose place has a filler in either log.  A unit may confirm an earlier
+        record, in the middle of what the replica has filled.  Raises DiskError, and what ``source``
+        raises if it cannot be read.
         """
-        found = None
+        found = [self.by_units.resume_after(physic_offset, file_end, read)]
         if self.source is not None:
-            found = _first_confirmed(self.source, physic_offset, file_end, read)
-        return found or self.by_units.resume_after(physic_offset, file_end, read)
+            found.append(_first_confirmed(self.source, physic_offset, file_end, read))
+        return min((offset for offset in found if offset is not None), default=None)
 
 
 def _first_confirmed(
     source: RepairSource, physic_offset: int, file_end: int, read: ReadLog
 ) -> int | None:
-    offset = physic_offset
+    offset, after_filler = physic_offset, False
     while file_end - offset >= BLANK_SIZE_MIN:
         data = memoryview(_read_some(source, offset, min(_WALK_SIZE, file_end - offset)))
         size = claimed_size(data)
@@ -174,12 +175,13 @@ def _first_confirmed(
             if check.kind not in INTACT_KINDS:
                 break
             piece = data[position : position + check.size]  # of a BLANK perhaps its start only
-            if at > physic_offset and _confirms(
-                check, piece, read(at, len(piece)), file_end - at, at
-            ):
-                return at
+            if at > physic_offset:
+                own, left = read(at, len(piece)), file_end - at
+                if _confirms(check, piece, own, left, at, after_filler=after_filler):
+                    return at
             if check.kind is RecordKind.BLANK:
                 return None
+            after_filler = is_filler(check)
             position += check.size
         if not position:
             return None
@@ -187,11 +189,17 @@ def _first_confirmed(
     return None
 
 
-def _confirms(check: RecordCheck, piece: Buffer, own: bytes, available: int, at: int) -> bool:
+def _confirms(
+    check: RecordCheck, piece: Buffer, own: bytes, available: int, at: int, *, after_filler: bool
+) -> bool:
     """Whether a replica's record confirms that one begins in this log, too: at ``at``.
 
-    It is the same, or either log has a filler of its size in the message's place.
+    It is the same, or either log has a filler of its size in the message's place.  A replica's
+    filler ``after_filler`` confirms nothing: long fillers come in pieces, and a later piece may
+    begin inside a body.
     """
+    if after_filler and is_filler(check):
+        return False
     if own == piece:
         return True
     own_check = check_record(own, 0, available, at)

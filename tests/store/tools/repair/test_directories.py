@@ -77,3 +77,51 @@ def test_replica_with_other_records_is_refused(pair, tmp_path):
     overwrite(store, builder.offsets[2], b"\xff" * 30)
     with pytest.raises(LogDamagedError, match="is not a replica of"):
         repair_from(store, other)
+
+
+# -- a replica that has filled what it lost ------------------------------------------------------
+
+
+def write_damaged(builder, path, *offsets):
+    """Write a store with its queues, and damaged heads of records; return its directory."""
+    data = bytearray(builder.data)
+    for offset in offsets:
+        data[offset : offset + 8] = b"\xff" * 8
+    return builder.write(path, data=data, queues=True)
+
+
+def filled(builder, path, *offsets):
+    """Write a store that was repaired without a replica."""
+    store = write_damaged(builder, path, *offsets)
+    apply_repair(real_env(), plan_repair(RealDisk(), str(store)))
+    return store
+
+
+def test_a_replicas_filler_does_not_replace_a_message_that_is_intact_here(tmp_path):
+    """The replica lost two messages, and has one filler for both; here the second has its unit."""
+    builder = LogBuilder(file_size=1 << 16).fill(20)
+    first, second = builder.offsets[5:7]
+    replica = filled(builder, tmp_path / "replica", first, second)
+    store = write_damaged(builder, tmp_path / "store", first)
+    (part,) = plan_repair(RealDisk(), str(store)).parts
+    assert (part.start, part.stop) == (first, second)
+    source = DirectorySource(RealDisk(), str(replica))
+    with pytest.raises(LogDamagedError, match="cannot repair"):
+        plan_repair(RealDisk(), str(store), source=source)
+
+
+def test_a_piece_of_a_replicas_filler_confirms_no_record_in_a_body(tmp_path):
+    """Fillers are cut into pieces of 1 MiB, so a producer knows where one will begin."""
+    mib = 1 << 20
+    builder = LogBuilder(file_size=4 * mib).fill(5)
+    around = builder.end
+    empty = len(LogBuilder().add(b"", topic="secret").data)
+    planted = LogBuilder(file_size=1 << 40, min_offset=around + mib)
+    planted.add(b"." * (mib - empty), topic="secret")
+    body = b"p" * (mib - 88) + bytes(planted.data) + b"q" * mib
+    builder.add(body, topic="mine").fill(5)
+    replica = filled(builder, tmp_path / "replica", around)
+    store = write_damaged(builder, tmp_path / "store", around)
+    source = DirectorySource(RealDisk(), str(replica))
+    (part,) = plan_repair(RealDisk(), str(store), source=source).parts
+    assert (part.start, part.stop) == (around, builder.offsets[6])
